@@ -12,11 +12,11 @@ unexport CI
 # And its last lines have room for why it failed.
 export COLUMNS := 240
 
-.PHONY: setup test proof examples browser cluster mysql docs servers lint unit matrix mutants demo chaos bench clean
+.PHONY: setup test proof examples browser cluster brokers mysql postgres docs servers lint unit matrix mutants demo chaos bench clean
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml uv.lock scripts/bootstrap $(wildcard airflow_eos/local/locks/*.lock)
+$(STAMP): pyproject.toml uv.lock scripts/bootstrap $(wildcard airflow_eos/local/locks/*.lock tests/support/servers/locks/*.lock)
 	scripts/bootstrap
 	@touch $@
 
@@ -42,10 +42,19 @@ browser: setup
 cluster: setup
 	$(BIN)/python -m tests.cluster
 
+# The core against each minor release of Apache Kafka; the table is committed with its commit.
+brokers: setup
+	$(BIN)/python -m tests.brokers
+
 # The tests of MySQL, which else run on MariaDB, on MySQL's own server.
 mysql: setup
 	scripts/mysql .build/mysql
 	EOS_TESTS_MYSQL=$(CURDIR)/.build/mysql $(BIN)/python -m pytest tests/integration/mysql tests/integration/kept/test_mysql.py tests/integration/kept/test_set_back.py
+
+# The tests of PostgreSQL, which else run on Debian's, on PostgreSQL 17.
+postgres: setup
+	$(BIN)/python -m tests.support.servers.postgres .build/postgres17
+	EOS_TESTS_POSTGRES=$(CURDIR)/.build/postgres17 $(BIN)/python -m pytest tests/integration/postgres
 
 # The site, of docs/ and of the docstrings. A warning is a failure.
 docs: setup

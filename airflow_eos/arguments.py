@@ -25,6 +25,8 @@ from airflow_eos.errors import ConfigurationError
 Duration = timedelta | float | str
 """How a duration may be given."""
 
+GUARANTEES = ("exactly_once", "at_least_once", "at_most_once")
+
 AVAILABLE_NOW = "available-now"
 """In the place of a trigger's interval: read what there is, and stop."""
 
@@ -39,6 +41,9 @@ _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]+)\s*", re.ASCII)
 _NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]+)?", re.ASCII)
 _NEVER_ENDS = timedelta(days=36_500)
 _SHOWN = 100
+_DIGITS, _LARGEST = 18, 10**18
+_NOTHING = "None"
+"""What a template makes of nothing, where it is not rendered natively."""
 
 
 def is_template(value: object) -> bool:
@@ -65,9 +70,8 @@ class ArgumentType(ABC):
     def refusal(self, name: str, value: object, why: str = "") -> ConfigurationError:
         """The error that names the argument and its value, and says what was expected."""
         more = f": {why}" if why else ""
-        return ConfigurationError(
-            f"{name}={repr(value)[:_SHOWN]}: expected {self._expected()}{more}."
-        )
+        said = f"{name}={repr(value)[:_SHOWN]}: expected {self._expected()}{more}"
+        return ConfigurationError(said if said.endswith("?") else f"{said}.")
 
     @abstractmethod
     def _converted(self, name: str, value: object) -> Any:
@@ -94,6 +98,9 @@ class Anything(ArgumentType):
 class Text(ArgumentType):
     """Not empty. An integer is a text that a template rendered natively (``20260105``).
 
+    Spaces around it are a template's, too, as a line's end is; ``None`` is a name that was not
+    there, and nobody's: a connection, a prefix or a place of that name answers nothing.
+
     ``several``: a list of them is one, too.
     """
 
@@ -106,9 +113,12 @@ class Text(ArgumentType):
             return str(value)
         if isinstance(value, os.PathLike):
             value = os.fspath(value)
-        if not isinstance(value, str) or not value.strip():
+        text = value.strip() if isinstance(value, str) else ""
+        if not text or not text.isprintable():
             raise self.refusal(name, value)
-        return value
+        if text == _NOTHING:
+            raise self.refusal(name, value, "a template has rendered to nothing")
+        return text
 
     def _expected(self) -> str:
         return "a text that is not empty" + (", or a list of them" if self.several else "")
@@ -126,7 +136,7 @@ class Word(ArgumentType):
             return None
         word = value.strip().lower().replace("-", "_") if isinstance(value, str) else ""
         if word not in self.words:
-            near = _nearest(word, self.words)
+            near = nearest(word, self.words)
             raise self.refusal(name, value, f"did you mean {near!r}?" if near else "")
         return word
 
@@ -161,9 +171,11 @@ class Number(ArgumentType):
         found = value
         if isinstance(value, str):
             text = value.strip()
-            if _NUMBER.fullmatch(text):
+            if _NUMBER.fullmatch(text) and len(text) <= _DIGITS:
                 found = float(text) if "." in text else int(text)
         if isinstance(found, bool) or not isinstance(found, int | float):
+            raise self.refusal(name, value)
+        if abs(found) > _LARGEST:  # what no float holds, or is none
             raise self.refusal(name, value)
         whole = float(found).is_integer() if math.isfinite(found) else False
         within = self.least < found if self.above else self.least <= found
@@ -193,11 +205,14 @@ class TimeSpan(ArgumentType):
         found = _span(value)
         least = timedelta(0)
         if found is None or found < least or (self.positive and found == least):
-            raise self.refusal(name, value)
+            raise self.refusal(name, value, _no_unit(value))
         return found
 
     def _expected(self) -> str:
-        kinds = "a timedelta, seconds, or a text such as '10 seconds' or '1 minute 30 seconds'"
+        kinds = (
+            "seconds, a timedelta, or a text with units (milliseconds, seconds, minutes, hours, "
+            "days; ms, s, min, h, d) such as '1 minute 30 seconds'"
+        )
         words = "".join(f", or {each!r}" for each in self.words)
         return f"a duration {'above' if self.positive else 'from'} 0: {kinds}{words}"
 
@@ -225,6 +240,20 @@ def _of_parts(text: str) -> timedelta | None:
             return None
         total, at = total + float(part[1]) * _UNITS[part[2]], part.end()
     return total if at and total <= _NEVER_ENDS else None
+
+
+def _no_unit(value: object) -> str:
+    """Which word of a text is no unit, and the nearest that is."""
+    words = (
+        re.findall(r"[a-z]+", value.lower().removeprefix("interval "))
+        if isinstance(value, str)
+        else []
+    )
+    for word in words:
+        if word not in _UNITS:
+            near = nearest(word, _UNITS)
+            return f"there is no unit {word!r}" + (f", did you mean {near!r}?" if near else "")
+    return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,7 +291,8 @@ class Texted(ArgumentType):
         return "a mapping of names to texts"
 
 
-def _nearest(word: str, words: Iterable[str]) -> str | None:
+def nearest(word: str, words: Iterable[str]) -> str | None:
+    """What was probably meant; None where nothing is near."""
     return next(iter(difflib.get_close_matches(word, list(words), n=1)), None)
 
 
@@ -341,8 +371,8 @@ FIELDS: Mapping[str, ArgumentType] = {
     "assume": Word(words=("committed", "aborted"), none=("", "None")),
     "cancel": Word(words=("drain", "kill", "leave")),
     "deploy_mode": Word(words=("client", "cluster")),
-    "input_topic": Text(several=True),
-    "guarantee": Word(words=("exactly_once", "at_least_once", "at_most_once")),
+    **dict.fromkeys(("input_topic", "topics"), Text(several=True)),
+    "guarantee": Word(words=GUARANTEES),
     "part_left": Number(most=1, whole=False, above=True),
     "trigger": TimeSpan(words=(AVAILABLE_NOW,)),
     "trigger_interval": _SPAN,
@@ -364,13 +394,15 @@ FORMER: Mapping[str, str] = {
 """What was once said otherwise, and how it is said."""
 
 
-def taken(name: str, value: object) -> Any:
+def taken(name: str, value: object, *, said: str = "") -> Any:
     """The value of an argument of the table, as what it means.
+
+    ``said`` is what the user calls it, where that is something else.
 
     Raises:
         ConfigurationError: see :meth:`ArgumentType.of`.
     """
-    return FIELDS[name].of(name, value)
+    return FIELDS[name].of(said or name, value)
 
 
 def take_spans(instance: object, *names: str) -> None:
@@ -409,6 +441,6 @@ def require_known(what: str, given: Iterable[str], names: Iterable[str]) -> None
             continue
         if name in FORMER:
             raise ConfigurationError(f"{what} has no {name}: say {FORMER[name]}.")
-        near = _nearest(name, names)
+        near = nearest(name, names)
         guess = f" Did you mean {near!r}?" if near else ""
         raise ConfigurationError(f"{what} has no {name!r}.{guess}")

@@ -13,6 +13,7 @@ import typer
 
 from airflow_eos.commands import (
     audit,
+    blocked,
     broker,
     doctor,
     foreign,
@@ -51,6 +52,7 @@ app.command("ui")(ui.ui)
 app.command("drain")(drain.drain)
 app.command("repartition")(repartition.repartition)
 app.command("disown")(disown.disown)
+app.command("blocked")(blocked.blocked)
 app.command("hanging")(hanging.hanging)
 app.add_typer(foreign.app, name="foreign")
 app.command("package")(package.package)

@@ -373,8 +373,13 @@ NO_RETRY_HEALS = (
     ForeignDriverError,
     NonDeterministicReplayError,
     OwnershipError,
+    RowError,  # the batch is planned: the same rows come again, until app, topic or table change
 )
 """Only a person can change the answer."""
+
+REFUSED_FOR_GOOD = (ContinuityError, NonDeterministicReplayError, OwnershipError)
+"""Those of them that stand in checkpoint or cluster, whoever asks. What a task may set right by
+itself, another's end, or a person who is asked already, is none of them."""
 
 REFUSED_STATUS = 78
 """With which an app exits that met one of them: EX_CONFIG of sysexits.h."""

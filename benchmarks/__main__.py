@@ -17,6 +17,7 @@ NAMES = (
     "throughput",
     "machines",
     "arrow",
+    "first_row",
     "loops",
     "growth",
     "latency",
@@ -25,6 +26,7 @@ NAMES = (
     "parsing",
     "scale",
     "starting",
+    "soak",
     "state",
     "watching",
 )
@@ -53,7 +55,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--rounds", type=int, help="how often each variant runs; state: bursts that count"
     )
-    parser.add_argument("--seconds", type=float, help="latency, watching: for how long")
+    parser.add_argument("--seconds", type=float, help="latency, watching, soak: for how long")
     parser.add_argument(
         "--only", help="variants to run, by commas; ratios need both of their sides"
     )

@@ -14,7 +14,9 @@ from benchmarks.plot import Chart, draw
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
-DOCUMENTS = (ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "arrow-source.md")
+DOCUMENTS = tuple(
+    ROOT / "docs" / f"{page}.md" for page in ("benchmarks", "arrow-source", "first-row", "soak")
+)
 """Each benchmark's part is in one of them."""
 
 

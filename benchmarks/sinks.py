@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from airflow_eos.local.jars import ensure, read_bundle
 from benchmarks import rows, spark
 from benchmarks.compared import Figures, Found, result
 from benchmarks.cpu import CpuMeter
@@ -22,6 +21,7 @@ from benchmarks.report import Result
 from benchmarks.stage import Stage, refuse, staged
 from benchmarks.targets import COLUMNS, PARTITIONS, TARGETS, Expected, Place, expected_of
 from benchmarks.ways import JDBC_TUNED, WAYS
+from tests.support.servers.jars import server_jars
 from tests.support.servers.postgres import EmbeddedPostgres
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def benched() -> Iterator[tuple[SparkSession, Stage, EmbeddedPostgres]]:
     with (
         staged() as stage,
         EmbeddedPostgres(fsync=True, settings=POSTGRES) as server,
-        spark.session(jars=ensure(read_bundle(_JDBC))) as session,
+        spark.session(jars=server_jars(_JDBC)) as session,
     ):
         yield session, stage, server
 

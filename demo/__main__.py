@@ -52,11 +52,12 @@ def _like_ctrl_c(_number: int, _frame: FrameType | None) -> None:
 
 
 def main() -> None:
-    """Run it; an error that we raise on purpose is one message, and exit status 2."""
+    """Run it; an error is one message, and exit status 2. Its trace is where the story says."""
     try:
         typer.run(demo)
-    except EosError as error:
-        print("demo:", "\n".join(map(printable, str(error).splitlines())), file=sys.stderr)  # noqa: T201
+    except Exception as error:  # noqa: BLE001 - whatever it is, a trace says nobody what to do
+        said = str(error) if isinstance(error, EosError) else f"{type(error).__name__}: {error}"
+        print("demo:", "\n".join(map(printable, said.splitlines())), file=sys.stderr)  # noqa: T201
         sys.exit(2)
 
 

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
@@ -19,10 +19,10 @@ from typing import Any, Self
 from airflow_eos.errors import LocalEnvironmentError
 from airflow_eos.local.broker import HOST, free_ports
 from demo.leftovers import end_every_process_with
+from demo.patience import Patience
 from demo.rest import AirflowApi
 
 PARTS = ("api-server", "scheduler", "dag-processor", "triggerer")
-_READY_S = 180.0
 _END_S = 10.0
 
 
@@ -33,13 +33,21 @@ class PrivateAirflow:
         home: folder for its database and logs; its parent's owner alone may read the secrets.
         dags: the DAGs folder.
         parallelism: how many tasks may run at a time.
+        tell: is told where Airflow is long in answering.
 
     Attributes:
         url: of the user interface, without a login.
         api: its client.
     """
 
-    def __init__(self, home: Path, dags: Path, *, parallelism: int = 4) -> None:
+    def __init__(
+        self,
+        home: Path,
+        dags: Path,
+        *,
+        parallelism: int = 4,
+        tell: Callable[[str], object] = lambda _: None,
+    ) -> None:
         if importlib.util.find_spec("airflow") is None:
             raise LocalEnvironmentError(
                 "Airflow is not installed: pip install 'airflow-provider-eos[airflow,spark]', or "
@@ -48,7 +56,7 @@ class PrivateAirflow:
         self._home = home
         [port, triggerer_port, worker_port] = free_ports(3)
         self.url = f"http://{HOST}:{port}"
-        self.api = AirflowApi(self.url)
+        self.api = AirflowApi(self.url, tell=tell, check=self._require_alive)
         self._env = os.environ | _settings(home, dags, port, parallelism)
         self._env |= {
             "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(triggerer_port),
@@ -119,22 +127,23 @@ class PrivateAirflow:
         """Return when every part is healthy and these DAGs are known and unpaused.
 
         Raises:
-            LocalEnvironmentError: a part has ended, a DAG cannot be imported, or time is up.
+            LocalEnvironmentError: a part has ended, a DAG cannot be imported, or nothing moves.
         """
-        deadline = time.monotonic() + _READY_S
-        while not (self.api.healthy() and dags <= self.api.known_dags()):
-            for part in PARTS:
-                if self._processes[part].poll() is not None:
-                    raise LocalEnvironmentError(f"Airflow's {part} has ended:\n{self._tail(part)}")
-            if time.monotonic() > deadline:
-                raise LocalEnvironmentError(
-                    f"Airflow was not ready after {_READY_S:.0f} s. Its logs are in {self._home}."
-                )
+        patience = Patience("Airflow to start and to read its DAGs")
+        known: set[str] = set()
+        while not (self.api.healthy() and dags <= (known := self.api.known_dags())):
+            self._require_alive()
+            patience.see((self.api.health(), known))
             time.sleep(0.5)
         for error in self.api.import_errors():
             raise LocalEnvironmentError(f"A DAG file cannot be imported:\n{error}")
         for dag_id in sorted(dags):
             self.api.unpause(dag_id)
+
+    def _require_alive(self) -> None:
+        for part in PARTS:
+            if self._processes[part].poll() is not None:
+                raise LocalEnvironmentError(f"Airflow's {part} has ended:\n{self._tail(part)}")
 
     def _spawn(self, part: str, *arguments: str) -> subprocess.Popen[bytes]:
         with (self._home / f"{part}.log").open("wb") as log:

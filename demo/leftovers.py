@@ -9,18 +9,17 @@ import subprocess
 import sys
 import time
 
-_ROUNDS = 20
+_END_S = 60.0
 
 
 def end_every_process_with(entry: str) -> None:
     """Kill each process of this user that has ``NAME=value`` in its environment, by its pid.
 
-    Again and again, because one may start another while we look.
+    Again and again, because one may start another while we look, and a busy machine takes its time
+    to end one.
     """
-    for _ in range(_ROUNDS):
-        found = processes_with(entry)
-        if not found:
-            return
+    deadline = time.monotonic() + _END_S
+    while (found := processes_with(entry)) and time.monotonic() < deadline:
         for pid in found:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

@@ -14,6 +14,7 @@ from airflow_eos.recovery.driver_liveness import signs_of_life
 from airflow_eos.tables import duration
 from demo.adopted import require_same
 from demo.leftovers import end_worker_of
+from demo.patience import Patience
 from demo.scenario import ACTS
 from demo.stage import INPUT, ORDER_ID, OUTPUT, REJECTED, STALL_AFTER_S, stage
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from demo.stage import Source, Stage
     from demo.story import Live, Story
 
-_STEP_S = 600.0
 _POLL_S = 0.5
 
 
@@ -233,12 +233,8 @@ class Performance:
         return sum(sum(topic.values()) for source in offsets for topic in source.values())
 
     def _until(self, look: Callable[[Live], bool], total: int | None = None) -> None:
-        deadline = time.monotonic() + _STEP_S
         with self._story.live(total) as live:
+            patience = Patience("the next act")
             while not look(live):
-                if time.monotonic() > deadline:
-                    raise LocalEnvironmentError(
-                        f"Nothing came of it within {_STEP_S:.0f} s. This machine may be too busy: "
-                        "end other programs and try again."
-                    )
+                patience.see((live.shown, self._delivered()))
                 time.sleep(_POLL_S)

@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
+import http.client
 import json
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
+import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from airflow_eos.errors import LocalEnvironmentError
+from demo.patience import Patience
 
-_TIMEOUT_S = 30
+_TIMEOUT_S = 60
+"""For one request; one that has no answer by then is asked again."""
+_AGAIN_S = 1.0
+_TOLD_S = 20.0
+_NO_ANSWER = (
+    *(urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError),
+    json.JSONDecodeError,  # cut short
+)
+
+
+class RefusedError(LocalEnvironmentError):
+    """An answer, by which the request failed."""
+
+    def __init__(self, method: str, path: str, status: int, said: str) -> None:
+        super().__init__(f"Airflow answered {status} to {method} {path}: {said}")
+        self.status = status
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,59 +53,100 @@ class AirflowApi:
 
     Args:
         url: base URL of the API server.
+        tell: is told where an answer is long in coming.
+        check: raises where one of its processes has ended.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        tell: Callable[[str], object] = lambda _: None,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
         self._url = url
+        self._tell = tell
+        self._check = check
         self._token: str | None = None
 
     def healthy(self) -> bool:
         """Whether every part of Airflow has given a sign of life."""
+        health = self.health()
+        return bool(health) and all(status == "healthy" for status in health.values())
+
+    def health(self) -> dict[str, str]:
+        """What each part is said to be; empty where nobody answers yet."""
         try:
-            health = self._call("GET", "/api/v2/monitor/health", authenticated=False)
-        except (urllib.error.URLError, ConnectionError, TimeoutError):
-            return False
-        return all(part["status"] == "healthy" for part in health.values())
+            found = self._call("GET", "/api/v2/monitor/health", authenticated=False)
+        except (*_NO_ANSWER, RefusedError):
+            return {}
+        return {name: str(part["status"]) for name, part in found.items()}
 
     def known_dags(self) -> set[str]:
         """Ids of the DAGs that were found so far."""
-        return {each["dag_id"] for each in self._call("GET", "/api/v2/dags")["dags"]}
+        return {each["dag_id"] for each in self._patiently("GET", "/api/v2/dags")["dags"]}
 
     def import_errors(self) -> list[str]:
         """Why DAG files could not be read."""
-        errors = self._call("GET", "/api/v2/importErrors")["import_errors"]
+        errors = self._patiently("GET", "/api/v2/importErrors")["import_errors"]
         return [each["stack_trace"] for each in errors]
 
     def unpause(self, dag_id: str) -> None:
         """Let its runs start."""
-        self._call("PATCH", f"/api/v2/dags/{dag_id}", {"is_paused": False})
+        self._patiently("PATCH", f"/api/v2/dags/{dag_id}", {"is_paused": False})
 
     def trigger(self, dag_id: str) -> DagRun:
         """Start a run now."""
-        answer = self._call("POST", f"/api/v2/dags/{dag_id}/dagRuns", {"logical_date": None})
-        return _run(answer)
+        run_id = f"demo__{uuid.uuid4().hex[:12]}"  # ours, so that to ask twice starts no second one
+        body = {"logical_date": None, "dag_run_id": run_id}
+        answer = self._patiently("POST", f"/api/v2/dags/{dag_id}/dagRuns", body, but=409)
+        return _run(answer) if answer is not None else DagRun(dag_id, run_id, "queued")
 
     def runs(self, dag_id: str) -> list[DagRun]:
         """All runs of a DAG, the oldest first."""
-        return [_run(each) for each in self._call("GET", _runs(dag_id))["dag_runs"]]
+        return [_run(each) for each in self._patiently("GET", _runs(dag_id))["dag_runs"]]
 
     def tasks(self, run: DagRun) -> dict[str, str]:
         """State of each task of a run."""
         path = f"/api/v2/dags/{run.dag_id}/dagRuns/{run.run_id}/taskInstances"
-        found = self._call("GET", path)["task_instances"]
+        found = self._patiently("GET", path)["task_instances"]
         return {each["task_id"]: each["state"] or "waiting" for each in found}
 
     def xcoms(self, run: DagRun, task_id: str) -> set[tuple[str, str]]:
         """Which XComs a task has pushed, and when; those of an earlier try have another time."""
         path = f"/api/v2/dags/{run.dag_id}/dagRuns/{run.run_id}/taskInstances/{task_id}/xcomEntries"
-        found = self._call("GET", path)["xcom_entries"]
+        found = self._patiently("GET", path)["xcom_entries"]
         return {(each["key"], each["timestamp"]) for each in found}
 
     def clear(self, run: DagRun, task_id: str) -> None:
-        """Let one task of a run try again, and no other."""
-        body = {"dry_run": False, "only_failed": False, "task_ids": [task_id]}
+        """Let one task of a run try again, and no other.
+
+        Only a failed one: to ask again, where the answer was lost, ends no try that it has begun.
+        """
+        body = {"dry_run": False, "only_failed": True, "task_ids": [task_id]}
         path = f"/api/v2/dags/{run.dag_id}/clearTaskInstances"
-        self._call("POST", path, body | {"dag_run_id": run.run_id})
+        self._patiently("POST", path, body | {"dag_run_id": run.run_id})
+
+    def _patiently(self, method: str, path: str, body: Any = None, *, but: int = 0) -> Any:
+        """Ask until there is an answer; None where it is the status ``but``."""
+        patience = Patience(f"Airflow to answer {method} {path}")
+        told = False
+        while True:
+            try:
+                return self._call(method, path, body)
+            except RefusedError as error:
+                if error.status == but:
+                    return None
+                if error.status < http.HTTPStatus.INTERNAL_SERVER_ERROR:
+                    raise
+            except _NO_ANSWER:
+                pass
+            self._check()
+            patience.see(method)
+            if not told and patience.still_s > _TOLD_S:
+                self._tell("Airflow has not answered for a while; it is asked again and again")
+                told = True
+            time.sleep(_AGAIN_S)
 
     def _call(self, method: str, path: str, body: Any = None, *, authenticated: bool = True) -> Any:
         headers = {"Content-Type": "application/json"}
@@ -101,9 +162,7 @@ class AirflowApi:
             with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310
                 return json.load(answer)
         except urllib.error.HTTPError as error:
-            raise LocalEnvironmentError(
-                f"Airflow answered {error.code} to {method} {path}: {error.read().decode()[:500]}"
-            ) from error
+            raise RefusedError(method, path, error.code, error.read().decode()[:500]) from error
 
     def _login(self) -> str:
         if self._token is None:

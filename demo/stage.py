@@ -5,18 +5,19 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import traceback
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from airflow_eos.errors import EosError
 from airflow_eos.local import EmbeddedKafka, spark_jars
 from airflow_eos.local.jars import java_program
 from airflow_eos.sinks.source import tuned_spark_conf
 from demo.airflow import PrivateAirflow
 from demo.orders import ORDER_ID_HEADER, write_orders
+from demo.patience import slowness
 from demo.scenario import failpoints
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ ORDER_ID = f"headers.{ORDER_ID_HEADER}"
 DAGS = {"eos_orders_etl", "eos_recovery", "eos_watchdog"}
 STALL_AFTER_S = 10.0
 NOTICED_S = 20
-"""Airflow calls a task dead that has not beaten for so long; 300 s where nobody sets it."""
+"""Airflow calls a task dead that has not beaten for so long, or longer on a busy machine."""
 
 _PARTITIONS = 4
 _ROWS_A_BATCH = 10_000
@@ -69,7 +70,9 @@ def stage(orders: int, story: Story, source: Source) -> Iterator[Stage]:
     jars = spark_jars() if source == "spark" else ()
     with ExitStack() as resources:
         work = resources.enter_context(_work_folder(story))
-        airflow = resources.enter_context(PrivateAirflow(work / "airflow", _CLONE / "dags"))
+        airflow = resources.enter_context(
+            PrivateAirflow(work / "airflow", _CLONE / "dags", tell=story.say)
+        )
         story.say("Starting a Kafka broker")
         broker = resources.enter_context(EmbeddedKafka(_BROKER))
         for topic in (INPUT, OUTPUT, REJECTED):
@@ -79,11 +82,13 @@ def stage(orders: int, story: Story, source: Source) -> Iterator[Stage]:
         set_up = Stage(kafka, airflow, work / "checkpoint", work / "hits")
         set_up.hits.mkdir()
         set_up.checkpoint.mkdir()
-        airflow.start(
-            connections=_connections(kafka),
-            settings={"EOS_ORDERS_ETL": _pipeline(set_up, work, source, jars)},
-            noticed_s=NOTICED_S,
-        )
+        with story.live() as live:
+            live.say("Waiting until Airflow has made its database")
+            airflow.start(
+                connections=_connections(kafka),
+                settings={"EOS_ORDERS_ETL": _pipeline(set_up, work, source, jars)},
+                noticed_s=round(NOTICED_S * slowness()),
+            )
         with story.live(orders) as live:
             write_orders(
                 broker.bootstrap_servers,
@@ -104,8 +109,9 @@ def _work_folder(story: Story) -> Iterator[Path]:
     work = Path(tempfile.mkdtemp(prefix="airflow-eos-demo-")).resolve()
     try:
         yield work
-    except EosError:
-        story.say(f"That went wrong. Airflow's logs and the checkpoint are kept in {work}")
+    except Exception:
+        (work / "trace.log").write_text(traceback.format_exc(), encoding="utf-8")
+        story.say(f"That went wrong. Its trace, Airflow's logs and the checkpoint are in {work}")
         raise
     except BaseException:
         shutil.rmtree(work, ignore_errors=True)
@@ -123,6 +129,7 @@ def _connections(kafka: dict[str, object]) -> dict[str, dict[str, object]]:
 
 def _pipeline(on: Stage, work: Path, source: Source, jars: tuple[Path, ...]) -> dict[str, object]:
     """What differs from the example DAGs' defaults."""
+    slow = slowness()
     return {
         "checkpoint": str(on.checkpoint),
         "input_topic": INPUT,
@@ -150,9 +157,9 @@ def _pipeline(on: Stage, work: Path, source: Source, jars: tuple[Path, ...]) -> 
         # late the last act's next try looks, it is alive.
         "trigger": "1 second",
         "max_offsets_per_trigger": _ROWS_A_BATCH,
-        "batch_within": 20,
-        "recover_within": 54,
-        "transaction_timeout": 75,
+        "batch_within": 20 * slow,
+        "recover_within": 54 * slow,
+        "transaction_timeout": 75 * slow,
         # Recovery is the recovery DAG's here; as a rule the task restarts the app by itself.
         "max_restarts": 0,
         "retries": 0,

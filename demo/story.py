@@ -13,7 +13,14 @@ from msgspec import structs
 from rich.console import Console
 from rich.padding import Padding
 from rich.panel import Panel
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
@@ -36,9 +43,11 @@ class Live:
     def __init__(self, progress: Progress, total: int | None) -> None:
         self._progress = progress
         self._task = progress.add_task("", total=total)
+        self.shown: tuple[str, int | None] = ("", None)
 
     def say(self, text: str, done: int | None = None) -> None:
         """Show this text, and how much is done."""
+        self.shown = (text, done)
         self._progress.update(self._task, description=text, completed=done)
 
 
@@ -91,7 +100,8 @@ class Story:
     def live(self, total: int | None = None) -> Iterator[Live]:
         """Show a line that changes, and remove it at the end."""
         bar = [] if total is None else [BarColumn(bar_width=30), MofNCompleteColumn()]
-        columns = (SpinnerColumn(), TextColumn("{task.description}"), *bar)
+        text = TextColumn("{task.description}")
+        columns = (SpinnerColumn(), TimeElapsedColumn(), text, *bar)
         with Progress(*columns, console=self._console, transient=True) as progress:
             yield Live(progress, total)
 

@@ -12,12 +12,21 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 import numpy as np
 
-from airflow_eos.audit.compare import SHOWN, Extract, RowPosition, Violations, compare, parse
+from airflow_eos.audit.compare import (
+    SHOWN,
+    Comparison,
+    Extract,
+    RowPosition,
+    Violations,
+    compare,
+    parse,
+)
 from airflow_eos.audit.rows import TopicRows, partition_ends, peek, read_topic, reader, topic_id
 from airflow_eos.audit.unjudged import Sources, Unjudged, unjudged, without_meaning
 from airflow_eos.checkpoint.backend import DECISIONS, TOPICS
 from airflow_eos.checkpoint.decisions import DecisionLog
 from airflow_eos.checkpoint.progress import read_state
+from airflow_eos.checkpoint.rulings import skipped_input
 from airflow_eos.checkpoint.spark_log import SparkLog
 from airflow_eos.checkpoint.store import CheckpointStore
 from airflow_eos.checkpoint.topics import SourceTopicIds
@@ -101,6 +110,7 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
 
     ``visible_undecided`` is None where no checkpoint was given. ``unexpected`` rows came out and
     never went in. ``open_rows`` are offsets between the last stable offset and the high watermark.
+    ``given_up`` rows are stepped over because a person has said so (``accept --skip-input``).
     ``unjudged`` is what the topics do not tell any more, or not yet. ``whole_until`` has, by topic
     and partition of the input, the offset before which every row has come out, and ``again`` how
     many rows behind it have come out, too: where a new checkpoint goes on, and how many rows then
@@ -121,6 +131,7 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
     open_partitions: tuple[tuple[str, int], ...]
     unidentified: int
     matched: int
+    given_up: int = 0
     unjudged: tuple[Unjudged, ...]
     offenders: tuple[Offender, ...]
     seconds: float
@@ -157,7 +168,8 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
             f"duplicated {self.duplicated}, reordered {self.reordered}, "
             f"unexpected {self.unexpected}, visible undecided "
             f"{'not checked' if self.visible_undecided is None else self.visible_undecided}, "
-            f"still open {self.open_rows}" + "".join(f"; not known: {e.why}" for e in self.unjudged)
+            f"still open {self.open_rows}, given up by a person {self.given_up}"
+            + "".join(f"; not known: {e.why}" for e in self.unjudged)
         )
 
     def require_ok(self) -> None:
@@ -239,12 +251,7 @@ def audit(
         store = CheckpointStore.open(checkpoint, storage_options=storage_options)
         sources = _sources(store, settings, inputs, timeout_s)
         undecided = visible_undecided(came, _retained(store))
-    compared = compare(
-        given,
-        came,
-        read=sources.read if sources else None,
-        others=bool(moved or (sources and (sources.others or sources.remade))),
-    )
+    compared = _compared(given, came, sources, moved)
     found = {kind: getattr(compared, kind) for kind in _KINDS}
     for kind in (meaningless := without_meaning(given, came, compared)):
         found[kind] = Violations(0)
@@ -267,6 +274,7 @@ def audit(
         ),
         unidentified=sum(each.unidentified for each in given),
         matched=compared.matched,
+        given_up=0 if "lost" in meaningless else compared.given_up,
         unjudged=unjudged(
             given, came, compared, sources=sources, moved=moved, expression=id_expression
         ),
@@ -274,6 +282,23 @@ def audit(
         again=None if whole_until is None else compared.again,
         offenders=tuple(_offenders(settings, found, dict.fromkeys(inputs, identify) | names)),
         seconds=round(time.monotonic() - started, 3),
+    )
+
+
+def _compared(
+    given: Sequence[TopicRows],
+    came: Sequence[TopicRows],
+    sources: Sources | None,
+    moved: Sequence[str],
+) -> Comparison:
+    if sources is None:
+        return compare(given, came, others=bool(moved))
+    return compare(
+        given,
+        came,
+        read=sources.read,
+        skipped=sources.skipped,
+        others=bool(moved or sources.others or sources.remade),
     )
 
 
@@ -308,7 +333,11 @@ def _sources(
     remade = [
         each for each in inputs if ids.get(each) not in (None, topic_id(settings, each, timeout_s))
     ]
-    return Sources(read=read, others=others, remade=remade)
+    skipped = [
+        (each.topic, each.partition, each.first, each.last + 1)
+        for each in skipped_input(store, inputs)
+    ]
+    return Sources(read=read, skipped=skipped, others=others, remade=remade)
 
 
 def _require_named(source: TopicRows, expression: str) -> None:

@@ -48,7 +48,8 @@ class Comparison:
 
     ``missing``: in the input and not in the output, which may have had them: no loss is proven.
     ``strangers``: in the output and not in the input, which may have had them. ``unread``: missing,
-    and the query has not come to them, or began behind them. ``matched``: output rows with a
+    and the query has not come to them, or began behind them. ``given_up``: missing, and a person
+    has said that they are stepped over. ``matched``: output rows with a
     counterpart. ``collapsed``: several rows of one id went in, and fewer came out, as where they
     are aggregated: each id is there, and none too often. ``shared``: rows of the input whose id
     another one has too: how many there are is compared, and not which. ``whole_until``: by topic
@@ -63,6 +64,7 @@ class Comparison:
     missing: int
     strangers: int
     unread: int
+    given_up: int
     matched: int
     collapsed: bool
     shared: int
@@ -112,6 +114,7 @@ def compare(
     outputs: Sequence[TopicRows],
     *,
     read: Read | None = None,
+    skipped: Sequence[tuple[str, int, int, int]] = (),
     others: bool = False,
 ) -> Comparison:
     """Every id of ``sources`` must be in the union of ``outputs`` as often as it went in.
@@ -124,6 +127,8 @@ def compare(
         sources: what the query reads.
         outputs: what it writes.
         read: what it has read; None: nobody says, and it is all of the input.
+        skipped: topic, partition, and the offsets from the first to before the last that a person
+            has said are stepped over: what lacks of them is announced, and not lost.
         others: whether rows come from elsewhere as well.
     """
     given_rows, out = _AllRows.of(sources), _AllRows.of(outputs)
@@ -138,11 +143,13 @@ def compare(
     strangers = np.flatnonzero(np.isin(out.ids, seen[given_of_seen == 0]))
     shortfall = times_given - seen_of_given
     short = first_given[shortfall > 0]
-    due = _was_read(given_rows, short, read)
+    over = _inside(given_rows, skipped)
+    wanted = ~over[short]
+    due = _was_read(given_rows, short, read) & wanted
     provable = _provable(given_rows, short, origin[origin >= 0], outputs)
     counts = shortfall[shortfall > 0]
     known_origin = all(each.whole for each in sources) and not others
-    lacking = np.isin(given_rows.ids, given[shortfall > 0])
+    lacking = np.isin(given_rows.ids, given[shortfall > 0]) & ~over
     whole_until, beyond = _whole_until(given_rows, lacking)
     return Comparison(
         lost=_lost(given_rows, short[due & provable], counts[due & provable]),
@@ -155,7 +162,8 @@ def compare(
         reordered=_reordered(given_rows, out, origin),
         missing=int(counts[due & ~provable].sum()),
         strangers=0 if known_origin else len(strangers),
-        unread=int(counts[~due].sum()),
+        unread=int(counts[~due & wanted].sum()),
+        given_up=int(counts[~wanted].sum()),
         matched=int((origin >= 0).sum()),
         collapsed=bool(
             len(given)
@@ -166,7 +174,7 @@ def compare(
         ),
         shared=int(times_given[times_given > 1].sum()),
         whole_until=whole_until if all(each.whole for each in outputs) else None,
-        again=beyond - int(counts.sum()),
+        again=beyond - int(counts[wanted].sum()),
     )
 
 
@@ -221,6 +229,16 @@ def _was_read(source: _AllRows, rows: Indices, read: Read | None) -> npt.NDArray
             here = (source.topic[rows] == n) & (source.partition[rows] == partition)
             due &= ~here | ((source.offset[rows] >= first) & (source.offset[rows] < end))
     return due
+
+
+def _inside(source: _AllRows, spans: Sequence[tuple[str, int, int, int]]) -> npt.NDArray[np.bool_]:
+    """Whether each row is in one of them."""
+    inside = np.zeros(len(source.ids), bool)
+    for name, partition, first, end in spans:
+        numbers = [n for n, topic in enumerate(source.topics) if topic.topic == name]
+        here = np.isin(source.topic, numbers) & (source.partition == partition)
+        inside |= here & (source.offset >= first) & (source.offset < end)
+    return inside
 
 
 def _provable(
@@ -354,7 +372,7 @@ def _field(data: bytes | None, decode: Callable[[bytes], Any], depth: int) -> by
         return None
     try:
         found = decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None  # no JSON object: a malformed row has no such part
     for _ in range(depth):
         found = found.part

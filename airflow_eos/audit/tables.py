@@ -36,6 +36,8 @@ def audit_view(report: AuditReport) -> RenderableType:
         counts.add_row(f"all of {topic} is out before", json.dumps(offsets))
     if report.again:
         counts.add_row("and of what is behind it", f"{report.again:,}")
+    if report.given_up:
+        counts.add_row("given up by a person (accept --skip-input)", f"{report.given_up:,}")
     parts: list[RenderableType] = [counts]
     if report.offenders:
         offenders = table("what", "topic/partition@offset", "key", "id", "detail")
@@ -52,7 +54,8 @@ def audit_view(report: AuditReport) -> RenderableType:
             unknown.add_row(plain(each.why), about, plain(each.answer))
         parts.append(unknown)
     verdict = {
-        "exact": "Every row exactly once.",
+        "exact": "Every row exactly once"
+        + (", but for those that a person has given up." if report.given_up else "."),
         "violated": "VIOLATED: see above.",
         "unknown": "NOT KNOWN: nothing is violated that can be judged, and not all can be.",
     }[report.verdict]

@@ -28,12 +28,14 @@ class Unjudged(msgspec.Struct, frozen=True):
 class Sources(msgspec.Struct, frozen=True, kw_only=True):
     """What a checkpoint says of its input.
 
-    ``read`` is which offsets of each (topic, partition) are delivered; ``others`` what is read
-    besides the topics of the audit; ``remade`` those of them that are not the topics that were
-    read, by their ids.
+    ``read`` is which offsets of each (topic, partition) are delivered; ``skipped`` which of them,
+    from the first to before the last, a person has given up; ``others`` what is read besides the
+    topics of the audit; ``remade`` those of them that are not the topics that were read, by their
+    ids.
     """
 
     read: Mapping[tuple[str, int], tuple[int, int]]
+    skipped: Sequence[tuple[str, int, int, int]] = ()
     others: Sequence[str] = ()
     remade: Sequence[str] = ()
 

@@ -25,6 +25,17 @@ class Content(bytes):
         return self
 
 
+MOST_BYTES = 1 << 30
+"""Of one object, more than any has: the largest decision that was reckoned has 740 MB. Whoever may
+write to a checkpoint could else fill the memory of each that reads it, such as the page's."""
+
+
+def require_readable(path: str, size: int) -> None:
+    """Raise OSError for what is not to be taken into memory."""
+    if size > MOST_BYTES:
+        raise OSError(f"{path} has {size} bytes: at most {MOST_BYTES} are read of one object")
+
+
 class Backend(Protocol):
     """The part of an obstore store that is used; any obstore store fits."""
 
@@ -83,6 +94,7 @@ DRAIN = f"{EOS}/drain.json"
 DRAINS = f"{EOS}/drains"
 RESTART = f"{EOS}/restart.json"
 RESUMPTION = f"{EOS}/resumption.json"
+REFUSED = f"{EOS}/refused.json"
 WATCHDOG = f"{EOS}/watchdog.json"
 SPENT = f"{EOS}/spent"
 TOPICS = f"{EOS}/topics.json"

@@ -15,6 +15,7 @@ from airflow_eos.checkpoint.backend import DECISIONS, EOS, decision_path, is_bat
 from airflow_eos.checkpoint.terms import newest_planned
 from airflow_eos.errors import CheckpointFormatError, RecoveryError, StoreError, SupersededError
 from airflow_eos.protocol.decision import Decision, Verdict, check_name, encode, is_key
+from airflow_eos.protocol.participant import decision_lost
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -49,7 +50,8 @@ class DecisionLog:
         if not _without_gap(attempts):
             # A listing that runs beside two creates may show the second without the first.
             attempts = self._attempts(batch_id)
-        if not _without_gap(attempts) and (newest_planned(self._store) or 0) > batch_id:
+        # Pruned is what is followed by two batches, and planned after that: see :meth:`prune`.
+        if not _without_gap(attempts) and (newest_planned(self._store) or 0) > batch_id + 1:
             raise SupersededError(
                 f"Batch {batch_id} is over and its decisions are being pruned: a later batch is "
                 "planned. Nothing was made visible and nothing is lost. Another driver runs this "
@@ -58,7 +60,8 @@ class DecisionLog:
         if not _without_gap(attempts):
             raise CheckpointFormatError(
                 f"{self._folder(batch_id)} holds attempts {attempts}: expected 1, 2, … without a "
-                "gap. A decision was lost or is foreign; restore it from a copy of the checkpoint."
+                "gap. A decision was lost or is foreign.",
+                *decision_lost(batch_id),
             )
         return tuple(self._read(batch_id, attempt) for attempt in attempts)
 

@@ -28,7 +28,7 @@ from xml.etree import ElementTree as ET
 
 from obstore.exceptions import AlreadyExistsError
 
-from airflow_eos.checkpoint.backend import Content
+from airflow_eos.checkpoint.backend import Content, require_readable
 from airflow_eos.checkpoint.locations import located, printable
 from airflow_eos.errors import ConfigurationError, StoreError
 
@@ -98,7 +98,7 @@ class HdfsFiles:
         """Read the object; FileNotFoundError when absent or a folder."""
         for left in reversed(range(_READS)):
             try:
-                return self._ask(lambda client: Content(client.read(f"{self.root}/{path}").read()))
+                return self._ask(lambda client: _content(client, f"{self.root}/{path}"))
             except (FileNotFoundError, PermissionError, TimeoutError):
                 raise
             except OSError:
@@ -191,6 +191,12 @@ def _as_os_error(error: BaseException) -> BaseException:
 def _first(error: BaseException) -> str:
     """The first line: HDFS sends the trace of the name node behind it."""
     return str(error).replace("\\n", "\n").partition("\n")[0]
+
+
+def _content(client: Any, path: str) -> Content:
+    reader = client.read(path)
+    require_readable(path, len(reader))
+    return Content(reader.read())
 
 
 def _meta(path: str, found: Any) -> dict[str, Any]:

@@ -13,7 +13,8 @@ import hashlib
 import re
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, ClassVar, Literal
 from urllib.parse import parse_qs, urlencode
@@ -25,6 +26,7 @@ from airflow_eos.checkpoint.backend import (
     DRAIN,
     DRAINS,
     HEARTBEAT,
+    REFUSED,
     RESTART,
     RESUMPTION,
     WATCHDOG,
@@ -32,7 +34,7 @@ from airflow_eos.checkpoint.backend import (
 )
 from airflow_eos.checkpoint.locations import HDFS, LOCAL, located
 from airflow_eos.checkpoint.terms import newest_term
-from airflow_eos.errors import CheckpointFormatError, ConfigurationError
+from airflow_eos.errors import REFUSED_FOR_GOOD, CheckpointFormatError, ConfigurationError, EosError
 from airflow_eos.protocol.decision import Stored, encode, one_line
 
 if TYPE_CHECKING:
@@ -226,6 +228,27 @@ class Replacement(Stored, frozen=True, kw_only=True):
         return f"restart {self.number}{of}, by {self.by}"
 
 
+class Refusal(Stored, frozen=True, kw_only=True):
+    """A start in the place of ``driver`` was refused, and no restart heals what it was refused for.
+
+    An app that ends before its first heartbeat leaves none to say so: the task that has started it
+    does. Outdated once another driver beats, and gone once a task starts the app again.
+    """
+
+    words: ClassVar[tuple[str, ...]] = ("driver", "reason", "dag_id", "run_id")
+    at_most: ClassVar[int | None] = 65_536
+
+    driver: str
+    reason: str
+    dag_id: str
+    run_id: str
+
+    def __str__(self) -> str:
+        """For people."""
+        whose = f"run {self.run_id} of {self.dag_id}"
+        return f"no restart heals what its start was refused for: {self.reason} ({whose})"
+
+
 NONE_YET = "first"
 """In the place of an application id: no driver has beaten yet."""
 
@@ -243,6 +266,37 @@ def note_restart(store: CheckpointStore, replacement: Replacement) -> None:
 def note_resumption(store: CheckpointStore, replacement: Replacement) -> None:
     """Say that a run of Airflow has begun to replace a driver."""
     store.put(RESUMPTION, encode(replacement))
+
+
+def note_refusal(store: CheckpointStore, reason: str, *, dag_id: str, run_id: str) -> None:
+    """Say that a run's start was refused for good; what cannot be noted is only logged."""
+    try:
+        driver = driver_of(read_heartbeat(store))
+        refusal = Refusal(driver=driver, reason=reason, dag_id=dag_id, run_id=run_id)
+        store.put(REFUSED, encode(refusal))
+    except EosError as error:
+        log.warning("refusal_not_noted", reason=reason, error=str(error))
+
+
+@contextmanager
+def refusals_noted(store: CheckpointStore, *, dag_id: str, run_id: str) -> Iterator[None]:
+    """Leave in the checkpoint that what this run does inside was refused for good, where it was."""
+    try:
+        yield
+    except REFUSED_FOR_GOOD as error:
+        note_refusal(store, f"{type(error).__name__}: {error}", dag_id=dag_id, run_id=run_id)
+        raise
+
+
+def forget_refusal(store: CheckpointStore) -> None:
+    """A start begins: whether it is refused shows anew."""
+    store.delete([REFUSED])
+
+
+def refusal_of(store: CheckpointStore, heartbeat: Heartbeat | None) -> Refusal | None:
+    """Why nobody is to start an app in the place of this driver; None: nobody was refused."""
+    found = store.read(REFUSED, Refusal)
+    return found if found is not None and found.driver == driver_of(heartbeat) else None
 
 
 def restart_of(store: CheckpointStore, heartbeat: Heartbeat | None) -> Replacement | None:
@@ -277,10 +331,14 @@ def next_start(
 def brought_back_by(store: CheckpointStore, heartbeat: Heartbeat | None) -> str | None:
     """Who was last at starting an app in the place of this driver, in words; None: nobody.
 
-    For people: whether he still is at it, Airflow knows.
+    For people: whether he still is at it, Airflow knows; who was refused for good is not.
     """
     try:
-        found = restart_of(store, heartbeat) or resumption_of(store, heartbeat)
+        found = (
+            refusal_of(store, heartbeat)
+            or restart_of(store, heartbeat)
+            or resumption_of(store, heartbeat)
+        )
     except CheckpointFormatError as error:
         log.warning("not_known_who_brings_it_back", error=str(error))
         return None
@@ -471,9 +529,12 @@ def clear_drain(store: CheckpointStore, *, term: int | None, submission: str | N
 
 
 def _prune(store: CheckpointStore, ours: str | None) -> None:
-    oldest_ms = time.time_ns() // 1_000_000 - DRAINS_KEPT // timedelta(milliseconds=1)
-    own = None if ours is None else drain_path(ours)
-    old = (each for each in store.list(DRAINS) if each.modified_at_ms < oldest_ms)
+    own, listed = None if ours is None else drain_path(ours), store.list(DRAINS)
+    # All by the store's clock: what was written there last, it has seen.
+    beat = store.head(HEARTBEAT)
+    written_ms = [each.modified_at_ms for each in (*listed, *([beat] if beat else []))]
+    oldest_ms = max(written_ms, default=0) - DRAINS_KEPT // timedelta(milliseconds=1)
+    old = (each for each in listed if each.modified_at_ms < oldest_ms)
     store.delete(each.path for each in old if each.path != own)
 
 

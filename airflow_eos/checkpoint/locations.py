@@ -13,6 +13,7 @@ import os
 import posixpath
 import re
 import stat
+import tempfile
 import uuid
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ import structlog
 from obstore.exceptions import AlreadyExistsError, GenericError
 from obstore.store import from_url
 
-from airflow_eos.checkpoint.backend import Content
+from airflow_eos.checkpoint.backend import Content, require_readable
 from airflow_eos.errors import Remedy, StoreError
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ class LocalFiles:
     def get(self, path: str) -> Content:
         """Read the object; FileNotFoundError when absent or a folder."""
         try:
-            return Content((self.root / path).read_bytes())
+            return Content(_content(self.root / path))
         except (IsADirectoryError, NotADirectoryError) as error:
             raise FileNotFoundError(path) from error
 
@@ -179,6 +180,22 @@ def panics_as_errors() -> Iterator[None]:
         raise GenericError(f"obstore panicked: {error}") from error
 
 
+def _content(path: Path) -> bytes:
+    """Of a file, and of nothing else: a pipe is not waited for, nor a device read for ever."""
+    opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        found = os.fstat(opened)
+        if stat.S_ISDIR(found.st_mode):
+            raise FileNotFoundError(path)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(f"{path} is no file")
+        require_readable(str(path), found.st_size)
+        with open(opened, "rb", closefd=False) as file:
+            return file.read()
+    finally:
+        os.close(opened)
+
+
 class Guarded:
     """A backend as it is, but for its panics."""
 
@@ -196,7 +213,9 @@ class Guarded:
     def get(self, path: str) -> Content:
         """See :class:`Backend`; the object is read to its end here, where a panic is seen."""
         with panics_as_errors():
-            return Content(self._backend.get(path).bytes())
+            found = self._backend.get(path)
+            require_readable(path, found.meta["size"])
+            return Content(found.bytes())
 
     def head(self, path: str) -> Any:
         """See :class:`Backend`."""
@@ -405,6 +424,22 @@ def located(location: str) -> Location:
     return found
 
 
+KEPT = "one that is still there after the machine was started again"
+MOVE = (
+    "give another checkpointLocation before the first start: without its checkpoint a pipeline "
+    "reads its input from the beginning, and delivers its rows again"
+)
+
+
+def is_temporary(location: str) -> bool:
+    """Whether it is on a disk of which the system removes files by itself."""
+    local = located(location).local
+    if local is None:
+        return False
+    emptied = {tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm", "/run"}  # noqa: S108
+    return any(local.resolve().is_relative_to(Path(each).resolve()) for each in emptied)
+
+
 def as_local_path(location: str) -> Path | None:
     """The absolute path of a location on a disk; None for every other one."""
     return located(location).local
@@ -540,6 +575,27 @@ def printable(location: str) -> str:
     """The location without a password or a signature in it: it ends up in logs and in plans."""
     without_query = location.partition("?")[0].partition("#")[0]
     return re.sub(r"(://[^/@:]*):[^/@]*@", r"\1:***@", without_query)
+
+
+_MACHINES_OWN = re.compile(
+    r"//(169\.254\.169\.254|169\.254\.170\.2|metadata\.google\.internal)[/:]", re.ASCII
+)
+"""Where a machine in a cloud asks for its keys: whoever has others never asks there."""
+_KEYS = {
+    "aws_": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+    "google_": "GOOGLE_APPLICATION_CREDENTIALS",
+    "azure_": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
+}
+
+
+def lacking_keys(location: str, error: Exception) -> Remedy | None:
+    """How to give a store its keys, where the error says that it had none; else None."""
+    if _MACHINES_OWN.search(str(error)) is None:
+        return None
+    keys = _KEYS[_prefix(located(location).scheme)]
+    return Remedy(
+        change=f"set {keys} in the environment of this command, or in Airflow give storage_conn_id"
+    )
 
 
 def brief(error: Exception | None) -> str:

@@ -4,7 +4,8 @@ Spark syncs none of its files, and a disk or a copy may lose one that was synced
 full of NULs, foreign or not there at all: what is not whole has no answer in it. What a decision
 holds, or what another entry proves, is written again. What nothing rests on is put aside
 (``eos/aside/``), and Spark makes it anew. What is neither is lost for good, and is said with the
-ways on.
+ways on. Hadoop's sum beside a file on a disk is a witness: what it contradicts is not whole; one
+that is damaged itself says nothing, and goes, since Spark would stumble over it.
 
 ====================  ============================================================================
 ``offsets/N``         of a COMMIT decision: its text, byte for byte; of the newest batch, which
@@ -14,13 +15,16 @@ ways on.
                       Spark had not planned that, and its watermark stands there
 ``metadata``          the query's random id: its copy in ``eos/``; without one it is put aside,
                       and Spark makes another
-``sources/<i>/0``     where the first batch began: put aside once that batch is complete
+``sources/<i>/0``     where the first batch began: put aside once that batch is complete; before,
+                      no start is let in without it (:func:`lost_beginning`)
 ====================  ============================================================================
 """
 
 from __future__ import annotations
 
 import uuid
+import zlib
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -37,7 +41,9 @@ from airflow_eos.checkpoint.backend import (
 )
 from airflow_eos.checkpoint.spark_log import (
     UnknownVersionError,
+    kafka_offsets,
     parse_commit,
+    parse_kafka_start,
     parse_offsets,
     parse_query_id,
 )
@@ -65,7 +71,8 @@ class Mend(msgspec.Struct, frozen=True, kw_only=True):
         found: what is there.
         content: what is written again; None: what is there is put aside.
         because: whence that is known.
-        readable: whole, and of another driver's plan: put right by the next start alone.
+        readable: whole, as another driver's plan or beside a sum that is not: put right by the
+            next start alone.
     """
 
     path: str
@@ -86,18 +93,28 @@ def newest_known(store: CheckpointStore, decisions: DecisionLog) -> int | None:
     return newest if _lost(store, decisions, newest) is None else _after(newest)
 
 
-def damage(
-    store: CheckpointStore, decisions: DecisionLog, *, starting: bool = False
-) -> tuple[Mend, ...]:
+def damage(store: CheckpointStore, decisions: DecisionLog) -> tuple[Mend, ...]:
     """Look at all that Spark will read when it starts; nothing is changed.
-
-    ``starting``: refuse also what a start alone needs: a recovery ends what is open without it.
 
     Raises:
         CheckpointFormatError: something is lost for good; the message says what, and the ways on.
         StoreError: the store did not answer.
     """
-    return tuple(_Look(store, decisions, starting=starting).all())
+    look = _Look(store, decisions)
+    found = {each.path: each for each in look.all()}
+    return (*found.values(), *(sums for path, sums in look.sums.items() if path not in found))
+
+
+def lost_beginning(
+    store: CheckpointStore, decisions: DecisionLog, newest: int | None
+) -> CheckpointFormatError | None:
+    """Why no query can go on here: where its first batch began is lost, and it is to be run again.
+
+    Of the gate and not of :func:`damage`, since a look at what is open can do without.
+    """
+    if newest is None or newest > 1:
+        return None
+    return _Look(store, decisions).lost_beginning(newest)
 
 
 def mend(store: CheckpointStore, mends: Iterable[Mend]) -> None:
@@ -107,16 +124,30 @@ def mend(store: CheckpointStore, mends: Iterable[Mend]) -> None:
     take what another has written since. What is written again is the same, whoever does it.
     """
     for each in mends:
-        folder, _, name = each.path.rpartition("/")
-        # Hadoop checks a local file against the sum beside it, if there is one.
-        beside = f"{folder}/.{name}.crc" if folder else f".{name}.crc"
         if each.content is None:
             _put_aside(store, each)
-            store.delete([beside])
+            store.delete([beside(each.path)])
         else:
             log.warning("spark_entry_written_again", location=store.location, entry=str(each))
-            store.delete([beside])
+            store.delete([beside(each.path)])
             store.put(each.path, each.content.encode())
+
+
+def beside(path: str) -> str:
+    """Where Hadoop's client has its sum of a local file, and looks whether there is one."""
+    folder, _, name = path.rpartition("/")
+    return f"{folder}/.{name}.crc" if folder else f".{name}.crc"
+
+
+def agree(data: bytes, sums: bytes) -> bool | None:
+    """Whether they are the sums of these bytes, one of each part; None where they are none."""
+    size, found = int.from_bytes(sums[4:8], "big"), sums[8:]
+    if len(sums) < 8 or not sums.startswith(b"crc\0") or not size:
+        return None
+    parts = [data[at : at + size] for at in range(0, len(data), size)]
+    if len(found) < 4 * len(parts):
+        return None
+    return found == b"".join(zlib.crc32(part).to_bytes(4, "big") for part in parts)
 
 
 def _put_aside(store: CheckpointStore, each: Mend) -> None:
@@ -132,20 +163,23 @@ def _put_aside(store: CheckpointStore, each: Mend) -> None:
 class _Look:
     """One look; see :func:`damage`. A driver may go on meanwhile: commits are listed first."""
 
-    def __init__(self, store: CheckpointStore, decisions: DecisionLog, *, starting: bool) -> None:
+    def __init__(self, store: CheckpointStore, decisions: DecisionLog) -> None:
+        self.sums: dict[str, Mend] = {}
         self._store = store
         self._decisions = decisions
-        self._starting = starting
-        self._complete = _batches(store, COMMITS)
-        self._planned = _batches(store, OFFSETS)
+
+    @cached_property
+    def _complete(self) -> set[int]:
+        return _batches(self._store, COMMITS)
 
     def all(self) -> Iterator[Mend]:
-        newest = max(self._planned, default=None)
+        complete = self._complete
+        newest = max(_batches(self._store, OFFSETS), default=None)
         lost = _lost(self._store, self._decisions, newest)
         if lost is not None:
             newest = _after(newest)
-        if max(self._complete, default=-1) > (-1 if newest is None else newest):
-            raise self._gone(max(self._complete), "is missing, though the batch is complete")
+        if max(complete, default=-1) > (-1 if newest is None else newest):
+            raise self._gone(max(complete), "is missing, though the batch is complete")
         if found := self._wrong(METADATA, parse_query_id):
             kept = not self._wrong(METADATA_COPY, parse_query_id, required=True)
             yield Mend(
@@ -156,32 +190,68 @@ class _Look:
             )
         if newest is None:
             return
-        yield from self._beginnings(newest)
+        if self._first_is_complete(newest):
+            for path, found in self._beginnings(newest, required=False):
+                because = "as the batch that began there is complete"
+                yield Mend(path=path, found=found, because=because)
         watermark_ms = yield from self._entry(newest, newest)
         if newest:
             yield from self._entry(newest - 1, newest)
         yield from self._commits(newest, watermark_ms)
 
-    def _beginnings(self, newest: int) -> Iterator[Mend]:
+    def lost_beginning(self, newest: int) -> CheckpointFormatError | None:
+        """See :func:`lost_beginning`."""
+        if self._first_is_complete(newest):
+            return None
+        for path, found in self._beginnings(0, required=True):
+            folder = path.removesuffix("/0")
+            return CheckpointFormatError(
+                f"{self._store.location}/{path} {found}: where the first batch began is lost "
+                "for good, and the batch is not complete.",
+                Remedy(
+                    change=f"move the folder {folder} out of {self._store.location}",
+                    start=True,
+                    costs="the first batch begins where startingOffsets says now: with "
+                    "'latest', rows that came since the first start are not read",
+                ),
+            )
+        return None
+
+    def _first_is_complete(self, newest: int) -> bool:
+        """Whether batch 0 is not run again, so that nobody reads where it began."""
+        if newest > 1 or not self._wrong(f"{COMMITS}/0", parse_commit, required=True):
+            return True
+        # Spark had planned the next one; unless nothing is known of that, and it is put aside.
+        return newest == 1 and self._is_known(newest)
+
+    def _is_known(self, batch: int) -> bool:
+        """Whether an entry says what it says, or its decision does."""
+        if decided_offsets(self._decisions, batch) is not None:
+            return True
+        wrong = self._wrong(f"{OFFSETS}/{batch}", parse_offsets, required=True)
+        return not (wrong or self._cut(batch))
+
+    def _beginnings(self, batch: int, *, required: bool) -> Iterator[tuple[str, str]]:
+        """Each ``sources/<i>/0`` that is wrong, and how.
+
+        Of a Kafka source, Spark's or ours, it holds offsets, and one that has its folder had one;
+        other sources keep there what they like.
+        """
+        ends = self._ends(batch)
         for source in self._store.folders(SOURCES):
             path = f"{SOURCES}/{source}/0"
-            found = self._wrong(path, lambda _data, _where: None)
-            if not found:
-                continue
-            if newest or not self._wrong(f"{COMMITS}/0", parse_commit, required=True):
-                because = "as the batch that began there is complete"
-                yield Mend(path=path, found=found, because=because)
-            elif self._starting:
-                raise CheckpointFormatError(
-                    f"{self._store.location}/{path} {found}: where the first batch began is lost "
-                    "for good, and the batch is not complete.",
-                    Remedy(
-                        change=f"move {path} out of {self._store.location}",
-                        start=True,
-                        costs="the first batch begins where startingOffsets says now: with "
-                        "'latest', rows that came since the first start are not read",
-                    ),
-                )
+            of_kafka = kafka_offsets(ends.get(source) or "") is not None
+            parse = parse_kafka_start if of_kafka else _anything
+            if found := self._wrong(path, parse, required=required and of_kafka):
+                yield path, found
+
+    def _ends(self, batch: int) -> dict[str, str | None]:
+        """Of a batch, by source; empty where nobody can tell."""
+        text = decided_offsets(self._decisions, batch) or self._text(f"{OFFSETS}/{batch}")
+        try:
+            return parse_offsets(text.encode(), OFFSETS).ends
+        except CheckpointFormatError:
+            return {}
 
     def _entry(self, batch: int, newest: int) -> Generator[Mend, None, int | None]:
         """``offsets/N``; returns its watermark, where that is known."""
@@ -297,7 +367,23 @@ class _Look:
             raise
         except CheckpointFormatError:
             return f"holds {len(data)} bytes that are cut off or foreign"
-        return ""
+        return self._contradicted(path, data)
+
+    def _contradicted(self, path: str, data: bytes) -> str:
+        """Whether the sum beside a file, as Hadoop's client writes one on a disk, is another's."""
+        sums = self._store.get(beside(path)) if self._store.is_on_a_disk else None
+        if sums is None:
+            return ""
+        agrees = agree(data, sums)
+        if agrees is None:
+            self.sums[path] = Mend(
+                path=path,
+                found="has a damaged sum beside it",
+                content=data.decode("utf-8", errors="replace"),
+                because="as it is whole by itself",
+                readable=True,
+            )
+        return "is not what the sum beside it says" if agrees is False else ""
 
     def _text(self, path: str) -> str:
         return (self._store.get(path) or b"").decode("utf-8", errors="replace")
@@ -332,6 +418,10 @@ def _after(newest: int | None) -> int:
 
 def _batches(store: CheckpointStore, folder: str) -> set[int]:
     return {int(each.name) for each in store.list(folder) if is_batch(each.name)}
+
+
+def _anything(_data: bytes, _where: str) -> None:
+    """What has a form that nobody here knows: only that it holds something is asked."""
 
 
 def _watermark(text: str | None) -> int | None:

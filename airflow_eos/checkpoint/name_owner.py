@@ -86,7 +86,7 @@ class OwnershipFile:
         data = self._kept.get(path)
         try:
             return None if data is None else msgspec.json.decode(data, type=kind)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError) as error:
             raise StoreError(
                 f"{self._kept.location}/{path} cannot be read: {error}. It says who delivers as "
                 f"{self._called}: restore it; or, if nobody does: {self._give_up}."

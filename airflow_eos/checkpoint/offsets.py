@@ -30,6 +30,7 @@ from airflow_eos.checkpoint.mending import damage, decided_offsets, mend
 from airflow_eos.checkpoint.spark_log import OffsetsEntry, SparkLog, kafka_offsets, parse_offsets
 from airflow_eos.checkpoint.terms import newest_planned
 from airflow_eos.errors import ContinuityError, Remedy, SupersededError
+from airflow_eos.protocol.participant import decision_lost
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
@@ -102,7 +103,7 @@ class OffsetLog:
         Raises:
             CheckpointFormatError: what it will read is lost for good.
         """
-        mend(self._store, damage(self._store, self._decisions, starting=True))
+        mend(self._store, damage(self._store, self._decisions))
 
     def make_durable(self, batch_id: int) -> None:
         """Sync what a decision of this batch rests on, on a disk: Spark syncs none of its files.
@@ -137,13 +138,16 @@ def require_continuous(store: CheckpointStore, log: SparkLog, batch_id: int) -> 
 
     A batch begins where the entry before it ends. Where that batch was promised, it says so itself.
     Where it was not, it is Spark's own: a control batch, which changes the state and reads nothing
-    (``StreamingCheckpointManager.repartition``), or what somebody has put there. It must end where
-    the newest promise did; or the newest batch that another guarantee wrote since.
+    (``StreamingCheckpointManager.repartition``). It must end where the newest promise did; or the
+    newest batch that another guarantee wrote since. Where it ends elsewhere, it has skipped a batch
+    if it ends where that one began; else its decision is lost, or somebody has put it there.
 
     Raises:
         ContinuityError: it does not, with both ends.
     """
     decisions = DecisionLog(store)
+    if decided_offsets(decisions, batch_id) is not None:
+        return  # asked before it was promised; a sleeper may have promised one before it since
     before = batch_id - 1
     names = (name for name in store.folders(DECISIONS) if is_batch(name))
     for batch in sorted((int(name) for name in names if int(name) <= before), reverse=True):
@@ -165,18 +169,40 @@ def _require_ends(
     found = log.offsets(before)
     if expected is None or found is None or _same_ends(expected, found):
         return
+    raise _elsewhere(store, log, before, owner, found, expected)
+
+
+def _elsewhere(
+    store: CheckpointStore,
+    log: SparkLog,
+    before: int,
+    owner: int,
+    found: OffsetsEntry,
+    expected: OffsetsEntry,
+) -> ContinuityError:
+    """By what it ends at, the batch before has skipped one, or was one."""
+    ends = (
+        f"{store.location}: batch {before + 1} would begin at {_told(found)}, where {OFFSETS}/"
+        f"{before} ends, but what is known to be delivered before it ended with batch {owner} at "
+        f"{_told(expected)}: rows would come twice, or not at all. No decision names batch "
+        f"{before}: "
+    )
+    began = log.offsets(owner - 1) if owner else None
+    if began is None or not _same_ends(began, found):
+        return ContinuityError(
+            f"{ends}its decision was lost, though Spark completes no batch before its rows are "
+            "delivered; or files were put there by hand. Nothing was read.",
+            *decision_lost(before),
+        )
     later = ", ".join(
         f"{OFFSETS}/{each} and {COMMITS}/{each}"
-        for each in range(batch + 1, (newest_planned(store) or before) + 1)
+        for each in range(owner + 1, (newest_planned(store) or before) + 1)
     )
-    raise ContinuityError(
-        f"{store.location}: batch {before + 1} would begin at {_told(found)}, where {OFFSETS}/"
-        f"{before} ends, but what was delivered before it ended with batch {owner} at "
-        f"{_told(expected)}: rows would come twice, or not at all. No decision names batch "
-        f"{before}: it is a control batch of Spark's (a state repartition that skipped a batch in "
-        "flight) or was put there by hand. Nothing was read.",
+    return ContinuityError(
+        f"{ends}it is a control batch of Spark's, a state repartition that skipped batch {owner} "
+        "in flight. Nothing was read.",
         Remedy(
-            change=f"move {later} and {COMMITS}/{batch} out of {store.location}",
+            change=f"move {later} and {COMMITS}/{owner} out of {store.location}",
             start=True,
             costs="a repartition of the state that was made meanwhile is undone: make it again "
             "after a drain",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from airflow_eos.checkpoint.backend import COMMITS, DECISIONS, HEARTBEAT, PIPELINE
 from airflow_eos.checkpoint.decisions import DecisionLog
 from airflow_eos.checkpoint.heartbeat import read_heartbeat
-from airflow_eos.checkpoint.mending import decided_offsets, newest_known
+from airflow_eos.checkpoint.mending import decided_offsets, lost_beginning, newest_known
 from airflow_eos.checkpoint.offsets import require_continuous
 from airflow_eos.checkpoint.pipeline import owner_of, read_pipeline
 from airflow_eos.checkpoint.progress import read_mended, read_state
@@ -32,7 +32,7 @@ from airflow_eos.errors import (
 )
 from airflow_eos.protocol.decision import Outcome
 from airflow_eos.protocol.group import alone
-from airflow_eos.protocol.participant import Admission, Owner, StartFacts, admission
+from airflow_eos.protocol.participant import ANEW, Admission, Owner, StartFacts, admission
 from airflow_eos.protocol.promise import Promise
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ def start_facts(
     asking = asking or owner_of(store)
     log = DecisionLog(store)
     planned = newest_known(store, log)
-    if (lost := _lost_identity(store)) is not None:
+    if (lost := _lost_identity(store) or lost_beginning(store, log, planned)) is not None:
         return StartFacts(asking, newest_planned=planned, refused=lost)
     try:
         _require_continuous(store)
@@ -225,12 +225,7 @@ def _lost_identity(store: CheckpointStore) -> CheckpointFormatError | None:
         f"{store.location}/{PIPELINE} is missing, though {DECISIONS} has decisions: whose they "
         "are, and whether this is the newest copy, is not known.",
         Remedy(change=f"put {PIPELINE} back, as this checkpoint had it", start=True),
-        Remedy(
-            change="begin on a new checkpoint location under another prefix, with "
-            "startingOffsets of the end of the newest batch that readers have",
-            start=True,
-            costs="the state of a stateful query",
-        ),
+        ANEW,
     )
 
 

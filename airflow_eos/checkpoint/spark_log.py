@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeVar
@@ -244,13 +243,17 @@ class SparkLog:
     def began(self, source: str) -> KafkaOffsets | None:
         """Where a Kafka source began, which is recorded of one that has a number for a name.
 
-        None also where that cannot be read: a start refuses it where it matters.
+        None also where that cannot be read: the gate refuses a start where it matters.
         """
         if not is_batch(source):
             return None  # a named source keeps its beginning elsewhere
         path = f"{SOURCES}/{source}/0"
-        data = self._get(path)
-        return parse_kafka_start(data, self._where(path)) if data and data.strip(b"\0") else None
+        try:
+            return parse_kafka_start(self._get(path) or b"", self._where(path))
+        except UnknownVersionError:
+            raise
+        except CheckpointFormatError:
+            return None
 
     def find(self, log: Log, batch: int) -> StoredObject | None:
         """The file of a batch, looked at and not read."""
@@ -260,9 +263,12 @@ class SparkLog:
             return self._store.head(path)
         if its.content is None and log == "commits" and not self._is_planned(batch + 1):
             return None
-        # The time of what was lost is lost with it: the mend's stands for now.
-        now_ms = time.time_ns() // 1_000_000
-        return self._store.head(path) or StoredObject(path, str(batch), 0, now_ms)
+        # The time of what was lost is lost with it: that of what was written next to it stands for
+        # it, since only times of the store can be compared with one another.
+        beside = (f"offsets/{batch + 1}", f"commits/{batch}", f"offsets/{batch}")
+        near = next((seen for at in beside if (seen := self._store.head(at)) is not None), None)
+        at_ms = near.modified_at_ms if near is not None else 0
+        return self._store.head(path) or StoredObject(path, str(batch), 0, at_ms)
 
     def newest(self, log: Log) -> StoredObject | None:
         """The newest file of a log, by a listing; hidden files are none.

@@ -31,6 +31,7 @@ from airflow_eos.checkpoint.locations import (
     HDFS,
     LocalFiles,
     brief,
+    lacking_keys,
     located,
     open_remote,
     printable,
@@ -389,6 +390,13 @@ class CheckpointStore:
         return {"objects": objects, "common_prefixes": found["common_prefixes"]}
 
     def _failed(self, doing: str, path: str, error: Exception) -> StoreError:
+        if (keys := lacking_keys(self.location, error)) is not None:
+            return StoreError(
+                f"{self.location}: {doing} {path} failed, as no keys were found for it: neither in "
+                "the storage options nor in the environment, and this machine has none of its own "
+                "(files of the cloud's command line are not read).",
+                keys,
+            )
         return StoreError(
             f"{self.location}: {doing} {path} failed: {brief(error)}. Expected the store to "
             "answer: check that it is reachable and that the credentials allow it, then try again."

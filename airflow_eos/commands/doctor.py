@@ -1,13 +1,15 @@
-"""``airflow-eos doctor``: everything that can be known before a start, as a table."""
+"""``airflow-eos doctor``: everything that can be known before a start, check by check."""
 
 from __future__ import annotations
 
+import textwrap
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, get_args
+from typing import TYPE_CHECKING, Annotated, cast
 
 import msgspec
 import typer
 
+from airflow_eos.arguments import GUARANTEES
 from airflow_eos.commands.options import (
     AsJson,
     BootstrapServers,
@@ -21,10 +23,11 @@ from airflow_eos.commands.options import (
     reach_in,
     seconds,
     storage_options,
+    word,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from airflow_eos.delivery.port import Guarantee
     from airflow_eos.supervision.doctor import Line
@@ -50,7 +53,7 @@ def doctor(
         str | None, typer.Option(help="The sink's transactional_id_prefix, before a first start.")
     ] = None,
     guarantee: Annotated[
-        str | None, typer.Option(help="exactly_once, at_least_once or at_most_once.")
+        str | None, word("--guarantee", GUARANTEES, help="Which is going to be asked for.")
     ] = None,
     master: Annotated[
         str | None,
@@ -88,7 +91,7 @@ def doctor(
             topics=tuple(topic or ()),
             inputs=tuple(input_topic or ()),
             group=group,
-            guarantee=_guarantee(guarantee),
+            guarantee=cast("Guarantee | None", guarantee),
             prefix=prefix,
             transaction_timeout=timedelta(seconds=transaction_timeout),
             trigger_interval=timedelta(seconds=trigger_interval),
@@ -111,21 +114,36 @@ def doctor(
         raise typer.Exit(1)
 
 
-def _show(lines: Iterable[Line]) -> None:
-    from airflow_eos.tables import plain, show, table
+def _show(lines: Sequence[Line]) -> None:
+    """A line for each check that passes; behind them a block for each that does not."""
+    from rich.console import Console
+    from rich.text import Text
 
-    view = table("what", "verdict", "found", "expected", "next")
-    for line in lines:
-        texts = map(plain, (line.found, line.expected, line.next))
-        view.add_row(plain(line.what), plain(line.verdict, _STYLE[line.verdict]), *texts)
-    show(view)
+    from airflow_eos.tables import printable
 
-
-def _guarantee(text: str | None) -> Guarantee | None:
-    from airflow_eos.delivery.port import Guarantee
-    from airflow_eos.errors import ConfigurationError
-
-    known: dict[str, Guarantee] = {each: each for each in get_args(Guarantee)}
-    if text is not None and text not in known:
-        raise ConfigurationError(f"--guarantee {text!r}: expected {', '.join(known)}.")
-    return None if text is None else known[text]
+    console = Console()
+    grave = list(_STYLE)
+    for line in sorted(lines, key=lambda line: grave.index(line.verdict)):
+        said = {"": f"{line.what}: {line.found}"}
+        if line.verdict != "ok":
+            parts = {"found": line.found, "expected": line.expected, "next": line.next}
+            said = {"": line.what, **{name: text for name, text in parts.items() if text}}
+        for name, text in said.items():
+            head = f"      {name:8} " if name else f"{line.verdict:4}  "
+            # A terminal would break a line within a word; a pipe has no width.
+            rows = textwrap.wrap(
+                printable(text),
+                max(20, console.width - len(head)) if console.is_terminal else 1_000_000,
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+            shown = Text(head, style="dim" if name else _STYLE[line.verdict])
+            shown.append(f"\n{' ' * len(head)}".join(rows), style="none")
+            console.print(shown, soft_wrap=True)
+    failed = sum(line.verdict == "fail" for line in lines)
+    console.print(
+        f"{failed} of {len(lines)} checks failed: a start would be refused, or fail."
+        if failed
+        else f"None of {len(lines)} checks failed.",
+        highlight=False,
+    )

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from airflow_eos.commands.options import word
 from airflow_eos.errors import ConfigurationError
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -29,13 +30,14 @@ class Kind(enum.StrEnum):
 def new(
     name: Annotated[str, typer.Argument(help="Of the pipeline, its topic, its folder.")],
     kind: Annotated[
-        Kind, typer.Option(help="Rows as they come; windows to two outputs; a value for each key.")
+        str,
+        word("--kind", Kind, help="Rows as they come; windows to two outputs; a value a key."),
     ] = Kind.map,
     into: Annotated[Path, typer.Option(help="The folder to make it in.")] = Path(),
 ) -> None:
     """Write an app, its DAGs and a README into a new folder; they run as they are."""
     folder = into / name
-    for path in make_project(name, kind, folder):
+    for path in make_project(name, Kind(kind), folder):
         typer.echo(path)
     typer.echo(f"Next: airflow-eos try {folder}, then read {folder}/README.md.")
 
@@ -45,7 +47,7 @@ def make_project(name: str, kind: Kind, folder: Path) -> list[Path]:
 
     Raises:
         ConfigurationError: the name cannot be one of a Python module and a topic, or the folder is
-            there already.
+            there already, or cannot be written.
     """
     if _NAME.fullmatch(name) is None or keyword.iskeyword(name):
         raise ConfigurationError(
@@ -67,10 +69,15 @@ def make_project(name: str, kind: Kind, folder: Path) -> list[Path]:
         written |= {"outputs.json": _template("windows/outputs.json", name)}
         written[f"dags/{name}.py"] = _with_outputs(written[f"dags/{name}.py"])
         written["README.md"] = _two_topics(written["README.md"], name)
-    for path, text in written.items():
-        file = folder / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, encoding="utf-8")
+    try:
+        for path, text in written.items():
+            file = folder / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(
+            f"{folder} cannot be written: {error}. Choose another folder with --into."
+        ) from error
     return [folder / path for path in written]
 
 

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from airflow_eos.arguments import taken
+from airflow_eos.arguments import Word, taken
 from airflow_eos.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from airflow_eos.kafka.client.settings import KafkaSettings
 
 Checkpoint = Annotated[
@@ -48,10 +50,22 @@ def seconds(name: str, **option: Any) -> Any:
     """An option that is a duration: seconds, or a text with a unit, as everywhere."""
 
     def read(text: str | float) -> float:
-        found: float = taken(name, text).total_seconds()
+        option = f"--{name.replace('_', '-')}"
+        found: float = taken(name, text, said=option).total_seconds()
         return found
 
     return typer.Option(parser=read, metavar="DURATION", **option)
+
+
+def word(name: str, words: Iterable[str], **option: Any) -> Any:
+    """An option that is one of some words; the nearest of them is named where it is none."""
+    field = Word(words=tuple(map(str, words)))
+
+    def read(text: str) -> str:
+        found: str = field.of(name, text)
+        return found
+
+    return typer.Option(name, parser=read, metavar="|".join(field.words), **option)
 
 
 Timeout = Annotated[
@@ -82,7 +96,8 @@ def kafka_settings(servers: str | None, file: Path | None) -> KafkaSettings:
             "Which Kafka cluster? Give --bootstrap-servers host:port, or --kafka-config FILE with "
             "the settings of the pipeline's own connection."
         )
-    return KafkaSettings.from_librdkafka(config)
+    # What a client logs of its own accord goes to the terminal, and none of it says what to do.
+    return KafkaSettings.from_librdkafka({"log_level": 0, **config})
 
 
 def reach_in(file: Path | None) -> dict[str, Any] | None:

@@ -26,6 +26,7 @@ from airflow_eos.commands.options import (
     reach_in,
     seconds,
     storage_options,
+    word,
 )
 from airflow_eos.errors import ConfigurationError, Remedy
 
@@ -99,7 +100,11 @@ def recover(
     ] = False,
     assume: Annotated[
         str | None,
-        typer.Option(help="committed or aborted: rule what became of --transaction, for ever."),
+        word(
+            "--assume",
+            ("committed", "aborted"),
+            help="Rule what became of --transaction, for ever.",
+        ),
     ] = None,
     transaction: Annotated[
         str | None, typer.Option(help="Transactional id, or the key that the plan shows.")
@@ -158,6 +163,7 @@ def _given(checkpoint: str | None, plan_file: Path | None) -> Plan | None:
 
 
 def _allowed(names: list[str] | None) -> Collection[Action]:
+    from airflow_eos.arguments import nearest
     from airflow_eos.recovery.execute import ALLOWED_BY_DEFAULT
     from airflow_eos.recovery.plan import Action
 
@@ -165,8 +171,10 @@ def _allowed(names: list[str] | None) -> Collection[Action]:
     wanted = [name.strip().lower() for entry in names or () for name in entry.split(",")]
     unknown = sorted(set(wanted) - possible.keys())
     if unknown:
+        near = nearest(unknown[0], possible)
+        guess = f" Did you mean {near!r}?" if near else ""
         raise ConfigurationError(
-            f"--allow {', '.join(unknown)}: expected {', '.join(possible)}. What a plan ASKs is "
+            f"--allow {unknown[0]}: expected {', '.join(possible)}.{guess} What a plan ASKs is "
             "ruled with --transaction and --assume; a REPLAY is the app's."
         )
     return frozenset(possible[name] for name in wanted) if wanted else ALLOWED_BY_DEFAULT
@@ -179,7 +187,7 @@ def _rule(
     from airflow_eos.checkpoint.store import CheckpointStore
     from airflow_eos.protocol.decision import Outcome
 
-    if transaction is None or assume not in {"committed", "aborted"}:
+    if transaction is None or assume is None:
         raise ConfigurationError(
             "A ruling needs both: --transaction ID and --assume committed|aborted."
         )

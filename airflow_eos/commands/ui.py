@@ -16,7 +16,7 @@ from airflow_eos.commands.options import (
     reach_in,
     storage_options,
 )
-from airflow_eos.errors import ConfigurationError, LocalEnvironmentError
+from airflow_eos.errors import ConfigurationError, LocalEnvironmentError, Remedy, StoreError
 
 PORT = 8642
 
@@ -47,10 +47,13 @@ def ui(
         ) from error
     from airflow_eos.page.views import Reach as How
 
+    options = storage_options(storage_option)
+    for each in checkpoints:
+        _require_there(each, options)
     app = standalone(
         checkpoints,
         How(
-            storage=storage_options(storage_option),
+            storage=options,
             kafka=kafka_if_given(bootstrap_servers, kafka_config),
             participants=reach_in(reach),
         ),
@@ -59,6 +62,27 @@ def ui(
     with _listening(port) as listening:
         typer.echo(f"http://127.0.0.1:{listening.getsockname()[1]}/")
         server.run(sockets=[listening])
+
+
+def _require_there(location: str, options: dict[str, str] | None) -> None:
+    """Refuse a place that holds no checkpoint: it would be shown as a new pipeline for ever.
+
+    A store that does not answer now may answer later, and the page says so.
+    """
+    from airflow_eos.checkpoint import CheckpointStore
+    from airflow_eos.checkpoint.backend import EOS
+
+    store = CheckpointStore.open(location, storage_options=options)
+    try:
+        there = store.head("metadata") or store.list(EOS) or store.folders(EOS)
+    except StoreError:
+        return
+    if not there:
+        raise ConfigurationError(
+            f"{store.location} holds no checkpoint: neither Spark's file metadata nor a folder "
+            f"{EOS}. Expected the checkpointLocation of a query that was started once.",
+            Remedy(change="give the location as the app has it, or start the app first"),
+        )
 
 
 def _listening(port: int) -> socket.socket:

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_eos import errors
 from airflow_eos.errors import NO_RETRY_HEALS, EosError
 
 
@@ -88,6 +89,7 @@ _PERSON: dict[str, str] = {
     "TopicAuthorizationException": _DENIED,
     "OffsetOutOfRangeException": _DATA_LOSS,
     "UnsupportedOperationException": "the query asks for what Spark does not support",
+    "JAVA_GATEWAY_EXITED": "no Java was found, or it ended at once: install Java 17, set JAVA_HOME",
     "ModuleNotFoundError": _MODULE,
     "ImportError": _MODULE,
     "SyntaxError": "the app is no Python that this interpreter reads",
@@ -115,6 +117,14 @@ _RESTART: dict[str, str] = {
 }
 """What has passed by the next start, or may have."""
 
+_OURS = "airflow_eos.errors."
+_OURS_FOR_A_PERSON = frozenset(
+    name
+    for name, kind in vars(errors).items()
+    if isinstance(kind, type) and issubclass(kind, NO_RETRY_HEALS)
+)
+"""What a task raises comes to the driver as a text, in which Python names the class in full."""
+
 _SQLSTATES: dict[str, str] = {
     "0A": "the query asks for what Spark does not support",
     "22": "a value does not fit what the query does with it, and the same rows come again",
@@ -138,6 +148,7 @@ _WRAPPERS = frozenset(
 )
 _NAMED = re.compile(
     r"\[(?P<condition>[A-Z][A-Z0-9_]{2,}(?:\.[A-Z0-9_]+)*)\]"
+    rf"|\b(?P<ours>{re.escape(_OURS)}[A-Z]\w*)\b"
     r"|\b(?P<exception>[A-Z]\w*(?:Exception|Error)|ExecutorLostFailure|FetchFailed)\b(?=[:\s]|$)",
     re.ASCII,
 )
@@ -154,6 +165,10 @@ def cause_of(error: BaseException) -> Cause:
         return Cause(name, str(error), False if isinstance(error, NO_RETRY_HEALS) else None)
     named = [each for text in _texts(error) for each in _named(text)]
     kind, sqlstate = named[-1] if named else (name, None)
+    if kind.startswith(_OURS):
+        kind = kind.removeprefix(_OURS)
+        heals = False if kind in _OURS_FOR_A_PERSON else None
+        return Cause(kind, "the driver's log says what was found, and what to do", heals)
     return _known(kind, sqlstate) or Cause(kind, "see the driver's log")
 
 
@@ -181,7 +196,7 @@ def _named(text: str) -> Iterator[tuple[str, str | None]]:
             continue
         state = _SQLSTATE.search(text, each.end(), end)
         if condition is None:
-            yield each["exception"], None
+            yield each["ours"] or each["exception"], None
         elif state is not None or _known(condition, None) is not None:
             yield condition, state[1] if state else None
 

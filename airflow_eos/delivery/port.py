@@ -39,7 +39,8 @@ class TaskReport(msgspec.Struct, frozen=True):
     """What one Spark task of a batch returns, for one participant.
 
     ``rows`` and ``fingerprint`` describe what the task was given, written or not; ``work`` is what
-    it prepared: none where it had no rows or was told not to write.
+    it prepared: none where it had no rows or was told not to write. ``reported_at_ms`` is by the
+    clock of the task's machine, as is when its work was opened.
     """
 
     task: int
@@ -47,6 +48,7 @@ class TaskReport(msgspec.Struct, frozen=True):
     fingerprint: str
     work: PreparedWork | None = None
     participant: str = DEFAULT_PARTICIPANT
+    reported_at_ms: int = 0
 
     @property
     def content(self) -> tuple[int, str]:

@@ -167,24 +167,32 @@ def replays(sink: BatchSink, df: DataFrame, owing: Owing) -> Iterator[list[Repla
             lost = owing.reading.lost_of(owing.promise, lacking, accepted=owing.accepted)
             rows = keep(rows)
             reports = sink.prepare(rows, only=())
-        found = []
+        tasks = {
+            name: [report for report in reports if report.participant == name]
+            for name in names
+            if not keys[name]
+        }
+        left = {
+            name: partial(_what_is_left, sink.part(name), name, rows, owing, of_name, keep)
+            for name, of_name in tasks.items()
+            if not _is_whole(owing.promise.part(name), of_name)
+        }
+        found: list[Replay | None] = []
         for name in names:
             part = sink.part(name)
             if keys[name]:
                 found.append(_of_kept(part, name, rows, owing, keys[name]))
                 continue
-            tasks = [report for report in reports if report.participant == name]
-            left = partial(_what_is_left, part, name, rows, owing, tasks, keep)
-            if owing.accepted and not _is_whole(owing.promise.part(name), tasks):
-                replay, _ = left()
-                found += [replay] if replay is not None else []
+            if owing.accepted and name in left:
+                found.append(left[name]()[0])
                 continue
             owing.promise.part(name).check_whole(
-                (task.content for task in tasks), str(lost), partial(_given_up, left)
+                (task.content for task in tasks[name]),
+                str(lost),
+                partial(_given_up, left.values()),
             )
-            whole = _replay(part, name, rows, owing, tasks, keep)
-            found += [whole] if whole is not None else []
-        yield found
+            found.append(_replay(part, name, rows, owing, tasks[name], keep))
+        yield [each for each in found if each is not None]
 
 
 def _is_whole(part: Promise, tasks: Sequence[TaskReport]) -> bool:
@@ -270,10 +278,9 @@ def _read_back(
         raise
 
 
-def _given_up(left: Callable[[], tuple[Replay | None, int]]) -> str:
-    """What who accepts the batch does without, to the row."""
-    _, rows = left()
-    return f"{rows} rows"
+def _given_up(left: Iterable[Callable[[], tuple[Replay | None, int]]]) -> str:
+    """What who accepts the batch does without, to the row: of all outputs that lack some."""
+    return f"{sum(rows for _, rows in (each() for each in left))} rows"
 
 
 def _what_is_left(

@@ -14,7 +14,7 @@ import structlog
 
 from airflow_eos.arguments import taken
 from airflow_eos.checkpoint.backend import EOS
-from airflow_eos.checkpoint.locations import HDFS, LOCAL, located
+from airflow_eos.checkpoint.locations import HDFS, KEPT, LOCAL, MOVE, is_temporary, located
 from airflow_eos.checkpoint.store import RaceResult, told
 from airflow_eos.errors import ConfigurationError, StoreError
 
@@ -115,11 +115,20 @@ def trigger_interval(trigger: Mapping[str, Any]) -> timedelta:
             return taken("trigger_interval", text)  # type: ignore[no-any-return]
         case {"availableNow": True, **rest} if not rest:
             return timedelta(0)
+    named = " ".join(why for name, why in _OTHER_TRIGGERS.items() if name in trigger)
     raise ConfigurationError(
         f"trigger {dict(trigger)!r}: expected {{'processingTime': '1 second'}} or "
-        "{'availableNow': True}. Continuous processing has no batches to make exactly-once; "
-        "'once' is the older form of availableNow."
+        f"{{'availableNow': True}}. {named}".rstrip()
     )
+
+
+_OTHER_TRIGGERS = {
+    "realTime": "Real-time mode hands rows on while its batch still reads, before anybody can "
+    "decide that all of them are there; the least latency that is exactly-once is "
+    "{'processingTime': '0 seconds'}.",
+    "continuous": "Continuous processing has no batches to make exactly-once.",
+    "once": "'once' is the older form of availableNow.",
+}
 
 
 # --- spark_logs -----------------------------------------------------------------------------------
@@ -137,6 +146,12 @@ ROUNDS, RACERS = 6, 2
 _GATE_S = 60.0
 _PACKAGES = ("checkpointing.", "")
 """Below Spark's ``execution.streaming``: of 4.1 and later, and of 4.0."""
+
+
+def warn_where_it_is_lost(store: CheckpointStore) -> None:
+    """Say it in the log where the checkpoint is on a temporary folder."""
+    if is_temporary(store.location):
+        log.warning("temporary_checkpoint", checkpoint=store.location, expected=KEPT, hint=MOVE)
 
 
 def warn_where_two_can_plan(

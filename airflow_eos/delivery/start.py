@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 from airflow_eos.checkpoint import CheckpointStore, DecisionLog, standing_request
 from airflow_eos.checkpoint.decisions import PerishableRows
 from airflow_eos.checkpoint.heartbeat import STARTED_BY, StartedBy, request_to
-from airflow_eos.checkpoint.mending import damage
+from airflow_eos.checkpoint.mending import damage, lost_beginning, newest_known
 from airflow_eos.checkpoint.rulings import read_acceptance, read_rulings
 from airflow_eos.checkpoint.topics import lost_in_flight, same_topics_watched, warn_of_lost_rows
 from airflow_eos.closing import closed_on_error
@@ -42,6 +42,7 @@ from airflow_eos.delivery.spark_session import (
     namespace,
     stateful,
     trigger_interval,
+    warn_where_it_is_lost,
     warn_where_two_can_plan,
 )
 from airflow_eos.delivery.takeover import say_drained, take_over
@@ -170,11 +171,10 @@ def make_batch_function(
     reading: Reading | None = None,
 ) -> ExactlyOnceBatch | AtLeastOnceBatch | AtMostOnceBatch:
     """Refuse what cannot work; then take the term, which stops whoever runs now; then recover."""
+    warn_where_it_is_lost(store)
     if sink.guarantee != "exactly_once":
         warn_where_two_can_plan(spark, store, sink.guarantee)
-    damage(
-        store, DecisionLog(store), starting=True
-    )  # what is lost for good is refused before the term
+    _require_readable(store)
     retained = retained_batches(spark)
     driver = f"driver {spark.sparkContext.applicationId} on {socket.gethostname()}:{os.getpid()}"
     if sink.guarantee == "at_least_once":
@@ -218,6 +218,14 @@ def make_batch_function(
         kept=kept,
         reading=reading,
     )
+
+
+def _require_readable(store: CheckpointStore) -> None:
+    """Refuse what is lost for good before the term, with every guarantee."""
+    decisions = DecisionLog(store)
+    damage(store, decisions)
+    if (lost := lost_beginning(store, decisions, newest_known(store, decisions))) is not None:
+        raise lost
 
 
 def _reached(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -305,7 +306,14 @@ class _Flow:
         if self._writer is not None:
             self._work = self._writer.prepare(fingerprint)
         self._is_over = True
-        return TaskReport(task, self._rows, fingerprint, self._work, self._outlet.participant)
+        return TaskReport(
+            task,
+            self._rows,
+            fingerprint,
+            self._work,
+            self._outlet.participant,
+            time.time_ns() // 1_000_000,
+        )
 
 
 def _flat(column: pa.Array) -> pa.RecordBatch:

@@ -29,7 +29,11 @@ def collected(tasks: DataFrame, participants: Collection[str]) -> list[TaskRepor
     Raises:
         DeliveryError: not one report for each task and participant.
     """
-    reports = [msgspec.json.decode(bytes(row.report), type=TaskReport) for row in tasks.collect()]
+    began_ms = time.time_ns() // 1_000_000
+    rows = tasks.collect()
+    ended_ms = time.time_ns() // 1_000_000
+    came_in = [msgspec.json.decode(bytes(row.report), type=TaskReport) for row in rows]
+    reports = [by_our_clock(report, began_ms, ended_ms) for report in came_in]
     # DataFrame.rdd is public, and plans a conversion of rows that nobody needs.
     ran = int(tasks._jdf.queryExecution().toRdd().getNumPartitions())  # noqa: SLF001
     came = Counter(report.participant for report in reports)
@@ -39,6 +43,22 @@ def collected(tasks: DataFrame, participants: Collection[str]) -> list[TaskRepor
             "report each. Nothing was decided; the batch runs again."
         )
     return sorted(reports, key=lambda report: report.task)
+
+
+def by_our_clock(report: TaskReport, began_ms: int, ended_ms: int) -> TaskReport:
+    """The report, its work dated by the clock of this machine and not of the task's.
+
+    The work was opened after the tasks began, and the task reported before they ended: where its
+    dates contradict that, its clock is ahead or behind by so much at least, and is put right. Work
+    that nothing ends by itself is dated by its own system.
+    """
+    work = report.work
+    if work is None or work.timeout_ms is None:
+        return report
+    least_ms, most_ms = report.reported_at_ms - ended_ms, work.opened_at_ms - began_ms
+    ahead_ms = min(max(0, least_ms), most_ms)
+    dated = msgspec.structs.replace(work, opened_at_ms=work.opened_at_ms - ahead_ms)
+    return msgspec.structs.replace(report, work=dated)
 
 
 def works_of(
@@ -92,8 +112,7 @@ def require_time_left(works: Sequence[PreparedWork], now_ms: int) -> None:
             raise DeliveryError(
                 f"{work.identity} was opened {(now_ms - work.opened_at_ms) / 1000:.1f} s ago, and "
                 f"its system ends it after {work.timeout_ms / 1000:.1f} s: too little is left to "
-                "promise it. Nothing was decided; the batch runs again, over the same range. If "
+                "promise it. Nothing was decided; the batch runs again, over the same range. Where "
                 "batches take that long, raise the timeout (transaction_timeout of KafkaSink) and "
-                "make later ones smaller (maxOffsetsPerTrigger); if they do not, compare the "
-                "clocks of the driver and the executors."
+                "make later ones smaller (maxOffsetsPerTrigger)."
             )

@@ -17,6 +17,7 @@ from airflow_eos.factory.watchdog import (
     last_heartbeat,
     note_that_it_begins,
     overtaken,
+    refusal_is_noted,
     store_of,
     watchdog,
 )
@@ -149,13 +150,14 @@ def _preflight(pipeline: Pipeline) -> Any:
 
         here = rendered(pipeline)
         kafka = KafkaSettingsHook(here.kafka_config_id).settings()
-        with no_retry_where_useless(), ConnectionPool(kafka) as wire:
+        store = store_of(pipeline)
+        with no_retry_where_useless(), refusal_is_noted(pipeline), ConnectionPool(kafka) as wire:
             own = () if here.outputs else (here.output_topic, here.dead_letter_topic)
             for topic in filter(None, (here.input_topic, *own)):
                 print(f"{topic}: {len(wire.cluster.leaders(topic))} partitions")  # noqa: T201 - the log
             if not here.outputs:  # else the app's own configuration names who is asked
-                require_prefix_free(kafka, here.prefix, store_of(pipeline))
-        committed = read_state(store_of(pipeline)).latest_commit
+                require_prefix_free(kafka, here.prefix, store)
+        committed = read_state(store).latest_commit
         return -1 if committed is None else committed
 
     return preflight()

@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
-from airflow.sdk import DAG, get_current_context, task
+from airflow.sdk import DAG, PokeReturnValue, get_current_context, task
 
 from airflow_eos.arguments import taken
 from airflow_eos.factory.settings import Pipeline, pinned, rendered
 from airflow_eos.sensors import CheckpointProgressSensor, TransactionTimeoutSensor
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from airflow.sdk import Context
 
     from airflow_eos.checkpoint import CheckpointStore, Heartbeat
@@ -84,6 +86,14 @@ def note_that_it_begins(pipeline: Pipeline) -> None:
     note_resumption(store_of(pipeline), counted)
 
 
+def refusal_is_noted(pipeline: Pipeline) -> AbstractContextManager[None]:
+    """Leave in the checkpoint that this run was refused for good, where it was, in a task."""
+    from airflow_eos.checkpoint.heartbeat import refusals_noted
+
+    run = get_current_context()["dag_run"]
+    return refusals_noted(store_of(pipeline), dag_id=pipeline.dag_id, run_id=run.run_id)
+
+
 def stays_down(pipeline: Pipeline) -> str | None:
     """Why the last driver is not to be replaced, in a task; None where it is, should it be dead.
 
@@ -96,9 +106,11 @@ def stays_down(pipeline: Pipeline) -> str | None:
         AirflowFailException: Airflow stopped what another DAG had started, which has ended since.
     """
     from airflow_eos.checkpoint import drain_of
-    from airflow_eos.checkpoint.heartbeat import BY_AIRFLOW
+    from airflow_eos.checkpoint.heartbeat import BY_AIRFLOW, refusal_of
 
     last = last_heartbeat(pipeline)
+    if refusal := refusal_of(store_of(pipeline), last):
+        return str(refusal)
     if last is None:
         return None
     request = drain_of(store_of(pipeline), last)
@@ -169,7 +181,7 @@ def is_alive(pipeline: Pipeline) -> str | None:
 
 def overtaken(pipeline: Pipeline) -> str | None:
     """Why this run, which is to replace a driver, has nothing to replace any more, in a task."""
-    from airflow_eos.checkpoint.heartbeat import driver_of
+    from airflow_eos.checkpoint.heartbeat import driver_of, refusal_of
 
     run = get_current_context()["dag_run"]
     if (replaces := _replaces()) is None:
@@ -177,6 +189,9 @@ def overtaken(pipeline: Pipeline) -> str | None:
     last = last_heartbeat(pipeline)
     if last is not None and last.started_by is not None and last.started_by.run_id == run.run_id:
         return None  # its own: somebody has cleared this run
+    refusal = refusal_of(store_of(pipeline), last)
+    if refusal is not None and refusal.run_id == run.run_id:
+        return None  # likewise: nobody else runs it again
     if driver_of(last) != replaces[0]:
         return f"driver {driver_of(last)} has come since"
     return None if (run.conf or {}).get(ASKED_BY) else stays_down(pipeline)
@@ -233,6 +248,8 @@ def store_of(pipeline: Pipeline) -> CheckpointStore:
 
 _A_LOOK = timedelta(minutes=10)
 """A look that hangs would keep all later ones from looking."""
+SEEN = "seen"
+"""The open work that a look has seen, and since when."""
 STALLED = "stalled"
 """The answer of ``progress`` that recovery goes by. There is none where the question failed."""
 
@@ -252,36 +269,51 @@ class StallSensor(CheckpointProgressSensor):
 
     def stalled(self, context: Context, found: Conclusion) -> None:
         """Leave the answer, and raise what the state of this task says to people."""
-        from airflow_eos.checkpoint.heartbeat import driver_of
+        from airflow_eos.checkpoint.heartbeat import driver_of, refusal_of
 
         within = taken("first_batch_within", self._pipeline.first_batch_within)
         ti, reason = context["ti"], found.error
         last = last_heartbeat(self._pipeline)
         before, run = ti.get_previous_dagrun(), context["dag_run"]
-        former = ti.xcom_pull(task_ids=self.task_id, key=STALLED, include_prior_dates=True)
-        begun = since(former, driver_of(last), before.run_id if before else None)
-        begun = begun or run.run_after.isoformat()
-        answer = {
-            "reason": reason,
-            "driver": driver_of(last),
-            "run_id": run.run_id,
-            "since": begun,
-        }
+        former = None
+        if before is not None:  # one value of one run: else it is a list, once there are two
+            asked = {"task_ids": self.task_id, "key": STALLED, "map_indexes": -1}
+            former = ti.xcom_pull(**asked, run_id=before.run_id)
+        begun = since(former, driver_of(last)) or run.run_after.isoformat()
+        answer = {"reason": reason, "driver": driver_of(last), "since": begun}
         ti.xcom_push(key=STALLED, value=answer)
         # One that lives, and does not get on, nobody is about to start again.
         lives = found.value["alive"]
         who = None if lives else recovered_by(self._pipeline) or brought_back(self._pipeline)
+        refusal = None if lives else refusal_of(store_of(self._pipeline), last)
         # Both by the scheduler's clock.
         lasts = run.run_after - datetime.fromisoformat(begun)
         if who is not None and lasts < within:
             raise AirflowSkipException(f"{reason}. {who}.")
         so_long = f"{who}, and nothing has come for {lasts.total_seconds():.0f} s."
-        raise AirflowFailException(f"{reason}." if who is None else f"{reason}. {so_long}")
+        why = f"{reason}; {refusal}" if refusal else reason
+        raise AirflowFailException(f"{why}." if who is None else f"{why}. {so_long}")
 
 
-def since(former: dict[str, Any] | None, driver: str, run_before: str | None) -> str | None:
+class OpenWorkSensor(TransactionTimeoutSensor):
+    """Looks once a run, and remembers from run to run what it saw, by the scheduler's clock."""
+
+    def poke(self, context: Context) -> PokeReturnValue:
+        """Look at the open work, as all looks before would have, had they been this one."""
+        from airflow_eos.supervision.progress import SeenOpen
+
+        ti, now_s = context["ti"], context["dag_run"].run_after.timestamp()
+        # What is not remembered was not seen: its age begins here, and acts on nothing.
+        before = ti.xcom_pull(task_ids=self.task_id, key=SEEN, include_prior_dates=True)
+        self.seen = SeenOpen(lambda: now_s, before if before is not None else {})
+        found = super().poke(context)
+        ti.xcom_push(key=SEEN, value=self.seen.since)
+        return found
+
+
+def since(former: dict[str, Any] | None, driver: str) -> str | None:
     """Since when a driver has stalled, as the look before said; None: it did not say so."""
-    if former is None or (former["driver"], former["run_id"]) != (driver, run_before):
+    if former is None or former["driver"] != driver:
         return None
     return str(former["since"])
 
@@ -312,7 +344,7 @@ def watchdog(pipeline: Pipeline, tags: list[str]) -> DAG:
             deferrable=False,
             **pipeline.place,
         )
-        timeouts = TransactionTimeoutSensor(
+        timeouts = OpenWorkSensor(
             task_id="timeouts",
             part_left=0.5,
             timeout=0,  # look once: the next look is a minute away

@@ -5,12 +5,11 @@ from __future__ import annotations
 import sys
 
 from airflow_eos.errors import EosError
-from airflow_eos.local.jars import avro_jars, broker_jars, s3_jars, spark_jars
+from airflow_eos.local.jars import avro_jars, broker_jars, spark_jars
 
 try:
     broker_jars()
     spark_jars()
     avro_jars()
-    s3_jars()
 except EosError as error:
     sys.exit(f"airflow-eos: {error}")

@@ -91,19 +91,19 @@ class Bundle:
         )
 
 
-def read_bundle(name: str) -> Bundle:
-    """Read the list ``locks/<name>.lock``.
+def read_bundle(name: str, locks: Path = LOCKS) -> Bundle:
+    """Read the list ``<name>.lock`` of a folder of such lists.
 
     Raises:
         FileNotFoundError: there is no such list.
     """
-    lines = (LOCKS / f"{name}.lock").read_text(encoding="utf-8").splitlines()
+    lines = (locks / f"{name}.lock").read_text(encoding="utf-8").splitlines()
     return Bundle(name, tuple(_parse(line) for line in lines if not line.startswith("#")))
 
 
-def locked_versions(prefix: str) -> list[str]:
-    """Versions for which a list ``locks/<prefix>-<version>.lock`` exists, oldest first."""
-    names = [path.stem.removeprefix(f"{prefix}-") for path in LOCKS.glob(f"{prefix}-*.lock")]
+def locked_versions(prefix: str, locks: Path = LOCKS) -> list[str]:
+    """Versions for which a list ``<prefix>-<version>.lock`` exists, oldest first."""
+    names = [path.stem.removeprefix(f"{prefix}-") for path in locks.glob(f"{prefix}-*.lock")]
     return sorted(names, key=_numbers)
 
 
@@ -141,7 +141,6 @@ def _classified(jar: Jar) -> str:
 
 MINIMUM_JAVA = 17
 _LOGGING = ("slf4j-api-*.jar", "log4j-api-*.jar", "log4j-core-*.jar", "log4j-slf4j2-impl-*.jar")
-_HADOOP = ("hadoop-client-api-*.jar", "hadoop-client-runtime-*.jar", "jcl-over-slf4j-*.jar")
 
 
 @cache
@@ -208,7 +207,7 @@ def ivy_jar() -> Path:
     Raises:
         LocalEnvironmentError: pyspark is not installed, or without its jars.
     """
-    return _pyspark_jar("ivy-*.jar")
+    return pyspark_jar("ivy-*.jar")
 
 
 def logging_jars() -> tuple[Path, ...]:
@@ -217,29 +216,16 @@ def logging_jars() -> tuple[Path, ...]:
     Raises:
         LocalEnvironmentError: pyspark is not installed, or without its jars.
     """
-    return tuple(_pyspark_jar(pattern) for pattern in _LOGGING)
-
-
-def hadoop_client_jars() -> tuple[Path, ...]:
-    """Hadoop's client as pyspark ships it, and what it logs through.
-
-    Raises:
-        LocalEnvironmentError: pyspark is not installed, or without its jars.
-    """
-    return (*(_pyspark_jar(pattern) for pattern in _HADOOP), *logging_jars())
-
-
-def log4j_1_jars() -> tuple[Path, ...]:
-    """What answers to the names of log4j 1, for YARN. Errors as :func:`logging_jars`."""
-    return (_pyspark_jar("log4j-1.2-api-*.jar"),)
+    return tuple(pyspark_jar(pattern) for pattern in _LOGGING)
 
 
 def hadoop_version() -> str:
-    """Version of the Hadoop that pyspark ships. Errors as :func:`hadoop_client_jars`."""
-    return _pyspark_jar(_HADOOP[0]).stem.removeprefix("hadoop-client-api-")
+    """Version of the Hadoop that pyspark ships. Errors as :func:`logging_jars`."""
+    return pyspark_jar("hadoop-client-api-*.jar").stem.removeprefix("hadoop-client-api-")
 
 
-def _pyspark_jar(pattern: str) -> Path:
+def pyspark_jar(pattern: str) -> Path:
+    """The newest jar of that name that pyspark ships. Errors as :func:`logging_jars`."""
     # Not by importing pyspark: that takes half a second and is not needed to find a folder.
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
@@ -271,10 +257,6 @@ def _no_pyspark() -> LocalEnvironmentError:
 log = structlog.get_logger(__name__)
 
 KAFKA_VERSION = "4.3.0"
-S3PROXY_VERSION = "4.1.0"
-HBASE_VERSION = "2.6.1"
-BOUNCYCASTLE_VERSION = "1.82"  # Hadoop 3.5's own
-S3MOCK_VERSION = "5.2.0"
 _ATTEMPTS = 2  # a download cut short is common enough to try once more; Ivy keeps what it has
 
 
@@ -287,57 +269,29 @@ def broker_jars() -> tuple[Path, ...]:
     return ensure(read_bundle(f"kafka-{KAFKA_VERSION}"))
 
 
-def s3_jars() -> tuple[Path, ...]:
-    """The jar of an S3 server, fetched the first time (55 MB). Errors as :func:`broker_jars`."""
-    return ensure(read_bundle(f"s3proxy-{S3PROXY_VERSION}"))
-
-
-def hbase_jars() -> tuple[Path, ...]:
-    """Jars of HBase and its REST server, fetched the first time (65 MB).
-
-    Errors as :func:`broker_jars`.
-    """
-    return ensure(read_bundle(f"hbase-{HBASE_VERSION}"))
-
-
-def s3mock_jars() -> tuple[Path, ...]:
-    """The jar of an S3 server that lets several creates win (31 MB): a negative control.
-
-    Errors as :func:`broker_jars`.
-    """
-    return ensure(read_bundle(f"s3mock-{S3MOCK_VERSION}"))
-
-
-def hadoop_jars() -> tuple[Path, ...]:
-    """Jars of an HDFS and a YARN of pyspark's own Hadoop, fetched the first time (56 MB).
-
-    Errors as :func:`broker_jars`, and where there is no list for that Hadoop.
-    """
-    return ensure(read_bundle(f"hadoop-minicluster-{_hadoop_version('hadoop-minicluster')}"))
-
-
-def yarn_jars() -> tuple[Path, ...]:
-    """What YARN's servers need beside :func:`hadoop_jars` (10 MB). Errors as there."""
-    return (*hadoop_jars(), *ensure(read_bundle(f"bouncycastle-{BOUNCYCASTLE_VERSION}")))
-
-
 def s3a_jars() -> tuple[Path, ...]:
     """Jars of ``s3a://`` for pyspark's own Hadoop, fetched the first time (690 MB).
 
-    Nearly all of it is the AWS SDK, which is published as one jar. Errors as :func:`hadoop_jars`.
+    Nearly all of it is the AWS SDK, which is published as one jar. Errors as :func:`broker_jars`,
+    and where there is no list for that Hadoop.
     """
-    return ensure(read_bundle(f"hadoop-aws-{_hadoop_version('hadoop-aws')}"))
+    return ensure(of_pyspark_hadoop("hadoop-aws"))
 
 
-def _hadoop_version(prefix: str) -> str:
+def of_pyspark_hadoop(prefix: str, locks: Path = LOCKS) -> Bundle:
+    """The list ``<prefix>-<version>.lock`` of the Hadoop that pyspark ships.
+
+    Raises:
+        LocalEnvironmentError: there is none for that version.
+    """
     version = hadoop_version()
-    known = locked_versions(prefix)
+    known = locked_versions(prefix, locks)
     if version not in known:
         raise LocalEnvironmentError(
             f"pyspark {pyspark_version()} brings Hadoop {version}; the jars of {prefix} are listed "
             f"for {', '.join(known)}: install a pyspark that brings one of these"
         )
-    return version
+    return read_bundle(f"{prefix}-{version}", locks)
 
 
 def spark_jars() -> tuple[Path, ...]:

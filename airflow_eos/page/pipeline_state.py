@@ -345,7 +345,8 @@ class Look:
             planned_at_ms=progress.planned_at_ms,
             lag_rows=None if None in flying else sum(rows or 0 for rows in flying),
             rates=rates(newest)[-_SPARK:],
-            rows_per_s=mean_rate(newest, found.read_at_ms) if alive else None,
+            # As of its newest heartbeat: batches are dated by the driver's clock, too.
+            rows_per_s=mean_rate(newest, heart.beat_at_ms) if alive and heart else None,
             promised=_promised(found),
             drain=Drain(drain.requested_by, drain.reason, drain.requested_at_ms) if drain else None,
             heartbeat=_beat(heart),

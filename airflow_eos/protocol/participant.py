@@ -72,6 +72,19 @@ def superseded(known: Iterable[Note], by: Note) -> list[Note]:
 
 _NONE = Remedy()
 
+ANEW = Remedy(
+    change="begin on a new checkpoint location under another prefix, with startingOffsets of the "
+    "end of the newest batch that readers have",
+    start=True,
+    costs="the state of a stateful query",
+)
+"""Where what was delivered is not known any more from the checkpoint: readers know."""
+
+
+def decision_lost(batch: int) -> tuple[Remedy, ...]:
+    """What to do where a batch was delivered, and what it was delivered by is gone."""
+    return (Remedy(change=f"put eos/decisions/{batch} back, from a copy", start=True), ANEW)
+
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
@@ -136,7 +149,7 @@ class Ownership:
         if note is None:
             return
         if planned > note.batch:
-            self._require_last(asking, note, newest_settled, decisions)
+            self._require_last(asking, note, planned, newest_settled, decisions)
             return  # a later batch was planned on it, so it has seen this one through
         # Its decision alone says nothing where the batch is not even planned: a driver that was
         # alive when the copy was put back in place has written it there.
@@ -160,16 +173,26 @@ class Ownership:
         self,
         asking: Owner,
         note: Note,
+        newest_planned: int,
         newest_settled: int | None,
         decisions: Mapping[int, Sequence[Decision]],
     ) -> None:
-        """Refuse a checkpoint whose newest settled batch is not what was noted last.
+        """Refuse a checkpoint whose newest settled batch is not what was noted last, or is lost.
 
         Each is noted before its first commit, and the highest note stays. So the memory was given
         up, and an older copy of this checkpoint, which has its id, has delivered since.
         """
         last = -1 if newest_settled is None else newest_settled
-        known = any(each.nonce == note.decision for each in decisions.get(note.batch, ()))
+        found = decisions.get(note.batch, ())
+        if note.batch == newest_planned - 1 and not found:
+            raise OwnershipError(
+                f"Checkpoint {asking.location} does not hold the decision of batch {note.batch}, "
+                f"attempt {note.attempt}, which was delivered under the {self.called}, though its "
+                f"next batch is planned: the decision was lost, and with it where batch "
+                f"{newest_planned} begins.",
+                *decision_lost(note.batch),
+            )
+        known = any(each.nonce == note.decision for each in found)
         if note.batch > last or (note.batch == last and known):
             return
         raise OwnershipError(
@@ -348,11 +371,7 @@ def _of_another_program(facts: StartFacts) -> OwnershipError:
         Remedy(change="choose another prefix for this pipeline", start=True),
         *(
             replace(
-                each.clear,
-                commands=tuple(
-                    command.replace("CHECKPOINT", facts.asking.location)
-                    for command in each.clear.commands
-                ),
+                each.clear.at(facts.asking.location),
                 costs="the rows of that work, which its program can commit no more",
             )
             for each in facts.names
@@ -432,6 +451,14 @@ class Deciding(Protocol):
         Raises:
             DeliveryError: with what is in its way; nothing was changed.
         """
+        ...
+
+
+class TellsTime(Protocol):
+    """A participant whose system tells its time, so that the age of what is open there is known."""
+
+    def clock_ms(self) -> int | None:
+        """The clock that dates its open work, ms since the epoch; None: it does not tell."""
         ...
 
 

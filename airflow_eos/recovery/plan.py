@@ -164,7 +164,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         """
         try:
             plan = msgspec.json.decode(data, type=cls)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError) as error:
             raise ConfigurationError(
                 f"This is not a recovery plan: {error}. Make one with `airflow-eos plan --out`."
             ) from error

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_eos.checkpoint.pipeline import read_pipeline
 from airflow_eos.checkpoint.store import CheckpointStore
-from airflow_eos.errors import ConfigurationError
+from airflow_eos.errors import ConfigurationError, Remedy
 from airflow_eos.participants import connect
 from airflow_eos.protocol.participant import Member, Participant
 from airflow_eos.recovery.execute import ALLOWED_BY_DEFAULT, execute
@@ -152,8 +152,12 @@ def _members(store: CheckpointStore | None, prefix: str | None) -> tuple[Member,
         where = "Nothing" if store is None else store.location
         raise ConfigurationError(
             f"{where} names no pipeline: there is no eos/pipeline.json. Is this the checkpoint "
-            "location that the query uses, and was it started once? If the checkpoint is lost, "
-            "give the transactional id prefix to see what is still open under it."
+            "location that the query uses, and was it started once?",
+            Remedy(change="give the checkpointLocation of the query"),
+            Remedy(
+                change="where the checkpoint is lost, give the transactional id prefix "
+                "(--prefix), which shows what is still open under it"
+            ),
         )
     return members
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context, XComArg
 
     from airflow_eos.kafka.client.settings import KafkaSettings
-    from airflow_eos.supervision.progress import ProgressWatch, TimeoutWatch
+    from airflow_eos.supervision.progress import BlockedWatch, ProgressWatch, TimeoutWatch
     from airflow_eos.triggers.polling import PollingTrigger
 
 
@@ -107,5 +107,5 @@ class LookOnceSensor(CheckedArguments, BaseSensorOperator):
         """Name the trigger that waits for this sensor."""
 
     @abstractmethod
-    def _watch(self) -> ProgressWatch | TimeoutWatch:
+    def _watch(self) -> ProgressWatch | TimeoutWatch | BlockedWatch:
         """Make what looks, from the arguments; ConfigurationError where they cannot work."""

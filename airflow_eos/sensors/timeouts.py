@@ -1,4 +1,4 @@
-"""Does prepared work run out of time, or hold locks for too long?"""
+"""Does prepared work run out of time, hold locks for too long, or hold up a topic's readers?"""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from airflow_eos.sensors.deferring import LookOnceSensor
 if TYPE_CHECKING:
     from airflow.sdk import Context, XComArg
 
-    from airflow_eos.supervision.progress import TimeoutWatch
+    from airflow_eos.supervision.progress import BlockedWatch, SeenOpen, TimeoutWatch
     from airflow_eos.triggers.polling import PollingTrigger
 
 
@@ -30,6 +30,9 @@ class TransactionTimeoutSensor(LookOnceSensor):
 
     While nothing runs out of time the sensor waits until its ``timeout``; with ``soft_fail`` that
     is a skip, which is what a watchdog wants.
+
+    How old the work is, its own system tells: a cluster whose clock may be asked for (Describe on
+    Cluster, and KRaft), a database. Elsewhere it counts from where this sensor saw it first.
 
     Args:
         checkpoint_location: of the pipeline, whose participants are all looked at (templated).
@@ -56,6 +59,8 @@ class TransactionTimeoutSensor(LookOnceSensor):
         "participant_conn_ids",
     )
     ui_color = "#f4d6cc"
+    seen: SeenOpen | None = None
+    """What this process has seen, for systems that do not tell their time."""
 
     def __init__(
         self,
@@ -76,8 +81,11 @@ class TransactionTimeoutSensor(LookOnceSensor):
 
     def poke(self, context: Context) -> PokeReturnValue:  # noqa: ARG002 - Airflow's signature
         """Look for transactions that run out of time."""
+        from airflow_eos.supervision.progress import SeenOpen
+
+        self.seen = self.seen or SeenOpen()
         with no_retry_where_useless():
-            found = self._watch().look(*self._settings(), self._reach())
+            found = self._watch().look(*self._settings(), self._reach(), self.seen)
         for each in found:
             self.log.warning(
                 "%s of %s has %d ms left, and is %d ms old",
@@ -102,3 +110,64 @@ class TransactionTimeoutSensor(LookOnceSensor):
             part_left=self.part_left,
             max_age_ms=milliseconds(self.max_age),
         )
+
+
+class BlockedTopicSensor(LookOnceSensor):
+    """Fires when a transaction, of any program, has held the readers of a topic up for too long.
+
+    Every ``read_committed`` reader of a partition waits for the oldest transaction that is open
+    there, whoever wrote it. Returns (XCom) each partition that is held up, as ``airflow-eos blocked
+    --json`` has it: the transaction, whose it is by the form of its id, its age and its state, and
+    how much each consumer group waits for.
+
+    While nothing is held up the sensor waits until its ``timeout``; with ``soft_fail`` that is a
+    skip.
+
+    Args:
+        topics: one or several, looked at whoever writes them (templated).
+        max_age: fires for what is older; above what a batch of your own takes.
+        kafka_config_id: connection of their cluster (templated).
+        deferrable: wait in the triggerer, without a worker slot; as ``[operators]
+            default_deferrable`` says where it is not given.
+    """
+
+    template_fields: Sequence[str] = ("topics", "kafka_config_id")
+    ui_color = "#f4d6cc"
+
+    def __init__(
+        self,
+        *,
+        topics: str | Sequence[str] | XComArg,
+        max_age: Duration = timedelta(minutes=15),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.topics: str | Sequence[str] = as_rendered(topics)
+        self.max_age: timedelta = taken("max_age", max_age)
+
+    def poke(self, context: Context) -> PokeReturnValue:  # noqa: ARG002 - Airflow's signature
+        """Look for transactions that hold readers up."""
+        with no_retry_where_useless():
+            found = self._watch().look(self._settings()[0])
+        for each in found:
+            self.log.warning(
+                "readers of %s-%s stand at offset %s: %s transaction %s, %s ms old",
+                each["topic"],
+                each["partition"],
+                each["stable"],
+                each["owner"] or "somebody's",
+                each["transactional_id"] or f"of producer {each['producer_id']}",
+                each["age_ms"],
+            )
+        return PokeReturnValue(bool(found), found or None)
+
+    def _trigger(self) -> type[PollingTrigger]:
+        from airflow_eos.triggers.polling import BlockedTopicTrigger
+
+        return BlockedTopicTrigger
+
+    def _watch(self) -> BlockedWatch:
+        from airflow_eos.supervision.progress import BlockedWatch
+
+        topics = (self.topics,) if isinstance(self.topics, str) else tuple(self.topics)
+        return BlockedWatch(topics=topics, max_age_ms=milliseconds(self.max_age))

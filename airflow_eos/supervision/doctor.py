@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from airflow_eos.checkpoint import CheckpointStore, read_heartbeat, read_pipeline, read_state
 from airflow_eos.checkpoint.backend import EOS
-from airflow_eos.checkpoint.locations import HDFS, LOCAL, located
+from airflow_eos.checkpoint.locations import HDFS, KEPT, LOCAL, MOVE, is_temporary, located
 from airflow_eos.checkpoint.snapshot import admitted
 from airflow_eos.checkpoint.store import race_create, told
-from airflow_eos.errors import EosError, LocalEnvironmentError, Remedy
+from airflow_eos.errors import EosError, LocalEnvironmentError, Remedy, advice
 from airflow_eos.supervision.preflight import of_prefix
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from airflow_eos.checkpoint.progress import CheckpointState
     from airflow_eos.checkpoint.store import RaceResult
     from airflow_eos.delivery.port import Guarantee
+    from airflow_eos.kafka.client.capabilities import BrokerCapabilities
     from airflow_eos.kafka.client.connection import ConnectionPool
     from airflow_eos.kafka.client.consumer_groups import GroupCoordinator
     from airflow_eos.kafka.client.settings import KafkaSettings
@@ -53,8 +54,14 @@ class Line(NamedTuple):
 
 
 def failed(what: str, error: EosError) -> Line:
-    """A probe that an error ended; its message says all three already."""
-    return Line(what, "fail", str(error), remedies=error.remedies)
+    """A probe that an error ended; what to do is apart from what was found."""
+    return _refused(what, error)
+
+
+def _refused(what: str, error: EosError, before: str = "") -> Line:
+    todo = advice(error.remedies)
+    found = str(error).removesuffix(todo).rstrip()
+    return Line(what, "fail", f"{before}{found}", next=todo, remedies=error.remedies)
 
 
 def raced(found: RaceResult) -> Line:
@@ -68,6 +75,13 @@ def raced(found: RaceResult) -> Line:
         "one winner in each, or two drivers could both decide a batch",
         "keep the checkpoint on a disk, HDFS, S3, GCS or Azure",
     )
+
+
+def folder(location: str) -> Line:
+    """Whether the checkpoint outlives this machine's next start."""
+    if not is_temporary(location):
+        return Line("folder", "ok", "no temporary one")
+    return Line("folder", "warn", f"{location} is a temporary folder", KEPT, MOVE)
 
 
 def sparks_own_logs(location: str, guarantee: Guarantee | None) -> Line:
@@ -108,6 +122,15 @@ def sparks_raced(found: RaceResult) -> Line:
     )
 
 
+def protocol(brokers: BrokerCapabilities) -> Line:
+    """What the brokers of a cluster can do, as far as they say."""
+    brokers.require()
+    if remarks := brokers.remarks():
+        return Line("protocol", "warn", "; ".join(remarks), "all of it, or know what is unproven")
+    found = f"all that is needed, transaction version {brokers.transaction_version}"
+    return Line("protocol", "ok", found)
+
+
 def clocks(what: str, difference_ms: int) -> Line:
     """How far the clock of a store or a broker is from this machine's."""
     found = f"{difference_ms / 1000:+.1f} s against this machine"
@@ -138,8 +161,19 @@ def progress(state: CheckpointState) -> Line:
     return Line("checkpoint", "ok", f"newest complete batch {committed}{flying}")
 
 
-def owner(pipeline: PipelineIdentity | None, *, prefix: str | None, cluster_id: str | None) -> Line:
-    """Whose checkpoint it is, held against the prefix and the cluster that were asked for."""
+def owner(
+    pipeline: PipelineIdentity | None,
+    *,
+    prefix: str | None,
+    cluster_id: str | None,
+    readable: bool = True,
+) -> Line:
+    """Whose checkpoint it is, held against the prefix and the cluster that were asked for.
+
+    ``readable``: the checkpoint was read, so that no pipeline is none.
+    """
+    if not readable:
+        return Line("owner", "warn", "not known", "a checkpoint that can be read", "see store")
     if pipeline is None:
         return Line("owner", "ok", "nobody yet: the first start writes eos/pipeline.json")
     found = "; ".join(map(str, pipeline.participants))
@@ -162,7 +196,7 @@ def start_on(what: str, verdict: Admission, facts: StartFacts) -> Line:
     """Whether a start is let in, by the gate that the start itself asks."""
     if verdict.error is not None:
         known = "" if verdict.known else "it is not known whether a start is let in: "
-        return Line(what, "fail", f"{known}{verdict.error}", remedies=verdict.error.remedies)
+        return _refused(what, verdict.error, known)
     if verdict.remarks:
         return Line(what, "warn", "; ".join(verdict.remarks))
     pipeline = facts.asking.pipeline
@@ -348,6 +382,8 @@ def of_kafka(
     settings: KafkaSettings,
     store: CheckpointStore,
     pipeline: PipelineIdentity | None,
+    *,
+    readable: bool,
 ) -> list[Line]:
     """Ask a cluster: who it is, what time it is there, what these credentials may do."""
     from airflow_eos.kafka.client.connection import ConnectionPool
@@ -360,8 +396,11 @@ def of_kafka(
         brokers = len(wire.cluster.brokers())
         lines = [Line("broker", "ok", f"cluster {wire.cluster_id}, {brokers} alive")]
         prefix = asked.prefix or _prefix_of(pipeline)
-        lines.append(owner(pipeline, prefix=asked.prefix, cluster_id=wire.cluster_id))
+        cluster = wire.cluster_id
+        lines.append(owner(pipeline, prefix=asked.prefix, cluster_id=cluster, readable=readable))
         lines += tried("broker's clock", lambda: _cluster_clock(wire))
+        if asked.guarantee in {None, "exactly_once"}:
+            lines += tried("protocol", lambda: protocol(wire.cluster.capabilities()))
         lines += tried("transactions", lambda: _transaction_log(wire))
         lines += tried("timeouts", lambda: _budget(asked, wire))
         if asked.inputs and settings.security_protocol.endswith("SSL"):
@@ -489,15 +528,17 @@ def examine(asked: DoctorRequest) -> list[Line]:
         pipeline = read_pipeline(store)
     except EosError as error:
         lines.append(failed("store", error))
+        readable = False
     else:
+        readable = True
         reached_ms = (time.monotonic() - began) * 1000
         lines.append(Line("store", "ok", f"{store.location} answered in {reached_ms:.0f} ms"))
         chosen = asked.guarantee or (None if pipeline is None else "exactly_once")
         lines += _of_store(store, asked.rounds, chosen)
     if asked.settings is None:
-        lines.append(owner(pipeline, prefix=asked.prefix, cluster_id=None))
+        lines.append(owner(pipeline, prefix=asked.prefix, cluster_id=None, readable=readable))
     else:
-        lines += of_kafka(asked, asked.settings, store, pipeline)
+        lines += of_kafka(asked, asked.settings, store, pipeline, readable=readable)
     if pipeline is not None and (asked.settings is not None or asked.reach is not None):
         lines += tried("participants", lambda: _participants(asked))
     return lines
@@ -508,6 +549,7 @@ def _of_store(store: CheckpointStore, rounds: int, guarantee: Guarantee | None) 
     with store.left_as_it_was():
         lines += tried("create-if-absent", lambda: raced(race_create(store, rounds=rounds)))
         lines += tried("store's clock", lambda: _clock(store))
+    lines.append(folder(store.location))
     lines.append(sparks_own_logs(store.location, guarantee))
     lines += tried("checkpoint", lambda: progress(read_state(store)))
     lines += tried("driver", lambda: _driver(store))

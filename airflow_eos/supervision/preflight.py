@@ -76,13 +76,19 @@ def reached_within(budget: TimeoutBudget, settings: KafkaSettings) -> FirstConne
     """Reach the cluster, and hold the chain of timeouts against the longest that it accepts.
 
     Raises:
+        KafkaError: the brokers lack a message that is needed.
         TimeoutBudgetError: see :meth:`TimeoutBudget.check`.
         KafkaUnavailableError: no broker answered, or too few run for a transaction.
     """
     from airflow_eos.kafka.client.connection import ConnectionPool
-    from airflow_eos.kinds.kafka.preflight import longest_timeout, require_transaction_log
+    from airflow_eos.kinds.kafka.preflight import (
+        longest_timeout,
+        require_capable,
+        require_transaction_log,
+    )
 
     with closed_on_error(FirstConnection(wire := ConnectionPool(settings))) as first:
+        require_capable(wire)
         require_transaction_log(wire)
         budget.check(longest_timeout(wire))
     return first

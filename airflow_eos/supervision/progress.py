@@ -6,7 +6,8 @@ import enum
 import time
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, cast
 
 import pendulum
 from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
@@ -16,15 +17,17 @@ from airflow_eos.checkpoint import CheckpointStore, read_heartbeat
 from airflow_eos.checkpoint.backend import HEARTBEAT
 from airflow_eos.checkpoint.progress import read_state
 from airflow_eos.errors import KafkaUnavailableError, TopicError
+from airflow_eos.protocol.group import alone
 from airflow_eos.recovery.driver_liveness import signs_of_life
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from airflow_eos.checkpoint import Heartbeat
     from airflow_eos.checkpoint.progress import CheckpointState, SourceProgress
     from airflow_eos.kafka.client.settings import KafkaSettings
     from airflow_eos.protocol.decision import OpenWork
+    from airflow_eos.protocol.participant import Participant, TellsTime
 
 _MARGIN_MS = 5_000
 """On top of the trigger interval, for a batch to be planned before a suspicion is confirmed."""
@@ -313,6 +316,32 @@ class ProgressWatch:
         return finding.health in {Health.FRESH, Health.WORKING, Health.IDLE}
 
 
+class SeenOpen:
+    """For how long work was seen to be open, by one clock of the reader's: so old it is at least.
+
+    Args:
+        clock: seconds.
+        since: what was seen before, by its name, and since when.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        since: Mapping[str, float] = MappingProxyType({}),
+    ) -> None:
+        self._clock, self.since = clock, dict(since)
+
+    def lasts_ms(self, listed: Sequence[OpenWork]) -> list[int]:
+        """For how long each was; what is not among them has ended, and is forgotten."""
+        now = self._clock()
+        self.since = {name: self.since.get(name, now) for name in map(_name, listed)}
+        return [round(1000 * (now - self.since[_name(each)])) for each in listed]
+
+
+def _name(work: OpenWork) -> str:
+    return f"{work.participant} {work.key}"
+
+
 @dataclass(frozen=True, slots=True)
 class TimeoutWatch:
     """Looks for open work that runs out of time.
@@ -338,10 +367,12 @@ class TimeoutWatch:
         kafka: KafkaSettings,
         storage: Mapping[str, str],
         reach: Mapping[str, Any] | None = None,
+        seen: SeenOpen | None = None,
     ) -> list[dict[str, Any]]:
         """Return what runs out of time or is too old, the most urgent first.
 
-        ``time_left_ms`` compares the clock of the participant's system with this machine's.
+        How old it is, its system tells, which has dated it. One that does not tell its time has
+        told nothing: then it is as old as ``seen`` has seen it, and 0 at the first look.
 
         Raises:
             ConfigurationError: no prefix was given and the checkpoint names no participant, or
@@ -353,24 +384,68 @@ class TimeoutWatch:
         if self.checkpoint is not None:
             store = CheckpointStore.open(self.checkpoint, storage_options=storage)
         with closing(watched(store, kafka, reach=reach, prefix=self.prefix)) as participant:
-            listed = participant.open()
-        now_ms = time.time_ns() // 1_000_000
+            told = [aged for each in alone(participant) for aged in _aged(each)]
+        lasts_ms = (seen or SeenOpen()).lasts_ms([work for work, _ in told])
+        ages = [
+            (work, least_ms if age_ms is None else age_ms)
+            for (work, age_ms), least_ms in zip(told, lasts_ms, strict=True)
+        ]
         found = [
             {
-                "participant": each.participant,
-                "key": each.key,
-                "age_ms": now_ms - each.opened_at_ms,
-                "timeout_ms": each.timeout_ms,
-                "time_left_ms": self._left_ms(each, now_ms),
+                "participant": work.participant,
+                "key": work.key,
+                "age_ms": age_ms,
+                "timeout_ms": work.timeout_ms,
+                "time_left_ms": self._left_ms(work, age_ms),
             }
-            for each in listed
-            if self._left_ms(each, now_ms) < self.part_left * (each.timeout_ms or 0)
+            for work, age_ms in ages
+            if self._left_ms(work, age_ms) < self.part_left * (work.timeout_ms or 0)
         ]
         return sorted(found, key=lambda each: each["time_left_ms"])
 
-    def _left_ms(self, work: OpenWork, now_ms: int) -> int:
+    def _left_ms(self, work: OpenWork, age_ms: int) -> int:
         """Until its system ends it; where nothing does, until it is older than it may be."""
-        ends_at_ms = work.ends_at_ms
-        if ends_at_ms is None:
-            ends_at_ms = work.opened_at_ms + self.max_age_ms
-        return ends_at_ms - now_ms
+        return (self.max_age_ms if work.timeout_ms is None else work.timeout_ms) - age_ms
+
+
+def _aged(participant: Participant) -> list[tuple[OpenWork, int | None]]:
+    """What is open there, and how old its system says that it is; None: it does not say."""
+    listed = participant.open()
+    if not listed or not hasattr(participant, "clock_ms"):
+        return [(each, None) for each in listed]
+    now_ms = cast("TellsTime", participant).clock_ms()
+    return [(each, None if now_ms is None else now_ms - each.opened_at_ms) for each in listed]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockedWatch:
+    """Looks for transactions, of any program, that hold the readers of topics up.
+
+    Attributes:
+        topics: looked at.
+        max_age_ms: found are those that are older.
+    """
+
+    topics: tuple[str, ...]
+    max_age_ms: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """The arguments again, for a trigger."""
+        return asdict(self)
+
+    def look(self, kafka: KafkaSettings) -> list[dict[str, Any]]:
+        """Return each partition that is held up, as ``airflow-eos blocked --json`` has it.
+
+        Raises:
+            TopicError: a topic does not exist, or may not be read.
+            KafkaUnavailableError: some broker did not answer.
+        """
+        import msgspec
+
+        from airflow_eos.kafka.client.connection import ConnectionPool
+        from airflow_eos.kafka.transactions.blocked import find_blocked
+
+        with closing(ConnectionPool(kafka, client_id="airflow-eos")) as wire:
+            found = find_blocked(wire, set(self.topics), older_than_ms=self.max_age_ms)
+        told: list[dict[str, Any]] = msgspec.to_builtins(found.partitions)
+        return told

@@ -12,7 +12,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from airflow_eos.checkpoint import drain_of, read_heartbeat
-from airflow_eos.checkpoint.heartbeat import ENDED, Replacement, driver_of, note_restart
+from airflow_eos.checkpoint.heartbeat import (
+    ENDED,
+    Replacement,
+    driver_of,
+    forget_refusal,
+    note_refusal,
+    note_restart,
+    refusals_noted,
+)
 from airflow_eos.delivery.policy import Failure
 from airflow_eos.errors import (
     AppFailedError,
@@ -573,6 +581,8 @@ class StreamRun:
     def _after(self, how: ExitStatus, app: AppRun) -> None:
         """Count a failure, and wait before the next start, which a person may not want."""
         if how.hopeless:
+            run = self._identity
+            note_refusal(self._store, how.found, dag_id=run.dag_id, run_id=run.run_id)
             raise AppRefusedError(f"The app ended with what no restart can heal: {how}")
         require_not_drained(self._store, app.submission)
         self._failures.append(Failure(app.began_s, self._clock()))
@@ -605,8 +615,11 @@ class StreamRun:
 
     def _started(self) -> AppRun:
         """Recover, and start the app anew."""
-        self._recover()
+        run = self._identity
+        with refusals_noted(self._store, dag_id=run.dag_id, run_id=run.run_id):
+            self._recover()
         self._raise_if_stopped()
+        forget_refusal(self._store)
         self._pulse.forget()
         identity = self._identity.begun_anew()
         process = self._submit(identity)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
     from airflow_eos.kafka.client.settings import KafkaSettings
+    from airflow_eos.supervision.progress import SeenOpen
 
 
 class PollingTrigger(BaseTrigger):
@@ -125,11 +126,29 @@ class CheckpointProgressTrigger(PollingTrigger):
 class TransactionTimeoutTrigger(PollingTrigger):
     """Waits until a transaction runs out of time."""
 
+    _seen: SeenOpen | None = None
+
     async def look(
         self, kafka: KafkaSettings, storage: Mapping[str, str], reach: Mapping[str, Any]
     ) -> dict[str, Any] | None:
         """Look once."""
-        from airflow_eos.supervision.progress import TimeoutWatch
+        from airflow_eos.supervision.progress import SeenOpen, TimeoutWatch
 
-        found = await asyncio.to_thread(TimeoutWatch(**self.watch).look, kafka, storage, reach)
+        self._seen = self._seen or SeenOpen()
+        look = TimeoutWatch(**self.watch).look
+        found = await asyncio.to_thread(look, kafka, storage, reach, self._seen)
+        return {"error": None, "value": found} if found else None
+
+
+class BlockedTopicTrigger(PollingTrigger):
+    """Waits until a transaction holds the readers of a topic up."""
+
+    async def look(
+        self, kafka: KafkaSettings, storage: Mapping[str, str], reach: Mapping[str, Any]
+    ) -> dict[str, Any] | None:
+        """Look once."""
+        del storage, reach  # it is one cluster's matter
+        from airflow_eos.supervision.progress import BlockedWatch
+
+        found = await asyncio.to_thread(BlockedWatch(**self.watch).look, kafka)
         return {"error": None, "value": found} if found else None

@@ -38,13 +38,16 @@ def pass_retention(stage: Stage) -> None:
     stage.journal.note("deleted", ends=ends)
 
 
-def empty(stage: Stage, names: tuple[str, ...]) -> None:
-    """What delayed allocation leaves of files that nobody has synced: their names."""
-    for name in names:
+def empty(stage: Stage, incident: Incident) -> None:
+    """What delayed allocation leaves of files that nobody has synced: their names. Or nothing."""
+    for name in incident.emptied:
         path = name
         if name != "metadata":
             there = [int(each.name) for each in stage.store.list(name) if each.name.isdigit()]
             path = f"{name}/{max(there, default=-1)}"
         if stage.store.head(path) is not None:
-            stage.store.put(path, b"")
-            stage.journal.note("emptied", path=path)
+            if incident.gone:
+                stage.store.delete([path])
+            else:
+                stage.store.put(path, b"")
+            stage.journal.note("emptied", path=path, gone=incident.gone)

@@ -136,13 +136,18 @@ def broker_killed(chance: random.Random) -> Incident:
 
 
 def power_cut(chance: random.Random) -> Incident:
-    """The driver's machine loses power: what nobody synced is empty afterwards."""
+    """The driver's machine loses power: what nobody synced is empty; or one file was removed.
+
+    Two that were synced with a promise are an older copy.
+    """
     place = chance.choice(("prepared", "decided", "settled-some", "settled"))
     names = ("offsets", "commits", "metadata")
+    gone = place != "prepared" and chance.random() < 0.5
     return incident(
         chance,
-        fault=f"power cut at {place}",
+        fault=f"a file removed at {place}" if gone else f"power cut at {place}",
+        gone=gone,
         failpoints=f"{place}=kill@{nth(chance)}",
-        emptied=tuple(chance.sample(names, chance.choice((1, 1, 2, 3)))),
+        emptied=tuple(chance.sample(names, 1 if gone else chance.choice((1, 1, 2, 3)))),
         recoveries=chance.choice((0, 0, 1)),
     )

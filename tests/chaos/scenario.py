@@ -66,6 +66,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
         retention: and then all rows that readers can have are deleted from the output.
         emptied: and what of Spark's files a power cut leaves empty: the newest entry of a log, or
             ``metadata``.
+        gone: it is not there at all: somebody has removed it.
         timeout_s: transaction timeout of this driver.
         width: parallelism after a shuffle.
     """
@@ -91,6 +92,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     database_s: float | None = None
     retention: bool = False
     emptied: tuple[str, ...] = ()
+    gone: bool = False
     left_s: float = 0.0
     timeout_s: float = LONG_S
     width: int = 3

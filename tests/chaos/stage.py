@@ -222,7 +222,7 @@ class Stage:
         if incident.retention:
             pass_retention(self)
         if incident.emptied:
-            empty(self, incident.emptied)
+            empty(self, incident)
         if not incident.beside:
             recover_at_once(self, number, incident)
 

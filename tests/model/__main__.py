@@ -25,17 +25,19 @@ from tests.model.known import AT_MOST, KNOWN, known
 from tests.model.quiet import quiet
 
 _APART = 1_000_000_000
+_ALL = (*mutations.MUTATIONS, *mutations.ON_A_DISK, *mutations.LOSSY)
 ON_A_DISK = {broken.__name__ for broken in mutations.ON_A_DISK}
+LOSSY = {broken.__name__ for broken in mutations.LOSSY}
 
 
-def search(seed: int, first: int, count: int, broken: str = "", disk: bool = False) -> str | None:
+def search(seed: int, first: int, count: int, broken: str = "", **kind: bool) -> str | None:
     """Run histories ``first`` to ``first + count``; the trace of the first that is violated."""
     with quiet(), pytest.MonkeyPatch.context() as patch:
         if broken:
             getattr(mutations, broken)(patch)
         for number in range(first, first + count):
             try:
-                run_history(seed * _APART + number, disk=disk)
+                run_history(seed * _APART + number, **kind)
             except ProtocolBroken as broken:
                 return str(broken)
             except Exception as error:  # noqa: BLE001 - an error that ends no process of this world
@@ -49,7 +51,7 @@ def first_that_shows(broken: str) -> int | None:
         getattr(mutations, broken)(patch)
         for seed in range(AT_MOST):
             try:
-                run_history(seed, disk=broken in ON_A_DISK)
+                run_history(seed, disk=broken in ON_A_DISK, lossy=broken in LOSSY)
             except (ProtocolBroken, EosError):
                 return seed
     return None
@@ -57,7 +59,7 @@ def first_that_shows(broken: str) -> int | None:
 
 def learn(jobs: int, only: str) -> int:
     """Find them all and write them down; 1 where a broken rule was not noticed."""
-    names = [broken.__name__ for broken in (*mutations.MUTATIONS, *mutations.ON_A_DISK)]
+    names = [broken.__name__ for broken in _ALL]
     names = [name for name in names if only in ("", name)]
     with ProcessPoolExecutor(jobs) as pool:
         found = dict(zip(names, pool.map(first_that_shows, names), strict=True))
@@ -76,13 +78,17 @@ def main() -> int:
     parser.add_argument("--broken", default="", help="a rule to break: a name in mutations.py")
     parser.add_argument("--only", type=int, help="the seed of one history")
     parser.add_argument("--disk", action="store_true", help="with power cuts and skipped batches")
+    parser.add_argument("--lossy", action="store_true", help="with an input that forgets rows")
+    parser.add_argument("--several", action="store_true", help="with two outputs")
     parser.add_argument("--learn", action="store_true", help="write known.json again")
     given = parser.parse_args()
+    kind = {name: getattr(given, name) for name in ("disk", "lossy", "several")}
     if given.learn:
         return learn(given.jobs, given.broken)
     if given.only is not None:
         with quiet():
-            print("\n".join(run_history(given.only, disk=given.disk).world.judge.history))  # noqa: T201
+            played = run_history(given.only, **kind)
+        print("\n".join(played.world.judge.history))  # noqa: T201
         return 0
     started, done = time.monotonic(), 0
     size = max(1, given.histories // (10 * given.jobs))
@@ -92,7 +98,7 @@ def main() -> int:
         for count, found in zip(
             counts,
             pool.map(
-                partial(search, broken=given.broken, disk=given.disk),
+                partial(search, broken=given.broken, **kind),
                 [given.seed] * len(counts),
                 starts,
                 counts,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -48,8 +48,10 @@ class Frame:
         self.evaluations = 0
         self._source = source
         self._kept = False
+        self.fails: Callable[[], None] = lambda: None
 
     def evaluate(self) -> list[Rows]:
+        self.fails()
         if self._source is not None:
             self._source.evaluate()
         elif not (self._kept and self.evaluations):

@@ -11,9 +11,9 @@ from typing import Any
 
 from airflow_eos.checkpoint.rulings import accept
 from airflow_eos.errors import (
+    CheckpointError,
     ContinuityError,
     DecisionNeededError,
-    EosError,
     NonDeterministicReplayError,
     StoreError,
 )
@@ -25,7 +25,10 @@ from tests.model.frames import Cut
 from tests.model.judge import ProtocolBroken
 from tests.model.scheduler import Fault, Process
 from tests.model.spark import SparkError
-from tests.model.world import REFUSALS, TIMEOUT_MS, World
+from tests.model.world import REFUSALS, TIMEOUT_MS, InputGoneError, World
+
+_FOLLOWED = (DecisionNeededError, NonDeterministicReplayError, ContinuityError)
+"""What a person reads at the end of any history, and does what it says."""
 
 _AT_ONCE = 2
 _FOLLOWED_AT_MOST = 5
@@ -34,13 +37,18 @@ _ROUNDS_AT_MOST = 16
 _STEPS = (0, 0, 0, 1, 2, 3, 5, 8, 13)
 
 
-def run_history(seed: int, *, disk: bool = False) -> History:
+def run_history(
+    seed: int, *, disk: bool = False, lossy: bool = False, several: bool = False
+) -> History:
     """Run one history to its end; on a ``disk`` there are power cuts, and people at Spark's log.
+
+    A ``lossy`` one has an input that forgets rows, by retention and by compaction, and files that
+    somebody removes. With ``several``, each decision is of two outputs.
 
     Raises:
         ProtocolBroken: a rule was broken; the message has the seed and the whole trace.
     """
-    history = History(seed, disk=disk)
+    history = History(seed, disk=disk, lossy=lossy, several=several)
     try:
         history.run()
     finally:
@@ -51,9 +59,13 @@ def run_history(seed: int, *, disk: bool = False) -> History:
 class History:
     """Faults and turns; the judge listens."""
 
-    def __init__(self, seed: int, *, disk: bool = False) -> None:
+    def __init__(
+        self, seed: int, *, disk: bool = False, lossy: bool = False, several: bool = False
+    ) -> None:
         self.seed = seed
         self.disk = disk
+        self.lossy = lossy
+        self._accepted: dict[int, int] = {}
         self.chance = Chance(seed)
         # not both: a control batch that power takes is lost for good, and said
         self._outage = self._skip if seed % 3 == 0 else self._power_cut
@@ -62,15 +74,20 @@ class History:
             version=self.chance.choice((1, 2)),
             retained=self.chance.choice((1, 1, 2, 9)),
             disk=disk,
+            several=several,
         )
 
     def run(self) -> None:
         chance = self.chance
         first = self.world.start_driver(chance.cut())
         stories = (chance.relief, chance.sleep, chance.sleep, chance.copy, chance.turn)
+        if self.lossy:  # what was promised on a copy that is put away is nobody's
+            stories = (chance.relief, chance.sleep, chance.sleep, chance.turn)
         self._befalls(first, chance.choice(stories)())
         if self.disk:
             self._outage()
+        if self.lossy:
+            self._loses()
         for _ in range(chance.choice(_STEPS)):
             self._step()
         self._end()
@@ -88,8 +105,11 @@ class History:
             possible.append(self._crash_one)
         if self.disk:
             possible.append(self._outage)
+        if self.lossy:
+            possible += [self._loses] * 2
         if drivers:
-            possible += [self._driver_and_tasks, self._relief, self._copy]
+            possible += [self._driver_and_tasks, self._relief]
+            possible += [] if self.lossy else [self._copy]
             if not self._alive("recovery"):
                 possible.append(self._sleep)
         if self.world.broker.holders:
@@ -162,6 +182,40 @@ class History:
             self._crash(driver)
         if self.world.skip_a_batch():
             self.world.judge.note("--- a control batch is put after the batch in flight")
+        self._start_driver()
+        self._no_rule_is_broken()
+
+    def _loses(self) -> None:
+        """Where some driver stands, the input forgets rows, or somebody removes a file."""
+        self._with_tasks(self._any_driver(), self.chance.anywhere())
+        if self.chance.yes(0.3):
+            self._remove_a_file()
+            return
+        for what in self.chance.neglect():
+            self._pass(what)
+        self.world.lose_input(
+            retention=self.chance.yes(0.4),
+            until=self.chance.randint(0, len(self.world.units)),
+            lost=self.chance.yes,
+        )
+        self._no_rule_is_broken()
+
+    def _remove_a_file(self) -> None:
+        """Of Spark's newest ones or of ours, when nobody is there; whoever did it has a copy."""
+        self.world.judge.note("everybody dies")
+        self.world.scheduler.crash_all()
+        copy = self.world.objects.copy()
+        planned = max((int(p[8:]) for p in copy if p.startswith("offsets/")), default=-1)
+        removable = re.compile(
+            rf"metadata|(?:offsets|commits)/(?:{planned}|{planned - 1})"
+            # of the batch in flight nobody knows a decision that is gone: docs/security.md
+            rf"|eos/decisions/{planned - 1}/\d+\.json"
+        )
+        if there := sorted(path for path in copy if removable.fullmatch(path)):
+            path = self.chance.choice(there)
+            self.world.judge.note(f"--- {path} is removed")
+            self.world.removed[path] = copy.pop(path)
+            self.world.objects.put_back(copy)
         self._start_driver()
         self._no_rule_is_broken()
 
@@ -259,7 +313,10 @@ class History:
         if not torn:
             if last.error is not None:
                 world.judge.fail(f"no dead end: {type(last.error).__name__}: {last.error}")
-            world.judge.all_delivered(but=given_up)
+            if self.lossy:
+                world.judge.all_that_was_left(accepted=self._accepted)
+            else:
+                world.judge.all_delivered(but=given_up)
             steps = make_plan(gather(world.store, world.participant())).steps
             if steps:
                 world.judge.fail(f"liveness: a second recovery still plans {steps}")
@@ -276,17 +333,31 @@ class History:
             last = world.start_driver(Cut())
             world.scheduler.run(last)
             error: Any = last.error
-            if not isinstance(
-                error, (DecisionNeededError, NonDeterministicReplayError, ContinuityError)
-            ):
+            if not isinstance(error, _FOLLOWED) and not (self.lossy and self._may_follow(error)):
                 break
             world.judge.note(f"a person reads: {error}")
             given_up += self._follow(error)
         return last, given_up
 
-    def _follow(self, error: EosError) -> int:
+    def _may_follow(self, error: Any) -> bool:
+        return isinstance(error, InputGoneError) or (
+            isinstance(error, CheckpointError) and bool(self.world.removed)
+        )
+
+    def _follow(self, error: Any) -> int:
         """The remedy that is true, or the only one; how many rows it costs."""
         world = self.world
+        if isinstance(error, InputGoneError):
+            world.leaves_out = True
+            return 0
+        if self.lossy and isinstance(error, CheckpointError):
+            assert re.match("put|restore", error.remedies[0].change), error
+            world.objects.put_back(world.objects.copy() | world.removed)
+            return 0
+        if error.remedies[-1].settings:
+            world.leaves_out = True
+            if not error.remedies[-1].commands:
+                return 0
         if isinstance(error, ContinuityError):
             moved = re.findall(r"(?:offsets|commits)/\d+", error.remedies[0].change)
             copy = world.objects.copy()
@@ -299,7 +370,9 @@ class History:
             accept(
                 world.store, found.batch_id, found.promise, missing=found.missing, ruled_by="ann"
             )
-            return int(error.remedies[-1].costs.split()[0])
+            told = error.remedies[-1].costs.split()[0]
+            self._accepted[found.batch_id] = int(told) if told.isdecimal() else -1
+            return max(0, self._accepted[found.batch_id])
         for step in make_plan(gather(world.store, world.participant())).steps:
             if step.action is Action.ASK and step.work is not None:
                 seen = world.broker.transactions[transaction_of(step.work)].delivered
@@ -376,5 +449,5 @@ class History:
                 self.world.judge.fail(f"liveness: {process.name} asks a person without need")
             refused = isinstance(error, REFUSALS) and not isinstance(error, StoreError)
             refused = refused and not (isinstance(error, ContinuityError) and self.world.skipped)
-            if refused and not self.world.copies:
+            if refused and not self.world.copies and not self.world.removed:
                 self.world.judge.fail(f"liveness: {process.name} is refused without need")

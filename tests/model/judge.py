@@ -8,8 +8,8 @@ inside calls whose errors the package may rightly swallow.
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -46,6 +46,9 @@ class Judge:
         self._late: set[TransactionIdentity] = set()
         self._decided_at: dict[TransactionIdentity, int] = {}
         self._aborted_by_us: dict[TransactionIdentity, str] = {}
+        self._vanished: Counter[str] = Counter()
+        self._promised: dict[int, Counter[str]] = {}
+        self._named_in: dict[int, set[TransactionIdentity]] = defaultdict(set)
 
     def note(self, what: str) -> None:
         process = current()
@@ -77,6 +80,7 @@ class Judge:
             self._void.add(decision.nonce)
             return  # whoever wrote it looks next, and finds that he is not the newest
         self._standing[path] = decision
+        self._hear_of_a_promise(decision)
         if decision.reason.startswith("sealed"):
             self._sealed_at[decision.decided_by] = self.now
         for work in decision.works:
@@ -89,6 +93,12 @@ class Judge:
                 how = self._aborted_by_us[identity]
                 self.fail(f"rule 5: {identity} was aborted by {how} and is named afterwards")
         self._promises_once(decision)
+
+    def _hear_of_a_promise(self, decision: Decision) -> None:
+        if decision.works:
+            named = {transaction_of(work.identity) for work in decision.works}
+            self._promised.setdefault(decision.batch_id, self._rows_in(named))
+            self._named_in[decision.batch_id] |= named
 
     def deleted(self, path: str) -> None:
         if self._standing.pop(path, None) is not None:
@@ -156,12 +166,43 @@ class Judge:
 
     # --- the sums -----------------------------------------------------------------------------
 
+    def vanish(self, unit: Sequence[Rows], kept: Sequence[Rows]) -> None:
+        """The input has lost rows, delivered or not."""
+        before = Counter(row for rows in unit for row in rows)
+        gone = before - Counter(row for rows in kept for row in rows)
+        self.note(f"--- the input loses {sorted(gone.elements())}")
+        self._vanished += gone
+
     def all_delivered(self, *, but: int = 0) -> None:
         """At the end: every row once, nothing open; ``but``: rows that were announced as lost."""
         seen = self._delivered()
         if seen - self.input or (self.input - seen).total() != but:
             lost, twice = (self.input - seen).elements(), (seen - self.input).elements()
             self.fail(f"rule 2: lost {sorted(lost)}, twice {sorted(twice)}")
+        self._nothing_open()
+
+    def all_that_was_left(self, *, accepted: Mapping[int, int]) -> None:
+        """The same where the input has lost rows: what it lost before anybody promised it is gone.
+
+        Of what was promised, a row lacks only where a person ``accepted`` the batch, and no more
+        than he was told; -1: the next start was to count them.
+        """
+        seen = self._delivered()
+        if seen - self.input:
+            self.fail(f"rule 2: twice {sorted((seen - self.input).elements())}")
+        lacking = self.input - seen
+        for batch, promised in self._promised.items():
+            lack = promised - self._delivered(self._named_in[batch])
+            told = accepted.get(batch, 0)
+            if told >= 0 and lack.total() != told:
+                said = f"a person was told of {told}"
+                self.fail(f"rule 2: lost {sorted(lack.elements())} of batch {batch}, {said}")
+            lacking -= lack
+        if lost := lacking - self._vanished:
+            self.fail(f"rule 2: lost {sorted(lost.elements())}, which the input had")
+        self._nothing_open()
+
+    def _nothing_open(self) -> None:
         for transaction in self.broker.ongoing():
             self.fail(f"liveness: {transaction.identity} is left open")
 
@@ -190,12 +231,12 @@ class Judge:
             twice = sorted((may_come - promised).elements())
             self.fail(f"rule 3: batch {batch} promises {twice} again")
 
-    def _delivered(self) -> Counter[str]:
-        rows: Counter[str] = Counter()
-        for transaction in self.broker.transactions.values():
-            if transaction.delivered:
-                rows.update(transaction.rows)
-        return rows
+    def _delivered(self, among: Iterable[TransactionIdentity] | None = None) -> Counter[str]:
+        known = self.broker.transactions
+        return self._rows_in(each for each in (among or known) if known[each].delivered)
+
+    def _rows_in(self, identities: Iterable[TransactionIdentity]) -> Counter[str]:
+        return Counter(row for each in identities for row in self.broker.transactions[each].rows)
 
     def _named(self, batch: int | None = None) -> set[TransactionIdentity]:
         return {

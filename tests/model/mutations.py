@@ -404,6 +404,21 @@ def continuity_is_not_asked(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(offsets, "require_continuous", lambda *_: None)
 
 
+def what_is_left_is_written_whole(patch: pytest.MonkeyPatch) -> None:
+    """Nothing owed: a batch that a person accepted delivers what its input has and no reader."""
+    patch.setattr(
+        replay,
+        "_what_is_left",
+        lambda sink, name, evaluated, *_: (
+            replay.Replay(name, sink, sink.rows(evaluated), None),
+            0,
+        ),
+    )
+
+
+LOSSY: tuple[Mutation, ...] = (what_is_left_is_written_whole,)
+"""What histories show whose input forgets rows."""
+
 ON_A_DISK: tuple[Mutation, ...] = (
     nothing_is_synced,
     nothing_is_mended,

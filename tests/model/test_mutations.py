@@ -42,11 +42,22 @@ def test_the_model_notices_every_rule_of_disks_that_is_broken(
         _run_histories(seed, disk=True)
 
 
+@pytest.mark.parametrize("broken", mutations.LOSSY, ids=lambda broken: broken.__name__)
+def test_the_model_notices_every_rule_of_lost_input_that_is_broken(
+    broken: Mutation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seed = SEEDS.get(broken.__name__, 0)
+    run_history(seed, lossy=True)
+    broken(monkeypatch)
+    with pytest.raises((ProtocolBroken, EosError)):
+        _run_histories(seed, lossy=True)
+
+
 @pytest.mark.parametrize("seed", sorted(set(SEEDS.values())))
 def test_the_same_histories_hold_where_nothing_is_broken(seed: int) -> None:
     run_history(seed)
 
 
-def _run_histories(first: int, *, disk: bool = False) -> None:
+def _run_histories(first: int, *, disk: bool = False, lossy: bool = False) -> None:
     for seed in (first, *range(AT_MOST)):
-        run_history(seed, disk=disk)
+        run_history(seed, disk=disk, lossy=lossy)

@@ -25,6 +25,11 @@ def test_every_row_is_delivered_exactly_once_whatever_a_power_cut_or_a_person_ta
         run_history(seed, disk=True)
 
 
+def test_what_the_input_has_left_is_delivered_once_and_what_lacks_was_announced():
+    for seed in range(HISTORIES // 12):
+        run_history(seed, lossy=True)
+
+
 def test_the_same_seed_is_the_same_history():
     first, again = run_history(77), run_history(77)
     assert first.world.judge.history == again.world.judge.history

@@ -13,7 +13,7 @@ from msgspec import structs
 
 from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.checkpoint.backend import PIPELINE
-from airflow_eos.errors import EosError, OwnershipError, SupersededError
+from airflow_eos.errors import EosError, InputLostError, OwnershipError, SupersededError
 from airflow_eos.protocol.decision import encode
 from tests.model import mutations, test_found
 from tests.model.broker import State
@@ -253,6 +253,22 @@ def test_a_history_notices_each_rare_rule_that_is_broken(
 
 def test_each_rare_rule_has_a_history_or_a_reason() -> None:
     assert set(mutations.RARE) == set(HISTORIES) | mutations.HARMLESS_ALONE
+
+
+def test_what_a_person_gives_up_is_told_of_all_outputs() -> None:
+    """Found by the model: the error spoke of the first output, and accepting gives up the batch."""
+    world = World([[("0a", "0b")]], version=2, retained=9, several=True)
+    first = world.start_driver(Cut())
+    up_to(world, first, "EndTxn")
+    world.scheduler.crash_all()
+    for _ in range(2):
+        world.broker.pass_time(TIMEOUT_MS)
+    lost = iter([True, False])
+    world.lose_input(retention=False, until=1, lost=lambda: next(lost))
+    second = world.start_driver(Cut())
+    world.scheduler.run(second)
+    assert isinstance(second.error, InputLostError), second.error
+    assert [each.costs for each in second.error.remedies] == ["2 rows"]
 
 
 def two_planners(world: World, *, reach: int, late: int = 1) -> tuple[Process, Process]:

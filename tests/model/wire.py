@@ -13,6 +13,7 @@ from typing import Any
 
 from airflow_eos.errors import KafkaUnavailableError
 from airflow_eos.kafka.client import errors as faults
+from airflow_eos.kafka.client.capabilities import BrokerCapabilities
 from airflow_eos.kafka.client.fetch import READ_COMMITTED
 from airflow_eos.kafka.client.messages import (
     DescribeProducersRequest,
@@ -26,6 +27,7 @@ from airflow_eos.kafka.client.messages import (
 from airflow_eos.kafka.transactions.identity import TransactionIdentity
 from tests.model.broker import PARTITIONS, UNFINISHED, Broker, State, Transaction
 from tests.model.scheduler import external
+from tests.support.capable import capable
 
 CLUSTER_ID = "cluster"
 TOPIC = "out"
@@ -61,6 +63,9 @@ class FakeCluster:
 
     def __init__(self, broker: Broker) -> None:
         self.transaction_version = broker.version
+
+    def capabilities(self) -> BrokerCapabilities:
+        return capable(transaction_version=self.transaction_version)
 
     def coordinators(self, ids: Collection[str], *, timeout_s: float = 30.0) -> dict[str, int]:
         del timeout_s

@@ -9,25 +9,29 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+from msgspec import structs
+
 from airflow_eos.checkpoint import CheckpointStore, DecisionLog, Heartbeat, claim
 from airflow_eos.checkpoint.heartbeat import write_heartbeat
 from airflow_eos.checkpoint.rulings import read_acceptance
+from airflow_eos.checkpoint.topics import LostInput
 from airflow_eos.delivery.batch import Authority, ExactlyOnceBatch
 from airflow_eos.delivery.outputs import InPlanSink
 from airflow_eos.delivery.port import TaskReport
-from airflow_eos.delivery.replay import promise_in_flight
+from airflow_eos.delivery.replay import Reading, promise_in_flight
 from airflow_eos.delivery.takeover import take_over
 from airflow_eos.errors import (
     CheckpointError,
     DecisionNeededError,
     EosError,
     FencedError,
+    InputLostError,
     KafkaUnavailableError,
     OwnershipError,
     PromiseLostError,
@@ -40,12 +44,15 @@ from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator, e
 from airflow_eos.kafka.transactions.identity import (
     OffsetRange,
     PreparedTransaction,
+    TransactionIdentity,
     as_transaction,
     as_work,
     transactional_id_of,
 )
 from airflow_eos.kinds.kafka.participant import KafkaParticipant
 from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork
+from airflow_eos.protocol.group import reach_all
+from airflow_eos.protocol.participant import Participant
 from airflow_eos.recovery import Plan, gather, make_plan, read_rulings
 from airflow_eos.recovery.execute import execute
 from tests.model import wire as model_wire
@@ -61,6 +68,9 @@ from tests.support.pipelines import kafka_pipeline
 from tests.support.planned import LazyTasks, OneParticipant
 
 PREFIX = "etl"
+OUTPUTS = {DEFAULT_PARTICIPANT: PREFIX, "copy": "copied"}
+"""The prefix of each output, where there are several: both in one decision."""
+
 LOCATION = "memory"
 TIMEOUT_MS = 60_000
 TASK_ATTEMPTS = 2
@@ -75,6 +85,7 @@ ACCEPTED = (
     PromiseLostError,
     RecoveryError,
     DecisionNeededError,
+    InputLostError,
     KafkaUnavailableError,
     StoreError,
 )
@@ -85,24 +96,38 @@ class World:
     """Everything outside the processes, and the ways to start one."""
 
     def __init__(
-        self, units: Sequence[Unit], version: int, retained: int, *, disk: bool = False
+        self,
+        units: Sequence[Unit],
+        version: int,
+        retained: int,
+        *,
+        disk: bool = False,
+        several: bool = False,
     ) -> None:
-        self.units = units
+        self.units = list(units)
+        self.outputs = OUTPUTS if several else {DEFAULT_PARTICIPANT: PREFIX}
         self.retained = retained
         self.plans: list[Plan] = []
         self.copies: list[dict[str, bytes]] = []
         self.records: Records = []
         self.scheduler = Scheduler()
-        self.judge = Judge(units)
+        self.judge = Judge([written(unit, name) for name in self.outputs for unit in units])
         self.broker = Broker(version, self.judge.ending)
         self.judge.broker = self.broker
         self.objects = SteppedStore(self.judge)
         self.store = (DiskStore if disk else CheckpointStore)(self.objects, LOCATION)
         self.skipped = False
+        self.removed: dict[str, bytes] = {}
+        self.begins = 0
+        """The first unit that the input still has; retention passes those before."""
+        self.compacted = False
+        self.leaves_out = False
+        """Whether the source leaves out what is gone (failOnDataLoss=false), and does not fail."""
         self.wire: Any = model_wire.FakeWire(self.broker)
         self._started = 0
         self._planned = 0
-        claim(self.store, kafka_pipeline(PREFIX, model_wire.CLUSTER_ID))
+        pipeline = kafka_pipeline(PREFIX, model_wire.CLUSTER_ID)
+        claim(self.store, structs.replace(pipeline, participants=self.participant().members))
 
     def start_driver(self, cut: Cut) -> Process:
         self._started += 1
@@ -129,16 +154,39 @@ class World:
         self.skipped = self.skipped or done
         return done
 
+    def lose_input(self, *, retention: bool, until: int, lost: Callable[[], bool]) -> None:
+        """Rows of the first units are gone: all, or those of which a later row has the key."""
+        for number in range(until):
+            kept = [
+                tuple(row for row in rows if not (retention or lost()))
+                for rows in self.units[number]
+            ]
+            for name in self.outputs:
+                self.judge.vanish(written(self.units[number], name), written(kept, name))
+            self.units[number] = kept
+        if retention:
+            self.begins = max(self.begins, until)
+        self.compacted = self.compacted or not retention
+
+    def lost_of(self, planned: Planned) -> LostInput:
+        """What the topic tells of rows that the batch was to read."""
+        gone = min(self.begins, planned.end) - planned.start
+        past = {("in", 0): gone} if gone > 0 else {}
+        return LostInput(past, ("in",) if self.compacted else (), skipped=self.leaves_out)
+
     def _recover(self, name: str, stale: Plan | None) -> None:
         participant = self.participant()
         plan = stale or make_plan(gather(self.store, participant))
         self.plans.append(plan)
         execute(plan, self.store, participant, force=True, executed_by=name)
 
-    def participant(self) -> KafkaParticipant:
+    def participant(self) -> Participant:
         """Kafka, as one process reaches it: with notes of its own."""
-        ledger: Any = SteppedLedger(self.records, PREFIX)
-        return KafkaParticipant(self.wire, ledger, name=DEFAULT_PARTICIPANT)
+        return reach_all(partial(self._reach, name) for name in self.outputs)
+
+    def _reach(self, name: str) -> Participant:
+        ledger: Any = SteppedLedger(self.records, self.outputs[name])
+        return KafkaParticipant(self.wire, ledger, name=name)
 
 
 class Driver:
@@ -175,6 +223,7 @@ class Driver:
             accepted=partial(read_acceptance, world.store),
             driver=self.name,
             on_phase=on_phase,
+            reading=Reading(lost=lambda: world.lost_of(self._running)),
         )
         spark = MicroBatches(world.store, SparksFiles(world.objects))
         if world.store.is_on_a_disk:  # nowhere else is anything lost of it
@@ -186,12 +235,22 @@ class Driver:
                 planned = spark.plan(min(self.cut.reach, left), world.planned_at())
             self._running = planned
             frame = Frame(self.cut.of(_tasks(world.units[planned.start : planned.end])))
+            frame.fails = partial(self._fails, planned)
             world.judge.batch_called(self.name)
             deliver(deliver.streamed(frame), planned.batch)
             if frame.evaluations != 1:
                 world.judge.fail(f"step 1: {planned} was evaluated {frame.evaluations} times")
             spark.complete(planned.batch, world.retained)
             planned = None
+
+    def _fails(self, planned: Planned) -> None:
+        """Spark's source looks where its range begins, and fails by itself."""
+        if self.world.lost_of(planned).past_retention and not self.world.leaves_out:
+            raise InputGoneError(f"{planned}: offsets are out of range")
+
+
+class InputGoneError(SparkError):
+    """The source's own word; docs/recovery.md says what to do: failOnDataLoss=false."""
 
 
 class Late:
@@ -210,15 +269,37 @@ def _tasks(units: Sequence[Unit]) -> list[Rows]:
     ]
 
 
+def written(tasks: Sequence[Rows], name: str) -> list[Rows]:
+    """The rows of an output: those of the other ones are others."""
+    if name == DEFAULT_PARTICIPANT:
+        return list(tasks)
+    return [tuple(f"{row}'" for row in rows) for rows in tasks]
+
+
 def _heartbeat(term: int, batch_id: int) -> Heartbeat:
     return heartbeat(term=term, batch_id=batch_id)
 
 
 @dataclass
 class ModelSink(OneParticipant):
-    """Runs each task as a process of its own, with Spark's attempts."""
+    """Runs each task as a process of its own, with Spark's attempts.
+
+    All outputs, or the one that is ``alone``: it is given that one's rows.
+    """
 
     driver: Driver
+    alone: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:  # type: ignore[override]
+        return (self.alone,) if self.alone else tuple(self.driver.world.outputs)
+
+    def part(self, name: str) -> Any:
+        assert name in self.names
+        return replace(self, alone=name)
+
+    def rows(self, df: Any) -> Any:
+        return Frame(written(df.tasks, self.alone), source=df) if self.alone else df
 
     def tasks(self, rows: Any, *, only: Any = None, transactional: bool = True) -> Any:
         assert transactional
@@ -234,22 +315,28 @@ class ModelSink(OneParticipant):
 
     def prepare(self, rows: Any, *, only: Collection[int] | None = None) -> list[TaskReport]:
         tasks = rows.evaluate()
+        contents = {name: tasks if self.alone else written(tasks, name) for name in self.names}
         reports = {
-            number: TaskReport(number, len(content), fingerprint(content))
-            for number, content in enumerate(tasks)
+            (number, name): TaskReport(number, len(content), fingerprint(content), participant=name)
+            for name, of_tasks in contents.items()
+            for number, content in enumerate(of_tasks)
         }
-        left = {n: c for n, c in enumerate(tasks) if c and (only is None or n in only)}
+        left = {n for n, rows in enumerate(tasks) if rows and (only is None or n in only)}
         for attempt in range(TASK_ATTEMPTS):
-            for process in [self._start(n, attempt, content) for n, content in left.items()]:
+            started = {
+                n: self._start(n, attempt, {name: contents[name][n] for name in self.names})
+                for n in sorted(left)
+            }
+            for number, process in started.items():
                 self._await(process)
                 if process.result is not None:
-                    reports[process.result.task] = process.result
-                    del left[process.result.task]
+                    reports |= {(number, each.participant): each for each in process.result}
+                    left.remove(number)
             if not left:
                 return list(reports.values())
         raise SparkError(f"tasks {sorted(left)} failed {TASK_ATTEMPTS} times")
 
-    def _start(self, task: int, attempt: int, content: Rows) -> Process:
+    def _start(self, task: int, attempt: int, content: Mapping[str, Rows]) -> Process:
         process = self.driver.world.scheduler.spawn(
             f"{self.driver.name} task {task}.{attempt}",
             lambda: self._task(task, attempt, content),
@@ -264,25 +351,36 @@ class ModelSink(OneParticipant):
         assert driver is not None
         driver.wait_until(lambda: task.given_up or not task.alive, f"wait for {task.name}")
 
-    def _task(self, task: int, attempt: int, content: Rows) -> TaskReport:
-        world = self.driver.world
+    def _task(self, task: int, attempt: int, content: Mapping[str, Rows]) -> list[TaskReport]:
+        """One transaction for each output; whoever cannot write one ends those that it has."""
+        world, begun = self.driver.world, list[TransactionIdentity]()
         coordinator = TransactionCoordinator(world.wire)
-        identity = coordinator.init(transactional_id_of(PREFIX, task, attempt), TIMEOUT_MS)
-        partition = zlib.crc32("".join(content).encode()) % PARTITIONS
+        reports = []
         try:
-            written = external(
-                "Produce",
-                lambda: world.broker.produce(identity, partition, content),
-                model_wire.no_answer,
-            )
+            for name, rows in content.items():
+                prefix = world.outputs[name]
+                identity = coordinator.init(transactional_id_of(prefix, task, attempt), TIMEOUT_MS)
+                begun.append(identity)
+                wrote = external(
+                    "Produce",
+                    partial(world.broker.produce, identity, _partition_of(rows), rows),
+                    model_wire.no_answer,
+                )
+                age_ms = world.broker.now_ms - wrote.started_ms
+                work = _prepared(wrote, age_ms, name)
+                reports.append(TaskReport(task, len(rows), fingerprint(rows), work, name))
         except EosError:
-            end_transactions(world.wire, [identity], commit=False)
+            if begun:
+                end_transactions(world.wire, begun, commit=False)
             raise
-        age_ms = world.broker.now_ms - written.started_ms
-        return TaskReport(task, len(content), fingerprint(content), _prepared(written, age_ms))
+        return reports
 
 
-def _prepared(written: Transaction, age_ms: int) -> PreparedWork:
+def _partition_of(rows: Rows) -> int:
+    return zlib.crc32("".join(rows).encode()) % PARTITIONS
+
+
+def _prepared(written: Transaction, age_ms: int, name: str) -> PreparedWork:
     """As a task reports it: opened that long ago by the driver's clock, which is the real one."""
     transaction = PreparedTransaction(
         transactional_id=written.identity.transactional_id,
@@ -294,4 +392,4 @@ def _prepared(written: Transaction, age_ms: int) -> PreparedWork:
         opened_at_ms=time.time_ns() // 1_000_000 - age_ms,
         timeout_ms=written.timeout_ms,
     )
-    return as_work(transaction, DEFAULT_PARTICIPANT)
+    return as_work(transaction, name)

@@ -21,6 +21,7 @@ BESIDE = (
     "tests/integration/airflow/test_streaming.py",
     "tests/integration/files/test_manifest.py",
     "tests/integration/files/test_partitioned_crashes.py",
+    "tests/integration/hazards/test_no_dead_end.py",
     "tests/integration/hazards/test_without_airflow.py",
     "tests/integration/kept/test_hbase.py",
     "tests/integration/kinds/test_at_once.py",

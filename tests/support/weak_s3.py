@@ -8,8 +8,9 @@ import urllib.request
 from pathlib import Path
 
 from airflow_eos.local.broker import HOST, free_ports
-from airflow_eos.local.jars import java_program, s3mock_jars
+from airflow_eos.local.jars import java_program
 from airflow_eos.local.process import EmbeddedProcess
+from tests.support.servers.jars import server_jars
 
 _BUCKET = "bucket"
 _READY_SECONDS = 120.0
@@ -36,7 +37,7 @@ class WeakS3(EmbeddedProcess):
 
     def start(self) -> None:
         """Start it; returns when it has its bucket."""
-        (jar,) = s3mock_jars()
+        (jar,) = server_jars("s3mock-5.2.0")
         self._folder = Path(tempfile.mkdtemp(prefix="airflow-eos-s3mock-"))
         (self.port,) = free_ports(1)
         java = [java_program(), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]

@@ -26,7 +26,11 @@ from airflow_eos.operators import (
     RecoverTransactionsOperator,
     SparkStreamingOperator,
 )
-from airflow_eos.sensors import CheckpointProgressSensor, TransactionTimeoutSensor
+from airflow_eos.sensors import (
+    BlockedTopicSensor,
+    CheckpointProgressSensor,
+    TransactionTimeoutSensor,
+)
 from airflow_eos.sinks.app import App, argument_parser
 
 pytestmark = pytest.mark.unit
@@ -42,6 +46,7 @@ PIPELINE: dict[str, Any] = {
 }
 KINDS = (
     AuditOperator,
+    BlockedTopicSensor,
     CheckpointProgressSensor,
     EmitSettledBatchesOperator,
     PlanRecoveryOperator,
@@ -124,6 +129,10 @@ def test_what_is_no_duration_is_refused_by_its_name_and_value(name, value):
         ({"max_restarts": -1}, "max_restarts=-1"),
         ({"max_restarts": 1.5}, "max_restarts=1.5: expected an integer"),
         ({"max_restarts": "many"}, "max_restarts='many'"),
+        ({"max_restarts": "9" * 5000}, "max_restarts='999"),
+        ({"max_restarts": 10**400}, "max_restarts=1000"),
+        ({"transactional_id_prefix": "None"}, "a template has rendered to nothing"),
+        ({"checkpoint_location": "/d\n/e"}, "checkpoint_location='/d\\n/e'"),
         ({"num_executors": 0}, "num_executors=0: expected an integer from 1"),
         ({"kafka_config_id": ""}, "kafka_config_id=''"),
         ({"checkpoint_location": None}, "checkpoint_location=None"),
@@ -152,6 +161,18 @@ def test_words_are_read_without_regard_to_case_and_flags_as_words():
     assert streaming(deferrable="true").deferrable is True
     assert streaming(checkpoint_location=Path("/d")).checkpoint_location == "/d"
     assert streaming(max_restarts="2").restart == FixedDelay(2)
+
+
+def test_the_end_of_a_line_that_a_template_brought_is_no_part_of_a_name():
+    assert streaming(checkpoint_location=" /d\n").checkpoint_location == "/d"
+
+
+def test_what_a_template_makes_of_nothing_is_no_name():
+    """A sensor would look at a prefix of that name, where nothing is ever open."""
+    X["v"] = None
+    with pytest.raises(AirflowFailException, match="a template has rendered to nothing"):
+        rendered(native=False, storage_conn_id="{{ x.v }}")
+    assert rendered(storage_conn_id="{{ x.v }}").storage_conn_id is None
 
 
 def rendered(**given: Any) -> SparkStreamingOperator:
@@ -191,6 +212,7 @@ def test_a_text_that_is_rendered_natively_to_a_number_is_that_text(said, x, mean
         ("checkpoint_location", "True", "checkpoint_location=True"),
         ("checkpoint_location", "['/d']", "checkpoint_location=['/d']"),
         ("checkpoint_location", "1.5", "checkpoint_location=1.5"),
+        ("checkpoint_location", "/d\x1b[2J", "checkpoint_location='/d\\x1b[2J'"),
         ("checkpoint_location", "{{ y }}", "rendered to another template"),
         ("guarantee", "exactly", "did you mean 'exactly_once'?"),
         ("num_executors", "-2", "num_executors=-2"),

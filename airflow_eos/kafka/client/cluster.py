@@ -6,10 +6,12 @@ Answers are cached where a wrong one is answered by the broker with an error tha
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_eos.errors import KafkaError, KafkaUnavailableError, TopicError, TransactionError
 from airflow_eos.kafka.client import errors as faults
+from airflow_eos.kafka.client.capabilities import SETTINGS, BrokerCapabilities
 from airflow_eos.kafka.client.errors import Deadline
 from airflow_eos.kafka.client.messages import (
     ApiVersionsRequest,
@@ -28,6 +30,8 @@ _IDS_PER_LOOKUP = 1000
 _TOPIC_GRACE_S = 1.2
 """A topic just created is unknown to the other brokers for an instant: ask again this long."""
 _SETTINGS_S = 10.0
+_ALL_S, _EACH_S = 5.0, 2.0
+"""How long all brokers may take to say what they can do; then each alone, for those that do not."""
 _PASSES = (
     faults.COORDINATOR_LOAD_IN_PROGRESS,
     faults.COORDINATOR_NOT_AVAILABLE,
@@ -60,6 +64,7 @@ class ClusterView:
         self._leaders: dict[str, dict[int, int]] = {}
         self._coordinators: dict[str, int] = {}
         self._transaction_version: int | None = None
+        self._capabilities: BrokerCapabilities | None = None
 
     def brokers(self) -> list[int]:
         """Ids of the brokers alive by the cluster's metadata, asked for now."""
@@ -186,13 +191,62 @@ class ClusterView:
     def transaction_version(self) -> int:
         """Finalized feature ``transaction.version`` (KIP-890): 2 fences by epoch; 0 if absent."""
         if self._transaction_version is None:
-            answer = self._wire.request(
-                ApiVersionsRequest(client_software_name="airflow-eos", client_software_version="0")
-            )
-            features = getattr(answer, "finalized_features", None) or ()
-            levels = {feature.name: feature.max_version_level for feature in features}
-            self._transaction_version = int(levels.get("transaction.version", 0))
+            self._transaction_version = _transaction_version(self._wire.request(_who_are_you()))
         return self._transaction_version
+
+    def capabilities(self) -> BrokerCapabilities:
+        """What all brokers that are alive can do, asked for once.
+
+        Raises:
+            KafkaUnavailableError: none of them answered.
+        """
+        if self._capabilities is None:
+            nodes = self.brokers()
+            told = self._ask_each(nodes)
+            if not told:
+                raise KafkaUnavailableError(
+                    f"None of the brokers {nodes} says what it can do. Check that they run."
+                )
+            settings, untold = self._settings()
+            self._capabilities = BrokerCapabilities(
+                versions={
+                    node: {
+                        each.api_key: (each.min_version, each.max_version) for each in a.api_keys
+                    }
+                    for node, a in told.items()
+                },
+                silent=tuple(node for node in nodes if node not in told),
+                transaction_version=min(map(_transaction_version, told.values())),
+                settings=settings,
+                untold=untold,
+            )
+            self._transaction_version = self._capabilities.transaction_version
+        return self._capabilities
+
+    def _ask_each(self, nodes: list[int]) -> dict[int, Any]:
+        """Broker → its answer; without those that do not give one in time."""
+        requests = [(_who_are_you(), node) for node in nodes]
+        try:
+            answers = dict(
+                zip(nodes, self._wire.request_many(requests, timeout_s=_ALL_S), strict=True)
+            )
+        except KafkaUnavailableError:
+            answers = {}
+            for node in nodes:
+                with suppress(KafkaUnavailableError):
+                    answers[node] = self._wire.request(
+                        _who_are_you(), node_id=node, timeout_s=_EACH_S
+                    )
+        return {node: a for node, a in answers.items() if a.error_code == faults.NONE}
+
+    def _settings(self) -> tuple[dict[str, str], str]:
+        """What a broker tells of its configuration, and why it does not tell all."""
+        try:
+            return self.broker_config(SETTINGS), ""
+        except KafkaUnavailableError:
+            raise
+        except KafkaError as error:  # denied, or a broker that does not know the question
+            return {}, str(error)
 
     def broker_config(self, names: Collection[str]) -> dict[str, str]:
         """The named settings of one live broker; names it does not know are left out."""
@@ -236,6 +290,16 @@ class ClusterView:
         raise faults.refusal(
             result.error_code, f"while reading settings of {name!r}", acl=acl, otherwise=KafkaError
         )
+
+
+def _who_are_you() -> Any:
+    return ApiVersionsRequest(client_software_name="airflow-eos", client_software_version="0")
+
+
+def _transaction_version(answer: Any) -> int:
+    features = getattr(answer, "finalized_features", None) or ()
+    levels = {feature.name: feature.max_version_level for feature in features}
+    return int(levels.get("transaction.version", 0))
 
 
 def _topic_missing(topic: str) -> TopicError:

@@ -85,7 +85,8 @@ def _policy(admin: Any, topic: str) -> str:
 
     def ask() -> Any:
         answer = admin.describe_configs([resource], request_timeout=_TIMEOUT_S)[resource]
-        return answer.result(_TIMEOUT_S)["cleanup.policy"].value
+        told = answer.result(_TIMEOUT_S).get("cleanup.policy")
+        return "not told" if told is None else told.value
 
     return str(_patiently(ask, topic, "DescribeConfigs"))
 
@@ -254,6 +255,8 @@ class CompactedTopicReader:
                 "group.id": "airflow-eos",  # librdkafka wants one; it is never joined
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,
+                # Ours are in no transaction; a stranger's that is open would hide all behind it.
+                "isolation.level": "read_uncommitted",
                 "allow.auto.create.topics": False,
                 "fetch.wait.max.ms": 10,
             }

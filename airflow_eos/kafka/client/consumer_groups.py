@@ -29,6 +29,10 @@ Place = tuple[str, int]
 """(topic, partition)"""
 
 
+_NOBODY_YET = frozenset({faults.GROUP_ID_NOT_FOUND})
+"""Of a group that never was, Kafka says that it has no offsets; others say that there is none."""
+
+
 class CommittedOffset(msgspec.Struct, frozen=True):
     """What a group has committed for one partition: the next row's offset, and a text beside it."""
 
@@ -58,7 +62,12 @@ class GroupCoordinator:
         """
         # Up to version 7 there is one group and there are names of topics, in all brokers from 2.5.
         request = OffsetFetchRequest(group_id=self.group, topics=None, max_version=7)
-        answer = self.ask(request, lambda answer: int(answer.error_code), deadline_s=deadline_s)
+        answer = self.ask(
+            request,
+            lambda answer: int(answer.error_code),
+            deadline_s=deadline_s,
+            passes=_NOBODY_YET,
+        )
         return {
             (topic.name, each.partition_index): CommittedOffset(
                 each.committed_offset, each.metadata or ""

@@ -53,6 +53,7 @@ TRANSACTION_COORDINATOR_FENCED = 52
 INVALID_RECORD = 87
 TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
 OPERATION_NOT_ATTEMPTED = 55
+GROUP_ID_NOT_FOUND = 69
 UNKNOWN_PRODUCER_ID = 59
 PRODUCER_FENCED = 90
 TRANSACTIONAL_ID_NOT_FOUND = 105
@@ -239,7 +240,10 @@ def translated(error: BaseException, servers: str) -> BaseException:
             "the broker must trust), and that the broker's certificate names its host."
         )
     elif isinstance(error, kafka_errors.IncompatibleBrokerVersion):
-        ours = KafkaError(f"Kafka at {servers} is too old for this request: {error}.")
+        ours = KafkaError(
+            f"A broker of Kafka at {servers} lacks a message that was sent to it: "
+            f"{str(error).rstrip('.')}. docs/brokers.md has what is needed, and what for."
+        )
     elif isinstance(error, _NOT_REACHED):
         ours = unavailable(servers, error)
     else:

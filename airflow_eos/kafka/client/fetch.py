@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
+_ANSWER_BYTES = 50 * 1024 * 1024
+"""As Kafka's own consumers have it: the limit of the partition is the one that counts. Where that
+of the whole answer is reached, franz-go's server leaves out which transactions were aborted."""
 # KIP-98: base offset, length, leader epoch, magic, crc, attributes, last offset delta, first and
 # largest timestamp, producer id, producer epoch, first sequence number, count of records
 _HEADER = struct.Struct(">qiibIhiqqqhii")
@@ -99,7 +102,7 @@ def fetch_request(
         replica_id=-1,
         max_wait_ms=max_wait_ms,
         min_bytes=1 if max_wait_ms else 0,
-        max_bytes=max_bytes,
+        max_bytes=max(max_bytes, _ANSWER_BYTES),
         isolation_level=isolation,
         session_id=0,
         session_epoch=-1,  # no fetch session (KIP-227)

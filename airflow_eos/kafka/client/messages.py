@@ -29,6 +29,7 @@ from kafka.protocol.admin import (
     DescribeProducersRequest,
     DescribeQuorumRequest,
     DescribeTransactionsRequest,
+    ListGroupsRequest,
     ListTransactionsRequest,
 )
 from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest, OffsetFetchRequest
@@ -65,6 +66,7 @@ __all__ = [
     "InitProducerIdRequest",
     "KafkaConnectionManager",
     "KafkaTCPTransport",
+    "ListGroupsRequest",
     "ListOffsetsRequest",
     "ListTransactionsRequest",
     "MetadataRequest",

@@ -46,7 +46,8 @@ def partitions_of(
 def topic_ids(wire: ConnectionPool, topics: Collection[str]) -> dict[str, str]:
     """Topic → id, which a topic that is deleted and made again does not keep; asked for now.
 
-    Left out are those of a broker without ids (Metadata below version 10): nobody watches them.
+    Left out are those of a broker without ids (Metadata below version 10, or a cluster that was
+    never told to give any): nobody watches them.
 
     Raises:
         TopicError: a topic does not exist, or may not be described.
@@ -62,7 +63,7 @@ def topic_ids(wire: ConnectionPool, topics: Collection[str]) -> dict[str, str]:
             )
         if told.error_code != faults.NONE:
             raise topic_refused(told.error_code, topic)
-        if told.topic_id is None:
+        if told.topic_id is None or told.topic_id.int == 0:  # Uuid.ZERO_UUID: it has none
             _tell_of_no_ids()
             continue
         # As Java writes it (Uuid.toString), which is how Spark's source has it noted.
@@ -71,15 +72,17 @@ def topic_ids(wire: ConnectionPool, topics: Collection[str]) -> dict[str, str]:
 
 
 def cleanup_policies(wire: ConnectionPool, topics: Collection[str]) -> dict[str, str]:
-    """Topic → ``cleanup.policy``; none of those whose settings may not be read."""
+    """Topic → ``cleanup.policy``; none of those whose settings may not be read, or are not told."""
     found = {}
     for topic in topics:
         try:
-            found[topic] = wire.cluster.topic_config(topic, [_POLICY])[_POLICY]
+            told = wire.cluster.topic_config(topic, [_POLICY])
         except KafkaUnavailableError:
             raise
         except KafkaError:
             continue
+        if _POLICY in told:
+            found[topic] = told[_POLICY]
     return found
 
 

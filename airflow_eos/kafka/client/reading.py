@@ -67,6 +67,7 @@ def read_span(
     span: OffsetSpan,
     *,
     committed_only: bool = True,
+    markers: bool = False,
     fetch_bytes: int = FETCH_BYTES,
     stalled_s: float = _STALLED_S,
 ) -> Iterator[list[FetchedRecordBatch]]:
@@ -78,6 +79,7 @@ def read_span(
         wire: connections to the cluster.
         span: what to read.
         committed_only: leave out the rows of transactions that are open or aborted.
+        markers: transaction markers as well.
         fetch_bytes: asked for at a time; a single larger record batch comes whole.
         stalled_s: how long it may make no progress.
 
@@ -97,7 +99,8 @@ def read_span(
         batches, reached = _whole(span, position, answer)
         if batches:
             epoch = _one_log(span, position, batches, epoch)
-            yield _visible(span, position, batches, answer if committed_only else None)
+            committed = answer if committed_only else None
+            yield _visible(span, position, batches, committed, markers=markers)
         if reached > position:
             position, nothing, deadline = reached, 0, Deadline(stalled_s)
             continue
@@ -271,7 +274,12 @@ def _one_log(span: OffsetSpan, position: int, batches: list[FetchedRecordBatch],
 
 
 def _visible(
-    span: OffsetSpan, position: int, batches: list[FetchedRecordBatch], committed: Any
+    span: OffsetSpan,
+    position: int,
+    batches: list[FetchedRecordBatch],
+    committed: Any,
+    *,
+    markers: bool = False,
 ) -> list[FetchedRecordBatch]:
     """Those with rows of the span; ``committed`` names the aborted transactions among them."""
     listed = committed.aborted_transactions if committed is not None else None
@@ -284,6 +292,8 @@ def _visible(
             aborted.add(heapq.heappop(waiting)[1])
         if batch.is_control:  # whatever it said, and also where the log cleaner has emptied it
             aborted.discard(batch.producer_id)
+            if markers:
+                found.append(batch)
             continue
         if batch.is_transactional and batch.producer_id in aborted:
             continue

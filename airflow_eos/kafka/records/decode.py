@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from airflow_eos.errors import InputError, Remedy
 from airflow_eos.kafka.records import kernels as loops
-from airflow_eos.kafka.records.numpy_kernels import Garbled
+from airflow_eos.kafka.records.numpy_kernels import MOST_HEADERS, Garbled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,8 +76,8 @@ def _row(batch: FetchedRecordBatch, data: bytes, position: int) -> tuple[Record,
     key, position = _bytes(data, position)
     value, position = _bytes(data, position)
     count, position = _varint(data, position)
-    if not 0 <= count <= (len(data) - position) // 2:
-        raise ValueError("a record has more headers than bytes")
+    if not 0 <= count <= min((len(data) - position) // 2, MOST_HEADERS):
+        raise ValueError(f"a record has more headers than bytes, or than {MOST_HEADERS}")
     headers = []
     for _ in range(count):
         name, position = _bytes(data, position)
@@ -119,6 +119,13 @@ UNREADABLE = (
 MOST_BYTES = 256 * 1024 * 1024
 """Of one batch, decompressed. What a broker limits (``max.message.bytes``) is the compressed batch:
 49 kB of zstd can be 1.5 GiB, and whoever may write to a topic could end each of its readers."""
+
+
+MOST_RECORDS = 1 << 22
+"""Of one batch, and of a portion: a record of seven bytes takes a hundred and more once it is
+read."""
+_HEADERS_AT_ONCE = 1 << 20
+"""Rows are handed on in tables of so many headers."""
 
 
 def decompressed(batch: FetchedRecordBatch) -> bytes | memoryview:
@@ -240,16 +247,18 @@ def unpacked(batches: Sequence[FetchedRecordBatch], span: OffsetSpan) -> Iterato
     """
     portion: list[FetchedRecordBatch] = []
     pieces: list[Any] = []
-    packed = size = 0
+    packed = size = records = 0
     for batch in batches:
         if portion and packed + len(batch.payload) > PORTION_BYTES:
             yield _joined(portion, pieces)
-            portion, pieces, packed, size = [], [], 0, 0
+            portion, pieces, packed, size, records = [], [], 0, 0, 0
         piece = _content(batch, span)
-        if portion and size + len(piece) > MOST_BYTES:
+        is_full = size + len(piece) > MOST_BYTES or records + batch.records > MOST_RECORDS
+        if portion and is_full:
             yield _joined(portion, pieces)
-            portion, pieces, packed, size = [], [], 0, 0
+            portion, pieces, packed, size, records = [], [], 0, 0, 0
         portion.append(batch)
+        records += batch.records
         pieces.append(piece)
         packed += len(batch.payload)
         size += len(piece)
@@ -285,11 +294,12 @@ def _content(batch: FetchedRecordBatch, span: OffsetSpan) -> Any:
             f"{error}. Nothing of it was made visible.",
             *_ways_on(span, batch.base_offset, batch.last_offset),
         ) from error
-    if not 0 <= batch.records <= len(found) // _LEAST:  # before anything is made by that number
+    most = min(len(found) // _LEAST, MOST_RECORDS)
+    if not 0 <= batch.records <= most:  # before anything is made by that number
         raise InputError(
-            f"The record batch at offset {batch.base_offset} of {span} is garbled: "
-            f"{batch.records} records cannot be in {len(found)} bytes. Nothing of it was made "
-            f"visible.",
+            f"The record batch at offset {batch.base_offset} of {span} says that it has "
+            f"{batch.records} records: at most {most} are read of its {len(found)} bytes. Nothing "
+            "of it was made visible.",
             *_ways_on(span, batch.base_offset, batch.last_offset),
         )
     return found
@@ -301,7 +311,7 @@ def garbled(unpacked: Unpacked, batch: int, span: OffsetSpan) -> InputError:
     return InputError(
         f"The record batch at offset {first} of {span} is garbled: it does not hold "
         f"{int(unpacked.counts[batch])} records one after the other, with offsets that grow up to "
-        f"{last}. Nothing of it was made visible.",
+        f"{last} and {MOST_HEADERS} headers at most. Nothing of it was made visible.",
         *_ways_on(span, first, last),
     )
 
@@ -350,18 +360,30 @@ def tables(
     """
     for packed in unpacked(batches, span):
         try:
-            rows = _table(packed, span, columns)
+            spans = loops.spans_of(packed)
         except Garbled as error:
             raise garbled(packed, error.batch, span) from None
-        if rows.num_rows:
-            yield rows
+        inside = (spans.offsets >= span.first) & (spans.offsets < span.until)
+        if not inside.all():
+            spans = spans.where(inside)
+        for part in _parts(spans):
+            yield _table(packed, part, span, columns)
 
 
-def _table(packed: Unpacked, span: OffsetSpan, columns: Collection[str]) -> pa.RecordBatch:
-    spans = loops.spans_of(packed)
-    inside = (spans.offsets >= span.first) & (spans.offsets < span.until)
-    if not inside.all():
-        spans = spans.where(inside)
+def _parts(spans: Spans) -> Iterator[Spans]:
+    """The rows, in parts of so many headers; nothing where there is no row."""
+    behind = np.cumsum(spans.header_counts)
+    part = (behind - spans.header_counts) // _HEADERS_AT_ONCE
+    if len(part) and part[-1] == 0:
+        yield spans
+        return
+    for each in np.unique(part):
+        yield spans.where(part == each)
+
+
+def _table(
+    packed: Unpacked, spans: Spans, span: OffsetSpan, columns: Collection[str]
+) -> pa.RecordBatch:
     made = [_column(name, packed, spans, span) for name in columns]
     return pa.RecordBatch.from_arrays(made, schema=pa.schema([SCHEMA.field(n) for n in columns]))
 

@@ -19,6 +19,8 @@ from llvmlite import ir
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from airflow_eos.kafka.records.numpy_kernels import MOST_HEADERS
+
 jit = nb.njit(nogil=True, cache=True, boundscheck=False)
 _raw_memcpy: Any = cgutils.raw_memcpy
 
@@ -75,7 +77,7 @@ def _behind_headers(data: Any, at: int, end: int, count: int) -> int:
 
     A header has two bytes or more: so many are walked, and an array is made of no more.
     """
-    if count < 0 or count > (end - at) // 2:
+    if count < 0 or count > (end - at) // 2 or count > MOST_HEADERS:
         return -1
     for _ in range(count):
         _place, length, at = _field(data, at, end)

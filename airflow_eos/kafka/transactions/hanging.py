@@ -34,6 +34,7 @@ from airflow_eos.errors import (
     TransactionError,
 )
 from airflow_eos.kafka.client import errors as faults
+from airflow_eos.kafka.client.capabilities import MAX_TIMEOUT
 from airflow_eos.kafka.client.errors import SHORTLY_S, Deadline
 from airflow_eos.kafka.client.messages import WriteTxnMarkersRequest
 from airflow_eos.kafka.client.offsets import LATEST, Place, partitions_of, positions
@@ -50,9 +51,6 @@ if TYPE_CHECKING:
     from airflow_eos.kafka.client.connection import ConnectionPool
     from airflow_eos.kafka.transactions.identity import OffsetRange, PreparedTransaction
 
-_MAX_TIMEOUT = "transaction.max.timeout.ms"
-_PADDING_MS = 5 * 60 * 1000  # org.apache.kafka.tools.TransactionsCommand
-
 
 def longest_life_ms(wire: ConnectionPool) -> int:
     """How old a transaction can become that has a coordinator, with Kafka's own padding.
@@ -60,14 +58,14 @@ def longest_life_ms(wire: ConnectionPool) -> int:
     Raises:
         KafkaError: the broker does not tell.
     """
-    told = wire.cluster.broker_config({_MAX_TIMEOUT})
-    if _MAX_TIMEOUT not in told:
+    longest_ms = wire.cluster.capabilities().longest_life_ms
+    if longest_ms is None:
         raise KafkaError(
-            f"The broker does not tell its {_MAX_TIMEOUT}, so how old a transaction can become is "
+            f"The broker does not tell its {MAX_TIMEOUT}, so how old a transaction can become is "
             "not known.",
             Remedy(change="give the age in seconds with --older-than"),
         )
-    return int(told[_MAX_TIMEOUT]) + _PADDING_MS
+    return longest_ms
 
 
 def find_hanging(
@@ -122,9 +120,11 @@ def end_hanging(
         deadline_s: how long its leader may be away.
 
     Raises:
-        KafkaError: not allowed (the ACL is named), or an answer that nobody expects.
+        KafkaError: not allowed (the ACL is named), no such message on these brokers, or an answer
+            that nobody expects.
         KafkaUnavailableError: the leader did not answer; ask again.
     """
+    wire.cluster.capabilities().require(WriteTxnMarkersRequest)
     deadline = Deadline(deadline_s)
     what = f"{transaction.topic}-{transaction.partition} from offset {transaction.start}"
     refresh = False

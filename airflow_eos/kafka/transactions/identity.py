@@ -116,6 +116,17 @@ _OF_OTHERS = {
 """What follows a prefix in the ids of other programs that were given it."""
 
 
+_UUID = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_BY_FORM = {
+    "airflow-eos": _PREFIX + _NUMBERS,
+    "Kafka Streams": rf".+-{_UUID}-[0-9]+|.+-[0-9]+_[0-9]+",
+    "Kafka Connect": r"connect-cluster-.+",
+    "Flink": r".+-[0-9]+-[0-9]+|.+-[0-9a-f]{32}-[0-9]+",
+}
+"""Forms of whole ids. Kafka Connect's connectors have ``<group.id>-<connector>-<task>``, which many
+others have too, so nothing is said of it. Spark's own sink opens no transactions."""
+
+
 def check_prefix(prefix: str) -> str:
     """Return ``prefix`` if transactional ids may begin with it.
 
@@ -145,6 +156,16 @@ def is_transactional_id(text: str) -> bool:
 def belongs_to_prefix(transactional_id: str, prefix: str) -> bool:
     """Whether the id is one of the prefix; ``etl`` does not own ``etl-eu-eos-0-0``."""
     return re.fullmatch(re.escape(prefix) + _NUMBERS, transactional_id) is not None
+
+
+def owner_of(transactional_id: str) -> str:
+    """The program that uses ids of this form, for people, where only one does; or empty.
+
+    That is what a name looks like, and no proof: nothing is ended because of it.
+    """
+    return next(
+        (what for what, form in _BY_FORM.items() if re.fullmatch(form, transactional_id)), ""
+    )
 
 
 def whose(transactional_id: str, prefix: str) -> str:

@@ -15,7 +15,8 @@ from airflow_eos.kafka.client.messages import (
     DescribeTransactionsRequest,
     ListTransactionsRequest,
 )
-from airflow_eos.kafka.client.offsets import Place
+from airflow_eos.kafka.client.offsets import LATEST, Place, positions
+from airflow_eos.kafka.client.reading import OffsetSpan, read_span
 from airflow_eos.kafka.transactions.identity import (
     OpenTransaction,
     belongs_to_prefix,
@@ -222,7 +223,7 @@ def held_by_coordinators(
     """
     return frozenset(
         (state.producer_id, held.topic, partition)
-        for state in _of_producers(wire, producer_ids, Deadline(deadline_s))
+        for state in of_producers(wire, producer_ids, Deadline(deadline_s))
         for held in state.topics
         for partition in held.partitions
     )
@@ -241,12 +242,12 @@ def committed_by_coordinators(
     raised = 1 if wire.cluster.transaction_version >= 2 else 0
     return frozenset(
         (state.producer_id, state.producer_epoch - raised)
-        for state in _of_producers(wire, producer_ids, Deadline(deadline_s))
+        for state in of_producers(wire, producer_ids, Deadline(deadline_s))
         if state.transaction_state == COMMITTED
     )
 
 
-def _of_producers(
+def of_producers(
     wire: ConnectionPool, producer_ids: Collection[int], deadline: Deadline
 ) -> list[Any]:
     """What the coordinators say of the ids that these producers have."""
@@ -349,6 +350,10 @@ def open_in_partitions(
     Raises:
         KafkaUnavailableError: a leader did not answer in time.
     """
+    if partitions and not wire.cluster.capabilities().speak(DescribeProducersRequest):
+        return {
+            each for place in sorted(partitions) for each in _open_by_log(wire, place, deadline)
+        }
     found: set[HangingTransaction] = set()
     left = sorted(partitions)
     refresh = False
@@ -367,6 +372,45 @@ def open_in_partitions(
             )
         left, refresh = again, True
     return found
+
+
+def _open_by_log(
+    wire: ConnectionPool, place: Place, deadline: Deadline
+) -> list[HangingTransaction]:
+    """The same, read in the log, for brokers without DescribeProducers.
+
+    None that is open begins before the last stable offset. So what has rows from there on, and no
+    marker behind them, is open.
+    """
+    span = OffsetSpan(
+        *place,
+        first=positions(wire, [place], LATEST)[place],
+        until=positions(wire, [place], LATEST, committed_only=False)[place],
+    )
+    found: dict[int, HangingTransaction] = {}
+    for batches in read_span(
+        wire, span, committed_only=False, markers=True, stalled_s=deadline.remaining
+    ):
+        for batch in batches:
+            if batch.is_control:
+                found.pop(batch.producer_id, None)
+            elif batch.is_transactional:
+                known = found.get(batch.producer_id)
+                found[batch.producer_id] = HangingTransaction(
+                    *place,
+                    start=batch.base_offset if known is None else known.start,
+                    producer_id=batch.producer_id,
+                    producer_epoch=batch.producer_epoch,
+                    coordinator_epoch=-1,
+                    last_written_ms=batch.max_timestamp_ms,
+                )
+        if deadline.expired:
+            raise KafkaUnavailableError(
+                f"Which transactions are open in {span} is not known: the brokers have no "
+                f"DescribeProducers, and its log from offset {span.first} to {span.until} could "
+                f"not be read within {deadline}. Ask again."
+            )
+    return list(found.values())
 
 
 def _describe(

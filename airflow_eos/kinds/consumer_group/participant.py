@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from airflow_eos.closing import closed_on_error
 from airflow_eos.errors import (
     CheckpointFormatError,
     ConfigurationError,
@@ -104,7 +105,7 @@ def mark_of(committed: CommittedOffset) -> OffsetMetadata | None:
     """The mark beside an offset; None where somebody else has committed it."""
     try:
         return msgspec.json.decode(committed.metadata, type=_MetadataText).mark
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return None
 
 
@@ -279,7 +280,8 @@ def connect(
     Raises:
         UnknownClusterError: no cluster is named.
         ConfigurationError: a setting cannot work, or the address has no group.
-        KafkaError: no broker answers, or it does not accept these credentials.
+        KafkaError: no broker answers, it does not accept these credentials, or the brokers lack
+            a message that is needed.
     """
     del store
     group = member.address.get(GROUP)
@@ -292,5 +294,8 @@ def connect(
             "in another cluster than the output."
         )
     settings = kafka if isinstance(kafka, KafkaSettings) else KafkaSettings.from_librdkafka(kafka)
-    wire = ConnectionPool(settings, client_id="airflow-eos", timeout_s=timeout_s)
+    with closed_on_error(
+        ConnectionPool(settings, client_id="airflow-eos", timeout_s=timeout_s)
+    ) as wire:
+        wire.cluster.capabilities().require(groups=True)
     return ConsumerGroupParticipant(wire, group, name=member.name)

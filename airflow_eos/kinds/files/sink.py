@@ -8,12 +8,14 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Literal, Protocol
 from urllib.parse import unquote
 
+import msgspec
+
 from airflow_eos.checkpoint.locations import as_local_path
 from airflow_eos.checkpoint.store import CheckpointStore
 from airflow_eos.delivery.port import bound_store
 from airflow_eos.delivery.task import HASH_COLUMN, quoted, require_hashable, selected
 from airflow_eos.delivery.workers import check_workers
-from airflow_eos.errors import ConfigurationError, DeliveryError
+from airflow_eos.errors import ConfigurationError, DeliveryError, TransactionError
 from airflow_eos.kinds.files import manifest, participant
 from airflow_eos.kinds.files.layout import NO_VALUE, files_of
 from airflow_eos.kinds.files.manifest import ManifestParticipant
@@ -207,28 +209,44 @@ class _Source(Protocol):
 
 
 def read_back(spark: SparkSession, sink: _Source, works: Sequence[PreparedWork]) -> DataFrame:
-    """The rows of ``works``, each file by a task, as the sink reaches them."""
+    """The rows of ``works``, each work by a task, as the sink reaches them."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    paths = [file.visible for work in works for file in files_of(work)]
     read = ReadFiles(sink)
-    schema = from_arrow_schema(read.of(paths[0]).schema)
-    tasks = min(len(paths), spark.sparkContext.defaultParallelism)
-    listed = spark.createDataFrame([(path,) for path in paths], "path string")
-    return listed.repartition(tasks).mapInArrow(read, schema)
+    schema = from_arrow_schema(read.of(files_of(works[0])[0].visible).schema)
+    tasks = min(len(works), spark.sparkContext.defaultParallelism)
+    wanted = spark.createDataFrame([(msgspec.json.encode(work),) for work in works], "work binary")
+    return wanted.repartition(tasks).mapInArrow(read, schema)
 
 
 @dataclass(frozen=True)
 class ReadFiles:
-    """The function that Spark runs: paths in, rows out."""
+    """The function that Spark runs: works in, rows out."""
 
     sink: _Source
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The rows of the files that ``batches`` name."""
+        """The rows of all works that ``batches`` name."""
         for batch in batches:
-            for path in batch.column("path").to_pylist():
-                yield from self.of(path).to_batches(max_chunksize=10_000)
+            for encoded in batch.column("work").to_pylist():
+                yield from self.whole(msgspec.json.decode(encoded, type=PreparedWork))
+
+    def whole(self, work: PreparedWork) -> Iterator[pa.RecordBatch]:
+        """The rows of one work.
+
+        Raises:
+            TransactionError: its files have fewer or more rows than it delivered.
+        """
+        found = 0
+        for file in files_of(work):
+            rows = self.of(file.visible)
+            found += len(rows)
+            yield from rows.to_batches(max_chunksize=10_000)
+        if found != work.rows:
+            raise TransactionError(
+                f"{work.identity} delivered {work.rows} rows, but its files have {found}: somebody "
+                "has written them again. Which rows readers have cannot be told."
+            )
 
     def of(self, path: str) -> pa.Table:
         """The rows of one file."""

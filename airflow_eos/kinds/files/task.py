@@ -127,6 +127,8 @@ def texts_of(data: bytes) -> pa.Array:
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    if not data:
+        return pa.array([], pa.large_string())
     whole = pa.array([data.removesuffix(b"\n").decode()], pa.large_string())
     return pc.split_pattern(whole, "\n").flatten()
 

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
+from airflow_eos.closing import closed_on_error
 from airflow_eos.errors import ConfigurationError, UnknownClusterError
 from airflow_eos.kafka.client.connection import ConnectionPool
+from airflow_eos.kafka.client.offsets import cluster_clock_ms
 from airflow_eos.kafka.client.settings import DEFAULT_TOPIC, KafkaSettings
 from airflow_eos.kafka.transactions.coordinator import EndResult, end_transactions
 from airflow_eos.kafka.transactions.hanging import (
@@ -111,6 +113,10 @@ class KafkaParticipant:
         listed = list_open(self._wire, self._ledger.prefix, besides=known)
         return tuple(as_open_work(each, self._name) for each in listed)
 
+    def clock_ms(self) -> int | None:
+        """See :class:`TellsTime`: the active controller's."""
+        return cluster_clock_ms(self._wire)
+
     def claim(self, owner: Owner) -> None:
         """Own the prefix on this cluster."""
         self._ledger.claim(owner)
@@ -179,7 +185,8 @@ def connect(
     Raises:
         UnknownClusterError: no cluster is named.
         ConfigurationError: a setting cannot work, or the address has no prefix.
-        KafkaError: no broker answers, or it does not accept these credentials.
+        KafkaError: no broker answers, it does not accept these credentials, or the brokers lack
+            a message that is needed.
     """
     del store
     if kafka is None:
@@ -196,5 +203,7 @@ def connect(
     wire = (
         kafka if isinstance(kafka, ConnectionPool) else ConnectionPool(kafka, timeout_s=timeout_s)
     )
+    with closed_on_error(wire):
+        wire.cluster.capabilities().require()
     ledger = PrefixLedger(wire.settings, prefix=prefix, topic=_topic(member))
     return KafkaParticipant(wire, ledger, name=member.name, target=member.target)

@@ -10,6 +10,7 @@ import structlog
 
 from airflow_eos.errors import KafkaUnavailableError, Remedy, TimeoutBudgetError, TopicError
 from airflow_eos.kafka.client import errors as faults
+from airflow_eos.kafka.client.capabilities import MAX_TIMEOUT, STATE_COPIES, STATE_MIN_INSYNC
 from airflow_eos.kafka.client.cluster import topic_refused
 from airflow_eos.kafka.client.fetch import READ_COMMITTED, fetch_request, only_partition
 from airflow_eos.protocol.decision import SPARED
@@ -19,8 +20,9 @@ if TYPE_CHECKING:
 
 TRANSACTIONS = "__transaction_state"
 _MIN_INSYNC, _UNCLEAN = "min.insync.replicas", "unclean.leader.election.enable"
-_STATE_COPIES = "transaction.state.log.replication.factor"
-_STATE_MIN_INSYNC = "transaction.state.log.min.isr"
+_POLICY = "cleanup.policy"
+_DISKLESS = ("diskless.enable", "inkless.enable")
+"""As KIP-1150 has it, and as its first implementation had it."""
 
 
 @dataclass(frozen=True)
@@ -29,15 +31,20 @@ class Durability:
 
     topic: str
     copies: int
-    min_insync: int
-    unclean: bool
+    min_insync: int | None
+    unclean: bool | None
 
     def to_set(self) -> dict[str, str]:
         """The settings of the topic to change; none where a topic has one copy, as at a desk."""
         if self.copies < 2:
             return {}
-        changes = {_MIN_INSYNC: "2"} if self.min_insync < 2 else {}
+        changes = {_MIN_INSYNC: "2"} if self.min_insync is not None and self.min_insync < 2 else {}
         return changes | ({_UNCLEAN: "false"} if self.unclean else {})
+
+    def not_told(self) -> list[str]:
+        """The settings that nobody told, so that it is not known."""
+        told = {_MIN_INSYNC: self.min_insync, _UNCLEAN: self.unclean}
+        return [name for name, value in told.items() if value is None]
 
 
 def require_transaction_log(wire: ConnectionPool) -> None:
@@ -49,10 +56,10 @@ def require_transaction_log(wire: ConnectionPool) -> None:
     Raises:
         KafkaUnavailableError: with the settings and the brokers that there are.
     """
-    told = wire.cluster.broker_config([_STATE_COPIES, _STATE_MIN_INSYNC])
-    if told.keys() != {_STATE_COPIES, _STATE_MIN_INSYNC}:
+    told = wire.cluster.capabilities().settings
+    if not told.keys() >= {STATE_COPIES, STATE_MIN_INSYNC}:
         return  # the broker does not tell: the first transaction shows it
-    copies, least = int(told[_STATE_COPIES]), int(told[_STATE_MIN_INSYNC])
+    copies, least = int(told[STATE_COPIES]), int(told[STATE_MIN_INSYNC])
     found = wire.cluster.describe_topic(TRANSACTIONS)
     if found.error_code == faults.NONE:
         alive, copies = (
@@ -68,7 +75,7 @@ def require_transaction_log(wire: ConnectionPool) -> None:
     most = min(copies, alive)
     raise KafkaUnavailableError(
         f"This cluster can run no transaction: its log of transactions, {TRANSACTIONS}, is to have "
-        f"{copies} copies ({_STATE_COPIES}), {least} of them in sync ({_STATE_MIN_INSYNC}), and "
+        f"{copies} copies ({STATE_COPIES}), {least} of them in sync ({STATE_MIN_INSYNC}), and "
         + (
             f"{alive} of its brokers run{'s' if alive == 1 else ''}."
             if copies > alive
@@ -77,7 +84,7 @@ def require_transaction_log(wire: ConnectionPool) -> None:
         Remedy(change="start as many brokers as it is to have copies", start=True),
         Remedy(
             change="restart the brokers with these in their server.properties",
-            settings={_STATE_COPIES: str(most), _STATE_MIN_INSYNC: str(max(1, most - 1))},
+            settings={STATE_COPIES: str(most), STATE_MIN_INSYNC: str(max(1, most - 1))},
             start=True,
             costs="with one copy, the loss of a disk loses what was promised",
         ),
@@ -87,6 +94,8 @@ def require_transaction_log(wire: ConnectionPool) -> None:
 def warn_of_truncation(wire: ConnectionPool, topic: str | None) -> None:
     """Log each of ``topic`` and Kafka's own log of transactions that may lose acknowledged rows."""
     for found in (*([_of_topic(wire, topic)] if topic else []), _of_transactions(wire)):
+        if missing := found.not_told():
+            log.warning("durability_not_known", topic=found.topic, not_told=missing)
         changes = found.to_set()
         if changes:
             log.warning(
@@ -108,8 +117,8 @@ def _of_topic(wire: ConnectionPool, topic: str) -> Durability:
     return Durability(
         topic,
         copies=min((len(p.replica_nodes) for p in found.partitions), default=1),
-        min_insync=int(config[_MIN_INSYNC]),
-        unclean=config[_UNCLEAN] == "true",
+        min_insync=int(config[_MIN_INSYNC]) if _MIN_INSYNC in config else None,
+        unclean=config[_UNCLEAN] == "true" if _UNCLEAN in config else None,
     )
 
 
@@ -121,11 +130,11 @@ def _of_transactions(wire: ConnectionPool) -> Durability:
     try:
         return _of_topic(wire, TRANSACTIONS)
     except TopicError:
-        config = wire.cluster.broker_config([_STATE_COPIES, _STATE_MIN_INSYNC])
+        config = wire.cluster.capabilities().settings
         return Durability(
             TRANSACTIONS,
-            copies=int(config.get(_STATE_COPIES, 3)),
-            min_insync=int(config.get(_STATE_MIN_INSYNC, 2)),
+            copies=int(config.get(STATE_COPIES, 3)),
+            min_insync=int(config.get(STATE_MIN_INSYNC, 2)),
             unclean=False,
         )
 
@@ -135,8 +144,6 @@ def _of_transactions(wire: ConnectionPool) -> Durability:
 
 
 log = structlog.get_logger(__name__)
-
-MAX_TIMEOUT = "transaction.max.timeout.ms"
 
 
 def check_timeouts(
@@ -189,19 +196,15 @@ def check_cluster(
     """Ask the cluster what the sink needs to know before its first row.
 
     Raises:
-        TopicError: the sink's topic does not exist.
+        KafkaError: the brokers lack a message that is needed.
+        TopicError: the sink's topic does not exist, or takes no transactions.
         KafkaUnavailableError: see :func:`~.durability.require_transaction_log`.
         TimeoutBudgetError: see :func:`check_timeouts`.
     """
+    require_capable(wire)
     if topic is not None:
         _require_readable(wire, topic)
-        policy = wire.cluster.topic_config(topic, ["cleanup.policy"])["cleanup.policy"]
-        if "compact" in policy:
-            log.warning(
-                "compacted_topic",
-                topic=topic,
-                hint="a transaction whose id was reused may have no provable outcome",
-            )
+        _require_transactional(wire, topic)
     require_transaction_log(wire)
     warn_of_truncation(wire, topic)
     check_timeouts(
@@ -213,12 +216,49 @@ def check_cluster(
     )
 
 
+def require_capable(wire: ConnectionPool) -> None:
+    """Refuse brokers that lack what is needed, and log what is unproven with these.
+
+    Raises:
+        KafkaError: with what is missing, what for, and on which brokers.
+        KafkaUnavailableError: no broker answered.
+    """
+    found = wire.cluster.capabilities()
+    found.require()
+    for remark in found.remarks():
+        log.warning("not_with_these_brokers", what=remark)
+
+
+def _require_transactional(wire: ConnectionPool, topic: str) -> None:
+    """Refuse a topic that takes no transactions; warn of one that forgets rows.
+
+    Raises:
+        TopicError: it is diskless.
+    """
+    config = wire.cluster.topic_config(topic, [_POLICY, *_DISKLESS])
+    diskless = [name for name in _DISKLESS if config.get(name) == "true"]
+    if diskless:
+        raise TopicError(
+            f"Topic {topic!r} is diskless ({diskless[0]}=true): such a topic takes no transactions "
+            "(KIP-1150), so nothing can be delivered to it exactly once.",
+            Remedy(change="write to a topic that is not diskless", start=True),
+        )
+    if _POLICY not in config:
+        log.warning("cleanup_policy_not_known", topic=topic)
+    elif "compact" in config[_POLICY]:
+        log.warning(
+            "compacted_topic",
+            topic=topic,
+            hint="a transaction whose id was reused may have no provable outcome",
+        )
+
+
 def longest_timeout(wire: ConnectionPool) -> timedelta | None:
     """The longest that the broker lets a transaction stay open; None where it does not tell.
 
     Then the first transaction shows whether it takes the timeout that is asked for.
     """
-    told = wire.cluster.broker_config([MAX_TIMEOUT]).get(MAX_TIMEOUT)
+    told = wire.cluster.capabilities().settings.get(MAX_TIMEOUT)
     return None if told is None else timedelta(milliseconds=int(told))
 
 

@@ -322,6 +322,15 @@ class MySqlOwnershipTable:
 
         return self._session.run("listing what waits", ask)
 
+    def clock_ms(self) -> int:
+        """See :meth:`Book.clock_ms`."""
+
+        def ask(connection: Connection) -> int:
+            [(now_ms,)] = asked(connection, f"SELECT {NOW_MS}")
+            return int(now_ms)
+
+        return self._session.run("asking for the time", ask)
+
     def claim(self, owner: str) -> None:
         """See :meth:`OwnershipTable.claim`."""
 

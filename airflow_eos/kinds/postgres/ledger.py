@@ -144,6 +144,7 @@ _TARGET = """
 SELECT format('%%I.%%I', n.nspname, c.relname)
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)
 """
+_CLOCK = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 COLUMNS = """
 SELECT attname FROM pg_attribute
 WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped ORDER BY attnum
@@ -390,6 +391,15 @@ class PostgresOwnershipTable:
             return listed(connection, self._own)
 
         return self._session.run("listing what waits", ask)
+
+    def clock_ms(self) -> int:
+        """See :meth:`Book.clock_ms`."""
+
+        def ask(connection: Connection) -> int:
+            [(now_ms,)] = connection.execute(_CLOCK).fetchall()
+            return int(now_ms)
+
+        return self._session.run("asking for the time", ask)
 
     def claim(self, owner: str) -> None:
         """See :meth:`OwnershipTable.claim`."""

@@ -101,6 +101,10 @@ class OwnershipTable(Protocol):
         """All that waits under the name: key, since when (ms), and for which table."""
         ...
 
+    def clock_ms(self) -> int:
+        """What time it is there, ms since the epoch."""
+        ...
+
     def claim(self, owner: str) -> None:
         """Own the name if nobody does."""
 

@@ -156,6 +156,10 @@ class SqlParticipant(ABC):
             if self._keys.is_own(key) and key not in known
         )
 
+    def clock_ms(self) -> int:
+        """See :class:`TellsTime`: the server's."""
+        return self._book.clock_ms()
+
     def claim(self, owner: Owner) -> None:
         """Own the name in this database: the first one to write it does."""
         self._ledger.claim(owner)

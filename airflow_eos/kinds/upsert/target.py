@@ -56,7 +56,7 @@ class RowSchema(msgspec.Struct, frozen=True):
         """
         try:
             return msgspec.json.decode((rows.schema.metadata or {})[_ABOUT], type=cls)
-        except (KeyError, msgspec.MsgspecError) as error:
+        except (KeyError, msgspec.MsgspecError, RecursionError) as error:
             raise StoreError(
                 f"{where}: the rows do not tell which columns are their key: no rows of an upsert. "
                 "Nothing was applied."

@@ -154,7 +154,7 @@ class WriteAheadParticipant(SpillParticipant):
         data = self._kept.store.get(path)
         try:
             return None if data is None else msgspec.json.decode(data, type=kind)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError) as error:
             raise StoreError(
                 f"{self._kept.place(path)} cannot be read: {error}. It says whose rows are kept "
                 "there: restore it from a copy of the checkpoint."

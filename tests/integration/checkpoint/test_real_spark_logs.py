@@ -18,12 +18,14 @@ from typing import Any, Literal
 
 import pyspark
 import pytest
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
-from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.checkpoint import CheckpointStore, DecisionLog, OffsetLog
 from airflow_eos.checkpoint.locations import LocalFiles
+from airflow_eos.checkpoint.mending import beside, damage
 from airflow_eos.local.jars import java_program
 from tests.chaos import spark_files
 from tests.chaos.journal import Journal
@@ -399,3 +401,50 @@ def test_a_batch_that_runs_again_keeps_its_time(query: RealQuery, tmp_path: Path
     again = MicroBatches(played, OneByOne(9), journal)
     assert again.resume() == planned_first
     assert again.evaluated_at(0) == first.evaluated_at(0)
+
+
+def by_hadoop(spark: SparkSession, path: Path) -> tuple[Any, Any]:
+    """Hadoop's file system of a path, as Spark reads and writes its ``metadata``, and the path."""
+    there = spark._jvm.org.apache.hadoop.fs.Path(str(path))
+    return there.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()), there
+
+
+def read_by_hadoop(spark: SparkSession, path: Path) -> bytes | None:
+    """None where Hadoop refuses, or gives nothing."""
+    files, there = by_hadoop(spark, path)
+    try:
+        return (
+            bytes(spark._jvm.org.apache.commons.io.IOUtils.toByteArray(files.open(there))) or None
+        )
+    except Py4JJavaError:
+        return None
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [lambda _: b"", lambda whole: whole[:8], lambda whole: bytes(len(whole))],
+    ids=["empty", "cut off", "NULs"],
+)
+def test_spark_reads_what_stands_beside_a_damaged_sum_once_that_is_gone(
+    spark: SparkSession, tmp_path: Path, damaged: Callable[[bytes], bytes]
+) -> None:
+    """Before, it could not start again: Hadoop holds a file against its sum, damaged or not."""
+    store = CheckpointStore.open(tmp_path)
+    store.put("offsets/0", b'v1\n{"batchWatermarkMs":0,"batchTimestampMs":1}\n{"in":{"0":1}}')
+    written = {
+        "metadata": b'{"id":"5c2ef85f-bbaa-4e24-9e8b-8d1f1c8f6a10"}',
+        "commits/0": content(7).encode(),
+    }
+    for name, data in written.items():
+        files, there = by_hadoop(spark, tmp_path / name)
+        out = files.create(there)
+        out.write(data)
+        out.close()
+    assert damage(store, DecisionLog(store)) == (), "our sums are Hadoop's"
+    for name in written:
+        sums = tmp_path / beside(name)
+        sums.write_bytes(damaged(sums.read_bytes()))
+        assert read_by_hadoop(spark, tmp_path / name) is None
+    OffsetLog(store, DecisionLog(store)).repair()
+    for name, data in written.items():
+        assert read_by_hadoop(spark, tmp_path / name) == data

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from airflow_eos.errors import ContinuityError, EosError
+from airflow_eos.errors import ContinuityError, EosError, OwnershipError
 from airflow_eos.recovery import execute_recovery, plan_recovery
 from tests.integration.hazards.direct import Direct
 
@@ -101,4 +101,32 @@ def test_a_control_batch_after_a_drain_is_let_in(direct) -> None:
     direct.delivered = 2
     direct.run()
     direct.batches.pop(1)
+    direct.assert_exactly_once()
+
+
+@pytest.mark.parametrize(
+    ("delivered", "error"), [(2, ContinuityError), (1, OwnershipError)], ids=["one stands", "none"]
+)
+def test_the_newest_decision_was_lost_and_the_advice_is_no_other_hazard_s(
+    direct, die_at, delivered, error
+) -> None:
+    """Complete, delivered, and its decision is gone: where the next one begins is not proven."""
+    for _ in range(delivered):
+        direct.feed_numbers(30)
+    direct.run()
+    direct.feed_numbers(30)
+    die_at("prepared")
+    with pytest.raises(RuntimeError, match="failpoint prepared"):
+        direct.run()
+    die_at("")
+    lost = direct.checkpoint / f"eos/decisions/{delivered - 1}"
+    shutil.move(lost, direct.folder / "copy")
+    kafka = {"bootstrap.servers": direct.bootstrap}
+    with pytest.raises(error, match="decision was lost") as refused:
+        direct.run()
+    assert "repartition" not in str(refused.value)
+    assert "decision was lost" in (plan_recovery(str(direct.checkpoint), kafka).refusal or "")
+    assert refused.value.remedies[0].change.startswith(f"put eos/decisions/{delivered - 1} back")
+    shutil.move(direct.folder / "copy", lost)
+    direct.run()
     direct.assert_exactly_once()

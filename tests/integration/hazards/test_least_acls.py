@@ -9,6 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from airflow_eos.errors import EosError
 from airflow_eos.kinds.consumer_group.participant import connect as connect_group
@@ -129,7 +130,29 @@ def test_the_app_needs_no_more(guarded: Guarded, die_at: Callable[[str], None]) 
     guarded.direct.assert_exactly_once()
 
 
-@pytest.mark.parametrize("missing", of_role("app"), ids=lambda a: f"{a.operation}-{a.name}")
+ON_THE_CLUSTER = Acl("app", "DescribeConfigs", "Cluster", "kafka-cluster", "literal")
+"""Nobody can have it on some servers, as MSK Serverless."""
+
+
+def test_settings_of_the_cluster_that_may_not_be_read_are_said_to_be_untold(
+    guarded: Guarded,
+) -> None:
+    assert ON_THE_CLUSTER in of_role("app")
+    guarded.grant(*[acl for acl in of_role("app") if acl != ON_THE_CLUSTER])
+    guarded.direct.feed_numbers(10)
+    with capture_logs() as logs:
+        guarded.direct.run()
+    guarded.direct.assert_exactly_once()
+    [said] = [each["what"] for each in logs if each["event"] == "not_with_these_brokers"]
+    assert said.startswith("transaction.max.timeout.ms is not told")
+    names(said, ON_THE_CLUSTER, guarded)
+
+
+@pytest.mark.parametrize(
+    "missing",
+    [acl for acl in of_role("app") if acl != ON_THE_CLUSTER],
+    ids=lambda a: f"{a.operation}-{a.name}",
+)
 def test_an_acl_that_the_app_lacks_is_named(guarded: Guarded, missing: Acl) -> None:
     guarded.grant(*[acl for acl in of_role("app") if acl != missing])
     guarded.direct.feed_numbers(10)

@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from airflow_eos.errors import CheckpointFormatError
 from airflow_eos.recovery import execute_recovery, plan_recovery
+from airflow_eos.supervision.doctor import DoctorRequest, examine
+from airflow_eos.supervision.preflight import require_prefix_free
 from tests.integration.hazards.direct import Direct
 
 pytestmark = pytest.mark.integration
@@ -103,5 +106,43 @@ def test_the_newest_entry_of_a_promise_was_removed_by_hand(direct, die_at) -> No
     died(direct, die_at, "decided")
     (direct.checkpoint / "offsets/1").unlink()
     recovered(direct)
+    direct.run()
+    direct.assert_exactly_once()
+
+
+@pytest.mark.parametrize(
+    ("place", "left"),
+    [("prepared", b""), ("decided", b"{}"), ("settled", None)],
+    ids=["empty", "of no source", "missing"],
+)
+def test_where_the_first_batch_began_is_lost_and_all_who_are_asked_say_so(
+    direct, die_at, place, left
+) -> None:
+    """A start, a plan, a recovery, the doctor and a preflight; what they advise leads on."""
+    direct.feed_numbers(50)
+    began = direct.checkpoint / "sources/0/0"
+    began.parent.mkdir(parents=True)
+    began.write_bytes(b'\0v1\n{"in":{"0":0}}')
+    died(direct, die_at, place)
+    began.unlink() if left is None else began.write_bytes(left)
+    kafka, said = {"bootstrap.servers": direct.bootstrap}, "where the first batch began is lost"
+    assert said in (plan_recovery(str(direct.checkpoint), kafka).refusal or "")
+    asked = DoctorRequest(
+        str(direct.checkpoint), settings=direct.settings, prefix=direct.prefix, rounds=1
+    )
+    lines = {line.what: line for line in examine(asked)}
+    for line in (lines[f"prefix {direct.prefix}"], lines["participants"]):
+        assert (line.verdict, said in line.found) == ("fail", True)
+    for asks in (
+        lambda: execute_recovery(str(direct.checkpoint), kafka, force=True),
+        lambda: require_prefix_free(direct.settings, direct.prefix, direct.store),
+        direct.run,
+    ):
+        with pytest.raises(CheckpointFormatError, match=said) as refused:
+            asks()
+    assert len(direct.store.list("eos/drivers")) == 1, "refused before the term is taken"
+    [remedy] = refused.value.remedies
+    assert remedy.change.startswith("move the folder sources/0 out of ")
+    began.parent.rename(direct.folder / "away")
     direct.run()
     direct.assert_exactly_once()

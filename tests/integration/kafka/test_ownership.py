@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 
 from airflow_eos.checkpoint import CheckpointStore, Decision, Verdict, claim
 from airflow_eos.checkpoint.pipeline import owner_of
@@ -53,6 +54,30 @@ def test_one_reader_reads_all_of_the_topic_each_time(kafka_broker: EmbeddedKafka
         assert other.claim(owner_at("/b")).owner == owner_at("/a")
         assert other.forget() == 2
         assert one.read().owner is None
+
+
+def test_a_strangers_open_transaction_hides_no_claim_and_no_note(
+    kafka_broker: EmbeddedKafka,
+) -> None:
+    """Whoever may write to the topic may leave one open, as a mirror does that was killed."""
+    settings = KafkaSettings.from_librdkafka({"bootstrap.servers": kafka_broker.bootstrap_servers})
+    prefix = f"owned-{uuid.uuid4().hex[:8]}"
+    with (
+        closing(PrefixLedger(settings, prefix=prefix)) as one,
+        closing(PrefixLedger(settings, prefix=prefix)) as other,
+    ):
+        one.claim(owner_at("/a"))
+        stranger = Producer({**settings.librdkafka(), "transactional.id": f"stranger-{prefix}"})
+        stranger.init_transactions(30)
+        stranger.begin_transaction()
+        stranger.produce(settings.prefixes_topic, b"{}", b"?")
+        stranger.flush(30)
+        try:
+            one.note(decision(7), owner_at("/a"))
+            found = other.read()
+            assert (found.owner, found.newest().batch) == (owner_at("/a"), 7)
+        finally:
+            stranger.abort_transaction(30)
 
 
 def test_a_prefix_of_another_checkpoint_is_refused_before_anything_is_started(

@@ -236,6 +236,7 @@ def test_a_prefix_that_cannot_be_told_from_another_is_refused(two_phase: World, 
 
 def test_where_the_server_is_not_installed_the_package_is_named(monkeypatch, tmp_path: Path):
     monkeypatch.setattr(local, "_DEBIAN", tmp_path)
+    monkeypatch.setattr(local, "TOLD", None)
     monkeypatch.setitem(os.environ, "PATH", str(tmp_path))
     with pytest.raises(LocalEnvironmentError, match="apt-get install postgresql"):
         EmbeddedPostgres().start()

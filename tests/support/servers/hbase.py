@@ -12,8 +12,9 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 from airflow_eos.local.broker import HOST, free_ports
-from airflow_eos.local.jars import hbase_jars, java_program
+from airflow_eos.local.jars import java_program
 from airflow_eos.local.process import EmbeddedProcess, wait_until_ready
+from tests.support.servers.jars import server_jars
 
 _MASTER = "org.apache.hadoop.hbase.master.HMaster"
 _REST = "org.apache.hadoop.hbase.rest.RESTServer"
@@ -62,7 +63,7 @@ class EmbeddedHBase(EmbeddedProcess):
 
     def start(self) -> None:
         """Start what does not run, on its data where it ran before; returns when it answers."""
-        jars = hbase_jars()
+        jars = server_jars("hbase-2.6.1")
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="airflow-eos-hbase-"))
             self.port = self._lay_out(self._folder)

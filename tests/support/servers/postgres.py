@@ -1,4 +1,8 @@
-"""A private PostgreSQL server on this machine, for tests and examples; gone with its starter."""
+"""A private PostgreSQL server on this machine, for tests and examples; gone with its starter.
+
+It is Debian's, or the one in the folder ``EOS_TESTS_POSTGRES``; ``python -m
+tests.support.servers.postgres FOLDER`` unpacks a newer one there, for ``make postgres``.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +13,20 @@ import secrets
 import shutil
 import signal
 import subprocess
+import sys
+import tarfile
 import tempfile
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
 from airflow_eos.errors import LocalEnvironmentError
 from airflow_eos.local.broker import HOST, free_ports
+from airflow_eos.local.jars import ensure, read_bundle
 from airflow_eos.local.process import Embedded, guarded, tail, wait_until_ready
 
+TOLD = os.environ.get("EOS_TESTS_POSTGRES")
+_BUNDLE = "postgres-17.6"
 _DEBIAN = Path("/usr/lib/postgresql")
 _STOP_SECONDS = 60.0
 
@@ -157,11 +167,13 @@ class EmbeddedPostgres(Embedded):
 
 
 def binary(program: str) -> Path:
-    """A program of PostgreSQL's server: the newest of Debian's, or that of PATH.
+    """A program of PostgreSQL's server: as told, or the newest of Debian's, or that of PATH.
 
     Raises:
         LocalEnvironmentError: there is none.
     """
+    if TOLD:
+        return Path(TOLD) / "bin" / program
     newest_first = sorted(
         _DEBIAN.glob(f"*/bin/{program}"), key=lambda path: int(path.parts[-3]), reverse=True
     )
@@ -186,3 +198,23 @@ def _unprivileged() -> str:
 
 def _group(user: str) -> int:
     return pwd.getpwnam(user).pw_gid
+
+
+def unpack(folder: Path) -> None:
+    """PostgreSQL's server, as it is fetched with checksums; nothing where it is there already."""
+    if (folder / "bin" / "postgres").exists():
+        return
+    (jar,) = ensure(read_bundle(_BUNDLE))
+    part = folder.with_name(f"{folder.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    with (
+        zipfile.ZipFile(jar) as archive,
+        archive.open("postgres-linux-x86_64.txz") as packed,
+        tarfile.open(fileobj=packed, mode="r:xz") as files,
+    ):
+        files.extractall(part, filter="data")
+    part.rename(folder)  # in one step: who is interrupted before it begins again
+
+
+if __name__ == "__main__":
+    unpack(Path(sys.argv[1]))

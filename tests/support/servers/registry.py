@@ -9,8 +9,9 @@ from functools import partial
 from pathlib import Path
 
 from airflow_eos.local.broker import HOST, free_ports
-from airflow_eos.local.jars import ensure, java_program, read_bundle
+from airflow_eos.local.jars import java_program
 from airflow_eos.local.process import EmbeddedProcess
+from tests.support.servers.jars import server_jars
 
 APICURIO_VERSION = "2.6.13"  # 3 wants a newer Java than Spark does
 _PATH = "apis/ccompat/v7"
@@ -38,7 +39,7 @@ class EmbeddedRegistry(EmbeddedProcess):
         """Start it; returns when it answers."""
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="airflow-eos-registry-"))
-            (archive,) = ensure(read_bundle(f"apicurio-registry-{APICURIO_VERSION}"))
+            (archive,) = server_jars(f"apicurio-registry-{APICURIO_VERSION}")
             with tarfile.open(archive) as whole:
                 whole.extractall(self._folder, filter="data")
             (self.port,) = free_ports(1)

@@ -10,8 +10,9 @@ from functools import partial
 from pathlib import Path
 
 from airflow_eos.local.broker import HOST, free_ports
-from airflow_eos.local.jars import java_program, s3_jars
+from airflow_eos.local.jars import java_program
 from airflow_eos.local.process import EmbeddedProcess
+from tests.support.servers.jars import s3_jars
 
 _BUCKET = "bucket"
 

@@ -15,9 +15,10 @@ from functools import partial
 from pathlib import Path
 
 from airflow_eos.local.broker import HOST, free_ports
-from airflow_eos.local.jars import hadoop_client_jars, java_program, log4j_1_jars, yarn_jars
+from airflow_eos.local.jars import java_program
 from airflow_eos.local.process import Embedded
 from tests.support.servers.hdfs import EmbeddedHdfs, write_site
+from tests.support.servers.jars import hadoop_client_jars, log4j_1_jars, yarn_jars
 from tests.support.servers.standalone import Machine
 
 _RESOURCE_MANAGER = "org.apache.hadoop.yarn.server.resourcemanager.ResourceManager"

@@ -30,6 +30,8 @@ class Message:
         ("value.id", Message(b'{"id": '), None),
         ("value.id", Message(b"[1]"), None),
         ("value.id", Message(b"\xff\xfe"), None),
+        pytest.param("value.id", Message(b'{"x": ' + b"[" * 100_000), None, id="no end of lists"),
+        pytest.param("value.id", Message(b'{"id": ' + b"[" * 100_000), None, id="an id of lists"),
         ("value.id", Message(b'{"id": true}'), b"true"),
         ("value.a.b-c", Message(b'{"a": {"b-c": 1}}'), b"1"),
         ("value.a.b", Message(b'{"a": 1}'), None),

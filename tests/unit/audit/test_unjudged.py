@@ -22,7 +22,12 @@ def cut(topic, low):
 def judged(source, output, *, sources=None, moved=()):
     """The counts that mean something, and what is not known."""
     inputs = source if isinstance(source, list) else [source]
-    compared = compare(inputs, [output], read=sources.read if sources else None)
+    compared = compare(
+        inputs,
+        [output],
+        read=sources.read if sources else None,
+        skipped=sources.skipped if sources else (),
+    )
     empty = without_meaning(inputs, [output], compared)
     kinds = ("lost", "duplicated", "unexpected", "reordered")
     counts = {k: getattr(compared, k).count for k in kinds if k not in empty}
@@ -75,6 +80,18 @@ def test_a_row_of_a_key_that_the_output_does_not_have_any_more_is_not_known():
     counts, unknown = judged(source, output)
     assert counts == {}
     assert "may have had them" in unknown
+
+
+def test_what_a_person_said_is_stepped_over_is_announced_and_not_lost():
+    """``accept --skip-input``: of one partition, from the first to the last of them."""
+    source, output = rows(later([1, 2, 3, 4, 5], 0), "in"), rows(in_a_line([1, 5]))
+    skipped = [("in", 0, 1, 3), ("in", 1, 3, 9), ("other", 0, 0, 9)]
+    sources = Sources(read={("in", 0): (0, 5)}, skipped=skipped)
+    assert judged(source, output, sources=sources) == ({"lost": 1}, ""), "4, in another partition"
+    compared = compare([source], [output], read=sources.read, skipped=skipped)
+    assert compared.given_up == 2
+    assert compared.whole_until == {"in": {0: 3}}
+    assert compared.again == 1, "5 is behind it"
 
 
 @pytest.mark.parametrize("compacted", [True, None], ids=["compacted", "not told"])

@@ -9,6 +9,7 @@ from airflow_eos.checkpoint import DecisionLog, Verdict
 from airflow_eos.checkpoint.backend import decision_path
 from airflow_eos.errors import CheckpointFormatError, StoreError, SupersededError
 from airflow_eos.protocol.decision import encode
+from airflow_eos.protocol.participant import decision_lost
 
 pytestmark = pytest.mark.unit
 
@@ -61,6 +62,18 @@ def test_a_sleeper_that_left_a_gap_in_a_batch_that_is_over_is_superseded(log, st
     store.put(decision_path(7, 2), encode(make_decision(7, 2)))
     with pytest.raises(SupersededError, match="Batch 7 is over"):
         log.of_batch(7)
+
+
+@pytest.mark.parametrize("planned", [7, 8])
+def test_a_gap_that_no_pruning_can_have_left_is_a_decision_that_was_lost(
+    log, store, make_decision, planned
+):
+    """Found by the model: it was called another driver's doing, and a start advised for ever."""
+    store.put(f"offsets/{planned}", b"v1")
+    store.put(decision_path(7, 2), encode(make_decision(7, 2)))
+    with pytest.raises(CheckpointFormatError, match="A decision was lost") as refused:
+        log.of_batch(7)
+    assert refused.value.remedies == decision_lost(7)
 
 
 def test_a_commit_says_which_offsets_it_was_evaluated_for(make_decision):

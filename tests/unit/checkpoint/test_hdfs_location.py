@@ -147,6 +147,13 @@ def test_a_forked_child_gets_a_client_of_its_own():
     assert len(made) == 2
 
 
+class Read(bytes):
+    """What HDFS's client gives of a file: it has a length, and is read."""
+
+    def read(self) -> bytes:
+        return self
+
+
 class Renames:
     """A client of a name node: what is under which name, and in which order it was told."""
 
@@ -163,10 +170,10 @@ class Renames:
             raise FileExistsError(f"rename destination {target} already exists")
         self.files[target] = self.files.pop(source)
 
-    def read(self, path: str) -> SimpleNamespace:
+    def read(self, path: str) -> Read:
         if path not in self.files:
             raise FileNotFoundError(path)
-        return SimpleNamespace(read=lambda: self.files[path])
+        return Read(self.files[path])
 
     def delete(self, path: str) -> bool:
         return self.files.pop(path, None) is not None

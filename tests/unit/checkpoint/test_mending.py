@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import uuid
+import zlib
+from typing import Any
 
 import pytest
 
-from airflow_eos.checkpoint import DecisionLog, OffsetLog, read_state
-from airflow_eos.checkpoint.mending import damage, mend, newest_known
-from airflow_eos.checkpoint.snapshot import read_snapshot
+from airflow_eos.checkpoint import CheckpointStore, DecisionLog, OffsetLog, read_state
+from airflow_eos.checkpoint.mending import beside, damage, lost_beginning, mend, newest_known
+from airflow_eos.checkpoint.snapshot import admitted, read_snapshot
 from airflow_eos.errors import CheckpointError, CheckpointFormatError
 
 pytestmark = pytest.mark.unit
@@ -169,15 +171,67 @@ def test_the_first_batch_whose_completion_is_damaged_is_in_flight(store, make_de
     assert store.get("commits/0") is None
 
 
-def test_where_the_first_batch_began_is_not_guessed(store, make_decision):
-    store.put("offsets/0", entry(0).encode())
-    store.put("sources/0/0", b"")
+BEGAN = b'\0v1\n{"in":{"0":0}}'
+LOST = {**WAYS, "of no source": lambda _: b"{}"}
+
+
+@pytest.mark.parametrize("way", LOST)
+@pytest.mark.parametrize("after", [None, 1], ids=["in flight", "the one after it is put aside"])
+def test_where_the_first_batch_began_is_not_guessed(store, make_decision, way, after):
     log = DecisionLog(store)
+    store.put("offsets/0", entry(0).encode())
     assert log.record(make_decision(0, offsets=entry(0)))
-    with pytest.raises(CheckpointFormatError, match="where the first batch began") as refused:
-        OffsetLog(store, log).repair()
-    assert "startingOffsets" in refused.value.remedies[0].costs
-    assert read_snapshot(store).state.in_flight == 0  # a recovery needs it not
+    store.put("sources/0/0", BEGAN)
+    if after is not None:
+        store.put(f"offsets/{after}", b"")
+    assert lost_beginning(store, log, newest_known(store, log)) is None
+    store.put("sources/0/0", LOST[way](BEGAN))
+    lost = lost_beginning(store, log, newest_known(store, log))
+    assert "where the first batch began is lost" in str(lost)
+    assert "startingOffsets" in lost.remedies[0].costs
+    if after is None:
+        assert read_snapshot(store).state.in_flight == 0  # a look at what is open can do without
+
+
+def test_the_gate_asks_where_the_first_batch_began(store):
+    store.put("offsets/0", entry(0).encode())
+    store.put("sources/0/0", b"{}")
+    nobody: Any = None  # refused before any system is asked
+    error = admitted(store, nobody)[0].error
+    assert "where the first batch began" in str(error)
+
+
+@pytest.mark.parametrize("way", LOST)
+def test_where_a_complete_batch_began_is_put_aside(store, decisions, way):
+    """Spark reads it no more, and would stumble over what it cannot read."""
+    store.put("sources/0/0", LOST[way](BEGAN))
+    assert lost_beginning(store, decisions, newest_known(store, decisions)) is None
+    repaired(store, decisions)
+    assert store.get("sources/0/0") is None
+
+
+def test_where_a_source_of_another_kind_began_is_its_own_affair(store, make_decision):
+    log = DecisionLog(store)
+    text = entry(0).replace('{"in": {"0": 10}}', '{"logOffset": 0}')
+    store.put("offsets/0", text.encode())
+    assert log.record(make_decision(0, offsets=text))
+    store.put("sources/0/0", b"whatever it likes")
+    assert lost_beginning(store, log, newest_known(store, log)) is None
+    store.put("sources/0/0", b"")
+    assert lost_beginning(store, log, newest_known(store, log)) is not None
+
+
+def test_where_the_first_batch_began_is_missing(tmp_path, make_decision):
+    """On a disk its folder tells that it was there; who moves that away has been told the cost."""
+    store = CheckpointStore.open(tmp_path)
+    log = DecisionLog(store)
+    store.put("offsets/0", entry(0).encode())
+    assert log.record(make_decision(0, offsets=entry(0)))
+    (tmp_path / "sources/0").mkdir(parents=True)
+    [remedy] = lost_beginning(store, log, newest_known(store, log)).remedies
+    assert remedy.change.startswith("move the folder sources/0 out of ")
+    (tmp_path / "sources/0").rename(tmp_path / "away")
+    assert lost_beginning(store, log, newest_known(store, log)) is None
 
 
 def test_the_ids_of_state_are_not_made_up(store, decisions):
@@ -196,3 +250,69 @@ def test_mending_twice_is_mending_once(store, decisions):
     mend(store, found)
     assert len(store.list("eos/aside")) == 1
     assert store.get("offsets/3") == entry(3, 300).encode()
+
+
+def sums_of(data: bytes) -> bytes:
+    """As Hadoop's client writes them, one of each 512 bytes."""
+    parts = [data[at : at + 512] for at in range(0, len(data), 512)]
+    return b"crc\0\0\0\2\0" + b"".join(zlib.crc32(part).to_bytes(4, "big") for part in parts)
+
+
+def on_a_disk(tmp_path, make_decision) -> tuple[CheckpointStore, DecisionLog]:
+    """Batch 0 is delivered and complete, 1 decided; each file of Spark's has its sum."""
+    store = CheckpointStore.open(tmp_path)
+    log = DecisionLog(store)
+    store.put("metadata", json.dumps({"id": str(uuid.uuid4())}).encode())
+    store.put("sources/0/0", BEGAN)
+    store.put("commits/0", commit())
+    for batch in range(2):
+        store.put(f"offsets/{batch}", entry(batch).encode())
+        assert log.record(make_decision(batch, offsets=entry(batch)))
+    for path in SUMMED:
+        store.put(beside(path), sums_of(store.get(path)))
+    return store, log
+
+
+SUMMED = ("metadata", "offsets/0", "offsets/1", "commits/0", "sources/0/0")
+SUMS = {
+    "empty": lambda _: b"",
+    "NULs": lambda whole: b"\0" * len(whole),
+    "cut off": lambda whole: whole[:8],
+    "foreign": lambda _: b"\x89PNG\r\n",
+}
+
+
+@pytest.mark.parametrize("way", SUMS)
+def test_a_sum_alone_that_is_damaged_goes_and_its_file_stays(tmp_path, make_decision, way):
+    """Hadoop refuses to read the file, or reads an empty one: Spark would never start again."""
+    store, log = on_a_disk(tmp_path, make_decision)
+    assert damage(store, log) == ()
+    before = {path: store.get(path) for path in SUMMED}
+    for path in SUMMED:
+        store.put(beside(path), SUMS[way](store.get(beside(path))))
+    assert read_state(store).in_flight == 1
+    repaired(store, log)
+    assert {path: store.get(path) for path in SUMMED} == before
+    assert [path for path in SUMMED if store.get(beside(path)) is not None] == []
+
+
+@pytest.mark.parametrize("path", ["metadata", "offsets/0", "offsets/1", "commits/0", "sources/0/0"])
+def test_what_its_sum_contradicts_is_not_whole(tmp_path, make_decision, path):
+    """As where one bit of a number has flipped: it reads well, and says something else."""
+    store, log = on_a_disk(tmp_path, make_decision)
+    whole = store.get(path)
+    store.put(beside(path), sums_of(whole + b"."))
+    [found] = damage(store, log)
+    assert (found.path, found.found) == (path, "is not what the sum beside it says")
+    repaired(store, log)
+    proven = path.startswith(("offsets/", "commits/"))
+    assert store.get(path) == (whole if proven else None)
+
+
+def test_a_plan_that_its_sum_contradicts_and_nobody_promised_is_put_aside(tmp_path, make_decision):
+    store, log = on_a_disk(tmp_path, make_decision)
+    store.put("commits/1", commit())
+    store.put("offsets/2", entry(2).encode())
+    store.put(beside("offsets/2"), sums_of(entry(1).encode()))
+    repaired(store, log)
+    assert store.get("offsets/2") is None

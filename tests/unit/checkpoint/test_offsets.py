@@ -11,7 +11,7 @@ from airflow_eos.checkpoint import DecisionLog, OffsetLog, claim
 from airflow_eos.checkpoint.snapshot import start_facts
 from airflow_eos.delivery.weaker_guarantees import VisibilityMarkers
 from airflow_eos.errors import CheckpointFormatError, ContinuityError, SupersededError
-from airflow_eos.protocol.participant import Owner
+from airflow_eos.protocol.participant import Owner, decision_lost
 from tests.support.pipelines import kafka_pipeline
 
 pytestmark = pytest.mark.unit
@@ -145,8 +145,10 @@ def test_a_batch_that_begins_after_the_newest_promise_ended_is_refused(
 ):
     promised(store, decisions, make_decision, 0, end=10)
     done(store, 1, end=99)
-    with pytest.raises(ContinuityError, match="99"):
+    with pytest.raises(ContinuityError, match="99") as refused:
         log.require_begins_where_promised(2)
+    assert "repartition" not in str(refused.value)
+    assert refused.value.remedies == decision_lost(1)
 
 
 def test_a_control_batch_that_ends_where_the_promise_did_is_spark_s_own(
@@ -158,6 +160,19 @@ def test_a_control_batch_that_ends_where_the_promise_did_is_spark_s_own(
     done(store, 2, end=99)  # planned, and nobody promised it; then skipped
     done(store, 3, end=10)
     log.require_begins_where_promised(4)
+
+
+def test_a_batch_that_is_promised_began_where_it_had_to(store, decisions, log, make_decision):
+    """Found by the model: a sleeper promised the skipped batch in vain, and advice led astray."""
+    promised(store, decisions, make_decision, 0, end=10)
+    skipped = done(store, 1, end=20)
+    done(store, 2, end=10)
+    following = plan(store, 3, end=30)
+    assert decisions.record(make_decision(1, offsets=skipped))
+    with pytest.raises(ContinuityError):
+        log.require_begins_where_promised(3)
+    assert decisions.record(make_decision(3, offsets=following))
+    log.require_begins_where_promised(3)
 
 
 def test_what_another_guarantee_has_written_since_counts(store, decisions, log, make_decision):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 import pytest
@@ -21,6 +22,26 @@ def test_what_was_created_is_read_listed_and_seen(store):
     assert (listed.path, listed.name, listed.size) == ("eos/pipeline.json", "pipeline.json", 3)
     assert abs(listed.modified_at_ms - before_ms) < 60_000
     assert store.head("eos/pipeline.json") == listed
+
+
+def test_an_object_that_would_fill_the_memory_is_not_read(tmp_path, monkeypatch):
+    """Whoever may write to one pipeline's checkpoint has no say over the page that shows all."""
+    store = CheckpointStore.open(tmp_path)
+    store.put("eos/driver.json", b"12345")
+    monkeypatch.setattr("airflow_eos.checkpoint.backend.MOST_BYTES", 4)
+    with pytest.raises(StoreError, match=r"driver.json has 5 bytes: at most 4 are read"):
+        store.get("eos/driver.json")
+
+
+def test_what_is_no_file_is_neither_waited_for_nor_read_for_ever(tmp_path):
+    store = CheckpointStore.open(tmp_path)
+    store.put("eos/x", b"")
+    os.mkfifo(tmp_path / "eos" / "drain.json")
+    (tmp_path / "eos" / "driver.json").symlink_to("/dev/zero")
+    for path in ("eos/drain.json", "eos/driver.json"):
+        with pytest.raises(StoreError, match="is no file"):
+            store.get(path)
+    assert store.get("eos") is None, "a folder is no object"
 
 
 def test_absent_is_none_and_an_empty_list_never_an_error(store):

@@ -39,6 +39,7 @@ def test_a_store_that_does_not_answer_fails_and_the_rest_is_still_looked_at(tmp_
     assert found["store"]["verdict"] == "fail"
     assert "reading eos/pipeline.json failed" in found["store"]["found"]
     assert found["Java"]["verdict"] in ("ok", "warn")
+    assert (found["owner"]["verdict"], found["owner"]["found"]) == ("warn", "not known")
 
 
 def test_a_broker_that_is_away_is_a_line_and_an_exit_status(tmp_path):

@@ -65,6 +65,12 @@ def test_a_folder_that_is_there_is_never_written_into(tmp_path):
     assert list((tmp_path / "orders").iterdir()) == []
 
 
+def test_a_folder_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigurationError, match=r"file/orders cannot be written: .*--into"):
+        make_project("orders", Kind.map, tmp_path / "file" / "orders")
+
+
 def test_what_is_no_project_is_named_by_the_file_that_it_lacks(tmp_path):
     with pytest.raises(ConfigurationError, match=r"has no spark_apps/.*\.py"):
         read_project(tmp_path)

@@ -62,10 +62,11 @@ def test_a_run_without_a_logical_date_is_started_at_once(api):
     }
 
     assert api.trigger("etl") == DagRun("etl", "manual__1", "queued")
-    assert api.asked == [("POST", "/api/v2/dags/etl/dagRuns", {"logical_date": None})]
+    [(method, path, body)] = api.asked
+    assert (method, path, body["logical_date"]) == ("POST", "/api/v2/dags/etl/dagRuns", None)
 
 
-def test_one_task_is_cleared_whatever_became_of_it_and_no_other(api):
+def test_one_task_is_cleared_and_no_other_nor_a_try_of_it_that_a_lost_answer_has_begun(api):
     path = "/api/v2/dags/etl/clearTaskInstances"
     api.answers[path] = {"task_instances": []}
 
@@ -74,7 +75,7 @@ def test_one_task_is_cleared_whatever_became_of_it_and_no_other(api):
     [(method, asked, body)] = api.asked
     assert (method, asked) == ("POST", path)
     assert (body["task_ids"], body["dag_run_id"]) == (["run"], "manual__1")
-    assert (body["dry_run"], body["only_failed"]) == (False, False)
+    assert (body["dry_run"], body["only_failed"]) == (False, True)
 
 
 @pytest.mark.parametrize(

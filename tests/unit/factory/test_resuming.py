@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -13,11 +14,19 @@ from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSki
 from airflow.sdk import DAG
 
 from airflow_eos.checkpoint import CheckpointStore, request_drain, write_heartbeat
-from airflow_eos.checkpoint.heartbeat import BY_AIRFLOW, Replacement, note_restart, read_look
+from airflow_eos.checkpoint.heartbeat import (
+    BY_AIRFLOW,
+    Replacement,
+    note_refusal,
+    note_restart,
+    read_look,
+)
 from airflow_eos.factory import eos_pipeline, recovery, watchdog
 from airflow_eos.factory import watchdog as replacing
+from airflow_eos.factory.watchdog import STALLED
 from airflow_eos.plugins import actions as acting
-from airflow_eos.supervision.progress import Conclusion
+from airflow_eos.protocol.decision import OpenWork
+from airflow_eos.supervision.progress import Conclusion, TimeoutWatch
 from tests.unit.page.conftest import listed
 from tests.unit.supervision.lives import beat, started
 from tests.unit.test_example_dags import HALF_TIME, STALL, Airflow
@@ -288,10 +297,31 @@ def look(dags, airflow, run, monkeypatch):
     before = SimpleNamespace(run_id=None)
     airflow.get_previous_dagrun = lambda: SimpleNamespace(run_id=before.run_id)
 
-    def pushed(*, key: str, value: Any) -> None:
-        airflow.answers[f"progress.{key}"] = value
+    left: dict[str, Any] = {}
+    others = airflow.xcom_pull
 
-    airflow.xcom_push = pushed
+    def pushed(*, key: str, value: Any) -> None:
+        assert key == STALLED
+        left[run.run_id] = value
+
+    def pulled(
+        *,
+        task_ids: str,
+        key: str = "return_value",
+        run_id: str = "",
+        map_indexes: int | None = None,
+        include_prior_dates: bool = False,
+    ) -> Any:
+        """As Airflow's: without a map index it is a list, but for exactly one value."""
+        if key != STALLED:
+            return others(task_ids=task_ids, key=key)
+        of = run_id or run.run_id
+        found = [value for each, value in left.items() if include_prior_dates or each == of]
+        if map_indexes == -1:
+            return found[-1] if found else None
+        return found[0] if len(found) == 1 else found or None
+
+    airflow.xcom_push, airflow.xcom_pull = pushed, pulled
 
     def once(*, alive: bool = False, minutes: float = 1) -> Exception:
         before.run_id, run.run_id = run.run_id, f"{run.run_id}+"
@@ -303,6 +333,14 @@ def look(dags, airflow, run, monkeypatch):
         return raised.value
 
     return once
+
+
+def test_a_pipeline_that_has_stalled_many_times_is_recovered_each_time(look, store, call):
+    """Airflow gives the answers of all runs before as a list, once there are two."""
+    for number in range(4):
+        write_heartbeat(store, beat(**X | {"application_id": f"X{number}"}, phase="failed"))
+        assert isinstance(look(), AirflowFailException)
+        assert call("orders_watchdog", "needs_recovery") is True
 
 
 def test_a_stall_is_red_where_nobody_was_bringing_it_back(look, store, call):
@@ -322,6 +360,44 @@ def test_while_its_task_restarts_it_the_watchdog_is_green_and_says_who_it_is(
     assert isinstance(why, AirflowSkipException)
     assert "restart 1 of 3, by task orders.run of run r1" in str(why)
     assert call("orders_watchdog", "needs_recovery") is False
+
+
+def refused(store, run_id: str = "resume__X__0") -> None:
+    note_refusal(store, "the app exited with status 78", dag_id="orders", run_id=run_id)
+
+
+@pytest.mark.parametrize("last", [{**X, "phase": "failed"}, None], ids=["died", "none yet"])
+def test_what_was_refused_before_its_first_heartbeat_is_resumed_by_nobody(call, store, last, run):
+    if last is not None:
+        write_heartbeat(store, beat(**last))
+    refused(store)
+    assert "exited with status 78" in skips(call, "orders_recovery", "verdict")
+    run.run_id = "resume__X__1" if last is not None else "resume__first__1"
+    assert "exited with status 78" in skips(call, "orders", "preflight")
+
+
+def test_a_refused_start_is_red_says_why_and_is_not_recovered_again(look, store, call):
+    write_heartbeat(store, beat(**X, phase="failed"))
+    refused(store)
+    assert "refused for: the app exited with status 78" in str(look())
+    assert call("orders_watchdog", "needs_recovery") is False
+
+
+def test_a_person_who_mended_it_clears_the_run_that_was_refused_or_triggers_another(
+    call, store, run
+):
+    write_heartbeat(store, beat(**X, phase="failed"))
+    refused(store)
+    assert skips(call, "orders", "preflight") == "", "cleared: nobody but a person does that"
+    run.run_id = "manual__1"
+    assert skips(call, "orders", "preflight") == ""
+
+
+def test_once_another_driver_beats_a_refusal_before_it_says_nothing(call, store):
+    write_heartbeat(store, beat(**X, phase="failed"))
+    refused(store)
+    write_heartbeat(store, beat(**OTHER, phase="failed"))
+    assert skips(call, "orders_recovery", "verdict") == ""
 
 
 def test_who_brings_it_back_and_does_not_for_too_long_is_no_excuse(look, store, airflow, call):
@@ -348,6 +424,31 @@ def test_each_stall_has_its_own_time(look, store, airflow):
     assert isinstance(look(), AirflowSkipException)
     write_heartbeat(store, beat(**OTHER, phase="failed"))
     assert isinstance(look(minutes=20), AirflowSkipException), "another driver has come, and died"
+
+
+def test_a_watchdog_remembers_from_run_to_run_what_is_open_where_no_clock_is_told(
+    dags, airflow, run, monkeypatch
+):
+    """Each run is a process of its own, and a cluster need not tell its time."""
+    task, work = dags["orders_watchdog"].get_task("timeouts"), OpenWork("kafka", "sink", "k", 0, 60)
+    kept: dict[str, Any] = airflow.answers
+    airflow.xcom_push = lambda *, key, value: kept.update({f"timeouts.{key}": value})
+    run.run_after = datetime(2026, 11, 1, tzinfo=UTC)
+
+    def look(*given: Any) -> list[dict[str, Any]]:
+        [lasts_ms] = given[-1].lasts_ms([work])
+        of = {"participant": "sink", "key": "k", "age_ms": lasts_ms, "time_left_ms": 0}
+        return [of] if lasts_ms else []
+
+    monkeypatch.setattr(TimeoutWatch, "look", look)
+    for name in ("_settings", "_reach"):
+        monkeypatch.setattr(type(task), name, lambda *_: {})
+    fires = []
+    for _ in range(2):
+        fires.append(task.poke({"ti": airflow, "dag_run": run}).is_done)
+        run.run_after += timedelta(minutes=1)
+    assert fires == [False, True]
+    json.dumps(kept)
 
 
 def test_a_watchdog_says_in_the_checkpoint_that_it_looks(call, store, run):

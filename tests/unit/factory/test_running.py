@@ -12,7 +12,8 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.sdk import DAG, PokeReturnValue
 
-from airflow_eos.checkpoint import CheckpointStore, write_heartbeat
+from airflow_eos.checkpoint import CheckpointStore, read_heartbeat, write_heartbeat
+from airflow_eos.checkpoint.heartbeat import refusal_of
 from airflow_eos.errors import OwnershipError
 from airflow_eos.factory import eos_drill, eos_pipeline
 from airflow_eos.factory import pipeline as running
@@ -131,7 +132,11 @@ def test_before_the_start_a_prefix_of_another_checkpoint_is_refused_for_good(
     monkeypatch.setattr("airflow_eos.supervision.preflight.require_prefix_free", refuse)
     with pytest.raises(AirflowFailException, match="belongs to another"):
         dag.get_task("preflight").python_callable()
-    assert asked == [("p", CheckpointStore.open(tmp_path).location)]
+    store = CheckpointStore.open(tmp_path)
+    assert asked == [("p", store.location)]
+    refusal = refusal_of(store, read_heartbeat(store))
+    assert refusal is not None, "the watchdog would start it again, twenty times"
+    assert "OwnershipError: the prefix belongs to another" in refusal.reason
 
 
 def test_the_first_batch_of_a_run_is_counted_and_not_dated(dag, context):

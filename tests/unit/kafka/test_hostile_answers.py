@@ -20,6 +20,7 @@ from airflow_eos.kafka.records import decode as decoding
 from airflow_eos.kafka.records import kernels as loops
 from airflow_eos.kafka.records.compression import NAMES
 from airflow_eos.kafka.records.decode import tables
+from airflow_eos.kafka.records.numpy_kernels import MOST_HEADERS
 
 pytestmark = pytest.mark.unit
 
@@ -96,6 +97,9 @@ LIES = {
         record(0, headers=ALL) + record(1, headers=ALL) + record(2, headers=3, tail=NULLS * 3), 3
     ),
     "a negative count of headers": batch(record(headers=-1), 1),
+    "more headers than a record may have": batch(
+        record(headers=MOST_HEADERS + 1, tail=bytes(2 * MOST_HEADERS + 2)), 1
+    ),
     "headers that end before their record": batch(record(headers=1, tail=NULLS * 2), 1),
     "bytes behind a record's fields": batch(record(tail=b"xx"), 1),
     "offsets that go backwards": batch(record(1) + record(0), 2),
@@ -117,10 +121,39 @@ def test_what_a_batch_says_of_itself_is_held_against_its_bytes(monkeypatch, way,
         rows(LIES[lie])
 
 
+@pytest.mark.parametrize("way", ["numpy", "compiled"])
+def test_headers_of_zeros_are_read_in_parts_and_cost_no_more_for_being_many(monkeypatch, way):
+    """25 kB of zstd can be 130 million headers of one batch, of hundreds of bytes each."""
+    if way == "compiled":
+        pytest.importorskip("numba")
+        loops.warm(wait=True)
+    else:
+        monkeypatch.setattr(loops, "_loaded", [])
+    monkeypatch.setattr(decoding, "_HEADERS_AT_ONCE", 1000)
+    counts = [0, 700, 700, 0, 1, 3000, 2]
+    made = b"".join(record(n, headers=h, tail=bytes(2 * h)) for n, h in enumerate(counts))
+    answer = SimpleNamespace(records=batch(made, len(counts)), aborted_transactions=None)
+    batches = _visible(SPAN, 0, _whole(SPAN, 0, answer)[0], answer)
+    found = list(tables(batches, SPAN))
+    assert [len(each) for rows in found for each in rows["headers"].to_pylist()] == counts
+    assert [n for rows in found for n in rows["offset"].to_pylist()] == list(range(len(counts)))
+    assert max(sum(map(len, rows["headers"].to_pylist())) for rows in found) <= 4000
+    assert len(found) == 3
+
+
+def test_more_records_than_one_batch_may_have_are_refused_before_they_are_walked(monkeypatch):
+    """30 kB of zstd can be 38 million records of nothing, which take gigabytes to walk."""
+    monkeypatch.setattr(decoding, "MOST_RECORDS", 4)
+    with pytest.raises(InputError, match=r"says that it has 5 records: at most 4 are read"):
+        rows(batch(b"".join(map(record, range(5))), 5))
+    four = batch(b"".join(map(record, range(4))), 4)
+    assert rows(four + four.replace(bytes(8), struct.pack(">q", 4), 1)) == 8
+
+
 def test_no_array_is_made_by_a_number_of_records_that_the_bytes_cannot_hold():
     """137 GB of columns for one record, where the system promises more memory than it has."""
     lie = batch(record(), (1 << 31) - 1)
-    with pytest.raises(InputError, match=r"2147483647 records cannot be in 8 bytes"):
+    with pytest.raises(InputError, match=r"2147483647 records: at most 1 are read of its 8 bytes"):
         rows(lie)
 
 

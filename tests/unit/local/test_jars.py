@@ -9,6 +9,7 @@ from structlog.testing import capture_logs
 from airflow_eos.errors import LocalEnvironmentError
 from airflow_eos.local import jars
 from airflow_eos.local.jars import Bundle, Jar, locked_versions
+from tests.support.servers.jars import hadoop_jars
 
 CONTENT = b"a jar"
 JAR = Jar("org.example", "thing", "1.0", len(CONTENT), hashlib.sha256(CONTENT).hexdigest())
@@ -96,6 +97,6 @@ def test_a_patch_newer_than_our_lists_takes_the_newest_of_its_minor_and_says_so(
 def test_the_servers_of_another_hadoop_than_pyspark_s_are_refused_by_name(monkeypatch):
     monkeypatch.setattr(jars, "hadoop_version", lambda: "9.9.9")
     with pytest.raises(LocalEnvironmentError, match=r"brings Hadoop 9\.9\.9; .* for 3\.5\.0"):
-        jars.hadoop_jars()
+        hadoop_jars()
     with pytest.raises(LocalEnvironmentError, match=r"hadoop-aws are listed for 3\.5\.0"):
         jars.s3a_jars()

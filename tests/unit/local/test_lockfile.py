@@ -6,13 +6,14 @@ from dataclasses import replace
 import pytest
 
 from airflow_eos.local.jars import LOCKS, Bundle, locked_versions, nearest_patch, read_bundle
+from tests.support.servers import jars as servers
 
-NAMES = sorted(path.stem for path in LOCKS.glob("*.lock"))
+LISTS = sorted((path.stem, path.parent) for at in (LOCKS, servers.LOCKS) for path in at.iterdir())
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_list_holds_whole_checksums_and_each_jar_once(name):
-    jars = read_bundle(name).jars
+@pytest.mark.parametrize(("name", "locks"), LISTS, ids=[name for name, _ in LISTS])
+def test_every_list_holds_whole_checksums_and_each_jar_once(name, locks):
+    jars = read_bundle(name, locks).jars
     assert all(len(jar.sha256) == 64 and jar.size > 0 for jar in jars)
     assert len({jar.file_name for jar in jars}) == len(jars)
 
@@ -61,13 +62,16 @@ def test_ivy_is_asked_for_each_jar_without_its_dependencies():
 
 def test_a_jar_that_is_not_its_module_s_main_one_is_asked_for_by_its_classifier():
     maven = "{http://ant.apache.org/ivy/maven}classifier"
-    for name, classifier in (("s3proxy-4.1.0", "jar-with-dependencies"), ("spark-4.2.0", None)):
-        (artifact, *_) = ET.fromstring(read_bundle(name).ivy_module()).iter("artifact")
+    for name, locks, classifier in (
+        ("s3proxy-4.1.0", servers.LOCKS, "jar-with-dependencies"),
+        ("spark-4.2.0", LOCKS, None),
+    ):
+        (artifact, *_) = ET.fromstring(read_bundle(name, locks).ivy_module()).iter("artifact")
         assert artifact.get(maven) == classifier
 
 
 def test_an_archive_that_is_no_jar_is_asked_for_and_kept_under_its_own_extension():
-    bundle = read_bundle("apicurio-registry-2.6.13")
+    bundle = read_bundle("apicurio-registry-2.6.13", servers.LOCKS)
     (artifact,) = ET.fromstring(bundle.ivy_module()).iter("artifact")
     assert (artifact.get("ext"), artifact.get("type")) == ("tar.gz", "tar.gz")
     assert [jar.file_name for jar in bundle.jars] == ["apicurio-registry-app-2.6.13.Final.tar.gz"]

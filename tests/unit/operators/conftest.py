@@ -23,6 +23,7 @@ from airflow_eos.checkpoint import (
 from airflow_eos.checkpoint.heartbeat import STARTED_BY
 from airflow_eos.recovery import Action, Plan, Report, Result, StepResult
 from tests.support import beats
+from tests.support.capable import capable
 from tests.support.pipelines import kafka_member, kafka_pipeline
 
 PASSWORD = "hunter-two-and-a-half"
@@ -77,7 +78,7 @@ class FakeWire:
     def __init__(self) -> None:
         self.closed = False
         longest_ms = {"transaction.max.timeout.ms": "900000"}
-        self.cluster = SimpleNamespace(broker_config=lambda _names: longest_ms)
+        self.cluster = SimpleNamespace(capabilities=lambda: capable(settings=longest_ms))
 
     def close(self) -> None:
         self.closed = True

@@ -27,15 +27,18 @@ from airflow_eos.checkpoint import (
     DrainRequest,
     StartedBy,
     drain_requested,
+    read_heartbeat,
     request_drain,
     write_heartbeat,
 )
 from airflow_eos.checkpoint.backend import drain_path
+from airflow_eos.checkpoint.heartbeat import refusal_of
 from airflow_eos.delivery.policy import CheckpointPolicy, FailureRate, FixedDelay
 from airflow_eos.errors import (
     AppFailedError,
     AppStoppedError,
     ConfigurationError,
+    ContinuityError,
     DeliveryError,
     KafkaUnavailableError,
     StoreError,
@@ -199,6 +202,38 @@ def test_what_no_restart_can_heal_is_neither_restarted_nor_retried(operator, spa
     with pytest.raises(AirflowFailException, match="no restart can heal"):
         operator(max_restarts=3).execute({})
     assert len(spark.calls) == 1
+
+
+def test_an_app_that_is_refused_before_its_first_heartbeat_is_told_in_the_checkpoint(
+    operator, spark, store, says
+):
+    def refuses(_: FakeSpark) -> None:
+        raise AirflowException("Cannot execute. Error code is: 78.")
+
+    spark.runs = [refuses]
+    with pytest.raises(AirflowFailException, match="no restart can heal"):
+        operator().execute({})
+    found = refusal_of(store, read_heartbeat(store))
+    assert found is not None
+    assert "exited with status 78" in found.reason
+    spark.runs = [says("stopped")]
+    operator().execute({})
+    assert refusal_of(store, None) is None, "a start that begins is not refused yet"
+
+
+def test_a_start_that_recovery_refuses_for_good_is_told_in_the_checkpoint(
+    operator, spark, store, monkeypatch
+):
+    def refuse(*_: object, **__: object) -> None:
+        raise ContinuityError("batch 7 begins too early.")
+
+    monkeypatch.setattr("airflow_eos.supervision.recovery.recover_before_start", refuse)
+    with pytest.raises(AirflowFailException, match="too early"):
+        operator().execute({})
+    assert spark.calls == []
+    found = refusal_of(store, None)
+    assert found is not None
+    assert found.reason.startswith("ContinuityError: batch 7 begins too early.")
 
 
 def test_a_restart_that_goes_well_is_a_success(operator, spark, says):

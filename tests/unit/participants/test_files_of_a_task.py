@@ -10,9 +10,12 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
+import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
-from airflow_eos.errors import CheckpointFormatError, StoreError
+from airflow_eos.errors import CheckpointFormatError, StoreError, TransactionError
 from airflow_eos.kinds.files.disk import Disk
 from airflow_eos.kinds.files.layout import (
     beside,
@@ -25,6 +28,7 @@ from airflow_eos.kinds.files.layout import (
     works_of,
 )
 from airflow_eos.kinds.files.participant import FilesParticipant, connect, made
+from airflow_eos.kinds.files.sink import FileSink, ReadFiles
 from airflow_eos.protocol.decision import Outcome, PreparedWork
 
 pytestmark = pytest.mark.unit
@@ -253,6 +257,20 @@ def test_folders_have_each_their_own_beside_them():
     names = [beside(name) for name in ("out", "day=1", "day-1", "day~1", "day~=1")]
     assert len(set(names)) == len(names)
     assert all(name.startswith("_") and "=" not in name for name in names)
+
+
+@pytest.mark.parametrize("there", [0, 2, 3, 4])
+def test_files_with_another_count_than_they_were_delivered_with_are_refused(tmp_path, there):
+    """As after a job that has compacted them under their names: which rows are left is not told."""
+    (tmp_path / "0-0-a.json").write_bytes(b"{}\n" * there)
+    work = replace(work_of("0-0-a", detail("json", {"": 9})), rows=3)
+    encoded = pa.RecordBatch.from_pydict({"work": [msgspec.json.encode(work)]})
+    read = ReadFiles(FileSink(str(tmp_path), format="json"))([encoded])
+    if there == 3:
+        assert sum(len(rows) for rows in read) == 3
+        return
+    with pytest.raises(TransactionError, match=f"delivered 3 rows, but its files have {there}"):
+        list(read)
 
 
 WRITES = """

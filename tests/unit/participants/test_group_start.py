@@ -214,3 +214,8 @@ def test_a_partition_that_two_sources_read_is_as_far_as_the_slower_one():
 def test_a_group_that_cannot_be_or_is_ours_is_refused(group: str):
     with pytest.raises(ConfigurationError, match="consumer group"):
         ConsumerGroup(group, "localhost:9092")
+
+
+def test_a_mark_that_no_parser_reads_is_somebody_elses():
+    """Whoever may commit to the group writes beside its offsets what he likes."""
+    assert mark_of(CommittedOffset(7, "[" * 100_000)) is None

@@ -195,3 +195,10 @@ def _key(each: Note) -> bytes:
     from airflow_eos.kafka.transactions import ownership
 
     return msgspec.json.encode(ownership._note_key("etl", each))
+
+
+def test_an_owner_that_no_parser_reads_is_said_to_be_unreadable(tmp_path):
+    store = CheckpointStore.open(tmp_path)
+    store.put("owner", b"[" * 100_000)
+    with pytest.raises(StoreError, match=r"owner cannot be read"):
+        OwnershipFile(store, "x").ownership(US)

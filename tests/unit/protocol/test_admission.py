@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,14 @@ import pytest
 from airflow_eos.checkpoint import Decision, Verdict
 from airflow_eos.errors import KafkaUnavailableError, OwnershipError, Remedy
 from airflow_eos.protocol.decision import OpenWork
-from airflow_eos.protocol.participant import Note, Owner, Ownership, StartFacts, admission
+from airflow_eos.protocol.participant import (
+    Note,
+    Owner,
+    Ownership,
+    StartFacts,
+    admission,
+    decision_lost,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -50,6 +58,13 @@ def test_a_first_start_over_open_work_says_whose_it_is_since_when_and_the_ways_o
     assert word.costs
 
 
+def test_a_way_on_is_a_command_that_a_shell_reads_also_where_the_place_has_a_blank():
+    found = admission(StartFacts(Owner("us", "/my data/q"), names=(FREE,), open=(FLINKS,)))
+    assert found.error is not None
+    [command] = found.error.remedies[1].commands
+    assert shlex.split(command)[2] == "/my data/q"
+
+
 @pytest.mark.parametrize("planned", [None, 0])
 def test_before_a_batch_is_planned_nothing_that_is_open_is_ones_own(planned: int | None):
     """Its own claim covers what it opens after it has planned a batch, and nothing before."""
@@ -86,6 +101,18 @@ def test_a_claim_without_the_notes_of_what_is_over_is_a_memory_that_is_gone():
 def test_a_promise_in_flight_that_its_driver_could_not_note_is_no_lost_memory():
     in_flight = replace(LATER, newest_settled=None, names=(OURS,))
     assert admission(in_flight).remarks == ()
+
+
+@pytest.mark.parametrize("batch", [6, 7])
+def test_the_decision_of_the_batch_before_is_lost(batch: int):
+    """Its note says that it was delivered; an older one has gone with Spark's, in order."""
+    facts = replace(LATER, has_promised=False, newest_settled=None, decisions={})
+    found = admission(replace(facts, names=(noted(OURS, batch),)))
+    if batch == 6:
+        assert found.error is None
+    else:
+        assert "does not hold the decision of batch 7" in str(found.error)
+        assert found.error.remedies == decision_lost(7)
 
 
 def test_notes_of_another_pipeline_say_nothing_of_this_one():

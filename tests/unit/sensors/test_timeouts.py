@@ -15,14 +15,22 @@ from airflow_eos.errors import ConfigurationError
 from airflow_eos.protocol.decision import OpenWork
 from airflow_eos.protocol.participant import Member
 from airflow_eos.sensors import TransactionTimeoutSensor
+from airflow_eos.supervision.progress import SeenOpen
 
 
 @pytest.fixture
 def sensor(checkpoint, monkeypatch):
     checkpoint.claim("etl")
 
-    def make(*ages: float, timeout_s: float | None = 100, **arguments):
-        now_ms = time.time_ns() // 1_000_000
+    def make(
+        *ages: float,
+        timeout_s: float | None = 100,
+        ahead_s: float = 0,
+        tells: bool = True,
+        **arguments,
+    ):
+        """``ahead_s`` is how far the system's clock is ahead; ``tells`` whether it says so."""
+        now_ms = time.time_ns() // 1_000_000 + round(ahead_s * 1000)
         listed = tuple(
             OpenWork(
                 kind="kafka",
@@ -37,7 +45,8 @@ def sensor(checkpoint, monkeypatch):
 
         def connect(members: Sequence[Member], _reach: object, **_options: object) -> Any:
             asked.append(members[0].address["transactional_id_prefix"])
-            return SimpleNamespace(open=lambda: listed, close=lambda: None)
+            system = {"open": lambda: listed, "close": lambda: None}
+            return SimpleNamespace(**system, clock_ms=lambda: now_ms if tells else None)
 
         monkeypatch.setattr("airflow_eos.recovery.run.connect", connect)
         task = TransactionTimeoutSensor(
@@ -55,6 +64,30 @@ def sensor(checkpoint, monkeypatch):
 def test_it_fires_below_the_part_that_is_left(sensor, age, part_left, fires):
     task, _ = sensor(age, part_left=part_left)
     assert task.poke({}).is_done is fires
+
+
+@pytest.mark.parametrize("ahead_s", [-600, 600])
+@pytest.mark.parametrize(("age", "fires"), [(49, False), (51, True)])
+def test_a_clock_that_differs_from_the_brokers_changes_nothing(sensor, ahead_s, age, fires):
+    task, _ = sensor(age, ahead_s=ahead_s)
+    assert task.poke({}).is_done is fires
+
+
+@pytest.mark.parametrize("ahead_s", [-600, 600])
+def test_a_system_that_does_not_tell_its_time_is_counted_from_the_first_look(sensor, ahead_s):
+    task, _ = sensor(90, ahead_s=ahead_s, tells=False)
+    task.seen = SeenOpen(iter([0, 49, 51]).__next__)
+    assert [task.poke({}).is_done for _ in range(3)] == [False, False, True]
+
+
+def test_what_has_ended_is_forgotten_and_what_comes_after_it_begins_anew():
+    seen = SeenOpen(iter([0, 60, 120]).__next__)
+    one, other = (OpenWork("kafka", "sink", key, 0, 100) for key in ("a", "b"))
+    assert [seen.lasts_ms(each) for each in ([one], [other], [one, other])] == [
+        [0],
+        [0],
+        [0, 60_000],
+    ]
 
 
 def test_the_most_urgent_comes_first_and_the_others_not_at_all(sensor):

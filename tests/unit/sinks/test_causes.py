@@ -73,6 +73,19 @@ def stream(inner: str) -> Exception:
             "STREAMING_OUTPUT_MODE.UNSUPPORTED_OPERATION",
             False,
         ),
+        (  # a task's error is a text for the driver
+            stream("Traceback ...\nairflow_eos.errors.RowError: column 'value' is double"),
+            "RowError",
+            False,
+        ),
+        (
+            RuntimeError("[JAVA_GATEWAY_EXITED] Java gateway process exited"),
+            "JAVA_GATEWAY_EXITED",
+            False,
+        ),
+        (stream("\nairflow_eos.errors.TimeoutBudgetError: x"), "TimeoutBudgetError", False),
+        (stream("\nairflow_eos.errors.KafkaUnavailableError: x"), "KafkaUnavailableError", None),
+        (stream("\nlibrary.errors.RowError: of somebody else's"), "RowError", None),
         (
             stream("[KAFKA_DATA_LOSS.START_OFFSET_RESET] Some data may have been lost."),
             "KAFKA_DATA_LOSS.START_OFFSET_RESET",
@@ -187,7 +200,9 @@ def test_every_condition_of_the_table_is_one_of_sparks_and_each_of_sparks_has_an
     own = {
         name for name in (*causes._PERSON, *causes._RESTART, *causes._WRAPPERS) if name.isupper()
     }
-    assert own - conditions.keys() <= {"KAFKA_DATA_LOSS"}, "the connector's own"
+    assert own - conditions.keys() <= {"KAFKA_DATA_LOSS", "JAVA_GATEWAY_EXITED"}, (
+        "the connector's, pyspark's"
+    )
     counted = {True: 0, False: 0, None: 0}
     for name, state in conditions.items():
         if name in causes._WRAPPERS or not state:

@@ -25,3 +25,10 @@ INSYNC, CLEAN = {"min.insync.replicas": "2"}, {"unclean.leader.election.enable":
 )
 def test_what_one_broker_could_take_with_it(copies, min_insync, unclean, to_set):
     assert Durability("out", copies, min_insync, unclean).to_set() == to_set
+
+
+def test_settings_that_nobody_told_are_not_known_and_no_advice_is_made_of_them():
+    untold = Durability("out", copies=3, min_insync=None, unclean=None)
+    assert untold.to_set() == {}
+    assert untold.not_told() == ["min.insync.replicas", "unclean.leader.election.enable"]
+    assert Durability("out", copies=3, min_insync=2, unclean=False).not_told() == []

@@ -16,7 +16,7 @@ from airflow_eos.checkpoint.heartbeat import read_heartbeat
 from airflow_eos.delivery import start
 from airflow_eos.delivery.start import make_batch_function
 from airflow_eos.delivery.weaker_guarantees import AtLeastOnceBatch
-from airflow_eos.errors import ConfigurationError, OwnershipError
+from airflow_eos.errors import CheckpointFormatError, ConfigurationError, OwnershipError
 from airflow_eos.protocol.decision import PreparedWork
 
 pytestmark = pytest.mark.unit
@@ -133,3 +133,22 @@ def test_topics_are_watched_at_most_once_as_well(tmp_path: Path, may_be_visible:
     store.put("offsets/0", _OFFSETS.encode())  # Spark has planned the batch
     batch(MagicMock(), 0)
     assert watched.prepare.called
+
+
+@pytest.mark.parametrize("guarantee", ["at_least_once", "at_most_once"])
+def test_where_the_first_batch_began_is_lost_for_every_guarantee(tmp_path: Path, guarantee) -> None:
+    store = CheckpointStore.open(tmp_path)
+    store.put("offsets/0", _OFFSETS.encode())
+    store.put("sources/0/0", b"")
+    heartbeat = MagicMock()
+    with pytest.raises(CheckpointFormatError, match="where the first batch began is lost"):
+        make_batch_function(
+            MagicMock(),
+            MagicMock(guarantee=guarantee),
+            store,
+            MagicMock(),
+            timedelta(),
+            heartbeat,
+            *([MagicMock()] * 2),
+        )
+    assert not heartbeat.start.called

@@ -11,6 +11,7 @@ import pytest
 from airflow_eos.delivery.spark_session import trigger_interval
 from airflow_eos.errors import ConfigurationError, TimeoutBudgetError
 from airflow_eos.kinds.kafka.preflight import check_timeouts, longest_timeout
+from tests.support.capable import capable
 
 pytestmark = pytest.mark.unit
 
@@ -75,10 +76,21 @@ def test_triggers_without_batches_or_meaning_are_refused(trigger):
         trigger_interval(trigger)
 
 
+@pytest.mark.parametrize(
+    ("trigger", "named"),
+    [({"realTime": "5 seconds"}, "Real-time mode"), ({"continuous": "1 second"}, "Continuous")],
+)
+def test_a_trigger_of_spark_that_has_no_whole_batches_is_refused_by_its_own_name(trigger, named):
+    with pytest.raises(ConfigurationError, match=named):
+        trigger_interval(trigger)
+
+
 @pytest.mark.parametrize("told", [{}, {"transaction.max.timeout.ms": "900000"}])
 def test_a_broker_that_does_not_tell_its_longest_timeout_is_not_taken_for_one_that_refuses(told):
     """Redpanda and MSK Serverless do not: the first transaction shows what it takes."""
-    wire: Any = SimpleNamespace(cluster=SimpleNamespace(broker_config=lambda _names: told))
+    wire: Any = SimpleNamespace(
+        cluster=SimpleNamespace(capabilities=lambda: capable(settings=told))
+    )
     longest = longest_timeout(wire)
     assert longest == (timedelta(minutes=15) if told else None)
     chain = {"trigger": timedelta(0), "batch": timedelta(0), "recovery": timedelta(0)}

@@ -9,7 +9,9 @@ import pytest
 
 from airflow_eos.delivery.outputs import InPlanSink
 from airflow_eos.delivery.port import TaskReport
+from airflow_eos.delivery.task_reports import by_our_clock
 from airflow_eos.errors import DeliveryError
+from airflow_eos.protocol.decision import PreparedWork
 from tests.support.planned import LazyTasks
 from tests.unit.sinks.driving import commits, decision_log, driver
 from tests.unit.sinks.fakes import FakeBroker, FakeFrame, FakeSink
@@ -71,3 +73,29 @@ def test_a_batch_with_a_report_missing_is_not_decided_not_even_the_last_ones(los
 def test_a_batch_whose_reports_do_not_fit_its_tasks_is_not_decided(change):
     broker = FakeBroker()
     require_refused(broker, Reporting(broker, change))
+
+
+BEGAN_MS, ENDED_MS = 1_000_000, 1_010_000
+"""The tasks of a batch, by the driver's clock."""
+
+
+@pytest.mark.parametrize(
+    ("ahead_ms", "known_ms"),
+    [(0, 0), (3_000, 0), (-3_000, -2_000), (600_000, 596_000), (-600_000, -599_000)],
+    ids=["same clocks", "ahead, as it may be", "a little behind", "ahead", "behind"],
+)
+def test_how_old_work_is_does_not_depend_on_the_clock_of_the_tasks_machine(ahead_ms, known_ms):
+    """Opened 1 s after the tasks began, reported 4 s before the last of them ended."""
+    opened_ms = BEGAN_MS + 1_000 + ahead_ms
+    work = PreparedWork("kafka", "sink", "k", 1, "f", opened_ms, 60_000, {})
+    report = TaskReport(0, 1, "f", work, reported_at_ms=ENDED_MS - 4_000 + ahead_ms)
+    dated = by_our_clock(report, BEGAN_MS, ENDED_MS).work
+    assert dated is not None
+    assert dated.opened_at_ms == opened_ms - known_ms
+    assert BEGAN_MS <= dated.opened_at_ms <= ENDED_MS
+
+
+def test_work_that_nothing_ends_keeps_the_date_of_its_own_system():
+    work = PreparedWork("postgres", "sink", "k", 1, "f", 5, None, {})
+    report = TaskReport(0, 1, "f", work, reported_at_ms=9)
+    assert by_our_clock(report, BEGAN_MS, ENDED_MS) == report

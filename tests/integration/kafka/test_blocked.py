@@ -1,0 +1,114 @@
+"""Who holds the readers of a topic up, whoever wrote it: real transactions, of several programs."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from typer.testing import CliRunner
+
+from airflow_eos.cli import app
+from airflow_eos.kafka.client.connection import ConnectionPool
+from airflow_eos.kafka.client.offsets import LATEST, positions
+from airflow_eos.kafka.client.settings import KafkaSettings
+from airflow_eos.kafka.transactions.blocked import find_blocked, next_step
+from airflow_eos.local import EmbeddedKafka
+from tests.support.broker_profiles import Profile, ProfileProxy
+
+pytestmark = pytest.mark.integration
+
+SEEING_LESS = (
+    Profile("all", "", ""),
+    Profile("no DescribeProducers", "", "", without=("DescribeProducers",)),
+    Profile("no listing", "", "", without=("ListTransactions", "DescribeTransactions")),
+)
+
+
+@pytest.fixture
+def kafka(kafka_broker: EmbeddedKafka, raw_kafka: Callable[[str], Any]) -> Any:
+    return raw_kafka(kafka_broker.bootstrap_servers)
+
+
+@pytest.fixture
+def out(topic: Callable[..., str]) -> str:
+    return topic("out", 2)
+
+
+def read_up_to(broker: EmbeddedKafka, topic: str, offset: int) -> str:
+    """A consumer group that stands there."""
+    group = f"readers-{uuid.uuid4().hex[:8]}"
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": group})
+    consumer.commit(offsets=[TopicPartition(topic, 0, offset)], asynchronous=False)
+    consumer.close()
+    return group
+
+
+def of(found: Any, group: str) -> Any:
+    [each] = [g for p in found.partitions for g in p.groups if g.group == group]
+    return each
+
+
+@pytest.mark.parametrize("profile", SEEING_LESS, ids=lambda p: p.name.replace(" ", "-"))
+def test_the_transaction_at_the_last_stable_offset_is_named_with_who_waits_for_it(
+    kafka: Any,
+    kafka_broker: EmbeddedKafka,
+    out: str,
+    profile: Profile,
+    wait_until: Callable[..., Any],
+) -> None:
+    kafka.plain(out, [(b"k", b"before")] * 3)
+    flink = kafka.prepare(f"job-{uuid.uuid4().hex[:6]}-0-12", out, timeout_ms=300_000)
+    kafka.prepare(f"later-{uuid.uuid4().hex[:6]}-0-1", out)
+    ended = kafka.prepare(f"ended-{uuid.uuid4().hex[:6]}-0-1", out)
+    kafka.end(ended)
+    kafka.plain(out, [(b"k", b"behind")] * 5)
+    place = (out, 0)  # three rows, two that are open, one that ended with its marker, five rows
+    wait_until(lambda: positions(kafka.wire, [place], LATEST, committed_only=False)[place] == 12)
+    waits, uncommitted = read_up_to(kafka_broker, out, 2), read_up_to(kafka_broker, out, 9)
+    with ProfileProxy(kafka_broker.bootstrap_servers, profile) as proxy:
+        settings = KafkaSettings.from_librdkafka({"bootstrap.servers": proxy.bootstrap_servers})
+        with ConnectionPool(settings) as wire:
+            found = find_blocked(wire, {out})
+            young = find_blocked(wire, {out}, older_than_ms=3_600_000)
+    [each] = found.partitions
+    assert (each.topic, each.partition, each.stable, each.end) == (out, 0, 3, 12)
+    assert (each.producer_id, each.behind_it) == (flink.producer_id, 1)
+    assert 0 <= each.age_ms < 120_000
+    assert (of(found, waits).committed, of(found, waits).waiting) == (2, 9)
+    assert of(found, uncommitted).waiting is None
+    assert young.partitions == ()
+    if profile.name == "no listing":
+        assert (each.transactional_id, each.owner, each.state) == (None, "", "not known")
+        assert "ListTransactions" in found.untold[0]
+        assert next_step(each) == "ask"
+    else:
+        assert each.transactional_id == flink.transactional_id
+        assert (each.owner, each.state, each.timeout_ms) == ("Flink", "Ongoing", 300_000)
+        assert next_step(each) == "wait"
+        assert each.ends_in_ms is not None
+        assert 0 < each.ends_in_ms <= 300_000
+    kafka.end(flink)
+
+
+def test_one_of_ours_is_for_recovery_and_nothing_is_left_once_it_ended(
+    kafka: Any, kafka_broker: EmbeddedKafka, out: str
+) -> None:
+    command = ["blocked", out, "-b", kafka_broker.bootstrap_servers]
+    run = CliRunner()
+    ours = kafka.prepare(f"etl{uuid.uuid4().hex[:6]}-eos-0-0", out, partition=1)
+    shown = run.invoke(app, command)
+    as_json = run.invoke(app, [*command, "--json"])
+    kafka.end(ours, commit=False)
+    kafka.closed_outcome(ours)
+    after = run.invoke(app, command)
+    assert shown.exit_code == 1, shown.output
+    assert "airflow-eos" in shown.stdout
+    assert "recover" in shown.stdout
+    [each] = json.loads(as_json.stdout)["partitions"]
+    assert (each["partition"], each["transactional_id"]) == (1, ours.transactional_id)
+    assert as_json.exit_code == 1
+    assert (after.exit_code, after.stdout) == (0, "No transaction holds readers up.\n")

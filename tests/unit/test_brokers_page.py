@@ -1,0 +1,74 @@
+"""docs/brokers.md: no row without its profile or its run, and none that says other than these."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from airflow_eos.kafka.client.capabilities import NEEDS
+from tests.brokers.releases import RELEASES
+from tests.support.broker_profiles import KEYS, PROFILES
+
+pytestmark = pytest.mark.unit
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "brokers.md").read_text(encoding="utf-8")
+RESULT = ROOT / "tests" / "brokers" / "RESULT.md"
+
+
+def table(heading: str) -> list[list[str]]:
+    """The rows of the first table after a heading, without its head."""
+    rows = re.findall(r"^\|.*\|$", PAGE.partition(f"## {heading}\n")[2].partition("\n## ")[0], re.M)
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows[2:]]
+
+
+def test_what_is_asked_for_is_what_the_code_asks_for() -> None:
+    expected = [
+        [
+            need.name,
+            need.purpose,
+            need.without or ("refused, where a group is set" if need.of_groups else "refused"),
+        ]
+        for need in NEEDS
+    ]
+    assert table("What is asked for") == expected
+
+
+def test_each_profile_has_its_row_with_source_date_and_end() -> None:
+    rows = {row[0]: row[1:] for row in table("Which brokers") if row[1] == "*profile*"}
+    assert list(rows) == [each.name for each in PROFILES]
+    for each in PROFILES:
+        _, read, source, ends = rows[each.name]
+        assert (read, source) == (each.read, each.source)
+        if each.refused:
+            word = ends.removeprefix("refused: ")
+            assert word in each.refused, each.name
+            assert word != ends
+        else:
+            assert ends == "delivers", each.name
+
+
+def test_whatever_is_called_run_was_run() -> None:
+    run = [row for row in table("Which brokers") if row[1] == "*run*"]
+    result = RESULT.read_text(encoding="utf-8")
+    ran = re.findall(r"^\| (\d+\.\d+\.\d+) \| (\d) \| (.*) \|$", result, re.M)
+    assert {(v, int(tv)) for v, tv, _ in ran} <= {(r.version, r.transactions) for r in RELEASES}
+    assert all("✗" not in signs and "✓" in signs for _, _, signs in ran)
+    minors = dict.fromkeys(".".join(v.split(".")[:2]) for v, _, _ in ran)
+    assert run[0][0] == f"Apache Kafka {', '.join(minors)}"
+    assert run[1][0].startswith("kfake")
+    assert re.search(r"^\| kfake \| 2 \|[^✗]*✓[^✗]*\|$", result, re.M)
+    assert len(run) == 2
+    assert re.search(r"Commit [0-9a-f]{7}\*?, \d{4}-\d\d-\d\d ", result)
+
+
+def test_the_keys_of_the_profiles_are_kafkas() -> None:
+    ours = {str(n.message.name).removesuffix("Request"): n.message.API_KEY for n in NEEDS}
+    assert ours.items() <= KEYS.items()
+
+
+def test_a_profile_only_takes_away_what_there_is() -> None:
+    for each in PROFILES:
+        assert {*each.without, *each.most} <= KEYS.keys()

@@ -1,0 +1,179 @@
+"""What is released: the wheel and the sdist, built, checked, installed and tried by themselves."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import tomllib
+import zipfile
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+import airflow_eos
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+VERSION = PROJECT["project"]["version"]
+CHANGELOG = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+MODULES = {
+    name.strip()
+    for layer in PROJECT["tool"]["importlinter"]["contracts"][0]["layers"]
+    for name in layer.split("|")
+}
+"""The rooms, all of which that contract names."""
+LOCAL = {
+    *("__init__", "__main__", "broker", "daemon", "guard", "jars", "process", "pytest_plugin"),
+    "rows",
+}
+"""The broker that users try things out with. Other servers are those of the tests."""
+ALLOWED = (
+    r"airflow_eos/(__init__\.py|py\.typed)",
+    rf"airflow_eos/({'|'.join(sorted(MODULES - {'local'}))})(\.py|(/\w+)*/\w+\.py)",
+    rf"airflow_eos/local/(({'|'.join(sorted(LOCAL))})\.py|log4j2\.xml)",
+    r"airflow_eos/local/locks/(avro|hadoop-aws|kafka|spark)-[\d.]+\.lock",
+    r"airflow_eos/page/static/\w+\.(js|css|svg|html)",
+    r"airflow_eos/commands/templates/(\w+/)?\w+\.(md|json)",
+    r"airflow_eos/examples/(dags|spark_apps)/\w+\.py",
+    r"airflow_provider_eos-[\d.]+\.dist-info/(METADATA|WHEEL|RECORD|entry_points\.txt|licenses/LICENSE)",
+)
+AT_THE_ROOT = {
+    *("CHANGELOG.md", "LICENSE", "PKG-INFO", "README.md", "pyproject.toml", ".gitignore"),
+    *("airflow_eos", "dags", "demo", "spark_apps"),
+}
+
+
+def python(*arguments: str | Path, cwd: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", *map(str, arguments)],
+        cwd=cwd,
+        env={**os.environ, "NO_COLOR": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    dist = tmp_path_factory.mktemp("sdist")
+    python("hatchling", "build", "-t", "sdist", "-d", dist, cwd=ROOT)
+    return next(dist.iterdir())
+
+
+@pytest.fixture(scope="module")
+def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from the sdist, which so is whole."""
+    source, dist = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
+    with tarfile.open(sdist) as whole:
+        whole.extractall(source, filter="data")
+    [project] = source.iterdir()
+    python("hatchling", "build", "-t", "wheel", "-d", dist, cwd=project)
+    return next(dist.iterdir())
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """``bin`` of an environment with the wheel; what the wheel depends on is lent by this one.
+
+    No file of this clone can be imported there: a path in a ``.pth`` is not looked through for
+    further ``.pth`` files, as that of an editable installation.
+    """
+    home = tmp_path_factory.mktemp("installed") / "env"
+    python("uv", "venv", "--quiet", "--python", sys.executable, home, cwd=home.parent)
+    install = ("uv", "pip", "install", "--quiet", "--offline", "--no-deps", "--python", home)
+    python(*install, wheel, cwd=home.parent)
+    [packages] = (home / "lib").glob("python*/site-packages")
+    (packages / "lent.pth").write_text(sysconfig.get_path("purelib"), encoding="utf-8")
+    return home / "bin"
+
+
+def run(program: Path, *arguments: str, cwd: Path, timeout: float = 120) -> str:
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [program, *arguments],
+        cwd=cwd,
+        env={**kept, "NO_COLOR": "1", "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=timeout,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_version_package_and_changelog_name_the_same_release_and_its_day():
+    assert airflow_eos.__version__ == VERSION
+    newest = re.search(r"^## \[(.+)\] - (.+)$", CHANGELOG, re.MULTILINE)
+    assert newest is not None
+    assert newest[1] == VERSION
+    assert date.fromisoformat(newest[2]) >= date(2026, 11, 26)
+    assert f"\n[{VERSION}]: " in CHANGELOG
+
+
+def test_the_changelog_begins_with_the_first_release():
+    sections = re.findall(r"^## \[(.+?)\]", CHANGELOG, re.MULTILINE)
+    assert sections[-1] == "0.1.0"
+
+
+def test_an_index_would_take_both_files(sdist, wheel):
+    python("twine", "check", "--strict", sdist, wheel, cwd=ROOT)
+
+
+def test_no_file_of_the_tests_is_in_the_wheel(wheel):
+    """No test server, no history checker, no list of jars that only they use."""
+    with zipfile.ZipFile(wheel) as whole:
+        names = whole.namelist()
+    may_be = re.compile("|".join(ALLOWED))
+    assert [name for name in names if may_be.fullmatch(name) is None] == []
+    assert not [name for name in names if re.search("embedded|history|emulator", name)]
+
+
+def test_what_a_user_copies_or_sees_is_in_the_wheel(wheel):
+    """A file that is not Python is easily left out."""
+    with zipfile.ZipFile(wheel) as whole:
+        names = set(whole.namelist())
+    for pattern in ("page/static/*", "commands/templates/**/*", "local/locks/*", "**/*.py"):
+        files = [file for file in (ROOT / "airflow_eos").glob(pattern) if file.is_file()]
+        assert files
+        assert {file.relative_to(ROOT).as_posix() for file in files} <= names
+    for folder in ("dags", "spark_apps"):
+        for file in (ROOT / folder).glob("*.py"):
+            assert f"airflow_eos/examples/{folder}/{file.name}" in names
+
+
+def test_the_sdist_has_what_the_wheel_is_built_of_and_the_demo(sdist):
+    with tarfile.open(sdist) as whole:
+        paths = [Path(name).parts for name in whole.getnames()]
+    assert {parts[1] for parts in paths if len(parts) > 1} == AT_THE_ROOT
+
+
+def test_the_wheel_alone_writes_a_pipeline_that_python_reads(installed, tmp_path):
+    program = installed / "airflow-eos"
+    where = run(
+        installed / "python", "-c", "import airflow_eos; print(airflow_eos.__file__)", cwd=tmp_path
+    )
+    assert Path(where.strip()).is_relative_to(installed.parent)
+    for kind in ("map", "windows", "upsert"):
+        said = run(program, "new", f"orders_{kind}", "--kind", kind, cwd=tmp_path)
+        assert f"airflow-eos try orders_{kind}" in said
+    run(installed / "python", "-m", "compileall", "-q", ".", cwd=tmp_path)
+    commands = run(program, "--help", cwd=tmp_path)
+    assert all(name in commands for name in ("try", "new", "plan", "recover", "doctor"))
+    assert "Kill a streaming app" in run(program, "try", "--help", cwd=tmp_path)
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(1800)
+def test_the_wheel_alone_kills_an_app_recovers_it_and_counts_every_row(installed, tmp_path):
+    """A minute or two, ten on a machine at load 25: a broker, and Spark three times."""
+    said = run(installed / "airflow-eos", "try", cwd=tmp_path, timeout=1700)
+    assert "lost 0, duplicated 0" in " ".join(said.split())
