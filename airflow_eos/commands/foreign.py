@@ -65,7 +65,7 @@ def plan(
     Exit status: 0 nothing to do, 3 something to do, 4 something promised is lost, which a person
     must decide about, 2 an error.
     """
-    from airflow_eos.foreign.plan import Action
+    from airflow_eos.foreign.plan import ForeignAction
     from airflow_eos.foreign.recover import plan_flink
     from airflow_eos.kafka.client.connection import ConnectionPool
 
@@ -79,9 +79,9 @@ def plan(
             deadline_s=timeout,
         )
     _show(made, as_json=as_json)
-    if made.of(Action.LOST):
+    if made.of(ForeignAction.LOST):
         raise typer.Exit(NEEDS_PERSON)
-    if made.of(Action.COMMIT, Action.ABORT):
+    if made.of(ForeignAction.COMMIT, ForeignAction.ABORT):
         raise typer.Exit(SOMETHING_TO_DO)
 
 
@@ -112,7 +112,7 @@ def recover(
     afterwards. Exit status: 0 done or nothing to do, 1 not confirmed, 4 something had been ended
     meanwhile (plan again), 2 an error or a refusal.
     """
-    from airflow_eos.foreign.plan import Action
+    from airflow_eos.foreign.plan import ForeignAction
     from airflow_eos.foreign.recover import plan_flink, recover_flink
     from airflow_eos.kafka.client.connection import ConnectionPool
     from airflow_eos.kafka.transactions.coordinator import EndResult
@@ -126,7 +126,7 @@ def recover(
             storage_options=storage_options(storage_option),
             deadline_s=timeout,
         )
-        commits, aborts = len(made.of(Action.COMMIT)), len(made.of(Action.ABORT))
+        commits, aborts = len(made.of(ForeignAction.COMMIT)), len(made.of(ForeignAction.ABORT))
         if not as_json:
             _show(made, as_json=False)
         asked = f"The job is stopped: commit {commits} and abort {aborts}, for ever?"

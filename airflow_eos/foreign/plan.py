@@ -20,7 +20,7 @@ _COMMITTED = frozenset({"PrepareCommit", "CompleteCommit"})
 _ABORTED = frozenset({"PrepareAbort", "CompleteAbort", "PrepareEpochFence"})
 
 
-class Action(enum.Enum):
+class ForeignAction(enum.Enum):
     """What a plan does with one transaction."""
 
     COMMIT = "commit"
@@ -35,13 +35,13 @@ class Action(enum.Enum):
     """Not Flink's by its form, or of a prefix that nobody named: another program's business."""
 
 
-class Step(msgspec.Struct, frozen=True):
+class ForeignStep(msgspec.Struct, frozen=True):
     """One transaction, and what is to become of it.
 
     Times in milliseconds; 0 where it is not open.
     """
 
-    action: Action
+    action: ForeignAction
     transactional_id: str
     producer_id: int
     producer_epoch: int
@@ -61,14 +61,14 @@ class ForeignPlan(msgspec.Struct, frozen=True):
     location: str
     checkpoint: int
     prefixes: tuple[str, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[ForeignStep, ...]
 
-    def of(self, *actions: Action) -> tuple[Step, ...]:
+    def of(self, *actions: ForeignAction) -> tuple[ForeignStep, ...]:
         """The steps with one of these actions."""
         return tuple(step for step in self.steps if step.action in actions)
 
 
-class Told(msgspec.Struct, frozen=True):
+class CoordinatorState(msgspec.Struct, frozen=True):
     """What a coordinator says of a transactional id now."""
 
     state: str
@@ -86,7 +86,7 @@ def make_plan(
     checkpoint: FlinkCheckpoint,
     prefixes: Collection[str],
     opened: Mapping[OpenTransaction, str],
-    told: Mapping[str, Told],
+    told: Mapping[str, CoordinatorState],
 ) -> ForeignPlan:
     """Commit what is promised and open, abort what else is open under the prefixes.
 
@@ -107,8 +107,12 @@ def make_plan(
             continue
         flinks = any(is_of_flink(each.transactional_id, prefix) for prefix in prefixes)
         reason = f"not promised by checkpoint {checkpoint.number}" if flinks else f"of {whose}"
-        steps.append(_step(Action.ABORT if flinks else Action.LEAVE, each.identity, reason, each))
-    order = list(Action)
+        steps.append(
+            _step(
+                ForeignAction.ABORT if flinks else ForeignAction.LEAVE, each.identity, reason, each
+            )
+        )
+    order = list(ForeignAction)
     steps.sort(key=lambda step: (order.index(step.action), step.identity))
     return ForeignPlan(location, checkpoint.number, tuple(sorted(prefixes)), tuple(steps))
 
@@ -117,34 +121,34 @@ def _promised(
     promise: TransactionIdentity,
     prefixes: Collection[str],
     opened: OpenTransaction | None,
-    told: Told | None,
-) -> Step:
+    told: CoordinatorState | None,
+) -> ForeignStep:
     if not any(is_of_flink(promise.transactional_id, prefix) for prefix in prefixes):
-        return _step(Action.LEAVE, promise, "promised; its prefix was not named")
+        return _step(ForeignAction.LEAVE, promise, "promised; its prefix was not named")
     if opened is not None:
-        return _step(Action.COMMIT, promise, "promised, and open", opened)
+        return _step(ForeignAction.COMMIT, promise, "promised, and open", opened)
     if told is None:
-        return _step(Action.LOST, promise, "its coordinator does not know it any more")
+        return _step(ForeignAction.LOST, promise, "its coordinator does not know it any more")
     # The end raises the epoch by one with transaction version 2, and so does every timeout.
     same = told.producer_id == promise.producer_id and told.producer_epoch in {
         promise.producer_epoch,
         promise.producer_epoch + 1,
     }
     if same and told.state in _COMMITTED:
-        return _step(Action.COMMITTED, promise, "committed already")
+        return _step(ForeignAction.COMMITTED, promise, "committed already")
     if same and told.state in _ABORTED:
-        return _step(Action.LOST, promise, "aborted: by its timeout, or whoever took its id")
+        return _step(ForeignAction.LOST, promise, "aborted: by its timeout, or whoever took its id")
     found = f"{told.state}, producer {told.producer_id}, epoch {told.producer_epoch}"
-    return _step(Action.LOST, promise, f"not known: its id has been used since ({found})")
+    return _step(ForeignAction.LOST, promise, f"not known: its id has been used since ({found})")
 
 
 def _step(
-    action: Action,
+    action: ForeignAction,
     identity: TransactionIdentity,
     reason: str,
     opened: OpenTransaction | None = None,
-) -> Step:
-    return Step(
+) -> ForeignStep:
+    return ForeignStep(
         action,
         identity.transactional_id,
         identity.producer_id,

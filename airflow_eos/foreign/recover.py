@@ -6,6 +6,7 @@ import re
 import time
 from typing import TYPE_CHECKING
 
+from airflow_eos.checkpoint.locations import located
 from airflow_eos.checkpoint.store import CheckpointStore
 from airflow_eos.errors import (
     CheckpointError,
@@ -16,7 +17,7 @@ from airflow_eos.errors import (
     Remedy,
 )
 from airflow_eos.foreign.flink_state import read_checkpoint
-from airflow_eos.foreign.plan import Action, Told, make_plan
+from airflow_eos.foreign.plan import CoordinatorState, ForeignAction, make_plan
 from airflow_eos.kafka.client.errors import Deadline, wait
 from airflow_eos.kafka.transactions.coordinator import EndResult, end_transactions
 from airflow_eos.kafka.transactions.listing import described, list_lookalikes, open_in_partitions
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from airflow_eos.foreign.flink_state import FlinkCheckpoint
-    from airflow_eos.foreign.plan import ForeignPlan, Step
+    from airflow_eos.foreign.plan import ForeignPlan, ForeignStep
     from airflow_eos.kafka.client.connection import ConnectionPool
     from airflow_eos.kafka.transactions.identity import OpenTransaction, TransactionIdentity
 
@@ -76,7 +77,9 @@ def plan_flink(
         )
     promised = {each.transactional_id for each in checkpoint.promised}
     told = {
-        each.transactional_id: Told(each.transaction_state, each.producer_id, each.producer_epoch)
+        each.transactional_id: CoordinatorState(
+            each.transaction_state, each.producer_id, each.producer_epoch
+        )
         for each in described(wire, promised, deadline)
     }
     return make_plan(location, checkpoint, prefixes, opened, told)
@@ -113,7 +116,7 @@ def recover_flink(
         PipelineAliveError: something was written or begun meanwhile.
         KafkaError: Kafka refused, or did not answer: ask again.
     """
-    lost = plan.of(Action.LOST)
+    lost = plan.of(ForeignAction.LOST)
     if lost and not give_up_lost:
         raise DecisionNeededError(
             f"Checkpoint {plan.checkpoint} promises {len(lost)} transactions that cannot be "
@@ -127,7 +130,7 @@ def recover_flink(
                 costs="what was committed since is written twice",
             ),
         )
-    commits, aborts = plan.of(Action.COMMIT), plan.of(Action.ABORT)
+    commits, aborts = plan.of(ForeignAction.COMMIT), plan.of(ForeignAction.ABORT)
     if not commits and not aborts:
         return {}
     _require_quiet(wire, (*commits, *aborts), watch_s)
@@ -135,7 +138,7 @@ def recover_flink(
     return done | end_transactions(wire, [step.identity for step in aborts], commit=False)
 
 
-def _require_quiet(wire: ConnectionPool, steps: Collection[Step], watch_s: float) -> None:
+def _require_quiet(wire: ConnectionPool, steps: Collection[ForeignStep], watch_s: float) -> None:
     """A living job would lose what it is about to promise.
 
     Raises:
@@ -152,7 +155,7 @@ def _require_quiet(wire: ConnectionPool, steps: Collection[Step], watch_s: float
     )
 
 
-def _written(wire: ConnectionPool, steps: Collection[Step]) -> object:
+def _written(wire: ConnectionPool, steps: Collection[ForeignStep]) -> object:
     """Changes with every row, where its time differs, and with every end."""
     places = {place for step in steps for place in step.places}
     producers = {step.producer_id for step in steps}
@@ -166,7 +169,8 @@ def _read(location: str, options: Mapping[str, str] | None) -> FlinkCheckpoint:
     Raises:
         CheckpointError: as :func:`plan_flink`.
     """
-    folder = location.rstrip("/").removesuffix(f"/{_METADATA}")
+    place = located(location)
+    folder = str(place).removesuffix(f"/{_METADATA}")
     store = CheckpointStore.open(folder, storage_options=options)
     metadata = store.get(_METADATA)
     if metadata is None:
@@ -199,10 +203,15 @@ def _require_newest(
         CheckpointError: there is a later one, complete.
     """
     parent, _, name = folder.rpartition("/")
-    if _CHECKPOINT.fullmatch(name) is None or "/" not in parent.strip("/"):
+    if _CHECKPOINT.fullmatch(name) is None:
         return  # a savepoint stands alone
     above, _, job = parent.rpartition("/")
-    store = CheckpointStore.open(above, storage_options=options)
+    if not job or above.endswith(":/"):
+        raise CheckpointError(
+            f"{folder} is at the root: whether it is the newest of its job cannot be listed.",
+            Remedy(change="copy the job's checkpoints into a folder, and name it there"),
+        )
+    store = CheckpointStore.open(above or "/", storage_options=options)
     numbers = [_CHECKPOINT.fullmatch(each) for each in store.folders(job)]
     for later in sorted((int(each[1]) for each in numbers if each), reverse=True):
         if later <= checkpoint.number:
