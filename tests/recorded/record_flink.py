@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -72,8 +73,8 @@ class Job:
 
     def feed(self) -> None:
         """A hundred rows a second, until told otherwise."""
-        while not self._feeding.wait(0.1):
-            self.write(10)
+        while not self._feeding.wait(0.5):
+            self.write(50)
 
     def write(self, count: int) -> None:
         """The next rows, each with a key of its own."""
@@ -100,6 +101,7 @@ class Job:
 
 def main() -> None:
     """One job after another until one is killed at the right moment; then the proof."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # Flink does not outlive us
     target, naming = Path(sys.argv[1]), (sys.argv[2:] or ["INCREMENTING"])[0]
     scratch = Path(tempfile.mkdtemp(prefix="airflow-eos-flink-"))
     _say(f"logs and checkpoints: {scratch}")
@@ -128,8 +130,9 @@ def _killed(job: Job) -> Path:
     try:
         newest = _wait_for(job, process, _BEFORE)
         following = newest.parent / f"chk-{int(newest.name[4:]) + 1}" / "_metadata"
+        latest = time.monotonic() + 60
         while not following.exists():  # as quick as can be: the commit comes within milliseconds
-            pass
+            assert time.monotonic() < latest, f"no checkpoint after {newest}"
     finally:
         flink.stop(process)
         job.stop_feeding()
