@@ -38,7 +38,7 @@ class Left:
             for n in range(2)
         ]
         self.begun = kafka.prepare(f"{self.prefix}-0-8", self.out)
-        self.strangers = kafka.prepare(f"{self.prefix}-shop-0-8", self.out, partition=1)
+        self.strangers = kafka.prepare(f"{self.prefix}-shop-8", self.out, partition=1)
         identities = [each.identity for each in self.promised]
         self.checkpoint = checkpoint_promising(folder / "job", self.prefix, identities)
         self.servers = broker.bootstrap_servers
@@ -73,12 +73,12 @@ def test_promised_ones_are_committed_begun_ones_aborted_and_strangers_left(
         f"{left.prefix}-0-7": "commit",
         f"{left.prefix}-1-7": "commit",
         f"{left.prefix}-0-8": "abort",
-        f"{left.prefix}-shop-0-8": "leave",
+        f"{left.prefix}-shop-8": "leave",
     }
     assert len(left.still_open()) == 4  # a plan changes nothing
     status, told = left.run("recover", "--yes", "--watch", "0.1s")
     assert (status, {each["result"] for each in told["ended"]}) == (0, {"done"})
-    assert left.still_open() == {f"{left.prefix}-shop-0-8"}
+    assert left.still_open() == {f"{left.prefix}-shop-8"}
     # A restored Flink commits what its checkpoint promises: the same answer as the first time.
     assert [left.kafka.end(each).name for each in left.promised] == ["DONE", "DONE"]
     status, plan = left.run("plan")
@@ -120,7 +120,7 @@ def test_a_promise_that_its_timeout_has_ended_is_said_before_anything_is_done(le
         left.run("recover", "--yes", "--watch", "0.1s")
     assert f"{left.prefix}-1-7" in left.still_open()
     status, _ = left.run("recover", "--yes", "--watch", "0.1s", "--give-up-lost")
-    assert (status, left.still_open()) == (0, {f"{left.prefix}-shop-0-8"})
+    assert (status, left.still_open()) == (0, {f"{left.prefix}-shop-8"})
 
 
 def test_a_prefix_that_no_sink_of_the_checkpoint_has_is_refused(left: Left) -> None:
