@@ -16,6 +16,7 @@ from airflow_eos.commands import (
     blocked,
     broker,
     doctor,
+    foreign,
     hanging,
     new,
     package,
@@ -57,6 +58,7 @@ app.command("repartition")(repartition.repartition)
 app.command("disown")(disown.disown)
 app.command("blocked")(blocked.blocked)
 app.command("hanging")(hanging.hanging)
+app.add_typer(foreign.app, name="foreign")
 app.command("package")(package.package)
 app.command("demo", context_settings=demo.TO_THE_DEMO)(demo.demo)
 
