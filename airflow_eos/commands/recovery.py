@@ -553,6 +553,39 @@ def drain(
     raise typer.Exit(0 if stopped else 1)
 
 
+def handover(
+    checkpoint: Checkpoint,
+    reason: Annotated[str, typer.Option(help="For whoever reads the request.")] = "asked by hand",
+    wait: Annotated[
+        float, seconds("wait", help="Until the driver that stood by drives; or '2 minutes'.")
+    ] = 120.0,
+    storage_option: StorageOption = None,
+) -> None:
+    """Let the running batch end, and the driver that stands by go on: an upgrade, or a move.
+
+    Exit status: 0 it drives, 1 it has not said so within ``--wait``, 2 an error: nobody stands by,
+    for one.
+    """
+    from rich.console import Console
+
+    from airflow_eos.checkpoint import CheckpointStore, read_heartbeat
+    from airflow_eos.checkpoint.standby import hand_over
+
+    store = CheckpointStore.open(checkpoint, storage_options=storage_options(storage_option))
+    request = hand_over(store, requested_by=f"cli {getpass.getuser()}", reason=reason)
+    term, deadline = request.term or 0, time.monotonic() + wait
+    while (newest := _term(read_heartbeat(store))) <= term and time.monotonic() < deadline:
+        time.sleep(_LOOK_S)
+    driven = newest > term
+    said = "Handed over" if driven else f"Asked; nobody else has driven within {wait:g} s"
+    Console().print(f"{said}: {store.location}", soft_wrap=True)
+    raise typer.Exit(0 if driven else 1)
+
+
+def _term(heartbeat: Heartbeat | None) -> int:
+    return 0 if heartbeat is None else heartbeat.term or 0
+
+
 def _phase(heartbeat: Heartbeat | None) -> Phase | None:
     return None if heartbeat is None else heartbeat.phase
 

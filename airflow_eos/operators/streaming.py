@@ -182,6 +182,7 @@ class StreamingArguments(Shown, SparkArguments):
         patience: Duration = timedelta(minutes=1),
         submit_timeout: Duration = timedelta(minutes=10),
         cancel: Cancel = "drain",
+        standby: bool = False,
         deferrable: bool | None = None,
         poke_interval: Duration = 5.0,
         **kwargs: Any,
@@ -215,6 +216,7 @@ class StreamingArguments(Shown, SparkArguments):
         self.patience: timedelta = taken("patience", patience)
         self.submit_timeout: timedelta = taken("submit_timeout", submit_timeout)
         self.cancel = cancel
+        self.standby = standby
         if deferrable is None:
             deferrable = airflow_conf.getboolean("operators", "default_deferrable", fallback=False)
         self.deferrable = deferrable
@@ -285,6 +287,9 @@ class SparkStreamingOperator(StreamingArguments):
             there once its query has stopped in order.
         cancel: ``drain``: let the running batch end; ``kill``: at once, which costs that batch a
             second try; ``leave``: the app goes on, for the next try to take over.
+        standby: where another task's driver runs, let the app stand by behind it, warm, and drive
+            once that one has ended or hands over; it takes a slot all the while, and is not
+            deferred. Two tasks may both have it. See docs/standby.md.
         deferrable: watch from the triggerer; None takes ``operators.default_deferrable``.
         poke_interval: how often the triggerer looks.
         **kwargs: of :class:`~airflow_eos.operators.streaming.SparkArguments` and Airflow.
