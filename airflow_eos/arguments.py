@@ -346,7 +346,7 @@ FIELDS: Mapping[str, ArgumentType] = {
         (
             *("answer_within", "batch_within", "drain_timeout", "every", "lock_timeout"),
             *("min_pause", "older_than"),
-            *("patience", "pause", "recover_within", "restart_delay", "wait"),
+            *("patience", "pause", "recover_within", "restart_delay", "wait", "watch"),
         ),
         _SPAN,
     ),
