@@ -30,6 +30,8 @@ BESIDE = (
     "tests/integration/local/test_broker.py",
     "tests/integration/local/test_try.py",
     "tests/integration/offsets/test_never_ahead.py",
+    "tests/integration/rehearsal/test_command.py",
+    "tests/integration/rehearsal/test_rehearsal.py",
     "tests/integration/several/test_postings.py",
     "tests/integration/sinks/test_crashes.py",
     "tests/integration/sinks/test_other_widths.py",
