@@ -8,27 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from airflow_eos.checkpoint import (
-    CheckpointStore,
-    drain_of,
-    read_heartbeat,
-    take_term,
-    write_heartbeat,
-)
 from airflow_eos.checkpoint.heartbeat import Replacement, note_resumption
 from airflow_eos.plugins import actions as acting
 from tests.unit.page.conftest import listed
-from tests.unit.supervision.lives import beat
 
 pytestmark = pytest.mark.unit
-
-
-def test_a_driver_without_a_term_is_drained_where_others_have_had_one(tmp_path):
-    store = CheckpointStore.open(tmp_path)
-    take_term(store, taken_by="another")
-    write_heartbeat(store, beat(term=None))
-    acting.drain(listed(tmp_path), "ann")
-    assert drain_of(store, read_heartbeat(store)) is not None
 
 
 @pytest.mark.parametrize(("failed", "says"), [(19, "__19"), (20, "clear that run")])
