@@ -241,7 +241,7 @@ class _Look:
         for source in self._store.folders(SOURCES):
             path = f"{SOURCES}/{source}/0"
             of_kafka = kafka_offsets(ends.get(source) or "") is not None
-            parse = parse_kafka_start if of_kafka else _anything
+            parse: Callable[[bytes, str], object] = parse_kafka_start if of_kafka else _anything
             if found := self._wrong(path, parse, required=required and of_kafka):
                 yield path, found
 
