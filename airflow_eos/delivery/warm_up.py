@@ -8,12 +8,13 @@ classes are loaded and compiled, sources are opened, Python workers have seen th
 from __future__ import annotations
 
 import tempfile
+import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
 
-from airflow_eos.checkpoint.backend import COMMITS, OFFSETS, SOURCES
+from airflow_eos.checkpoint.backend import COMMITS, METADATA, OFFSETS, SOURCES
 from airflow_eos.checkpoint.terms import newest_planned
 from airflow_eos.delivery.causes import cause_of
 from airflow_eos.errors import ConfigurationError
@@ -99,6 +100,8 @@ def _copied(store: CheckpointStore, newest: int, folder: Path) -> bool:
         if content is not None:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(content)
+    # An id of its own: two queries of one id do not run in one JVM.
+    (folder / METADATA).write_text(f'{{"id":"{uuid.uuid4()}"}}', encoding="utf-8")
     return is_whole
 
 
