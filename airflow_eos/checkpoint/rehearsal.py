@@ -76,12 +76,17 @@ class RehearsalPlan:
     """Which batches can be evaluated again.
 
     Attributes:
-        batches: one after another, without a gap.
+        promises: by batch, one after another, without a gap; read now, before they are pruned.
         unknown: batches before them that were asked for, and why not.
     """
 
-    batches: tuple[int, ...]
+    promises: Mapping[int, Promise]
     unknown: Mapping[int, str]
+
+    @property
+    def batches(self) -> tuple[int, ...]:
+        """In the order in which they are evaluated."""
+        return tuple(sorted(self.promises))
 
 
 def rehearsable(store: CheckpointStore, most: int) -> RehearsalPlan:
@@ -94,24 +99,26 @@ def rehearsable(store: CheckpointStore, most: int) -> RehearsalPlan:
     if newest is None:
         raise ConfigurationError(f"{store.location} has no complete batch: nothing to compare.")
     asked = range(max(0, newest - most + 1), newest + 1)
-    decisions, log = DecisionLog(store), SparkLog(store)
+    promises: dict[int, Promise] = {}
     for batch in reversed(asked):
-        why = _why_not(store, decisions, log, batch)
-        if why:
+        found = _promised(store, batch)
+        if isinstance(found, str):
             earlier = dict.fromkeys(range(asked.start, batch), f"batch {batch} comes after it")
-            return RehearsalPlan(tuple(range(batch + 1, asked.stop)), {**earlier, batch: why})
-    return RehearsalPlan(tuple(asked), {})
+            return RehearsalPlan(promises, {**earlier, batch: found})
+        promises[batch] = found
+    return RehearsalPlan(promises, {})
 
 
-def _why_not(store: CheckpointStore, decisions: DecisionLog, log: SparkLog, batch: int) -> str:
-    promise = Promise.of(decisions.of_batch(batch))
+def _promised(store: CheckpointStore, batch: int) -> Promise | str:
+    """What was promised of the batch, or why it cannot be compared."""
+    promise, log = Promise.of(DecisionLog(store).of_batch(batch)), SparkLog(store)
     if promise is None:
         return "no decision says which rows it has"
     if read_acceptance(store, batch, promise.nonce) is not None:
         return "a person has let it go on as it was: readers do not have all that was promised"
     if batch and (log.offsets(batch - 1) is None or log.commit(batch - 1) is None):
         return "Spark's log does not go back to where it begins"
-    return ""
+    return promise
 
 
 class CheckpointCopy:

@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import structlog
 
-from airflow_eos.checkpoint import CheckpointStore, DecisionLog
+from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.checkpoint.rehearsal import (
     REPORT,
     CheckpointCopy,
-    RehearsalPlan,
     RehearsalRequest,
     rehearsable,
 )
@@ -98,7 +97,8 @@ class Rehearsal:
             SystemExit: 0, whatever was found: the report says it.
         """
         began = time.monotonic()
-        found = [OutputComparison(n, "", "not known", why=why) for n, why in _unknown(self._plan)]
+        unknown = sorted(self._plan.unknown.items())
+        found = [OutputComparison(batch, "", "not known", why=why) for batch, why in unknown]
         error = ""
         with ExitStack() as resources:
             read = topics(resources)
@@ -140,11 +140,7 @@ class Rehearsal:
         lost: LostInput,
     ) -> list[OutputComparison]:
         """Spark runs the batch that is in flight in the copy, and no other."""
-        promise = Promise.of(DecisionLog(self._original).of_batch(batch))
-        if promise is None:
-            return [
-                OutputComparison(batch, "", "not known", why="its decisions were removed meanwhile")
-            ]
+        promise = self._plan.promises[batch]
         found: list[OutputComparison] = []
         failed: list[BaseException] = []
 
@@ -259,10 +255,6 @@ def delivered(part: Promise) -> tuple[PreparedWork, ...] | None:
     """
     seen = part.delivered({work.identity: Outcome.COMMITTED for work in part.newest})
     return seen if sum(work.rows for work in seen) == part.rows else None
-
-
-def _unknown(plan: RehearsalPlan) -> list[tuple[int, str]]:
-    return sorted(plan.unknown.items())
 
 
 # --- difference -----------------------------------------------------------------------------------

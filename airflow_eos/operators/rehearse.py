@@ -89,7 +89,7 @@ class RehearseOperator(StreamingArguments):
                 self.checkpoint_location,
                 self._scratch(folder),
                 self.batches,
-                self.key,
+                tuple(self.key),
                 self.examples,
             )
             self._submission = rehearsal_of(self, target, told, folder, secrets)

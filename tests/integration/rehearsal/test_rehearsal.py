@@ -109,10 +109,16 @@ def test_a_changed_app_is_told_by_key(job: Rehearsed) -> None:
     job.deliver(df=job.rows())
     had = sorted(job.visible())
     rows = job.rows().withColumn(
-        "value", F.when(F.col("key").eqNullSafe(b"k7"), F.lit(b"other")).otherwise(F.col("value"))
+        "value",
+        F.when(F.col("key").cast("string").eqNullSafe("k7"), F.lit(b"other")).otherwise(
+            F.col("value")
+        ),
     )
     more = rows.where("key != 'k8'").withColumn(
-        "key", F.when(F.col("key").eqNullSafe(b"k9"), F.lit(b"nobody")).otherwise(F.col("key"))
+        "key",
+        F.when(F.col("key").cast("string").eqNullSafe("k9"), F.lit(b"nobody")).otherwise(
+            F.col("key")
+        ),
     )
     report = job.rehearse(more, batches=1)
     [found] = report.compared
@@ -133,7 +139,7 @@ def test_outputs_are_compared_each_and_one_that_is_gone_or_new_is_told(job: Rehe
         return replace(job.sink, topic=topic, transactional_id_prefix=f"{job.name}-{prefix}")
 
     job.feed(100)
-    old = [Output(name, to(name), rows=["key", "value"]) for name in ("kept", "gone", "moved")]
+    old: Any = [Output(name, to(name), rows=["key", "value"]) for name in ("kept", "gone", "moved")]
     job.deliver(old, df=job.rows())
     moved = Output("moved", to("moved", f"{job.name}-in"), rows=["key", "value"])
     new = [old[0], Output("new", to("new"), rows=["key", "value"]), moved]
@@ -226,7 +232,9 @@ def test_a_version_that_fails_is_told_with_the_batch(job: Rehearsed) -> None:
     job.deliver(df=job.rows())
     fails = job.rows().withColumn(
         "value",
-        F.when(F.col("key").eqNullSafe(b"k49"), F.raise_error(F.lit("no k49"))).otherwise("x"),
+        F.when(
+            F.col("key").cast("string").eqNullSafe("k49"), F.raise_error(F.lit("no k49"))
+        ).otherwise("x"),
     )
     report = job.rehearse(fails, batches=1)
     assert report.exit_status == 2
