@@ -95,9 +95,9 @@ def recover(
         bool,
         typer.Option("--give-up-lost", help="Go on although something promised is lost."),
     ] = False,
-    watch: Annotated[
+    wait: Annotated[
         float,
-        seconds("watch", help="How long nothing may be written: the job must be stopped."),
+        seconds("wait", help="How long nothing may be written: the job must be stopped."),
     ] = 10.0,
     yes: Annotated[  # noqa: FBT002 - a flag of the command line
         bool, typer.Option("--yes", help="Do not ask: the job is stopped, end what is shown.")
@@ -132,7 +132,7 @@ def recover(
         asked = f"The job is stopped: commit {commits} and abort {aborts}, for ever?"
         if (commits or aborts) and not yes and not typer.confirm(asked, err=True):
             raise typer.Exit(1)
-        ended = recover_flink(wire, made, give_up_lost=give_up_lost, watch_s=watch)
+        ended = recover_flink(wire, made, give_up_lost=give_up_lost, quiet_s=wait)
     _tell(made, ended, as_json=as_json)
     if EndResult.LOOK in ended.values():
         raise typer.Exit(NEEDS_PERSON)

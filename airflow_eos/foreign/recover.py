@@ -99,7 +99,7 @@ def _with_list(error: CheckpointFormatError, opened: Collection[OpenTransaction]
 
 
 def recover_flink(
-    wire: ConnectionPool, plan: ForeignPlan, *, give_up_lost: bool = False, watch_s: float = 10.0
+    wire: ConnectionPool, plan: ForeignPlan, *, give_up_lost: bool = False, quiet_s: float = 10.0
 ) -> dict[TransactionIdentity, EndResult]:
     """Commit and abort as planned: each by its id, producer id and epoch, and nothing else.
 
@@ -109,7 +109,7 @@ def recover_flink(
         wire: as for :func:`plan_flink`.
         plan: that a person has seen.
         give_up_lost: go on although some of what was promised cannot be committed any more.
-        watch_s: how long nothing may be written, after which the job is taken for stopped.
+        quiet_s: how long nothing may be written, after which the job is taken for stopped.
 
     Raises:
         DecisionNeededError: something promised is lost, or not known.
@@ -133,23 +133,23 @@ def recover_flink(
     commits, aborts = plan.of(ForeignAction.COMMIT), plan.of(ForeignAction.ABORT)
     if not commits and not aborts:
         return {}
-    _require_quiet(wire, (*commits, *aborts), watch_s)
+    _require_quiet(wire, (*commits, *aborts), quiet_s)
     done = end_transactions(wire, [step.identity for step in commits], commit=True)
     return done | end_transactions(wire, [step.identity for step in aborts], commit=False)
 
 
-def _require_quiet(wire: ConnectionPool, steps: Collection[ForeignStep], watch_s: float) -> None:
+def _require_quiet(wire: ConnectionPool, steps: Collection[ForeignStep], quiet_s: float) -> None:
     """A living job would lose what it is about to promise.
 
     Raises:
         PipelineAliveError: it lives.
     """
     before = _written(wire, steps)
-    wait(watch_s)
+    wait(quiet_s)
     if _written(wire, steps) == before:
         return
     raise PipelineAliveError(
-        f"Within {watch_s:.0f} s rows were written, or a transaction began or ended: the job "
+        f"Within {quiet_s:.0f} s rows were written, or a transaction began or ended: the job "
         "runs, and ends its transactions itself. Nothing was done.",
         Remedy(change="stop the job, wait until its task managers are gone, and plan again"),
     )

@@ -76,7 +76,7 @@ def test_promised_ones_are_committed_begun_ones_aborted_and_strangers_left(
         f"{left.prefix}-shop-8": "leave",
     }
     assert len(left.still_open()) == 4  # a plan changes nothing
-    status, told = left.run("recover", "--yes", "--watch", "0.1s")
+    status, told = left.run("recover", "--yes", "--wait", "0.1s")
     assert (status, {each["result"] for each in told["ended"]}) == (0, {"done"})
     assert left.still_open() == {f"{left.prefix}-shop-8"}
     # A restored Flink commits what its checkpoint promises: the same answer as the first time.
@@ -84,7 +84,7 @@ def test_promised_ones_are_committed_begun_ones_aborted_and_strangers_left(
     status, plan = left.run("plan")
     assert status == 0
     assert set(actions(plan["steps"]).values()) == {"committed", "leave"}
-    assert left.run("recover", "--yes", "--watch", "0.1s") == (0, {"checkpoint": 7, "ended": []})
+    assert left.run("recover", "--yes", "--wait", "0.1s") == (0, {"checkpoint": 7, "ended": []})
     left.kafka.end(left.strangers)
     assert sorted(each.value() for each in read(left.out)) == [b"0", b"1", b"v"]
 
@@ -117,9 +117,9 @@ def test_a_promise_that_its_timeout_has_ended_is_said_before_anything_is_done(le
     assert status == 4
     assert actions(plan["steps"])[f"{left.prefix}-0-7"] == "lost"
     with pytest.raises(DecisionNeededError, match="Nothing was done"):
-        left.run("recover", "--yes", "--watch", "0.1s")
+        left.run("recover", "--yes", "--wait", "0.1s")
     assert f"{left.prefix}-1-7" in left.still_open()
-    status, _ = left.run("recover", "--yes", "--watch", "0.1s", "--give-up-lost")
+    status, _ = left.run("recover", "--yes", "--wait", "0.1s", "--give-up-lost")
     assert (status, left.still_open()) == (0, {f"{left.prefix}-shop-8"})
 
 
