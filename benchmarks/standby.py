@@ -221,7 +221,7 @@ def _read(stage: Stage, topic: str, flow: Flow, over: threading.Event) -> None:
         message = consumer.poll(0.1)
         if message is None or message.error() is not None:
             continue
-        whose, _, row = message.value().decode().partition(" ")
+        whose, _, row = (message.value() or b"").decode().partition(" ")
         if whose == topic:
             flow.twice += int(row) in flow.seen
             flow.seen.setdefault(int(row), time.monotonic())

@@ -7,6 +7,7 @@ one sleeper more.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 from airflow_eos.checkpoint.rulings import accept
@@ -93,9 +94,10 @@ class History:
     def run(self) -> None:
         chance = self.chance
         first = self.world.start_driver(chance.cut())
-        stories = (chance.relief, chance.sleep, chance.sleep, chance.copy, chance.turn)
-        if self.lossy:  # what was promised on a copy that is put away is nobody's
-            stories = (chance.relief, chance.sleep, chance.sleep, chance.turn)
+        stories: list[Callable[[], Relief | Sleep | Copy | Stop]]
+        stories = [chance.relief, chance.sleep, chance.sleep, chance.turn]
+        if not self.lossy:  # what was promised on a copy that is put away is nobody's
+            stories.insert(3, chance.copy)
         self._befalls(first, chance.choice(stories)())
         if self.disk:
             self._outage()

@@ -255,9 +255,7 @@ class Driver:
             spark.complete(planned.batch, world.retained)
             planned = None
 
-    def _taken(
-        self, decisions: DecisionLog, participant: KafkaParticipant
-    ) -> tuple[Tenure, OffsetLog]:
+    def _taken(self, decisions: DecisionLog, participant: Participant) -> tuple[Tenure, OffsetLog]:
         """As a start; or as one that has stood by: it looks, and takes the term after that one.
 
         What it saw of the other driver is anything: it may live, be dead, or come again.

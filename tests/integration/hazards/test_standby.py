@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -64,7 +65,7 @@ class Watched(Pipeline):
         assert process.poll() is None, f"{what}: {finish(process, 5)[-4000:]}"
 
     @contextmanager
-    def drives(self, **changes: object) -> Iterator[Process]:
+    def drives(self, **changes: Any) -> Iterator[Process]:
         """A driver that has delivered, in a JVM of its own."""
         process = self.elsewhere().start(until_caught_up=False, **changes)
         try:
@@ -84,7 +85,7 @@ class Watched(Pipeline):
             kill(process)
 
     @contextmanager
-    def stands_by(self, count: int = 1, **changes: object) -> Iterator[Process]:
+    def stands_by(self, count: int = 1, **changes: Any) -> Iterator[Process]:
         """A driver that waits for its turn, beside ``count - 1`` others."""
         process = self.start(until_caught_up=False, standby=True, **changes)
         try:

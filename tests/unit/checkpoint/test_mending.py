@@ -287,7 +287,7 @@ def on_a_disk(tmp_path, make_decision) -> tuple[CheckpointStore, DecisionLog]:
         store.put(f"offsets/{batch}", entry(batch).encode())
         assert log.record(make_decision(batch, offsets=entry(batch)))
     for path in SUMMED:
-        store.put(beside(path), sums_of(store.get(path)))
+        store.put(beside(path), sums_of(store.get(path) or b""))
     return store, log
 
 
@@ -318,7 +318,7 @@ def test_a_sum_alone_that_is_damaged_goes_and_its_file_stays(tmp_path, make_deci
 def test_what_its_sum_contradicts_is_not_whole(tmp_path, make_decision, path):
     """As where one bit of a number has flipped: it reads well, and says something else."""
     store, log = on_a_disk(tmp_path, make_decision)
-    whole = store.get(path)
+    whole = store.get(path) or b""
     store.put(beside(path), sums_of(whole + b"."))
     [found] = damage(store, log)
     assert (found.path, found.found) == (path, "is not what the sum beside it says")

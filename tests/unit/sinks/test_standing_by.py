@@ -24,7 +24,7 @@ from airflow_eos.checkpoint import (
     write_heartbeat,
 )
 from airflow_eos.checkpoint import standby as records
-from airflow_eos.checkpoint.heartbeat import BY_AIRFLOW, BY_STANDBY, STARTED_BY
+from airflow_eos.checkpoint.heartbeat import BY_AIRFLOW, BY_STANDBY, STARTED_BY, Phase
 from airflow_eos.checkpoint.standby import (
     Standby,
     hand_over,
@@ -35,6 +35,7 @@ from airflow_eos.checkpoint.standby import (
     standbys,
     write_standby,
 )
+from airflow_eos.checkpoint.terms import Tenure
 from airflow_eos.cli import app
 from airflow_eos.delivery.standby import StandingBy, Turn, stand_by, whose_turn
 from airflow_eos.errors import (
@@ -59,7 +60,7 @@ def asked(by: str) -> DrainRequest:
 
 
 def ended(end: str, by: str | None = None):
-    phase = "stopped" if end in ("finished", "drained") else "failed"
+    phase: Phase = "stopped" if end in ("finished", "drained") else "failed"
     return heartbeat(phase, term=1, end=end, drained_by=by)
 
 
@@ -201,8 +202,7 @@ def test_a_driver_that_a_person_stops_is_not_followed(world):
 @pytest.mark.parametrize("error", [StoreError, CheckpointFormatError])
 def test_a_store_that_does_not_answer_is_no_end_of_a_driver(world, monkeypatch, error):
     from airflow_eos.delivery import standby as module
-
-    look = module.read_sign
+    from airflow_eos.recovery.driver_liveness import read_sign as look
 
     def away(store):
         if 10.0 <= world.now < 30.0:
@@ -247,7 +247,7 @@ def follow(world: World, start, examine=lambda: None):
 
 def test_of_two_that_stand_by_one_drives_and_the_other_stands_by_behind_it(world):
     world.at[20.0] = world.stops
-    overtaken = []
+    overtaken: list[Tenure] = []
 
     def start(after: int) -> str:
         if not overtaken:  # the other was quicker

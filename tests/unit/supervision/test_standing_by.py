@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import msgspec
 import pytest
@@ -62,7 +63,8 @@ class World:
     """A driver of another task that beats, and a clock."""
 
     def __init__(self, store: CheckpointStore) -> None:
-        self.store, self.now, self.lasts, self.end = store, 1000.0, 30.0, {}
+        self.store, self.now, self.lasts = store, 1000.0, 30.0
+        self.end: dict[str, Any] = {}
         self.starts: list[StandsBy] = []
         write_heartbeat(store, THEIRS)
 
