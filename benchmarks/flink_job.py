@@ -1,7 +1,8 @@
 """Kafka → Flink → Kafka, exactly once; runs in Flink's own environment, see ``flink.py``.
 
 The argument is JSON: bootstrap, connector, input, output, prefix, etl, bounded, checkpoint_ms,
-checkpoints (a folder), parallelism, latest (start at the end of the topic).
+checkpoints (a folder), parallelism, latest (start at the end of the topic), restore (the folder of
+a checkpoint to begin with), naming (of transactions: INCREMENTING or POOLING).
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ def main() -> None:
 
 
 def _configuration(job: dict[str, Any]) -> dict[str, str]:
-    return {
+    restored = {"execution.state-recovery.path": job["restore"]} if job.get("restore") else {}
+    return restored | {
         "pipeline.jars": f"file://{job['connector']}",
         "pipeline.object-reuse": "true",
         "parallelism.default": str(job["parallelism"]),
@@ -98,6 +100,8 @@ def _sink(job: dict[str, Any]) -> dict[str, str]:
         "properties.transaction.timeout.ms": "600000",
         "properties.compression.type": "lz4",
     }
+    if job.get("naming"):
+        options["sink.transaction-naming-strategy"] = job["naming"]
     return options | {f"properties.{name}": value for name, value in job["producer"].items()}
 
 

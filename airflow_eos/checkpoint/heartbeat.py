@@ -134,6 +134,12 @@ _BEATS = {LOCAL: timedelta(seconds=2), HDFS: timedelta(seconds=5)}
 BY_AIRFLOW = "airflow"
 """Who asks where nobody did: a task of Airflow that ended before its app."""
 
+BY_STANDBY = "standby"
+"""Who asks where the pipeline is to go on in the driver that stands by."""
+
+NOT_FOR_GOOD = frozenset({BY_AIRFLOW, BY_STANDBY})
+"""Whose requests say nothing of the pipeline: it is to go on. All others are a person's."""
+
 DRAINS_KEPT = timedelta(days=7)
 """How long a request to one start is kept: a cluster may let it wait for its turn that long."""
 
@@ -146,7 +152,8 @@ class Heartbeat(Stored, frozen=True, kw_only=True):
     ``started_by`` is None where it was started by hand; ``master`` and ``deploy_mode`` are Spark's;
     ``namespace`` is that of its pod, empty where it is in none. ``end`` and ``reason`` say how and
     why it ended, once it has; ``drained_by`` who asked it to, where somebody did; ``restart_heals``
-    whether the next start meets what it failed with again, None where nobody knows.
+    whether the next start meets what it failed with again, None where nobody knows. ``process``
+    tells its process from all others; see :func:`airflow_eos.checkpoint.standby.process_mark`.
     """
 
     words: ClassVar[tuple[str, ...]] = (
@@ -163,6 +170,7 @@ class Heartbeat(Stored, frozen=True, kw_only=True):
     application_id: str
     host: str
     pid: int
+    process: str = ""
     batch_id: int | None
     phase: Phase
     end: End | None = None

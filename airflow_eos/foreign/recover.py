@@ -1,0 +1,224 @@
+"""Look at Flink's checkpoint and at Kafka, and end what Flink left open by a person's word."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import TYPE_CHECKING
+
+from airflow_eos.checkpoint.locations import located
+from airflow_eos.checkpoint.store import CheckpointStore
+from airflow_eos.errors import (
+    CheckpointError,
+    CheckpointFormatError,
+    ConfigurationError,
+    DecisionNeededError,
+    PipelineAliveError,
+    Remedy,
+)
+from airflow_eos.foreign.flink_state import read_checkpoint
+from airflow_eos.foreign.plan import CoordinatorState, ForeignAction, make_plan
+from airflow_eos.kafka.client.errors import Deadline, wait
+from airflow_eos.kafka.transactions.coordinator import EndResult, end_transactions
+from airflow_eos.kafka.transactions.listing import described, list_lookalikes, open_in_partitions
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from airflow_eos.foreign.flink_state import FlinkCheckpoint
+    from airflow_eos.foreign.plan import ForeignPlan, ForeignStep
+    from airflow_eos.kafka.client.connection import ConnectionPool
+    from airflow_eos.kafka.transactions.identity import OpenTransaction, TransactionIdentity
+
+_METADATA = "_metadata"
+_CHECKPOINT = re.compile("chk-([0-9]+)")
+
+
+def plan_flink(
+    wire: ConnectionPool,
+    location: str,
+    prefixes: Collection[str],
+    *,
+    storage_options: Mapping[str, str] | None = None,
+    deadline_s: float = 60.0,
+) -> ForeignPlan:
+    """What is to become of each transaction that Flink left; changes nothing.
+
+    Args:
+        wire: connections to the cluster that the job wrote to.
+        location: folder of the completed checkpoint that Flink is to be restored from.
+        prefixes: ``sink.transactional-id-prefix`` of the sinks whose transactions are meant.
+        storage_options: of the checkpoint's store.
+        deadline_s: how long brokers may be away.
+
+    Raises:
+        ConfigurationError: no sink of the checkpoint has one of the prefixes.
+        CheckpointFormatError: it is not known for sure what the checkpoint promises.
+        CheckpointError: it is not complete, or not the newest of its job.
+        KafkaError: not everything could be listed.
+    """
+    deadline = Deadline(deadline_s)
+    opened: dict[OpenTransaction, str] = {}
+    for prefix in prefixes:
+        # Refuses where the right to describe is missing: else nothing would look open.
+        wire.cluster.coordinators([f"{prefix}-0-0"], timeout_s=deadline.remaining)
+        opened |= dict(list_lookalikes(wire, prefix, deadline_s=deadline.remaining))
+    try:
+        checkpoint = _read(location, storage_options)
+    except CheckpointFormatError as error:
+        raise _with_list(error, opened) from error
+    unknown = sorted(set(prefixes) - set(checkpoint.prefixes))
+    if unknown or not prefixes:
+        raise ConfigurationError(
+            f"No exactly-once sink in {location} has the transactional id prefix "
+            f"{', '.join(unknown) or 'that is to be named'}; its sinks have "
+            f"{', '.join(checkpoint.prefixes) or 'none'}.",
+            Remedy(change="name with --prefix the one that is meant"),
+        )
+    promised = {each.transactional_id for each in checkpoint.promised}
+    told = {
+        each.transactional_id: CoordinatorState(
+            each.transaction_state, each.producer_id, each.producer_epoch
+        )
+        for each in described(wire, promised, deadline)
+    }
+    return make_plan(location, checkpoint, prefixes, opened, told)
+
+
+def _with_list(error: CheckpointFormatError, opened: Collection[OpenTransaction]) -> Exception:
+    """What is open, for a person to decide about, before what is wrong with the checkpoint."""
+    now_ms = time.time_ns() // 1_000_000
+    each = [
+        f"{one.identity} for {(now_ms - one.started_at_ms) // 1000} s in "
+        + " ".join(f"{topic}/{partition}" for topic, partition in one.partitions)
+        for one in opened
+    ]
+    told = CheckpointFormatError(f"Open now: {'; '.join(each) or 'nothing'}. {error}")
+    told.remedies = error.remedies
+    return told
+
+
+def recover_flink(
+    wire: ConnectionPool, plan: ForeignPlan, *, give_up_lost: bool = False, quiet_s: float = 10.0
+) -> dict[TransactionIdentity, EndResult]:
+    """Commit and abort as planned: each by its id, producer id and epoch, and nothing else.
+
+    Running it twice, or in two places at once, does no more than once.
+
+    Args:
+        wire: as for :func:`plan_flink`.
+        plan: that a person has seen.
+        give_up_lost: go on although some of what was promised cannot be committed any more.
+        quiet_s: how long nothing may be written, after which the job is taken for stopped.
+
+    Raises:
+        DecisionNeededError: something promised is lost, or not known.
+        PipelineAliveError: something was written or begun meanwhile.
+        KafkaError: Kafka refused, or did not answer: ask again.
+    """
+    lost = plan.of(ForeignAction.LOST)
+    if lost and not give_up_lost:
+        raise DecisionNeededError(
+            f"Checkpoint {plan.checkpoint} promises {len(lost)} transactions that cannot be "
+            f"committed any more, as {lost[0].identity}: {lost[0].reason}. Nothing was done.",
+            Remedy(
+                change="run the command again with --give-up-lost",
+                costs="their rows: Flink restored from this checkpoint does not write them again",
+            ),
+            Remedy(
+                change="restore Flink from a checkpoint before this one",
+                costs="what was committed since is written twice",
+            ),
+        )
+    commits, aborts = plan.of(ForeignAction.COMMIT), plan.of(ForeignAction.ABORT)
+    if not commits and not aborts:
+        return {}
+    _require_quiet(wire, (*commits, *aborts), quiet_s)
+    done = end_transactions(wire, [step.identity for step in commits], commit=True)
+    return done | end_transactions(wire, [step.identity for step in aborts], commit=False)
+
+
+def _require_quiet(wire: ConnectionPool, steps: Collection[ForeignStep], quiet_s: float) -> None:
+    """A living job would lose what it is about to promise.
+
+    Raises:
+        PipelineAliveError: it lives.
+    """
+    before = _written(wire, steps)
+    wait(quiet_s)
+    if _written(wire, steps) == before:
+        return
+    raise PipelineAliveError(
+        f"Within {quiet_s:.0f} s rows were written, or a transaction began or ended: the job "
+        "runs, and ends its transactions itself. Nothing was done.",
+        Remedy(change="stop the job, wait until its task managers are gone, and plan again"),
+    )
+
+
+def _written(wire: ConnectionPool, steps: Collection[ForeignStep]) -> object:
+    """Changes with every row, where its time differs, and with every end."""
+    places = {place for step in steps for place in step.places}
+    producers = {step.producer_id for step in steps}
+    found = open_in_partitions(wire, places, Deadline(60.0))
+    return {each for each in found if each.producer_id in producers}
+
+
+def _read(location: str, options: Mapping[str, str] | None) -> FlinkCheckpoint:
+    """What the checkpoint promises, if it is complete and the newest of its job.
+
+    Raises:
+        CheckpointError: as :func:`plan_flink`.
+    """
+    place = located(location)
+    folder = str(place).removesuffix(f"/{_METADATA}")
+    store = CheckpointStore.open(folder, storage_options=options)
+    metadata = store.get(_METADATA)
+    if metadata is None:
+        raise CheckpointError(
+            f"{store.location} has no {_METADATA}: it is no completed checkpoint or savepoint.",
+            Remedy(change="name the folder chk-… or savepoint-… that Flink is to be restored from"),
+        )
+
+    def beside(name: str) -> bytes:
+        found = store.get(name)
+        if found is None:
+            raise CheckpointError(
+                f"{store.location} lacks {name}, which its {_METADATA} names: Flink cannot be "
+                "restored from it either.",
+                Remedy(change="restore the file, or name an older checkpoint"),
+            )
+        return found
+
+    checkpoint = read_checkpoint(metadata, beside)
+    _require_newest(folder, checkpoint, options)
+    return checkpoint
+
+
+def _require_newest(
+    folder: str, checkpoint: FlinkCheckpoint, options: Mapping[str, str] | None
+) -> None:
+    """What a later checkpoint promised would be aborted, and is lost where Flink goes on from it.
+
+    Raises:
+        CheckpointError: there is a later one, complete.
+    """
+    parent, _, name = folder.rpartition("/")
+    if _CHECKPOINT.fullmatch(name) is None:
+        return  # a savepoint stands alone
+    above, _, job = parent.rpartition("/")
+    if not job or above.endswith(":/"):
+        raise CheckpointError(
+            f"{folder} is at the root: whether it is the newest of its job cannot be listed.",
+            Remedy(change="copy the job's checkpoints into a folder, and name it there"),
+        )
+    store = CheckpointStore.open(above or "/", storage_options=options)
+    numbers = [_CHECKPOINT.fullmatch(each) for each in store.folders(job)]
+    for later in sorted((int(each[1]) for each in numbers if each), reverse=True):
+        if later <= checkpoint.number:
+            return
+        if store.head(f"{job}/chk-{later}/{_METADATA}") is not None:
+            raise CheckpointError(
+                f"{folder} is not the newest completed checkpoint of its job: chk-{later} is. "
+                "What that one promises would be aborted.",
+                Remedy(change=f"name {parent}/chk-{later}"),
+            )
