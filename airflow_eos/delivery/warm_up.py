@@ -1,8 +1,8 @@
 """The newest batch once more, in a copy of Spark's log and into nothing, before its turn comes.
 
-What Spark would refuse of this app on this checkpoint, such as a changed form of its state, it
-refuses here, while the other driver goes on. And what a first batch takes its time for is done:
-classes are loaded and compiled, sources are opened, Python workers have seen the app's functions.
+Where the state has another form than this app's, Spark refuses it here, while the other driver goes
+on. And what a first batch takes its time for is done: classes are loaded and compiled, sources are
+opened, Python workers have seen the app's functions.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _WITHIN_S = 120
 _FOLDERS = "airflow-eos-standby-"
 _OF_SOURCES = 20
 """Files of a source's own log that are copied; a source of files has many, and is not evaluated."""
-_STATE = "state"
+_STATE, _OF_THE_STATE = "state", "STATE_STORE_"
 _SCHEMAS = ("_metadata", "_stateSchema")
 
 
@@ -46,7 +46,7 @@ def warm_up(store: CheckpointStore, rows: DataFrame, *, output_mode: str, evalua
         evaluate: only where the query keeps no state: that is not copied.
 
     Raises:
-        ConfigurationError: Spark refuses this query on this checkpoint, and always will.
+        ConfigurationError: the state in the checkpoint has another form than the query's.
     """
     newest = newest_planned(store)
     if newest is None:
@@ -76,7 +76,8 @@ def warm_up(store: CheckpointStore, rows: DataFrame, *, output_mode: str, evalua
                 query.stop()
         except Exception as error:  # whatever Spark says, the start itself says it again
             cause = cause_of(error)
-            if not planned and cause.restart_heals is False:
+            of_the_state = cause.kind.startswith(_OF_THE_STATE)  # else the copy may lack something
+            if not planned and of_the_state and cause.restart_heals is False:
                 raise ConfigurationError(
                     f"This app cannot follow the one that runs on {store.location}: {cause}. That "
                     "one goes on."
