@@ -86,8 +86,9 @@ class _ParquetFile:
         self._writer.write_batch(rows, row_group_size=max(1, rows.num_rows))
 
     def close(self) -> None:
-        with self._out:
-            self._writer.close()
+        if not self._out.closed:  # a task may fail after it has prepared its files
+            with self._out:
+                self._writer.close()
 
 
 class _LinesFile:

@@ -273,6 +273,18 @@ def test_files_with_another_count_than_they_were_delivered_with_are_refused(tmp_
         list(read)
 
 
+@pytest.mark.parametrize("form", ["json", "parquet"])
+def test_a_task_that_fails_after_its_files_are_prepared_ends_with_its_own_error(tmp_path, form):
+    """Spark is told what failed, and not that a file was closed twice; what was prepared goes."""
+    sink = FileSink(str(tmp_path), form)
+    rows = {"__eos_line": ["{}"]} if form == "json" else {"amount": [1]}
+    writer = sink.opened(0, 0)
+    writer.write(pa.RecordBatch.from_pydict(rows))
+    assert writer.prepare("0" * 32) is not None
+    writer.abort()
+    assert [each for each in tmp_path.parent.rglob("0-0-*") if each.is_file()] == []
+
+
 WRITES = """
 import os, signal
 import pyarrow as pa
