@@ -122,7 +122,7 @@ def test_a_standby_follows_a_driver_that_was_killed(pipeline: Watched) -> None:
         pipeline.await_rows(standby, "the rows after the kill")
         logging.getLogger(__name__).warning("visible after %.1f s", time.monotonic() - began)
         assert newest_term(pipeline.store) == 2
-        assert standbys(pipeline.store) == ()
+        wait_until(lambda: standbys(pipeline.store) == (), what="the driver to stand by no more")
         pipeline.end(standby)
 
 
