@@ -313,15 +313,21 @@ FIELDS: Mapping[str, ArgumentType] = {
             *("driver_class_path", "driver_memory", "exclude_packages", "executor_memory", "files"),
             *("former_emitter", "jars", "keytab", "name", "order_id", "packages", "principal"),
             *("properties_file", "proxy_user", "py_files", "recovery_dag_id", "repositories"),
-            *("spark_binary", "storage_conn_id", "transactional_id_prefix", "watchdog_dag_id"),
+            *(
+                "scratch",
+                "spark_binary",
+                "storage_conn_id",
+                "transactional_id_prefix",
+                "watchdog_dag_id",
+            ),
             "yarn_queue",
         ),
         Text(),
     ),
     **dict.fromkeys(
         (
-            *("audit", "dry_run", "each_batch", "fail_on_violation", "force"),
-            *("recover_before_start", "ship_package"),
+            *("audit", "dry_run", "each_batch", "fail_on_difference", "fail_on_violation", "force"),
+            *("recover_before_start", "ship_package", "standby"),
         ),
         Flag(),
     ),
@@ -330,17 +336,17 @@ FIELDS: Mapping[str, ArgumentType] = {
     "since_batch": Number(least=-1),
     **dict.fromkeys(
         (
-            *("executor_cores", "max_offsets_per_trigger", "num_executors"),
+            *("batches", "executor_cores", "max_offsets_per_trigger", "num_executors"),
             "total_executor_cores",
         ),
         Number(least=1),
     ),
-    **dict.fromkeys(("max_restarts", "retries"), Number()),
+    **dict.fromkeys(("examples", "max_restarts", "retries"), Number()),
     **dict.fromkeys(
         (
             *("answer_within", "batch_within", "drain_timeout", "every", "lock_timeout"),
             *("min_pause", "older_than"),
-            *("patience", "pause", "recover_within", "restart_delay", "wait"),
+            *("patience", "pause", "recover_within", "restart_delay", "wait", "watch"),
         ),
         _SPAN,
     ),
@@ -368,6 +374,7 @@ FIELDS: Mapping[str, ArgumentType] = {
     "asset": Anything(),
     "allowed_actions": Texts(words=("commit", "abort", "orphan")),
     "application_args": Texts(),
+    "key": Texts(),
     "assume": Word(words=("committed", "aborted"), none=("", "None")),
     "cancel": Word(words=("drain", "kill", "leave")),
     "deploy_mode": Word(words=("client", "cluster")),

@@ -21,6 +21,7 @@ from airflow_eos.commands import (
     new,
     package,
     recovery,
+    rehearse,
     repartition,
     status,
     try_out,
@@ -30,6 +31,7 @@ from airflow_eos.commands import broker as demo
 from airflow_eos.commands import recovery as accept
 from airflow_eos.commands import recovery as disown
 from airflow_eos.commands import recovery as drain
+from airflow_eos.commands import recovery as handover
 from airflow_eos.errors import EosError
 
 app = typer.Typer(
@@ -50,6 +52,8 @@ app.command("doctor")(doctor.doctor)
 app.command("status")(status.status)
 app.command("ui")(ui.ui)
 app.command("drain")(drain.drain)
+app.command("rehearse")(rehearse.rehearse)
+app.command("handover")(handover.handover)
 app.command("repartition")(repartition.repartition)
 app.command("disown")(disown.disown)
 app.command("blocked")(blocked.blocked)

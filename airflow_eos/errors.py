@@ -30,6 +30,7 @@
     │   │   └── ForeignDriverError    another task, or a person, runs it
     │   └── DecisionNeededError       the plan holds steps that only a person may decide
     ├── AuditError                    the audit found a violation, or cannot know
+    ├── RehearsalError                a new version gives other rows, or it is not known
     ├── AppFailedError                the streaming app ended without having finished in order
     │   └── AppRefusedError           by itself, for what no restart can heal
     ├── AppStoppedError               the app was stopped because its Airflow task was
@@ -271,6 +272,10 @@ class SupersededError(DeliveryError):
     remedies: tuple[Remedy, ...] = (Remedy(change="keep one of the drivers", start=True),)
 
 
+class OvertakenError(SupersededError):
+    """Another driver has taken the term that this one was to take: this one has begun nothing."""
+
+
 class PromiseLostError(DeliveryError):
     """A transaction named by a COMMIT decision was aborted by its timeout; a restart replays it."""
 
@@ -339,6 +344,14 @@ class AuditError(EosError):
     )
 
 
+class RehearsalError(EosError):
+    """A new version gives other rows than were delivered, or fails; or nobody can know."""
+
+    remedies: tuple[Remedy, ...] = (
+        Remedy(change="look at the report, and start the new version only if you want these rows"),
+    )
+
+
 class AppFailedError(EosError):
     """The streaming app ended without having finished in order."""
 
@@ -373,6 +386,7 @@ NO_RETRY_HEALS = (
     ForeignDriverError,
     NonDeterministicReplayError,
     OwnershipError,
+    RehearsalError,
     RowError,  # the batch is planned: the same rows come again, until app, topic or table change
 )
 """Only a person can change the answer."""

@@ -23,6 +23,7 @@ NAMES = (
     "latency",
     "sinks",
     "small_batches",
+    "standby",
     "parsing",
     "scale",
     "starting",

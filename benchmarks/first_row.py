@@ -72,7 +72,8 @@ def _install(folder: Path) -> tuple[Path, list[float]]:
     [wheel] = dist.iterdir()
     began = time.monotonic()
     subprocess.run([*python, "uv", "venv", "-q", "--python", sys.executable, home], check=True)
-    install = [*python, "uv", "pip", "install", "-q", "--python", home, f"{wheel}[cli,spark]"]
+    into = ["install", "-q", "--python", str(home)]
+    install = [*python, "uv", "pip", *into, f"{wheel}[cli,spark]"]
     subprocess.run(install, check=True)
     return home / "bin", [time.monotonic() - began]
 

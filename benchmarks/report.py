@@ -1,4 +1,4 @@
-"""What a benchmark found, written as JSON, as a plot and as a table in a page of ``docs``."""
+"""What a benchmark found, written as JSON, as a plot and as a table in a page."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from benchmarks.plot import Chart, draw
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
-DOCUMENTS = tuple(
-    ROOT / "docs" / f"{page}.md" for page in ("benchmarks", "arrow-source", "first-row", "soak")
-)
+DOCUMENTS = (ROOT / "benchmarks" / "RESULTS.md",)
 """Each benchmark's part is in one of them."""
 
 

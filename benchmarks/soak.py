@@ -129,8 +129,9 @@ def _running(stage: Stage) -> Iterator[dict[str, subprocess.Popen[str]]]:
 
 def _end(process: subprocess.Popen[str]) -> None:
     if process.poll() is None:
-        for each in (*psutil.Process(process.pid).children(recursive=True), process):
+        for each in psutil.Process(process.pid).children(recursive=True):
             each.kill()
+        process.kill()
     process.wait()
 
 
@@ -211,8 +212,8 @@ def _sample(processes: dict[str, subprocess.Popen[str]], stage: Stage, seen: See
             continue
     for name in ("page", "trigger"):
         _add(figures, name, psutil.Process(processes[name].pid))
-    files = [each for each in _checkpoint(stage).rglob("*") if each.is_file()]
-    figures["checkpoint: files"] = len(files)
+    # Unlike rglob, it passes over a folder that is removed meanwhile.
+    figures["checkpoint: files"] = sum(len(files) for *_, files in os.walk(_checkpoint(stage)))
     seen.samples.append((_newest(stage), figures))
 
 

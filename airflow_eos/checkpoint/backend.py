@@ -93,6 +93,8 @@ HEARTBEAT = f"{EOS}/driver.json"
 DRAIN = f"{EOS}/drain.json"
 DRAINS = f"{EOS}/drains"
 RESTART = f"{EOS}/restart.json"
+STANDBYS = f"{EOS}/standbys"
+PROCESS_END = f"{EOS}/process-end.json"
 RESUMPTION = f"{EOS}/resumption.json"
 REFUSED = f"{EOS}/refused.json"
 WATCHDOG = f"{EOS}/watchdog.json"
@@ -123,6 +125,11 @@ def term_path(number: int) -> str:
 def drain_path(submission: str) -> str:
     """``eos/drains/<submission>.json``: the request to this start of an app."""
     return f"{DRAINS}/{submission}.json"
+
+
+def standby_path(name: str) -> str:
+    """``eos/standbys/<name>.json``: what this standby says of itself."""
+    return f"{STANDBYS}/{name}.json"
 
 
 def require_inside(path: str) -> str:

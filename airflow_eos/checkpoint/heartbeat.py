@@ -134,6 +134,12 @@ _BEATS = {LOCAL: timedelta(seconds=2), HDFS: timedelta(seconds=5)}
 BY_AIRFLOW = "airflow"
 """Who asks where nobody did: a task of Airflow that ended before its app."""
 
+BY_STANDBY = "standby"
+"""Who asks where the pipeline is to go on in the driver that stands by."""
+
+NOT_FOR_GOOD = frozenset({BY_AIRFLOW, BY_STANDBY})
+"""Whose requests say nothing of the pipeline: it is to go on. All others are a person's."""
+
 DRAINS_KEPT = timedelta(days=7)
 """How long a request to one start is kept: a cluster may let it wait for its turn that long."""
 
@@ -146,7 +152,8 @@ class Heartbeat(Stored, frozen=True, kw_only=True):
     ``started_by`` is None where it was started by hand; ``master`` and ``deploy_mode`` are Spark's;
     ``namespace`` is that of its pod, empty where it is in none. ``end`` and ``reason`` say how and
     why it ended, once it has; ``drained_by`` who asked it to, where somebody did; ``restart_heals``
-    whether the next start meets what it failed with again, None where nobody knows.
+    whether the next start meets what it failed with again, None where nobody knows. ``process``
+    tells its process from all others; see :func:`airflow_eos.checkpoint.standby.process_mark`.
     """
 
     words: ClassVar[tuple[str, ...]] = (
@@ -163,6 +170,7 @@ class Heartbeat(Stored, frozen=True, kw_only=True):
     application_id: str
     host: str
     pid: int
+    process: str = ""
     batch_id: int | None
     phase: Phase
     end: End | None = None
@@ -331,16 +339,26 @@ def next_start(
 def brought_back_by(store: CheckpointStore, heartbeat: Heartbeat | None) -> str | None:
     """Who was last at starting an app in the place of this driver, in words; None: nobody.
 
-    For people: whether he still is at it, Airflow knows; who was refused for good is not.
+    For people: whether he still is at it, Airflow knows. Who was refused for good is not.
     """
     try:
-        found = (
-            refusal_of(store, heartbeat)
-            or restart_of(store, heartbeat)
-            or resumption_of(store, heartbeat)
-        )
+        refused = refusal_of(store, heartbeat) is not None
+        found = restart_of(store, heartbeat) or resumption_of(store, heartbeat)
     except CheckpointFormatError as error:
         log.warning("not_known_who_brings_it_back", error=str(error))
+        return None
+    return None if refused or found is None else str(found)
+
+
+def why_refused(store: CheckpointStore, heartbeat: Heartbeat | None) -> str | None:
+    """Why nobody but a person starts an app in the place of this driver, in words; None: nothing.
+
+    For people, too: what cannot be read says nothing here.
+    """
+    try:
+        found = refusal_of(store, heartbeat)
+    except CheckpointFormatError as error:
+        log.warning("not_known_whether_it_was_refused", error=str(error))
         return None
     return None if found is None else str(found)
 

@@ -71,8 +71,7 @@ class Mend(msgspec.Struct, frozen=True, kw_only=True):
         found: what is there.
         content: what is written again; None: what is there is put aside.
         because: whence that is known.
-        readable: whole, as another driver's plan or beside a sum that is not: put right by the
-            next start alone.
+        readable: whole, and of another driver's plan: put right by the next start alone.
     """
 
     path: str
@@ -190,8 +189,9 @@ class _Look:
             )
         if newest is None:
             return
-        if self._first_is_complete(newest):
-            for path, found in self._beginnings(newest, required=False):
+        over = self._first_is_complete(newest)
+        for path, found in self._beginnings(newest, required=False):
+            if over:
                 because = "as the batch that began there is complete"
                 yield Mend(path=path, found=found, because=because)
         watermark_ms = yield from self._entry(newest, newest)
@@ -237,11 +237,11 @@ class _Look:
         Of a Kafka source, Spark's or ours, it holds offsets, and one that has its folder had one;
         other sources keep there what they like.
         """
-        ends = self._ends(batch)
+        ends = self._ends(batch) or self._ends(batch - 1)
         for source in self._store.folders(SOURCES):
             path = f"{SOURCES}/{source}/0"
             of_kafka = kafka_offsets(ends.get(source) or "") is not None
-            parse = parse_kafka_start if of_kafka else _anything
+            parse: Callable[[bytes, str], object] = parse_kafka_start if of_kafka else _anything
             if found := self._wrong(path, parse, required=required and of_kafka):
                 yield path, found
 
@@ -376,13 +376,8 @@ class _Look:
             return ""
         agrees = agree(data, sums)
         if agrees is None:
-            self.sums[path] = Mend(
-                path=path,
-                found="has a damaged sum beside it",
-                content=data.decode("utf-8", errors="replace"),
-                because="as it is whole by itself",
-                readable=True,
-            )
+            because = "as the file beside it is whole by itself"
+            self.sums[path] = Mend(path=beside(path), found="is damaged", because=because)
         return "is not what the sum beside it says" if agrees is False else ""
 
     def _text(self, path: str) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from airflow_eos.checkpoint.backend import COMMITS, DECISIONS, HEARTBEAT, PIPELINE
 from airflow_eos.checkpoint.decisions import DecisionLog
 from airflow_eos.checkpoint.heartbeat import read_heartbeat
-from airflow_eos.checkpoint.mending import decided_offsets, lost_beginning, newest_known
+from airflow_eos.checkpoint.mending import damage, decided_offsets, lost_beginning, newest_known
 from airflow_eos.checkpoint.offsets import require_continuous
 from airflow_eos.checkpoint.pipeline import owner_of, read_pipeline
 from airflow_eos.checkpoint.progress import read_mended, read_state
@@ -83,14 +83,9 @@ def read_snapshot(store: CheckpointStore, batch: int | None = None) -> Snapshot:
         StoreError: The store did not answer.
     """
     pipeline = read_pipeline(store)
-    state = read_state(store)
     log = DecisionLog(store)
-    newest = state.latest_offsets
-    rolled_back = _is_rolled_back(store, log, newest)
-    if rolled_back:
-        state = read_mended(store, log)  # its newest entry may be lost, and nothing else
-        rolled_back = state.latest_offsets != (0 if newest is None else newest + 1)
-    if rolled_back or (batch is not None and (newest is None or newest < batch)):
+    state, newest = _progress(store, log)
+    if batch is not None and (newest is None or newest < batch):
         raise _older_copy(store, newest)
     asked = state.latest_offsets if batch is None else batch
     decisions = log.of_batch(asked) if asked is not None else ()
@@ -111,6 +106,17 @@ def read_snapshot(store: CheckpointStore, batch: int | None = None) -> Snapshot:
         unheard=unheard,
         read_at_ms=time.time_ns() // 1_000_000,
     )
+
+
+def _progress(store: CheckpointStore, log: DecisionLog) -> tuple[CheckpointState, int | None]:
+    """How far it is, and the newest batch of a listing; an older copy is refused."""
+    state = read_state(store)
+    newest = state.latest_offsets
+    if _is_rolled_back(store, log, newest):
+        state = read_mended(store, log)  # its newest entry may be lost, and nothing else
+        if state.latest_offsets != (0 if newest is None else newest + 1):
+            raise _older_copy(store, newest)
+    return state, newest
 
 
 def _is_rolled_back(store: CheckpointStore, log: DecisionLog, newest: int | None) -> bool:
@@ -205,6 +211,7 @@ def start_facts(
             newest_settled=max((each.batch_id for each in settled), default=None),
             decisions={batch: log.of_batch(batch) for batch in noted},
             names=names,
+            torn=_torn(store, log),
         )
         if facts.owns_nothing:
             return replace(facts, open=listed_for_a_first_start(participant))
@@ -227,6 +234,16 @@ def _lost_identity(store: CheckpointStore) -> CheckpointFormatError | None:
         Remedy(change=f"put {PIPELINE} back, as this checkpoint had it", start=True),
         ANEW,
     )
+
+
+def _torn(store: CheckpointStore, log: DecisionLog) -> CheckpointError | None:
+    """What a start would be refused with later, when it puts Spark's files right or recovers."""
+    try:
+        damage(store, log)
+        _progress(store, log)
+    except CheckpointError as error:
+        return error
+    return None
 
 
 def _require_continuous(store: CheckpointStore) -> None:

@@ -284,9 +284,9 @@ class SparkLog:
                 )
         there: dict[int, StoredObject | None] = {int(entry.name): entry for entry in found}
         for path in self._mended:
-            if path.startswith(f"{log}/"):
-                batch = int(path.rpartition("/")[2])
-                there[batch] = self.find(log, batch)
+            folder, _, name = path.rpartition("/")
+            if folder == log and is_batch(name):
+                there[int(name)] = self.find(log, int(name))
         standing = [batch for batch, entry in there.items() if entry is not None]
         return there[max(standing)] if standing else None
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from airflow_eos.checkpoint.backend import COMMITS, DRIVERS, OFFSETS, is_batch, term_path
 from airflow_eos.checkpoint.spark_log import UnknownVersionError, parse_commit
-from airflow_eos.errors import CheckpointFormatError, SupersededError
+from airflow_eos.errors import CheckpointFormatError, OvertakenError, SupersededError
 from airflow_eos.protocol.decision import Stored, encode
 
 if TYPE_CHECKING:
@@ -135,15 +135,29 @@ def newest_planned(store: CheckpointStore) -> int | None:
     return max((int(name) for name in names if is_batch(name)), default=None)
 
 
-def take_term(store: CheckpointStore, *, taken_by: str) -> Tenure:
+def take_term(store: CheckpointStore, *, taken_by: str, after: int | None = None) -> Tenure:
     """Become the newest driver. Every refusal comes before this: it stops whoever runs now.
 
     Looked at again afterwards: whoever slept between the look and the create may have filled a
     place that was pruned meanwhile, below a newer term.
+
+    Args:
+        store: the checkpoint.
+        taken_by: for people.
+        after: only the term that follows this one, so that of two who wait for it one stops nobody.
+
+    Raises:
+        OvertakenError: another has taken the term after ``after``.
     """
     while True:
+        newest = newest_term(store)
+        if after is not None and newest != after:
+            raise OvertakenError(
+                f"A driver with term {newest} has started since {after} was the newest. Nothing "
+                f"was begun here: it runs {store.location}, and this one may stand by behind it."
+            )
         term = Term(
-            number=newest_term(store) + 1,
+            number=newest + 1,
             nonce=uuid.uuid4().hex,
             taken_by=taken_by,
             taken_at_ms=time.time_ns() // 1_000_000,

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from airflow_eos.checkpoint import CheckpointStore, Heartbeat, Phase
     from airflow_eos.protocol.decision import Outcome, WorkIdentity
     from airflow_eos.protocol.participant import Ownership
-    from airflow_eos.recovery.accept import InputRange, Shortfall
+    from airflow_eos.recovery.acceptance import InputRange, Shortfall
     from airflow_eos.recovery.plan import Action, Plan
 
 SOMETHING_TO_DO = 3
@@ -319,7 +319,7 @@ def accept(
 
 def _step_over(store: CheckpointStore, text: str, *, yes: bool, as_json: bool) -> None:
     from airflow_eos.checkpoint import rulings
-    from airflow_eos.recovery.accept import InputRange
+    from airflow_eos.recovery.acceptance import InputRange
 
     wanted = InputRange.of_text(text)
     found = _skippable(store, wanted)
@@ -350,7 +350,7 @@ def _skippable(store: CheckpointStore, wanted: InputRange) -> InputRange:
     from airflow_eos.checkpoint import DecisionLog, read_state
     from airflow_eos.errors import PipelineAliveError
     from airflow_eos.protocol.promise import Promise
-    from airflow_eos.recovery.accept import skippable
+    from airflow_eos.recovery.acceptance import skippable
     from airflow_eos.recovery.driver_liveness import signs_of_life
 
     signs = signs_of_life(store)
@@ -551,6 +551,39 @@ def drain(
     else:
         Console().print(f"{_said(phase, wait)}: {store.location}", soft_wrap=True)
     raise typer.Exit(0 if stopped else 1)
+
+
+def handover(
+    checkpoint: Checkpoint,
+    reason: Annotated[str, typer.Option(help="For whoever reads the request.")] = "asked by hand",
+    wait: Annotated[
+        float, seconds("wait", help="Until the driver that stood by drives; or '2 minutes'.")
+    ] = 120.0,
+    storage_option: StorageOption = None,
+) -> None:
+    """Let the running batch end, and the driver that stands by go on: an upgrade, or a move.
+
+    Exit status: 0 it drives, 1 it has not said so within ``--wait``, 2 an error: nobody stands by,
+    for one.
+    """
+    from rich.console import Console
+
+    from airflow_eos.checkpoint import CheckpointStore, read_heartbeat
+    from airflow_eos.checkpoint.standby import hand_over
+
+    store = CheckpointStore.open(checkpoint, storage_options=storage_options(storage_option))
+    request = hand_over(store, requested_by=f"cli {getpass.getuser()}", reason=reason)
+    term, deadline = request.term or 0, time.monotonic() + wait
+    while (newest := _term(read_heartbeat(store))) <= term and time.monotonic() < deadline:
+        time.sleep(_LOOK_S)
+    driven = newest > term
+    said = "Handed over" if driven else f"Asked; nobody else has driven within {wait:g} s"
+    Console().print(f"{said}: {store.location}", soft_wrap=True)
+    raise typer.Exit(0 if driven else 1)
+
+
+def _term(heartbeat: Heartbeat | None) -> int:
+    return 0 if heartbeat is None else heartbeat.term or 0
 
 
 def _phase(heartbeat: Heartbeat | None) -> Phase | None:

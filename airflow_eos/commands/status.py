@@ -115,6 +115,7 @@ def _look(
         drain_of,
         missed_looks,
         read_heartbeat,
+        why_refused,
     )
     from airflow_eos.checkpoint.pipeline import read_pipeline
     from airflow_eos.checkpoint.progress import read_state, read_state_size
@@ -142,6 +143,7 @@ def _look(
         "drain_requested": msgspec.to_builtins(drain_of(store, heart)),
         "alive": life,
         "brought_back_by": None if life else brought_back_by(store, heart),
+        "refused": None if life else why_refused(store, heart),
         "watchdog": missed_looks(store),
         "open_work": None if found is None else _open(found, now_ms),
         "not_looked_because": unseen,
@@ -238,8 +240,8 @@ def status_table(facts: dict[str, Any]) -> Table:
     )
     if facts["brought_back_by"]:
         row("brought back", f"{facts['brought_back_by']}; whether it still is at it, Airflow knows")
-    if facts["watchdog"]:
-        row("watchdog", facts["watchdog"])
+    for name in filter(facts.get, ("refused", "watchdog")):
+        row(name, facts[name])
     if facts["drain_requested"]:
         request = facts["drain_requested"]
         row("drain", f"asked by {request['requested_by']}: {request['reason']}")

@@ -240,7 +240,7 @@ def _replay(
     paired = tasks_like(tasks, lost) if untold else undelivered_tasks(tasks, delivered)
     if paired is not None:
         return Replay(name, sink, rows, paired) if paired else None
-    seen = None if untold else _read_back(sink, evaluated, delivered, keep)
+    seen = None if untold else read_back(sink, evaluated, delivered, keep)
     if seen is not None:
         return Replay(name, sink, undelivered(rows, seen, tasks=len(tasks)), None)
     if owing.accepted:
@@ -260,7 +260,7 @@ def _replay(
     )
 
 
-def _read_back(
+def read_back(
     sink: BatchSink,
     evaluated: DataFrame,
     delivered: Sequence[PreparedWork],
@@ -308,7 +308,7 @@ def _what_is_left(
         return None, lacking
     if not delivered:
         return Replay(name, sink, rows, None), lacking - found
-    seen = _read_back(sink, evaluated, delivered, keep)
+    seen = read_back(sink, evaluated, delivered, keep)
     if seen is None:
         return None, lacking
     left = keep(undelivered(rows, seen, tasks=len(tasks)))

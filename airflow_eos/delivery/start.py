@@ -10,12 +10,13 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import TYPE_CHECKING, Any, NoReturn, cast, get_args
 
 from airflow_eos.checkpoint import CheckpointStore, DecisionLog, standing_request
 from airflow_eos.checkpoint.decisions import PerishableRows
 from airflow_eos.checkpoint.heartbeat import STARTED_BY, StartedBy, request_to
 from airflow_eos.checkpoint.mending import damage, lost_beginning, newest_known
+from airflow_eos.checkpoint.rehearsal import RehearsalRequest
 from airflow_eos.checkpoint.rulings import read_acceptance, read_rulings
 from airflow_eos.checkpoint.topics import lost_in_flight, same_topics_watched, warn_of_lost_rows
 from airflow_eos.closing import closed_on_error
@@ -32,6 +33,7 @@ from airflow_eos.delivery.outputs import InPlanSink, OneSink, Output, Outputs
 from airflow_eos.delivery.policy import CheckpointPolicy
 from airflow_eos.delivery.port import PROGRESS, Guarantee
 from airflow_eos.delivery.query import ExactlyOnceQuery, GuardedBatch
+from airflow_eos.delivery.rehearsal import Rehearsal
 from airflow_eos.delivery.replay import Reading, promise_in_flight
 from airflow_eos.delivery.source_checks import check_sources, topics_read
 from airflow_eos.delivery.source_port import OwnSource, active_session, beside, is_own
@@ -45,7 +47,9 @@ from airflow_eos.delivery.spark_session import (
     warn_where_it_is_lost,
     warn_where_two_can_plan,
 )
-from airflow_eos.delivery.takeover import say_drained, take_over
+from airflow_eos.delivery.standby import StandingBy, stand_by
+from airflow_eos.delivery.takeover import require_admitted, say_drained, take_over
+from airflow_eos.delivery.warm_up import warm_up
 from airflow_eos.delivery.weaker_guarantees import (
     AtLeastOnceBatch,
     AtMostOnceBatch,
@@ -169,14 +173,18 @@ def make_batch_function(
     resources: ExitStack,
     consumer_group: ProgressPlace | None = None,
     reading: Reading | None = None,
+    after: int | None = None,
 ) -> ExactlyOnceBatch | AtLeastOnceBatch | AtMostOnceBatch:
-    """Refuse what cannot work; then take the term, which stops whoever runs now; then recover."""
+    """Refuse what cannot work; then take the term, which stops whoever runs now; then recover.
+
+    With ``after`` the term after this one, or none.
+    """
     warn_where_it_is_lost(store)
     if sink.guarantee != "exactly_once":
         warn_where_two_can_plan(spark, store, sink.guarantee)
     _require_readable(store)
     retained = retained_batches(spark)
-    driver = f"driver {spark.sparkContext.applicationId} on {socket.gethostname()}:{os.getpid()}"
+    driver = _driver(spark)
     if sink.guarantee == "at_least_once":
         return _at_least_once(sink, store, governed, driver, retained, heartbeat)
     if sink.guarantee == "at_most_once":
@@ -190,7 +198,13 @@ def make_batch_function(
     decisions = observed_decisions(store, heartbeat.observer)
     require_not_cancelled(store)
     tenure, offsets = take_over(
-        store, decisions, participant, driver=driver, on_term=heartbeat.start, progress=progress
+        store,
+        decisions,
+        participant,
+        driver=driver,
+        on_term=heartbeat.start,
+        progress=progress,
+        after=after,
     )
     # Again: a driver of another guarantee that had not seen our term may have begun a batch.
     require_not_spent(store)
@@ -218,6 +232,11 @@ def make_batch_function(
         kept=kept,
         reading=reading,
     )
+
+
+def _driver(spark: SparkSession) -> str:
+    """Who this is, for people."""
+    return f"driver {spark.sparkContext.applicationId} on {socket.gethostname()}:{os.getpid()}"
 
 
 def _require_readable(store: CheckpointStore) -> None:
@@ -301,6 +320,7 @@ def start_exactly_once(
     storage_options: Mapping[str, str] | None = None,
     policy: CheckpointPolicy | None = None,
     consumer_group: ProgressPlace | None = None,
+    standby: bool = False,
 ) -> ExactlyOnceQuery:
     """Start a streaming query whose rows a ``read_committed`` reader gets exactly once.
 
@@ -320,6 +340,8 @@ def start_exactly_once(
         policy: interval, pause and timeout of batches, and how many are kept.
         consumer_group: a :class:`~airflow_eos.sinks.ConsumerGroup` that shows how far the pipeline
             is, always the same for one checkpoint; only with ``exactly_once``.
+        standby: where a driver of this checkpoint runs, stand by until it has ended, warm and
+            examined, and start then; only with ``exactly_once``. See docs/standby.md.
 
     Returns:
         The running query; ``awaitTermination`` raises the error that ended it.
@@ -330,62 +352,195 @@ def start_exactly_once(
         OwnershipError: the checkpoint or the prefix belongs to another pipeline.
         TopicError, KafkaUnavailableError: the sink's topic or cluster is not there.
         DecisionNeededError: recovery found what only a person may decide.
+        CalledOffError: as a standby it is not needed any more.
     """
-    spark = active_session() if is_own(df) else classic_session(cast("DataFrame", df))
-    policy = policy or CheckpointPolicy()
-    trigger = chosen_trigger(trigger, policy)
-    interval = trigger_interval(trigger)
-    location = absolute(spark, checkpoint_location)
-    store = CheckpointStore.open(location, storage_options=storage_options)
-    observer = observer_of(store.location)
-    store = observed_store(store, observer)
-    read = _read(df, spark, store, guarantee)
-    check_policy(policy, guarantee)
-    whole = beside(read.own, _one(sink, guarantee).bound(store))
-    require_startable(whole.rows(read.frame), output_mode=output_mode, query_name=query_name)
-    whole.check(spark)
-    if consumer_group is not None:
-        _check_progress(read.frame, whole, consumer_group)
-    with ExitStack() as resources, retaining(spark, policy):
-        topics = read.topics(spark, resources)
-        look = same_topics_watched(store, [each.ids for each in topics])
-        warn_of_lost_rows(topics)
-        heartbeat = _heartbeat(spark, store, interval, observer)
-        evaluation = RunningPlan()
+    request = partial(
+        _StartRequest.of,
+        df,
+        sink,
+        checkpoint_location=checkpoint_location,
+        trigger=trigger,
+        output_mode=output_mode,
+        query_name=query_name,
+        guarantee=guarantee,
+        storage_options=storage_options,
+        policy=policy or CheckpointPolicy(),
+        consumer_group=consumer_group,
+    )
+    if not standby:
+        return request().start()
+    if guarantee != "exactly_once":
+        raise ConfigurationError(
+            f"standby goes with guarantee 'exactly_once' (found {guarantee!r}): a standby may take "
+            "a driver for dead that lives, and terms and decisions alone keep both exact."
+        )
+    first = request()
+    standing = StandingBy(
+        first.store,
+        application_id=first.spark.sparkContext.applicationId,
+        still_wanted=partial(require_not_cancelled, first.store),
+    )
+    # Asked anew when the turn has come: what was read before is as old as the wait.
+    return stand_by(
+        standing, examine=first.examine, start=lambda after: request().start(after=after)
+    )
 
-        def governed(sink: BatchSink) -> BatchSink:
-            look()
-            return GovernedSink(sink, policy.timeout, look)
 
-        try:
-            batch = make_batch_function(
-                spark,
-                whole,
-                store,
-                governed,
-                interval,
-                heartbeat,
-                evaluation,
-                resources,
-                consumer_group,
-                Reading(partial(stateful, read.frame), partial(lost_in_flight, store, topics)),
+@dataclass(frozen=True)
+class _StartRequest:
+    """A start as it was asked for, once nothing speaks against it that needs no connection."""
+
+    spark: SparkSession
+    location: str
+    store: CheckpointStore
+    observer: Observer | None
+    read: _Read
+    sink: OneSink | Outputs
+    trigger: Mapping[str, Any]
+    output_mode: str
+    query_name: str | None
+    policy: CheckpointPolicy
+    consumer_group: ProgressPlace | None
+
+    @classmethod
+    def of(
+        cls,
+        df: DataFrame | OwnSource,
+        sink: Sink | Sequence[Output],
+        *,
+        checkpoint_location: str,
+        trigger: Mapping[str, Any] | None,
+        output_mode: str,
+        query_name: str | None,
+        guarantee: Guarantee,
+        storage_options: Mapping[str, str] | None,
+        policy: CheckpointPolicy,
+        consumer_group: ProgressPlace | None,
+    ) -> _StartRequest:
+        """Refuse what cannot work, and let the workers import what they need."""
+        spark = active_session() if is_own(df) else classic_session(cast("DataFrame", df))
+        trigger = chosen_trigger(trigger, policy)
+        trigger_interval(trigger)
+        location = absolute(spark, checkpoint_location)
+        told = RehearsalRequest.told()
+        if told is not None:
+            rehearsal = Rehearsal(told, spark, location, storage_options)
+            _rehearse(rehearsal, spark, df, sink, output_mode, query_name)
+        store = CheckpointStore.open(location, storage_options=storage_options)
+        observer = observer_of(store.location)
+        store = observed_store(store, observer)
+        read = _read(df, spark, store, guarantee)
+        check_policy(policy, guarantee)
+        whole = beside(read.own, _one(sink, guarantee).bound(store))
+        require_startable(whole.rows(read.frame), output_mode=output_mode, query_name=query_name)
+        whole.check(spark)
+        if consumer_group is not None:
+            _check_progress(read.frame, whole, consumer_group)
+        return cls(
+            spark,
+            location,
+            store,
+            observer,
+            read,
+            whole,
+            trigger,
+            output_mode,
+            query_name,
+            policy,
+            consumer_group,
+        )
+
+    @property
+    def interval(self) -> timedelta:
+        """The query waits so long between batches."""
+        return trigger_interval(self.trigger)
+
+    def examine(self) -> None:
+        """Refuse what a start would refuse before it takes the term; changes nothing."""
+        with ExitStack() as resources:
+            topics = self.read.topics(self.spark, resources)
+            same_topics_watched(self.store, [each.ids for each in topics])
+            _require_readable(self.store)
+            require_not_spent(self.store)
+            group = self.consumer_group
+            progress = group.opened(self.store) if group is not None else None
+            participant = resources.enter_context(
+                closing(_reached(self.sink, self.interval, progress))
             )
-            streamed = batch.streamed(read.frame)
-            heartbeat.start()
-            run = GuardedBatch(batch, heartbeat, policy.min_pause)
-            writer = (
-                streamed.writeStream.outputMode(output_mode)
-                .foreachBatch(run)
-                .option("checkpointLocation", location)
-                .trigger(**trigger)
-            )
-            query = (writer.queryName(query_name) if query_name else writer).start()
-            evaluation.of(query)
-            heartbeat.follow(query)
-        except BaseException as error:
-            heartbeat.stop("failed", error)  # or "starting" would count as a sign of life
-            raise
-        return ExactlyOnceQuery(query, run, heartbeat, resources.pop_all())
+            if progress is not None:
+                resources.callback(progress.close)
+            require_admitted(self.store, participant, _driver(self.spark), progress)
+        frame = self.read.frame
+        warm_up(
+            self.store,
+            frame if self.read.own is not None else self.sink.rows(frame),
+            output_mode=self.output_mode,
+            evaluate=self.read.own is None and not stateful(frame),
+        )
+
+    def start(self, *, after: int | None = None) -> ExactlyOnceQuery:
+        """Take the term and recover; then Spark starts. ``after``: see ``take_term``."""
+        with ExitStack() as resources, retaining(self.spark, self.policy):
+            topics = self.read.topics(self.spark, resources)
+            look = same_topics_watched(self.store, [each.ids for each in topics])
+            warn_of_lost_rows(topics)
+            heartbeat = _heartbeat(self.spark, self.store, self.interval, self.observer)
+            evaluation = RunningPlan()
+
+            def governed(sink: BatchSink) -> BatchSink:
+                look()
+                return GovernedSink(sink, self.policy.timeout, look)
+
+            try:
+                batch = make_batch_function(
+                    self.spark,
+                    self.sink,
+                    self.store,
+                    governed,
+                    self.interval,
+                    heartbeat,
+                    evaluation,
+                    resources,
+                    self.consumer_group,
+                    Reading(
+                        partial(stateful, self.read.frame),
+                        partial(lost_in_flight, self.store, topics),
+                    ),
+                    after,
+                )
+                streamed = batch.streamed(self.read.frame)
+                heartbeat.start()
+                run = GuardedBatch(batch, heartbeat, self.policy.min_pause)
+                writer = (
+                    streamed.writeStream.outputMode(self.output_mode)
+                    .foreachBatch(run)
+                    .option("checkpointLocation", self.location)
+                    .trigger(**self.trigger)
+                )
+                name = self.query_name
+                query = (writer.queryName(name) if name else writer).start()
+                evaluation.of(query)
+                heartbeat.follow(query)
+            except BaseException as error:
+                heartbeat.stop("failed", error)  # or "starting" would count as a sign of life
+                raise
+            return ExactlyOnceQuery(query, run, heartbeat, resources.pop_all())
+
+
+def _rehearse(
+    rehearsal: Rehearsal,
+    spark: SparkSession,
+    df: DataFrame | OwnSource,
+    sink: Sink | Sequence[Output],
+    output_mode: str,
+    query_name: str | None,
+) -> NoReturn:
+    """On a copy, into nothing: what a start would do before it touches a system, and no more."""
+    read = _read(df, spark, rehearsal.store, "exactly_once")
+    alone = _one(sink, "exactly_once").bound(rehearsal.store)
+    require_startable(alone.rows(read.frame), output_mode=output_mode, query_name=query_name)
+    topics = partial(read.topics, spark)
+    rehearsal.run(read.frame, alone, topics, output_mode=output_mode, query_name=query_name)
 
 
 @dataclass(frozen=True)

@@ -143,10 +143,13 @@ def take_over(
     driver: str,
     on_term: Callable[[int], None] = lambda _term: None,
     progress: Progress | None = None,
+    after: int | None = None,
 ) -> tuple[Tenure, OffsetLog]:
     """Own the name, become the newest driver, end what is open, put Spark's log right.
 
     ``on_term`` is told our term as soon as we have it.
+
+    ``after``: take the term after this one or none; see ``take_term``.
 
     Where ``progress`` says that an empty checkpoint goes on from a drained pipeline, the names are
     held against that one's last decision, and then inherited.
@@ -156,18 +159,15 @@ def take_over(
 
     Raises:
         OwnershipError: the name belongs to another checkpoint, or this one is an older copy.
+        OvertakenError: another has taken the term that was to be ours.
         DecisionNeededError: recovery found what only a person may decide.
         KafkaError, CheckpointError, …: as they come.
     """
-    new = _new(participant, driver)
-    pipeline = read_pipeline(store) or new
-    pipeline.require_same(new, store.location)
-    former = progress.former(pipeline.id) if progress is not None else None
-    forgotten = _require(store, participant, former, Owner.at(pipeline.id, store.location))
+    pipeline, former, forgotten = require_admitted(store, participant, driver, progress)
     owner = Owner.at(claim(store, pipeline).id, store.location)
     participant.claim(owner)
     _require(store, participant, former, owner)
-    tenure = take_term(store, taken_by=driver)
+    tenure = take_term(store, taken_by=driver, after=after)
     failpoint("term-taken")
     on_term(tenure.term.number)
     forgotten += _require(store, participant, former, owner)
@@ -183,6 +183,25 @@ def take_over(
     offsets.repair()
     say_again(store, decisions, participant)
     return tenure, offsets
+
+
+def require_admitted(
+    store: CheckpointStore, participant: Participant, driver: str, progress: Progress | None
+) -> tuple[PipelineIdentity, Former | None, tuple[str, ...]]:
+    """The gate as a start meets it first; changes nothing.
+
+    Returns:
+        The pipeline, what an empty checkpoint goes on from, and what a person must be told.
+
+    Raises:
+        OwnershipError, ConfigurationError, …: this start is not let in.
+    """
+    new = _new(participant, driver)
+    pipeline = read_pipeline(store) or new
+    pipeline.require_same(new, store.location)
+    former = progress.former(pipeline.id) if progress is not None else None
+    forgotten = _require(store, participant, former, Owner.at(pipeline.id, store.location))
+    return pipeline, former, forgotten
 
 
 def _new(participant: Participant, driver: str) -> PipelineIdentity:

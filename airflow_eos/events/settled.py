@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -69,6 +70,7 @@ class SettledEvent(msgspec.Struct, frozen=True, kw_only=True):
 
     ``start`` (included) and ``end`` (excluded) are by source; ``start`` lacks a source whose
     beginning is not recorded. ``rows`` is the sum by participant, None where a batch does not tell.
+    ``watermark_before_ms`` is the highest of all events before; None where none had any.
     """
 
     pipeline: str
@@ -79,11 +81,18 @@ class SettledEvent(msgspec.Struct, frozen=True, kw_only=True):
     rows: dict[str, int] | None
     watermark_ms: int | None
     settled_at_ms: int
+    watermark_before_ms: int | None = None
 
     @property
     def key(self) -> str:
         """The same for the same range of the same pipeline, whoever makes the event and when."""
         return f"{self.pipeline}/{self.from_batch}-{self.to_batch}"
+
+    @property
+    def watermark_reached_ms(self) -> int | None:
+        """The highest up to here; None where there was none."""
+        told = [at for at in (self.watermark_before_ms, self.watermark_ms) if at is not None]
+        return max(told, default=None)
 
     def as_extra(self) -> dict[str, Any]:
         """As JSON's own types, with its ``key``: the ``extra`` of an asset event."""
@@ -162,6 +171,7 @@ def _event(
         rows=_total(batches) if whole else None,
         watermark_ms=newest.watermark_ms,
         settled_at_ms=newest.settled_at_ms,
+        watermark_before_ms=None if last is None else last.watermark_reached_ms,
     )
 
 
@@ -206,6 +216,30 @@ def crosses(event: SettledEvent, wanted: Wanted) -> bool:
     on that one alone acts once.
     """
     return bool(behind(event.start, wanted)) and not behind(event.end, wanted)
+
+
+HOUR_MS = 3_600_000
+
+
+def hours_completed(event: SettledEvent, *, since: datetime | None = None) -> tuple[str, ...]:
+    """The hours of event time whose rows are all there by this event: ``2026-11-25T09``, in UTC.
+
+    An hour is complete once the watermark has reached its end: what comes later for it is a late
+    row. Events of a pipeline follow one another without a gap, so each hour is completed by exactly
+    one of them.
+
+    Args:
+        event: of a query with a watermark.
+        since: before the first watermark nobody knows which hours had rows: the earliest one, for
+            the event that has none before it. None: that event completes no hour.
+    """
+    reached, before = event.watermark_reached_ms, event.watermark_before_ms
+    if before is None and since is not None:
+        before = round(since.timestamp() * 1000)
+    if before is None or reached is None:
+        return ()
+    hours = range(before // HOUR_MS, reached // HOUR_MS)
+    return tuple(f"{datetime.fromtimestamp(hour * 3600, UTC):%Y-%m-%dT%H}" for hour in hours)
 
 
 def _read(source: Any, topic: str, partition: str) -> int:

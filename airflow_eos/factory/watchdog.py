@@ -106,7 +106,7 @@ def stays_down(pipeline: Pipeline) -> str | None:
         AirflowFailException: Airflow stopped what another DAG had started, which has ended since.
     """
     from airflow_eos.checkpoint import drain_of
-    from airflow_eos.checkpoint.heartbeat import BY_AIRFLOW, refusal_of
+    from airflow_eos.checkpoint.heartbeat import BY_AIRFLOW, NOT_FOR_GOOD, refusal_of
 
     last = last_heartbeat(pipeline)
     if refusal := refusal_of(store_of(pipeline), last):
@@ -115,11 +115,13 @@ def stays_down(pipeline: Pipeline) -> str | None:
         return None
     request = drain_of(store_of(pipeline), last)
     asked_by = {last.drained_by, request.requested_by if request is not None else None} - {None}
-    if people := asked_by - {BY_AIRFLOW}:
+    if people := asked_by - NOT_FOR_GOOD:
         how = "stopped" if last.phase == "stopped" else "died"
         return f"{people.pop()} asked the app to stop, and it {how}"
-    if asked_by:
+    if BY_AIRFLOW in asked_by:
         return _marked_as_success(pipeline, last)
+    if asked_by:
+        return None  # it was to be handed over, and nobody has gone on
     if last.phase == "failed" and last.restart_heals is False:
         return f"no restart heals what it ended with: {last.reason}"
     return "it ended in order" if last.phase == "stopped" else None
@@ -142,14 +144,19 @@ def recovered_by(pipeline: Pipeline) -> str | None:
 
 
 def brought_back(pipeline: Pipeline, besides: str | None = None) -> str | None:
-    """Which run of the app's own DAG brings the pipeline back, in a task; None: none does.
+    """Who brings the pipeline back, in a task: a driver that stands by, or a run of the app's DAG.
+
+    None: nobody does.
 
     Args:
         pipeline: which one.
         besides: the id of a run that is left out.
     """
     from airflow_eos.checkpoint.heartbeat import brought_back_by
+    from airflow_eos.checkpoint.standby import living_standbys
 
+    if living := living_standbys(store_of(pipeline)):
+        return f"{living[0]} stands by"
     count, states = get_current_context()["ti"].get_dr_count, list(UNDER_WAY)
     found = count(pipeline.dag_id, states=states)
     if besides is not None:
@@ -276,9 +283,13 @@ class StallSensor(CheckpointProgressSensor):
         last = last_heartbeat(self._pipeline)
         before, run = ti.get_previous_dagrun(), context["dag_run"]
         former = None
-        if before is not None:  # one value of one run: else it is a list, once there are two
-            asked = {"task_ids": self.task_id, "key": STALLED, "map_indexes": -1}
-            former = ti.xcom_pull(**asked, run_id=before.run_id)
+        if before is not None:
+            former = ti.xcom_pull(
+                task_ids=self.task_id,
+                key=STALLED,
+                run_id=before.run_id,
+                map_indexes=-1,  # one value: of several runs Airflow gives a list
+            )
         begun = since(former, driver_of(last)) or run.run_after.isoformat()
         answer = {"reason": reason, "driver": driver_of(last), "since": begun}
         ti.xcom_push(key=STALLED, value=answer)

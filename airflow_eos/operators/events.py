@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context, XComArg
 
     from airflow_eos.checkpoint import CheckpointStore
-    from airflow_eos.events import SettledEvent
+    from airflow_eos.events import Settled, SettledEvent
 
 _LOOK_BACK = 200
 """Events that are asked for at a time."""
@@ -101,7 +101,7 @@ class EmitSettledBatchesOperator(BatchLineage, CheckedArguments):
                 older copy.
             EosError: the checkpoint cannot be read.
         """
-        from airflow_eos.events import events_since, pipeline_of, read_settled
+        from airflow_eos.events import events_since, pipeline_of
 
         with no_retry_where_useless():
             store = self._store()
@@ -111,11 +111,10 @@ class EmitSettledBatchesOperator(BatchLineage, CheckedArguments):
             due_at = told_at + self.every if told_at else None
             if self.deferrable and due_at is not None and due_at > datetime.now(UTC):
                 self._wait(after, due_at)
-            at_most = _AT_MOST if self.each_batch else None
-            found = read_settled(store, after=after, at_most=at_most)
-            events = events_since(last, found, each_batch=self.each_batch)
+            found = self._found(store, last)
+            events = self._due(events_since(last, found, each_batch=self.each_batch))
         if not events and self.deferrable:
-            self._wait(after, due_at)
+            self._wait(found.newest, due_at)  # that one, too, was looked at
         if not events:
             raise AirflowSkipException(f"Nothing was settled after batch {after}.")
         self._emit(context, events)
@@ -132,6 +131,16 @@ class EmitSettledBatchesOperator(BatchLineage, CheckedArguments):
             with no_retry_where_useless():
                 raise getattr(errors, event["raised"])(event["error"])
         return self.execute(context)
+
+    def _found(self, store: CheckpointStore, last: SettledEvent | None) -> Settled:
+        from airflow_eos.events import read_settled
+
+        at_most = _AT_MOST if self.each_batch else None
+        return read_settled(store, after=None if last is None else last.to_batch, at_most=at_most)
+
+    def _due(self, events: Sequence[SettledEvent]) -> Sequence[SettledEvent]:
+        """Those that are to be told now; the batches of others are in a later one."""
+        return events
 
     def _batches_of(self, task_instance: Any, store: CheckpointStore) -> Sequence[SettledEvent]:  # noqa: ARG002 - what it told, however long it waited
         return self._told
@@ -198,6 +207,63 @@ class EmitSettledBatchesOperator(BatchLineage, CheckedArguments):
                 outlet.add(self.asset, extra=event.as_extra())
             else:
                 outlet.extra = event.as_extra()
+
+
+class EmitCompleteHoursOperator(EmitSettledBatchesOperator):
+    """Emits an asset event when hours of event time are complete: each hour in exactly one event.
+
+    An hour is complete once the watermark of a settled batch has reached its end. The event is that
+    of :class:`EmitSettledBatchesOperator`, about all batches since the one before, and its
+    ``extra`` has ``hours`` beside: ``["2026-11-25T09"]``, in UTC; several after a pause. From
+    Airflow 3.3 on each hour is a partition of the asset: one event each, of the same batches, and
+    a DAG with ``PartitionedAssetTimetable`` runs for each. What makes it exactly once is the same.
+
+    Args:
+        since: the first hour, an instant with its zone: before the first watermark nobody knows
+            which hours had rows. None: the first hour is the one in which the first watermark that
+            is told stands.
+        **kwargs: of :class:`EmitSettledBatchesOperator`, but for ``each_batch``.
+    """
+
+    def __init__(self, *, since: datetime | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if self.each_batch or (since is not None and since.tzinfo is None):
+            raise errors.ConfigurationError(
+                "Complete hours are told as they come (each_batch is not for them), since an "
+                "instant with its zone."
+            )
+        self.since = since
+
+    def _found(self, store: CheckpointStore, last: SettledEvent | None) -> Settled:
+        """Of the newest batch alone, until that completes an hour: an hour has many."""
+        from airflow_eos.events import events_since, newest_settled, read_settled
+
+        newest = newest_settled(store)
+        if newest is not None:
+            alone = read_settled(store, after=newest - 1)
+            if not self._due(events_since(last, alone)):
+                return alone
+        return super()._found(store, last)
+
+    def _due(self, events: Sequence[SettledEvent]) -> Sequence[SettledEvent]:
+        return [each for each in events if self._hours(each) or self._is_the_first(each)]
+
+    def _hours(self, event: SettledEvent) -> tuple[str, ...]:
+        from airflow_eos.events import hours_completed
+
+        return hours_completed(event, since=self.since)
+
+    def _is_the_first(self, event: SettledEvent) -> bool:
+        """It completes nothing, and says from where on hours are counted."""
+        return event.watermark_before_ms is None and event.watermark_ms is not None
+
+    def _emit(self, context: Context, events: Sequence[SettledEvent]) -> None:
+        outlet = context["outlet_events"][self.outlets[0]]
+        for event in events:
+            hours = list(self._hours(event))
+            outlet.extra = event.as_extra() | {"hours": hours}
+            if hours and hasattr(outlet, "add_partitions"):  # from Airflow 3.3 on
+                outlet.add_partitions(hours)
 
 
 def _looked_back(context: Context, asset: Asset, pipeline: str) -> list[Any]:

@@ -182,6 +182,7 @@ class StreamingArguments(Shown, SparkArguments):
         patience: Duration = timedelta(minutes=1),
         submit_timeout: Duration = timedelta(minutes=10),
         cancel: Cancel = "drain",
+        standby: bool = False,
         deferrable: bool | None = None,
         poke_interval: Duration = 5.0,
         **kwargs: Any,
@@ -215,6 +216,7 @@ class StreamingArguments(Shown, SparkArguments):
         self.patience: timedelta = taken("patience", patience)
         self.submit_timeout: timedelta = taken("submit_timeout", submit_timeout)
         self.cancel = cancel
+        self.standby = standby
         if deferrable is None:
             deferrable = airflow_conf.getboolean("operators", "default_deferrable", fallback=False)
         self.deferrable = deferrable
@@ -253,7 +255,7 @@ class SparkStreamingOperator(StreamingArguments):
     process 5 s after a user's clear; the app goes on draining by itself, and the next try waits
     for it. A stopped task is never green.
 
-    The app finds its settings in its environment (``EOS_...``, see docs/airflow.md), and what is
+    The app finds its settings in its environment (``EOS_...``, see docs/settings.md), and what is
     secret in files that only this user may read, gone once they are read. No secret is on a
     command line; in deploy mode ``cluster`` the environment is, so ``env_vars`` with the name of a
     secret are refused there. Secrets belong into connections, not into ``application_args``.
@@ -285,6 +287,9 @@ class SparkStreamingOperator(StreamingArguments):
             there once its query has stopped in order.
         cancel: ``drain``: let the running batch end; ``kill``: at once, which costs that batch a
             second try; ``leave``: the app goes on, for the next try to take over.
+        standby: where another task's driver runs, let the app stand by behind it, warm, and drive
+            once that one has ended or hands over; it takes a slot all the while, and is not
+            deferred. Two tasks may both have it. See docs/standby.md.
         deferrable: watch from the triggerer; None takes ``operators.default_deferrable``.
         poke_interval: how often the triggerer looks.
         **kwargs: of :class:`~airflow_eos.operators.streaming.SparkArguments` and Airflow.

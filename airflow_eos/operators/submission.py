@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_eos.delivery.configured import environment
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.hooks.spark import SparkSubmission, SubmitTarget, redacting
+from airflow_eos.hooks.spark import SparkSubmission, SubmitEnvironment, SubmitTarget, redacting
 from airflow_eos.secret_names import is_secret
 from airflow_eos.sinks.app import policy_environment
 from airflow_eos.supervision.packaging import build_archive
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_eos.checkpoint import StartedBy
+    from airflow_eos.checkpoint.rehearsal import RehearsalRequest
     from airflow_eos.operators.streaming import StreamingArguments
     from airflow_eos.supervision.workspace import Secrets
 
@@ -53,32 +54,16 @@ def submission_of(
     folder: Path,
     secrets: Secrets,
 ) -> SparkSubmission:
-    """Make a start of the app; no driver of the pipeline is alive now."""
-    remove_leftovers(folder, task.checkpoint_location)
-    told = {
-        **app_environment(
-            task.checkpoint_location, task.transactional_id_prefix, task.budget, started_by
-        ),
-        **policy_environment(task.policy),
-        **environment(task.guarantee, task.outputs, task.consumer_group),
-    }
-    told |= {name: str(value) for name, value in (task.env_vars or {}).items()}
+    """Make a start of the app; where it is not to stand by, no driver is alive now."""
+    if not task.standby:
+        remove_leftovers(folder, task.checkpoint_location)
+    told = _told(task, started_by) | ({"EOS_STANDBY": "true"} if task.standby else {})
     if target.is_cluster:
         _require_no_secret(task.env_vars or {})
     _require_a_way(task, target)
     handed = target.hand_over(secrets, folder, told)
-    shipped = str(build_archive(folder / PACKAGE)) if task.ship_package else None
-    arguments: dict[str, Any] = {
-        **(task.spark_submit or {}),
-        **{name: given for name in PASSED_ON if (given := getattr(task, name)) is not None},
-        "conn_id": task.conn_id,
-        "conf": redacting(target.conf(started_by, task.conf or {})),
-        "py_files": ",".join(filter(None, [task.py_files, shipped])) or None,
-        "files": ",".join(filter(None, [task.files, *handed.shipped.values()])) or None,
-        "name": task.name or task.task_id,
-        "application_args": [str(argument) for argument in task.application_args],
-        "deploy_mode": "cluster" if target.is_cluster else task.deploy_mode,
-    }
+    arguments = _arguments(task, target, folder, handed)
+    arguments["conf"] = redacting(target.conf(started_by, task.conf or {}))
     if not target.is_cluster:
         return SparkSubmission(task.application, env=handed.told, arguments=arguments)
     arguments["env_vars"] = dict(handed.told)
@@ -92,6 +77,52 @@ def submission_of(
         detached=True,
         spent=[Path(path) for path in handed.shipped],
     )
+
+
+def rehearsal_of(
+    task: StreamingArguments,
+    target: SubmitTarget,
+    told: RehearsalRequest,
+    folder: Path,
+    secrets: Secrets,
+) -> SparkSubmission:
+    """Make a start of the app that delivers nothing; the pipeline may run, and its files stay."""
+    if target.is_cluster:
+        raise ConfigurationError(
+            "A rehearsal runs its driver on the worker: expected deploy_mode='client'."
+        )
+    handed = target.hand_over(secrets, folder, _told(task, None) | told.environment())
+    arguments = _arguments(task, target, folder, handed)
+    arguments["conf"] = redacting(task.conf or {})
+    return SparkSubmission(task.application, env=handed.told, arguments=arguments)
+
+
+def _told(task: StreamingArguments, started_by: StartedBy | None) -> dict[str, str]:
+    told = {
+        **app_environment(
+            task.checkpoint_location, task.transactional_id_prefix, task.budget, started_by
+        ),
+        **policy_environment(task.policy),
+        **environment(task.guarantee, task.outputs, task.consumer_group),
+    }
+    return told | {name: str(value) for name, value in (task.env_vars or {}).items()}
+
+
+def _arguments(
+    task: StreamingArguments, target: SubmitTarget, folder: Path, handed: SubmitEnvironment
+) -> dict[str, Any]:
+    """Those of ``SparkSubmitHook``, but for the properties."""
+    shipped = str(build_archive(folder / PACKAGE)) if task.ship_package else None
+    return {
+        **(task.spark_submit or {}),
+        **{name: given for name in PASSED_ON if (given := getattr(task, name)) is not None},
+        "conn_id": task.conn_id,
+        "py_files": ",".join(filter(None, [task.py_files, shipped])) or None,
+        "files": ",".join(filter(None, [task.files, *handed.shipped.values()])) or None,
+        "name": task.name or task.task_id,
+        "application_args": [str(argument) for argument in task.application_args],
+        "deploy_mode": "cluster" if target.is_cluster else task.deploy_mode,
+    }
 
 
 def _require_a_way(task: StreamingArguments, target: SubmitTarget) -> None:

@@ -31,11 +31,14 @@ def rules_of(task: StreamingArguments, target: SubmitTarget) -> Rules:
         patience=Patience(task.patience.total_seconds(), task.submit_timeout.total_seconds()),
         cancel=task.cancel,
         hand_over=task.deferrable and stays is None,
+        standby=task.standby,
         manager=target.manager,
     )
 
 
 def _why_it_stays(task: StreamingArguments, target: SubmitTarget) -> str | None:
+    if task.standby:
+        return "a trigger watches a driver, and this one may stand by for long before it is one"
     if not target.is_cluster and _POD_OF_ONE_TASK in os.environ:
         return "the driver is in this pod, which ends with the task"
     if task.cancel != "leave" and not hasattr(BaseTrigger, "on_kill"):

@@ -15,7 +15,13 @@ import structlog
 from airflow_eos.checkpoint import drain_of, newest_term
 from airflow_eos.checkpoint.backend import HEARTBEAT, is_batch
 from airflow_eos.checkpoint.decisions import DecisionLog
-from airflow_eos.checkpoint.heartbeat import Standstill, brought_back_by, looks_no_more, read_look
+from airflow_eos.checkpoint.heartbeat import (
+    Standstill,
+    brought_back_by,
+    looks_no_more,
+    read_look,
+    why_refused,
+)
 from airflow_eos.checkpoint.progress import SourceProgress, read_state_size
 from airflow_eos.checkpoint.snapshot import read_snapshot
 from airflow_eos.checkpoint.spark_log import SparkLog, kafka_offsets
@@ -326,6 +332,7 @@ class Look:
         looked = read_look(store)
         remarks = (
             None if signs else brought_back_by(store, found.heartbeat),
+            None if signs else why_refused(store, found.heartbeat),
             looks_no_more(looked, 1000 * self._watchdog.lasts_s(looked)),
         )
         progress, heart = found.state, found.heartbeat

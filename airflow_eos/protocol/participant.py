@@ -275,6 +275,7 @@ class StartFacts:
         open: what is open under names like these, and whose by the form of its key.
         refused: what a system said no to by itself (it was set back, it is another one).
         unanswered: the error of a question that got no answer.
+        torn: what of its own files keeps the checkpoint from being gone on with, whoever owns it.
     """
 
     asking: Owner
@@ -286,6 +287,7 @@ class StartFacts:
     open: tuple[OpenWork, ...] = ()
     refused: EosError | None = None
     unanswered: EosError | None = None
+    torn: EosError | None = None
 
     @property
     def owns_nothing(self) -> bool:
@@ -347,6 +349,8 @@ def admission(facts: StartFacts) -> Admission:
             raise _of_another_program(facts)
     except OwnershipError as error:
         return Admission(error)
+    if facts.torn is not None:
+        return Admission(facts.torn)
     return Admission(
         remarks=tuple(
             f"The {each.called} is nobody's, though {facts.asking.location} has promised rows "

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         read_rulings,
         resolve,
     )
-    from airflow_eos.recovery.accept import Shortfall, shortfall
+    from airflow_eos.recovery.acceptance import Shortfall, shortfall
     from airflow_eos.recovery.execute import ALLOWED_BY_DEFAULT, Report, Result, StepResult
     from airflow_eos.recovery.facts import Facts, gather
     from airflow_eos.recovery.plan import Action, Plan, Seal, Step, make_plan
@@ -43,8 +43,8 @@ _HOME = {
     "read_acceptance": "checkpoint.rulings",
     "read_rulings": "checkpoint.rulings",
     "resolve": "checkpoint.rulings",
-    "Shortfall": "recovery.accept",
-    "shortfall": "recovery.accept",
+    "Shortfall": "recovery.acceptance",
+    "shortfall": "recovery.acceptance",
     "execute_recovery": "recovery.run",
     "plan_recovery": "recovery.run",
     "Action": "recovery.plan",

@@ -250,6 +250,12 @@ def argument_parser(description: str, *, prefix: str) -> argparse.ArgumentParser
         default=env.get("EOS_OUTPUTS"),
         help="where rows go instead, as JSON or the path of a file with it; see docs/sinks.md",
     )
+    parser.add_argument(
+        "--standby",
+        action="store_true",
+        default=env.get("EOS_STANDBY", "").lower() == "true",
+        help="where a driver of this checkpoint runs, stand by until it has ended",
+    )
     add_group_arguments(parser)
     add_policy_arguments(parser)
     return parser
@@ -276,6 +282,7 @@ class App:
     consumer_group: ConsumerGroup | None = None
     policy: CheckpointPolicy = field(default_factory=CheckpointPolicy)
     first_start: StartPosition = field(default_factory=StartPosition.earliest)
+    standby: bool = False
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> App:
@@ -317,6 +324,7 @@ class App:
             consumer_group=group_of(args, facts.kafka),
             policy=policy_of(args),
             first_start=StartPosition.parsed(args.start),
+            standby=args.standby,
         )
 
     def read(
@@ -401,6 +409,7 @@ class App:
             storage_options=self.storage_options,
             consumer_group=self.consumer_group,
             policy=self.policy,
+            standby=self.standby,
         )
 
 

@@ -44,6 +44,7 @@ from airflow_eos.recovery.driver_liveness import MISSED_BEATS
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint import DrainRequest, Heartbeat, StartedBy
+    from airflow_eos.checkpoint.standby import Standby
     from airflow_eos.supervision.heartbeat_monitor import HeartbeatObservation
 
 _STATUS = re.compile(r"Error code is: (-?[0-9]{1,3})\b", re.ASCII)
@@ -152,6 +153,25 @@ def ended(
             f"{ours.phase!r}, was seen to be silent for {seen.silent_s:.0f} s",
         )
     return None
+
+
+def left(standby: Standby) -> ExitStatus:
+    """How an app ended that has stood by, and never driven, as it says itself."""
+    if standby.end == "called off":
+        return ExitStatus(ExitKind.DRAINED, standby.reason)
+    return ExitStatus(ExitKind.FAILED, standby.reason, hopeless=standby.end == "refused")
+
+
+def died_standing_by(process: Process) -> ExitStatus:
+    """How an app ended that has said nothing of why it stands by no more."""
+    failure = process.failure
+    if failure is None:
+        return ExitStatus(
+            ExitKind.FAILED, "it exited with 0, and neither drove nor said why it left"
+        )
+    status = _status(failure)
+    found = f"before it drove, {_in_words(failure, status, 'the app')}"
+    return ExitStatus(ExitKind.FAILED, found, status == REFUSED_STATUS)
 
 
 def _hangs(

@@ -22,7 +22,13 @@ from typing import TYPE_CHECKING, Literal
 import obstore.exceptions as failures
 
 from airflow_eos.checkpoint import drain_of, newest_term, read_heartbeat, request_drain
-from airflow_eos.checkpoint.heartbeat import BY_AIRFLOW, ENDED, STARTED_BY, StartedBy
+from airflow_eos.checkpoint.heartbeat import (
+    BY_AIRFLOW,
+    ENDED,
+    NOT_FOR_GOOD,
+    STARTED_BY,
+    StartedBy,
+)
 from airflow_eos.errors import AppRefusedError, EosError, StoreError
 
 if TYPE_CHECKING:
@@ -312,7 +318,7 @@ def require_not_drained(store: CheckpointStore, submission: str) -> None:
     except EosError as error:
         log.warning("Whether somebody has asked the app to drain cannot be told: %s", error)
         return
-    if request is not None and request.requested_by != BY_AIRFLOW:
+    if request is not None and request.requested_by not in NOT_FOR_GOOD:
         raise AppRefusedError(
             f"{request.requested_by} asked the app to drain ({request.reason}), and it failed. So "
             "it is not started again. Clear the task to start it: that recovers what is open."

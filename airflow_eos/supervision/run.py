@@ -15,12 +15,14 @@ from airflow_eos.checkpoint import drain_of, read_heartbeat
 from airflow_eos.checkpoint.heartbeat import (
     ENDED,
     Replacement,
+    Standstill,
     driver_of,
     forget_refusal,
     note_refusal,
     note_restart,
     refusals_noted,
 )
+from airflow_eos.checkpoint.standby import note_process_end, standby_of, standbys
 from airflow_eos.delivery.policy import Failure
 from airflow_eos.errors import (
     AppFailedError,
@@ -39,7 +41,9 @@ from airflow_eos.supervision.exit_status import (
     Patience,
     Process,
     choose,
+    died_standing_by,
     ended,
+    left,
 )
 from airflow_eos.supervision.heartbeat_monitor import (
     ClusterManager,
@@ -57,6 +61,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from airflow_eos.checkpoint import CheckpointStore, DrainRequest, Heartbeat, StartedBy
+    from airflow_eos.checkpoint.standby import Standby
     from airflow_eos.delivery.policy import RestartStrategy
     from airflow_eos.supervision.heartbeat_monitor import Cancel, HeartbeatObservation
 
@@ -160,6 +165,7 @@ class Rules:
         drain_timeout: how long a stopped app may take to end its batch before it is killed.
         cancel: what becomes of the app when it is stopped.
         hand_over: return as soon as the driver was seen, and let somebody else watch it.
+        standby: where another driver lives, let the app stand by behind it.
         manager: what the app is submitted to, which alone is asked to end its driver.
     """
 
@@ -168,6 +174,7 @@ class Rules:
     patience: Patience = field(default_factory=lambda: Patience(60.0, 600.0))
     cancel: Cancel = "drain"
     hand_over: bool = False
+    standby: bool = False
     manager: ClusterManager = field(default_factory=ClusterManager)
 
     def pause_after(self, failures: Sequence[Failure], how: ExitStatus) -> float:
@@ -215,7 +222,7 @@ class Finder:
     ) -> None:
         self._identity, self._pulse = identity, pulse
         self._drain_s = rules.drain_timeout.total_seconds()
-        self._manager = rules.manager
+        self._manager, self._standby = rules.manager, rules.standby
         self._pause, self._clock = pause, clock
         self.found_dead: Heartbeat | None = None
         """The heartbeat of the driver after which an app may be started."""
@@ -236,6 +243,9 @@ class Finder:
             answer = self._asked(exited)
             if answer is not None:
                 seen, choice = answer
+                if self._standby and choice.action in (NextAction.REFUSE, NextAction.WAIT):
+                    log.info("The app stands by: %s", choice.reason)
+                    return None
                 if choice.action is NextAction.REFUSE:
                     raise self._foreign(choice)
                 if choice.action is NextAction.ADOPT and seen.living is not None:
@@ -369,6 +379,7 @@ class Watcher:
     ) -> None:
         self._pulse, self._rules, self._on_first_heartbeat = pulse, rules, on_first_heartbeat
         self._still_wanted, self._sleep, self._clock = still_wanted, sleep, clock
+        self._standstill = Standstill(clock)
 
     def until_ended(self, app: AppRun) -> ExitStatus | None:
         """Wait for the end of the app, or, where it is handed over, until it was seen to live.
@@ -395,11 +406,38 @@ class Watcher:
                     self._tell(mine)
                 if self._rules.hand_over and mine is not None and seen.living is not None:
                     return None
-                since_s = self._clock() - app.since_s
-                how = ended(seen, app.submission, known, self._rules.patience, since_s)
+                how = self._ended(seen, app, known, met=met)
                 if how is not None:
                     return how
             self._sleep(_POLL_S if busy else LOOK_S)
+
+    def _ended(
+        self, seen: HeartbeatObservation, app: AppRun, known: Process | None, *, met: bool
+    ) -> ExitStatus | None:
+        patience, now = self._rules.patience, self._clock()
+        if self._rules.standby and not met and not seen.is_of(app.submission):
+            said = self._said_by(app)
+            if said is not None and said.end is not None:
+                return left(said)
+            if said is not None and self._standstill.lasts_s(said) < patience.silent_s:
+                app.since_s = now  # its first beat comes after it has stood by
+            if known is None or known.running:
+                late = now - app.since_s >= patience.first_beat_s
+                return (
+                    ExitStatus(ExitKind.NEVER_SEEN, "it neither drives nor stands by")
+                    if late
+                    else None
+                )
+            return died_standing_by(known)
+        return ended(seen, app.submission, known, patience, now - app.since_s)
+
+    def _said_by(self, app: AppRun) -> Standby | None:
+        try:
+            return standby_of(self._pulse.store, app.submission)
+        except StoreError as error:
+            log.warning("Whether the app stands by cannot be told: %s", error)
+            app.since_s = self._clock()
+            return None
 
     def _tell(self, mine: Heartbeat) -> None:
         try:
@@ -569,7 +607,10 @@ class StreamRun:
             app = self._found() or self._started()
 
     def _clear_away(self, app: AppRun, how: ExitStatus) -> None:
-        """Let nothing of an app go on that was given up."""
+        """Let nothing of an app go on that was given up, and whoever stands by know of it."""
+        known = app.known
+        if known is not None and not known.running and not known.detached:
+            self._say_it_is_gone(app, how)
         submitted = app.process is not None and app.process.detached
         why = f"it was given up: {how.end.value}"
         if how.end is ExitKind.VANISHED:
@@ -577,6 +618,14 @@ class StreamRun:
         elif how.end is ExitKind.NEVER_SEEN or (submitted and how.end is ExitKind.FAILED):
             # It may still be waiting for its turn: then it ends before its first batch.
             ask_to_drain(self._store, app.submission, why)
+
+    def _say_it_is_gone(self, app: AppRun, how: ExitStatus) -> None:
+        try:
+            note_process_end(
+                self._store, app.submission, f"{self._identity} saw its process end: {how}"
+            )
+        except EosError as error:
+            log.warning("That the app's process has ended could not be noted: %s", error)
 
     def _after(self, how: ExitStatus, app: AppRun) -> None:
         """Count a failure, and wait before the next start, which a person may not want."""
@@ -614,10 +663,11 @@ class StreamRun:
         return self._app
 
     def _started(self) -> AppRun:
-        """Recover, and start the app anew."""
-        run = self._identity
-        with refusals_noted(self._store, dag_id=run.dag_id, run_id=run.run_id):
-            self._recover()
+        """Recover, and start the app anew; one that may stand by recovers when it takes over."""
+        if self._rules.standby:
+            self._end_former_standbys()
+        else:
+            self._recovered()
         self._raise_if_stopped()
         forget_refusal(self._store)
         self._pulse.forget()
@@ -628,6 +678,18 @@ class StreamRun:
         if self._stopped_because:  # a signal came between the lines above
             self.stop(self._stopped_because)
         return app
+
+    def _recovered(self) -> None:
+        """End what is open; what refuses that is noted for whoever looks at the checkpoint."""
+        run = self._identity
+        with refusals_noted(self._store, dag_id=run.dag_id, run_id=run.run_id):
+            self._recover()
+
+    def _end_former_standbys(self) -> None:
+        """One that a killed try of this task has left would be a third."""
+        for each in standbys(self._store):
+            if each.started_by is not None and self._identity.is_same_task(each.started_by):
+                ask_to_drain(self._store, each.started_by.submission, "another try stands by")
 
     def _pause(self, seconds: float) -> None:
         """Sleep in short pieces, so that a stop need not wait for the delay to end."""

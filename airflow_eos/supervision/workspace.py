@@ -95,9 +95,15 @@ class Secrets:
 
 
 def app_environment(
-    checkpoint_location: str, prefix: str | None, budget: TimeoutBudget, started_by: StartedBy
+    checkpoint_location: str,
+    prefix: str | None,
+    budget: TimeoutBudget,
+    started_by: StartedBy | None,
 ) -> dict[str, str]:
-    """Return the variables by which the app finds its settings; no secret among them."""
+    """Return the variables by which the app finds its settings; no secret among them.
+
+    ``started_by`` is None of an app that rehearses: it is no driver of the pipeline.
+    """
     times = {
         "EOS_TRIGGER_INTERVAL_MS": budget.trigger_interval,
         "EOS_BATCH_WITHIN_MS": budget.batch_within,
@@ -106,7 +112,7 @@ def app_environment(
     }
     found = {
         "EOS_CHECKPOINT_LOCATION": checkpoint_location,
-        STARTED_BY: started_by.as_text(),
+        **({STARTED_BY: started_by.as_text()} if started_by is not None else {}),
         **{name: str(milliseconds(time)) for name, time in times.items()},
     }
     return found if prefix is None else found | {"EOS_TRANSACTIONAL_ID_PREFIX": prefix}

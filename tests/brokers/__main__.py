@@ -64,7 +64,7 @@ def page(report: Path, commit: str) -> str:
         cells = [_sign(of[str(release), column]) for column in COLUMNS]
         if any(cells):
             lines.append(f"| {release.version} | {release.transactions} | {' | '.join(cells)} |")
-    cells = (_sign(of[ANOTHER, column]) for column in COLUMNS)
+    cells = [_sign(of[ANOTHER, column]) for column in COLUMNS]
     lines.append(f"| {ANOTHER} | 2 | {' | '.join(cells)} |")
     lines += ["", "| the broker beneath a pipeline changes | |", "|---|---|"]
     lines += [f"| {what} | {_sign([ended])} |" for what, ended in upgrades.items()]

@@ -1,6 +1,6 @@
 """``python -m tests.kills [NAME …]``: kill parts of Airflow and Spark, and write the table.
 
-A run of all of them writes ``RESULT.md`` and repeats its table in ``docs/reliability.md``.
+A run of all of them writes ``RESULT.md``.
 
 Each row is what was *seen*: how often a driver took a term, in which state Airflow's task ended and
 in which try, what the audit says. Exit status 1 where a row is not what it should be.
@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.kills.stage import NOTICED_S, ROOT, Pipeline, Stage, stage
+from tests.kills.stage import NOTICED_S, Pipeline, Stage, stage
 from tests.kills.strikes import (
     api_server,
     cleared,
@@ -31,7 +31,7 @@ from tests.kills.strikes import (
     triggerer,
     worker,
 )
-from tests.support.written import commit, of_the_run, repeat
+from tests.support.written import commit, of_the_run
 
 FOLDER = Path(__file__).parent
 ABOUT = (
@@ -222,7 +222,6 @@ def main(asked: list[str]) -> int:
     if not asked:
         written = page(rows, began)
         (FOLDER / "RESULT.md").write_text(written)
-        repeat(written, ROOT / "docs" / "reliability.md", "kills")
     return 0 if all(row.ok for row in rows) else 1
 
 

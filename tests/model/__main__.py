@@ -80,9 +80,10 @@ def main() -> int:
     parser.add_argument("--disk", action="store_true", help="with power cuts and skipped batches")
     parser.add_argument("--lossy", action="store_true", help="with an input that forgets rows")
     parser.add_argument("--several", action="store_true", help="with two outputs")
+    parser.add_argument("--standbys", action="store_true", help="each driver has stood by")
     parser.add_argument("--learn", action="store_true", help="write known.json again")
     given = parser.parse_args()
-    kind = {name: getattr(given, name) for name in ("disk", "lossy", "several")}
+    kind = {name: getattr(given, name) for name in ("disk", "lossy", "several", "standbys")}
     if given.learn:
         return learn(given.jobs, given.broken)
     if given.only is not None:

@@ -7,6 +7,7 @@ one sleeper more.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 from airflow_eos.checkpoint.rulings import accept
@@ -32,23 +33,29 @@ _FOLLOWED = (DecisionNeededError, NonDeterministicReplayError, ContinuityError)
 
 _AT_ONCE = 2
 _FOLLOWED_AT_MOST = 5
-_CALLS_AT_MOST = 800
+_CALLS_AT_MOST = 2_500
 _ROUNDS_AT_MOST = 16
 _STEPS = (0, 0, 0, 1, 2, 3, 5, 8, 13)
 
 
 def run_history(
-    seed: int, *, disk: bool = False, lossy: bool = False, several: bool = False
+    seed: int,
+    *,
+    disk: bool = False,
+    lossy: bool = False,
+    several: bool = False,
+    standbys: bool = False,
 ) -> History:
     """Run one history to its end; on a ``disk`` there are power cuts, and people at Spark's log.
 
     A ``lossy`` one has an input that forgets rows, by retention and by compaction, and files that
-    somebody removes. With ``several``, each decision is of two outputs.
+    somebody removes. With ``several``, each decision is of two outputs. With ``standbys`` each
+    driver takes the term after the one that it saw, or none.
 
     Raises:
         ProtocolBroken: a rule was broken; the message has the seed and the whole trace.
     """
-    history = History(seed, disk=disk, lossy=lossy, several=several)
+    history = History(seed, disk=disk, lossy=lossy, several=several, standbys=standbys)
     try:
         history.run()
     finally:
@@ -60,7 +67,13 @@ class History:
     """Faults and turns; the judge listens."""
 
     def __init__(
-        self, seed: int, *, disk: bool = False, lossy: bool = False, several: bool = False
+        self,
+        seed: int,
+        *,
+        disk: bool = False,
+        lossy: bool = False,
+        several: bool = False,
+        standbys: bool = False,
     ) -> None:
         self.seed = seed
         self.disk = disk
@@ -75,14 +88,16 @@ class History:
             retained=self.chance.choice((1, 1, 2, 9)),
             disk=disk,
             several=several,
+            standbys=standbys,
         )
 
     def run(self) -> None:
         chance = self.chance
         first = self.world.start_driver(chance.cut())
-        stories = (chance.relief, chance.sleep, chance.sleep, chance.copy, chance.turn)
-        if self.lossy:  # what was promised on a copy that is put away is nobody's
-            stories = (chance.relief, chance.sleep, chance.sleep, chance.turn)
+        stories: list[Callable[[], Relief | Sleep | Copy | Stop]]
+        stories = [chance.relief, chance.sleep, chance.sleep, chance.turn]
+        if not self.lossy:  # what was promised on a copy that is put away is nobody's
+            stories.insert(3, chance.copy)
         self._befalls(first, chance.choice(stories)())
         if self.disk:
             self._outage()

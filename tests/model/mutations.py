@@ -163,7 +163,9 @@ def term_without_a_nonce(patch: pytest.MonkeyPatch) -> None:
 def log_read_before_the_term(patch: pytest.MonkeyPatch) -> None:
     """Terms: recovery reads decisions first, then the term is taken."""
 
-    def take_over(store: Any, decisions: Any, participant: Any, *, driver: str) -> Any:
+    def take_over(
+        store: Any, decisions: Any, participant: Any, *, driver: str, **_after: Any
+    ) -> Any:
         participant.claim(owner_at(store.location))
         read = facts.gather(store, participant)
         tenure = terms.take_term(store, taken_by=driver)

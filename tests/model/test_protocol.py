@@ -25,6 +25,11 @@ def test_every_row_is_delivered_exactly_once_whatever_a_power_cut_or_a_person_ta
         run_history(seed, disk=True)
 
 
+def test_every_row_is_delivered_exactly_once_by_drivers_that_stood_by_rightly_or_wrongly():
+    for seed in range(HISTORIES // 6):
+        run_history(seed, standbys=True)
+
+
 def test_what_the_input_has_left_is_delivered_once_and_what_lacks_was_announced():
     for seed in range(HISTORIES // 12):
         run_history(seed, lossy=True)

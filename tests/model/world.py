@@ -17,7 +17,15 @@ from typing import Any
 
 from msgspec import structs
 
-from airflow_eos.checkpoint import CheckpointStore, DecisionLog, Heartbeat, claim
+from airflow_eos.checkpoint import (
+    CheckpointStore,
+    DecisionLog,
+    Heartbeat,
+    OffsetLog,
+    Tenure,
+    claim,
+    newest_term,
+)
 from airflow_eos.checkpoint.heartbeat import write_heartbeat
 from airflow_eos.checkpoint.rulings import read_acceptance
 from airflow_eos.checkpoint.topics import LostInput
@@ -33,6 +41,7 @@ from airflow_eos.errors import (
     FencedError,
     InputLostError,
     KafkaUnavailableError,
+    OvertakenError,
     OwnershipError,
     PromiseLostError,
     RecoveryError,
@@ -74,6 +83,7 @@ OUTPUTS = {DEFAULT_PARTICIPANT: PREFIX, "copy": "copied"}
 LOCATION = "memory"
 TIMEOUT_MS = 60_000
 TASK_ATTEMPTS = 2
+_OVERTAKEN_AT_MOST = 3
 
 REFUSALS = (OwnershipError, CheckpointError)
 """What refuses an older copy of the checkpoint, or one that was torn; see ``History``."""
@@ -103,9 +113,11 @@ class World:
         *,
         disk: bool = False,
         several: bool = False,
+        standbys: bool = False,
     ) -> None:
         self.units = list(units)
         self.outputs = OUTPUTS if several else {DEFAULT_PARTICIPANT: PREFIX}
+        self.standbys = standbys
         self.retained = retained
         self.plans: list[Plan] = []
         self.copies: list[dict[str, bytes]] = []
@@ -202,7 +214,7 @@ class Driver:
         world = self.world
         decisions = DecisionLog(world.store)
         participant = world.participant()
-        tenure, offsets = take_over(world.store, decisions, participant, driver=self.name)
+        tenure, offsets = self._taken(decisions, participant)
 
         def on_phase(batch_id: int, phase: str) -> None:
             if phase == "waiting":
@@ -242,6 +254,22 @@ class Driver:
                 world.judge.fail(f"step 1: {planned} was evaluated {frame.evaluations} times")
             spark.complete(planned.batch, world.retained)
             planned = None
+
+    def _taken(self, decisions: DecisionLog, participant: Participant) -> tuple[Tenure, OffsetLog]:
+        """As a start; or as one that has stood by: it looks, and takes the term after that one.
+
+        What it saw of the other driver is anything: it may live, be dead, or come again.
+        """
+        store = self.world.store
+        after = newest_term(store) if self.world.standbys else None
+        for left in reversed(range(_OVERTAKEN_AT_MOST)):
+            try:
+                return take_over(store, decisions, participant, driver=self.name, after=after)
+            except OvertakenError:
+                if not left:
+                    raise
+                after = newest_term(store)
+        raise AssertionError
 
     def _fails(self, planned: Planned) -> None:
         """Spark's source looks where its range begins, and fails by itself."""

@@ -1,8 +1,9 @@
 """A streaming app for the tests: ``python app.py '{"kind": "map", ...}'``; see ``AppSettings``.
 
 ``map`` copies rows, ``shuffle`` deals them to other tasks first, ``count`` keeps a running count
-for each key in Spark's state and writes it with every change. ``arrow`` copies rows that the tasks
-read for themselves. ``join`` joins orders with the payments of another topic, ``lookup`` rows with
+for each key in Spark's state and writes it with every change (``count pairs``: for each key and
+value). ``arrow`` copies rows that the tasks read for themselves. ``join`` joins orders with the
+payments of another topic, ``lookup`` rows with
 a table.
 """
 
@@ -61,6 +62,8 @@ class AppSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Which shows how far the pipeline is; none where it is empty."""
     resume: bool = False
     """Where the checkpoint is empty, from the group."""
+    standby: bool = False
+    """Where another driver runs, until it has ended."""
     attached: bool = False
     """In the JVM of a ``tests.support.host``."""
     storage_options: dict[str, str] = {}
@@ -133,9 +136,9 @@ def rows(spark: SparkSession, settings: AppSettings) -> DataFrame | ArrowKafkaSo
         return source.repartition(settings.shuffle_partitions, "value").mapInArrow(
             fail_once_and_dawdle, source.schema
         )
-    if settings.kind == "count":
+    if settings.kind in ("count", "count pairs"):
         return (
-            source.groupBy("key")
+            source.groupBy("key", *(["value"] if settings.kind == "count pairs" else []))
             .count()
             .select("key", F.col("count").cast("string").alias("value"))
         )
@@ -226,10 +229,11 @@ def deliver(spark: SparkSession, settings: AppSettings) -> ExactlyOnceQuery:
         trigger={"availableNow": True}
         if settings.until_caught_up
         else {"processingTime": "200 milliseconds"},
-        output_mode="update" if settings.kind == "count" else "append",
+        output_mode="update" if settings.kind.startswith("count") else "append",
         guarantee=settings.guarantee,
         consumer_group=group_of(settings),
         storage_options=settings.storage_options or None,
+        standby=settings.standby,
     )
 
 

@@ -18,8 +18,9 @@ ROWS = 10
 class SettledLogs:
     """Spark's and our own files of a pipeline, as they are once a batch is settled."""
 
-    def __init__(self, folder: Path, topic: str = "orders") -> None:
+    def __init__(self, folder: Path, topic: str = "orders", watermark_step_ms: int = 1) -> None:
         self.folder, self.topic = folder, topic
+        self.watermark_step_ms = watermark_step_ms
         self.pipeline = str(uuid.uuid4())
         self.next = 0
         self._write("metadata", json.dumps({"id": self.pipeline}))
@@ -57,7 +58,8 @@ class SettledLogs:
         self._write(decision_path(batch, 1), encode(decision).decode())
 
     def commit(self, batch: int) -> None:
-        self._write(f"commits/{batch}", f'v1\n{{"nextBatchWatermarkMs":{batch}}}')
+        watermark_ms = batch * self.watermark_step_ms
+        self._write(f"commits/{batch}", f'v1\n{{"nextBatchWatermarkMs":{watermark_ms}}}')
 
     def purge(self, before: int) -> None:
         """As Spark does, and we with it: the newest ones are kept."""

@@ -49,22 +49,6 @@ def run_and_write(
     return status
 
 
-def repeat(page: str, document: Path, name: str) -> None:
-    """Put what a page found into its place in a document, without title and introduction.
-
-    The place is between ``<!-- begin NAME -->`` and ``<!-- end NAME -->``.
-    """
-    start, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
-    before, rest = document.read_text().split(start)
-    after = rest.split(end)[1]
-    document.write_text(f"{before}{start}\n{findings(page)}{end}{after}")
-
-
-def findings(page: str) -> str:
-    """What comes after the title and the introduction."""
-    return page.split("\n\n", 2)[2]
-
-
 def commit() -> str:
     """The newest commit; with a star where files differ from it."""
     answers = [

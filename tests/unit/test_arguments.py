@@ -24,6 +24,7 @@ from airflow_eos.operators import (
     EmitSettledBatchesOperator,
     PlanRecoveryOperator,
     RecoverTransactionsOperator,
+    RehearseOperator,
     SparkStreamingOperator,
 )
 from airflow_eos.sensors import (
@@ -51,6 +52,7 @@ KINDS = (
     EmitSettledBatchesOperator,
     PlanRecoveryOperator,
     RecoverTransactionsOperator,
+    RehearseOperator,
     SparkStreamingOperator,
     TransactionTimeoutSensor,
 )

@@ -61,7 +61,7 @@ def test_whatever_is_called_run_was_run() -> None:
     assert run[1][0].startswith("kfake")
     assert re.search(r"^\| kfake \| 2 \|[^✗]*✓[^✗]*\|$", result, re.M)
     assert len(run) == 2
-    assert re.search(r"Commit [0-9a-f]{7}\*?, \d{4}-\d\d-\d\d ", result)
+    assert re.search(r"Commit [0-9a-f]{7,12}\*?, \d{4}-\d\d-\d\d ", result)
 
 
 def test_the_keys_of_the_profiles_are_kafkas() -> None:

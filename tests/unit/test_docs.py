@@ -10,11 +10,14 @@ from pathlib import Path
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from tests.support.written import findings
-
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+PAGES = sorted(
+    [
+        *ROOT.glob("*.md"),
+        *(page for room in ("docs", "notes", "benchmarks") for page in (ROOT / room).rglob("*.md")),
+    ]
+)
 HOME = "https://github.com/airflow-eos/airflow-eos"
 FILES = (f"{HOME}/blob/main/", f"{HOME.replace('github', 'raw.githubusercontent', 1)}/main/")
 # A thread of another project is no address of this one.
@@ -106,13 +109,6 @@ def test_on_the_site_a_link_to_a_source_leads_to_the_repository(page, link, addr
     assert point_out(page, f"[there]({link}) and\n[there]: {link}\n") == (
         f"[there]({address}) and\n[there]: {address}\n"
     )
-
-
-def test_the_table_of_kills_is_that_of_their_last_run():
-    told = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
-    found = findings((ROOT / "tests" / "kills" / "RESULT.md").read_text(encoding="utf-8"))
-    assert "| the driver |" in found
-    assert f"<!-- begin kills -->\n{found}<!-- end kills -->\n" in told
 
 
 def test_a_change_is_built_into_the_site_and_a_warning_is_a_failure():

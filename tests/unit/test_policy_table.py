@@ -1,4 +1,4 @@
-"""Each setting of ``CheckpointPolicy`` has its line in ``from-flink.md``, and its tests."""
+"""Each setting of ``CheckpointPolicy`` has its line in the page of tests, and its tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from airflow_eos.delivery import policy as restarts
 from airflow_eos.sinks import CheckpointPolicy
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "from-flink.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "tests/integration/policy/README.md").read_text(encoding="utf-8")
 TABLE = PAGE[PAGE.index("| setting | tried by |") :].split("\n\n")[0].splitlines()[2:]
 ROWS = dict(line.strip("|").strip().split(" | ") for line in TABLE)
 STRATEGIES = {

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
-import sysconfig
 import tarfile
 import tomllib
 import zipfile
@@ -16,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import airflow_eos
+from tests.support.wheel import build_sdist, build_wheel, install, python, run
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -49,65 +46,19 @@ AT_THE_ROOT = {
 }
 
 
-def python(*arguments: str | Path, cwd: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", *map(str, arguments)],
-        cwd=cwd,
-        env={**os.environ, "NO_COLOR": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 @pytest.fixture(scope="module")
 def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    dist = tmp_path_factory.mktemp("sdist")
-    python("hatchling", "build", "-t", "sdist", "-d", dist, cwd=ROOT)
-    return next(dist.iterdir())
+    return build_sdist(tmp_path_factory.mktemp("sdist"))
 
 
 @pytest.fixture(scope="module")
 def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from the sdist, which so is whole."""
-    source, dist = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
-    with tarfile.open(sdist) as whole:
-        whole.extractall(source, filter="data")
-    [project] = source.iterdir()
-    python("hatchling", "build", "-t", "wheel", "-d", dist, cwd=project)
-    return next(dist.iterdir())
+    return build_wheel(sdist, tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """``bin`` of an environment with the wheel; what the wheel depends on is lent by this one.
-
-    No file of this clone can be imported there: a path in a ``.pth`` is not looked through for
-    further ``.pth`` files, as that of an editable installation.
-    """
-    home = tmp_path_factory.mktemp("installed") / "env"
-    python("uv", "venv", "--quiet", "--python", sys.executable, home, cwd=home.parent)
-    install = ("uv", "pip", "install", "--quiet", "--offline", "--no-deps", "--python", home)
-    python(*install, wheel, cwd=home.parent)
-    [packages] = (home / "lib").glob("python*/site-packages")
-    (packages / "lent.pth").write_text(sysconfig.get_path("purelib"), encoding="utf-8")
-    return home / "bin"
-
-
-def run(program: Path, *arguments: str, cwd: Path, timeout: float = 120) -> str:
-    kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(
-        [program, *arguments],
-        cwd=cwd,
-        env={**kept, "NO_COLOR": "1", "COLUMNS": "200"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=timeout,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return install(wheel, tmp_path_factory.mktemp("installed"))
 
 
 def test_version_package_and_changelog_name_the_same_release_and_its_day():
@@ -169,11 +120,3 @@ def test_the_wheel_alone_writes_a_pipeline_that_python_reads(installed, tmp_path
     commands = run(program, "--help", cwd=tmp_path)
     assert all(name in commands for name in ("try", "new", "plan", "recover", "doctor"))
     assert "Kill a streaming app" in run(program, "try", "--help", cwd=tmp_path)
-
-
-@pytest.mark.proof
-@pytest.mark.timeout(1800)
-def test_the_wheel_alone_kills_an_app_recovers_it_and_counts_every_row(installed, tmp_path):
-    """A minute or two, ten on a machine at load 25: a broker, and Spark three times."""
-    said = run(installed / "airflow-eos", "try", cwd=tmp_path, timeout=1700)
-    assert "lost 0, duplicated 0" in " ".join(said.split())

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "requests.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "notes" / "requests.md").read_text(encoding="utf-8")
 ROWS = [line for line in PAGE.splitlines() if line.startswith("| [")]
 NAMED = re.findall(r"`(tests/[^`]+)`", PAGE)
 ASKED = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import builtins
-import importlib
+import importlib.util
 import inspect
 import itertools
 import re
@@ -156,6 +156,17 @@ def test_every_public_name_is_in_the_reference():
         for name in importlib.import_module(f"airflow_eos.{room}").__all__
     } - described
     assert not missing
+
+
+def test_no_public_name_is_hidden_by_a_module_of_the_same_name():
+    """Whoever imports the module first would get that, and not the function."""
+    hidden = [
+        f"airflow_eos.{room}.{name}"
+        for room in PUBLIC
+        for name in importlib.import_module(f"airflow_eos.{room}").__all__
+        if importlib.util.find_spec(f"airflow_eos.{room}.{name}") is not None
+    ]
+    assert not hidden
 
 
 SHELL = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)

@@ -7,7 +7,7 @@ record batches (``kafka.writing`` chooses between it and the one over librdkafka
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -206,6 +206,7 @@ class KafkaSink:
     name: str = DEFAULT_PARTICIPANT
 
     perishable: ClassVar[bool] = True  # see delivery/spill.py
+    by_default: ClassVar[tuple[str, ...]] = ("topic",)  # see delivery/rehearsal.py
 
     def __post_init__(self) -> None:
         take_spans(self, "transaction_timeout", "batch_within", "recover_within")
@@ -270,6 +271,16 @@ class KafkaSink:
     def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
         """See :meth:`Sink.delivered`."""
         return read_back(spark, self.settings, works)
+
+    def elsewhere(self, works: Sequence[PreparedWork], columns: Collection[str]) -> str:
+        """Why rows with these columns would go elsewhere than this work went; empty: they do not.
+
+        A row that says its own topic has it in its hash.
+        """
+        went = {each.topic for work in works for each in as_transaction(work).written}
+        if "topic" in columns or went <= {self.topic}:
+            return ""
+        return f"rows are in topic {', '.join(sorted(went))}, and would go to {self.topic}"
 
 
 class _TransactionOfTask:

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from airflow_eos.errors import ConfigurationError, DeliveryError
+from airflow_eos.errors import ConfigurationError, DeliveryError, OwnershipError, Remedy
 from airflow_eos.kinds.upsert.columns import refuse_cells, refuse_times, refused
 from airflow_eos.kinds.upsert.hbase_rest import (
     LAST_EPOCH,
@@ -240,7 +240,19 @@ class HBaseTarget:
     def _owned(self) -> tuple[_Owned | None, bytes]:
         """Whose it is, and the cell that says it."""
         stands = self._rest.row(self._ours, self._row).get(_OWNER, b"")
-        return (msgspec.json.decode(stands, type=_Owned) if stands else None), stands
+        try:
+            return (msgspec.json.decode(stands, type=_Owned) if stands else None), stands
+        except (msgspec.MsgspecError, RecursionError) as error:
+            raise OwnershipError(
+                f"The cell {_OWNER} of row {self._row!r} in HBase's table {self._ours!r} cannot be "
+                f"read: {error}. It says who delivers into {self._target}. Nothing was guessed.",
+                Remedy(change="put the cell back as it was", start=True),
+                Remedy(
+                    change=f"where nobody else delivers there: {self.give_up}",
+                    start=True,
+                    costs="an older copy of a checkpoint would not be noticed",
+                ),
+            ) from error
 
     def _next_epoch(self, last: int) -> int:
         """Greater than the last one, and than all in the table, also where our row was removed.

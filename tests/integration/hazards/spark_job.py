@@ -7,7 +7,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from airflow_eos.sinks import KafkaSink, start_exactly_once
+from airflow_eos.sinks import KafkaSink, Output, start_exactly_once
 from tests.support.pipeline import Pipeline
 
 
@@ -39,7 +39,7 @@ class Job(Pipeline):
             .select("key", "value")
         )
 
-    def deliver(self, sink: KafkaSink | None = None, **changes: Any) -> None:
+    def deliver(self, sink: KafkaSink | list[Output] | None = None, **changes: Any) -> None:
         """Everything that the input holds; raises what the app would end with."""
         df = changes.pop("df", None)
         given: dict[str, Any] = {

@@ -20,7 +20,7 @@ from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.errors import EosError, InputLostError
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.recovery.run import participant_of
-from airflow_eos.sinks import KafkaSink, start_exactly_once
+from airflow_eos.sinks import KafkaSink, Output, start_exactly_once
 from airflow_eos.sources import ArrowKafkaSource
 from tests.integration.hazards.spark_job import Job
 from tests.support.follow import Person
@@ -34,7 +34,7 @@ FED, GONE, ALL = 300, 60, OFFSET_END
 class Trimmed(Job):
     """Its input can lose its beginning."""
 
-    def deliver(self, sink: KafkaSink | None = None, **changes: Any) -> None:
+    def deliver(self, sink: KafkaSink | list[Output] | None = None, **changes: Any) -> None:
         """To the end of the input, or to the error; a busy machine may take its time."""
         query = start_exactly_once(
             changes.pop("df", None) or self.frame(),

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.wheel import build_sdist, build_wheel, install, run
+
 PROGRAM = str(Path(sys.executable).with_name("airflow-eos"))
 
 
@@ -28,3 +30,15 @@ def test_a_new_pipeline_is_killed_recovered_and_every_row_is_there_once(tmp_path
     assert tried.returncode == 0, tried.stdout + tried.stderr
     assert "Readers have 0 rows" in said
     assert "lost 0, duplicated 0" in said
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(1800)
+def test_the_wheel_alone_kills_an_app_recovers_it_and_counts_every_row(tmp_path):
+    """A minute or two, ten on a machine at load 25: a broker, and Spark three times."""
+    for folder in ("sdist", "wheel", "here"):
+        (tmp_path / folder).mkdir()
+    wheel = build_wheel(build_sdist(tmp_path / "sdist"), tmp_path / "wheel")
+    installed = install(wheel, tmp_path)
+    said = run(installed / "airflow-eos", "try", cwd=tmp_path / "here", timeout=1700)
+    assert "lost 0, duplicated 0" in " ".join(said.split())

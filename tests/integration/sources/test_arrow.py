@@ -26,7 +26,7 @@ from airflow_eos.commands.recovery import _skippable
 from airflow_eos.errors import ConfigurationError, TopicError
 from airflow_eos.kafka.client.fetch import batch_headers
 from airflow_eos.local import EmbeddedKafka
-from airflow_eos.recovery.accept import InputRange
+from airflow_eos.recovery.acceptance import InputRange
 from airflow_eos.sinks import FileSink, KafkaSink, start_exactly_once
 from airflow_eos.sources import ArrowKafkaSource
 from tests.support.pipeline import Pipeline

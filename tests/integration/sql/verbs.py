@@ -40,6 +40,8 @@ def test_nothing_is_seen_before_the_commit_and_all_of_it_after(world: SqlWorld):
     assert world.seen() == []
     assert {each.key for each in ours.open()} == {work.key for work in works}
     assert [each.key for each in ours.open(besides=[works[0].identity])] == [works[1].key]
+    ages = [ours.clock_ms() - each.opened_at_ms for each in ours.open()]
+    assert all(0 <= age < 60_000 for age in ages), "by the server's clock, which has dated them"
     assert ours.outcome(works) == became(works, Outcome.OPEN)
     assert ours.commit(works) == became(works, Outcome.COMMITTED)
     assert world.seen() == [1, 2, 3]

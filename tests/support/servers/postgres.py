@@ -22,8 +22,8 @@ from pathlib import Path
 
 from airflow_eos.errors import LocalEnvironmentError
 from airflow_eos.local.broker import HOST, free_ports
-from airflow_eos.local.jars import ensure, read_bundle
 from airflow_eos.local.process import Embedded, guarded, tail, wait_until_ready
+from tests.support.servers.jars import server_jars
 
 TOLD = os.environ.get("EOS_TESTS_POSTGRES")
 _BUNDLE = "postgres-17.6"
@@ -204,7 +204,7 @@ def unpack(folder: Path) -> None:
     """PostgreSQL's server, as it is fetched with checksums; nothing where it is there already."""
     if (folder / "bin" / "postgres").exists():
         return
-    (jar,) = ensure(read_bundle(_BUNDLE))
+    (jar,) = server_jars(_BUNDLE)
     part = folder.with_name(f"{folder.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     with (

@@ -63,7 +63,7 @@ def test_the_arrow_sources_page_gets_them_beside_the_cpu_of_each_variant(tmp_pat
     assert "| ours, exactly once, ArrowKafkaSource | 0.60 | 0.15 | 0.15 | 0.30 | 2,000 |" in told
     assert "| Flink ÷ ArrowKafkaSource, ETL with Polars | 1.4 | 2.00 |" in told
     assert told.endswith("<!-- end arrow-beside-flink -->\nAfter\n")
-    places = (ROOT / "docs" / "arrow-source.md").read_text()
+    places = (ROOT / "benchmarks" / "RESULTS.md").read_text()
     assert f"<!-- begin {BESIDE} -->" in places
     assert f"<!-- end {BESIDE} -->" in places
 

@@ -1,4 +1,4 @@
-"""A decision of many tasks: docs/scale.md reckons with these sizes."""
+"""A decision of many tasks: notes/scale.md reckons with these sizes."""
 
 from __future__ import annotations
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import uuid
 import zlib
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from airflow_eos.checkpoint import CheckpointStore, DecisionLog, OffsetLog, read_state
+from airflow_eos.checkpoint import CheckpointStore, DecisionLog, OffsetLog, claim, read_state
 from airflow_eos.checkpoint.mending import beside, damage, lost_beginning, mend, newest_known
 from airflow_eos.checkpoint.snapshot import admitted, read_snapshot
 from airflow_eos.errors import CheckpointError, CheckpointFormatError
+from tests.support.pipelines import kafka_pipeline
 
 pytestmark = pytest.mark.unit
 
@@ -252,6 +254,22 @@ def test_mending_twice_is_mending_once(store, decisions):
     assert store.get("offsets/3") == entry(3, 300).encode()
 
 
+@pytest.mark.parametrize(
+    ("gone", "said"),
+    [
+        (["offsets/2", "eos/decisions/2/1.json"], "Where batch 2 ended is lost for good"),
+        (["offsets/3", "commits/2"], "is older than what was decided"),
+    ],
+    ids=["lost for good", "an older copy"],
+)
+def test_the_gate_knows_what_a_start_would_stumble_over_later(store, decisions, gone, said):
+    claim(store, kafka_pipeline())
+    nobody: Any = SimpleNamespace(ownership=lambda _: (), require_settled=lambda *_: None)
+    assert admitted(store, nobody)[0].error is None
+    store.delete(gone)
+    assert said in str(admitted(store, nobody)[0].error)
+
+
 def sums_of(data: bytes) -> bytes:
     """As Hadoop's client writes them, one of each 512 bytes."""
     parts = [data[at : at + 512] for at in range(0, len(data), 512)]
@@ -269,7 +287,7 @@ def on_a_disk(tmp_path, make_decision) -> tuple[CheckpointStore, DecisionLog]:
         store.put(f"offsets/{batch}", entry(batch).encode())
         assert log.record(make_decision(batch, offsets=entry(batch)))
     for path in SUMMED:
-        store.put(beside(path), sums_of(store.get(path)))
+        store.put(beside(path), sums_of(store.get(path) or b""))
     return store, log
 
 
@@ -284,7 +302,7 @@ SUMS = {
 
 @pytest.mark.parametrize("way", SUMS)
 def test_a_sum_alone_that_is_damaged_goes_and_its_file_stays(tmp_path, make_decision, way):
-    """Hadoop refuses to read the file, or reads an empty one: Spark would never start again."""
+    """Of a file whose sum is cut off Hadoop reads nothing: Spark would never start again."""
     store, log = on_a_disk(tmp_path, make_decision)
     assert damage(store, log) == ()
     before = {path: store.get(path) for path in SUMMED}
@@ -300,7 +318,7 @@ def test_a_sum_alone_that_is_damaged_goes_and_its_file_stays(tmp_path, make_deci
 def test_what_its_sum_contradicts_is_not_whole(tmp_path, make_decision, path):
     """As where one bit of a number has flipped: it reads well, and says something else."""
     store, log = on_a_disk(tmp_path, make_decision)
-    whole = store.get(path)
+    whole = store.get(path) or b""
     store.put(beside(path), sums_of(whole + b"."))
     [found] = damage(store, log)
     assert (found.path, found.found) == (path, "is not what the sum beside it says")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import time
+
 import msgspec
 import pytest
 
 from airflow_eos.checkpoint import (
+    CheckpointStore,
     claim,
     clear_drain,
     read_heartbeat,
@@ -14,6 +18,7 @@ from airflow_eos.checkpoint import (
     standing_request,
     write_heartbeat,
 )
+from airflow_eos.checkpoint.backend import DRAINS, drain_path
 from airflow_eos.errors import CheckpointFormatError, OwnershipError
 from airflow_eos.protocol.decision import Stored, added, decode
 from airflow_eos.protocol.participant import Member
@@ -138,3 +143,15 @@ def test_an_object_of_the_format_before_reads_as_the_next_format_means_it():
     foreign = b'{"format_version": 1, "rows": 7, "reason": "x"}'
     with pytest.raises(CheckpointFormatError, match="version 1: it has reason, which came later"):
         decode(foreign, Grown, "here", upgrades=upgrades)
+
+
+@pytest.mark.parametrize("behind_days", [0, 30], ids=["same clocks", "a store that is behind"])
+def test_how_old_a_request_to_a_start_is_the_stores_clock_says(tmp_path, behind_days):
+    """A start may wait a week for its turn; a machine that is ahead would forget its request."""
+    store, now_s = CheckpointStore.open(tmp_path), time.time() - behind_days * 86_400
+    for submission, days in (("long-gone", 9), ("waits", 6), ("new", 0)):
+        request_drain(store, requested_by="ada", reason="x", submission=submission)
+        at_s = now_s - days * 86_400
+        os.utime(tmp_path / drain_path(submission), (at_s, at_s))
+    clear_drain(store, term=1, submission="other")
+    assert {each.name for each in store.list(DRAINS)} == {"waits.json", "new.json"}

@@ -138,8 +138,9 @@ def test_the_error_of_a_bucket_without_keys_does_not_end_in_a_machines_address()
 
 
 @pytest.mark.parametrize("made", [(), ("notes/readme.txt",)], ids=["nothing", "something else"])
-def test_a_place_without_a_checkpoint_is_no_new_pipeline_on_the_page(tmp_path, made):
+def test_a_place_without_a_checkpoint_is_no_new_pipeline_on_the_page(tmp_path, monkeypatch, made):
     pytest.importorskip("uvicorn")
+    monkeypatch.setattr("uvicorn.Server.run", lambda *_, **__: None)  # else it runs until Ctrl-C
     for path in made:
         (tmp_path / path).parent.mkdir()
         (tmp_path / path).write_text("x")

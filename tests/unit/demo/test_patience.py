@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from demo.story import Story
 
 
 def test_what_moves_is_waited_for_however_long_it_takes():
-    clock = iter(range(0, 1_000_000, 500))
+    clock = itertools.count(0, 700)
     waits = Patience("rows", still_s=600, clock=lambda: next(clock))
     for delivered in range(200):  # a day
         waits.see(delivered)

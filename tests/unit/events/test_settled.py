@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -18,6 +19,7 @@ from airflow_eos.events import (
     behind,
     crosses,
     events_since,
+    hours_completed,
     newest_of,
     newest_settled,
     read_settled,
@@ -161,3 +163,68 @@ def test_a_damaged_log_is_no_event(tmp_path):
     (tmp_path / "commits/1").write_text("v1")
     with pytest.raises(CheckpointFormatError):
         read_settled(CheckpointStore.open(tmp_path), after=None)
+
+
+HOUR = timedelta(hours=1)
+SINCE = datetime(2026, 11, 25, 9, tzinfo=UTC)
+
+
+def marked(number: int, watermark_ms: int | None) -> SettledBatch:
+    return replace(batch(number), watermark_ms=watermark_ms)
+
+
+def watermarks(*told: int | None) -> list[SettledEvent]:
+    """An event for each batch, in minutes after ``SINCE``."""
+    start_ms = round(SINCE.timestamp() * 1000)
+    marks = [None if each is None else start_ms + each * 60_000 for each in told]
+    looked = replace(
+        found(*range(len(told))), batches=tuple(marked(n, each) for n, each in enumerate(marks))
+    )
+    return list(events_since(None, looked, each_batch=True))
+
+
+def test_an_hour_is_complete_once_the_watermark_is_at_its_end_and_no_sooner():
+    told = [hours_completed(each) for each in watermarks(0, 59, 60, 60, 119, 185)]
+    assert told == [(), (), ("2026-11-25T09",), (), (), ("2026-11-25T10", "2026-11-25T11")]
+
+
+def test_a_watermark_that_goes_back_or_away_tells_no_hour_twice():
+    told = [hours_completed(each) for each in watermarks(0, 61, 5, None, 62, 121)]
+    assert told == [(), ("2026-11-25T09",), (), (), (), ("2026-11-25T10",)]
+
+
+def test_before_the_first_watermark_only_a_person_knows_which_hours_had_rows():
+    first, second = watermarks(None, 61)
+    assert hours_completed(first, since=SINCE) == ()
+    assert hours_completed(second) == ()
+    assert hours_completed(second, since=SINCE) == ("2026-11-25T09",)
+    assert hours_completed(second, since=SINCE - HOUR) == ("2026-11-25T08", "2026-11-25T09")
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # a busy machine
+@given(st.lists(st.integers(0, 400), min_size=1, max_size=30), st.data(), st.integers(1, 4))
+def test_looks_at_any_times_tell_each_hour_once_in_order_and_none_early(steps, data, at_most):
+    start_ms = round(SINCE.timestamp() * 1000)
+    marks = [start_ms + 60_000 * sum(steps[: n + 1]) for n in range(len(steps))]
+    told: list[str] = []
+    last: SettledEvent | None = None
+    settled = 0
+    while settled < len(marks):
+        settled = data.draw(st.integers(settled + 1, len(marks)))
+        kept = data.draw(st.integers(0, settled - 1))  # Spark has purged those before
+        looked = replace(
+            found(*range(settled)),
+            batches=tuple(marked(n, marks[n]) for n in range(kept, settled)),
+        )
+        each_batch = data.draw(st.booleans())
+        for event in events_since(last, looked, each_batch=each_batch):
+            told += hours_completed(event, since=SINCE)
+            assert event.watermark_reached_ms is not None
+            assert all(
+                datetime.fromisoformat(f"{hour}:00+00:00") + HOUR
+                <= datetime.fromtimestamp(event.watermark_reached_ms / 1000, UTC)
+                for hour in told
+            )
+            last = event
+    due = (marks[-1] - start_ms) // 3_600_000
+    assert told == [f"{SINCE + n * HOUR:%Y-%m-%dT%H}" for n in range(due)]

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
 from airflow.sdk import DAG
@@ -16,11 +17,13 @@ from airflow.sdk import DAG
 from airflow_eos.checkpoint import CheckpointStore, request_drain, write_heartbeat
 from airflow_eos.checkpoint.heartbeat import (
     BY_AIRFLOW,
+    BY_STANDBY,
     Replacement,
     note_refusal,
     note_restart,
     read_look,
 )
+from airflow_eos.checkpoint.standby import Standby, write_standby
 from airflow_eos.factory import eos_pipeline, recovery, watchdog
 from airflow_eos.factory import watchdog as replacing
 from airflow_eos.factory.watchdog import STALLED
@@ -193,10 +196,18 @@ class _no_session:  # noqa: N801 - stands in for a function
         ({**X, "phase": "failed"}, ""),
         ({**X, "phase": "preparing", "interval_ms": 30}, ""),
         ({**X, **DRAINED, "drained_by": "ada"}, "ada asked the app to stop, and it stopped"),
+        ({**X, **DRAINED, "drained_by": BY_STANDBY}, ""),
         ({**X, "phase": "stopped", "end": "finished"}, "ended in order"),
         ({**X, **FOR_GOOD}, "no restart heals what it ended with"),
     ],
-    ids=["failed", "silent", "drained while a person was asked", "finished", "failed for good"],
+    ids=[
+        "failed",
+        "silent",
+        "drained while a person was asked",
+        "handed over, and nobody went on",
+        "finished",
+        "failed for good",
+    ],
 )
 def test_what_somebody_drained_while_it_was_recovered_is_not_resumed(call, store, last, says):
     write_heartbeat(store, beat(**last))
@@ -229,6 +240,40 @@ def test_an_app_that_lives_is_not_resumed_however_long_its_batch_is(call, store)
     finally:
         ended.set()
         thread.join()
+
+
+def test_nothing_is_recovered_while_a_driver_was_seen_to_stand_by(call, store, airflow):
+    """One that has died since says so no more, and keeps nobody from it."""
+    write_heartbeat(store, beat(**X, phase="failed"))
+    airflow.answers = STALL
+    said = Standby(
+        name="s2",
+        started_by=None,
+        application_id="Z",
+        host="h",
+        pid=1,
+        behind=1,
+        beat=0,
+        interval_ms=700,
+    )
+    ended = threading.Event()
+
+    def stands_by() -> None:
+        n = 0
+        while not ended.wait(0.005):
+            n += 1
+            write_standby(store, msgspec.structs.replace(said, beat=n))
+
+    write_standby(store, said)
+    thread = threading.Thread(target=stands_by)
+    thread.start()
+    try:
+        assert call("orders_watchdog", "needs_recovery") is False
+        assert "driver Z on h stands by" in skips(call, "orders_recovery", "verdict")
+    finally:
+        ended.set()
+        thread.join()
+    assert call("orders_watchdog", "needs_recovery") is True
 
 
 # --- an app that Airflow has drained, and no person

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import nullcontext
+from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +25,7 @@ LEAST: dict[str, Any] = {
     "input_topic": "clicks",
     "output_topic": "clicks.clean",
 }
-GUIDES = ("howto/run.md", "airflow.md", "testing.md")
+GUIDES = ("howto/run.md", "testing.md")
 
 
 def app_in(page: str) -> str:
@@ -82,3 +83,19 @@ def test_before_the_start_it_looks_for_the_topics_that_there_are(monkeypatch):
     run, *_ = eos_pipeline(**LEAST)
     run.get_task("preflight").python_callable()
     assert asked == ["clicks", "clicks.clean"]
+
+
+def test_the_page_of_settings_has_each_field_of_a_pipeline_with_its_default():
+    page = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
+    table = page.partition("## `Pipeline`")[2].partition("\n## ")[0]
+    told = dict(re.findall(r"^\| `(\w+)` \| (.+?) \|", table, re.MULTILINE))
+    expected = {each.name: told_default(each) for each in fields(Pipeline)}
+    assert list(told.items()) == list(expected.items())
+
+
+def told_default(field: Field[Any]) -> str:
+    if field.name == "conf":
+        return "`tuned_spark_conf()`"
+    if field.default_factory is not MISSING:
+        return f"`{field.default_factory()!r}`"
+    return "required" if field.default is MISSING else f"`{field.default!r}`".replace("'", '"')

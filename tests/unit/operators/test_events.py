@@ -15,9 +15,9 @@ from airflow.providers.common.compat.sdk import (
 )
 from airflow.sdk import DAG, Asset
 
-from airflow_eos.errors import CheckpointError, StoreError
+from airflow_eos.errors import CheckpointError, ConfigurationError, StoreError
 from airflow_eos.events import SettledEvent
-from airflow_eos.operators.events import EmitSettledBatchesOperator
+from airflow_eos.operators.events import EmitCompleteHoursOperator, EmitSettledBatchesOperator
 from airflow_eos.triggers.settled import SettledBatchesTrigger
 from tests.support.by_asset import ByAsset
 from tests.support.settled_logs import SettledLogs
@@ -293,3 +293,82 @@ def test_what_the_trigger_met_is_raised_as_a_look_would_have(logs):
 
 def test_one_task_at_a_time_tells_whatever_the_dag_says(logs):
     assert emitter(logs, max_active_tis_per_dag=5).max_active_tis_per_dag == 1
+
+
+# --- hours
+
+
+class Partitions(Outlet):
+    """As from Airflow 3.3 on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.partitions: list[str] = []
+
+    def add_partitions(self, keys: list[str]) -> None:
+        self.partitions += keys
+
+
+def told_by(task: EmitCompleteHoursOperator, airflow: Airflow, outlet: Outlet) -> Any:
+    """One try; the events of a success are stored with their partitions, or as one."""
+    context: Any = {
+        "inlet_events": ByAsset(ASSET, airflow.stored),
+        "outlet_events": ByAsset(task.outlets[0], outlet),
+        "asset_state_store": ByAsset(ASSET, airflow.notes),
+    }
+    answer = task.execute(context)
+    for _ in getattr(outlet, "partitions", None) or [""]:
+        airflow.store(outlet.extra, task.dag_id, task.task_id)
+    return answer
+
+
+@pytest.fixture
+def by_minutes(tmp_path) -> SettledLogs:
+    """Batches whose watermarks are 20 minutes apart, from 1970-01-01T00:00 on."""
+    return SettledLogs(tmp_path, watermark_step_ms=20 * 60_000)
+
+
+def hourly(logs: SettledLogs, **other: Any) -> EmitCompleteHoursOperator:
+    with DAG("d", schedule=None):
+        return EmitCompleteHoursOperator(
+            task_id="emit",
+            asset=ASSET,
+            checkpoint_location=str(logs.folder),
+            **({"since": datetime(1970, 1, 1, tzinfo=UTC)} | other),
+        )
+
+
+@pytest.mark.parametrize("outlet", [Outlet, Partitions])
+def test_each_hour_is_told_once_and_as_a_partition_where_there_are_any(airflow, by_minutes, outlet):
+    by_minutes.settle(3)  # the watermark is at 00:40
+    told_by(hourly(by_minutes), airflow, outlet())  # from here on hours are counted
+    with pytest.raises(AirflowSkipException):
+        told_by(hourly(by_minutes), airflow, outlet())
+    by_minutes.settle(2)  # 01:20
+    first = outlet()
+    told_by(hourly(by_minutes), airflow, first)
+    assert first.extra["hours"] == ["1970-01-01T00"]
+    assert getattr(first, "partitions", ["1970-01-01T00"]) == ["1970-01-01T00"]
+    with pytest.raises(AirflowSkipException):
+        told_by(hourly(by_minutes), airflow, outlet())
+    by_minutes.settle(6)  # 03:20
+    second = outlet()
+    told_by(hourly(by_minutes), airflow, second)
+    assert second.extra["hours"] == ["1970-01-01T01", "1970-01-01T02"]
+    told = [(each["from_batch"], each["to_batch"]) for each in (first.extra, second.extra)]
+    assert told == [(3, 4), (5, 10)]
+    assert second.extra["rows"] == {"sink": 60}
+
+
+def test_an_hour_that_is_not_complete_is_waited_for_behind_what_was_looked_at(airflow, by_minutes):
+    by_minutes.settle(2)
+    told_by(hourly(by_minutes), airflow, Outlet())
+    by_minutes.settle(1)  # 00:40
+    with pytest.raises(TaskDeferred) as deferred:
+        told_by(hourly(by_minutes, deferrable=True), airflow, Outlet())
+    assert deferred.value.trigger.after == 2, "or it would wake at once, for ever"
+
+
+def test_hours_since_a_time_without_a_zone_are_refused(by_minutes):
+    with pytest.raises(ConfigurationError, match="with its zone"):
+        hourly(by_minutes, since=datetime(1970, 1, 1))  # noqa: DTZ001 - just that

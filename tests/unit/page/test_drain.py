@@ -11,7 +11,9 @@ from airflow_eos.checkpoint.heartbeat import (
     Replacement,
     Standstill,
     WatchdogLook,
+    forget_refusal,
     note_look,
+    note_refusal,
     note_restart,
 )
 from airflow_eos.page.pipeline_state import Look
@@ -45,6 +47,10 @@ def test_who_brings_it_back_and_a_watchdog_that_has_stopped_are_said(tmp_path, m
     note_look(store, WatchdogLook(dag_id="dog", run_id="r1", interval_ms=60_000))
     look = Look(listed(tmp_path), 300_000)
     assert look.row().remarks == ("restart 1 of 3, by task orders.run of run r1",)
+    note_refusal(store, "status 78", dag_id="orders", run_id="r1")
+    (remark,) = look.row().remarks
+    assert "no restart heals what its start was refused for: status 78" in remark
+    forget_refusal(store)
     now[0] += 179
     assert len(look.row().remarks) == 1
     now[0] += 1

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+from typing import get_args
+
 import msgspec
 import pytest
 
 from airflow_eos.checkpoint import DrainRequest
-from airflow_eos.checkpoint.heartbeat import ENDED
+from airflow_eos.checkpoint.heartbeat import ENDED, Phase
 from airflow_eos.checkpoint.snapshot import Snapshot
 from airflow_eos.page.pipeline_state import STALL_AFTER_MS, state_of
+from airflow_eos.page.views import Stage, State
 from tests.unit.recovery.facts_of import NOW, checkpoint, heartbeat
 
 DRAIN = DrainRequest(requested_by="ann", reason="an upgrade", requested_at_ms=NOW)
@@ -104,3 +109,12 @@ def test_what_a_driver_ended_with_is_said_with_it(phase, told, expected):
 def test_a_heartbeat_that_cannot_be_read_is_no_driver_that_never_was():
     found = seen(checkpoint(), None, unheard="it is damaged")
     assert state_of(found, None, alive=None, beaten_at_ms=NOW) == ("unreadable", "it is damaged")
+
+
+def test_the_guide_names_each_state_phase_and_stage_that_the_page_shows():
+    guide = (Path(__file__).parents[3] / "docs" / "page.md").read_text(encoding="utf-8")
+    table = guide.partition("| state | meaning")[2].partition("\n\n")[0]
+    assert set(re.findall(r"^\| (\w+) \|", table, re.MULTILINE)) == set(get_args(State))
+    assert {f"`{name}`" for name in (*get_args(Phase), *get_args(Stage))} <= set(
+        re.findall(r"`\w+`", guide)
+    )

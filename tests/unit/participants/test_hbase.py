@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from airflow_eos.errors import ConfigurationError, DeliveryError
+from airflow_eos.errors import ConfigurationError, DeliveryError, OwnershipError
 from airflow_eos.kinds.spill.participant import new_key
 from airflow_eos.kinds.upsert import hbase_rest as hbase_cells
 from airflow_eos.kinds.upsert.hbase import HBaseUpsert, refuse_schema
@@ -204,6 +205,15 @@ def test_a_server_that_is_not_there_is_named_and_no_password():
     with pytest.raises(DeliveryError, match="refused or did not answer") as refused:
         HBaseUpsert("http://u:hunter2@127.0.0.1:1", "t/f").open(timeout_s=1).check()
     assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize("stands", [b"mine", b'{"owner": 7}', b"[" * 100_000], ids=len)
+def test_an_owner_that_no_parser_reads_is_nobodys_guess(stands: bytes):
+    target: Any = HBaseUpsert(URL, "t/f").open(timeout_s=1)
+    target._rest = SimpleNamespace(row=lambda *_: {"m:owner": stands})
+    with pytest.raises(OwnershipError, match="cannot be read") as refused:
+        target._owned()
+    assert "put 'airflow_eos_upserts', 't:f', 'm:owner', ''" in str(refused.value)
 
 
 def test_of_an_answer_the_exceptions_are_told_and_no_row():

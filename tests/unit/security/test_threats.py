@@ -1,4 +1,4 @@
-"""The table of threats in docs/security.md names tests that are there, and leaves out nobody."""
+"""The table of threats in notes/threats.md names tests that are there, and leaves out nobody."""
 
 from __future__ import annotations
 
@@ -21,9 +21,8 @@ WHO = (
 
 def rows() -> list[list[str]]:
     """Who, what he writes, what he gets, what stops him, and the tests."""
-    page = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
-    table = page.partition("\n## Threats\n")[2].partition("\n## ")[0]
-    lines = [line for line in table.splitlines() if line.startswith("|")]
+    page = (ROOT / "notes" / "threats.md").read_text(encoding="utf-8")
+    lines = [line for line in page.splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
 
 

@@ -44,8 +44,8 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_it_waits_while_nothing_is_held_up_and_fires_with_what_is(looks: Any) -> None:
     asked = looks([], [HELD])
     task = BlockedTopicSensor(task_id="blocked", topics="orders", max_age="15 minutes")
-    assert not task.poke({}).is_done  # type: ignore[arg-type]
-    found = task.poke({})  # type: ignore[arg-type]
+    assert not task.poke({}).is_done
+    found = task.poke({})
     assert (found.is_done, found.xcom_value) == (True, [HELD])
     assert asked == [(("orders",), 900_000)] * 2
 
@@ -56,7 +56,7 @@ def test_the_triggerer_goes_on_looking_with_the_same_arguments(looks: Any) -> No
         task_id="blocked", topics=["orders"], deferrable=True, poke_interval=0.01
     )
     with pytest.raises(TaskDeferred) as handed_over:
-        task.execute({})  # type: ignore[arg-type]
+        task.execute({})
     path, arguments = handed_over.value.trigger.serialize()
     assert path.endswith("BlockedTopicTrigger")
     trigger = BlockedTopicTrigger(**arguments)
@@ -67,4 +67,4 @@ def test_the_triggerer_goes_on_looking_with_the_same_arguments(looks: Any) -> No
         return await trigger.look(settings, {}, {})
 
     answer = asyncio.run(looked())
-    assert task.resume_execution("execute_complete", {"event": answer}, {}) == [HELD]  # type: ignore[arg-type]
+    assert task.resume_execution("execute_complete", {"event": answer}, {}) == [HELD]

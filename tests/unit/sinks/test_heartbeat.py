@@ -275,3 +275,25 @@ def test_a_heartbeat_that_a_disk_has_damaged_is_written_anew(writer, store):
     ours = writer()
     ours.start(take_term(store, taken_by="a").term.number)
     assert read_heartbeat(store).term == 1
+
+
+def test_it_beats_faster_while_somebody_stands_by_and_says_so_before_it_slows_down(
+    store, monkeypatch
+):
+    """Its own silence is counted by what it said last: the slower pace is told, and then kept."""
+    clock = [0.0]
+    writer = HeartbeatWriter(store, application_id="local-1", trigger=timedelta(seconds=1))
+    monkeypatch.setattr(writer, "_stood_by", liveness.Standstill(lambda: clock[0]))
+    told = []
+
+    def beat() -> None:
+        writer._beat()
+        told.append(read_heartbeat(store).interval_ms)
+
+    beat()
+    store.put("eos/standbys/s.json", b"it stands by")
+    beat()
+    clock[0] += 7  # it has died: what it says stands still
+    beat()
+    assert told == [2000, 1000, 2000]
+    assert writer._interval == timedelta(seconds=2)

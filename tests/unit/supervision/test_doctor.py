@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.checkpoint import Heartbeat, PipelineIdentity
+from airflow_eos.checkpoint import Decision, Heartbeat, PipelineIdentity, Verdict
 from airflow_eos.checkpoint.store import RaceResult
 from airflow_eos.errors import StoreError
 from airflow_eos.protocol.participant import Member, Note, Owner, Ownership, StartFacts, admission
@@ -40,11 +40,26 @@ def budget(timeout: int = 900, recovery: int = 300, broker: int = 900) -> doctor
 
 
 US = Owner.at("ours", "s3a://b/q")
-HERE = Ownership("prefix 'etl'", US, (Note(7, 1, "n", "ours"),))
+HERE = Ownership("prefix 'etl'", US, (Note(7, 1, "a" * 32, "ours"),))
 
 
 def started(name: Ownership, asking: Owner = US, planned: int = 8) -> doctor.Line:
-    found = StartFacts(asking, newest_planned=planned, names=(name,))
+    settled = Decision(
+        batch_id=7,
+        attempt=1,
+        verdict=Verdict.COMMIT,
+        offsets="v1",
+        decided_by="driver",
+        decided_at_ms=0,
+        nonce="a" * 32,
+    )
+    found = StartFacts(
+        asking,
+        newest_planned=planned,
+        newest_settled=7 if name.notes else None,
+        decisions={7: (settled,)} if name.notes else {},
+        names=(name,),
+    )
     return doctor.start_on("prefix etl", admission(found), found)
 
 

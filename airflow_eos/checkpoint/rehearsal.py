@@ -1,0 +1,210 @@
+"""A copy of a checkpoint in which delivered batches are in flight once more, one after another.
+
+Spark runs just the newest planned batch again, over the range that its entry says. So a batch N is
+laid out as a driver that died in it would have left it: ``offsets/N``, ``commits/N-1``, and the
+state as batch N-1 has left it. The checkpoint itself is only read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import msgspec
+
+from airflow_eos.checkpoint.backend import COMMITS, METADATA, OFFSETS, SOURCES
+from airflow_eos.checkpoint.decisions import DecisionLog
+from airflow_eos.checkpoint.mending import decided_offsets
+from airflow_eos.checkpoint.progress import read_state
+from airflow_eos.checkpoint.rulings import INPUT, read_acceptance
+from airflow_eos.checkpoint.spark_log import SparkLog
+from airflow_eos.checkpoint.store import CheckpointStore
+from airflow_eos.errors import CheckpointFormatError, ConfigurationError
+from airflow_eos.protocol.promise import Promise
+
+REHEARSAL = "EOS_REHEARSAL"
+REPORT = "rehearsal.json"
+_STATE = "state"
+_VERSIONED = re.compile(r"([0-9]+)[._]", re.ASCII)
+_COPIES_AT_ONCE = 8
+
+
+class RehearsalRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What an app is told that is to rehearse, as JSON.
+
+    Attributes:
+        checkpoint: of the old version; the app must be about to start on it.
+        scratch: an empty location that drivers and executors reach, for the copy and the report.
+        batches: how many, the newest ones.
+        key: columns by which rows are paired; none: ``key``, where an output has one.
+        examples: of each batch and output.
+    """
+
+    checkpoint: str
+    scratch: str
+    batches: int
+    key: tuple[str, ...] = ()
+    examples: int = 3
+
+    @classmethod
+    def told(cls, environment: Mapping[str, str] = os.environ) -> RehearsalRequest | None:
+        """None where this start is no rehearsal.
+
+        Raises:
+            ConfigurationError: it cannot be read. Nothing is delivered then, either.
+        """
+        text = environment.get(REHEARSAL)
+        if text is None:
+            return None
+        try:
+            return msgspec.json.decode(text, type=cls)
+        except msgspec.DecodeError as error:
+            raise ConfigurationError(f"{REHEARSAL} cannot be read: {error}.") from error
+
+    def environment(self) -> dict[str, str]:
+        """The variables by which an app is told; its checkpoint among them."""
+        told = msgspec.json.encode(self).decode()
+        return {REHEARSAL: told, "EOS_CHECKPOINT_LOCATION": self.checkpoint}
+
+
+@dataclass(frozen=True, slots=True)
+class RehearsalPlan:
+    """Which batches can be evaluated again.
+
+    Attributes:
+        promises: by batch, one after another, without a gap; read now, before they are pruned.
+        unknown: batches before them that were asked for, and why not.
+    """
+
+    promises: Mapping[int, Promise]
+    unknown: Mapping[int, str]
+
+    @property
+    def batches(self) -> tuple[int, ...]:
+        """In the order in which they are evaluated."""
+        return tuple(sorted(self.promises))
+
+
+def rehearsable(store: CheckpointStore, most: int) -> RehearsalPlan:
+    """The newest ``most`` delivered batches, as far back as each can be compared.
+
+    Raises:
+        ConfigurationError: nothing was delivered yet.
+    """
+    newest = read_state(store).latest_commit
+    if newest is None:
+        raise ConfigurationError(f"{store.location} has no complete batch: nothing to compare.")
+    asked = range(max(0, newest - most + 1), newest + 1)
+    promises: dict[int, Promise] = {}
+    for batch in reversed(asked):
+        found = _promised(store, batch)
+        if isinstance(found, str):
+            earlier = dict.fromkeys(range(asked.start, batch), f"batch {batch} comes after it")
+            return RehearsalPlan(promises, {**earlier, batch: found})
+        promises[batch] = found
+    return RehearsalPlan(promises, {})
+
+
+def _promised(store: CheckpointStore, batch: int) -> Promise | str:
+    """What was promised of the batch, or why it cannot be compared."""
+    promise, log = Promise.of(DecisionLog(store).of_batch(batch)), SparkLog(store)
+    if promise is None:
+        return "no decision says which rows it has"
+    if read_acceptance(store, batch, promise.nonce) is not None:
+        return "a person has let it go on as it was: readers do not have all that was promised"
+    if batch and (log.offsets(batch - 1) is None or log.commit(batch - 1) is None):
+        return "Spark's log does not go back to where it begins"
+    return promise
+
+
+class CheckpointCopy:
+    """The copy.
+
+    Attributes:
+        copied_bytes: so far.
+    """
+
+    def __init__(self, original: CheckpointStore, scratch: CheckpointStore) -> None:
+        self._original = original
+        self._scratch = scratch
+        self._decisions = DecisionLog(original)
+        self.copied_bytes = 0
+
+    def begin(self, batch: int) -> None:
+        """All that the batch needs but its own entry: it is the first, or follows a gap."""
+        paths = [METADATA, *_below(self._original, SOURCES), *_below(self._original, INPUT)]
+        if batch:
+            self._put(f"{OFFSETS}/{batch - 1}", self._planned(batch - 1).encode())
+            paths.append(f"{COMMITS}/{batch - 1}")
+            paths += [path for path in _below(self._original, _STATE) if _is_before(path, batch)]
+        with ThreadPoolExecutor(_COPIES_AT_ONCE) as pool:
+            for copied in pool.map(self._copied, paths):
+                self.copied_bytes += copied
+
+    def plan(self, batch: int) -> None:
+        """The batch is in flight: over the range that was delivered, by the copy's watermark.
+
+        That of the original is what the old version made of the batches before.
+        """
+        text = self._planned(batch)
+        before = SparkLog(self._scratch).commit(batch - 1) if batch else None
+        if before is not None:
+            text = with_watermark(text, before.next_watermark_ms)
+        self._put(f"{OFFSETS}/{batch}", text.encode())
+
+    def _planned(self, batch: int) -> str:
+        """Where the decision and Spark's entry differ, the decision is right."""
+        decided = decided_offsets(self._decisions, batch)
+        if decided is not None:
+            return decided
+        data = self._original.get(f"{OFFSETS}/{batch}")
+        if data is None:
+            raise CheckpointFormatError(
+                f"{self._original.location}/{OFFSETS}/{batch} is gone: the pipeline that runs has "
+                "removed it meanwhile. Rehearse fewer batches."
+            )
+        return data.decode()
+
+    def _copied(self, path: str) -> int:
+        data = self._original.get(path)
+        if data is None:
+            return 0  # Spark's maintenance removes old files; what was needed is missed by Spark
+        self._put(path, data)
+        return len(data)
+
+    def _put(self, path: str, data: bytes) -> None:
+        folder, _, name = path.rpartition("/")
+        self._scratch.delete([f"{folder}/.{name}.crc" if folder else f".{name}.crc"])
+        self._scratch.put(path, data)
+
+
+def with_watermark(text: str, watermark_ms: int) -> str:
+    """An entry of ``offsets/`` with this watermark; as it was where it has it."""
+    lines = text.split("\n")
+    metadata = json.loads(lines[1])
+    if metadata["batchWatermarkMs"] == watermark_ms:
+        return text
+    metadata["batchWatermarkMs"] = watermark_ms
+    lines[1] = json.dumps(metadata, separators=(",", ":"))
+    return "\n".join(lines)
+
+
+def _is_before(path: str, batch: int) -> bool:
+    """Whether a file of the state was there when the batch began, or is of no version.
+
+    Batch N reads version N, which the batch before it has written.
+    """
+    version = _VERSIONED.match(path.rpartition("/")[2])
+    return version is None or int(version[1]) <= batch
+
+
+def _below(store: CheckpointStore, folder: str) -> Iterator[str]:
+    """The paths of all files; hidden ones are none."""
+    for entry in store.list(folder):
+        yield entry.path
+    for name in store.folders(folder):
+        yield from _below(store, f"{folder}/{name}")

@@ -1,0 +1,210 @@
+"""Drivers that stand by, and what tells them that a process is gone.
+
+``eos/standbys/<name>.json``, written by each for itself; ``eos/process-end.json``, written by who
+has started a driver and saw its process end. Evidence, as a heartbeat is: a standby that is wrong
+takes a term, and terms and decisions see to it that nobody loses a row by that.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from airflow_eos.checkpoint.backend import PROCESS_END, STANDBYS, standby_path
+from airflow_eos.checkpoint.heartbeat import BY_STANDBY, DRAINS_KEPT, StartedBy, request_drain
+from airflow_eos.checkpoint.terms import newest_term
+from airflow_eos.errors import CheckpointFormatError, ConfigurationError, Remedy
+from airflow_eos.protocol.decision import Stored, encode
+
+if TYPE_CHECKING:
+    from airflow_eos.checkpoint.heartbeat import DrainRequest, Heartbeat
+    from airflow_eos.checkpoint.store import CheckpointStore
+
+LOOKS_MISSED = 3
+"""A standby that was not seen to change for so many of its own intervals stands by no more."""
+
+
+StandbyEnd = Literal["called off", "refused", "failed"]
+
+
+class Standby(Stored, frozen=True, kw_only=True):
+    """One driver that stands by; ``beat`` counts up while it does.
+
+    ``behind`` is the term of the driver that it would follow; 0 where none was ever taken.
+    ``end`` says that it stands by no more, and ``reason`` why: it was called off, refused what no
+    restart heals, or failed.
+    """
+
+    words: ClassVar[tuple[str, ...]] = ("application_id", "host", "reason")
+    at_most: ClassVar[int | None] = 65_536
+
+    name: str
+    started_by: StartedBy | None
+    application_id: str
+    host: str
+    pid: int
+    behind: int
+    beat: int
+    interval_ms: int
+    end: StandbyEnd | None = None
+    reason: str = ""
+
+    def __str__(self) -> str:
+        """For people."""
+        whose = f", {self.started_by}" if self.started_by is not None else ""
+        return f"driver {self.application_id} on {self.host}{whose}"
+
+
+def write_standby(store: CheckpointStore, standby: Standby) -> None:
+    """Say that it stands by, or why it does no more."""
+    store.put(standby_path(standby.name), encode(standby))
+
+
+def standbys(store: CheckpointStore) -> tuple[Standby, ...]:
+    """All that have said so and not left, living or not; what cannot be read says nothing."""
+    found = []
+    for entry in store.list(STANDBYS):
+        try:
+            standby = store.read(entry.path, Standby)
+        except CheckpointFormatError:
+            continue
+        if standby is not None and standby.end is None:
+            found.append(standby)
+    return tuple(found)
+
+
+def standby_of(store: CheckpointStore, submission: str) -> Standby | None:
+    """What the standby of this start of an app says; None where it says nothing, or not yet."""
+    try:
+        return store.read(standby_path(submission), Standby)
+    except CheckpointFormatError:
+        return None
+
+
+def remove_standby(store: CheckpointStore, name: str) -> None:
+    """It drives now; with it go those of a week ago, which nobody has removed."""
+    oldest_ms = time.time_ns() // 1_000_000 - DRAINS_KEPT // timedelta(milliseconds=1)
+    old = [each.path for each in store.list(STANDBYS) if each.modified_at_ms < oldest_ms]
+    store.delete({*old, standby_path(name)})
+
+
+def living_standbys(
+    store: CheckpointStore,
+    *,
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> tuple[Standby, ...]:
+    """Those that were seen to change between two looks; takes at most so long as they have told."""
+    first = {each.name: each for each in standbys(store)}
+    waited_s = max((each.interval_ms / 1000 for each in first.values()), default=0.0)
+    until, changed = clock() + LOOKS_MISSED * waited_s, dict[str, Standby]()
+    while len(changed) < len(first) and clock() < until:
+        sleep(min(0.5, waited_s / 2))
+        changed |= {
+            each.name: each
+            for each in standbys(store)
+            if each.name in first and each != first[each.name]
+        }
+    return tuple(changed.values())
+
+
+def hand_over(store: CheckpointStore, *, requested_by: str, reason: str) -> DrainRequest:
+    """Ask the newest driver to end after its running batch, for one that stands by to go on.
+
+    Returns the request that stands there. Looks first whether anybody stands by.
+
+    Raises:
+        ConfigurationError: nobody does, nobody drives, or a person has asked the driver to stop.
+    """
+    term = newest_term(store)
+    living = [each for each in living_standbys(store) if each.behind == term]
+    if not living:
+        raise ConfigurationError(
+            f"Nobody was seen to stand by behind the driver of term {term} of {store.location}: "
+            "handed over, the pipeline would stand still. The driver goes on.",
+            Remedy(change="start the app that is to go on with --standby, and hand over then"),
+        )
+    said = f"{requested_by} hands over to {living[0]}: {reason}"
+    request = request_drain(store, requested_by=BY_STANDBY, reason=said, term=term)
+    if request.requested_by != BY_STANDBY:
+        raise ConfigurationError(
+            f"{request.requested_by} has asked the driver of term {term} to stop "
+            f"({request.reason}): it ends, and who stands by leaves too.",
+            Remedy(change="start the app anew once it has ended", start=True),
+        )
+    return request
+
+
+# --- processes ------------------------------------------------------------------------------------
+# Whether a process is gone. What cannot be seen from here has no answer, and is not gone.
+
+
+class ProcessEnd(Stored, frozen=True, kw_only=True):
+    """Who has started a driver saw its process end; ``submission`` says which start."""
+
+    words: ClassVar[tuple[str, ...]] = ("found",)
+    at_most: ClassVar[int | None] = 65_536
+
+    submission: str
+    found: str
+
+
+def note_process_end(store: CheckpointStore, submission: str, found: str) -> None:
+    """Tell whoever stands by that the process of this start was seen to end."""
+    store.put(PROCESS_END, encode(ProcessEnd(submission=submission, found=found)))
+
+
+def process_mark(pid: int) -> str:
+    """Which process that is: the boot of its machine, its pid namespace, when it was started.
+
+    Empty where the system does not tell.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        space = Path("/proc/self/ns/pid").readlink()
+        stat = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        state, started = stat[0], stat[19].decode()
+    except (OSError, IndexError, UnicodeDecodeError):
+        return ""
+    return "" if state in (b"Z", b"X") else f"{boot} {space} {started}"
+
+
+def is_gone(heartbeat: Heartbeat) -> bool:
+    """Whether the driver's process is seen from here to be no more; False: it is, or not known.
+
+    A process of another machine or container is not looked for: its number means another here.
+    """
+    here = process_mark(os.getpid()).rpartition(" ")[0]
+    if not here or heartbeat.process.rpartition(" ")[0] != here:
+        return False
+    try:
+        os.kill(heartbeat.pid, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:  # it is another user's
+        return False
+    return _is_another(heartbeat)
+
+
+def _is_another(heartbeat: Heartbeat) -> bool:
+    """Whether the number was given to another process since, or stands for one that has ended."""
+    try:
+        stat = Path(f"/proc/{heartbeat.pid}/stat").read_bytes()
+    except OSError:  # hidden from us, or just gone: the next look tells
+        return False
+    return bool(stat) and process_mark(heartbeat.pid) != heartbeat.process
+
+
+def process_end_of(store: CheckpointStore, heartbeat: Heartbeat) -> ProcessEnd | None:
+    """What was said of the end of this driver's process; None: nobody has seen it."""
+    if heartbeat.submission is None:
+        return None
+    try:
+        end = store.read(PROCESS_END, ProcessEnd)
+    except CheckpointFormatError:
+        return None
+    return end if end is not None and end.submission == heartbeat.submission else None

@@ -1,0 +1,364 @@
+"""A new version of an app evaluates batches that the old one has delivered, and delivers nothing.
+
+An app that finds ``EOS_REHEARSAL`` in its environment begins on a copy of its checkpoint: no claim,
+no term, no decision, no transaction, no consumer group. Its tasks count and hash the rows that they
+would write, and open no writer. When the last batch is compared the process ends.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import structlog
+
+from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.checkpoint.rehearsal import (
+    REPORT,
+    CheckpointCopy,
+    RehearsalRequest,
+    rehearsable,
+)
+from airflow_eos.checkpoint.topics import LostInput, lost_in_flight, same_topics_watched
+from airflow_eos.delivery.causes import cause_of
+from airflow_eos.delivery.replay import FILLED_IN, read_back
+from airflow_eos.delivery.spark_session import absolute
+from airflow_eos.errors import ConfigurationError, EosError, Remedy
+from airflow_eos.protocol.decision import Outcome, encode
+from airflow_eos.protocol.promise import Promise, together
+from airflow_eos.protocol.rehearsal import (
+    OutputComparison,
+    RehearsalReport,
+    RowDifference,
+    RowExample,
+    compared,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from pyspark.sql import Column, DataFrame, Row, SparkSession
+
+    from airflow_eos.checkpoint.topics import TopicsRead
+    from airflow_eos.delivery.outputs import OneSink, Outputs
+    from airflow_eos.delivery.port import TaskReport
+    from airflow_eos.protocol.decision import PreparedWork
+
+log = structlog.get_logger(__name__)
+
+_KEY = "key"
+_LONG = 200
+
+
+class Rehearsal:
+    """One rehearsal, on a copy of the checkpoint that is made here.
+
+    Attributes:
+        store: the copy.
+        location: its location, for Spark.
+    """
+
+    def __init__(
+        self, told: RehearsalRequest, spark: SparkSession, location: str, options: Any = None
+    ) -> None:
+        asked = absolute(spark, told.checkpoint)
+        if location != asked:
+            raise ConfigurationError(
+                f"The app is to rehearse on {asked}, and would start on {location}. Nothing was "
+                "started.",
+                Remedy(change=f"give the app {asked} for its checkpoint, as the old version has"),
+            )
+        self._told = told
+        self._spark = spark
+        self._original = CheckpointStore.open(location, storage_options=options)
+        self.location = absolute(spark, told.scratch)
+        self.store = CheckpointStore.open(self.location, storage_options=options)
+        self._plan = rehearsable(self._original, told.batches)
+        self._copy = CheckpointCopy(self._original, self.store)
+        if self._plan.batches:
+            self._copy.begin(self._plan.batches[0])
+
+    def run(
+        self,
+        frame: DataFrame,
+        sink: OneSink | Outputs,
+        topics: Callable[[ExitStack], tuple[TopicsRead, ...]],
+        *,
+        output_mode: str,
+        query_name: str | None,
+    ) -> NoReturn:
+        """Evaluate and compare all batches, write the report, and end the process.
+
+        Raises:
+            SystemExit: 0, whatever was found: the report says it.
+        """
+        began = time.monotonic()
+        unknown = sorted(self._plan.unknown.items())
+        found = [OutputComparison(batch, "", "not known", why=why) for batch, why in unknown]
+        error = ""
+        with ExitStack() as resources:
+            read = topics(resources)
+            same_topics_watched(self._original, [each.ids for each in read])
+            evaluate = partial(self._evaluated, frame, sink, output_mode, query_name)
+            is_laid = True
+            for batch in self._plan.batches:
+                if not is_laid:
+                    self._copy.begin(batch)
+                self._copy.plan(batch)
+                lost = lost_in_flight(self.store, read)
+                is_laid = not lost.past_retention
+                if not is_laid:
+                    found.append(OutputComparison(batch, "", "not known", why=str(lost)))
+                    continue
+                try:
+                    found += evaluate(batch, lost)
+                except Exception as failed:
+                    log.exception("rehearsal_failed", batch=batch)
+                    error = f"batch {batch}: {cause_of(failed)}"
+                    break
+        report = RehearsalReport(
+            checkpoint=self._original.location,
+            compared=tuple(found),
+            copied_bytes=self._copy.copied_bytes,
+            seconds=round(time.monotonic() - began, 1),
+            error=error,
+        )
+        self.store.put(REPORT, encode(report))
+        sys.exit(0)
+
+    def _evaluated(
+        self,
+        frame: DataFrame,
+        sink: OneSink | Outputs,
+        output_mode: str,
+        query_name: str | None,
+        batch: int,
+        lost: LostInput,
+    ) -> list[OutputComparison]:
+        """Spark runs the batch that is in flight in the copy, and no other."""
+        promise = self._plan.promises[batch]
+        found: list[OutputComparison] = []
+        failed: list[BaseException] = []
+
+        def compare(rows: DataFrame, number: int) -> None:
+            try:
+                assert number == batch, f"Spark runs batch {number}"  # noqa: S101
+                found.extend(self._compared(promise, sink, rows, lost))
+            except BaseException as error:
+                failed.append(error)  # Spark would bury it in text
+                raise
+
+        writer = (
+            frame.writeStream.outputMode(output_mode)
+            .foreachBatch(compare)
+            .option("checkpointLocation", self.location)
+            .trigger(once=True)  # a planned batch is run again, and nothing else
+        )
+        query = (writer.queryName(query_name) if query_name else writer).start()
+        try:
+            query.awaitTermination()
+        finally:
+            if failed:
+                raise failed[0]
+        if not found:
+            raise ConfigurationError(f"Spark did not run batch {batch} again.")
+        return found
+
+    def _compared(
+        self, promise: Promise, sink: OneSink | Outputs, df: DataFrame, lost: LostInput
+    ) -> Iterable[OutputComparison]:
+        """All outputs of a batch, which is evaluated once and kept on disk meanwhile."""
+        from pyspark import StorageLevel
+
+        with ExitStack() as kept:
+
+            def keep(frame: DataFrame) -> DataFrame:
+                held = frame.persist(StorageLevel.DISK_ONLY)
+                kept.callback(held.unpersist)
+                return held
+
+            rows = keep(sink.rows(df))
+            reports = sink.prepare(rows, only=())  # no task opens a writer
+            return [
+                self._of_output(promise.part(name), sink, name, rows, reports, lost, keep)
+                for name in dict.fromkeys((*sink.names, *promise.participants))
+            ]
+
+    def _of_output(
+        self,
+        part: Promise,
+        sink: OneSink | Outputs,
+        name: str,
+        rows: DataFrame,
+        reports: Sequence[TaskReport],
+        lost: LostInput,
+        keep: Callable[[DataFrame], DataFrame],
+    ) -> OutputComparison:
+        promised = (part.rows, part.fingerprint)
+        found = together(report.content for report in reports if report.participant == name)
+        counts = (part.batch_id, name, promised, found)
+        if name not in sink.names:
+            return compared(*counts, RowDifference(missing=part.rows))
+        alone = sink.part(name)
+        given = alone.rows(rows)
+        kind = getattr(alone.sink, "sink", alone.sink)  # the one whose rows are kept, too
+        elsewhere = getattr(kind, "elsewhere", None)
+        if elsewhere is not None and (where := elsewhere(part.of_rows, given.columns)):
+            return OutputComparison(
+                part.batch_id, name, "differs", promised[0], found[0], why=where
+            )
+        if promised == found:
+            return compared(*counts, None)
+        if lost and found[0] < promised[0]:
+            return OutputComparison(
+                part.batch_id, name, "not known", promised[0], found[0], why=str(lost)
+            )
+        by_default = getattr(kind, "by_default", ())
+        return compared(*counts, self._difference(part, alone, keep(given), by_default, keep))
+
+    def _difference(
+        self,
+        part: Promise,
+        alone: OneSink,
+        given: DataFrame,
+        by_default: Sequence[str],
+        keep: Callable[[DataFrame], DataFrame],
+    ) -> RowDifference | str:
+        """By what readers have; a sentence where that cannot be read.
+
+        ``by_default``: the sink says these where rows do not, which was compared before.
+        """
+        works = delivered(part)
+        if works is None:
+            return "which of its pieces of work readers have is not known"
+        try:
+            had = read_back(alone, given, works, keep) if works else given.limit(0)
+        except EosError:
+            return "this kind of output does not tell which rows came with a batch"
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is no answer
+            return f"what readers have of it could not be read ({cause_of(error)})"
+        if had is None:
+            return "what readers have of it is not in the output any more"
+        had = had.drop(*(name for name in by_default if name not in given.columns))
+        return difference(had, given, self._told.key or (_KEY,), self._told.examples, keep)
+
+
+def delivered(part: Promise) -> tuple[PreparedWork, ...] | None:
+    """The work of a complete batch that readers have; None where decisions do not tell.
+
+    All of the newest COMMIT was settled, or Spark would not have completed the batch; what that
+    proves of earlier ones, :meth:`~airflow_eos.protocol.promise.Promise.known` says.
+    """
+    seen = part.delivered({work.identity: Outcome.COMMITTED for work in part.newest})
+    return seen if sum(work.rows for work in seen) == part.rows else None
+
+
+# --- difference -----------------------------------------------------------------------------------
+# What two multisets of rows have apart, paired by key, by Spark; the driver gets examples.
+
+
+_NET = "__eos_net"
+_HAD, _HAS = "__eos_had", "__eos_has"
+
+
+def difference(
+    had: DataFrame,
+    has: DataFrame,
+    key: Sequence[str],
+    examples: int,
+    keep: Callable[[DataFrame], DataFrame] = lambda frame: frame,
+) -> RowDifference:
+    """What ``has``, of the new version, differs in from ``had``, which readers have.
+
+    A column that one of them lacks is null there; an empty array is as good as null. What the
+    system fills in where a row leaves it null is compared only where ``has`` always says it.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    untold = _left_open(has) & set(had.columns)
+    types = {field.name: field.dataType for field in (*had.schema.fields, *has.schema.fields)}
+    types = {name: kind for name, kind in types.items() if name not in untold}
+    names = sorted(types)
+
+    def side(frame: DataFrame, sign: int) -> DataFrame:
+        columns = [_column(frame, name, types[name]) for name in names]
+        return frame.select(*columns, F.lit(sign).alias(_NET))
+
+    both = side(had, -1).unionByName(side(has, 1))
+    net = both.groupBy(*names).agg(F.sum(_NET).alias(_NET)).where(F.col(_NET) != 0)
+    pairing = [name for name in key if name in names]
+    row = F.struct(*names)
+    more, less = F.greatest(F.col(_NET), F.lit(0)), F.greatest(-F.col(_NET), F.lit(0))
+    by_key = keep(
+        net.groupBy(*(pairing or names)).agg(
+            F.sum(more).alias("more"),
+            F.sum(less).alias("less"),
+            F.min(F.when(F.col(_NET) < 0, row)).alias(_HAD),
+            F.min(F.when(F.col(_NET) > 0, row)).alias(_HAS),
+        )
+    )
+    pairs = F.least("more", "less") if pairing else F.lit(0)
+    for name in pairing:  # rows without a key are nobody's other version
+        pairs = F.when(F.col(name).isNotNull(), pairs).otherwise(F.lit(0))
+    counts = by_key.agg(F.sum(pairs), F.sum("more"), F.sum("less")).first()
+    changed, new, missing = (int(count or 0) for count in counts or (0, 0, 0))
+    shown = by_key.orderBy(pairs.desc(), *(pairing or names)).limit(examples).collect()
+    return RowDifference(
+        changed,
+        missing - changed,
+        new - changed,
+        tuple(_example(each, pairing) for each in shown),
+        tuple(sorted(untold)),
+    )
+
+
+def _left_open(has: DataFrame) -> set[str]:
+    """The columns that the system fills in and the new version does not, or not always, give."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    given = [name for name in FILLED_IN if name in has.columns]
+    nulls = has.agg(*[F.count_if(F.col(name).isNull()) for name in given]).first() if given else ()
+    left = {name for name, count in zip(given, nulls or (), strict=True) if count}
+    return left | (set(FILLED_IN) - set(given))
+
+
+def _column(frame: DataFrame, name: str, kind: Any) -> Column:
+    from pyspark.sql import functions as F  # noqa: N812
+    from pyspark.sql.types import ArrayType
+
+    if name not in frame.columns:
+        return F.lit(None).cast(kind).alias(name)
+    column = F.col(f"`{name}`").cast(kind)
+    if isinstance(kind, ArrayType):
+        column = F.when(F.size(column) > 0, column)
+    return column.alias(name)
+
+
+def _example(found: Row, pairing: Sequence[str]) -> RowExample:
+    had, has = found[_HAD], found[_HAS]
+    key = ", ".join(_text(found[name]) for name in pairing)
+    if had is None:
+        return RowExample("new", key, rehearsed=_told(has.asDict(), pairing))
+    if has is None:
+        return RowExample("missing", key, delivered=_told(had.asDict(), pairing))
+    before, after = had.asDict(), has.asDict()
+    same = [name for name in before if before[name] == after[name]]
+    return RowExample("changed", key, _told(before, same), _told(after, same))
+
+
+def _told(row: Mapping[str, Any], but: Sequence[str]) -> str:
+    told = {name: value for name, value in row.items() if name not in but and value is not None}
+    return ", ".join(f"{name}={_text(value)}" for name, value in told.items())[:_LONG]
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, (bytes, bytearray)):
+        try:
+            return bytes(value).decode()[:_LONG]
+        except UnicodeDecodeError:
+            return bytes(value[: _LONG // 2]).hex()
+    return str(value)[:_LONG]

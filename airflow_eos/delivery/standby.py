@@ -1,0 +1,293 @@
+"""A driver that stands by: warm and examined, without a term, until the one that runs has ended.
+
+It writes nothing that anybody relies on: one object of its own says that it is there. What it sees
+of the running driver is evidence, by its own clock. Where it is wrong, it takes a term like every
+start, and the one that it took for dead finds that out before it shows anything more.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import socket
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import structlog
+from msgspec.structs import replace
+
+from airflow_eos.checkpoint import StartedBy, drain_of
+from airflow_eos.checkpoint.heartbeat import ENDED, NOT_FOR_GOOD, STARTED_BY, beat_interval
+from airflow_eos.checkpoint.standby import (
+    Standby,
+    is_gone,
+    process_end_of,
+    remove_standby,
+    write_standby,
+)
+from airflow_eos.errors import (
+    NO_RETRY_HEALS,
+    CalledOffError,
+    CheckpointError,
+    EosError,
+    OvertakenError,
+)
+from airflow_eos.recovery.driver_liveness import LifeWatch, read_sign
+
+if TYPE_CHECKING:
+    from airflow_eos.checkpoint import CheckpointStore, DrainRequest, Heartbeat
+    from airflow_eos.checkpoint.standby import StandbyEnd
+    from airflow_eos.recovery.driver_liveness import Sign
+
+log = structlog.get_logger(__name__)
+
+_STEP_S = 0.1
+"""How often a process of this machine is looked for."""
+_LOOK_S = 0.25
+_EXAMINED_AT_MOST = 3
+"""Looks at a pipeline that goes on meanwhile; what refuses each of them is no accident."""
+
+Started = TypeVar("Started")
+
+
+class Turn(enum.Enum):
+    """What a standby does next."""
+
+    WAIT = "stand by"
+    TAKE = "take the term"
+    LEAVE = "leave"
+
+
+@dataclass(frozen=True, slots=True)
+class TurnDecision:
+    """A turn and why, in a few words."""
+
+    turn: Turn
+    reason: str
+
+
+def whose_turn(
+    sign: Sign,
+    signs: tuple[str, ...] | None,
+    *,
+    gone: str | None,
+    request: DrainRequest | None,
+    has_stood_by: bool,
+) -> TurnDecision:
+    """Say what a standby does, from what it saw of the driver before it. Pure.
+
+    ==========================================  ==================================  =====
+    the newest driver                           asked to end by                     turn
+    ==========================================  ==================================  =====
+    there was none                                                                  TAKE
+    ended before we came, or died               anybody                             TAKE
+    has read everything                                                             LEAVE
+    said that it has drained                    a person, or the app itself         LEAVE
+    said that it has drained                    Airflow, or to hand over            TAKE
+    said that it has failed                                                         TAKE
+    gone, or seen to stand still for long       a person                            LEAVE
+    gone, or seen to stand still for long       nobody, Airflow, or to hand over    TAKE
+    anything else                                                                   WAIT
+    ==========================================  ==================================  =====
+
+    Args:
+        sign: the last look.
+        signs: what it shows, held against the looks before; see ``LifeWatch``.
+        gone: what says that its process is no more; None: nothing does.
+        request: the request to end that means it.
+        has_stood_by: whether it was seen before, when it had not ended yet.
+    """
+    beat = sign.current
+    if sign.heartbeat is None and sign.term == 0:
+        return TurnDecision(Turn.TAKE, "no driver has ever run here")
+    if beat is not None and beat.phase in ENDED:
+        said = f"{_who(beat)} said that it ended ({beat.end or beat.phase})"
+        return TurnDecision(Turn.LEAVE if has_stood_by and _for_good(beat) else Turn.TAKE, said)
+    if gone is None and signs != ():
+        return TurnDecision(
+            Turn.WAIT, "; ".join(signs or ()) or "whether it lives shows in a moment"
+        )
+    who = f"the driver of term {sign.term}" if beat is None else _who(beat)
+    dead = f"{who} is gone: {gone}" if gone is not None else f"{who} was seen to stand still"
+    if has_stood_by and request is not None and request.requested_by not in NOT_FOR_GOOD:
+        return TurnDecision(Turn.LEAVE, f"{dead}; {request.requested_by} had asked it to end")
+    return TurnDecision(Turn.TAKE, dead)
+
+
+def _for_good(beat: Heartbeat) -> bool:
+    if beat.end == "drained":
+        return beat.drained_by not in NOT_FOR_GOOD
+    return beat.end == "finished"
+
+
+def _who(beat: Heartbeat) -> str:
+    return f"driver {beat.application_id} (process {beat.pid} on {beat.host})"
+
+
+class StandingBy:
+    """Says that it stands by, and watches until its turn has come.
+
+    Args:
+        store: the checkpoint.
+        application_id: Spark's, of this driver.
+        still_wanted: raises where this start was asked to end.
+        sleep, clock: seconds.
+    """
+
+    def __init__(
+        self,
+        store: CheckpointStore,
+        *,
+        application_id: str,
+        still_wanted: Callable[[], None],
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store, self._still_wanted = store, still_wanted
+        self._sleep, self._clock = sleep, clock
+        self._interval_s = beat_interval(store.location).total_seconds()
+        us = StartedBy.of_text(os.environ.get(STARTED_BY))
+        self._said = Standby(
+            name=us.submission if us is not None else uuid.uuid4().hex,
+            started_by=us,
+            application_id=application_id,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            behind=0,
+            beat=0,
+            interval_ms=int(1000 * self._interval_s),
+        )
+        self._said_at: float | None = None
+        self._has_stood_by = False
+
+    def until_our_turn(self) -> int:
+        """Wait; returns the term after which ours is to come.
+
+        Raises:
+            CalledOffError: nobody is needed: all is read, or a person has stopped the pipeline.
+        """
+        watch, sign, unanswered = LifeWatch(self._clock), None, False
+        while True:
+            look_at = self._clock() + (0.0 if sign is None else self._pause_s(sign))
+            while self._clock() < look_at and not (sign and sign.current and is_gone(sign.current)):
+                self._sleep(_STEP_S)
+            try:
+                self._still_wanted()
+                sign = read_sign(self._store)
+                found = self._judged(sign, watch.hold(sign))
+                if found.turn is Turn.WAIT:
+                    self._has_stood_by = True
+                    self._say(sign.term)
+                unanswered = False
+            except CheckpointError as error:  # no answer, which says nothing of the driver
+                if not unanswered:
+                    log.warning("standby_got_no_answer", error=str(error))
+                watch, sign, unanswered = LifeWatch(self._clock), None, True
+                self._sleep(_LOOK_S)
+                continue
+            if found.turn is Turn.TAKE:
+                log.info("standby_takes_over", after=sign.term, why=found.reason)
+                return sign.term
+            if found.turn is Turn.LEAVE:
+                raise CalledOffError(
+                    f"{found.reason}: nobody is needed to stand by for {self._store.location} any "
+                    "more. Nothing was begun, and nothing is lost."
+                )
+
+    def leave(self, error: BaseException) -> None:
+        """Stand by no more; whoever has started this driver reads why."""
+        end: StandbyEnd = "failed"
+        if isinstance(error, CalledOffError):
+            end = "called off"
+        elif isinstance(error, NO_RETRY_HEALS):
+            end = "refused"
+        reason = f"{type(error).__name__}: {error}"
+        try:
+            write_standby(self._store, self._changed(end=end, reason=reason))
+        except EosError as untold:
+            log.warning("standby_left_without_a_word", error=str(untold))
+
+    def drive(self) -> None:
+        """It is the driver now."""
+        try:
+            remove_standby(self._store, self._said.name)
+        except EosError as error:
+            log.warning("standby_not_removed", error=str(error))
+
+    def _judged(self, sign: Sign, signs: tuple[str, ...] | None) -> TurnDecision:
+        beat, gone, request = sign.current, None, None
+        if beat is not None and beat.phase not in ENDED:
+            if is_gone(beat):
+                gone = "no such process is on this machine any more"
+            elif (end := process_end_of(self._store, beat)) is not None:
+                gone = end.found
+            request = drain_of(self._store, beat)
+        return whose_turn(sign, signs, gone=gone, request=request, has_stood_by=self._has_stood_by)
+
+    def _pause_s(self, sign: Sign) -> float:
+        """Some looks for each beat: a store bills each."""
+        interval_s = sign.heartbeat.interval_ms / 1000 if sign.heartbeat else self._interval_s
+        return max(_LOOK_S, interval_s / 4)
+
+    def _say(self, term: int) -> None:
+        now = self._clock()
+        due = self._said_at is None or now - self._said_at >= self._interval_s
+        if due or term != self._said.behind:
+            if self._said_at is None:
+                log.info("standing_by", behind_term=term, checkpoint=self._store.location)
+            self._said_at = now
+            write_standby(self._store, self._changed(behind=term))
+
+    def _changed(self, **changes: Any) -> Standby:
+        self._said = replace(self._said, beat=self._said.beat + 1, **changes)
+        return self._said
+
+
+def stand_by(
+    standing: StandingBy,
+    *,
+    examine: Callable[[], None],
+    start: Callable[[int], Started],
+    sleep: Callable[[float], None] = time.sleep,
+) -> Started:
+    """Examine all that a start examines, stand by, and start when the turn has come.
+
+    Args:
+        standing: what watches.
+        examine: raises what a start would raise, and changes nothing.
+        start: takes the term after this one, or raises ``OvertakenError``; then starts.
+        sleep: seconds.
+
+    Raises:
+        EosError: this app cannot follow the one that runs, which goes on undisturbed.
+    """
+    try:
+        _examined(examine, sleep)
+        while True:
+            after = standing.until_our_turn()
+            try:
+                started = start(after)
+            except OvertakenError as error:
+                log.info("standby_was_overtaken", why=str(error))
+                continue
+            standing.drive()
+            return started
+    except BaseException as error:
+        standing.leave(error)
+        raise
+
+
+def _examined(examine: Callable[[], None], sleep: Callable[[float], None]) -> None:
+    """More than once: who reads a pipeline that goes on may read it half before and half after."""
+    for left in reversed(range(_EXAMINED_AT_MOST)):
+        try:
+            examine()
+        except EosError:
+            if not left:
+                raise
+            sleep(1.0)
+        else:
+            return

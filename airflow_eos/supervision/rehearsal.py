@@ -1,0 +1,131 @@
+"""Start a new version of an app that rehearses, and read what it found."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.checkpoint.rehearsal import REPORT
+from airflow_eos.errors import AppFailedError, Remedy
+from airflow_eos.local.process import guarded, tail
+from airflow_eos.protocol.rehearsal import RehearsalReport
+from airflow_eos.secret_names import is_secret
+from airflow_eos.tables import plain, table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from rich.console import RenderableType
+
+    from airflow_eos.checkpoint.rehearsal import RehearsalRequest
+
+_MASKED = "***"
+
+
+def rehearse(
+    command: Sequence[str],
+    told: RehearsalRequest,
+    folder: Path,
+    storage_options: Mapping[str, str] | None = None,
+) -> RehearsalReport:
+    """Run the app to the end of its rehearsal.
+
+    Args:
+        command: which starts it, with its arguments.
+        told: what it is to do.
+        folder: for its log; removed where this process is killed.
+        storage_options: of the checkpoint's store.
+
+    Raises:
+        AppFailedError: it ended before anything was compared.
+    """
+    log = folder / "log"
+    started = guarded(command, folder=folder, log=log, env={**os.environ, **told.environment()})
+    try:
+        status = started.wait()
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(started.pid, signal.SIGKILL)
+    return report_of(
+        told,
+        f"It ended with status {status}. It said last:\n{masked(tail(log), command, os.environ)}\n",
+        storage_options,
+    )
+
+
+def report_of(
+    told: RehearsalRequest, otherwise: str, storage_options: Mapping[str, str] | None = None
+) -> RehearsalReport:
+    """What the app has found.
+
+    Raises:
+        AppFailedError: it has found nothing; with ``otherwise``.
+    """
+    store = CheckpointStore.open(told.scratch, storage_options=storage_options)
+    report = store.read(REPORT, RehearsalReport)
+    if report is None:
+        raise AppFailedError(
+            f"The app did not rehearse on {told.checkpoint}: expected one that starts its query "
+            f"with start_exactly_once, or app.start. Nothing was delivered. {otherwise}",
+            Remedy(change="correct what it says, and rehearse again"),
+        )
+    return report
+
+
+def masked(text: str, command: Sequence[str], environment: Mapping[str, str]) -> str:
+    """``text`` without the values of secrets that the app was given by name."""
+    values = {value for name, value in environment.items() if is_secret(name)}
+    for number, word in enumerate(command):
+        named = [at for at, sign in enumerate(word) if sign == "=" and is_secret(word[:at])]
+        if named:
+            values.add(word[named[0] + 1 :])
+        elif word.startswith("-") and is_secret(word):
+            values.update(command[number + 1 : number + 2])
+    for value in sorted(filter(None, values), key=len, reverse=True):
+        text = text.replace(value, _MASKED)
+    return text
+
+
+def report_view(report: RehearsalReport) -> RenderableType:
+    """Each batch and output, and examples of what differs."""
+    from rich.console import Group
+
+    compared = table("batch", "output", "verdict", "rows", "changed", "missing", "new", "why")
+    examples = table("batch", "what", "key", "readers have", "new version")
+    for each in report.compared:
+        found = each.difference
+        counts = ["", "", ""] if found is None else [found.changed, found.missing, found.new]
+        cells = (each.batch, each.output, each.verdict, _rows(each.delivered, each.rehearsed))
+        compared.add_row(*(plain(str(cell)) for cell in (*cells, *counts, each.why)))
+        for example in found.examples if found is not None else ():
+            shown = (example.what, example.key, example.delivered, example.rehearsed)
+            examples.add_row(*map(plain, (str(each.batch), *shown)))
+    parts: list[RenderableType] = [compared] if report.compared else []
+    if examples.row_count:
+        parts.append(examples)
+    if report.error:
+        parts.append(plain(f"The new version failed. {report.error}", style="bold red"))
+    parts.append(plain(sentence(report), style="bold"))
+    return Group(*parts)
+
+
+def sentence(report: RehearsalReport) -> str:
+    """The verdict for people."""
+    batches = {each.batch for each in report.compared}
+    said = {
+        "same": "The new version gives the same rows",
+        "differs": "The new version gives OTHER ROWS",
+        "failed": "The new version FAILED",
+        "not known": "NOT KNOWN: nothing differs that could be compared, and not all could be",
+    }[report.verdict]
+    return f"{said} ({len(batches)} batches of {report.checkpoint}, {report.seconds:.1f} s)."
+
+
+def _rows(delivered: int | None, rehearsed: int | None) -> str:
+    if delivered is None or rehearsed is None:
+        return ""
+    return f"{delivered:,}" if delivered == rehearsed else f"{delivered:,} → {rehearsed:,}"

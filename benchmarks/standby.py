@@ -1,0 +1,271 @@
+"""From the kill of a driver to the next new row that readers have, with and without a standby.
+
+An app copies a topic into which a row goes every 10 ms. Its driver, JVM and Python, is killed with
+SIGKILL; without a standby another one is submitted in the same moment, which is the best that a
+supervisor can do. Then the same with a standby, and a driver that hands over to one: there the
+longest time without a new row is what counts. Memory and CPU are the standby's while it waits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from airflow_eos.checkpoint import CheckpointStore, newest_term
+from airflow_eos.checkpoint.standby import hand_over, standbys
+from airflow_eos.local import spark_jars
+from airflow_eos.sinks.source import tuned_spark_conf
+from benchmarks.plot import Chart
+from benchmarks.report import ROOT, Result, Table
+from benchmarks.stage import Stage, refuse, staged
+
+_ROUNDS = 3
+_PARTITIONS = 4
+_EVERY_S = 0.01
+_PATIENCE_S = 240.0
+_SETTLED_S = 8.0
+"""A driver has delivered for so long before anything happens to it."""
+_WATCHED_S = 20.0
+_AFTER_S = 10.0
+_APP = Path(__file__).parent / "standby_app.py"
+_CONF = {**tuned_spark_conf(), "spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1"}
+_LABELS = {
+    "alone": "killed, another submitted at once",
+    "standby": "killed, a standby takes over",
+    "handover": "handed over to a standby: longest time without a new row",
+}
+
+
+@dataclass
+class Flow:
+    """Rows go in all the time; when each went in, and when a ``read_committed`` reader had it."""
+
+    sent: list[float] = field(default_factory=list)
+    seen: dict[int, float] = field(default_factory=dict)
+    twice: int = 0
+
+    def new_row_after(self, moment: float) -> float | None:
+        """When the first row was visible that went in later; None: none is yet."""
+        late = (at for row, at in list(self.seen.items()) if self.sent[row] > moment)
+        return min(late, default=None)
+
+    def longest_gap(self, since: float) -> float:
+        """The longest time without a new row."""
+        times = sorted(at for at in list(self.seen.values()) if at > since)
+        return max(b - a for a, b in zip([since, *times], times, strict=False))
+
+
+def run(arguments: argparse.Namespace) -> Result:
+    """All ways in turns; see the module."""
+    rounds = arguments.rounds or _ROUNDS
+    ways = arguments.only.split(",") if arguments.only else list(_LABELS)
+    seconds: dict[str, list[float]] = {way: [] for way in ways}
+    cost: list[tuple[float, float]] = []
+    with staged() as stage:
+        stage.topic("input", _PARTITIONS)
+        for number in range(rounds):
+            for way in ways if number % 2 == 0 else ways[::-1]:
+                seconds[way].append(_once(stage, way, f"{way}-{number}", cost))
+                print(f"{_LABELS[way]}: {seconds[way][-1]:.2f} s", flush=True)
+    return _result(seconds, cost, rounds)
+
+
+def _once(stage: Stage, way: str, name: str, cost: list[tuple[float, float]]) -> float:
+    stage.topic(name, _PARTITIONS)
+    checkpoint = stage.folder / name / "checkpoint"
+    checkpoint.mkdir(parents=True)
+    store = CheckpointStore.open(checkpoint)
+    drivers: list[subprocess.Popen[bytes]] = []
+    with _flowing(stage, name) as flow:
+        try:
+            drivers.append(_started(stage, name, checkpoint))
+            _wait(lambda: bool(flow.seen), "the first row")
+            if way != "alone":
+                drivers.append(_started(stage, name, checkpoint, "--standby"))
+                _wait(lambda: bool(standbys(store)), "a driver that stands by")
+                cost.append(_cost(drivers[-1]))
+            time.sleep(_SETTLED_S)
+            found = _struck(stage, way, name, checkpoint, flow, drivers)
+            refuse("terms taken", newest_term(store), 2)
+        finally:
+            for each in drivers:
+                _kill(each)
+    refuse("rows that came twice", flow.twice, 0)
+    return found
+
+
+def _struck(
+    stage: Stage,
+    way: str,
+    name: str,
+    checkpoint: Path,
+    flow: Flow,
+    drivers: list[subprocess.Popen[bytes]],
+) -> float:
+    began = time.monotonic()
+    if way == "handover":
+        store = CheckpointStore.open(checkpoint)
+        hand_over(store, requested_by="benchmark", reason="measured")
+        _wait(lambda: newest_term(store) == 2, "the term of the standby")
+        time.sleep(_AFTER_S)
+        return flow.longest_gap(began)
+    _kill(drivers[0])
+    if way == "alone":
+        drivers.append(_started(stage, name, checkpoint))
+    _wait(lambda: flow.new_row_after(began) is not None, "a row after the kill")
+    return (flow.new_row_after(began) or 0.0) - began
+
+
+def _started(stage: Stage, name: str, checkpoint: Path, *more: str) -> subprocess.Popen[bytes]:
+    submit = str(Path(sys.executable).with_name("spark-submit"))
+    conf = [part for key, value in _CONF.items() for part in ("--conf", f"{key}={value}")]
+    jars = ",".join(str(jar) for jar in spark_jars())
+    told = ["--bootstrap-servers", stage.bootstrap, "--checkpoint", str(checkpoint)]
+    told += ["--prefix", name, "--output", name, "--trigger", "200 milliseconds"]
+    told += ["--start", "latest"]
+    with (stage.folder / name / f"log-{time.time_ns()}").open("wb") as log:
+        return subprocess.Popen(
+            [submit, "--master", "local[2]", "--jars", jars, *conf, str(_APP), *told, *more],
+            cwd=ROOT,
+            env={
+                **os.environ,
+                "PYTHONPATH": str(ROOT),
+                "PYSPARK_PYTHON": sys.executable,
+                "SPARK_LOCAL_IP": "127.0.0.1",
+            },
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """The JVM, the driver's Python and its workers, all at once."""
+    found = (
+        [each.pid for each in psutil.Process(process.pid).children(recursive=True)]
+        if (process.poll() is None)
+        else []
+    )
+    for pid in [process.pid, *found]:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+    process.wait(30)
+
+
+def _cost(process: subprocess.Popen[bytes]) -> tuple[float, float]:
+    """MiB of memory that is its own, and the share of a core that it uses, while it waits."""
+    time.sleep(_SETTLED_S)
+    every = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+    before = sum(sum(each.cpu_times()[:2]) for each in every)
+    time.sleep(_WATCHED_S)
+    after = sum(sum(each.cpu_times()[:2]) for each in every)
+    own = sum(each.memory_full_info().uss for each in every)
+    return own / 2**20, (after - before) / _WATCHED_S
+
+
+@contextmanager
+def _flowing(stage: Stage, topic: str) -> Iterator[Flow]:
+    """A row every 10 ms, and a reader who waits for each."""
+    flow, over = Flow(), threading.Event()
+    threads = [
+        threading.Thread(target=each, args=(stage, topic, flow, over), daemon=True)
+        for each in (_send, _read)
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        yield flow
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+
+
+def _send(stage: Stage, topic: str, flow: Flow, over: threading.Event) -> None:
+    producer = Producer({"bootstrap.servers": stage.bootstrap, "linger.ms": 0})
+    while not over.wait(_EVERY_S):
+        flow.sent.append(time.monotonic())
+        producer.produce("input", f"{topic} {len(flow.sent) - 1}".encode())
+        producer.poll(0)
+    producer.flush(30)
+
+
+def _read(stage: Stage, topic: str, flow: Flow, over: threading.Event) -> None:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": stage.bootstrap,
+            "group.id": "standby",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "fetch.wait.max.ms": 20,
+        }
+    )
+    consumer.assign([TopicPartition(topic, each, 0) for each in range(_PARTITIONS)])
+    while not over.is_set():
+        message = consumer.poll(0.1)
+        if message is None or message.error() is not None:
+            continue
+        whose, _, row = (message.value() or b"").decode().partition(" ")
+        if whose == topic:
+            flow.twice += int(row) in flow.seen
+            flow.seen.setdefault(int(row), time.monotonic())
+    consumer.close()
+
+
+def _wait(condition: Callable[[], bool], what: str) -> None:
+    until = time.monotonic() + _PATIENCE_S
+    while not condition():
+        if time.monotonic() > until:
+            raise SystemExit(f"Waited {_PATIENCE_S:g} s for {what}. No figure is given.")
+        time.sleep(0.01)
+
+
+def _result(
+    seconds: dict[str, list[float]], cost: list[tuple[float, float]], rounds: int
+) -> Result:
+    medians = {way: statistics.median(found) for way, found in seconds.items()}
+    rows: list[tuple[str, ...]] = [
+        (_LABELS[way], f"{medians[way]:.2f}", f"{min(found):.2f}", f"{max(found):.2f}")
+        for way, found in seconds.items()
+    ]
+    tables = [
+        Table("Until the next new row that readers have", ("what", "p50, s", "least", "most"), rows)
+    ]
+    raw: dict[str, Any] = {"seconds": seconds, "cost": cost}
+    if cost:
+        mib, cores = (statistics.median(each) for each in zip(*cost, strict=True))
+        tables.append(
+            Table(
+                "What standing by costs",
+                ("memory of its own, MiB", "CPU, cores"),
+                [(f"{mib:.0f}", f"{cores:.3f}")],
+            )
+        )
+    ratios = {}
+    if {"alone", "standby"} <= seconds.keys():
+        ratios["new_row_after_a_kill_standby_over_alone"] = medians["standby"] / medians["alone"]
+    bars = {_LABELS[way]: {"p50": value} for way, value in medians.items()}
+    return Result(
+        name="standby",
+        settings={"rounds": rounds, "row_every_s": _EVERY_S},
+        raw=raw,
+        ratios=ratios,
+        charts=[Chart("Until the next new row that readers have", "s", bars)],
+        tables=tables,
+    )

@@ -1,0 +1,241 @@
+"""A new version of an app evaluates delivered batches into nothing, and its rows are compared."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.checkpoint.progress import read_state
+from airflow_eos.checkpoint.rehearsal import REHEARSAL, REPORT
+from airflow_eos.errors import ConfigurationError
+from airflow_eos.local import EmbeddedKafka
+from airflow_eos.protocol.rehearsal import RehearsalReport
+from airflow_eos.sinks import KafkaSink, Output
+from tests.integration.hazards.spark_job import Job
+from tests.integration.policy.test_state_store import configured
+
+pytestmark = pytest.mark.integration
+
+
+class Rehearsed(Job):
+    """A pipeline whose batches have at most ``limit`` rows, and rehearsals beside it."""
+
+    environment: pytest.MonkeyPatch
+    limit = 100
+    _count = 0
+
+    def rows(self) -> DataFrame:
+        return self.frame(maxOffsetsPerTrigger=str(self.limit))
+
+    def counts(self, add: int = 0) -> DataFrame:
+        counted = self.rows().groupBy("key").count()
+        return counted.select("key", (F.col("count") + add).cast("string").alias("value"))
+
+    def rehearse(self, df: DataFrame, batches: int = 20, **changes: Any) -> RehearsalReport:
+        """As the command does it, but in this process."""
+        self._count += 1
+        scratch = str(self.folder / f"scratch-{self._count}")
+        told = {"checkpoint": self.checkpoint, "scratch": scratch, "batches": batches}
+        with self.environment.context() as started:
+            started.setenv(REHEARSAL, msgspec.json.encode(told).decode())
+            with pytest.raises(SystemExit) as ended:
+                self.deliver(df=df, **changes)
+        assert ended.value.code == 0
+        report = CheckpointStore.open(scratch).read(REPORT, RehearsalReport)
+        assert report is not None
+        return report
+
+
+@pytest.fixture
+def job(
+    spark: SparkSession, kafka_broker: EmbeddedKafka, tmp_path: Path, monkeypatch
+) -> Iterator[Rehearsed]:
+    made = Rehearsed(kafka_broker, tmp_path)
+    made.spark, made.environment = spark, monkeypatch
+    yield made
+    for query in spark.streams.active:
+        query.stop()
+
+
+def content(folder: str) -> dict[str, str]:
+    """Every file of a folder, hidden ones too, by what is in it and when it was written."""
+    return {
+        str(path.relative_to(folder)): f"{hashlib.sha256(path.read_bytes()).hexdigest()} "
+        f"{path.stat().st_mtime_ns}"
+        for path in sorted(Path(folder).rglob("*"))
+        if path.is_file()
+    }
+
+
+def refusing(door: str) -> Callable[..., None]:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError(f"a rehearsal has no use for {door}()")
+
+    return refuse
+
+
+def test_the_same_app_gives_the_same_rows_and_leaves_no_trace(
+    job: Rehearsed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job.feed(250)
+    job.deliver(df=job.rows())
+    before, had = content(job.checkpoint), sorted(job.visible())
+    for door in ("connect", "opened"):
+        monkeypatch.setattr(KafkaSink, door, refusing(door))
+    report = job.rehearse(job.rows())
+    assert (report.exit_status, report.error) == (0, "")
+    assert [(each.batch, each.verdict) for each in report.compared] == [
+        (number, "same") for number in range(3)
+    ]
+    assert sum(each.rehearsed or 0 for each in report.compared) == 250
+    assert content(job.checkpoint) == before
+    assert sorted(job.visible()) == had
+
+
+def test_a_changed_app_is_told_by_key(job: Rehearsed) -> None:
+    job.feed(200)
+    job.deliver(df=job.rows())
+    had = sorted(job.visible())
+    rows = job.rows().withColumn(
+        "value",
+        F.when(F.col("key").cast("string").eqNullSafe("k7"), F.lit(b"other")).otherwise(
+            F.col("value")
+        ),
+    )
+    more = rows.where("key != 'k8'").withColumn(
+        "key",
+        F.when(F.col("key").cast("string").eqNullSafe("k9"), F.lit(b"nobody")).otherwise(
+            F.col("key")
+        ),
+    )
+    report = job.rehearse(more, batches=1)
+    [found] = report.compared
+    assert report.exit_status == 1
+    assert (found.batch, found.verdict, found.delivered) == (1, "differs", 100)
+    difference = found.difference
+    assert difference is not None
+    assert (difference.changed, difference.missing, difference.new) == (2, 4, 2)
+    changed = difference.examples[0]
+    assert (changed.what, changed.key, changed.rehearsed) == ("changed", "k7", "value=other")
+    assert changed.delivered.startswith(f"value={job.name}:")
+    assert sorted(job.visible()) == had
+
+
+def test_outputs_are_compared_each_and_one_that_is_gone_or_new_is_told(job: Rehearsed) -> None:
+    def to(prefix: str, topic: str = "") -> KafkaSink:
+        topic = topic or f"{job.name}-out"
+        return replace(job.sink, topic=topic, transactional_id_prefix=f"{job.name}-{prefix}")
+
+    job.feed(100)
+    old: Any = [Output(name, to(name), rows=["key", "value"]) for name in ("kept", "gone", "moved")]
+    job.deliver(old, df=job.rows())
+    moved = Output("moved", to("moved", f"{job.name}-in"), rows=["key", "value"])
+    new = [old[0], Output("new", to("new"), rows=["key", "value"]), moved]
+    found = {each.output: each for each in job.rehearse(job.rows(), sink=new).compared}
+    assert {name: each.verdict for name, each in found.items()} == {
+        "kept": "same",
+        "gone": "differs",
+        "new": "differs",
+        "moved": "differs",
+    }
+    assert (found["gone"].delivered, found["gone"].rehearsed) == (100, 0)
+    assert found["gone"].difference.missing == found["new"].difference.new == 100
+    assert "would go to" in found["moved"].why
+    assert len(job.visible()) == 300
+
+
+@pytest.mark.parametrize("store", ["default", pytest.param("rocksdb", marks=pytest.mark.proof)])
+def test_a_stateful_app_goes_on_from_the_state_at_that_batch(job: Rehearsed, store: str) -> None:
+    with configured(job) if store == "rocksdb" else nullcontext():
+        job.feed(500, keys=20)
+        job.deliver(df=job.counts(), output_mode="update")
+        before = content(job.checkpoint)
+        same = job.rehearse(job.counts(), batches=3, output_mode="update")
+        other = job.rehearse(job.counts(add=1), batches=2, output_mode="update")
+    assert [(each.batch, each.verdict) for each in same.compared] == [
+        (2, "same"),
+        (3, "same"),
+        (4, "same"),
+    ]
+    assert other.exit_status == 1
+    assert [each.difference.changed for each in other.compared] == [20, 20]
+    assert content(job.checkpoint) == before
+
+
+@pytest.mark.proof
+def test_windows_close_by_the_watermark_that_the_new_version_makes(job: Rehearsed) -> None:
+    def windows(delay: str) -> DataFrame:
+        at = F.timestamp_seconds(F.split(F.col("value").cast("string"), ":")[1].cast("long"))
+        timed = job.rows().withColumn("at", at).withWatermark("at", delay)
+        counted = timed.groupBy(F.window("at", "20 seconds")).count()
+        return counted.select(
+            F.col("window.start").cast("string").alias("key"),
+            F.col("count").cast("string").alias("value"),
+        )
+
+    job.feed(500)
+    job.deliver(df=windows("5 seconds"))
+    same = job.rehearse(windows("5 seconds"))
+    assert same.exit_status == 0, same
+    assert sum(each.rehearsed or 0 for each in same.compared) == len(job.visible()) > 0
+    later = job.rehearse(windows("90 seconds"))
+    assert later.exit_status == 1
+    assert sum(each.difference.missing for each in later.compared if each.difference) > 0
+
+
+def test_an_app_that_would_start_elsewhere_is_refused(job: Rehearsed, tmp_path: Path) -> None:
+    job.feed(20)
+    job.deliver(df=job.rows())
+    other = str(tmp_path / "other")
+    with pytest.raises(ConfigurationError, match="would start on"):
+        job.rehearse(job.rows(), checkpoint_location=other)
+    assert not Path(other).exists()
+
+
+def test_a_batch_whose_input_is_gone_is_not_known_and_the_next_one_is_compared(
+    job: Rehearsed,
+) -> None:
+    job.feed(200)
+    job.deliver(df=job.rows())
+    ends = read_state(CheckpointStore.open(job.checkpoint)).sources[0].start or {}
+    admin = AdminClient({"bootstrap.servers": job.bootstrap})
+    gone = [
+        TopicPartition(topic, partition, offset)
+        for topic, partitions in ends.items()
+        for partition, offset in partitions.items()
+    ]
+    for answer in admin.delete_records(gone).values():
+        answer.result(30)
+    report = job.rehearse(job.rows())
+    assert [(each.batch, each.verdict) for each in report.compared] == [
+        (0, "not known"),
+        (1, "same"),
+    ]
+    assert "not in its log any more" in report.compared[0].why
+    assert report.exit_status == 3
+
+
+def test_a_version_that_fails_is_told_with_the_batch(job: Rehearsed) -> None:
+    job.feed(200)
+    job.deliver(df=job.rows())
+    fails = job.rows().withColumn(
+        "value",
+        F.when(
+            F.col("key").cast("string").eqNullSafe("k49"), F.raise_error(F.lit("no k49"))
+        ).otherwise("x"),
+    )
+    report = job.rehearse(fails, batches=1)
+    assert report.exit_status == 2
+    assert report.error.startswith("batch 1: ")

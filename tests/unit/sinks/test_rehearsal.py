@@ -1,0 +1,57 @@
+"""Which work of a delivered batch readers have, and whether rows would go where they went."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from airflow_eos.delivery.rehearsal import delivered
+from airflow_eos.kafka.transactions.identity import OffsetRange
+from airflow_eos.protocol.decision import PreparedWork
+from airflow_eos.protocol.promise import Promise
+from airflow_eos.sinks import KafkaSink
+from tests.unit.recovery.facts_of import commit, prepared
+
+pytestmark = pytest.mark.unit
+
+A, B = (prepared(n, content=c, rows=r) for n, c, r in ((0, "a1", 60), (1, "b2", 40)))
+
+
+def again(work: PreparedWork) -> PreparedWork:
+    return msgspec.structs.replace(work, key=work.key.rsplit("-", 1)[0] + "-1")
+
+
+def promise(*decisions: tuple[PreparedWork, ...]) -> Promise:
+    made = Promise.of([commit(*works, attempt=n) for n, works in enumerate(decisions, 1)])
+    assert made is not None
+    return made
+
+
+def test_of_a_batch_that_was_never_lost_readers_have_all_work():
+    assert delivered(promise((A, B))) == (A, B)
+
+
+def test_a_piece_that_was_lost_is_read_where_it_was_written_again():
+    assert delivered(promise((A, B), (again(B),))) == (A, again(B))
+
+
+def test_where_decisions_do_not_tell_which_piece_was_lost_nothing_is_read():
+    stranger = prepared(7, epoch=1, rows=30, content="77")
+    assert delivered(promise((A, B), (stranger,))) is None
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        (["key", "value"], "would go to orders.v2"),
+        (["value", "topic"], ""),
+    ],
+)
+def test_rows_that_name_no_topic_go_where_the_sink_says(columns, said):
+    sink = KafkaSink("h:1", "orders.v2", "p")
+    place = msgspec.to_builtins(OffsetRange("orders", 0, 1, 9))
+    work = msgspec.structs.replace(A, detail={"written": [place]})
+    assert said in sink.elsewhere([work], columns)
+    assert bool(sink.elsewhere([work], columns)) == bool(said)
+    same = KafkaSink("h:1", "orders", "p")
+    assert same.elsewhere([work], columns) == ""

@@ -1,0 +1,378 @@
+"""When a driver that stands by takes the term, and what it takes for the end of the one before."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from airflow_eos.checkpoint import (
+    CheckpointStore,
+    DrainRequest,
+    StartedBy,
+    newest_term,
+    request_drain,
+    standing_request,
+    take_term,
+    write_heartbeat,
+)
+from airflow_eos.checkpoint import standby as records
+from airflow_eos.checkpoint.heartbeat import BY_AIRFLOW, BY_STANDBY, STARTED_BY, Phase
+from airflow_eos.checkpoint.standby import (
+    Standby,
+    hand_over,
+    is_gone,
+    note_process_end,
+    process_mark,
+    standby_of,
+    standbys,
+    write_standby,
+)
+from airflow_eos.checkpoint.terms import Tenure
+from airflow_eos.cli import app
+from airflow_eos.delivery.standby import StandingBy, Turn, stand_by, whose_turn
+from airflow_eos.errors import (
+    CalledOffError,
+    CheckpointFormatError,
+    ConfigurationError,
+    OvertakenError,
+    OwnershipError,
+    StoreError,
+)
+from airflow_eos.recovery.driver_liveness import Sign
+from tests.support.beats import heartbeat
+
+pytestmark = pytest.mark.unit
+
+LIVES, SILENT, UNTOLD = ("it beat",), (), None
+PERSON = "cli ops"
+
+
+def asked(by: str) -> DrainRequest:
+    return DrainRequest(term=1, requested_by=by, reason="x", requested_at_ms=0)
+
+
+def ended(end: str, by: str | None = None):
+    phase: Phase = "stopped" if end in ("finished", "drained") else "failed"
+    return heartbeat(phase, term=1, end=end, drained_by=by)
+
+
+def turn(beat, signs=LIVES, *, term=1, gone=None, by=None, has_stood_by=True) -> Turn:
+    request = None if by is None else asked(by)
+    sign = Sign(beat, term)
+    return whose_turn(sign, signs, gone=gone, request=request, has_stood_by=has_stood_by).turn
+
+
+BEAT = heartbeat(term=1)
+
+
+@pytest.mark.parametrize(
+    ("expected", "beat", "told"),
+    [
+        (Turn.TAKE, None, {"term": 0}),
+        (Turn.WAIT, BEAT, {}),
+        (Turn.WAIT, BEAT, {"signs": UNTOLD}),
+        (Turn.TAKE, BEAT, {"signs": SILENT}),
+        (Turn.TAKE, BEAT, {"gone": "no such process"}),
+        (Turn.TAKE, BEAT, {"gone": "no such process", "signs": UNTOLD}),
+        (Turn.WAIT, BEAT, {"by": PERSON}),
+        (Turn.LEAVE, BEAT, {"signs": SILENT, "by": PERSON}),
+        (Turn.LEAVE, BEAT, {"gone": "no such process", "by": PERSON}),
+        (Turn.TAKE, BEAT, {"signs": SILENT, "by": BY_AIRFLOW}),
+        (Turn.TAKE, BEAT, {"signs": SILENT, "by": BY_STANDBY}),
+        (Turn.TAKE, ended("failed"), {}),
+        (Turn.TAKE, ended("superseded"), {}),
+        (Turn.TAKE, ended("drained", BY_AIRFLOW), {}),
+        (Turn.TAKE, ended("drained", BY_STANDBY), {}),
+        (Turn.LEAVE, ended("drained", PERSON), {}),
+        (Turn.LEAVE, ended("drained"), {}),
+        (Turn.LEAVE, ended("finished"), {}),
+        (Turn.TAKE, ended("finished"), {"has_stood_by": False}),
+        (Turn.TAKE, ended("drained", PERSON), {"has_stood_by": False}),
+        (Turn.TAKE, BEAT, {"signs": SILENT, "by": PERSON, "has_stood_by": False}),
+        # a newer driver has taken its term, and has not beaten yet
+        (Turn.WAIT, ended("failed"), {"term": 2, "signs": UNTOLD}),
+        (Turn.TAKE, BEAT, {"term": 2, "signs": SILENT}),
+    ],
+)
+def test_whose_turn_it_is(expected, beat, told):
+    assert turn(beat, **told) is expected
+
+
+# --- what it sees ---------------------------------------------------------------------------------
+
+
+class World:
+    """A clock that goes on while somebody sleeps, and what happens at some of its moments."""
+
+    def __init__(self, store: CheckpointStore) -> None:
+        self.store, self.now, self.beats = store, 0.0, True
+        self.at: dict[float, Callable[[], object]] = {}
+        self.beat = heartbeat(term=1)
+        take_term(store, taken_by="first")
+        write_heartbeat(store, self.beat)
+
+    def clock(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        for moment in [each for each in self.at if each <= self.now]:
+            self.at.pop(moment)()
+        if self.beats and self.now * 1000 >= self.beat.beat_at_ms + self.beat.interval_ms:
+            self.say(beat_at_ms=int(self.now * 1000))
+
+    def say(self, **changes) -> None:
+        self.beat = msgspec.structs.replace(self.beat, **changes)
+        write_heartbeat(self.store, self.beat)
+
+    def stops(self, **changes) -> None:
+        self.beats = False
+        if changes:
+            self.say(**changes)
+
+    def standing(self, still_wanted=lambda: None) -> StandingBy:
+        return StandingBy(
+            self.store,
+            application_id="app-2",
+            still_wanted=still_wanted,
+            sleep=self.sleep,
+            clock=self.clock,
+        )
+
+
+@pytest.fixture
+def store(tmp_path) -> CheckpointStore:
+    return CheckpointStore.open(tmp_path)
+
+
+@pytest.fixture
+def world(store) -> World:
+    return World(store)
+
+
+def test_a_driver_that_falls_silent_is_followed_and_not_before_three_of_its_intervals(world):
+    world.at[20.0] = world.stops
+    assert world.standing().until_our_turn() == 1
+    assert 24.0 <= world.now < 29.0
+    assert newest_term(world.store) == 1, "it took something while it stood by"
+
+
+def test_a_process_of_this_machine_that_is_gone_is_noticed_at_once(world):
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        world.say(pid=process.pid, process=process_mark(process.pid))
+
+        def killed() -> None:
+            world.stops()
+            process.kill()
+            process.wait()
+
+        world.at[20.0] = killed
+        assert world.standing().until_our_turn() == 1
+    assert world.now < 20.5
+
+
+def test_what_its_task_saw_of_the_end_of_a_process_elsewhere_is_noticed_at_once(world):
+    us = StartedBy(dag_id="d", task_id="t", run_id="r", map_index=-1, submission="s1")
+    world.say(started_by=us)
+    world.at[10.0] = lambda: note_process_end(world.store, "s0", "of another start")
+
+    def died() -> None:
+        world.stops()
+        note_process_end(world.store, "s1", "killed")
+
+    world.at[20.0] = died
+    assert world.standing().until_our_turn() == 1
+    assert 20.0 <= world.now < 21.0
+
+
+def test_a_driver_that_a_person_stops_is_not_followed(world):
+    world.at[20.0] = lambda: world.stops(phase="stopped", end="drained", drained_by=PERSON)
+    with pytest.raises(CalledOffError, match="nobody is needed"):
+        world.standing().until_our_turn()
+
+
+@pytest.mark.parametrize("error", [StoreError, CheckpointFormatError])
+def test_a_store_that_does_not_answer_is_no_end_of_a_driver(world, monkeypatch, error):
+    from airflow_eos.delivery import standby as module
+    from airflow_eos.recovery.driver_liveness import read_sign as look
+
+    def away(store):
+        if 10.0 <= world.now < 30.0:
+            raise error("away, or damaged")
+        return look(store)
+
+    monkeypatch.setattr(module, "read_sign", away)
+    world.at[40.0] = lambda: world.stops(phase="failed", end="failed")
+    assert world.standing().until_our_turn() == 1
+    assert world.now >= 40.0
+
+
+def test_who_slept_himself_has_not_seen_the_driver_be_silent(world):
+    """SIGSTOP'd, or on a machine that was suspended: a long pause between two looks is one look."""
+    world.at[10.0] = lambda: setattr(world, "now", world.now + 3600)
+    world.at[3630.0] = lambda: world.stops(phase="failed", end="failed")
+    assert world.standing().until_our_turn() == 1
+    assert world.now >= 3630.0
+
+
+def test_a_start_that_was_asked_to_end_stands_by_no_more(world, monkeypatch):
+    from airflow_eos.delivery.start import require_not_cancelled
+
+    us = StartedBy(dag_id="d", task_id="t", run_id="r", map_index=-1, submission="s2")
+    monkeypatch.setenv(STARTED_BY, us.as_text())
+    world.at[20.0] = lambda: request_drain(
+        world.store, requested_by=BY_AIRFLOW, reason="cleared", submission="s2"
+    )
+    standing = world.standing(lambda: require_not_cancelled(world.store))
+    with pytest.raises(CalledOffError, match="asked this start of the app to end"):
+        stand_by(standing, examine=lambda: None, start=lambda _: None, sleep=world.sleep)
+    said = standby_of(world.store, "s2")
+    assert (said.end, standbys(world.store)) == ("called off", ())
+
+
+# --- who starts -----------------------------------------------------------------------------------
+
+
+def follow(world: World, start, examine=lambda: None):
+    return stand_by(world.standing(), examine=examine, start=start, sleep=world.sleep)
+
+
+def test_of_two_that_stand_by_one_drives_and_the_other_stands_by_behind_it(world):
+    world.at[20.0] = world.stops
+    overtaken: list[Tenure] = []
+
+    def start(after: int) -> str:
+        if not overtaken:  # the other was quicker
+            overtaken.append(take_term(world.store, taken_by="other", after=after))
+            world.beats = True
+            world.say(term=2)
+            world.at[world.now + 20] = lambda: world.stops(phase="failed", end="failed")
+        return str(take_term(world.store, taken_by="us", after=after).term.number)
+
+    assert follow(world, start) == "3"
+    assert standbys(world.store) == (), "it drives, and says that it stands by"
+
+
+def test_only_the_term_after_the_one_that_it_saw_is_taken(store):
+    take_term(store, taken_by="first")
+    take_term(store, taken_by="second")
+    with pytest.raises(OvertakenError, match="term 2 has started since 1"):
+        take_term(store, taken_by="late", after=1)
+    assert newest_term(store) == 2
+
+
+def test_an_app_that_does_not_fit_says_so_and_the_one_that_runs_goes_on(world):
+    looks = []
+
+    def examine() -> None:
+        looks.append(world.now)
+        raise OwnershipError("another pipeline's")
+
+    world.at[20.0] = world.stops
+    with pytest.raises(OwnershipError):
+        follow(world, lambda _: pytest.fail("it started"), examine)
+    assert len(looks) == 3, "one look at a pipeline that goes on is no answer"
+    assert newest_term(world.store) == 1
+    assert standbys(world.store) == ()
+
+
+# --- handing over ---------------------------------------------------------------------------------
+
+
+def test_nobody_is_asked_to_end_where_nobody_stands_by(world):
+    standing = world.standing()
+    standing._interval_s = 0.2
+    standing._said = msgspec.structs.replace(standing._said, interval_ms=200)
+    standing._say(1)  # one that has said so once, and died since
+    with pytest.raises(ConfigurationError, match="Nobody was seen to stand by"):
+        hand_over(world.store, requested_by=PERSON, reason="upgrade")
+    assert request_drain(world.store, requested_by="x", reason="x", term=1).requested_by == "x"
+
+
+def lives(world: World, behind: int) -> Standby:
+    return Standby(
+        name="s2",
+        started_by=None,
+        application_id="app-2",
+        host="h",
+        pid=1,
+        behind=behind,
+        beat=0,
+        interval_ms=700,
+    )
+
+
+@contextmanager
+def stands_by(world: World, behind: int) -> Iterator[None]:
+    """One that says so again and again, and drives once the driver was asked to hand over."""
+    ended, said = threading.Event(), lives(world, behind)
+
+    def say() -> None:
+        n = 0
+        while not ended.wait(0.02):
+            n += 1
+            write_standby(world.store, msgspec.structs.replace(said, beat=n))
+            request = standing_request(world.store)
+            if request is not None and newest_term(world.store) == 1:
+                take_term(world.store, taken_by="s2", after=1)
+                world.say(term=2)
+
+    write_standby(world.store, said)
+    thread = threading.Thread(target=say)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def test_handed_over_it_says_so_once_the_other_drives(world):
+    with stands_by(world, behind=1):
+        done = CliRunner().invoke(app, ["handover", world.store.location, "--wait", "20"])
+    assert done.exit_code == 0, done.output
+    request = standing_request(world.store)
+    assert (request.term, request.requested_by) == (1, BY_STANDBY)
+    assert "hands over to driver app-2 on h" in request.reason
+
+
+def test_one_that_stands_by_behind_another_driver_is_handed_nothing(world):
+    with stands_by(world, behind=0), pytest.raises(ConfigurationError, match="Nobody was seen"):
+        hand_over(world.store, requested_by=PERSON, reason="upgrade")
+    assert standing_request(world.store) is None
+
+
+def test_what_a_person_has_stopped_is_not_handed_over(world, monkeypatch):
+    request_drain(world.store, requested_by=PERSON, reason="maintenance", term=1)
+    said = lives(world, 1)
+    write_standby(world.store, said)
+    monkeypatch.setattr(records, "living_standbys", lambda _: (said,))
+    with pytest.raises(ConfigurationError, match="cli ops has asked the driver of term 1 to stop"):
+        hand_over(world.store, requested_by="cli ada", reason="upgrade")
+
+
+# --- processes ------------------------------------------------------------------------------------
+
+
+def test_a_process_is_told_by_its_machine_its_container_and_its_start():
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        mark = process_mark(process.pid)
+        beat = heartbeat(pid=process.pid, process=mark)
+        assert not is_gone(beat)
+        assert is_gone(msgspec.structs.replace(beat, process=f"{mark}0")), "its number is another's"
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert is_gone(beat), "its parent has not looked yet"
+        process.wait()
+        assert is_gone(beat)
+        elsewhere = msgspec.structs.replace(beat, process=f"other {mark.partition(' ')[2]}")
+        assert not is_gone(elsewhere), "a process of another machine was looked for here"
+        assert not is_gone(msgspec.structs.replace(beat, process="")), "not known is not gone"
