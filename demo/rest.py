@@ -97,7 +97,7 @@ class AirflowApi:
 
     def trigger(self, dag_id: str) -> DagRun:
         """Start a run now."""
-        run_id = f"demo__{uuid.uuid4().hex[:12]}"  # ours, so that to ask twice starts no second one
+        run_id = f"manual__{uuid.uuid4().hex[:12]}"  # ours: to ask twice starts no second one
         body = {"logical_date": None, "dag_run_id": run_id}
         answer = self._patiently("POST", f"/api/v2/dags/{dag_id}/dagRuns", body, but=409)
         return _run(answer) if answer is not None else DagRun(dag_id, run_id, "queued")

@@ -148,7 +148,9 @@ def test_on_kill_drains_a_running_app_and_nothing_else_may_start_beside_it(etl):
                 etl.operator().execute({})
             refused.append(str(alive.value))
             sensor = CheckpointProgressSensor(
-                task_id="idle", checkpoint_location=etl.checkpoint, max_age=timedelta(0)
+                task_id="idle",
+                checkpoint_location=etl.checkpoint,
+                max_age=timedelta(milliseconds=1),
             )
             health.append(sensor.execute({})["health"])
         finally:
