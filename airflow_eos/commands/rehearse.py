@@ -69,8 +69,7 @@ def rehearse(
 def _starter(submit: str) -> list[str]:
     """The command, where it is; that of this Python's pyspark where none is on the path."""
     name, *options = shlex.split(submit)
-    beside = Path(sys.executable).with_name(name)
-    found = shutil.which(name) or (str(beside) if beside.is_file() else None)
+    found = shutil.which(name) or shutil.which(name, path=Path(sys.executable).parent)
     if found is None:
         raise ConfigurationError(f"--submit {submit!r}: there is no program {name!r} here.")
     return [found, *options]

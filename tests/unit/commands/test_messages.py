@@ -18,8 +18,9 @@ from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.checkpoint.locations import is_temporary, lacking_keys
 from airflow_eos.commands.doctor import _show
 from airflow_eos.commands.options import kafka_settings
+from airflow_eos.commands.rehearse import _starter
 from airflow_eos.delivery.spark_session import warn_where_it_is_lost
-from airflow_eos.errors import EosError, KafkaUnavailableError, Remedy
+from airflow_eos.errors import ConfigurationError, EosError, KafkaUnavailableError, Remedy
 from airflow_eos.supervision.doctor import Line, failed, folder
 
 pytestmark = pytest.mark.unit
@@ -185,3 +186,9 @@ def test_who_wants_to_see_what_librdkafka_logs_says_so_in_his_file(tmp_path):
     settings = kafka_settings(None, tmp_path / "kafka.json")
     assert settings.librdkafka()["log_level"] == 7
     assert "log_level" not in str(kafka_settings("h:1", None).spark_options())
+
+
+def test_an_app_is_rehearsed_by_a_program_of_the_path_or_of_this_python_or_by_its_place():
+    assert _starter(f"{sys.executable} -B") == [sys.executable, "-B"]
+    with pytest.raises(ConfigurationError, match="no program 'no-such-submit' here"):
+        _starter("no-such-submit --master local")
