@@ -65,7 +65,7 @@ def test_an_older_copy_of_the_checkpoint_is_refused(two_phase: World):
         pg.note(promised("a"), owner_at("/a"))
     two_phase.participant().note(promised("c", batch=3), owner_at("/a"))  # a sleeper's
     require_owner(pg, "/a", 7, b7=(promised("a"),))
-    require_owner(pg, "/a", 8)
+    require_owner(pg, "/a", 8, b7=(promised("a"),))
     for planned, decided in ((7, {"b7": (promised("b"),)}), (6, {})):
         with pytest.raises(OwnershipError, match=r"decision of batch 7.*older copy"):
             require_owner(pg, "/a", planned, **decided)

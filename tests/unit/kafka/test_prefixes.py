@@ -116,7 +116,9 @@ def test_a_copy_in_which_a_driver_that_was_alive_has_decided_since_is_refused():
         require([claimed("/a"), noted(4, decision="a" * 32)], newest=1, b4="a" * 32)
 
 
-@pytest.mark.parametrize(("newest", "nonces"), [(7, {"b7": "a" * 32}), (8, {}), (300, {})])
+@pytest.mark.parametrize(
+    ("newest", "nonces"), [(7, {"b7": "a" * 32}), (8, {"b7": "a" * 32}), (300, {})]
+)
 def test_the_newest_copy_is_let_in(newest: int, nonces: dict[str, Any]) -> None:
     require([claimed("/a"), noted(7, decision="a" * 32)], newest=newest, **nonces)
 

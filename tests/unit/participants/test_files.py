@@ -255,7 +255,9 @@ def test_an_older_copy_of_the_checkpoint_is_refused(files, tmp_path):
     files.claim(owner_at("/a"))
     files.note(promised("a"), owner_at("/a"))
     require_at(files, "/a", 7, b7=(promised("a"),))
-    require_at(files, "/a", 8)
+    require_at(files, "/a", 8, b7=(promised("a"),))
+    with pytest.raises(OwnershipError, match="the decision was lost"):
+        require_at(files, "/a", 8)
     with pytest.raises(OwnershipError, match="older copy"):
         require_at(files, "/a", 7, b7=(promised("b"),))
     sleeper = made(tmp_path, "orders")
