@@ -33,7 +33,7 @@ _PAGE: dict[str, Any] = {
     },
 }
 
-_OPERATORS = ("streaming", "recovery", "audit", "events")
+_OPERATORS = ("streaming", "recovery", "audit", "events", "rehearse")
 
 
 def get_provider_info() -> dict[str, Any]:

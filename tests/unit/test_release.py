@@ -94,6 +94,7 @@ def test_what_a_user_copies_or_sees_is_in_the_wheel(wheel):
         names = set(whole.namelist())
     for pattern in ("page/static/*", "commands/templates/**/*", "local/locks/*", "**/*.py"):
         files = [file for file in (ROOT / "airflow_eos").glob(pattern) if file.is_file()]
+        files = [file for file in files if file.parent.name != "__pycache__"]
         assert files
         assert {file.relative_to(ROOT).as_posix() for file in files} <= names
     for folder in ("dags", "spark_apps"):

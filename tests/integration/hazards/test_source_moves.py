@@ -71,7 +71,7 @@ class Moving(Job):
     def ends_with(self, query: Any, *words: str) -> None:
         """The stream ends with an error that says so."""
         with pytest.raises(Exception, match="|".join(words)):
-            assert not query.awaitTermination(60), "it ended as if nothing had happened"
+            assert not query.awaitTermination(240), "it ended as if nothing had happened"
 
 
 @pytest.fixture

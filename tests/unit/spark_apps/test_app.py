@@ -179,6 +179,7 @@ def test_where_nothing_was_chosen_rows_go_to_the_apps_own_topic(started):
         "trigger": {"processingTime": "1 second"},
         "output_mode": "update",
         "query_name": "etl",
+        "standby": False,
         "guarantee": "exactly_once",
         "storage_options": {},
         "consumer_group": None,
