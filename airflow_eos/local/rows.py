@@ -56,17 +56,16 @@ def read_rows(bootstrap_servers: str, topic: str) -> Iterator[Row]:
         consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
         ended: set[int | None] = set()
         while len(ended) < len(partitions):
-            messages = consumer.consume(5000, timeout=_SECONDS)
-            if not messages:
+            message = consumer.poll(_SECONDS)  # consume() would wait for as many as were asked for
+            if message is None:
                 raise LocalEnvironmentError(
                     f"{topic} cannot be read to its end: {bootstrap_servers} has not answered for "
                     f"{_SECONDS:.0f} s; read the broker's log."
                 )
-            for message in messages:
-                if message.error():
-                    ended.add(message.partition())
-                else:
-                    yield _text(message.key()), _text(message.value()) or ""
+            if message.error():
+                ended.add(message.partition())
+            else:
+                yield _text(message.key()), _text(message.value()) or ""
 
 
 def _text(raw: str | bytes | None) -> str | None:

@@ -17,7 +17,7 @@ from airflow_eos.local import spark_jars
 from airflow_eos.local.broker import create_topic
 from airflow_eos.local.process import guarded, tail
 from airflow_eos.local.rows import Row, read_rows, write_rows
-from airflow_eos.recovery import execute_recovery, plan_recovery
+from airflow_eos.recovery import Plan, execute_recovery, plan_recovery
 from airflow_eos.recovery.tables import plan_view
 from airflow_eos.tables import show
 
@@ -86,6 +86,11 @@ class TrialRun:
     def checkpoint(self) -> Path:
         """Spark's checkpoint location."""
         return self.folder / self.name / "checkpoint"
+
+    @property
+    def kafka(self) -> dict[str, str]:
+        """How a recovery reaches the broker."""
+        return {"bootstrap.servers": self.bootstrap_servers}
 
     def make_topics(self) -> None:
         """The topics that it writes to."""
@@ -160,6 +165,25 @@ def _spark() -> dict[str, str]:
     }
 
 
+def _killed_with_a_promise(run: TrialRun) -> Plan:
+    """Run it until it dies with rows promised: a first batch of windows has none, and is passed.
+
+    Returns:
+        What a recovery would do about it.
+
+    Raises:
+        LocalEnvironmentError: it came to its end without any.
+    """
+    while run.start(EOS_FAILPOINTS=f"{_DIES_AT}=kill") != 0:
+        plan = plan_recovery(str(run.checkpoint), run.kafka)
+        if plan.steps:
+            return plan
+    raise LocalEnvironmentError(
+        f"{run.project.app} ended before it had promised a batch: expected an app that delivers "
+        "the rows of its rows.tsv."
+    )
+
+
 def play(
     project: Project, folder: Path, bootstrap_servers: str, console: Console
 ) -> tuple[int, int]:
@@ -173,19 +197,13 @@ def play(
     write_rows(bootstrap_servers, name, project.rows)
     console.print(f"{len(project.rows)} rows are in topic {name}.")
     with console.status(f"Running {name}, to be killed right after it has promised a batch"):
-        if run.start(EOS_FAILPOINTS=f"{_DIES_AT}=kill") == 0:
-            raise LocalEnvironmentError(
-                f"{project.app} ended before it had promised a batch: expected an app that "
-                "delivers the rows of its rows.tsv."
-            )
+        plan = _killed_with_a_promise(run)
     console.print(
         "The app was killed (SIGKILL) in the middle of a batch: promised, not one row committed. "
         f"Readers have {run.readers_have().total()} rows."
     )
-    kafka = {"bootstrap.servers": run.bootstrap_servers}
-    plan = plan_recovery(str(run.checkpoint), kafka)
     show(plan_view(plan))
-    execute_recovery(plan, kafka, force=True)  # we have seen it die
+    execute_recovery(plan, run.kafka, force=True)  # we have seen it die
     console.print(
         f"Recovered, with the app still dead. Readers have {run.readers_have().total()} rows."
     )
