@@ -39,6 +39,9 @@ _EACH_WAY = {
     "kafka+postgres",
 }
 
+# A source of our own is one sink more to a kind, whichever it is: it is read alone, and with another.
+_ALONE_AND_BESIDE = {"files", "kafka+postgres"}
+
 # What ``make test`` has of it, beside what it has of Kafka alone (sinks/test_crashes.py,
 # hazards/test_two_drivers.py): each kind killed after its decision, recovered without its app (then
 # also before the decision), and asleep in the middle of a commit of its own that somebody else ends
@@ -98,7 +101,9 @@ def each(*, thin: bool) -> list[ParameterSet]:
 def rowwise() -> list[ParameterSet]:
     """Each kind that takes rows as they are."""
     return [
-        _case(kind, thin=kind in _EACH_WAY) for kind, its in KINDS.items() if its.query == "map"
+        _case(kind, thin=kind in _ALONE_AND_BESIDE)
+        for kind, its in KINDS.items()
+        if its.query == "map"
     ]
 
 

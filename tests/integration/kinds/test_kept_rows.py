@@ -63,6 +63,7 @@ def assert_as_promised(delivery: Delivery, promised: Rows) -> None:
     assert [each for each in folder.rglob("*") if each.is_file()] == []
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("kind", ["random+postgres"])
 def test_where_no_rows_are_kept_the_outcomes_are_split_for_ever(delivery: Delivery) -> None:
     split(delivery)
@@ -90,6 +91,7 @@ def test_a_driver_that_replays_them_is_killed(delivery: Delivery, place: str) ->
     assert_as_promised(delivery, promised)
 
 
+@pytest.mark.proof
 @KEPT
 def test_a_replay_of_them_that_times_out_is_replayed_again(delivery: Delivery) -> None:
     promised = split(delivery)
@@ -100,6 +102,7 @@ def test_a_replay_of_them_that_times_out_is_replayed_again(delivery: Delivery) -
     assert_as_promised(delivery, promised)
 
 
+@pytest.mark.proof
 @KEPT
 def test_a_worker_dies_once_its_rows_are_kept(delivery: Delivery) -> None:
     """Spark runs the task again: another transaction, and other numbers."""
