@@ -39,7 +39,7 @@ _EACH_WAY = {
     "kafka+postgres",
 }
 
-# A source of our own is one sink more to a kind, whichever it is: it is read alone, and with another.
+# A source of our own is one participant more, whatever the kind: beside one, and beside two.
 _ALONE_AND_BESIDE = {"files", "kafka+postgres"}
 
 # What ``make test`` has of it, beside what it has of Kafka alone (sinks/test_crashes.py,
