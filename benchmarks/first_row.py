@@ -122,7 +122,7 @@ def _kills(stage: Stage, rounds: int) -> list[float]:
         subprocess.Popen(
             [sys.executable, "-m", __name__, str(project), str(checkpoint)],
             cwd=ROOT,
-            env=_environment(stage),
+            env=stage.airflow(),
             stdout=log,
             stderr=log,
         ) as task,
@@ -199,20 +199,6 @@ def _await_newer(reader: Consumer, than: int) -> None:
         if json.loads(message.value() or b"{}").get("n", 0) > than:
             return
     raise SystemExit(f"No row came within {_WAIT_S:.0f} s. No figure is given.")
-
-
-def _environment(stage: Stage) -> dict[str, str]:
-    kafka = {"conn_type": "kafka", "extra": {"bootstrap.servers": stage.bootstrap}}
-    return {
-        **os.environ,
-        "PYTHONPATH": str(ROOT),
-        "PYSPARK_PYTHON": sys.executable,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "AIRFLOW_HOME": str(stage.folder / "airflow"),
-        "AIRFLOW_CONN_KAFKA_DEFAULT": json.dumps(kafka),
-        "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[2]"}),
-        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
-    }
 
 
 def _result(seconds: dict[str, list[float]], rounds: int) -> Result:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +15,7 @@ from typing import Any, Protocol
 
 from airflow_eos.local import AT_FULL_SPEED, EmbeddedKafka
 from benchmarks.java import java
+from benchmarks.report import ROOT
 
 _BROKER = {
     # By the broker's clock, so that the log itself tells how fast it was written.
@@ -67,6 +71,20 @@ class Stage:
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
         for deleted in admin.delete_topics(list(topics)).values():
             deleted.result(30)
+
+    def airflow(self) -> dict[str, str]:
+        """The environment of a process that runs operators of Airflow, with its connections."""
+        kafka = {"conn_type": "kafka", "extra": {"bootstrap.servers": self.bootstrap}}
+        return {
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "PYSPARK_PYTHON": sys.executable,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "AIRFLOW_HOME": str(self.folder / "airflow"),
+            "AIRFLOW_CONN_KAFKA_DEFAULT": json.dumps(kafka),
+            "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[2]"}),
+            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+        }
 
     def read(self, topic: str) -> dict[str, Any]:
         """What a ``read_committed`` reader finds: rows, the sum of their hashes, append times."""

@@ -9,15 +9,13 @@ Airflow, as a task's process has before it reads its DAG. The clock runs from th
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import shutil
 import statistics
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -77,7 +75,7 @@ def run(arguments: argparse.Namespace) -> Result:
 def _first_row_s(stage: Stage, way: str, name: str) -> float:
     output, checkpoint = stage.topic(name, _PARTITIONS), stage.folder / name / "checkpoint"
     checkpoint.mkdir(parents=True)
-    environment = _environment(stage)
+    environment = stage.airflow()
     is_task = way in _TASKS
     command = [sys.executable, "-m", __name__] if is_task else _submit()
     told = [way, str(checkpoint), stage.bootstrap, output]
@@ -131,20 +129,6 @@ def _submit() -> list[str]:
     conf = [part for name, value in _CONF.items() for part in ("--conf", f"{name}={value}")]
     jars = ",".join(str(jar) for jar in spark_jars())
     return [submit, "--master", "local[2]", "--jars", jars, *conf, str(_APP)]
-
-
-def _environment(stage: Stage) -> Mapping[str, str]:
-    kafka = {"conn_type": "kafka", "extra": {"bootstrap.servers": stage.bootstrap}}
-    return {
-        **os.environ,
-        "PYTHONPATH": str(ROOT),
-        "PYSPARK_PYTHON": sys.executable,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "AIRFLOW_HOME": str(stage.folder / "airflow"),
-        "AIRFLOW_CONN_KAFKA_DEFAULT": json.dumps(kafka),
-        "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[2]"}),
-        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
-    }
 
 
 @contextmanager

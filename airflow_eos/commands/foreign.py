@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from contextlib import closing
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -21,9 +21,11 @@ from airflow_eos.commands.options import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from airflow_eos.foreign.plan import ForeignPlan
+    from airflow_eos.kafka.client.connection import ConnectionPool
+    from airflow_eos.kafka.client.settings import KafkaSettings
     from airflow_eos.kafka.transactions.coordinator import EndResult
     from airflow_eos.kafka.transactions.identity import TransactionIdentity
 
@@ -66,19 +68,11 @@ def plan(
     must decide about, 2 an error.
     """
     from airflow_eos.foreign.plan import ForeignAction
-    from airflow_eos.foreign.recover import plan_flink
-    from airflow_eos.kafka.client.connection import ConnectionPool
 
     settings = kafka_settings(bootstrap_servers, kafka_config)
-    with closing(ConnectionPool(settings, client_id="airflow-eos")) as wire:
-        made = plan_flink(
-            wire,
-            checkpoint,
-            prefix,
-            storage_options=storage_options(storage_option),
-            deadline_s=timeout,
-        )
-    _show(made, as_json=as_json)
+    options = storage_options(storage_option)
+    with _planned(checkpoint, prefix, settings, options, timeout) as (_, made):
+        _show(made, as_json=as_json)
     if made.of(ForeignAction.LOST):
         raise typer.Exit(NEEDS_PERSON)
     if made.of(ForeignAction.COMMIT, ForeignAction.ABORT):
@@ -113,19 +107,12 @@ def recover(
     meanwhile (plan again), 2 an error or a refusal.
     """
     from airflow_eos.foreign.plan import ForeignAction
-    from airflow_eos.foreign.recover import plan_flink, recover_flink
-    from airflow_eos.kafka.client.connection import ConnectionPool
+    from airflow_eos.foreign.recover import recover_flink
     from airflow_eos.kafka.transactions.coordinator import EndResult
 
     settings = kafka_settings(bootstrap_servers, kafka_config)
-    with closing(ConnectionPool(settings, client_id="airflow-eos")) as wire:
-        made = plan_flink(
-            wire,
-            checkpoint,
-            prefix,
-            storage_options=storage_options(storage_option),
-            deadline_s=timeout,
-        )
+    options = storage_options(storage_option)
+    with _planned(checkpoint, prefix, settings, options, timeout) as (wire, made):
         commits, aborts = len(made.of(ForeignAction.COMMIT)), len(made.of(ForeignAction.ABORT))
         if not as_json:
             _show(made, as_json=False)
@@ -136,6 +123,25 @@ def recover(
     _tell(made, ended, as_json=as_json)
     if EndResult.LOOK in ended.values():
         raise typer.Exit(NEEDS_PERSON)
+
+
+@contextmanager
+def _planned(
+    checkpoint: str,
+    prefixes: list[str],
+    kafka: KafkaSettings,
+    options: dict[str, str] | None,
+    deadline_s: float,
+) -> Iterator[tuple[ConnectionPool, ForeignPlan]]:
+    """What stands now, with the connections that it was asked by."""
+    from airflow_eos.foreign.recover import plan_flink
+    from airflow_eos.kafka.client.connection import ConnectionPool
+
+    with closing(ConnectionPool(kafka, client_id="airflow-eos")) as wire:
+        yield (
+            wire,
+            plan_flink(wire, checkpoint, prefixes, storage_options=options, deadline_s=deadline_s),
+        )
 
 
 def _show(made: ForeignPlan, *, as_json: bool) -> None:
