@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -136,11 +136,11 @@ class CheckpointCopy:
 
     def begin(self, batch: int) -> None:
         """All that the batch needs but its own entry: it is the first, or follows a gap."""
-        paths = [METADATA, *_below(self._original, SOURCES), *_below(self._original, INPUT)]
+        paths = [METADATA, *self._original.below(SOURCES), *self._original.below(INPUT)]
         if batch:
             self._put(f"{OFFSETS}/{batch - 1}", self._planned(batch - 1).encode())
             paths.append(f"{COMMITS}/{batch - 1}")
-            paths += [path for path in _below(self._original, _STATE) if _is_before(path, batch)]
+            paths += [path for path in self._original.below(_STATE) if _is_before(path, batch)]
         with ThreadPoolExecutor(_COPIES_AT_ONCE) as pool:
             for copied in pool.map(self._copied, paths):
                 self.copied_bytes += copied
@@ -200,11 +200,3 @@ def _is_before(path: str, batch: int) -> bool:
     """
     version = _VERSIONED.match(path.rpartition("/")[2])
     return version is None or int(version[1]) <= batch
-
-
-def _below(store: CheckpointStore, folder: str) -> Iterator[str]:
-    """The paths of all files; hidden ones are none."""
-    for entry in store.list(folder):
-        yield entry.path
-    for name in store.folders(folder):
-        yield from _below(store, f"{folder}/{name}")

@@ -263,6 +263,13 @@ class CheckpointStore:
         """Names of the folders directly under the folder ``prefix``."""
         return [path.rpartition("/")[2] for path in self._listing(prefix)["common_prefixes"]]
 
+    def below(self, prefix: str) -> Iterator[str]:
+        """Paths of all objects in the folder ``prefix`` and its folders, hidden ones left out."""
+        for entry in self.list(prefix):
+            yield entry.path
+        for name in self.folders(prefix):
+            yield from self.below(f"{prefix}/{name}")
+
     def create(self, path: str, data: bytes) -> bool:
         """Create the object if it is absent: True when ``data`` is what stands there afterwards.
 

@@ -113,11 +113,4 @@ def _schemas(store: CheckpointStore) -> Iterator[str]:
         stores = [f"{first}/{name}" for name in store.folders(first) if name not in _SCHEMAS]
         for parent in (f"{_STATE}/{operator}", first, *stores):
             for name in _SCHEMAS:
-                yield from _below(store, f"{parent}/{name}")
-
-
-def _below(store: CheckpointStore, folder: str) -> Iterator[str]:
-    for entry in store.list(folder):
-        yield entry.path
-    for name in store.folders(folder):
-        yield from _below(store, f"{folder}/{name}")
+                yield from store.below(f"{parent}/{name}")
