@@ -236,7 +236,9 @@ for broken in (
     )
 
 
-@pytest.mark.parametrize("history", set(HISTORIES.values()), ids=lambda history: history.__name__)
+@pytest.mark.parametrize(
+    "history", dict.fromkeys(HISTORIES.values()), ids=lambda history: history.__name__
+)
 def test_nothing_is_violated_as_the_product_is(history: Callable[[], None]) -> None:
     history()
 
