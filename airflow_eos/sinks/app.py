@@ -27,7 +27,7 @@ from airflow_eos.delivery.start_position import StartPosition
 from airflow_eos.errors import REFUSED_STATUS, ConfigurationError, EosError, exit_status
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kinds.consumer_group.sink import ConsumerGroup
-from airflow_eos.kinds.kafka.options import kafka_sink
+from airflow_eos.kinds.kafka.sink import kafka_sink
 from airflow_eos.sinks.source import tuned_source_options
 
 if TYPE_CHECKING:
