@@ -165,7 +165,7 @@ WRITER_MODULES: dict[Producer, tuple[str, ...]] = {
         "confluent_kafka",
         "airflow_eos.delivery.task",
         "airflow_eos.kinds.kafka.sink",
-        "airflow_eos.kafka.librdkafka.writer",
+        "airflow_eos.kafka.librdkafka",
     ),
 }
 

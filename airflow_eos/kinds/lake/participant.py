@@ -140,9 +140,6 @@ def is_looser(ours: T, theirs: T, within: Within[T]) -> bool:
     )
 
 
-# --- participant ----------------------------------------------------------------------------------
-
-
 _NEWEST = 2
 """Batches that are looked through: a batch is settled before the next one is decided."""
 

@@ -377,9 +377,6 @@ def _whole(column: pa.ChunkedArray | pa.Array) -> pa.Array:
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
-# --- hbase ----------------------------------------------------------------------------------------
-
-
 _FOREVER = 2147483647  # seconds
 _UNSAFE = ("SKIP_WAL", "ASYNC_WAL")
 

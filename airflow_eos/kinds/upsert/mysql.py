@@ -295,9 +295,6 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-# --- mysql ----------------------------------------------------------------------------------------
-
-
 class MySqlDatabase:
     """The database of a target.
 

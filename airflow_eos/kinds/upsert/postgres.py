@@ -271,9 +271,6 @@ def _name(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-# --- postgres -------------------------------------------------------------------------------------
-
-
 Ask = Callable[..., list[Any]]
 
 _LOCKS_MS = 60_000  # another committer of the same rows: it is at the same batch
