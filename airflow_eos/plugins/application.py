@@ -621,7 +621,7 @@ def _storage(named: PipelineReference) -> dict[str, str]:
 
 def _reach(named: PipelineReference) -> Reach:
     from airflow_eos.hooks.kafka import KafkaSettingsHook
-    from airflow_eos.hooks.participants import ParticipantsHook
+    from airflow_eos.hooks.store import ParticipantsHook
 
     try:
         kafka = KafkaSettingsHook(named.kafka_config_id).settings()
