@@ -188,10 +188,6 @@ def _interval(told_ms: str | None) -> str | None:
 
 
 # --- app ------------------------------------------------------------------------------------------
-# What a streaming app is told by whoever starts it, so that an app is only its transformation.
-#
-# Every setting is an argument. Where an argument is not given, it comes from the environment that
-# ``SparkStreamingOperator`` prepares, so the same script runs from a shell and from Airflow.
 
 
 _TIMES = {
