@@ -119,7 +119,7 @@ def test_a_batch_that_was_never_promised_delivers_what_is_left(
     goes_on(job)
 
 
-@pytest.mark.parametrize("kind", ["spark", "arrow"])
+@pytest.mark.parametrize("kind", ["spark", pytest.param("arrow", marks=pytest.mark.proof)])
 def test_a_batch_that_readers_have_goes_on_without_its_input(
     job: Trimmed, die_once_at: Callable[..., None], kind: str
 ) -> None:
@@ -148,8 +148,15 @@ def test_a_stateful_batch_that_readers_have_says_what_is_lost_with_its_input(
     job.assert_exactly_once()
 
 
-@pytest.mark.parametrize("kind", ["spark", "arrow"])
-@pytest.mark.parametrize("place", ["decided", "settled-some"])
+@pytest.mark.parametrize(
+    ("place", "kind"),
+    [
+        ("decided", "spark"),
+        ("settled-some", "arrow"),
+        pytest.param("decided", "arrow", marks=pytest.mark.proof),
+        pytest.param("settled-some", "spark", marks=pytest.mark.proof),
+    ],
+)
 def test_whoever_does_what_is_said_loses_what_was_announced_to_the_row(
     job: Trimmed, die_once_at: Callable[..., None], kind: str, place: str
 ) -> None:
