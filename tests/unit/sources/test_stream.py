@@ -134,6 +134,7 @@ class Told:
 
     max_rows_per_task = None
     max_tasks = None
+    leaves_out = False
 
     high_watermark = 0
 
@@ -173,6 +174,20 @@ def test_a_partition_that_is_gone_both_times_is_an_error(monkeypatch):
     plan = planner(monkeypatch, BEFORE, BEFORE)
     with pytest.raises(TopicError, match="Partition 1 of topic 't'"):
         plan.latestOffset(START, ReadAllAvailable())
+
+
+@pytest.mark.parametrize("available_now", [False, True])
+def test_a_partition_that_is_gone_both_times_is_left_out_where_a_person_says_so(
+    monkeypatch, available_now
+):
+    """Also where nothing else is new: a batch must say it, or each start would ask again."""
+    monkeypatch.setattr(Told, "leaves_out", True)
+    plan = planner(monkeypatch, BEFORE, BEFORE, *([BEFORE] * 2))
+    if available_now:
+        plan.prepareForTriggerAvailableNow()
+    assert plan.latestOffset(START, ReadAllAvailable()) == {"t": {"0": 9}}
+    nothing_new = {"t": {"0": 9, "1": 7}}
+    assert plan.latestOffset(nothing_new, ReadAllAvailable()) == {"t": {"0": 9}}
 
 
 @pytest.mark.parametrize("available_now", [False, True])
