@@ -170,6 +170,13 @@ def test_a_partition_that_one_broker_does_not_know_yet_is_asked_for_again(
         assert plan.latestOffset(end, ReadAllAvailable()) is end
 
 
+def test_one_broker_that_knows_less_has_no_partition_left_out(monkeypatch):
+    """It would be read from its beginning, as a new one, as soon as it is known again."""
+    monkeypatch.setattr(Told, "leaves_out", True)
+    plan = planner(monkeypatch, BEFORE, NOW)
+    assert plan.latestOffset(START, ReadAllAvailable()) == {"t": {"0": 9, "1": 8}}
+
+
 def test_a_partition_that_is_gone_both_times_is_an_error(monkeypatch):
     plan = planner(monkeypatch, BEFORE, BEFORE)
     with pytest.raises(TopicError, match="Partition 1 of topic 't'"):
