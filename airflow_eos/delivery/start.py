@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from datetime import timedelta
@@ -18,7 +18,12 @@ from airflow_eos.checkpoint.heartbeat import STARTED_BY, StartedBy, request_to
 from airflow_eos.checkpoint.mending import damage, lost_beginning, newest_known
 from airflow_eos.checkpoint.rehearsal import RehearsalRequest
 from airflow_eos.checkpoint.rulings import read_acceptance, read_rulings
-from airflow_eos.checkpoint.topics import lost_in_flight, same_topics_watched, warn_of_lost_rows
+from airflow_eos.checkpoint.topics import (
+    input_change,
+    lost_in_flight,
+    same_topics_watched,
+    warn_of_lost_rows,
+)
 from airflow_eos.closing import closed_on_error
 from airflow_eos.delivery.batch import Authority, ExactlyOnceBatch, RunningPlan
 from airflow_eos.delivery.batch_timeout import (
@@ -74,7 +79,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_eos.checkpoint import Phase
-    from airflow_eos.checkpoint.topics import TopicsRead
+    from airflow_eos.checkpoint.mending import Mend
+    from airflow_eos.checkpoint.topics import InputChange, TopicsRead
     from airflow_eos.delivery.port import BatchSink, Progress, ProgressPlace, Sink
     from airflow_eos.delivery.source_checks import StreamSource
     from airflow_eos.delivery.source_port import OpenedSource
@@ -174,6 +180,7 @@ def make_batch_function(
     consumer_group: ProgressPlace | None = None,
     reading: Reading | None = None,
     after: int | None = None,
+    unreadable: Callable[[], Iterable[Mend]] = tuple,
 ) -> ExactlyOnceBatch | AtLeastOnceBatch | AtMostOnceBatch:
     """Refuse what cannot work; then take the term, which stops whoever runs now; then recover.
 
@@ -186,7 +193,7 @@ def make_batch_function(
     retained = retained_batches(spark)
     driver = _driver(spark)
     if sink.guarantee == "at_least_once":
-        return _at_least_once(sink, store, governed, driver, retained, heartbeat)
+        return _at_least_once(sink, store, governed, driver, retained, heartbeat, unreadable)
     if sink.guarantee == "at_most_once":
         return _at_most_once(sink, store, governed, driver, retained, heartbeat)
     progress = consumer_group.opened(store) if consumer_group is not None else None
@@ -205,6 +212,7 @@ def make_batch_function(
         on_term=heartbeat.start,
         progress=progress,
         after=after,
+        unreadable=unreadable,
     )
     # Again: a driver of another guarantee that had not seen our term may have begun a batch.
     require_not_spent(store)
@@ -264,11 +272,12 @@ def _at_least_once(
     driver: str,
     retained: int,
     heartbeat: HeartbeatWriter,
+    unreadable: Callable[[], Iterable[Mend]],
 ) -> AtLeastOnceBatch:
     require_no_group(store)
     require_nothing_promised(store)
     require_not_cancelled(store)
-    term = take_turn(store, driver=driver).term.number
+    term = take_turn(store, driver=driver, unreadable=unreadable).term.number
     require_no_group(store)  # both again: one that had not seen our term may have come between
     require_nothing_promised(store)
     heartbeat.start(term)
@@ -455,12 +464,16 @@ class _StartRequest:
         """The query waits so long between batches."""
         return trigger_interval(self.trigger)
 
+    def _change(self, topics: Sequence[TopicsRead]) -> InputChange:
+        return input_change(self.store, topics, available_now="availableNow" in self.trigger)
+
     def examine(self) -> None:
         """Refuse what a start would refuse before it takes the term; changes nothing."""
         with ExitStack() as resources:
             topics = self.read.topics(self.spark, resources)
             same_topics_watched(self.store, [each.ids for each in topics])
             _require_readable(self.store)
+            self._change(topics).require_accepted()
             require_not_spent(self.store)
             group = self.consumer_group
             progress = group.opened(self.store) if group is not None else None
@@ -484,6 +497,7 @@ class _StartRequest:
             topics = self.read.topics(self.spark, resources)
             look = same_topics_watched(self.store, [each.ids for each in topics])
             warn_of_lost_rows(topics)
+            self._change(topics).require_accepted()
             heartbeat = _heartbeat(self.spark, self.store, self.interval, self.observer)
             evaluation = RunningPlan()
 
@@ -507,6 +521,7 @@ class _StartRequest:
                         partial(lost_in_flight, self.store, topics),
                     ),
                     after,
+                    lambda: self._change(topics).mends(),
                 )
                 streamed = batch.streamed(self.read.frame)
                 heartbeat.start()
