@@ -202,9 +202,7 @@ def _killed_with_a_promise(run: TrialRun) -> Plan:
     )
 
 
-def play(
-    project: Project, folder: Path, bootstrap_servers: str, console: Console
-) -> TrialResult:
+def play(project: Project, folder: Path, bootstrap_servers: str, console: Console) -> TrialResult:
     """Kill it, recover it, let it go on, and count the rows."""
     name = project.name
     run = TrialRun(project, folder, bootstrap_servers, "killed")
