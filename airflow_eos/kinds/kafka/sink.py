@@ -22,6 +22,8 @@ from airflow_eos.errors import ConfigurationError
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.transactions.identity import (
+    BY_ROW,
+    KIND,
     TransactionIdentity,
     as_transaction,
     as_work,
@@ -248,7 +250,7 @@ class KafkaSink:
                 recovery=self.recover_within,
             )
         ledger = PrefixLedger(self.settings, prefix=self.transactional_id_prefix)
-        target = f"kafka:{self.topic or 'by row'}"
+        target = f"{KIND}:{self.topic or BY_ROW}"
         return KafkaParticipant(wire, ledger, name=self.name, target=target)
 
     def bound(self, store: CheckpointStore) -> KafkaSink:
