@@ -30,15 +30,23 @@ _GONE_ONCE_READ = {
     "socket": "keeps what it has received in the driver's memory only",
 }
 _FAIL_ON_DATA_LOSS = "failondataloss"
+_NAMES = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
 _NAMES_TOPICS = ("subscribe", "subscribepattern", "assign")
 
 
 @dataclass(frozen=True, slots=True)
 class StreamSource:
-    """One source of a query: Spark's short name, and its options, whose names are in lower case."""
+    """One source of a query.
+
+    Attributes:
+        name: Spark's short name of its kind.
+        options: their names are in lower case.
+        known_as: by what Spark's offset log knows it: its own name, or its position.
+    """
 
     name: str
     options: Mapping[str, str]
+    known_as: str = "0"
 
 
 def check_sources(df: DataFrame, guarantee: Guarantee) -> tuple[StreamSource, ...]:
@@ -101,11 +109,15 @@ def sources_of(df: DataFrame) -> tuple[StreamSource, ...]:
     try:
         leaves = df._jdf.queryExecution().analyzed().collectLeaves()  # noqa: SLF001 - not public
         found = [leaves.apply(number) for number in range(leaves.length())]
+        named = df.sparkSession.conf.get(_NAMES, "false") == "true"  # Spark 4.2 has it
         # StreamingRelation (files) and StreamingRelationV2 (all others) of Spark 4.0 to 4.2.
         return tuple(
-            StreamSource(str(leaf.sourceName()), _options(leaf))
-            for leaf in found
-            if leaf.isStreaming()
+            StreamSource(
+                str(leaf.sourceName()),
+                _options(leaf),
+                str(leaf.sourceIdentifyingName().nameOpt().get() if named else position),
+            )
+            for position, leaf in enumerate(leaf for leaf in found if leaf.isStreaming())
         )
     except Exception as error:
         raise ConfigurationError(

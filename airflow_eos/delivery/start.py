@@ -16,6 +16,7 @@ from airflow_eos.checkpoint import CheckpointStore, DecisionLog, standing_reques
 from airflow_eos.checkpoint.decisions import PerishableRows
 from airflow_eos.checkpoint.heartbeat import STARTED_BY, StartedBy, request_to
 from airflow_eos.checkpoint.mending import damage, lost_beginning, newest_known
+from airflow_eos.checkpoint.offsets import require_same_sources
 from airflow_eos.checkpoint.rehearsal import RehearsalRequest
 from airflow_eos.checkpoint.rulings import read_acceptance, read_rulings
 from airflow_eos.checkpoint.topics import (
@@ -66,7 +67,7 @@ from airflow_eos.delivery.weaker_guarantees import (
     require_nothing_promised,
     take_turn,
 )
-from airflow_eos.errors import CalledOffError, ConfigurationError
+from airflow_eos.errors import CalledOffError, ConfigurationError, Remedy
 from airflow_eos.figures import (
     observed_decisions,
     observed_participant,
@@ -87,6 +88,7 @@ if TYPE_CHECKING:
     from airflow_eos.figures.events import Observer
     from airflow_eos.protocol.participant import Participant
 
+_NAMED_SINKS = "spark.sql.streaming.queryEvolution.enableSinkEvolution"
 _OUTPUT_MODES = {"append": "Append", "update": "Update", "complete": "Complete"}
 
 
@@ -100,12 +102,19 @@ def require_startable(rows: DataFrame, *, output_mode: str, query_name: str | No
 
     Raises:
         ConfigurationError: Spark has no such output mode, or does not run this query with it; or
-            a query of this name is running.
+            a query of this name is running; or sinks must have names.
     """
     spark = rows.sparkSession
     if output_mode.lower() not in _OUTPUT_MODES:
         raise ConfigurationError(
             f"output_mode {output_mode!r}: expected {', '.join(map(repr, _OUTPUT_MODES))}."
+        )
+    if spark.conf.get(_NAMED_SINKS, "false") == "true":
+        raise ConfigurationError(
+            f"{_NAMED_SINKS} is true: Spark then starts a query only if its sink has a name, which "
+            "the function of foreachBatch cannot have. Our outputs are told apart by their own "
+            "names, in the checkpoint.",
+            Remedy(change=f"leave {_NAMED_SINKS} away, or set it to false", start=True),
         )
     if query_name and any(query.name == query_name for query in spark.streams.active):
         raise ConfigurationError(
@@ -474,6 +483,7 @@ class _StartRequest:
             same_topics_watched(self.store, [each.ids for each in topics])
             _require_readable(self.store)
             self._change(topics).require_accepted()
+            self.read.require_same_sources(self.store)
             require_not_spent(self.store)
             group = self.consumer_group
             progress = group.opened(self.store) if group is not None else None
@@ -498,6 +508,7 @@ class _StartRequest:
             look = same_topics_watched(self.store, [each.ids for each in topics])
             warn_of_lost_rows(topics)
             self._change(topics).require_accepted()
+            self.read.require_same_sources(self.store)
             heartbeat = _heartbeat(self.spark, self.store, self.interval, self.observer)
             evaluation = RunningPlan()
 
@@ -552,6 +563,7 @@ def _rehearse(
 ) -> NoReturn:
     """On a copy, into nothing: what a start would do before it touches a system, and no more."""
     read = _read(df, spark, rehearsal.store, "exactly_once")
+    read.require_same_sources(rehearsal.store)
     alone = _one(sink, "exactly_once").bound(rehearsal.store)
     require_startable(alone.rows(read.frame), output_mode=output_mode, query_name=query_name)
     topics = partial(read.topics, spark)
@@ -565,6 +577,10 @@ class _Read:
     frame: DataFrame
     own: OpenedSource | None
     sources: Sequence[StreamSource]
+
+    def require_same_sources(self, store: CheckpointStore) -> None:
+        """Before the term: Spark would refuse some of it after it, and say nothing of the rest."""
+        require_same_sources(store, [each.known_as for each in self.sources])
 
     def topics(self, spark: SparkSession, resources: ExitStack) -> tuple[TopicsRead, ...]:
         """Who answers for the topics of each of its sources."""
