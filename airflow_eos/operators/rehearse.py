@@ -31,7 +31,7 @@ class RehearseOperator(StreamingArguments):
     counts and examples. The driver runs on the worker (deploy mode ``client``).
 
     Args:
-        batches: how many, the newest ones.
+        batches: how many, the newest ones (templated).
         key: columns that pair rows of the two versions; none: ``key``, where an output has one.
         examples: of each batch and output. They go to the log and to XCom.
         scratch: where executors of other machines reach the copy of the checkpoint, which stays
@@ -41,7 +41,7 @@ class RehearseOperator(StreamingArguments):
         **kwargs: of :class:`SparkStreamingOperator`; ``application`` is the new version.
     """
 
-    template_fields: Sequence[str] = (*StreamingArguments.template_fields, "scratch")
+    template_fields: Sequence[str] = (*StreamingArguments.template_fields, "batches", "scratch")
     ui_color = "#f5e6cc"
 
     _submission: SparkSubmission | None = None
@@ -49,7 +49,7 @@ class RehearseOperator(StreamingArguments):
     def __init__(
         self,
         *,
-        batches: int = 20,
+        batches: int | str | XComArg = 20,
         key: Sequence[str] = (),
         examples: int = 3,
         scratch: str | XComArg | None = None,
@@ -57,7 +57,7 @@ class RehearseOperator(StreamingArguments):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.batches = batches
+        self.batches: int | str = as_rendered(batches)
         self.key = key
         self.examples = examples
         self.scratch: str | None = as_rendered(scratch)
@@ -88,7 +88,7 @@ class RehearseOperator(StreamingArguments):
             told = RehearsalRequest(
                 self.checkpoint_location,
                 self._scratch(folder),
-                self.batches,
+                int(self.batches),
                 tuple(self.key),
                 self.examples,
             )
