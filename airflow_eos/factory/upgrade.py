@@ -171,7 +171,8 @@ def who_approves() -> str:
     found = as_text(report_view(report), width=120)
     words = (
         f"New: `{params['application']}`. Where it fails: back to "
-        f"`{params['former_application']}`; what was delivered stays delivered.\n\n```\n{found}\n```"
+        f"`{params['former_application']}`; what was delivered stays delivered.\n\n```\n{found}"
+        "\n```"
     )
     ti.xcom_push(key="words", value=words)
     return "ask"
