@@ -72,24 +72,8 @@ def eos_upgrade(
         # The former run goes on until its version has handed over to that of the next one.
         **pinned() | {"max_active_runs": 2},
     ) as dag:
-        rehearse = RehearseOperator(
-            task_id="rehearse",
-            batches="{{ params.batches }}",
-            fail_on_difference=False,
-            **app_arguments(pipeline) | {"application": "{{ params.application }}"},
-        )
-        ask = HITLOperator(
-            task_id="ask",
-            subject=f"{pipeline.dag_id}: is the new version to deliver?",
-            body="{{ ti.xcom_pull(task_ids='who_approves', key='words') }}",
-            options=[APPROVE, KEEP],
-            defaults=[KEEP],
-            response_timeout=taken("ask_within", pipeline.ask_within),
-            notifiers=list(notifiers),
-        )
-        chosen, asked, approved = versions(), who_approves(), require_approved()
-        chain(chosen, rehearse, asked, ask, approved)
-        asked >> approved
+        chosen, approved = versions(), require_approved()
+        _asked(pipeline, chosen, approved, notifiers)
         new = streaming(
             pipeline,
             task_id=NEW,
@@ -120,6 +104,28 @@ def eos_upgrade(
         chain(approved, _handed_over(pipeline, NEW, "hand_over"), watched, undo, former)
         undo >> _handed_over(pipeline, FORMER, "hand_back")
     return dag
+
+
+def _asked(pipeline: Pipeline, chosen: Any, approved: Any, notifiers: Sequence[Any]) -> None:
+    """The tasks between: rehearse, and ask a person where need be."""
+    rehearse = RehearseOperator(
+        task_id="rehearse",
+        batches="{{ params.batches }}",
+        fail_on_difference=False,
+        **app_arguments(pipeline) | {"application": "{{ params.application }}"},
+    )
+    ask = HITLOperator(
+        task_id="ask",
+        subject=f"{pipeline.dag_id}: is the new version to deliver?",
+        body="{{ ti.xcom_pull(task_ids='who_approves', key='words') }}",
+        options=[APPROVE, KEEP],
+        defaults=[KEEP],
+        response_timeout=taken("ask_within", pipeline.ask_within),
+        notifiers=list(notifiers),
+    )
+    asked = who_approves()
+    chain(chosen, rehearse, asked, ask, approved)
+    asked >> approved
 
 
 @task

@@ -36,7 +36,7 @@ class RehearseOperator(StreamingArguments):
         examples: of each batch and output. They go to the log and to XCom.
         scratch: where executors of other machines reach the copy of the checkpoint, which stays
             there; None: a temporary folder of the worker, removed at the end (templated).
-        keep: an empty topic, to which the rows of outputs to Kafka go, too (templated).
+        keep: an empty topic to which the rows of outputs to Kafka go, too; None: none (templated).
         fail_on_difference: False reports without failing: whoever takes the report, as a person
             who approves it, looks at its ``verdict``.
         **kwargs: of :class:`SparkStreamingOperator`; ``application`` is the new version.
@@ -59,7 +59,7 @@ class RehearseOperator(StreamingArguments):
         key: Sequence[str] = (),
         examples: int = 3,
         scratch: str | XComArg | None = None,
-        keep: str | XComArg = "",
+        keep: str | XComArg | None = None,
         fail_on_difference: bool = True,
         **kwargs: Any,
     ) -> None:
@@ -68,7 +68,7 @@ class RehearseOperator(StreamingArguments):
         self.key = key
         self.examples = examples
         self.scratch: str | None = as_rendered(scratch)
-        self.keep: str = as_rendered(keep)
+        self.keep: str | None = as_rendered(keep)
         self.fail_on_difference = fail_on_difference
 
     def execute(self, context: Context) -> Any:  # noqa: ARG002 - Airflow's signature
@@ -99,7 +99,7 @@ class RehearseOperator(StreamingArguments):
                 int(self.batches),
                 tuple(self.key),
                 self.examples,
-                self.keep,
+                self.keep or "",
             )
             self._submission = rehearsal_of(self, target, told, folder, secrets)
             self._submission.start()
