@@ -67,6 +67,7 @@ from airflow_eos.delivery.weaker_guarantees import (
     require_nothing_promised,
     take_turn,
 )
+from airflow_eos.delivery.workers import kept_warm
 from airflow_eos.errors import CalledOffError, ConfigurationError, Remedy
 from airflow_eos.figures import (
     observed_decisions,
@@ -398,10 +399,13 @@ def start_exactly_once(
         application_id=first.spark.sparkContext.applicationId,
         still_wanted=partial(require_not_cancelled, first.store),
     )
-    # Asked anew when the turn has come: what was read before is as old as the wait.
-    return stand_by(
-        standing, examine=first.examine, start=lambda after: request().start(after=after)
-    )
+    with kept_warm(partial(first.sink.check, first.spark)):
+        # Asked anew when the turn has come: what was read before is as old as the wait.
+        return stand_by(
+            standing,
+            examine=first.examine,
+            start=lambda after: request(are_warm=True).start(after=after),
+        )
 
 
 @dataclass(frozen=True)
@@ -434,8 +438,9 @@ class _StartRequest:
         storage_options: Mapping[str, str] | None,
         policy: CheckpointPolicy,
         consumer_group: ProgressPlace | None,
+        are_warm: bool = False,
     ) -> _StartRequest:
-        """Refuse what cannot work, and let the workers import what they need."""
+        """Refuse what cannot work, and let the workers import what they need: unless they have."""
         spark = active_session() if is_own(df) else classic_session(cast("DataFrame", df))
         trigger = chosen_trigger(trigger, policy)
         trigger_interval(trigger)
@@ -451,7 +456,8 @@ class _StartRequest:
         check_policy(policy, guarantee)
         whole = beside(read.own, _one(sink, guarantee).bound(store))
         require_startable(whole.rows(read.frame), output_mode=output_mode, query_name=query_name)
-        whole.check(spark)
+        if not are_warm:
+            whole.check(spark)
         if consumer_group is not None:
             _check_progress(read.frame, whole, consumer_group)
         return cls(
@@ -493,12 +499,15 @@ class _StartRequest:
             if progress is not None:
                 resources.callback(progress.close)
             require_admitted(self.store, participant, _driver(self.spark), progress)
-        frame = self.read.frame
+        frame, is_own = self.read.frame, self.read.own is not None
         warm_up(
             self.store,
-            frame if self.read.own is not None else self.sink.rows(frame),
+            frame if is_own else self.sink.rows(frame),
             output_mode=self.output_mode,
-            evaluate=self.read.own is None and not stateful(frame),
+            # As a batch does it, but for its writers: no task opens one.
+            evaluate=None
+            if is_own or stateful(frame)
+            else lambda rows: self.sink.prepare(rows, only=()),
         )
 
     def start(self, *, after: int | None = None) -> ExactlyOnceQuery:

@@ -98,6 +98,8 @@ def test_the_size_of_the_state_and_its_part_in_the_batch_are_shown(tmp_path):
         update_ms=2_000,
         commit_ms=500,
         batch_ms=1_500,
+        late_rows=0,
+        late_counted=13,
     )
     write_state_size(store, size)
     answer = CliRunner().invoke(app, ["status", str(tmp_path)], env={"COLUMNS": "300"})
