@@ -10,7 +10,7 @@ from airflow_eos.checkpoint.decisions import DecisionLog
 from airflow_eos.checkpoint.mending import Mend, damage
 from airflow_eos.checkpoint.spark_log import KafkaOffsets, OffsetsEntry, SparkLog, kafka_offsets
 from airflow_eos.errors import CheckpointFormatError
-from airflow_eos.protocol.decision import Stored, encode
+from airflow_eos.protocol.decision import Evidence, encode
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.backend import StoredObject
@@ -205,7 +205,7 @@ def _start(
 # ``eos/state.json``: how large a query's state is, and what it costs a batch; for people.
 
 
-class StateSize(Stored, frozen=True, kw_only=True):
+class StateSize(Evidence, frozen=True, kw_only=True):
     """Of all stateful operators, after ``batch_id``; times in ms.
 
     ``update_ms`` and ``commit_ms`` are added up over the tasks, of which there are ``tasks``, so

@@ -211,7 +211,7 @@ class Wider(Trimmed):
     def second(self) -> str:
         return f"{self.name}-in-more"
 
-    def both(self, kind: str, *, there: bool = True, **settings: str) -> Any:
+    def both(self, kind: str, *, there: bool = True, **settings: Any) -> Any:
         """As whoever follows the advice has it: the topic is not named once it is gone."""
         if kind == "spark":
             options = {"subscribePattern": f"{self.name}-in.*", **settings}
@@ -226,7 +226,7 @@ class Wider(Trimmed):
 
     def deliver_with(self, told: Mapping[str, str]) -> None:
         """Until the batch in flight is over, and the next ones."""
-        settings = {name: value for name, value in told.items() if name != "trigger"}
+        settings: dict[str, Any] = {n: value for n, value in told.items() if n != "trigger"}
         if "trigger" not in told:
             self.deliver(df=self.both("spark", **settings))
             return

@@ -51,6 +51,16 @@ def status(checkpoint: Path) -> str:
     return " ".join(answer.output.split())
 
 
+def test_a_heartbeat_that_nobody_can_read_hides_nothing_else(tmp_path):
+    store = CheckpointStore.open(tmp_path)
+    store.put("metadata", b'{"id":"6a1c9b3e-0000-4000-8000-000000000000"}')
+    store.put("eos/driver.json", b"")
+    shown = status(tmp_path)
+    assert "eos/driver.json is damaged" in shown
+    assert "no batch yet" in shown
+    assert "no sign of life" not in shown
+
+
 def left_open(sink: Any, checkpoint: Path) -> None:
     """A task of the pipeline begins to write, and is heard of no more."""
     store = CheckpointStore.open(checkpoint)
