@@ -30,17 +30,23 @@ class RehearseOperator(StreamingArguments):
     counts and examples. The driver runs on the worker (deploy mode ``client``).
 
     Args:
-        batches: how many, the newest ones.
+        batches: how many, the newest ones (templated).
         key: columns that pair rows of the two versions; none: ``key``, where an output has one.
         examples: of each batch and output. They go to the log and to XCom.
         scratch: where executors of other machines reach the copy of the checkpoint, which stays
             there; None: a temporary folder of the worker, removed at the end (templated).
+        keep: an empty topic to which the rows of outputs to Kafka go, too; None: none (templated).
         fail_on_difference: False reports without failing: whoever takes the report, as a person
             who approves it, looks at its ``verdict``.
         **kwargs: of :class:`SparkStreamingOperator`; ``application`` is the new version.
     """
 
-    template_fields: Sequence[str] = (*StreamingArguments.template_fields, "scratch")
+    template_fields: Sequence[str] = (
+        *StreamingArguments.template_fields,
+        "batches",
+        "scratch",
+        "keep",
+    )
     ui_color = "#f5e6cc"
 
     _submission: SparkSubmission | None = None
@@ -48,18 +54,20 @@ class RehearseOperator(StreamingArguments):
     def __init__(
         self,
         *,
-        batches: int = 20,
+        batches: int | str | XComArg = 20,
         key: Sequence[str] = (),
         examples: int = 3,
         scratch: str | XComArg | None = None,
+        keep: str | XComArg | None = None,
         fail_on_difference: bool = True,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.batches = batches
+        self.batches: int | str = as_rendered(batches)
         self.key = key
         self.examples = examples
         self.scratch: str | None = as_rendered(scratch)
+        self.keep: str | None = as_rendered(keep)
         self.fail_on_difference = fail_on_difference
 
     def execute(self, context: Context) -> Any:  # noqa: ARG002 - Airflow's signature
@@ -87,9 +95,10 @@ class RehearseOperator(StreamingArguments):
             told = RehearsalRequest(
                 self.checkpoint_location,
                 self._scratch(folder),
-                self.batches,
+                int(self.batches),
                 tuple(self.key),
                 self.examples,
+                self.keep or "",
             )
             self._submission = rehearsal_of(self, target, told, folder, secrets)
             self._submission.start()

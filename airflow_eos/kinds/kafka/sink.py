@@ -8,7 +8,7 @@ record batches (``kafka.writing`` chooses between it and the one over librdkafka
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -18,10 +18,12 @@ from airflow_eos.arguments import take_spans
 from airflow_eos.closing import closed_on_error
 from airflow_eos.delivery.options import AppFacts, SinkOptions, unreached
 from airflow_eos.delivery.workers import check_workers
-from airflow_eos.errors import ConfigurationError
+from airflow_eos.errors import ConfigurationError, Remedy
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.transactions.identity import (
+    BY_ROW,
+    KIND,
     TransactionIdentity,
     as_transaction,
     as_work,
@@ -248,7 +250,7 @@ class KafkaSink:
                 recovery=self.recover_within,
             )
         ledger = PrefixLedger(self.settings, prefix=self.transactional_id_prefix)
-        target = f"kafka:{self.topic or 'by row'}"
+        target = f"{KIND}:{self.topic or BY_ROW}"
         return KafkaParticipant(wire, ledger, name=self.name, target=target)
 
     def bound(self, store: CheckpointStore) -> KafkaSink:
@@ -277,6 +279,26 @@ class KafkaSink:
         if "topic" in columns or went <= {self.topic}:
             return ""
         return f"rows are in topic {', '.join(sorted(went))}, and would go to {self.topic}"
+
+    def into_empty(self, topic: str) -> KafkaSink:
+        """The same into a topic that never had a row, so that nobody takes them for delivered.
+
+        Raises:
+            ConfigurationError: it has, or had, rows.
+            TopicError: it is not there.
+        """
+        from airflow_eos.kafka.client.offsets import LATEST, positions
+
+        with ConnectionPool(self.settings, timeout_s=_LOOK_FOR_BROKER_S) as wire:
+            places = [(topic, partition) for partition in wire.cluster.leaders(topic)]
+            ends = positions(wire, places, LATEST, committed_only=False)
+        if topic == self.topic or any(ends.values()):
+            raise ConfigurationError(
+                f"Topic {topic!r} is to keep the rows of a rehearsal, and has, or had, rows: its "
+                "readers would take them for delivered. Expected an empty topic.",
+                Remedy(change="make a new topic, and rehearse again with it"),
+            )
+        return replace(self, topic=topic)
 
 
 class _TransactionOfTask:
