@@ -20,7 +20,7 @@ from airflow_eos.checkpoint.backend import DRIVERS, PROCESS_END, STANDBYS, stand
 from airflow_eos.checkpoint.heartbeat import BY_STANDBY, DRAINS_KEPT, StartedBy, request_drain
 from airflow_eos.checkpoint.terms import newest_term
 from airflow_eos.errors import CheckpointFormatError, ConfigurationError, Remedy
-from airflow_eos.protocol.decision import Stored, encode
+from airflow_eos.protocol.decision import Evidence, encode
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.heartbeat import DrainRequest, Heartbeat
@@ -33,7 +33,7 @@ _LONG_AGO_S = 60.0
 StandbyEnd = Literal["called off", "refused", "failed"]
 
 
-class Standby(Stored, frozen=True, kw_only=True):
+class Standby(Evidence, frozen=True, kw_only=True):
     """One driver that stands by; ``beat`` counts up while it does.
 
     ``behind`` is the term of the driver that it would follow; 0 where none was ever taken.
@@ -42,7 +42,6 @@ class Standby(Stored, frozen=True, kw_only=True):
     """
 
     words: ClassVar[tuple[str, ...]] = ("application_id", "host", "reason")
-    at_most: ClassVar[int | None] = 65_536
 
     name: str
     started_by: StartedBy | None
@@ -202,6 +201,11 @@ def hand_over(store: CheckpointStore, *, requested_by: str, reason: str) -> Drai
         ConfigurationError: nobody does, nobody drives, or a person has asked the driver to stop.
     """
     term = newest_term(store)
+    if term == 0:
+        raise ConfigurationError(
+            f"No driver has ever started on {store.location}: nobody can hand over.",
+            Remedy(change="give the checkpointLocation of the query"),
+        )
     living = [each for each in living_standbys(store) if each.behind == term]
     if not living:
         raise ConfigurationError(
@@ -224,11 +228,10 @@ def hand_over(store: CheckpointStore, *, requested_by: str, reason: str) -> Drai
 # Whether a process is gone. What cannot be seen from here has no answer, and is not gone.
 
 
-class ProcessEnd(Stored, frozen=True, kw_only=True):
+class ProcessEnd(Evidence, frozen=True, kw_only=True):
     """Who has started a driver saw its process end; ``submission`` says which start."""
 
     words: ClassVar[tuple[str, ...]] = ("found",)
-    at_most: ClassVar[int | None] = 65_536
 
     submission: str
     found: str

@@ -123,8 +123,8 @@ def _look(
     from airflow_eos.checkpoint.heartbeat import (
         brought_back_by,
         drain_of,
+        heard,
         missed_looks,
-        read_heartbeat,
         why_refused,
     )
     from airflow_eos.checkpoint.pipeline import read_pipeline
@@ -135,16 +135,16 @@ def _look(
     from airflow_eos.recovery.driver_liveness import read_sign, signs_of_life
 
     store = CheckpointStore.open(checkpoint, storage_options=options)
-    state, heart, owner = read_state(store), read_heartbeat(store), read_pipeline(store)
+    state, owner, (heart, unheard) = read_state(store), read_pipeline(store), heard(store)
     if state.query_id is None and state.latest_offsets is None and owner is None:
         raise ConfigurationError(
             f"{store.location} holds no Spark checkpoint: no metadata, no offsets/, no eos/. Give "
             "the checkpointLocation of the query."
         )
-    if watch is not None:
-        life, standbys = watch[0].hold(read_sign(store)), watch[1].look(store)
-    else:
-        life, standbys = signs_of_life(store), StandbyWatch().until_known(store)
+    life = None
+    if not unheard:
+        life = watch[0].hold(read_sign(store)) if watch is not None else signs_of_life(store)
+    standbys = watch[1].look(store) if watch is not None else StandbyWatch().until_known(store)
     now_ms = time.time_ns() // 1_000_000
     found, unseen = (plan(), None) if asked else _unasked(plan, owner)
     return {
@@ -153,6 +153,7 @@ def _look(
         "progress": _progress(state, now_ms),
         "state": msgspec.to_builtins(read_state_size(store)),
         "heartbeat": msgspec.to_builtins(heart),
+        "unheard": unheard or None,
         "heartbeat_age_ms": now_ms - heart.beat_at_ms if heart else None,
         "drain_requested": msgspec.to_builtins(drain_of(store, heart)),
         "alive": life,
@@ -266,12 +267,14 @@ def status_table(facts: dict[str, Any]) -> Table:
         "heartbeat",
         f"{duration(facts['heartbeat_age_ms'])} ago, {heart['phase']}, {heart['application_id']}"
         if heart
-        else "none",
+        else facts["unheard"] or "none",
     )
     life = facts["alive"]
     row(
         "alive",
-        "not known before a second look" if life is None else "; ".join(life) or "no sign of life",
+        ("not known" if facts["unheard"] else "not known before a second look")
+        if life is None
+        else "; ".join(life) or "no sign of life",
     )
     for name, text in (*_about_driver(facts), *_about_readers(facts)):
         row(name, text)

@@ -310,7 +310,6 @@ def _partitions(client: AdminClient, topic: str) -> list[int]:
 
 
 # --- watch ----------------------------------------------------------------------------------------
-# What the sensors and their triggers look at; no Airflow in here, so that both share it.
 
 
 @dataclass(frozen=True, slots=True)

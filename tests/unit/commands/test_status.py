@@ -51,6 +51,16 @@ def status(checkpoint: Path) -> str:
     return " ".join(answer.output.split())
 
 
+def test_a_heartbeat_that_nobody_can_read_hides_nothing_else(tmp_path):
+    store = CheckpointStore.open(tmp_path)
+    store.put("metadata", b'{"id":"6a1c9b3e-0000-4000-8000-000000000000"}')
+    store.put("eos/driver.json", b"")
+    shown = status(tmp_path)
+    assert "eos/driver.json is damaged" in shown
+    assert "no batch yet" in shown
+    assert "no sign of life" not in shown
+
+
 def left_open(sink: Any, checkpoint: Path) -> None:
     """A task of the pipeline begins to write, and is heard of no more."""
     store = CheckpointStore.open(checkpoint)
@@ -98,6 +108,8 @@ def test_the_size_of_the_state_and_its_part_in_the_batch_are_shown(tmp_path):
         update_ms=2_000,
         commit_ms=500,
         batch_ms=1_500,
+        late_rows=0,
+        late_counted=13,
     )
     write_state_size(store, size)
     answer = CliRunner().invoke(app, ["status", str(tmp_path)], env={"COLUMNS": "300"})

@@ -38,6 +38,7 @@ from airflow_eos.checkpoint.standby import (
 )
 from airflow_eos.checkpoint.terms import Tenure
 from airflow_eos.cli import app
+from airflow_eos.delivery import workers
 from airflow_eos.delivery.standby import StandingBy, Turn, stand_by, whose_turn
 from airflow_eos.errors import (
     CalledOffError,
@@ -359,6 +360,25 @@ def test_what_a_person_has_stopped_is_not_handed_over(world, monkeypatch):
     monkeypatch.setattr(records, "living_standbys", lambda _: (said,))
     with pytest.raises(ConfigurationError, match="cli ops has asked the driver of term 1 to stop"):
         hand_over(world.store, requested_by="cli ada", reason="upgrade")
+
+
+def test_workers_are_asked_until_the_turn_has_come_whatever_one_question_ends_with(monkeypatch):
+    """Spark ends those that were idle for a minute; a cluster may have none just now."""
+    monkeypatch.setattr(workers, "_WARM_S", 0.01)
+    asked_thrice, count = threading.Event(), 0
+
+    def check() -> None:
+        nonlocal count
+        count += 1
+        if count == 3:
+            asked_thrice.set()
+        raise ConfigurationError("no executor is free")
+
+    with workers.kept_warm(check):
+        assert asked_thrice.wait(30)
+    over = count
+    assert not threading.Event().wait(0.1)
+    assert count <= over + 1
 
 
 # --- processes ------------------------------------------------------------------------------------
