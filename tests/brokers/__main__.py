@@ -36,7 +36,8 @@ ABOUT = (
     "each release and of its `transaction.version` (`tv`), from the repository that publishes "
     "them, in KRaft mode, with Kafka's own defaults but for the number of copies; and one that is "
     "not Apache Kafka, franz-go's `kfake`. No row was lost or came twice where a sign is ✓; a "
-    "blank was not run."
+    "blank was not run. Without ZooKeeper, Kafka has an authorizer since 3.2 and can be upgraded "
+    "since 3.3."
 )
 Rows = dict[str, dict[str, str]]
 
