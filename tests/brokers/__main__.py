@@ -51,7 +51,7 @@ def page(report: Path, commit: str) -> str:
     of: dict[str, dict[str, list[bool]]] = defaultdict(lambda: defaultdict(list))
     for case in cases:
         name = case.get("name", "")
-        found = re.search(rf"\[(\d+\.\d+\.\d+-tv\d|{ANOTHER})\]", name)
+        found = re.search(rf"\[(\d+\.\d+\.\d+-tv\d|{ANOTHER})\b", name)
         if found is None:
             of[_words(name)][UPGRADED].append(held(case))
             continue

@@ -95,7 +95,7 @@ def die_at(monkeypatch: pytest.MonkeyPatch):
 
 def test_offset_log_2_is_exact_through_deaths(job: Evolving, die_at) -> None:
     with configured(job, FORMAT_2):
-        for place in ("prepared", "settled-some"):
+        for place in ("prepared", "decided"):
             job.fill("a")
             die_at(job, job.unnamed("a"), place)
             job.deliver(df=job.unnamed("a"))
@@ -122,7 +122,7 @@ def test_named_sources_change_their_order_and_a_new_one_comes_while_a_batch_is_p
         job.fill("a", "b")
         job.deliver(df=job.named("a", "b"))
         job.fill("a", "b")
-        die_at(job, job.named("b", "a"), "settled-some")
+        die_at(job, job.named("b", "a"), "decided")
         job.fill("a", "b", "c")
         job.deliver(df=job.named("c", "b", "a"))
     job.assert_exactly_once()
