@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from datetime import timedelta
@@ -16,9 +16,15 @@ from airflow_eos.checkpoint import CheckpointStore, DecisionLog, standing_reques
 from airflow_eos.checkpoint.decisions import PerishableRows
 from airflow_eos.checkpoint.heartbeat import STARTED_BY, StartedBy, request_to
 from airflow_eos.checkpoint.mending import damage, lost_beginning, newest_known
+from airflow_eos.checkpoint.offsets import require_same_sources
 from airflow_eos.checkpoint.rehearsal import RehearsalRequest
 from airflow_eos.checkpoint.rulings import read_acceptance, read_rulings
-from airflow_eos.checkpoint.topics import lost_in_flight, same_topics_watched, warn_of_lost_rows
+from airflow_eos.checkpoint.topics import (
+    input_change,
+    lost_in_flight,
+    same_topics_watched,
+    warn_of_lost_rows,
+)
 from airflow_eos.closing import closed_on_error
 from airflow_eos.delivery.batch import Authority, ExactlyOnceBatch, RunningPlan
 from airflow_eos.delivery.batch_timeout import (
@@ -62,7 +68,7 @@ from airflow_eos.delivery.weaker_guarantees import (
     take_turn,
 )
 from airflow_eos.delivery.workers import kept_warm
-from airflow_eos.errors import CalledOffError, ConfigurationError
+from airflow_eos.errors import CalledOffError, ConfigurationError, Remedy
 from airflow_eos.figures import (
     observed_decisions,
     observed_participant,
@@ -75,13 +81,15 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_eos.checkpoint import Phase
-    from airflow_eos.checkpoint.topics import TopicsRead
+    from airflow_eos.checkpoint.mending import Mend
+    from airflow_eos.checkpoint.topics import InputChange, TopicsRead
     from airflow_eos.delivery.port import BatchSink, Progress, ProgressPlace, Sink
     from airflow_eos.delivery.source_checks import StreamSource
     from airflow_eos.delivery.source_port import OpenedSource
     from airflow_eos.figures.events import Observer
     from airflow_eos.protocol.participant import Participant
 
+_NAMED_SINKS = "spark.sql.streaming.queryEvolution.enableSinkEvolution"
 _OUTPUT_MODES = {"append": "Append", "update": "Update", "complete": "Complete"}
 
 
@@ -95,12 +103,19 @@ def require_startable(rows: DataFrame, *, output_mode: str, query_name: str | No
 
     Raises:
         ConfigurationError: Spark has no such output mode, or does not run this query with it; or
-            a query of this name is running.
+            a query of this name is running; or sinks must have names.
     """
     spark = rows.sparkSession
     if output_mode.lower() not in _OUTPUT_MODES:
         raise ConfigurationError(
             f"output_mode {output_mode!r}: expected {', '.join(map(repr, _OUTPUT_MODES))}."
+        )
+    if spark.conf.get(_NAMED_SINKS, "false") == "true":
+        raise ConfigurationError(
+            f"{_NAMED_SINKS} is true: Spark then starts a query only if its sink has a name, which "
+            "the function of foreachBatch cannot have. Our outputs are told apart by their own "
+            "names, in the checkpoint.",
+            Remedy(change=f"leave {_NAMED_SINKS} away, or set it to false", start=True),
         )
     if query_name and any(query.name == query_name for query in spark.streams.active):
         raise ConfigurationError(
@@ -175,6 +190,7 @@ def make_batch_function(
     consumer_group: ProgressPlace | None = None,
     reading: Reading | None = None,
     after: int | None = None,
+    unreadable: Callable[[], Iterable[Mend]] = tuple,
 ) -> ExactlyOnceBatch | AtLeastOnceBatch | AtMostOnceBatch:
     """Refuse what cannot work; then take the term, which stops whoever runs now; then recover.
 
@@ -187,7 +203,7 @@ def make_batch_function(
     retained = retained_batches(spark)
     driver = _driver(spark)
     if sink.guarantee == "at_least_once":
-        return _at_least_once(sink, store, governed, driver, retained, heartbeat)
+        return _at_least_once(sink, store, governed, driver, retained, heartbeat, unreadable)
     if sink.guarantee == "at_most_once":
         return _at_most_once(sink, store, governed, driver, retained, heartbeat)
     progress = consumer_group.opened(store) if consumer_group is not None else None
@@ -206,6 +222,7 @@ def make_batch_function(
         on_term=heartbeat.start,
         progress=progress,
         after=after,
+        unreadable=unreadable,
     )
     # Again: a driver of another guarantee that had not seen our term may have begun a batch.
     require_not_spent(store)
@@ -265,11 +282,12 @@ def _at_least_once(
     driver: str,
     retained: int,
     heartbeat: HeartbeatWriter,
+    unreadable: Callable[[], Iterable[Mend]],
 ) -> AtLeastOnceBatch:
     require_no_group(store)
     require_nothing_promised(store)
     require_not_cancelled(store)
-    term = take_turn(store, driver=driver).term.number
+    term = take_turn(store, driver=driver, unreadable=unreadable).term.number
     require_no_group(store)  # both again: one that had not seen our term may have come between
     require_nothing_promised(store)
     heartbeat.start(term)
@@ -461,12 +479,17 @@ class _StartRequest:
         """The query waits so long between batches."""
         return trigger_interval(self.trigger)
 
+    def _change(self, topics: Sequence[TopicsRead]) -> InputChange:
+        return input_change(self.store, topics, available_now="availableNow" in self.trigger)
+
     def examine(self) -> None:
         """Refuse what a start would refuse before it takes the term; changes nothing."""
         with ExitStack() as resources:
             topics = self.read.topics(self.spark, resources)
             same_topics_watched(self.store, [each.ids for each in topics])
             _require_readable(self.store)
+            self._change(topics).require_accepted()
+            self.read.require_same_sources(self.store)
             require_not_spent(self.store)
             group = self.consumer_group
             progress = group.opened(self.store) if group is not None else None
@@ -493,6 +516,8 @@ class _StartRequest:
             topics = self.read.topics(self.spark, resources)
             look = same_topics_watched(self.store, [each.ids for each in topics])
             warn_of_lost_rows(topics)
+            self._change(topics).require_accepted()
+            self.read.require_same_sources(self.store)
             heartbeat = _heartbeat(self.spark, self.store, self.interval, self.observer)
             evaluation = RunningPlan()
 
@@ -516,6 +541,7 @@ class _StartRequest:
                         partial(lost_in_flight, self.store, topics),
                     ),
                     after,
+                    lambda: self._change(topics).mends(),
                 )
                 streamed = batch.streamed(self.read.frame)
                 heartbeat.start()
@@ -546,6 +572,7 @@ def _rehearse(
 ) -> NoReturn:
     """On a copy, into nothing: what a start would do before it touches a system, and no more."""
     read = _read(df, spark, rehearsal.store, "exactly_once")
+    read.require_same_sources(rehearsal.store)
     alone = _one(sink, "exactly_once").bound(rehearsal.store)
     require_startable(alone.rows(read.frame), output_mode=output_mode, query_name=query_name)
     topics = partial(read.topics, spark)
@@ -559,6 +586,10 @@ class _Read:
     frame: DataFrame
     own: OpenedSource | None
     sources: Sequence[StreamSource]
+
+    def require_same_sources(self, store: CheckpointStore) -> None:
+        """Before the term: Spark would refuse some of it after it, and say nothing of the rest."""
+        require_same_sources(store, [each.known_as for each in self.sources])
 
     def topics(self, spark: SparkSession, resources: ExitStack) -> tuple[TopicsRead, ...]:
         """Who answers for the topics of each of its sources."""

@@ -156,7 +156,7 @@ def _preflight(pipeline: Pipeline) -> Any:
             raise AirflowSkipException(f"There is nothing to resume any more: {why}.")
         note_that_it_begins(pipeline)
         from airflow_eos.checkpoint import read_state
-        from airflow_eos.hooks.failures import no_retry_where_useless
+        from airflow_eos.hooks.arguments import no_retry_where_useless
         from airflow_eos.hooks.kafka import KafkaSettingsHook
         from airflow_eos.kafka.client.connection import ConnectionPool
         from airflow_eos.supervision.preflight import require_prefix_free

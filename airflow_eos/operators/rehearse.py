@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.errors import RehearsalError
-from airflow_eos.hooks.arguments import as_rendered
-from airflow_eos.hooks.failures import no_retry_where_useless
+from airflow_eos.hooks.arguments import as_rendered, no_retry_where_useless
 from airflow_eos.operators.streaming import StreamingArguments
 
 if TYPE_CHECKING:
@@ -80,8 +79,8 @@ class RehearseOperator(StreamingArguments):
             AppFailedError: it ended before anything was compared.
         """
         from airflow_eos.checkpoint.rehearsal import RehearsalRequest
-        from airflow_eos.hooks.secrets import secrets_of
         from airflow_eos.hooks.spark import SubmitTarget
+        from airflow_eos.hooks.task import secrets_of
         from airflow_eos.operators.submission import rehearsal_of
         from airflow_eos.supervision.rehearsal import report_of, report_view, sentence
         from airflow_eos.supervision.workspace import private_folder

@@ -447,10 +447,6 @@ class Watcher:
 
 
 # --- run ------------------------------------------------------------------------------------------
-# One task attempt: adopt the running app or submit one, watch it, restart it, stop it.
-#
-# Free of Airflow, so that a test can drive it with a clock of its own. What it starts and what it
-# asks are given as functions. What it decides is in ``adoption.py`` and ``ending.py``.
 
 
 log = logging.getLogger(__name__)

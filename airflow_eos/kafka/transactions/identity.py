@@ -188,6 +188,8 @@ def whose(transactional_id: str, prefix: str) -> str:
 
 
 KIND = "kafka"
+BY_ROW = "by row"
+"""In the place of a topic, in the target of an output whose rows name their topics."""
 _MOST_INT64, _MOST_INT16 = 2**63 - 1, 2**15 - 1  # as wide as Kafka's protocol has them
 _KEY = re.compile(r"(.+)-([0-9]{1,19})-([0-9]{1,5})", re.ASCII)
 

@@ -150,7 +150,6 @@ def pause(deadline: Deadline, why: str) -> None:
 
 
 # --- listing --------------------------------------------------------------------------------------
-# Which transactions are open now, under one prefix, over all coordinators (KIP-664).
 
 
 _TAKEOVER_S = 1.0

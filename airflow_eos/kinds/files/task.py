@@ -178,7 +178,6 @@ class Split:
 
 
 # --- task -----------------------------------------------------------------------------------------
-# One task's files: one for each partition that it has rows of, prepared as one work.
 
 
 _HELD_BYTES = 32 * 1024 * 1024

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_eos.checkpoint.locations import as_local_path
 from airflow_eos.errors import ConfigurationError, Remedy, StoreError
-from airflow_eos.kinds.lake.table import DataFile, LostRaceError, is_looser
+from airflow_eos.kinds.lake.participant import DataFile, LostRaceError, is_looser
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -295,11 +295,6 @@ def _manifests(table: Table) -> Iterator[ManifestFile]:
 
 
 # --- log ------------------------------------------------------------------------------------------
-# An Iceberg table on a local disk: its snapshots are looked at, and one is added on top of them.
-#
-# A commit asserts the snapshot that was looked at, or that there is none; whoever adds one between
-# makes it fail. The library would then try again on the newer snapshot, without a look at the
-# witness, and two of us would both add the same files: its retries are off.
 
 
 _SLOT = "eos."
@@ -310,7 +305,7 @@ _SYNCED_AT_MOST = 100
 
 
 class IcebergLog:
-    """See :class:`airflow_eos.kinds.lake.table.LakeTable`.
+    """See :class:`airflow_eos.kinds.lake.participant.LakeTable`.
 
     Args:
         catalog: reached already.
@@ -355,7 +350,7 @@ class IcebergLog:
 
 
 class IcebergSnapshot:
-    """See :class:`airflow_eos.kinds.lake.table.TableSnapshot`."""
+    """See :class:`airflow_eos.kinds.lake.participant.TableSnapshot`."""
 
     def __init__(self, identifier: str, table: Table) -> None:
         self._identifier = identifier

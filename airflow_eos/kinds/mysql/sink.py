@@ -10,22 +10,21 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
 
 from airflow_eos.arguments import take_spans
 from airflow_eos.closing import closed_on_error
+from airflow_eos.delivery.options import AppFacts, SinkOptions, unreached
 from airflow_eos.delivery.task import HASH_COLUMN, selected
 from airflow_eos.delivery.workers import check_workers
 from airflow_eos.errors import ConfigurationError, NonDeterministicReplayError
-from airflow_eos.kinds.mysql.ledger import MySqlTableNames
-from airflow_eos.kinds.mysql.participant import MySqlParticipant, made
+from airflow_eos.kinds.mysql.participant import MySqlParticipant, MySqlTableNames, made
 from airflow_eos.kinds.mysql.session import Connection, MySqlConnection, printable
 from airflow_eos.kinds.mysql.task import check_columns, columns_of, may_refuse, require_table
-from airflow_eos.kinds.sql.ledger import name_of
-from airflow_eos.kinds.sql.participant import FORETOLD, HINT
-from airflow_eos.kinds.sql.servers import parts_of
+from airflow_eos.kinds.sql.participant import FORETOLD, HINT, name_of
+from airflow_eos.kinds.sql.servers import as_text, parts_of
 from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork, check_name
 
 if TYPE_CHECKING:
@@ -148,3 +147,26 @@ class MySqlSink:
             MySqlConnection(self.url, timeout_s=self.answer_within.total_seconds())
         ) as session:
             return session.run(doing, look)
+
+
+# --- configuration --------------------------------------------------------------------------------
+
+
+class MySqlOptions(SinkOptions, frozen=True):
+    """A table, with inserts only; the times are text, such as ``30 seconds``."""
+
+    table: str
+    prefix: str | None = None
+    lock_timeout: str | None = None
+    answer_within: str | None = None
+
+    def sink(self, name: str, app: AppFacts, how: Any) -> MySqlSink:
+        """See :meth:`SinkOptions.sink`."""
+        url = as_text("mysql", how)
+        if url is None:
+            raise unreached("a URL of mysql, or an object of its parts")
+        given = {"prefix": app.prefix, **self.given()}
+        return MySqlSink(url, name=name, **given)
+
+
+OPTIONS = MySqlOptions

@@ -11,8 +11,14 @@ import numpy as np
 from pymysql import MySQLError
 
 from airflow_eos.errors import ConfigurationError, DeliveryError, EosError, Remedy
-from airflow_eos.kinds.mysql.ledger import MySqlTableNames, begin_staged, drop_staged, end_staging
-from airflow_eos.kinds.mysql.participant import FORM, KIND
+from airflow_eos.kinds.mysql.participant import (
+    FORM,
+    KIND,
+    MySqlTableNames,
+    begin_staged,
+    drop_staged,
+    end_staging,
+)
 from airflow_eos.kinds.mysql.session import (
     Connection,
     asked,
@@ -22,8 +28,7 @@ from airflow_eos.kinds.mysql.session import (
     printable,
     quoted,
 )
-from airflow_eos.kinds.sql.ledger import GENERATION, name_of
-from airflow_eos.kinds.sql.participant import key_is_there
+from airflow_eos.kinds.sql.participant import GENERATION, key_is_there, name_of
 from airflow_eos.kinds.upsert.columns import (
     Limits,
     refuse_longer,
@@ -32,7 +37,7 @@ from airflow_eos.kinds.upsert.columns import (
     refuse_texts,
     refuse_times,
 )
-from airflow_eos.kinds.upsert.mysql_sql import fits, limits
+from airflow_eos.kinds.upsert.mysql import fits, limits
 from airflow_eos.protocol.decision import PreparedWork
 
 if TYPE_CHECKING:
@@ -350,7 +355,6 @@ def _text(value: str) -> pa.Scalar:
 
 
 # --- task -----------------------------------------------------------------------------------------
-# One task's rows: into a table of their own, in one transaction that says when they are whole.
 
 
 _STATEMENT_BYTES = 4 << 20  # longer ones are no faster

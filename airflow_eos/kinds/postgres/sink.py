@@ -12,17 +12,22 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
 
 from airflow_eos.arguments import take_spans
 from airflow_eos.closing import closed_on_error
+from airflow_eos.delivery.options import AppFacts, SinkOptions, unreached
 from airflow_eos.delivery.task import HASH_COLUMN, selected
 from airflow_eos.delivery.workers import check_workers
 from airflow_eos.errors import ConfigurationError, NonDeterministicReplayError
-from airflow_eos.kinds.postgres.ledger import DEFAULT_SCHEMA, PostgresTableNames
-from airflow_eos.kinds.postgres.participant import PostgresParticipant, made
+from airflow_eos.kinds.postgres.participant import (
+    DEFAULT_SCHEMA,
+    PostgresParticipant,
+    PostgresTableNames,
+    made,
+)
 from airflow_eos.kinds.postgres.session import (
     Connection,
     PostgresConnection,
@@ -30,8 +35,7 @@ from airflow_eos.kinds.postgres.session import (
     printable,
 )
 from airflow_eos.kinds.postgres.task import check_columns, columns_of, may_refuse, require_numbers
-from airflow_eos.kinds.sql.ledger import name_of
-from airflow_eos.kinds.sql.participant import FORETOLD, HINT
+from airflow_eos.kinds.sql.participant import FORETOLD, HINT, name_of
 from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork, check_name
 
 if TYPE_CHECKING:
@@ -126,11 +130,6 @@ def require_slots(connection: Connection, name: str, tasks: int) -> None:
 
 
 # --- sink -----------------------------------------------------------------------------------------
-# The PostgreSQL sink: a task COPYs into one transaction, which the decision commits.
-#
-# Inserts only. With ``two_phase`` the rows are in the table before they can be seen, and locks and
-# vacuum wait for the decision; without it they wait in a table of their own and are moved, which
-# costs twice the writing and needs no ``max_prepared_transactions``.
 
 
 T = TypeVar("T")
@@ -278,3 +277,28 @@ class PostgresSink:
     def _ask(self, doing: str, look: Callable[[Connection], T]) -> T:
         with closing(session_of(self.dsn, self.answer_within.total_seconds())) as session:
             return session.run(doing, look)
+
+
+# --- configuration --------------------------------------------------------------------------------
+
+
+class PostgresOptions(SinkOptions, frozen=True):
+    """A table, with inserts only; the times are text, such as ``30 seconds``."""
+
+    table: str
+    gid_prefix: str | None = None
+    two_phase: bool | None = None
+    tasks: int | None = None
+    lock_timeout: str | None = None
+    answer_within: str | None = None
+    schema: str | None = None
+
+    def sink(self, name: str, app: AppFacts, how: Any) -> PostgresSink:
+        """See :meth:`SinkOptions.sink`."""
+        if not how:
+            raise unreached("libpq's 'host=… dbname=… user=…', a URL, or an object of its keywords")
+        given = {"gid_prefix": app.prefix, **self.given()}
+        return PostgresSink(checked_dsn(how), name=name, **given)
+
+
+OPTIONS = PostgresOptions

@@ -11,8 +11,9 @@ import numpy as np
 from psycopg import Error, errors, sql
 
 from airflow_eos.errors import ConfigurationError, DeliveryError, EosError, Remedy
-from airflow_eos.kinds.postgres.ledger import (
+from airflow_eos.kinds.postgres.participant import (
     COLUMNS,
+    KIND,
     PREPARED,
     STAGED,
     PostgresTableNames,
@@ -20,7 +21,6 @@ from airflow_eos.kinds.postgres.ledger import (
     inserted,
     rollback_prepared,
 )
-from airflow_eos.kinds.postgres.participant import KIND
 from airflow_eos.kinds.postgres.session import (
     Connection,
     History,
@@ -29,9 +29,8 @@ from airflow_eos.kinds.postgres.session import (
     meaning,
     printable,
 )
-from airflow_eos.kinds.sql.ledger import GENERATION, name_of
-from airflow_eos.kinds.sql.libpq import OF_TRANSACTION
-from airflow_eos.kinds.sql.participant import key_is_there
+from airflow_eos.kinds.sql.participant import GENERATION, key_is_there, name_of
+from airflow_eos.kinds.sql.servers import OF_TRANSACTION
 from airflow_eos.kinds.upsert.columns import Limits, refuse_longer
 from airflow_eos.protocol.decision import PreparedWork
 
@@ -228,11 +227,9 @@ def _as_hex(column: pa.LargeBinaryArray) -> pa.Array:
 # The table in which the rows of a task wait, and the trial that they have passed before they do.
 #
 # What their table finds only when they are moved there is found after the decision, and then a
-# person
-# has to make room for them. So the task inserts them into it, whole, and rolls that back: values,
-# indexes, constraints, triggers and partitions have met each row. Rows of two tasks meet in the
-# table
-# alone: repartitioned by the key there are no two that have it.
+# person has to make room for them. So the task inserts them into it, whole, and rolls that back:
+# values, indexes, constraints, triggers and partitions have met each row. Rows of two tasks meet in
+# the table alone: repartitioned by the key there are no two that have it.
 
 
 # Of each column: whether rows wait in it that do not give it (the table has a default), and the
@@ -337,7 +334,6 @@ def require_all(rows: int, taken: int, table: str) -> None:
 
 
 # --- task -----------------------------------------------------------------------------------------
-# One task's transaction: rows by COPY, then their witness, then PREPARE TRANSACTION.
 
 
 # Without a row of the name the driver decides nothing: this is not its database.

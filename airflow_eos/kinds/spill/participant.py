@@ -234,10 +234,6 @@ def _parts(key: str) -> tuple[int, int]:
 
 
 # --- participant ----------------------------------------------------------------------------------
-# The verbs that every kind with kept rows shares; how rows are applied is the kind's own.
-#
-# Applying must bear repeating: whoever finds COMMIT and no *done* applies again, and so may two
-# processes at once. A callable is told by its token, a table by the version of its rows.
 
 
 _REQUESTS = 8  # at once: an object store takes its time for each

@@ -70,12 +70,6 @@ def loaded(name: str, reach: Any = None) -> Deliver:
 
 
 # --- participant ----------------------------------------------------------------------------------
-# Rows kept in the checkpoint, and handed to a callable of the user once they are decided.
-#
-# The checkpoint is the witness, and the owner: what is remembered of the name lies beside the rows.
-# So an older copy of the whole checkpoint, put back in place, cannot be told from the newest one:
-# its batches would be delivered again, under tokens that the callable has never seen. A copy of
-# ``offsets/`` and ``commits/`` without ``eos/`` is refused.
 
 
 KIND = "wal"

@@ -238,7 +238,7 @@ WATCHED = """
 from datetime import UTC, datetime, timedelta
 
 from airflow.sdk import DAG, Asset, AssetWatcher, AsyncCallback, task
-from airflow_eos.notifications.deadline import settled_within
+from airflow_eos.notifications import settled_within
 from airflow_eos.operators.events import EmitSettledBatchesOperator
 from airflow_eos.triggers.settled import SettledBatchesWatcher
 

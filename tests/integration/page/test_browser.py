@@ -256,10 +256,9 @@ def test_a_killed_pipeline_shows_its_open_work_and_the_plan_of_the_shell(
         cwd=ROOT,
     )
     plan = json.loads(shell.stdout)
+    CheckpointStore.open(tmp_path / "all").put("metadata", b'{"id":"1"}')  # and no batch yet
     with (
-        served(
-            tmp_path, "orders-etl/checkpoint", "/nowhere/at/all", bootstrap=pipeline.bootstrap
-        ) as url,
+        served(tmp_path, "orders-etl/checkpoint", "all", bootstrap=pipeline.bootstrap) as url,
         page_in(browser, "dark") as page,
     ):
         page.goto(url)

@@ -9,8 +9,7 @@ from kafka.record import MemoryRecords
 
 from airflow_eos.errors import RowError
 from airflow_eos.kafka.records.columns import columns_of, content_of, interleaved, views_of
-from airflow_eos.kafka.records.compression import NAMES, codec
-from airflow_eos.kafka.records.encode import encode_runs, record_batch
+from airflow_eos.kafka.records.encode import NAMES, codec, encode_runs, record_batch
 from tests.unit.kafka.record_rows import (
     HEADERS,
     NOW_MS,

@@ -27,6 +27,7 @@ from airflow_eos.checkpoint import standby as records
 from airflow_eos.checkpoint.heartbeat import BY_AIRFLOW, BY_STANDBY, STARTED_BY, Phase
 from airflow_eos.checkpoint.standby import (
     Standby,
+    StandbyWatch,
     hand_over,
     is_gone,
     note_process_end,
@@ -338,8 +339,9 @@ def stands_by(world: World, behind: int) -> Iterator[None]:
 
 def test_handed_over_it_says_so_once_the_other_drives(world):
     with stands_by(world, behind=1):
-        done = CliRunner().invoke(app, ["handover", world.store.location, "--wait", "20"])
+        done = CliRunner().invoke(app, ["handover", world.store.location, "--wait=20", "--json"])
     assert done.exit_code == 0, done.output
+    assert msgspec.json.decode(done.output)["term"] == 2
     request = standing_request(world.store)
     assert (request.term, request.requested_by) == (1, BY_STANDBY)
     assert "hands over to driver app-2 on h" in request.reason
@@ -397,3 +399,63 @@ def test_a_process_is_told_by_its_machine_its_container_and_its_start():
         elsewhere = msgspec.structs.replace(beat, process=f"other {mark.partition(' ')[2]}")
         assert not is_gone(elsewhere), "a process of another machine was looked for here"
         assert not is_gone(msgspec.structs.replace(beat, process="")), "not known is not gone"
+
+
+# --- what people are told of it -------------------------------------------------------------------
+
+
+class Looked:
+    """Somebody who looks again and again, and a clock of his own."""
+
+    def __init__(self, world: World) -> None:
+        self.store, self.now = world.store, 0.0
+        self.watch = StandbyWatch(lambda: self.now)
+
+    def look(self, after_s: float = 0.0) -> list[str]:
+        self.now += after_s
+        return [each.standing for each in self.watch.look(self.store)]
+
+
+@pytest.fixture
+def looked(world):
+    return Looked(world)
+
+
+def test_one_look_does_not_tell_whether_anybody_stands_by(world, looked):
+    said = lives(world, 1)
+    assert looked.look() == []
+    write_standby(world.store, said)
+    assert looked.look(0.1) == ["not known"]
+    assert looked.look(0.1) == ["not known"]
+    write_standby(world.store, msgspec.structs.replace(said, beat=1))
+    assert looked.look(0.1) == ["stands by"]
+    assert looked.look(2.0) == ["stands by"], "three of its intervals are 2.1 s"
+    assert looked.look(0.2) == ["gone"]
+    assert "nobody stands by: driver app-2 on h did" in str(looked.watch.look(world.store)[0])
+
+
+def test_who_has_not_looked_for_long_does_not_know_again(world, looked):
+    said = lives(world, 1)
+    write_standby(world.store, said)
+    looked.look()
+    write_standby(world.store, msgspec.structs.replace(said, beat=1))
+    assert looked.look(600) == ["not known"]
+
+
+def test_who_was_refused_to_stand_by_is_told_of_with_why_until_a_newer_driver_drives(world, looked):
+    said = msgspec.structs.replace(lives(world, 0), end="refused", reason="TopicError: gone")
+    write_standby(world.store, said)
+    [seen] = looked.watch.look(world.store)
+    assert str(seen) == "nobody stands by: driver app-2 on h was refused: TopicError: gone"
+    take_term(world.store, taken_by="next")
+    assert looked.look() == []
+
+
+def test_of_who_was_called_off_or_stands_beside_another_nothing_is_told(world, looked):
+    left = msgspec.structs.replace(lives(world, 1), name="s1", end="called off", reason="x")
+    write_standby(world.store, left)
+    assert looked.look() == []
+    write_standby(world.store, msgspec.structs.replace(left, end="failed"))
+    assert looked.look() == ["failed"]
+    write_standby(world.store, lives(world, 1))
+    assert looked.look() == ["not known"], "whether another one stands by is what matters"
