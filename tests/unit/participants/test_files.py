@@ -73,7 +73,9 @@ def test_a_commit_again_changes_nothing_twice(files, tmp_path):
     assert (tmp_path / "0-0-a.parquet").read_bytes() == b"seen"
 
 
-@pytest.mark.parametrize("left", [b"", b"ro", b"rows, and more"], ids=["empty", "cut off", "longer"])
+@pytest.mark.parametrize(
+    "left", [b"", b"ro", b"rows, and more"], ids=["empty", "cut off", "longer"]
+)
 def test_a_prepared_file_that_is_not_whole_is_never_shown_nor_called_committed(
     files, tmp_path, left
 ):
