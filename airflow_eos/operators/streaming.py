@@ -234,6 +234,11 @@ class StreamingArguments(Shown, SparkArguments):
         self.deferrable = deferrable
         self.poke_interval: timedelta = taken("poke_interval", poke_interval)
 
+    @classmethod
+    def get_serialized_fields(cls) -> frozenset[str]:
+        """With ``standby``: the page tells by it who runs a pipeline, and who stands by."""
+        return super().get_serialized_fields() | {"standby"}
+
 
 # --- streaming ------------------------------------------------------------------------------------
 

@@ -152,11 +152,12 @@ class DagOrigin(msgspec.Struct, frozen=True, kw_only=True):
 class DagPipelines(msgspec.Struct, frozen=True, kw_only=True):
     """What one DAG says.
 
-    ``runs`` are its pipelines; ``recovers`` and ``watches`` the checkpoints that it recovers and
+    ``runs`` are its pipelines, ``stands_by`` those that its standbys would drive; ``recovers`` and ``watches`` the checkpoints that it recovers and
     looks at; ``hidden`` the tasks whose fields cannot be read, each with why.
     """
 
     runs: tuple[PipelineReference, ...] = ()
+    stands_by: tuple[PipelineReference, ...] = ()
     recovers: tuple[str, ...] = ()
     watches: tuple[str, ...] = ()
     hidden: Mapping[str, str] = msgspec.field(default_factory=dict)
@@ -172,6 +173,7 @@ def in_a_dag(dag_id: str, data: Mapping[str, Any], bundle: str | None = None) ->
         bundle: that it comes from, as Airflow says.
     """
     runs: list[PipelineReference] = []
+    stands_by: list[PipelineReference] = []
     recovers, watches, hidden, owners = [], [], {}, set()
     groups = _groups(data)
     for task in _tasks(data):
@@ -181,16 +183,17 @@ def in_a_dag(dag_id: str, data: Mapping[str, Any], bundle: str | None = None) ->
         places = [each["checkpoint_location"] for each in told or () if _is_plain(each)]
         if fields >= _RUNS:
             found, why = _runs_of(dag_id, task["task_id"], told)
-            runs += found
+            (stands_by if _argument(task, "standby") else runs).extend(found)
             if why is not None:
                 hidden[task["task_id"]] = why
         elif fields >= _RECOVERS:
             recovers += places
         elif fields >= _WATCHES:
             watches += places
-    running = {each.checkpoint_location for each in runs}
+    running = {each.checkpoint_location for each in (*runs, *stands_by)}
     return DagPipelines(
         runs=tuple(runs),
+        stands_by=tuple(stands_by),
         recovers=tuple(dict.fromkeys(recovers)),
         watches=tuple(each for each in dict.fromkeys(watches) if each not in running),
         hidden=hidden,
@@ -216,7 +219,10 @@ def in_the_setting(text: str) -> tuple[PipelineReference, ...]:
 def joined(
     dags: Mapping[str, DagPipelines], setting: Iterable[PipelineReference]
 ) -> tuple[PipelineReference, ...]:
-    """All pipelines, each with the DAG that recovers it; the setting wins over a DAG."""
+    """All pipelines, each with the DAG that recovers it; the setting wins over a DAG.
+
+    A standby's is shown by the task that it stands by for, where there is one.
+    """
     named, tasks = list(setting), {each.key for each in setting}
     places = {(each.key, each.checkpoint_location) for each in named}
     for dag in dags.values():
@@ -225,6 +231,11 @@ def joined(
             replaced = (each.key, each.checkpoint_location) in places
             if not replaced and (is_mapped or each.key not in tasks):
                 named.append(each)
+    shown = {each.checkpoint_location for each in named}
+    for each in (each for dag in dags.values() for each in dag.stands_by):
+        if each.checkpoint_location not in shown:
+            named.append(each)
+            shown.add(each.checkpoint_location)
     return tuple(
         each
         if each.recovery_dag_id

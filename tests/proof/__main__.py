@@ -19,6 +19,7 @@ BESIDE = (
     "tests/integration/airflow/test_drill.py",
     "tests/integration/airflow/test_housekeeping.py",
     "tests/integration/airflow/test_settled_events.py",
+    "tests/integration/airflow/test_upgrading.py",
     "tests/integration/airflow/test_streaming.py",
     "tests/integration/files/test_manifest.py",
     "tests/integration/files/test_partitioned_crashes.py",

@@ -8,7 +8,7 @@ import uuid
 import pytest
 
 from airflow_eos import cli
-from airflow_eos.checkpoint import CheckpointStore, DecisionLog
+from airflow_eos.checkpoint import CheckpointStore, DecisionLog, PipelineIdentity, claim
 from airflow_eos.checkpoint.rulings import skipped_input
 from airflow_eos.commands.options import kafka_settings
 from airflow_eos.errors import ConfigurationError
@@ -41,7 +41,7 @@ def run(monkeypatch, capsys):
         (["accept", "/nowhere"], "either --batch or --skip-input"),
         (["accept", "/x", "--batch", "1", "--skip-input", "in:0:1-2"], "either --batch"),
         (["accept", "/x", "--skip-input", "in:0"], "TOPIC:PARTITION:FIRST-LAST"),
-        (["accept", "/nowhere", "--skip-input", "in:0:1-2", "--yes"], "No batch is in flight"),
+        (["accept", "/nowhere", "--skip-input", "in:0:1-2", "--yes"], "names no pipeline"),
         (["plan", "hdfs://x/y", "-b", "h:1"], "hdfs"),
         (["plan", "/x", "--kafka-config", "/nowhere.json"], "cannot be read"),
         (["status", "/nowhere"], "no Spark checkpoint"),
@@ -114,6 +114,8 @@ def stopped(tmp_path):
     """A checkpoint whose first batch is in flight and reads offsets 0 to 8 of ``in``."""
     store = CheckpointStore.open(str(tmp_path))
     store.put("metadata", json.dumps({"id": str(uuid.uuid4())}).encode())
+    member = Member("kafka", "kafka", {"transactional_id_prefix": "etl"})
+    claim(store, PipelineIdentity(id="p", participants=(member,), created_at_ms=1, created_by="t"))
     store.put("sources/0/0", b'\0v1\n{"in":{"0":0}}')
     store.put("offsets/0", b'v1\n{"batchWatermarkMs":0,"batchTimestampMs":1}\n{"in":{"0":9}}')
     return store

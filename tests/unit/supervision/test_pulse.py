@@ -45,7 +45,7 @@ def test_silence_is_counted_from_the_last_change_whatever_the_heartbeat_says_of_
     store, clock
 ):
     pulse = Pulse(store, clock=clock)
-    write_heartbeat(store, beat(term=None, beat_at_ms=10**15))
+    write_heartbeat(store, beat(term=None, beat_at_ms=10**14))
     pulse.look()
     for _ in range(4):
         clock.now += 1.5
