@@ -312,15 +312,17 @@ def test_a_promise_of_a_topic_that_was_removed_is_given_up_to_the_row(
     person = Person(
         wider.checkpoint,
         ("-b", wider.bootstrap),
-        lambda told: wider.deliver_with(told),
+        wider.deliver_with,
     )
     person.until_it_runs()
     assert person.told[0].settings == {"failOnDataLoss": "false", "trigger": "1 second"}
     assert person.told[1].costs == f"{FED + 20} rows"
     assert len(person.told) == 2
     wider.feed(30)
+    wider.deliver(df=wider.both("spark", failOnDataLoss="false"))  # until the next batch is there
+    wider.feed(30)
     wider.deliver(df=wider.both("spark"))
-    assert len(wider.visible()) == 30
+    assert len(wider.visible()) == 60
 
 
 def test_a_batch_that_was_planned_before_partitions_came_runs_under_available_now(
