@@ -126,10 +126,10 @@ def lags(progress: Mapping[str, Any]) -> dict[str, int]:
     return found
 
 
-def _is_offsets(told: Any) -> bool:
-    return isinstance(told, dict) and all(
+def _is_offsets(value: Any) -> bool:
+    return isinstance(value, dict) and all(
         isinstance(each, dict) and all(isinstance(at, int) for at in each.values())
-        for each in told.values()
+        for each in value.values()
     )
 
 
@@ -409,28 +409,28 @@ class Recorder:
             end_ns = story.marks[-1][1] if story.has_been("commit") else at_ns
             self._tell(story.end(end_ns, error))
 
-    def _tell(self, told: Told) -> None:
-        outcome = "delivered" if told.error is None else "failed"
-        seconds = (told.end_ns - told.start_ns) / 1e9
+    def _tell(self, batch: Told) -> None:
+        outcome = "delivered" if batch.error is None else "failed"
+        seconds = (batch.end_ns - batch.start_ns) / 1e9
         self._meters.record(BATCH, seconds, {**self._by, "outcome": outcome})
-        for span in told.spans:
+        for span in batch.spans:
             by = {**self._by, "step": span.step}
             self._meters.record(STEP, (span.end_ns - span.start_ns) / 1e9, by)
-        self._trace(told)
+        self._trace(batch)
 
-    def _trace(self, told: Told) -> None:
-        facts = {**self._by, "eos.batch": told.batch_id, **told.facts}
+    def _trace(self, batch: Told) -> None:
+        facts = {**self._by, "eos.batch": batch.batch_id, **batch.facts}
         whole = self._tracer.start_span(
-            "batch", context=Context(), start_time=told.start_ns, attributes=facts
+            "batch", context=Context(), start_time=batch.start_ns, attributes=facts
         )
         inside = set_span_in_context(whole)
-        for span in told.spans:
+        for span in batch.spans:
             part = self._tracer.start_span(span.step, context=inside, start_time=span.start_ns)
             part.end(span.end_ns)
-        if told.error is not None:
+        if batch.error is not None:
             # Its name alone: a message may repeat what a row or a connection holds.
-            whole.set_status(Status(StatusCode.ERROR, type(told.error).__name__))
-        whole.end(told.end_ns)
+            whole.set_status(Status(StatusCode.ERROR, type(batch.error).__name__))
+        whole.end(batch.end_ns)
 
     def _add(self, metric: Metric, value: int, **by: Any) -> None:
         self._meters.add(metric, value, {**self._by, **by})

@@ -37,25 +37,25 @@ def no_retry_where_useless() -> Iterator[None]:
 
 
 @contextmanager
-def no_retry_of_what_was_drained(how: ExitStatus | None) -> Iterator[None]:
+def no_retry_of_what_was_drained(exit_status: ExitStatus | None) -> Iterator[None]:
     """Fail the task for good where a person has drained its app, whatever fails behind that.
 
     A retry cannot be told from a person who clears the task to start the app, so it would start it.
 
     Args:
-        how: how the app ended; None where it has not.
+        exit_status: how the app ended; None where it has not.
     """
     from airflow_eos.supervision.exit_status import ExitKind
 
     try:
         yield
     except Exception as error:
-        if how is None or how.end is not ExitKind.DRAINED:
+        if exit_status is None or exit_status.end is not ExitKind.DRAINED:
             raise
         raise AirflowFailException(
-            f"The app was drained ({how.found}), and a retry would start it again. What failed "
-            f"behind it is {type(error).__name__}: {error}. Look whether something is left open "
-            "(airflow-eos plan), or clear the task, which recovers that and starts the app."
+            f"The app was drained ({exit_status.found}), and a retry would start it again. What "
+            f"failed behind it is {type(error).__name__}: {error}. Look whether something is left "
+            "open (airflow-eos plan), or clear the task, which recovers that and starts the app."
         ) from error
 
 

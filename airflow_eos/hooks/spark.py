@@ -199,31 +199,31 @@ class SubmitTarget(ClusterManager):
         return {**self._own(), **conf, _TAGS: ",".join(tags)}
 
     def hand_over(
-        self, secrets: Secrets, folder: Path, told: Mapping[str, str]
+        self, secrets: Secrets, folder: Path, variables: Mapping[str, str]
     ) -> SubmitEnvironment:
         """Let the driver find its secrets, by files that only its user may read.
 
         Args:
             secrets: from the connections.
             folder: private to this start.
-            told: the other variables.
+            variables: the other variables.
 
         Raises:
             ConfigurationError: on Kubernetes nothing but a mounted secret can carry them.
         """
         if self.is_cluster and self.is_kubernetes:
-            return SubmitEnvironment(self._mounted(secrets, told))
+            return SubmitEnvironment(self._mounted(secrets, variables))
         handed = {
-            name: path for name, path in secrets.hand_over(folder).items() if name not in told
+            name: path for name, path in secrets.hand_over(folder).items() if name not in variables
         }
         once = {_READ_ONCE: ",".join(handed)}  # a file that env_vars names is its owner's
         if not self.is_cluster:
-            return SubmitEnvironment({**handed, **once, **told})
-        if _OUTPUTS in told:  # JSON: YARN writes variables into a shell script, quotes and all
-            handed[_OUTPUTS] = write_private(folder / "outputs.json", told[_OUTPUTS])
+            return SubmitEnvironment({**handed, **once, **variables})
+        if _OUTPUTS in variables:  # JSON: YARN writes variables into a shell script, quotes and all
+            handed[_OUTPUTS] = write_private(folder / "outputs.json", variables[_OUTPUTS])
         aliases = {name: f"eos-{path.rpartition('/')[2]}" for name, path in handed.items()}
         shipped = {path: f"{path}#{aliases[name]}" for name, path in handed.items()}
-        return SubmitEnvironment({**once, **told, **aliases}, shipped)
+        return SubmitEnvironment({**once, **variables, **aliases}, shipped)
 
     def _own(self) -> Mapping[str, str]:
         if self.is_yarn:
@@ -233,10 +233,12 @@ class SubmitTarget(ClusterManager):
             }
         return {"spark.kubernetes.submission.waitAppCompletion": "false"}
 
-    def _mounted(self, secrets: Secrets, told: Mapping[str, str]) -> dict[str, str]:
+    def _mounted(self, secrets: Secrets, variables: Mapping[str, str]) -> dict[str, str]:
         needed = [secrets.kafka, secrets.storage, secrets.participants]
         lacks = [
-            name for name, what in zip(_FILES, needed, strict=True) if what and not told.get(name)
+            name
+            for name, what in zip(_FILES, needed, strict=True)
+            if what and not variables.get(name)
         ]
         if lacks:
             raise ConfigurationError(
@@ -245,7 +247,7 @@ class SubmitTarget(ClusterManager):
                 "it with conf={'spark.kubernetes.driver.secrets.<secret>': '/etc/eos'}, and name "
                 "the files in env_vars={'EOS_KAFKA_CONFIG_FILE': '/etc/eos/kafka.json', …}."
             )
-        return dict(told)
+        return dict(variables)
 
     def _require_possible(self) -> None:
         if self.is_cluster and not (self.is_yarn or self.is_kubernetes):

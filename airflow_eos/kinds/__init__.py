@@ -1,1 +1,1 @@
-"""The kinds of sink, one folder each: participant, ledger, sink, task, options."""
+"""The kinds of sink, one folder each: participant, sink, task."""

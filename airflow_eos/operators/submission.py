@@ -89,7 +89,7 @@ def submission_of(
 def rehearsal_of(
     task: StreamingArguments,
     target: SubmitTarget,
-    told: RehearsalRequest,
+    request: RehearsalRequest,
     folder: Path,
     secrets: Secrets,
 ) -> SparkSubmission:
@@ -98,7 +98,7 @@ def rehearsal_of(
         raise ConfigurationError(
             "A rehearsal runs its driver on the worker: expected deploy_mode='client'."
         )
-    handed = target.hand_over(secrets, folder, _told(task, None) | told.environment())
+    handed = target.hand_over(secrets, folder, _told(task, None) | request.environment())
     arguments = _arguments(task, target, folder, handed)
     arguments["conf"] = redacting(task.conf or {})
     return SparkSubmission(task.application, env=handed.told, arguments=arguments)

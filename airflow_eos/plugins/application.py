@@ -299,13 +299,13 @@ def _tasks(data: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _runs_of(
-    dag_id: str, task_id: str, told: list[dict[str, Any]] | None
+    dag_id: str, task_id: str, arguments: list[dict[str, Any]] | None
 ) -> tuple[list[PipelineReference], str | None]:
     """The pipelines of a task, and why one of them cannot be read."""
-    if told is None:
+    if arguments is None:
         return [], _MAPPED
     runs, why = [], None
-    for each in told:
+    for each in arguments:
         if not _is_plain(each):
             why = _A_TEMPLATE
             continue
@@ -406,10 +406,10 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _is_plain(told: Mapping[str, Any]) -> bool:
+def _is_plain(arguments: Mapping[str, Any]) -> bool:
     """Whether all of it can be read here, and nothing is a template."""
-    text = msgspec.json.encode(told, enc_hook=str).decode()
-    is_text = isinstance(told.get("checkpoint_location"), str)
+    text = msgspec.json.encode(arguments, enc_hook=str).decode()
+    is_text = isinstance(arguments.get("checkpoint_location"), str)
     return is_text and "{{" not in text and "{%" not in text
 
 

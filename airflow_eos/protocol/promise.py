@@ -286,15 +286,15 @@ class Promise:
 
 
 def _proven(
-    works: Sequence[PreparedWork], again: Sequence[PreparedWork], told: Outcomes
+    works: Sequence[PreparedWork], again: Sequence[PreparedWork], outcomes: Outcomes
 ) -> dict[WorkIdentity, Outcome]:
     """What became of ``works``, of whose rows ``again`` is what was missing; {}: it is not proven.
 
     By the first guess that adds up, in rows and in content: what is told, and that of the untold
     all were lost, or none; that lost are those that pair with ``again``; that all are.
     """
-    committed = {w.identity for w in works if told.get(w.identity) is Outcome.COMMITTED}
-    untold = {w.identity for w in works if told.get(w.identity) in (None, Outcome.UNKNOWN)}
+    committed = {w.identity for w in works if outcomes.get(w.identity) is Outcome.COMMITTED}
+    untold = {w.identity for w in works if outcomes.get(w.identity) in (None, Outcome.UNKNOWN)}
     lost, paired = Counter(work.content for work in again), set()
     for work in works:
         if lost[work.content]:

@@ -81,7 +81,11 @@ class OutputComparison(msgspec.Struct, frozen=True):
 
 
 def compared(
-    batch: int, output: str, promised: Content, found: Content, told: RowDifference | str | None
+    batch: int,
+    output: str,
+    promised: Content,
+    rehearsed: Content,
+    difference: RowDifference | str | None,
 ) -> OutputComparison:
     """The verdict on one output.
 
@@ -89,22 +93,22 @@ def compared(
         batch: Spark's number.
         output: the participant's name.
         promised: rows and fingerprint, by the decisions.
-        found: what the new version gives.
-        told: what the content says, or why it could not be had; None where nobody had to ask.
+        rehearsed: what the new version gives.
+        difference: what the content says, or why it could not be had; None where nobody had to ask.
     """
-    rows = (promised[0], found[0])
-    if promised == found:
+    rows = (promised[0], rehearsed[0])
+    if promised == rehearsed:
         return OutputComparison(batch, output, "same", *rows)
-    if not isinstance(told, RowDifference):
-        why = told or "the content was not asked"
+    if not isinstance(difference, RowDifference):
+        why = difference or "the content was not asked"
         return OutputComparison(batch, output, "differs", *rows, why=why)
-    if told:
-        return OutputComparison(batch, output, "differs", *rows, told)
-    if told.untold:
-        names = ", ".join(told.untold)
+    if difference:
+        return OutputComparison(batch, output, "differs", *rows, difference)
+    if difference.untold:
+        names = ", ".join(difference.untold)
         why = f"rows are the same but for {names}: whether the old version has set them"
-        return OutputComparison(batch, output, "not known", *rows, told, why)
-    return OutputComparison(batch, output, "same", *rows, told)
+        return OutputComparison(batch, output, "not known", *rows, difference, why)
+    return OutputComparison(batch, output, "same", *rows, difference)
 
 
 class RehearsalReport(Stored, frozen=True, kw_only=True):

@@ -377,7 +377,7 @@ def tried(what: str, probe: Callable[[], Line]) -> list[Line]:
 
 
 def of_kafka(
-    asked: DoctorRequest,
+    request: DoctorRequest,
     settings: KafkaSettings,
     store: CheckpointStore,
     pipeline: PipelineIdentity | None,
@@ -388,58 +388,61 @@ def of_kafka(
     from airflow_eos.kafka.client.connection import ConnectionPool
 
     try:
-        wire = ConnectionPool(settings, timeout_s=asked.timeout_s)
+        wire = ConnectionPool(settings, timeout_s=request.timeout_s)
     except EosError as error:
         return [failed("broker", error)]
     with wire:
         brokers = len(wire.cluster.brokers())
         lines = [Line("broker", "ok", f"cluster {wire.cluster_id}, {brokers} alive")]
-        prefix = asked.prefix or _prefix_of(pipeline)
+        prefix = request.prefix or _prefix_of(pipeline)
         cluster = wire.cluster_id
-        lines.append(owner(pipeline, prefix=asked.prefix, cluster_id=cluster, readable=readable))
+        lines.append(owner(pipeline, prefix=request.prefix, cluster_id=cluster, readable=readable))
         lines += tried("broker's clock", lambda: _cluster_clock(wire))
-        if asked.guarantee in {None, "exactly_once"}:
+        if request.guarantee in {None, "exactly_once"}:
             lines += tried("protocol", lambda: protocol(wire.cluster.capabilities()))
         lines += tried("transactions", lambda: _transaction_log(wire))
-        lines += tried("timeouts", lambda: _budget(asked, wire))
-        if asked.inputs and settings.security_protocol.endswith("SSL"):
+        lines += tried("timeouts", lambda: _budget(request, wire))
+        if request.inputs and settings.security_protocol.endswith("SSL"):
             lines += tried("Spark's Kafka client", lambda: _for_java(settings))
-        for name, needed in _topics(asked):
+        for name, needed in _topics(request):
             lines += tried(f"topic {name}", partial(_topic, wire, name, needed))
         if prefix is not None:
-            lines += tried(f"prefix {prefix}", lambda: _prefix(asked, settings, prefix, store))
-        lines += _rights(asked, wire, prefix)
+            lines += tried(f"prefix {prefix}", lambda: _prefix(request, settings, prefix, store))
+        lines += _rights(request, wire, prefix)
     return lines
 
 
-def _topics(asked: DoctorRequest) -> list[tuple[str, Right]]:
-    return [*((name, "Write") for name in asked.topics), *((name, "Read") for name in asked.inputs)]
+def _topics(request: DoctorRequest) -> list[tuple[str, Right]]:
+    return [
+        *((name, "Write") for name in request.topics),
+        *((name, "Read") for name in request.inputs),
+    ]
 
 
-def _rights(asked: DoctorRequest, wire: ConnectionPool, prefix: str | None) -> list[Line]:
+def _rights(request: DoctorRequest, wire: ConnectionPool, prefix: str | None) -> list[Line]:
     """Of transactional ids and groups; topics tell theirs themselves."""
     from airflow_eos.kafka.client.consumer_groups import GroupCoordinator
     from airflow_eos.kafka.transactions.group_offsets import transactional_id
 
     lines: list[Line] = []
     # One that no task has; the right is that of the prefix.
-    with_ids = prefix is not None and asked.guarantee in {None, "exactly_once"}
+    with_ids = prefix is not None and request.guarantee in {None, "exactly_once"}
     ids = [f"{prefix}-doctor"] if with_ids else []
-    if asked.inputs:
+    if request.inputs:
         name = f"{SPARKS_GROUPS}-doctor"
-        found = tried(name, lambda: _group(GroupCoordinator(wire, name), asked.timeout_s))
+        found = tried(name, lambda: _group(GroupCoordinator(wire, name), request.timeout_s))
         lines += map(sparks_group, found)
-    if asked.group is not None:
-        ids.append(transactional_id(asked.group))
-        members = GroupCoordinator(wire, asked.group)
-        lines += tried(f"group {asked.group}", lambda: _group(members, asked.timeout_s))
+    if request.group is not None:
+        ids.append(transactional_id(request.group))
+        members = GroupCoordinator(wire, request.group)
+        lines += tried(f"group {request.group}", lambda: _group(members, request.timeout_s))
     for each in ids:
-        lines += tried(f"id {each}", partial(_may_end, wire, each, asked.timeout_s))
+        lines += tried(f"id {each}", partial(_may_end, wire, each, request.timeout_s))
     return lines
 
 
-def _group(asked: GroupCoordinator, timeout_s: float) -> Line:
-    return group(asked.group, asked.rights(deadline_s=timeout_s))
+def _group(coordinator: GroupCoordinator, timeout_s: float) -> Line:
+    return group(coordinator.group, coordinator.rights(deadline_s=timeout_s))
 
 
 def _may_end(wire: ConnectionPool, name: str, timeout_s: float) -> Line:
@@ -467,14 +470,14 @@ def _transaction_log(wire: ConnectionPool) -> Line:
     return Line("transactions", "ok", "nothing is known that would keep the cluster from them")
 
 
-def _budget(asked: DoctorRequest, wire: ConnectionPool) -> Line:
+def _budget(request: DoctorRequest, wire: ConnectionPool) -> Line:
     from airflow_eos.kinds.kafka.preflight import longest_timeout
 
     return budget(
-        timeout=asked.transaction_timeout,
-        trigger=asked.trigger_interval,
-        batch=asked.batch_within,
-        recovery=asked.recover_within,
+        timeout=request.transaction_timeout,
+        trigger=request.trigger_interval,
+        batch=request.batch_within,
+        recovery=request.recover_within,
         broker_max=longest_timeout(wire),
     )
 
@@ -496,9 +499,9 @@ def _topic(wire: ConnectionPool, name: str, needed: Right) -> Line:
 
 
 def _prefix(
-    asked: DoctorRequest, settings: KafkaSettings, prefix: str, store: CheckpointStore
+    request: DoctorRequest, settings: KafkaSettings, prefix: str, store: CheckpointStore
 ) -> Line:
-    with closing(of_prefix(settings, prefix, timeout_s=asked.timeout_s)) as participant:
+    with closing(of_prefix(settings, prefix, timeout_s=request.timeout_s)) as participant:
         return start_on(f"prefix {prefix}", *admitted(store, participant))
 
 
@@ -513,13 +516,13 @@ def _prefix_of(pipeline: PipelineIdentity | None) -> str | None:
 # The doctor's probes: each asks one system, and none keeps another from being asked.
 
 
-def examine(asked: DoctorRequest) -> list[Line]:
+def examine(request: DoctorRequest) -> list[Line]:
     """Look at everything; what is wrong is a line and no error.
 
     Raises:
         ConfigurationError, StoreError: the location or its options cannot be opened at all.
     """
-    store = CheckpointStore.open(asked.checkpoint, storage_options=asked.storage_options)
+    store = CheckpointStore.open(request.checkpoint, storage_options=request.storage_options)
     lines = [_java(), _spark()]
     pipeline: PipelineIdentity | None = None
     began = time.monotonic()
@@ -532,14 +535,14 @@ def examine(asked: DoctorRequest) -> list[Line]:
         readable = True
         reached_ms = (time.monotonic() - began) * 1000
         lines.append(Line("store", "ok", f"{store.location} answered in {reached_ms:.0f} ms"))
-        chosen = asked.guarantee or (None if pipeline is None else "exactly_once")
-        lines += _of_store(store, asked.rounds, chosen)
-    if asked.settings is None:
-        lines.append(owner(pipeline, prefix=asked.prefix, cluster_id=None, readable=readable))
+        chosen = request.guarantee or (None if pipeline is None else "exactly_once")
+        lines += _of_store(store, request.rounds, chosen)
+    if request.settings is None:
+        lines.append(owner(pipeline, prefix=request.prefix, cluster_id=None, readable=readable))
     else:
-        lines += of_kafka(asked, asked.settings, store, pipeline, readable=readable)
-    if pipeline is not None and (asked.settings is not None or asked.reach is not None):
-        lines += tried("participants", lambda: _participants(asked))
+        lines += of_kafka(request, request.settings, store, pipeline, readable=readable)
+    if pipeline is not None and (request.settings is not None or request.reach is not None):
+        lines += tried("participants", lambda: _participants(request))
     return lines
 
 
@@ -578,15 +581,15 @@ def _driver(store: CheckpointStore) -> Line:
     return driver(read_heartbeat(store), signs)
 
 
-def _participants(asked: DoctorRequest) -> Line:
+def _participants(request: DoctorRequest) -> Line:
     from airflow_eos.recovery import plan_recovery
 
     made = plan_recovery(
-        asked.checkpoint,
-        asked.settings,
-        reach=asked.reach,
-        storage_options=asked.storage_options,
-        timeout_s=asked.timeout_s,
+        request.checkpoint,
+        request.settings,
+        reach=request.reach,
+        storage_options=request.storage_options,
+        timeout_s=request.timeout_s,
     )
     if made.refusal is not None:
         return Line("participants", "fail", f"a start is refused: {made.refusal}")

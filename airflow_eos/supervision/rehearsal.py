@@ -30,7 +30,7 @@ _ENDS_WITHIN_S = 10.0
 
 def rehearse(
     command: Sequence[str],
-    told: RehearsalRequest,
+    request: RehearsalRequest,
     folder: Path,
     storage_options: Mapping[str, str] | None = None,
 ) -> RehearsalReport:
@@ -38,7 +38,7 @@ def rehearse(
 
     Args:
         command: which starts it, with its arguments.
-        told: what it is to do.
+        request: what it is to do.
         folder: for its log; removed where this process is killed.
         storage_options: of the checkpoint's store.
 
@@ -46,7 +46,7 @@ def rehearse(
         AppFailedError: it ended before anything was compared.
     """
     log = folder / "log"
-    started = guarded(command, folder=folder, log=log, env={**os.environ, **told.environment()})
+    started = guarded(command, folder=folder, log=log, env={**os.environ, **request.environment()})
     try:
         status = started.wait()
     except BaseException:  # Ctrl-C: Spark's own temporary folders go where it ends in order
@@ -58,21 +58,21 @@ def rehearse(
         with suppress(ProcessLookupError):
             os.killpg(started.pid, signal.SIGKILL)
     return report_of(
-        told,
+        request,
         f"It ended with status {status}. It said last:\n{masked(tail(log), command, os.environ)}\n",
         storage_options,
     )
 
 
 def report_of(
-    told: RehearsalRequest, otherwise: str, storage_options: Mapping[str, str] | None = None
+    request: RehearsalRequest, otherwise: str, storage_options: Mapping[str, str] | None = None
 ) -> RehearsalReport:
     """What the app has found (AppFailedError: it has found nothing; with ``otherwise``)."""
-    store = CheckpointStore.open(told.scratch, storage_options=storage_options)
+    store = CheckpointStore.open(request.scratch, storage_options=storage_options)
     report = store.read(REPORT, RehearsalReport)
     if report is None:
         raise AppFailedError(
-            f"The app did not rehearse on {told.checkpoint}: expected one that starts its query "
+            f"The app did not rehearse on {request.checkpoint}: expected one that starts its query "
             f"with start_exactly_once, or app.start. Nothing was delivered. {otherwise}",
             Remedy(change="correct what it says, and rehearse again"),
         )

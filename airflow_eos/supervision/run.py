@@ -137,12 +137,12 @@ class AppRun:
             return True
         return ended(seen, self.submission, None, patience, clock() - self.since_s) is None
 
-    def end_process(self, how: ExitStatus, pause: Callable[[float], None]) -> None:
+    def end_process(self, exit_status: ExitStatus, pause: Callable[[float], None]) -> None:
         """Kill its own process where that is there although the app has ended: it hangs."""
         if self.process is None:
             return
         if self.process.running:
-            log.warning("The app's process is still there, and is killed: %s", how)
+            log.warning("The app's process is still there, and is killed: %s", exit_status)
             self.process.kill()
         while self.process.running:
             pause(_GONE_S)
@@ -177,7 +177,7 @@ class Rules:
     standby: bool = False
     manager: ClusterManager = field(default_factory=ClusterManager)
 
-    def pause_after(self, failures: Sequence[Failure], how: ExitStatus) -> float:
+    def pause_after(self, failures: Sequence[Failure], exit_status: ExitStatus) -> float:
         """Seconds to wait before the next start, after the last of ``failures``.
 
         Raises:
@@ -187,7 +187,7 @@ class Rules:
         if delay is None:
             raise AppFailedError(
                 f"The app failed {len(failures)} times, and the restart strategy allows no "
-                f"further restart ({self.strategy}). The last time: {how}"
+                f"further restart ({self.strategy}). The last time: {exit_status}"
             )
         return delay.total_seconds()
 
@@ -387,7 +387,7 @@ class Watcher:
         A heartbeat alone does not tell: a driver that is dead has left one, and whoever watches it
         next would count its silence anew.
         """
-        looked_s, seen, met = 0.0, None, False
+        looked_s, seen, seen_alive = 0.0, None, False
         while True:
             known = app.known  # before the look: after an end only a later look counts
             busy = known is not None and known.running
@@ -401,21 +401,21 @@ class Watcher:
                 mine = seen.current if seen.is_of(app.submission) else None
                 if mine is not None and busy:
                     app.since_s = self._clock()
-                if mine is not None and not met:
-                    met = True
+                if mine is not None and not seen_alive:
+                    seen_alive = True
                     self._tell(mine)
                 if self._rules.hand_over and mine is not None and seen.living is not None:
                     return None
-                how = self._ended(seen, app, known, met=met)
-                if how is not None:
-                    return how
+                exit_status = self._ended(seen, app, known, seen_alive=seen_alive)
+                if exit_status is not None:
+                    return exit_status
             self._sleep(_POLL_S if busy else LOOK_S)
 
     def _ended(
-        self, seen: HeartbeatObservation, app: AppRun, known: Process | None, *, met: bool
+        self, seen: HeartbeatObservation, app: AppRun, known: Process | None, *, seen_alive: bool
     ) -> ExitStatus | None:
         patience, now = self._rules.patience, self._clock()
-        if self._rules.standby and not met and not seen.is_of(app.submission):
+        if self._rules.standby and not seen_alive and not seen.is_of(app.submission):
             said = self._said_by(app)
             if said is not None and said.end is not None:
                 return left(said)
@@ -498,11 +498,11 @@ class StreamRun:
         self._failures: list[Failure] = []
         self._stopped_because: str | None = None
 
-    def until_finished(self, before: AppResult | None = None) -> AppResult:
+    def until_finished(self, previous: AppResult | None = None) -> AppResult:
         """Find the app or start it, and see it through.
 
         Args:
-            before: the end of the app, as somebody else has seen it who watched it for us.
+            previous: the end of the app, as somebody else has seen it who watched it for us.
 
         Raises:
             AppFailedError: it failed, and the restart strategy says: not again.
@@ -511,7 +511,7 @@ class StreamRun:
             EosError: whatever ``recover`` raised; the app was then not started.
         """
         try:
-            app = None if before is None else self._left_by(before)
+            app = None if previous is None else self._left_by(previous)
             return self._restart_until_finished(app)
         except BaseException as error:
             # An execution timeout or Ctrl-C ends the task here: the app must not be left alone. For
@@ -520,22 +520,23 @@ class StreamRun:
                 self.stop("the task ended early")
             raise
 
-    def _left_by(self, before: AppResult) -> AppRun | None:
+    def _left_by(self, previous: AppResult) -> AppRun | None:
         """Count the end that was seen. Where none was, the app to watch on, if it is the newest.
 
         It may have ended since, as it was asked to, and nothing is to be started then.
         """
-        self._failures = list(before.failures)
-        app, how = AppRun(before.submission, None, self._clock(), before.began_s), before.ended
-        if how is None:
+        self._failures = list(previous.failures)
+        app = AppRun(previous.submission, None, self._clock(), previous.began_s)
+        exit_status = previous.ended
+        if exit_status is None:
             while (seen := self._pulse.look_if_it_answers(refused=True)) is None:
                 self._pause(LOOK_S)
             self._app = app if seen.is_of(app.submission) else None
             return self._app
-        if how.end not in NOT_ITS_OWN:
+        if exit_status.end not in NOT_ITS_OWN:
             self._app, app.given_up = app, True
-            self._clear_away(app, how)
-            self._after(how, app)
+            self._clear_away(app, exit_status)
+            self._after(exit_status, app)
         return None
 
     def stop(self, reason: str) -> None:
@@ -584,56 +585,58 @@ class StreamRun:
     def _restart_until_finished(self, app: AppRun | None) -> AppResult:
         app = app or self._found() or self._started()
         while True:
-            how = self._watcher.until_ended(app)
-            if how is not None:
-                app.end_process(how, self._pause)
-            if how is None or how.in_order:
-                return AppResult(app.submission, how, tuple(self._failures), app.began_s)
+            exit_status = self._watcher.until_ended(app)
+            if exit_status is not None:
+                app.end_process(exit_status, self._pause)
+            if exit_status is None or exit_status.in_order:
+                return AppResult(app.submission, exit_status, tuple(self._failures), app.began_s)
             app.given_up = True
-            if how.end in NOT_ITS_OWN:
-                log.warning("The app was %s", how)
+            if exit_status.end in NOT_ITS_OWN:
+                log.warning("The app was %s", exit_status)
                 newer = self._found()  # of this task: there is never a third
-                if newer is None and how.end is ExitKind.CALLED_OFF:  # no failure
+                if newer is None and exit_status.end is ExitKind.CALLED_OFF:  # no failure
                     newer = self._started()
                 if newer is not None:
                     app = newer
                     continue
-            self._clear_away(app, how)
-            self._after(how, app)
+            self._clear_away(app, exit_status)
+            self._after(exit_status, app)
             app = self._found() or self._started()
 
-    def _clear_away(self, app: AppRun, how: ExitStatus) -> None:
+    def _clear_away(self, app: AppRun, exit_status: ExitStatus) -> None:
         """Let nothing of an app go on that was given up, and whoever stands by know of it."""
         known = app.known
         if known is not None and not known.running and not known.detached:
-            self._say_it_is_gone(app, how)
+            self._say_it_is_gone(app, exit_status)
         submitted = app.process is not None and app.process.detached
-        why = f"it was given up: {how.end.value}"
-        if how.end is ExitKind.VANISHED:
+        why = f"it was given up: {exit_status.end.value}"
+        if exit_status.end is ExitKind.VANISHED:
             app.kill(self._store, why, self._rules.manager)
-        elif how.end is ExitKind.NEVER_SEEN or (submitted and how.end is ExitKind.FAILED):
+        elif exit_status.end is ExitKind.NEVER_SEEN or (
+            submitted and exit_status.end is ExitKind.FAILED
+        ):
             # It may still be waiting for its turn: then it ends before its first batch.
             ask_to_drain(self._store, app.submission, why)
 
-    def _say_it_is_gone(self, app: AppRun, how: ExitStatus) -> None:
+    def _say_it_is_gone(self, app: AppRun, exit_status: ExitStatus) -> None:
         try:
             note_process_end(
-                self._store, app.submission, f"{self._identity} saw its process end: {how}"
+                self._store, app.submission, f"{self._identity} saw its process end: {exit_status}"
             )
         except EosError as error:
             log.warning("That the app's process has ended could not be noted: %s", error)
 
-    def _after(self, how: ExitStatus, app: AppRun) -> None:
+    def _after(self, exit_status: ExitStatus, app: AppRun) -> None:
         """Count a failure, and wait before the next start, which a person may not want."""
-        if how.hopeless:
+        if exit_status.hopeless:
             run = self._identity
             if not self._rules.standby:  # the note is about a driver, which may live before it
-                note_refusal(self._store, how.found, dag_id=run.dag_id, run_id=run.run_id)
-            raise AppRefusedError(f"The app ended with what no restart can heal: {how}")
+                note_refusal(self._store, exit_status.found, dag_id=run.dag_id, run_id=run.run_id)
+            raise AppRefusedError(f"The app ended with what no restart can heal: {exit_status}")
         require_not_drained(self._store, app.submission)
         self._failures.append(Failure(app.began_s, self._clock()))
-        delay_s = self._rules.pause_after(self._failures, how)
-        log.warning("Restart %d in %g s: %s", len(self._failures), delay_s, how)
+        delay_s = self._rules.pause_after(self._failures, exit_status)
+        log.warning("Restart %d in %g s: %s", len(self._failures), delay_s, exit_status)
         self._say_who_restarts()
         self._pause(delay_s)
         require_not_drained(self._store, app.submission)

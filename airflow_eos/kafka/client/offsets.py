@@ -135,14 +135,14 @@ def positions(
 
 def _ask(
     wire: ConnectionPool,
-    asked: dict[int, list[Place]],
+    by_leader: dict[int, list[Place]],
     when: int,
     committed_only: bool,  # noqa: FBT001
 ) -> dict[Place, int]:
     isolation = READ_COMMITTED if committed_only else READ_UNCOMMITTED
     sent = [
         wire.submit(_request(places, when, isolation), node_id=leader)
-        for leader, places in asked.items()
+        for leader, places in by_leader.items()
         if leader >= 0
     ]
     found: dict[Place, int] = {}

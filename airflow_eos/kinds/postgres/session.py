@@ -195,19 +195,21 @@ def durable(connection: Connection) -> Iterator[None]:
         yield
 
 
-def checked_dsn(how: object) -> str:
-    """The connection string in ``how``: a libpq string or URL, or a mapping of its keywords.
+def checked_dsn(reach: object) -> str:
+    """The connection string in ``reach``: a libpq string or URL, or a mapping of its keywords.
 
     Raises:
         ConfigurationError: it is neither; its text is not repeated, since it may hold a password.
     """
     expected = "expected 'host=… dbname=… user=…', a postgresql:// URL, or a dict of such keywords"
     try:
-        if isinstance(how, str) and how.strip():
-            conninfo.conninfo_to_dict(how)
-            return how
-        if isinstance(how, Mapping) and how:
-            return conninfo.make_conninfo(**({"conninfo": how["dsn"]} if "dsn" in how else how))
+        if isinstance(reach, str) and reach.strip():
+            conninfo.conninfo_to_dict(reach)
+            return reach
+        if isinstance(reach, Mapping) and reach:
+            return conninfo.make_conninfo(
+                **({"conninfo": reach["dsn"]} if "dsn" in reach else reach)
+            )
     except (psycopg.Error, TypeError):
         pass
     raise ConfigurationError(
@@ -217,9 +219,9 @@ def checked_dsn(how: object) -> str:
 
 def printable(dsn: str) -> str:
     """Host, port and database, for people; never more."""
-    told = {**conninfo.conninfo_to_dict(dsn)}
-    host = told.get("host") or told.get("hostaddr") or "localhost"
-    return f"{host}:{told.get('port') or 5432}/{told.get('dbname') or ''}"
+    parsed = {**conninfo.conninfo_to_dict(dsn)}
+    host = parsed.get("host") or parsed.get("hostaddr") or "localhost"
+    return f"{host}:{parsed.get('port') or 5432}/{parsed.get('dbname') or ''}"
 
 
 def connected(dsn: str, *, lock_timeout_s: float, timeout_s: float) -> tuple[Connection, History]:

@@ -112,11 +112,11 @@ class SpilledRows:
         """All rows that are there, ended or not."""
         return [each for each in self.store.list(f"{self.folder}/rows") if _KEY.match(each.name)]
 
-    def end(self, key: str, how: SpilledRowsOutcome) -> tuple[SpilledRowsOutcome, bool]:
+    def end(self, key: str, outcome: SpilledRowsOutcome) -> tuple[SpilledRowsOutcome, bool]:
         """Decide how the rows end: (what stands, whether it is by us)."""
         path = self._mark("ends", key)
-        if self.store.create(path, encode(OutcomeMarker(end=how, nonce=uuid.uuid4().hex))):
-            return how, True
+        if self.store.create(path, encode(OutcomeMarker(end=outcome, nonce=uuid.uuid4().hex))):
+            return outcome, True
         found = self.ended(key)
         if found is None:
             raise StoreError(f"{self.place(path)} was written and is gone: who deletes it?")

@@ -146,17 +146,17 @@ def attentive(dsn: str, timeout_s: float) -> dict[str, Any]:
 _MYSQL = frozenset({"host", "port", "user", "password", "database"})
 
 
-def as_text(system: str, how: object) -> str | None:
-    """The URL or DSN that ``how`` says; None where it says nothing.
+def as_text(system: str, reach: object) -> str | None:
+    """The URL or DSN that ``reach`` says; None where it says nothing.
 
     Raises:
         ConfigurationError: it has parts that the system does not know.
     """
-    if isinstance(how, str):
-        return how or None
-    if not isinstance(how, Mapping) or not how:
+    if isinstance(reach, str):
+        return reach or None
+    if not isinstance(reach, Mapping) or not reach:
         return None
-    parts = {str(name): str(value) for name, value in how.items()}
+    parts = {str(name): str(value) for name, value in reach.items()}
     if system == "postgres":
         return " ".join(f"{name}={_libpq(value)}" for name, value in parts.items())
     if system == "mysql":

@@ -65,7 +65,7 @@ class TableDescription:
 
 def refuse_columns(
     table: str,
-    found: TableDescription,
+    description: TableDescription,
     columns: Mapping[str, str],
     key: Sequence[str],
     deleted: str | None,
@@ -76,11 +76,14 @@ def refuse_columns(
         ConfigurationError: all that is wrong, and what was expected.
     """
     wrong = [
-        *found.unfit,
-        *_of_columns(found, columns, {*key, deleted}),
-        *_of_key(found, set(key)),
-        *(f"gives this user no right to {right}" for right in found.lacking),
-        *(f"has the constraint {name}, which could refuse a row" for name in found.constraints),
+        *description.unfit,
+        *_of_columns(description, columns, {*key, deleted}),
+        *_of_key(description, set(key)),
+        *(f"gives this user no right to {right}" for right in description.lacking),
+        *(
+            f"has the constraint {name}, which could refuse a row"
+            for name in description.constraints
+        ),
     ]
     if wrong:
         raise ConfigurationError(
@@ -90,14 +93,14 @@ def refuse_columns(
 
 
 def _of_columns(
-    found: TableDescription, columns: Mapping[str, str], never_null: set[str | None]
+    description: TableDescription, columns: Mapping[str, str], never_null: set[str | None]
 ) -> list[str]:
     wrong = []
     for name, spark in {VERSION: "string", **columns}.items():
-        if name not in found.columns:
+        if name not in description.columns:
             wrong.append(f"has no column {name} ({'text' if name == VERSION else spark})")
             continue
-        kind, required, generated = found.columns[name]
+        kind, required, generated = description.columns[name]
         if not _fits(spark, kind):
             wrong.append(f"has {name} as {kind}, which does not hold every {spark}")
         if generated:
@@ -106,24 +109,26 @@ def _of_columns(
             wrong.append(f"has {name} NOT NULL, and the query may give a null")
     wrong += [
         f"needs a value for {name}, which the rows do not have"
-        for name, (_, required, _) in found.columns.items()
+        for name, (_, required, _) in description.columns.items()
         if required and name not in columns and name != VERSION
     ]
-    if "string" in columns.values() and found.encoding not in _OF_ANY_TEXT:
+    if "string" in columns.values() and description.encoding not in _OF_ANY_TEXT:
         wrong.append(
-            f"is in a database of encoding {found.encoding}, which does not hold every string"
+            f"is in a database of encoding {description.encoding}, which does not hold every string"
         )
     if VERSION in columns:
         wrong.append(f"keeps the versions of rows in {VERSION}, which is a column of the query too")
     return wrong
 
 
-def _of_key(found: TableDescription, key: set[str]) -> list[str]:
+def _of_key(description: TableDescription, key: set[str]) -> list[str]:
     named = ", ".join(sorted(key))
-    wrong = [] if key in found.keys else [f"has no primary key or unique index of just {named}"]
-    if any(each != key for each in found.uniques):
+    wrong = (
+        [] if key in description.keys else [f"has no primary key or unique index of just {named}"]
+    )
+    if any(each != key for each in description.uniques):
         wrong.append("has another unique index, which could refuse a row")
-    if inexact := sorted(key & found.inexact):
+    if inexact := sorted(key & description.inexact):
         wrong.append(
             f"has the key {', '.join(inexact)} in a nondeterministic collation, which takes "
             'different texts for one (COLLATE "C")'

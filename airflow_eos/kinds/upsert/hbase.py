@@ -150,10 +150,10 @@ class Rest:
         return max((cell["timestamp"] for row in rows for cell in row["Cell"]), default=None)
 
     def swap(
-        self, table: str, key: str, cells: Mapping[str, bytes], column: str, stands: bytes
+        self, table: str, key: str, cells: Mapping[str, bytes], column: str, current: bytes
     ) -> bool:
-        """Write the cells if ``column``, one of them, has the value ``stands`` (nothing: b"")."""
-        given = [*cells.items(), (column, stands)]
+        """Write the cells if ``column``, one of them, has the value ``current`` (nothing: b"")."""
+        given = [*cells.items(), (column, current)]
         body = {"Row": [{"key": _base64(key.encode()), "Cell": [_cell(*each) for each in given]}]}
         answer = self._put(f"{_table(table)}/row?check=put", body)
         return self._required(answer, f"writing to {table}").status != HTTPStatus.NOT_MODIFIED

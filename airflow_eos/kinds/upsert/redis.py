@@ -44,34 +44,34 @@ if TYPE_CHECKING:
     from airflow_eos.kinds.upsert.target import RowSchema
 
 
-def refuse_replica(found: Mapping[str, Any], prefix: str) -> None:
+def refuse_replica(info: Mapping[str, Any], prefix: str) -> None:
     """Refuse what is no master of all keys (ConfigurationError): it lags, or lacks some."""
-    if found.get("cluster_enabled") or found.get("role") != "master":
-        what = "a cluster" if found.get("cluster_enabled") else f"a {found.get('role')}"
+    if info.get("cluster_enabled") or info.get("role") != "master":
+        what = "a cluster" if info.get("cluster_enabled") else f"a {info.get('role')}"
         raise ConfigurationError(
             f"This Redis is {what}: expected one master that holds all keys of {prefix}."
         )
 
 
-def refuse_server(found: Mapping[str, Any], prefix: str) -> None:
+def refuse_server(info: Mapping[str, Any], prefix: str) -> None:
     """Refuse a server that forgets by itself.
 
     Args:
-        found: what it says of itself (``INFO``).
+        info: what it says of itself (``INFO``).
         prefix: of the keys, for people.
 
     Raises:
         ConfigurationError: what was found, and what to do.
     """
-    refuse_replica(found, prefix)
-    policy = found.get("maxmemory_policy")
+    refuse_replica(info, prefix)
+    policy = info.get("maxmemory_policy")
     if policy != "noeviction":
         raise ConfigurationError(
             f"This Redis has maxmemory-policy {policy}: it would forget rows, and their "
             "versions, when its memory is full. Expected noeviction (redis.conf, or CONFIG SET "
             "maxmemory-policy noeviction)."
         )
-    if not found.get("aof_enabled"):
+    if not info.get("aof_enabled"):
         raise ConfigurationError(
             "This Redis has appendonly no: when it ends, it forgets all that it acknowledged "
             "since its last snapshot, and nothing delivers that again. Expected appendonly yes "
@@ -79,9 +79,9 @@ def refuse_server(found: Mapping[str, Any], prefix: str) -> None:
         )
 
 
-def life_of(found: Mapping[str, Any]) -> str:
+def life_of(info: Mapping[str, Any]) -> str:
     """Another text for each start of a server, and for each replica that takes over."""
-    return f"{found.get('run_id')} {found.get('master_replid')}"
+    return f"{info.get('run_id')} {info.get('master_replid')}"
 
 
 def may_forget(fsync: str | None) -> str | None:
