@@ -105,6 +105,16 @@ def test_a_plan_that_nobody_promised_is_put_aside_and_not_deleted(store, decisio
     assert store.get(aside.path) == left
 
 
+def test_where_the_newest_plan_is_put_aside_the_two_before_it_are_read(store, decisions):
+    """Or Spark stops at its start: batch 1 doesn't exist."""
+    store.put("offsets/4", b"")
+    store.put("commits/3", commit(400))
+    store.delete(["offsets/2"])
+    assert [each.path for each in damage(store, decisions)] == ["offsets/4", "offsets/2"]
+    repaired(store, decisions)
+    assert store.get("offsets/2") == entry(2, 200).encode()
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_a_settled_batch_whose_completion_is_damaged_is_in_flight(store, decisions, way):
     store.put("commits/3", WAYS[way](commit()))
