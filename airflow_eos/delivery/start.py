@@ -16,6 +16,7 @@ from airflow_eos.checkpoint import CheckpointStore, DecisionLog, standing_reques
 from airflow_eos.checkpoint.decisions import PerishableRows
 from airflow_eos.checkpoint.heartbeat import STARTED_BY, StartedBy, request_to
 from airflow_eos.checkpoint.mending import damage, lost_beginning, newest_known
+from airflow_eos.checkpoint.offsets import require_same_sources
 from airflow_eos.checkpoint.rehearsal import RehearsalRequest
 from airflow_eos.checkpoint.rulings import read_acceptance, read_rulings
 from airflow_eos.checkpoint.topics import (
@@ -66,7 +67,8 @@ from airflow_eos.delivery.weaker_guarantees import (
     require_nothing_promised,
     take_turn,
 )
-from airflow_eos.errors import CalledOffError, ConfigurationError
+from airflow_eos.delivery.workers import kept_warm
+from airflow_eos.errors import CalledOffError, ConfigurationError, Remedy
 from airflow_eos.figures import (
     observed_decisions,
     observed_participant,
@@ -87,6 +89,7 @@ if TYPE_CHECKING:
     from airflow_eos.figures.events import Observer
     from airflow_eos.protocol.participant import Participant
 
+_NAMED_SINKS = "spark.sql.streaming.queryEvolution.enableSinkEvolution"
 _OUTPUT_MODES = {"append": "Append", "update": "Update", "complete": "Complete"}
 
 
@@ -100,12 +103,19 @@ def require_startable(rows: DataFrame, *, output_mode: str, query_name: str | No
 
     Raises:
         ConfigurationError: Spark has no such output mode, or does not run this query with it; or
-            a query of this name is running.
+            a query of this name is running; or sinks must have names.
     """
     spark = rows.sparkSession
     if output_mode.lower() not in _OUTPUT_MODES:
         raise ConfigurationError(
             f"output_mode {output_mode!r}: expected {', '.join(map(repr, _OUTPUT_MODES))}."
+        )
+    if spark.conf.get(_NAMED_SINKS, "false") == "true":
+        raise ConfigurationError(
+            f"{_NAMED_SINKS} is true: Spark then starts a query only if its sink has a name, which "
+            "the function of foreachBatch cannot have. Our outputs are told apart by their own "
+            "names, in the checkpoint.",
+            Remedy(change=f"leave {_NAMED_SINKS} away, or set it to false", start=True),
         )
     if query_name and any(query.name == query_name for query in spark.streams.active):
         raise ConfigurationError(
@@ -389,10 +399,13 @@ def start_exactly_once(
         application_id=first.spark.sparkContext.applicationId,
         still_wanted=partial(require_not_cancelled, first.store),
     )
-    # Asked anew when the turn has come: what was read before is as old as the wait.
-    return stand_by(
-        standing, examine=first.examine, start=lambda after: request().start(after=after)
-    )
+    with kept_warm(partial(first.sink.check, first.spark)):
+        # Asked anew when the turn has come: what was read before is as old as the wait.
+        return stand_by(
+            standing,
+            examine=first.examine,
+            start=lambda after: request(are_warm=True).start(after=after),
+        )
 
 
 @dataclass(frozen=True)
@@ -425,8 +438,9 @@ class _StartRequest:
         storage_options: Mapping[str, str] | None,
         policy: CheckpointPolicy,
         consumer_group: ProgressPlace | None,
+        are_warm: bool = False,
     ) -> _StartRequest:
-        """Refuse what cannot work, and let the workers import what they need."""
+        """Refuse what cannot work, and let the workers import what they need: unless they have."""
         spark = active_session() if is_own(df) else classic_session(cast("DataFrame", df))
         trigger = chosen_trigger(trigger, policy)
         trigger_interval(trigger)
@@ -442,7 +456,8 @@ class _StartRequest:
         check_policy(policy, guarantee)
         whole = beside(read.own, _one(sink, guarantee).bound(store))
         require_startable(whole.rows(read.frame), output_mode=output_mode, query_name=query_name)
-        whole.check(spark)
+        if not are_warm:
+            whole.check(spark)
         if consumer_group is not None:
             _check_progress(read.frame, whole, consumer_group)
         return cls(
@@ -474,6 +489,7 @@ class _StartRequest:
             same_topics_watched(self.store, [each.ids for each in topics])
             _require_readable(self.store)
             self._change(topics).require_accepted()
+            self.read.require_same_sources(self.store)
             require_not_spent(self.store)
             group = self.consumer_group
             progress = group.opened(self.store) if group is not None else None
@@ -483,12 +499,15 @@ class _StartRequest:
             if progress is not None:
                 resources.callback(progress.close)
             require_admitted(self.store, participant, _driver(self.spark), progress)
-        frame = self.read.frame
+        frame, is_own = self.read.frame, self.read.own is not None
         warm_up(
             self.store,
-            frame if self.read.own is not None else self.sink.rows(frame),
+            frame if is_own else self.sink.rows(frame),
             output_mode=self.output_mode,
-            evaluate=self.read.own is None and not stateful(frame),
+            # As a batch does it, but for its writers: no task opens one.
+            evaluate=None
+            if is_own or stateful(frame)
+            else lambda rows: self.sink.prepare(rows, only=()),
         )
 
     def start(self, *, after: int | None = None) -> ExactlyOnceQuery:
@@ -498,6 +517,7 @@ class _StartRequest:
             look = same_topics_watched(self.store, [each.ids for each in topics])
             warn_of_lost_rows(topics)
             self._change(topics).require_accepted()
+            self.read.require_same_sources(self.store)
             heartbeat = _heartbeat(self.spark, self.store, self.interval, self.observer)
             evaluation = RunningPlan()
 
@@ -552,6 +572,7 @@ def _rehearse(
 ) -> NoReturn:
     """On a copy, into nothing: what a start would do before it touches a system, and no more."""
     read = _read(df, spark, rehearsal.store, "exactly_once")
+    read.require_same_sources(rehearsal.store)
     alone = _one(sink, "exactly_once").bound(rehearsal.store)
     require_startable(alone.rows(read.frame), output_mode=output_mode, query_name=query_name)
     topics = partial(read.topics, spark)
@@ -565,6 +586,10 @@ class _Read:
     frame: DataFrame
     own: OpenedSource | None
     sources: Sequence[StreamSource]
+
+    def require_same_sources(self, store: CheckpointStore) -> None:
+        """Before the term: Spark would refuse some of it after it, and say nothing of the rest."""
+        require_same_sources(store, {each.known_as: each.topics for each in self.sources})
 
     def topics(self, spark: SparkSession, resources: ExitStack) -> tuple[TopicsRead, ...]:
         """Who answers for the topics of each of its sources."""

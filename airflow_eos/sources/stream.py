@@ -195,14 +195,6 @@ _NEXT = "Rows that were not read are gone. To read what is there, start on a new
 
 
 # --- stream ---------------------------------------------------------------------------------------
-# What Spark is told: a Python data source whose rows are offset ranges, one for each task.
-#
-# Or what a task makes of its range: then the rows are its reports, and one Python worker does all
-# of
-# a task. Spark calls the planning half in a Python process of its own beside the driver, one for a
-# query, and :meth:`RangeReader.read` in its tasks. All else is Spark's: it logs the offsets before
-# a
-# batch runs, repeats it over the same ones, counts the rate limit.
 
 
 REPORTS = "report binary"

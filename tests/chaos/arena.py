@@ -128,7 +128,7 @@ class Arena:
         server = self.postgres
         with self._database, psycopg.connect(server.dsn, autocommit=True, options=ours) as asked:
             try:
-                asked.execute(statement)  # type: ignore[call-overload]
+                asked.execute(statement)
             except psycopg.errors.LockNotAvailable:
                 return False
             return True

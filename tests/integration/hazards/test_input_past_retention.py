@@ -120,7 +120,7 @@ def test_a_batch_that_was_never_promised_delivers_what_is_left(
     goes_on(job)
 
 
-@pytest.mark.parametrize("kind", ["spark", "arrow"])
+@pytest.mark.parametrize("kind", ["spark", pytest.param("arrow", marks=pytest.mark.proof)])
 def test_a_batch_that_readers_have_goes_on_without_its_input(
     job: Trimmed, die_once_at: Callable[..., None], kind: str
 ) -> None:
@@ -149,8 +149,15 @@ def test_a_stateful_batch_that_readers_have_says_what_is_lost_with_its_input(
     job.assert_exactly_once()
 
 
-@pytest.mark.parametrize("kind", ["spark", "arrow"])
-@pytest.mark.parametrize("place", ["decided", "settled-some"])
+@pytest.mark.parametrize(
+    ("place", "kind"),
+    [
+        ("decided", "spark"),
+        ("settled-some", "arrow"),
+        pytest.param("decided", "arrow", marks=pytest.mark.proof),
+        pytest.param("settled-some", "spark", marks=pytest.mark.proof),
+    ],
+)
 def test_whoever_does_what_is_said_loses_what_was_announced_to_the_row(
     job: Trimmed, die_once_at: Callable[..., None], kind: str, place: str
 ) -> None:
@@ -211,7 +218,7 @@ class Wider(Trimmed):
     def second(self) -> str:
         return f"{self.name}-in-more"
 
-    def both(self, kind: str, *, there: bool = True, **settings: str) -> Any:
+    def both(self, kind: str, *, there: bool = True, **settings: Any) -> Any:
         """As whoever follows the advice has it: the topic is not named once it is gone."""
         if kind == "spark":
             options = {"subscribePattern": f"{self.name}-in.*", **settings}
@@ -226,7 +233,7 @@ class Wider(Trimmed):
 
     def deliver_with(self, told: Mapping[str, str]) -> None:
         """Until the batch in flight is over, and the next ones."""
-        settings = {name: value for name, value in told.items() if name != "trigger"}
+        settings: dict[str, Any] = {n: value for n, value in told.items() if n != "trigger"}
         if "trigger" not in told:
             self.deliver(df=self.both("spark", **settings))
             return

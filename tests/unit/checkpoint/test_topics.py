@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -98,7 +99,7 @@ READ = '{"a":{"0":5},"b":{"0":5}}'
 PLANNED = '{"a":{"0":8},"b":{"0":9}}'
 
 
-def now(*topics: str, **more: object) -> list[TopicsRead]:
+def now(*topics: str, **more: Any) -> list[TopicsRead]:
     begins = {(topic, 0): 0 for topic in topics}
     return [TopicsRead(ids=dict, begins=lambda: begins, as_planned=True, **more)]
 
