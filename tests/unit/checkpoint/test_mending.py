@@ -5,15 +5,27 @@ from __future__ import annotations
 import json
 import uuid
 import zlib
+from itertools import combinations
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from obstore.store import MemoryStore
 
 from airflow_eos.checkpoint import CheckpointStore, DecisionLog, OffsetLog, claim, read_state
-from airflow_eos.checkpoint.mending import beside, damage, lost_beginning, mend, newest_known
+from airflow_eos.checkpoint.mending import (
+    beside,
+    damage,
+    decided_offsets,
+    lost_beginning,
+    mend,
+    newest_known,
+)
 from airflow_eos.checkpoint.snapshot import admitted, read_snapshot
+from airflow_eos.checkpoint.spark_log import parse_commit, parse_offsets
 from airflow_eos.errors import CheckpointError, CheckpointFormatError
+from airflow_eos.protocol.decision import Decision, Outcome, Verdict
+from airflow_eos.protocol.participant import Note, Owner, Ownership
 from tests.support.pipelines import kafka_pipeline
 
 pytestmark = pytest.mark.unit
@@ -103,6 +115,16 @@ def test_a_plan_that_nobody_promised_is_put_aside_and_not_deleted(store, decisio
     assert store.get("offsets/4") is None
     [aside] = store.list("eos/aside/offsets")
     assert store.get(aside.path) == left
+
+
+def test_where_the_newest_plan_is_put_aside_the_two_before_it_are_read(store, decisions):
+    """Or Spark stops at its start: batch 1 doesn't exist."""
+    store.put("offsets/4", b"")
+    store.put("commits/3", commit(400))
+    store.delete(["offsets/2"])
+    assert [each.path for each in damage(store, decisions)] == ["offsets/4", "offsets/2"]
+    repaired(store, decisions)
+    assert store.get("offsets/2") == entry(2, 200).encode()
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -334,3 +356,103 @@ def test_a_plan_that_its_sum_contradicts_and_nobody_promised_is_put_aside(tmp_pa
     store.put(beside("offsets/2"), sums_of(entry(1).encode()))
     repaired(store, log)
     assert store.get("offsets/2") is None
+
+
+PLACES = ("planned", "sealed", "decided", "complete")
+FILES = (
+    *("offsets/0", "offsets/1", "offsets/2", "commits/0", "commits/1", "commits/2"),
+    *("metadata", "sources/0/0", "eos/pipeline.json"),
+    *("eos/decisions/1/1.json", "eos/decisions/2/1.json"),
+)
+
+
+class Remembers:
+    """A system in which all is settled, and that has this batch noted as the newest."""
+
+    members = ()
+
+    def __init__(self, owner: Owner, newest: Decision) -> None:
+        self._note = Note(
+            pipeline=owner.pipeline,
+            batch=newest.batch_id,
+            attempt=newest.attempt,
+            decision=newest.nonce,
+        )
+        self._owner = owner
+
+    def open(self, **_: Any) -> tuple[()]:
+        return ()
+
+    def ownership(self, _asking: Owner) -> tuple[Ownership, ...]:
+        return (Ownership("prefix 'etl'", owner=self._owner, notes=(self._note,)),)
+
+    def outcome(self, works: Any) -> dict[Any, Outcome]:
+        return {each.identity: Outcome.COMMITTED for each in works}
+
+    def require_settled(self, *_: Any) -> None: ...
+
+
+def at(place: str, make_decision: Any) -> tuple[CheckpointStore, Any]:
+    """Batch 2 has come so far, and those before it are complete."""
+    store = CheckpointStore(MemoryStore(), "memory://query")
+    store.put("metadata", json.dumps({"id": str(uuid.uuid4())}).encode())
+    store.put("sources/0/0", b'\0v1\n{"in":{"0":0}}')
+    owner = Owner.at(claim(store, kafka_pipeline()).id, store.location)
+    log = DecisionLog(store)
+    for batch in range(3):
+        store.put(f"offsets/{batch}", entry(batch, 100 * batch).encode())
+        if batch < 2 or place in ("decided", "complete"):
+            newest = make_decision(batch, offsets=entry(batch, 100 * batch))
+            assert log.record(newest)
+        elif place == "sealed":
+            sealed = {"verdict": Verdict.ABORT, "works": (), "offsets": None, "reason": "x"}
+            assert log.record(make_decision(batch, **sealed))
+        if batch < 2 or place == "complete":
+            store.put(f"commits/{batch}", commit(100 * (batch + 1)))
+    return store, Remembers(owner, newest)
+
+
+def spark_begins(store: CheckpointStore) -> int:
+    """The batch that it runs first; raises what it stumbles over (``populateStartOffsets``)."""
+    planned, complete = (
+        max((int(each.name) for each in store.list(log) if each.name.isdigit()), default=-1)
+        for log in ("offsets", "commits")
+    )
+    for batch in {planned, planned - 1} - {-1, -2}:
+        parse_offsets(store.get(f"offsets/{batch}") or b"", "offsets")
+    assert complete in (planned, planned - 1)
+    if complete >= 0:
+        parse_commit(store.get(f"commits/{complete}") or b"", "commits")
+    return complete + 1
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_whatever_two_files_are_lost_a_start_is_refused_with_a_way_on_or_goes_on_exactly(
+    make_decision, place
+):
+    """What the gate lets in is mended at one go, and no batch that was promised is forgotten."""
+    promised = 2 if place in ("decided", "complete") else 1
+    let_in = 0
+    for lost in combinations([(file, how) for file in FILES for how in (None, b"")], 2):
+        store, system = at(place, make_decision)
+        for file, left in lost:
+            if store.get(file) is not None:
+                store.delete([file]) if left is None else store.put(file, left)
+        try:
+            refused = admitted(store, system)[0].error
+        except CheckpointError as error:
+            refused = error
+        if refused is not None:
+            assert refused.remedies, lost
+            continue
+        let_in += 1
+        log = DecisionLog(store)
+        repaired(store, log)
+        first = spark_begins(store)
+        for batch in range(first, promised + 1):
+            assert decided_offsets(log, batch) == entry(batch, 100 * batch), lost
+        if first:
+            begins = store.get(f"offsets/{first - 1}")
+            assert begins == entry(first - 1, 100 * (first - 1)).encode(), lost
+        admitted(store, system)[0].require()
+    assert let_in > 50
