@@ -42,7 +42,7 @@ run, recovery, watchdog = eos_pipeline(
     output_topic={output!r},
     jars={jars!r},
     stall_after=20,
-    spark_conf={{"spark.driver.host": "127.0.0.1", "spark.ui.enabled": "false"}},
+    conf={{"spark.driver.host": "127.0.0.1", "spark.ui.enabled": "false"}},
 )
 """
 
