@@ -10,7 +10,7 @@ from airflow_eos.checkpoint.decisions import DecisionLog
 from airflow_eos.checkpoint.mending import Mend, damage
 from airflow_eos.checkpoint.spark_log import KafkaOffsets, OffsetsEntry, SparkLog, kafka_offsets
 from airflow_eos.errors import CheckpointFormatError
-from airflow_eos.protocol.decision import Stored, encode
+from airflow_eos.protocol.decision import Evidence, encode
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.backend import StoredObject
@@ -205,12 +205,15 @@ def _start(
 # ``eos/state.json``: how large a query's state is, and what it costs a batch; for people.
 
 
-class StateSize(Stored, frozen=True, kw_only=True):
+class StateSize(Evidence, frozen=True, kw_only=True):
     """Of all stateful operators, after ``batch_id``; times in ms.
 
     ``update_ms`` and ``commit_ms`` are added up over the tasks, of which there are ``tasks``, so
     that their sum can exceed ``batch_ms``, which is by the clock. ``file_bytes`` is what RocksDB
     has on the executors' disks; None for Spark's default store, which has its state in memory.
+
+    ``late_rows`` came behind the watermark, so that Spark has left them out; added up over the
+    ``late_counted`` batches, of all so far, whose progress was seen.
     """
 
     batch_id: int
@@ -221,6 +224,8 @@ class StateSize(Stored, frozen=True, kw_only=True):
     update_ms: int
     commit_ms: int
     batch_ms: int
+    late_rows: int
+    late_counted: int
 
 
 def read_state_size(store: CheckpointStore) -> StateSize | None:

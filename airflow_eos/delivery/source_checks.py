@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from airflow_eos.checkpoint.topics import TopicsRead
-from airflow_eos.errors import ConfigurationError, KafkaError, Remedy, TopicError
+from airflow_eos.checkpoint.topics import TopicsRead, no_such_topic
+from airflow_eos.errors import ConfigurationError, KafkaError, Remedy
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -185,6 +185,7 @@ def topics_read(
             policies=partial(_policies, spark, client, source),
             begins=partial(_begins, spark, client, source),
             skips_lost=skips_lost(source),
+            as_planned=True,
         )
         for source in sources
         if source.name == "kafka"
@@ -253,11 +254,7 @@ def _ids(spark: SparkSession, client: Any, source: StreamSource) -> Mapping[str,
     except Py4JJavaError as error:
         problem = str(error.java_exception)
         if "UnknownTopicOrPartition" in problem:
-            raise TopicError(
-                f"A topic that the query reads ({', '.join(names)}) does not exist, or was "
-                f"deleted while it was read: {problem}. Rows that were not read are gone with it. "
-                "Create the topic before the first start."
-            ) from error
+            raise no_such_topic(names, problem) from error
         raise KafkaError(
             f"The cluster of the source does not describe the topics {', '.join(names)}: "
             f"{problem}. Check that it can be reached, and that the reader may describe them."
@@ -291,10 +288,12 @@ def _begins(spark: SparkSession, client: Any, source: StreamSource) -> Mapping[P
         for name in _subscribed(jvm, client, source.options):
             names.add(name)
         topics = client.describeTopics(names).allTopicNames().get()
+        assigned = json.loads(source.options.get("assign", "{}"))
         for name in names:
             for each in topics.get(name).partitions():
-                place = kafka.common.TopicPartition(name, each.partition())
-                wanted.put(place, kafka.clients.admin.OffsetSpec.earliest())
+                if each.partition() in assigned.get(name, [each.partition()]):
+                    place = kafka.common.TopicPartition(name, each.partition())
+                    wanted.put(place, kafka.clients.admin.OffsetSpec.earliest())
         told = client.listOffsets(wanted).all().get()
     except Py4JJavaError as error:
         raise KafkaError(
