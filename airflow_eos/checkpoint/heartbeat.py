@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from urllib.parse import parse_qs, urlencode
 
 import msgspec
@@ -35,7 +35,7 @@ from airflow_eos.checkpoint.backend import (
 from airflow_eos.checkpoint.locations import HDFS, LOCAL, located
 from airflow_eos.checkpoint.terms import newest_term
 from airflow_eos.errors import REFUSED_FOR_GOOD, CheckpointFormatError, ConfigurationError, EosError
-from airflow_eos.protocol.decision import Stored, encode, one_line
+from airflow_eos.protocol.decision import Evidence, encode, one_line
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
@@ -144,11 +144,16 @@ DRAINS_KEPT = timedelta(days=7)
 """How long a request to one start is kept: a cluster may let it wait for its turn that long."""
 
 
-class Heartbeat(Stored, frozen=True, kw_only=True):
+MomentMs = Annotated[int, msgspec.Meta(ge=0, le=253_402_300_799_999)]
+"""A moment of the years that a date can have: what else stands there was written by no clock."""
+
+
+class Heartbeat(Evidence, frozen=True, kw_only=True):
     """What the driver said last. All times in milliseconds; ``*_at_ms`` since the epoch.
 
     ``interval_ms`` is how often it beats, ``trigger_ms`` the query's trigger interval: together
-    they tell a reader from when on silence means something. ``term`` is the driver's.
+    they tell a reader from when on silence means something. He waits for a few of them: with one
+    that no driver can mean he would take it for dead at once, or never. ``term`` is the driver's.
     ``started_by`` is None where it was started by hand; ``master`` and ``deploy_mode`` are Spark's;
     ``namespace`` is that of its pod, empty where it is in none. ``end`` and ``reason`` say how and
     why it ended, once it has; ``drained_by`` who asked it to, where somebody did; ``restart_heals``
@@ -160,7 +165,6 @@ class Heartbeat(Stored, frozen=True, kw_only=True):
         *("master", "deploy_mode", "namespace", "application_id", "host"),
         *("reason", "drained_by"),
     )
-    at_most: ClassVar[int | None] = 65_536
 
     term: int | None = None
     started_by: StartedBy | None = None
@@ -169,7 +173,7 @@ class Heartbeat(Stored, frozen=True, kw_only=True):
     namespace: str = ""
     application_id: str
     host: str
-    pid: int
+    pid: Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
     process: str = ""
     batch_id: int | None
     phase: Phase
@@ -177,10 +181,10 @@ class Heartbeat(Stored, frozen=True, kw_only=True):
     reason: str | None = None
     drained_by: str | None = None
     restart_heals: bool | None = None
-    beat_at_ms: int
-    interval_ms: int
-    trigger_ms: int
-    started_at_ms: int
+    beat_at_ms: MomentMs
+    interval_ms: Annotated[int, msgspec.Meta(ge=1, le=3_600_000)]
+    trigger_ms: Annotated[int, msgspec.Meta(ge=0, le=366 * 86_400_000)]
+    started_at_ms: MomentMs
 
     @property
     def submission(self) -> str | None:
@@ -188,7 +192,7 @@ class Heartbeat(Stored, frozen=True, kw_only=True):
         return self.started_by.submission if self.started_by is not None else None
 
 
-class DrainRequest(Stored, frozen=True, kw_only=True):
+class DrainRequest(Evidence, frozen=True, kw_only=True):
     """Somebody asks a driver to stop after the running batch.
 
     It means the driver of ``term``, or of ``submission``, which may have no term yet; where both
@@ -196,7 +200,6 @@ class DrainRequest(Stored, frozen=True, kw_only=True):
     """
 
     words: ClassVar[tuple[str, ...]] = ("requested_by", "reason")
-    at_most: ClassVar[int | None] = 65_536
 
     term: int | None = None
     submission: str | None = None
@@ -213,7 +216,7 @@ class DrainRequest(Stored, frozen=True, kw_only=True):
         )
 
 
-class Replacement(Stored, frozen=True, kw_only=True):
+class Replacement(Evidence, frozen=True, kw_only=True):
     """The ``number``-th start in the place of a driver that has ended, out of ``limit``.
 
     ``driver`` is the application id of the one that beat last, :data:`NONE_YET` where none has. A
@@ -223,7 +226,6 @@ class Replacement(Stored, frozen=True, kw_only=True):
     """
 
     words: ClassVar[tuple[str, ...]] = ("driver", "by")
-    at_most: ClassVar[int | None] = 65_536
 
     driver: str
     number: int
@@ -236,7 +238,7 @@ class Replacement(Stored, frozen=True, kw_only=True):
         return f"restart {self.number}{of}, by {self.by}"
 
 
-class Refusal(Stored, frozen=True, kw_only=True):
+class Refusal(Evidence, frozen=True, kw_only=True):
     """A start in the place of ``driver`` was refused, and no restart heals what it was refused for.
 
     An app that ends before its first heartbeat leaves none to say so: the task that has started it
@@ -244,7 +246,6 @@ class Refusal(Stored, frozen=True, kw_only=True):
     """
 
     words: ClassVar[tuple[str, ...]] = ("driver", "reason", "dag_id", "run_id")
-    at_most: ClassVar[int | None] = 65_536
 
     driver: str
     reason: str
@@ -371,14 +372,13 @@ MISSED_LOOKS = 3
 """A watchdog that has not looked for this many of its own intervals is taken to look no more."""
 
 
-class WatchdogLook(Stored, frozen=True, kw_only=True):
+class WatchdogLook(Evidence, frozen=True, kw_only=True):
     """The newest look of a pipeline's watchdog; each is another ``run_id``.
 
     ``interval_ms`` is how often it means to look; None where its schedule does not say.
     """
 
     words: ClassVar[tuple[str, ...]] = ("dag_id", "run_id")
-    at_most: ClassVar[int | None] = 65_536
 
     dag_id: str
     run_id: str
@@ -453,6 +453,14 @@ def read_heartbeat(store: CheckpointStore) -> Heartbeat | None:
         CheckpointFormatError: the object cannot be read as a heartbeat.
     """
     return store.read(HEARTBEAT, Heartbeat)
+
+
+def heard(store: CheckpointStore) -> tuple[Heartbeat | None, str]:
+    """The last heartbeat, and why nobody can read it: nothing else is hidden by that."""
+    try:
+        return read_heartbeat(store), ""
+    except CheckpointFormatError:
+        return None, f"{HEARTBEAT} is damaged: whether a driver runs is not known"
 
 
 def write_heartbeat(store: CheckpointStore, heartbeat: Heartbeat) -> None:

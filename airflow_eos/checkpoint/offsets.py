@@ -29,12 +29,13 @@ from airflow_eos.checkpoint.decisions import DecisionLog
 from airflow_eos.checkpoint.mending import damage, decided_offsets, mend, newest_known
 from airflow_eos.checkpoint.spark_log import OffsetsEntry, SparkLog, kafka_offsets, parse_offsets
 from airflow_eos.checkpoint.terms import newest_planned
-from airflow_eos.errors import ContinuityError, Remedy, SupersededError
+from airflow_eos.errors import CheckpointFormatError, ContinuityError, Remedy, SupersededError
 from airflow_eos.protocol.participant import ANEW, decision_lost
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
+    from airflow_eos.checkpoint.mending import Mend
     from airflow_eos.checkpoint.store import CheckpointStore
 
 
@@ -97,15 +98,19 @@ class OffsetLog:
                 f"delivered with: another driver has replaced it since this one started. {_NEXT}"
             )
 
-    def repair(self) -> None:
+    def repair(self, unreadable: Callable[[], Iterable[Mend]] = tuple) -> None:
         """Put right what Spark will read; only for a driver that has taken its term.
 
         See :mod:`.mending`. Older entries Spark never reads again.
+
+        Args:
+            unreadable: asked then: what is whole, and of no use to a start.
 
         Raises:
             CheckpointFormatError: what it will read is lost for good.
         """
         mend(self._store, damage(self._store, self._decisions))
+        mend(self._store, unreadable())
 
     def make_durable(self, batch_id: int) -> None:
         """Sync what a decision of this batch rests on, on a disk: Spark syncs none of its files.
@@ -190,26 +195,44 @@ def _elsewhere(
         f"{before}: "
     )
     began = log.offsets(owner - 1) if owner else None
-    if began is None or not _same_ends(began, found):
+    skipped = began is not None and _same_ends(began, found)
+    if not skipped and not _same_ends_as_it_stands(store, owner, found):
         return ContinuityError(
             f"{ends}its decision was lost, though Spark completes no batch before its rows are "
             "delivered; or files were put there by hand. Nothing was read.",
             *decision_lost(before),
         )
-    later = ", ".join(
+    moved = ", ".join(
         f"{OFFSETS}/{each} and {COMMITS}/{each}"
         for each in range(owner + 1, (newest_planned(store) or before) + 1)
     )
+    if skipped:
+        moved += f" and {COMMITS}/{owner}"
+    how = (
+        f"skipped batch {owner} in flight"
+        if skipped
+        else f"went by {OFFSETS}/{owner} as a superseded driver has left it; the next start puts "
+        "that right"
+    )
     return ContinuityError(
-        f"{ends}it is a control batch of Spark's, a state repartition that skipped batch {owner} "
-        "in flight. Nothing was read.",
+        f"{ends}it is a control batch of Spark's, a state repartition that {how}. Nothing was "
+        "read.",
         Remedy(
-            change=f"move {later} and {COMMITS}/{owner} out of {store.location}",
+            change=f"move {moved} out of {store.location}",
             start=True,
             costs="a repartition of the state that was made meanwhile is undone: make it again "
             "after a drain",
         ),
     )
+
+
+def _same_ends_as_it_stands(store: CheckpointStore, batch: int, found: OffsetsEntry) -> bool:
+    """Whether the file itself, which is not what its batch was promised with, ends there."""
+    try:
+        stands = SparkLog(store).offsets(batch)
+    except CheckpointFormatError:
+        return False
+    return stands is not None and _same_ends(stands, found)
 
 
 def require_same_sources(store: CheckpointStore, topics: Sequence[Collection[str] | None]) -> None:

@@ -12,9 +12,9 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from airflow_eos.checkpoint.backend import COMMITS, DECISIONS, HEARTBEAT, PIPELINE
+from airflow_eos.checkpoint.backend import COMMITS, DECISIONS, PIPELINE
 from airflow_eos.checkpoint.decisions import DecisionLog
-from airflow_eos.checkpoint.heartbeat import read_heartbeat
+from airflow_eos.checkpoint.heartbeat import heard
 from airflow_eos.checkpoint.mending import damage, decided_offsets, lost_beginning, newest_known
 from airflow_eos.checkpoint.offsets import require_continuous
 from airflow_eos.checkpoint.pipeline import owner_of, read_pipeline
@@ -91,11 +91,7 @@ def read_snapshot(store: CheckpointStore, batch: int | None = None) -> Snapshot:
     decisions = log.of_batch(asked) if asked is not None else ()
     promise = Promise.of(decisions)
     accepted = read_acceptance(store, promise.batch_id, promise.nonce) if promise else None
-    heartbeat, unheard = None, ""
-    try:
-        heartbeat = read_heartbeat(store)
-    except CheckpointFormatError:
-        unheard = f"{HEARTBEAT} is damaged: whether a driver runs is not known"
+    heartbeat, unheard = heard(store)
     return Snapshot(
         pipeline=pipeline,
         state=state,

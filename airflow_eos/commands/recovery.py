@@ -33,7 +33,7 @@ from airflow_eos.errors import ConfigurationError, Remedy
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from airflow_eos.checkpoint import CheckpointStore, Heartbeat, Phase
+    from airflow_eos.checkpoint import CheckpointStore, DrainRequest, Heartbeat, Phase
     from airflow_eos.protocol.decision import Outcome, WorkIdentity
     from airflow_eos.protocol.participant import Ownership
     from airflow_eos.recovery.acceptance import InputRange, Shortfall
@@ -346,13 +346,18 @@ def _step_over(store: CheckpointStore, text: str, *, yes: bool, as_json: bool) -
 
 
 def _skippable(store: CheckpointStore, wanted: InputRange) -> InputRange:
-    """Refused while a driver runs: it could promise rows of the range at any time."""
+    """Refused while a driver runs: it could promise rows of the range at any time.
+
+    Where no pipeline is, nothing is known of one: that no batch is in flight there says nothing.
+    """
     from airflow_eos.checkpoint import DecisionLog, read_state
     from airflow_eos.errors import PipelineAliveError
     from airflow_eos.protocol.promise import Promise
     from airflow_eos.recovery.acceptance import skippable
     from airflow_eos.recovery.driver_liveness import signs_of_life
+    from airflow_eos.recovery.run import require_pipeline
 
+    require_pipeline(store)
     signs = signs_of_life(store)
     if signs:
         again = f"airflow-eos accept CHECKPOINT --skip-input {wanted} --yes"
@@ -530,19 +535,19 @@ def drain(
     """
     from rich.console import Console
 
-    from airflow_eos.checkpoint import CheckpointStore, drain_newest, read_heartbeat
+    from airflow_eos.checkpoint import CheckpointStore, drain_newest, newest_term, read_heartbeat
     from airflow_eos.checkpoint.heartbeat import ENDED
     from airflow_eos.errors import ConfigurationError
 
     store = CheckpointStore.open(checkpoint, storage_options=storage_options(storage_option))
-    if read_heartbeat(store) is None:
+    if read_heartbeat(store) is None and newest_term(store) == 0:
         raise ConfigurationError(
             f"No driver has ever beaten in {store.location}/eos: there is nothing to drain. Give "
             "the checkpointLocation of the query."
         )
     request = drain_newest(store, requested_by=f"cli {getpass.getuser()}", reason=reason)
     deadline = time.monotonic() + wait
-    while (phase := _phase(read_heartbeat(store))) not in ENDED and time.monotonic() < deadline:
+    while (phase := _phase(store, request)) not in ENDED and time.monotonic() < deadline:
         time.sleep(_LOOK_S)
     stopped = phase == "stopped"
     if as_json:
@@ -560,6 +565,7 @@ def handover(
         float, seconds("wait", help="Until the driver that stood by drives; or '2 minutes'.")
     ] = 120.0,
     storage_option: StorageOption = None,
+    as_json: AsJson = False,  # noqa: FBT002 - a flag of the command line
 ) -> None:
     """Let the running batch end, and the driver that stands by go on: an upgrade, or a move.
 
@@ -577,8 +583,12 @@ def handover(
     while (newest := _term(read_heartbeat(store))) <= term and time.monotonic() < deadline:
         time.sleep(_LOOK_S)
     driven = newest > term
-    said = "Handed over" if driven else f"Asked; nobody else has driven within {wait:g} s"
-    Console().print(f"{said}: {store.location}", soft_wrap=True)
+    if as_json:
+        answer = {"request": msgspec.to_builtins(request), "term": newest if driven else None}
+        typer.echo(msgspec.json.encode(answer).decode())
+    else:
+        said = "Handed over" if driven else f"Asked; nobody else has driven within {wait:g} s"
+        Console().print(f"{said}: {store.location}", soft_wrap=True)
     raise typer.Exit(0 if driven else 1)
 
 
@@ -586,8 +596,12 @@ def _term(heartbeat: Heartbeat | None) -> int:
     return 0 if heartbeat is None else heartbeat.term or 0
 
 
-def _phase(heartbeat: Heartbeat | None) -> Phase | None:
-    return None if heartbeat is None else heartbeat.phase
+def _phase(store: CheckpointStore, request: DrainRequest) -> Phase | None:
+    """What the driver that was asked says; that a former one has stopped is no answer of his."""
+    from airflow_eos.checkpoint import read_heartbeat
+
+    heartbeat = read_heartbeat(store)
+    return None if heartbeat is None or _term(heartbeat) < (request.term or 0) else heartbeat.phase
 
 
 def _said(phase: Phase | None, wait: float) -> str:

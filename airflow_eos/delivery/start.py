@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,7 +19,12 @@ from airflow_eos.checkpoint.mending import damage, lost_beginning, newest_known
 from airflow_eos.checkpoint.offsets import OFFSET_LOG_2, require_same_sources
 from airflow_eos.checkpoint.rehearsal import RehearsalRequest
 from airflow_eos.checkpoint.rulings import read_acceptance, read_rulings
-from airflow_eos.checkpoint.topics import lost_in_flight, same_topics_watched, warn_of_lost_rows
+from airflow_eos.checkpoint.topics import (
+    input_change,
+    lost_in_flight,
+    same_topics_watched,
+    warn_of_lost_rows,
+)
 from airflow_eos.closing import closed_on_error
 from airflow_eos.delivery.batch import Authority, ExactlyOnceBatch, RunningPlan
 from airflow_eos.delivery.batch_timeout import (
@@ -62,6 +67,7 @@ from airflow_eos.delivery.weaker_guarantees import (
     require_nothing_promised,
     take_turn,
 )
+from airflow_eos.delivery.workers import kept_warm
 from airflow_eos.errors import CalledOffError, ConfigurationError, Remedy
 from airflow_eos.figures import (
     observed_decisions,
@@ -75,26 +81,27 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_eos.checkpoint import Phase
-    from airflow_eos.checkpoint.topics import TopicsRead
+    from airflow_eos.checkpoint.mending import Mend
+    from airflow_eos.checkpoint.topics import InputChange, TopicsRead
     from airflow_eos.delivery.port import BatchSink, Progress, ProgressPlace, Sink
     from airflow_eos.delivery.source_checks import StreamSource
     from airflow_eos.delivery.source_port import OpenedSource
     from airflow_eos.figures.events import Observer
     from airflow_eos.protocol.participant import Participant
 
-_SETTINGS = {
-    "spark.sql.streaming.offsetLog.formatVersion": ("1", OFFSET_LOG_2),
+_REFUSED_SETTINGS = {
+    "spark.sql.streaming.offsetLog.formatVersion": ("2", OFFSET_LOG_2),
     "spark.sql.streaming.queryEvolution.enableSourceEvolution": (
-        "false",
+        "true",
         "Spark 4.2.0 goes by the positions of sources all the same, unless it writes offset log 2; "
         + OFFSET_LOG_2,
     ),
     "spark.sql.streaming.queryEvolution.enableSinkEvolution": (
-        "false",
+        "true",
         "Spark then starts a query only if its sink has a name, and foreachBatch gives it none",
     ),
 }
-"""Of Spark 4.2: what is fine, and why another value is refused."""
+"""Of Spark 4.2: the value that is refused, and why."""
 _OUTPUT_MODES = {"append": "Append", "update": "Update", "complete": "Complete"}
 
 
@@ -115,11 +122,10 @@ def require_startable(rows: DataFrame, *, output_mode: str, query_name: str | No
         raise ConfigurationError(
             f"output_mode {output_mode!r}: expected {', '.join(map(repr, _OUTPUT_MODES))}."
         )
-    for name, (fine, why) in _SETTINGS.items():
-        if (found := spark.conf.get(name, fine)) != fine:
+    for name, (value, why) in _REFUSED_SETTINGS.items():
+        if str(spark.conf.get(name, None)).lower() == value:
             raise ConfigurationError(
-                f"{name} is {found}: {why}.",
-                Remedy(change=f"leave {name} away, or set it to {fine}", start=True),
+                f"{name} is {value}: {why}.", Remedy(change=f"leave {name} away", start=True)
             )
     if query_name and any(query.name == query_name for query in spark.streams.active):
         raise ConfigurationError(
@@ -194,6 +200,7 @@ def make_batch_function(
     consumer_group: ProgressPlace | None = None,
     reading: Reading | None = None,
     after: int | None = None,
+    unreadable: Callable[[], Iterable[Mend]] = tuple,
 ) -> ExactlyOnceBatch | AtLeastOnceBatch | AtMostOnceBatch:
     """Refuse what cannot work; then take the term, which stops whoever runs now; then recover.
 
@@ -206,7 +213,7 @@ def make_batch_function(
     retained = retained_batches(spark)
     driver = _driver(spark)
     if sink.guarantee == "at_least_once":
-        return _at_least_once(sink, store, governed, driver, retained, heartbeat)
+        return _at_least_once(sink, store, governed, driver, retained, heartbeat, unreadable)
     if sink.guarantee == "at_most_once":
         return _at_most_once(sink, store, governed, driver, retained, heartbeat)
     progress = consumer_group.opened(store) if consumer_group is not None else None
@@ -225,6 +232,7 @@ def make_batch_function(
         on_term=heartbeat.start,
         progress=progress,
         after=after,
+        unreadable=unreadable,
     )
     # Again: a driver of another guarantee that had not seen our term may have begun a batch.
     require_not_spent(store)
@@ -284,11 +292,12 @@ def _at_least_once(
     driver: str,
     retained: int,
     heartbeat: HeartbeatWriter,
+    unreadable: Callable[[], Iterable[Mend]],
 ) -> AtLeastOnceBatch:
     require_no_group(store)
     require_nothing_promised(store)
     require_not_cancelled(store)
-    term = take_turn(store, driver=driver).term.number
+    term = take_turn(store, driver=driver, unreadable=unreadable).term.number
     require_no_group(store)  # both again: one that had not seen our term may have come between
     require_nothing_promised(store)
     heartbeat.start(term)
@@ -400,10 +409,13 @@ def start_exactly_once(
         application_id=first.spark.sparkContext.applicationId,
         still_wanted=partial(require_not_cancelled, first.store),
     )
-    # Asked anew when the turn has come: what was read before is as old as the wait.
-    return stand_by(
-        standing, examine=first.examine, start=lambda after: request().start(after=after)
-    )
+    with kept_warm(partial(first.sink.check, first.spark)):
+        # Asked anew when the turn has come: what was read before is as old as the wait.
+        return stand_by(
+            standing,
+            examine=first.examine,
+            start=lambda after: request(are_warm=True).start(after=after),
+        )
 
 
 @dataclass(frozen=True)
@@ -436,8 +448,9 @@ class _StartRequest:
         storage_options: Mapping[str, str] | None,
         policy: CheckpointPolicy,
         consumer_group: ProgressPlace | None,
+        are_warm: bool = False,
     ) -> _StartRequest:
-        """Refuse what cannot work, and let the workers import what they need."""
+        """Refuse what cannot work, and let the workers import what they need: unless they have."""
         spark = active_session() if is_own(df) else classic_session(cast("DataFrame", df))
         trigger = chosen_trigger(trigger, policy)
         trigger_interval(trigger)
@@ -453,7 +466,8 @@ class _StartRequest:
         check_policy(policy, guarantee)
         whole = beside(read.own, _one(sink, guarantee).bound(store))
         require_startable(whole.rows(read.frame), output_mode=output_mode, query_name=query_name)
-        whole.check(spark)
+        if not are_warm:
+            whole.check(spark)
         if consumer_group is not None:
             _check_progress(read.frame, whole, consumer_group)
         return cls(
@@ -475,12 +489,16 @@ class _StartRequest:
         """The query waits so long between batches."""
         return trigger_interval(self.trigger)
 
+    def _change(self, topics: Sequence[TopicsRead]) -> InputChange:
+        return input_change(self.store, topics, available_now="availableNow" in self.trigger)
+
     def examine(self) -> None:
         """Refuse what a start would refuse before it takes the term; changes nothing."""
         with ExitStack() as resources:
             topics = self.read.topics(self.spark, resources)
             same_topics_watched(self.store, [each.ids for each in topics])
             _require_readable(self.store)
+            self._change(topics).require_accepted()
             self.read.require_same_sources(self.store)
             require_not_spent(self.store)
             group = self.consumer_group
@@ -491,12 +509,15 @@ class _StartRequest:
             if progress is not None:
                 resources.callback(progress.close)
             require_admitted(self.store, participant, _driver(self.spark), progress)
-        frame = self.read.frame
+        frame, is_own = self.read.frame, self.read.own is not None
         warm_up(
             self.store,
-            frame if self.read.own is not None else self.sink.rows(frame),
+            frame if is_own else self.sink.rows(frame),
             output_mode=self.output_mode,
-            evaluate=self.read.own is None and not stateful(frame),
+            # As a batch does it, but for its writers: no task opens one.
+            evaluate=None
+            if is_own or stateful(frame)
+            else lambda rows: self.sink.prepare(rows, only=()),
         )
 
     def start(self, *, after: int | None = None) -> ExactlyOnceQuery:
@@ -505,6 +526,7 @@ class _StartRequest:
             topics = self.read.topics(self.spark, resources)
             look = same_topics_watched(self.store, [each.ids for each in topics])
             warn_of_lost_rows(topics)
+            self._change(topics).require_accepted()
             self.read.require_same_sources(self.store)
             heartbeat = _heartbeat(self.spark, self.store, self.interval, self.observer)
             evaluation = RunningPlan()
@@ -529,6 +551,7 @@ class _StartRequest:
                         partial(lost_in_flight, self.store, topics),
                     ),
                     after,
+                    lambda: self._change(topics).mends(),
                 )
                 streamed = batch.streamed(self.read.frame)
                 heartbeat.start()

@@ -371,14 +371,20 @@ def watchdog(pipeline: Pipeline, tags: list[str]) -> DAG:
 
 
 def _should_be_running(pipeline: Pipeline) -> Any:
+    from airflow_eos.checkpoint import newest_term
+
     @task.short_circuit
     def should_be_running() -> bool:
-        """Whether somebody has started it, and it has not ended in order, or for no wish."""
+        """Whether somebody has started it, and it has not ended in order, or for no wish.
+
+        A heartbeat that is gone does not say that nobody has: a term says that somebody did.
+        """
         heartbeat = last_heartbeat(pipeline)
-        if heartbeat is None:
+        if heartbeat is None and newest_term(store_of(pipeline)) == 0:
             return False
         _note_look(pipeline)
-        return heartbeat.phase != "stopped" or stays_down(pipeline) is None
+        ended = heartbeat is not None and heartbeat.phase == "stopped"
+        return not ended or stays_down(pipeline) is None
 
     return should_be_running()
 

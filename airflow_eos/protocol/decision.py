@@ -161,9 +161,8 @@ def require_own(works: Iterable[PreparedWork | WorkIdentity], kind: str, partici
 # Our own objects as JSON: decoded strictly, refused rather than guessed at.
 #
 # An object says its format version. Who reads one says how an object of a former version reads as
-# one
-# of the next; so what any release has written stays readable, and what a newer one has written is
-# refused.
+# one of the next; so what any release has written stays readable, and what a newer one has written
+# is refused.
 
 
 class Stored(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -173,10 +172,12 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         words: fields that are shown to people, in logs and on terminals: they are kept as
             :func:`one_line`, whoever wrote them.
         at_most: bytes; a larger one is not read. None: as large as it is.
+        proves: what is delivered rests on it, and nobody can write it anew.
     """
 
     words: ClassVar[tuple[str, ...]] = ()
     at_most: ClassVar[int | None] = None
+    proves: ClassVar[bool] = True
 
     format_version: int = 1
 
@@ -185,6 +186,13 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             said = getattr(self, name)
             if said is not None:
                 msgspec.structs.force_setattr(self, name, one_line(said))
+
+
+class Evidence(Stored, frozen=True, kw_only=True):
+    """What people and sensors go by, and no delivery: whoever says it writes it anew."""
+
+    at_most: ClassVar[int | None] = 65_536
+    proves: ClassVar[bool] = False
 
 
 T = TypeVar("T", bound=Stored)
@@ -221,6 +229,7 @@ def decode(data: bytes, kind: type[T], where: str, *, upgrades: Upgrades | None 
     """
     if kind.at_most is not None and len(data) > kind.at_most:
         raise _unreadable(
+            kind,
             where,
             f"holds {len(data)} bytes, and a {kind.__name__} has at most {kind.at_most}: something "
             "else wrote it",
@@ -229,11 +238,11 @@ def decode(data: bytes, kind: type[T], where: str, *, upgrades: Upgrades | None 
         raw: Any = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         found = f"holds {len(data)} bytes that are not JSON ({error}): truncated, half written or"
-        raise _unreadable(where, f"{found} foreign") from error
+        raise _unreadable(kind, where, f"{found} foreign") from error
     version = raw.get("format_version") if isinstance(raw, dict) else None
     if type(version) is not int:
         what = "is JSON without a format_version: not an object of this package"
-        raise _unreadable(where, what)
+        raise _unreadable(kind, where, what)
     newest = _newest(kind)
     if not 1 <= version <= newest:
         raise CheckpointFormatError(
@@ -249,7 +258,7 @@ def decode(data: bytes, kind: type[T], where: str, *, upgrades: Upgrades | None 
         return msgspec.convert(raw, type=kind)
     except msgspec.ValidationError as error:
         what = f"is not a {kind.__name__} of format version {version}: {error}"
-        raise _unreadable(where, what) from error
+        raise _unreadable(kind, where, what) from error
 
 
 def added(fields: Fields, **later: Any) -> Fields:
@@ -269,9 +278,14 @@ def _newest(kind: type[Stored]) -> int:
     return int(fields["format_version"])
 
 
-def _unreadable(where: str, found: str) -> CheckpointFormatError:
+def _unreadable(kind: type[Stored], where: str, found: str) -> CheckpointFormatError:
+    said = f"{where} {found}. Nothing was guessed or changed."
+    if not kind.proves:
+        return CheckpointFormatError(
+            said, Remedy(change=f"remove {where}, which whoever runs writes anew", start=True)
+        )
     return CheckpointFormatError(
-        f"{where} {found}. Nothing was guessed or changed.",
+        said,
         Remedy(change=f"restore {where} from a copy of the checkpoint", start=True),
         Remedy(
             change="begin with an empty checkpoint and another prefix, at the offsets up to which "
@@ -283,7 +297,6 @@ def _unreadable(where: str, found: str) -> CheckpointFormatError:
 
 
 # --- decision -------------------------------------------------------------------------------------
-# What is decided about an attempt to deliver a batch; decided once, and for ever.
 
 
 _NONCE = re.compile(r"[0-9a-f]{32}", re.ASCII)

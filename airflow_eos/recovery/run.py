@@ -143,12 +143,21 @@ def _reach(kafka: Any, reach: Mapping[str, Any] | None) -> Mapping[str, Any]:
 
 
 def _members(store: CheckpointStore | None, prefix: str | None) -> tuple[Member, ...]:
+    if prefix is None:
+        return require_pipeline(store)
     members = _named(store)
-    if prefix is not None:
-        nobodys = Member(NOBODYS, "kafka", {"transactional_id_prefix": prefix})
-        is_theirs = any(each.address.items() >= nobodys.address.items() for each in members)
-        return members if is_theirs else (nobodys,)
-    if not members:
+    nobodys = Member(NOBODYS, "kafka", {"transactional_id_prefix": prefix})
+    is_theirs = any(each.address.items() >= nobodys.address.items() for each in members)
+    return members if is_theirs else (nobodys,)
+
+
+def require_pipeline(store: CheckpointStore | None) -> tuple[Member, ...]:
+    """Who takes part in the pipeline of this checkpoint.
+
+    Raises:
+        ConfigurationError: none has started there.
+    """
+    if not (members := _named(store)):
         where = "Nothing" if store is None else store.location
         raise ConfigurationError(
             f"{where} names no pipeline: there is no eos/pipeline.json. Is this the checkpoint "

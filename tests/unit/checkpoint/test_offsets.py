@@ -141,6 +141,25 @@ def test_a_batch_that_begins_before_the_newest_promise_ended_is_refused(
     assert isinstance(asked.refused, ContinuityError)
 
 
+@pytest.mark.parametrize("left", [5, 99])
+def test_a_control_batch_of_an_entry_that_a_superseded_driver_left_is_undone(
+    store, decisions, log, make_decision, left
+):
+    """Found by the model: no decision was lost, so that no copy can have it."""
+    promised(store, decisions, make_decision, 0, end=10)
+    promised(store, decisions, make_decision, 1, end=20)
+    plan(store, 1, end=left, planned_at_ms=8)  # its rename came late
+    done(store, 2, end=left)
+    done(store, 3, end=left)
+    claim(store, kafka_pipeline())
+    [remedy] = start_facts(store, SimpleNamespace(), Owner("", store.location)).refused.remedies
+    assert "move offsets/2 and commits/2, offsets/3 and commits/3 out" in remedy.change
+    for batch in (2, 3):
+        store.delete([f"offsets/{batch}", f"commits/{batch}"])
+    log.repair()
+    log.require_begins_where_promised(2)
+
+
 def test_a_batch_that_begins_after_the_newest_promise_ended_is_refused(
     store, decisions, log, make_decision
 ):

@@ -49,6 +49,35 @@ def test_a_folder_that_no_driver_has_used_is_refused(tmp_path: Path):
     assert standing_request(CheckpointStore.open(tmp_path)) is None
 
 
+def test_that_a_former_driver_has_stopped_is_no_answer_of_the_one_that_was_asked(tmp_path: Path):
+    store = CheckpointStore.open(tmp_path)
+    former = take_term(store, taken_by="former").term.number
+    beat(store, "stopped", term=former)
+    take_term(store, taken_by="the one that starts, and has not beaten yet")
+    result = CliRunner().invoke(app, ["drain", str(tmp_path), "--wait", "0", "--json"])
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["stopped"] is False
+
+
+def test_a_heartbeat_that_is_gone_is_not_that_no_driver_has_ever_run(tmp_path: Path):
+    store = CheckpointStore.open(tmp_path)
+    take_term(store, taken_by="x")
+    result = CliRunner().invoke(app, ["drain", str(tmp_path), "--wait", "0"])
+    assert result.exit_code == 1
+    assert standing_request(store) is not None
+
+
+@pytest.mark.parametrize(
+    "command", [["handover"], ["accept", "--skip-input", "in:0:1-2", "--yes"]], ids=lambda c: c[0]
+)
+def test_of_a_folder_where_nobody_has_started_nothing_is_said_of_a_driver(tmp_path: Path, command):
+    result = CliRunner().invoke(app, [command[0], str(tmp_path), *command[1:]])
+    assert isinstance(result.exception, ConfigurationError)
+    assert "checkpointLocation" in str(result.exception)
+    assert "goes on" not in str(result.exception)
+    assert "Start the app" not in str(result.exception)
+
+
 def test_a_driver_with_a_term_is_named_so_that_its_successor_goes_on(tmp_path: Path):
     store = CheckpointStore.open(tmp_path)
     term = take_term(store, taken_by="x").term.number

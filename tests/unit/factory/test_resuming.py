@@ -14,7 +14,7 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
 from airflow.sdk import DAG
 
-from airflow_eos.checkpoint import CheckpointStore, request_drain, write_heartbeat
+from airflow_eos.checkpoint import CheckpointStore, request_drain, take_term, write_heartbeat
 from airflow_eos.checkpoint.heartbeat import (
     BY_AIRFLOW,
     BY_STANDBY,
@@ -494,6 +494,11 @@ def test_a_watchdog_remembers_from_run_to_run_what_is_open_where_no_clock_is_tol
         run.run_after += timedelta(minutes=1)
     assert fires == [False, True]
     json.dumps(kept)
+
+
+def test_a_heartbeat_that_is_gone_is_not_that_nobody_has_started_it(call, store):
+    take_term(store, taken_by="whose heartbeat is gone")
+    assert call("orders_watchdog", "should_be_running")
 
 
 def test_a_watchdog_says_in_the_checkpoint_that_it_looks(call, store, run):

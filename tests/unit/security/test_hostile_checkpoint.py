@@ -215,8 +215,24 @@ ESCAPE = "\x1b[2J\x1b]0;owned\x07\r\n[2026-01-01] INFO - all is well\u202e"
         json.dumps(HEARTBEAT | {"phase": "hacked"}).encode(),
         json.dumps(HEARTBEAT | {"started_by": {"dag_id": "d"}}).encode(),
         json.dumps(HEARTBEAT | {"cmd": "rm -rf /"}).encode(),
+        json.dumps(HEARTBEAT | {"pid": -1}).encode(),
+        json.dumps(HEARTBEAT | {"pid": 2**40}).encode(),
+        json.dumps(HEARTBEAT | {"interval_ms": -1}).encode(),
+        json.dumps(HEARTBEAT | {"interval_ms": 10**18}).encode(),
+        json.dumps(HEARTBEAT | {"trigger_ms": 10**18}).encode(),
+        json.dumps(HEARTBEAT | {"beat_at_ms": 2**63 - 1}).encode(),
     ],
-    ids=["deep list", "deep object", "huge", "pid as text", "phase", "starter", "field"],
+    ids=[
+        *("deep list", "deep object", "huge", "pid as text", "phase", "starter", "field"),
+        *(
+            "pid of a group",
+            "pid of nobody",
+            "dead at once",
+            "never dead",
+            "never stalled",
+            "moment",
+        ),
+    ],
 )
 def test_a_hostile_heartbeat_is_refused_in_a_short_message(
     checkpoint: Path, content: bytes
@@ -225,6 +241,9 @@ def test_a_hostile_heartbeat_is_refused_in_a_short_message(
     with pytest.raises(CheckpointError) as refused:
         read_heartbeat(CheckpointStore.open(checkpoint))
     assert len(str(refused.value)) < 2000 + len(str(checkpoint))
+    [remedy] = refused.value.remedies
+    assert "remove" in remedy.change
+    assert not remedy.costs, "a beat is evidence, and the next start writes it anew"
 
 
 def test_words_of_a_heartbeat_and_of_a_drain_are_one_line_without_escapes(
