@@ -213,7 +213,7 @@ class Disk:
             try:
                 visible.hardlink_to(prepared)
             except FileExistsError:  # by us before, or by another process
-                if not stat.S_ISREG(visible.stat().st_mode):
+                if size_of(visible) != prepared.stat().st_size:
                     raise
             return True
         return False
