@@ -33,7 +33,7 @@ from airflow_eos.errors import CheckpointFormatError, ContinuityError, Remedy, S
 from airflow_eos.protocol.participant import ANEW, decision_lost
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from airflow_eos.checkpoint.mending import Mend
     from airflow_eos.checkpoint.store import CheckpointStore
@@ -235,24 +235,19 @@ def _same_ends_as_it_stands(store: CheckpointStore, batch: int, found: OffsetsEn
     return stands is not None and _same_ends(stands, found)
 
 
-def require_same_sources(
-    store: CheckpointStore, sources: Mapping[str, Collection[str] | None]
-) -> None:
-    """Refuse a query of which Spark would mistake, leave out or read again what a source has.
+def require_same_sources(store: CheckpointStore, topics: Sequence[Collection[str] | None]) -> None:
+    """Refuse a query of which Spark would mistake the sources.
 
-    Spark tells sources apart by their names, or by their positions where they have none (its
-    offset log 1, and 2 without source evolution). Where two have changed places it plans a batch
-    of the others' offsets, which no start gets past; what the newest entry does not name it begins
-    where that source first began; and it leaves unread what a planned batch was to read of a source
-    that the query has no more.
+    Spark tells them apart by their positions. Where there is another number of them it ends with an
+    error; where two have changed places it plans a batch of one with the offsets of the other, and
+    no start gets past that. Both come after the term, which has stopped whoever ran.
 
     Args:
         store: the checkpoint.
-        sources: of the query, by what the log knows them, their names or positions from 0; with
-            the Kafka topics that each reads, None where that is not known.
+        topics: that each source of the query reads, None where that is not known.
 
     Raises:
-        ContinuityError: so it would be.
+        ContinuityError: so it would be; or the log is one that Spark does not start again from.
         CheckpointFormatError: what Spark will read of the log is lost for good.
     """
     decisions = DecisionLog(store)
@@ -262,95 +257,29 @@ def require_same_sources(
     if newest and entry is not None and not entry.ends:  # nobody can read it: put aside
         newest -= 1
         entry = log.offsets(newest)
-    if newest is None or entry is None or not entry.ends:
+    if entry is None or not entry.ends:
         return
     where = f"{store.location}/{OFFSETS}/{newest}"
-    named = not all(map(is_batch, sources))
-    was_named = not all(map(is_batch, entry.ends))
-    if named != was_named or (not named and len(sources) != len(entry.ends)):
+    if entry.version > 1:
         raise ContinuityError(
-            f"{where} is of {_sources_told(entry.ends)}, and the query has "
-            f"{_sources_told(sources)}: Spark would not know which is which. {_NOTHING_YET}",
-            _AS_BEFORE,
+            f"{where} is of Spark's offset log {entry.version}: {OFFSET_LOG_2}. {_NOTHING_YET}",
             ANEW,
         )
-    for name, topics in sources.items():
-        read = kafka_offsets(entry.ends.get(name) or "") or {}
-        if topics is not None and (gone := sorted(read.keys() - set(topics))):
-            raise ContinuityError(
-                f"{where} is of topic {', '.join(gone)} in source {name}, which reads "
-                f"{', '.join(sorted(topics))} in the query: rows of it would be lost, or sources "
-                f"have changed places. {_NOTHING_YET}",
-                _AS_BEFORE,
-                ANEW,
-            )
-    if named:
-        _require_none_left_out(store, log, newest, entry, sources)
-
-
-def _require_none_left_out(
-    store: CheckpointStore,
-    log: SparkLog,
-    newest: int,
-    entry: OffsetsEntry,
-    sources: Collection[str],
-) -> None:
-    """Nothing of a named source that goes is in flight, and none comes back."""
-    where = f"{store.location}/{OFFSETS}/{newest}"
-    before = log.offsets(newest - 1) if newest else None
-    gone = [
-        name
-        for name, end in entry.ends.items()
-        if name not in sources and end != (before.ends.get(name) if before else None)
-    ]
-    if gone and log.find("commits", newest) is None:
+    if len(topics) != len(entry.ends):
         raise ContinuityError(
-            f"{where} is of a batch in flight, which reads rows of {_sources_told(gone)}; the "
-            f"query has {_sources_told(sources)}, and Spark would leave them out. {_NOTHING_YET}",
-            Remedy(
-                change="start the query once more with all sources and "
-                "trigger={'availableNow': True}, and take the source out after that",
-                start=True,
-            ),
+            f"{where} is of {len(entry.ends)} sources, and the query has {len(topics)}. Spark "
+            f"tells them apart by their positions. {_NOTHING_YET}",
+            *_AS_BEFORE,
         )
-    for name in sources:
-        if name not in entry.ends and (last := _once_read(store, log, name)) is not None:
+    for position, (reads, end) in enumerate(zip(topics, entry.ends.values(), strict=True)):
+        gone = (kafka_offsets(end or "") or {}).keys() - set(reads or ())
+        if reads is not None and gone:
             raise ContinuityError(
-                f"{where} is not of the source {name!r}, which {last}: Spark would read it again "
-                f"from where it first began. {_NOTHING_YET}",
-                Remedy(
-                    change=f"give it another name than {name!r}, and startingOffsets from where "
-                    "it is to go on",
-                    start=True,
-                    costs="rows before them are not read, and rows behind them are read, whether "
-                    "or not they were before",
-                ),
+                f"{where} is of topic {', '.join(sorted(gone))} in source {position}, which reads "
+                f"{', '.join(sorted(reads))} in the query: what was not read of it would be lost, "
+                f"or sources have changed places. {_NOTHING_YET}",
+                *_AS_BEFORE,
             )
-
-
-def _once_read(store: CheckpointStore, log: SparkLog, name: str) -> str | None:
-    """Which batch has read of a source, or that this is not known; None where none has."""
-    if name not in store.folders(SOURCES):
-        return None
-    kept = sorted((int(e.name) for e in store.list(OFFSETS) if is_batch(e.name)), reverse=True)
-    is_whole = kept[-1:] == [0]
-    for batch in kept:
-        try:
-            entry = log.offsets(batch)
-        except CheckpointFormatError:
-            is_whole = False
-            continue
-        if entry is not None and entry.ends.get(name) is not None:
-            return f"batch {batch} read up to {entry.ends[name]}"
-    if is_whole:
-        return None  # a start that added it died before it planned a batch
-    return f"has its folder {SOURCES}/{name}, and may have been read by a batch that is purged"
-
-
-def _sources_told(names: Collection[str]) -> str:
-    if all(map(is_batch, names)):
-        return f"{len(names)} {'source' if len(names) == 1 else 'sources'} without names"
-    return " and ".join(map(repr, names))
 
 
 def _same_ends(expected: OffsetsEntry, found: OffsetsEntry) -> bool:
@@ -374,7 +303,11 @@ def _told(entry: OffsetsEntry) -> str:
 
 
 _NOTHING_YET = "Nothing was read, and nobody who runs was stopped."
-_AS_BEFORE = Remedy(change="start the query with the sources that it had", start=True)
+_AS_BEFORE = (Remedy(change="start the query with the sources that it had", start=True), ANEW)
+OFFSET_LOG_2 = (
+    "with it, Spark 4.2.0 does not start again over a batch that was in flight when the driver "
+    "died ('None.get')"
+)
 _NEXT = (
     "Nothing of ours was made visible and nothing is lost. Make sure that no other driver runs "
     "this checkpoint, then start the query again: it takes the range that the decisions name."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from airflow_eos.checkpoint.backend import COMMITS, OFFSETS, STATE, is_batch
+from airflow_eos.checkpoint.backend import COMMITS, OFFSETS, STATE
 from airflow_eos.checkpoint.decisions import DecisionLog
 from airflow_eos.checkpoint.mending import Mend, damage
 from airflow_eos.checkpoint.spark_log import KafkaOffsets, OffsetsEntry, SparkLog, kafka_offsets
@@ -178,8 +178,7 @@ def _sources(log: SparkLog, batch: int) -> tuple[SourceProgress, ...] | None:
     if entry is None:
         return None
     before = log.offsets(batch - 1) if batch else None
-    by_position = before is not None and all(map(is_batch, before.ends))
-    if before is not None and by_position and entry.version == before.version:
+    if before is not None and entry.version == before.version == 1:
         _require_as_many(log, batch, len(entry.ends), len(before.ends))
     progress = []
     for index, (name, raw) in enumerate(entry.ends.items()):
@@ -193,7 +192,7 @@ def _sources(log: SparkLog, batch: int) -> tuple[SourceProgress, ...] | None:
 
 
 def _require_as_many(log: SparkLog, batch: int, found: int, expected: int) -> None:
-    """A file cut at the end of a line is whole by itself; only its neighbour shows the cut."""
+    """A v1 file cut at the end of a line is whole by itself; only its neighbour shows the cut."""
     if found != expected:
         raise CheckpointFormatError(
             f"{log.location}/{OFFSETS}/{batch} has {found} sources, the batch before had "

@@ -7,7 +7,7 @@ is Spark's to say, wherever in the query they stand: the leaves of its analysed 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -30,24 +30,15 @@ _GONE_ONCE_READ = {
     "socket": "keeps what it has received in the driver's memory only",
 }
 _FAIL_ON_DATA_LOSS = "failondataloss"
-_NAMES = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
-_FORMAT = "spark.sql.streaming.offsetLog.formatVersion"
 _NAMES_TOPICS = ("subscribe", "subscribepattern", "assign")
 
 
 @dataclass(frozen=True, slots=True)
 class StreamSource:
-    """One source of a query.
-
-    Attributes:
-        name: Spark's short name of its kind.
-        options: their names are in lower case.
-        known_as: by what Spark's offset log knows it: its own name, or its position.
-    """
+    """One source of a query: Spark's short name, and its options, whose names are in lower case."""
 
     name: str
     options: Mapping[str, str]
-    known_as: str = "0"
 
     @property
     def topics(self) -> frozenset[str] | None:
@@ -67,10 +58,9 @@ def check_sources(df: DataFrame, guarantee: Guarantee) -> tuple[StreamSource, ..
         The sources.
 
     Raises:
-        ConfigurationError: see :func:`require_replayable`; or names of sources that do not count.
+        ConfigurationError: see :func:`require_replayable`.
     """
     sources = sources_of(df)
-    _require_names_that_count(df.sparkSession.conf.get)
     require_replayable(sources, guarantee)
     for source in sources:
         if skips_lost(source):
@@ -82,18 +72,6 @@ def check_sources(df: DataFrame, guarantee: Guarantee) -> tuple[StreamSource, ..
                 "read are left out without an error. Leave it off for one start only.",
             )
     return sources
-
-
-def _require_names_that_count(told: Callable[[str, str], str | None]) -> None:
-    """Spark 4.2 names the folders of sources by its names, and goes by position in its log 1."""
-    if told(_NAMES, "false") == "true" and told(_FORMAT, "1") == "1":
-        raise ConfigurationError(
-            f"{_NAMES} is true and {_FORMAT} is 1: Spark 4.2 then writes offsets without the "
-            "sources' names, and mistakes one for another where their order changes.",
-            Remedy(
-                change=f"set {_FORMAT} to 2, from the first start of a checkpoint on", start=True
-            ),
-        )
 
 
 def skips_lost(source: StreamSource) -> bool:
@@ -133,15 +111,11 @@ def sources_of(df: DataFrame) -> tuple[StreamSource, ...]:
     try:
         leaves = df._jdf.queryExecution().analyzed().collectLeaves()  # noqa: SLF001 - not public
         found = [leaves.apply(number) for number in range(leaves.length())]
-        named = df.sparkSession.conf.get(_NAMES, "false") == "true"  # Spark 4.2 has it
         # StreamingRelation (files) and StreamingRelationV2 (all others) of Spark 4.0 to 4.2.
         return tuple(
-            StreamSource(
-                str(leaf.sourceName()),
-                _options(leaf),
-                str(leaf.sourceIdentifyingName().nameOpt().get() if named else position),
-            )
-            for position, leaf in enumerate(leaf for leaf in found if leaf.isStreaming())
+            StreamSource(str(leaf.sourceName()), _options(leaf))
+            for leaf in found
+            if leaf.isStreaming()
         )
     except Exception as error:
         raise ConfigurationError(

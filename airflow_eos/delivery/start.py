@@ -16,7 +16,7 @@ from airflow_eos.checkpoint import CheckpointStore, DecisionLog, standing_reques
 from airflow_eos.checkpoint.decisions import PerishableRows
 from airflow_eos.checkpoint.heartbeat import STARTED_BY, StartedBy, request_to
 from airflow_eos.checkpoint.mending import damage, lost_beginning, newest_known
-from airflow_eos.checkpoint.offsets import require_same_sources
+from airflow_eos.checkpoint.offsets import OFFSET_LOG_2, require_same_sources
 from airflow_eos.checkpoint.rehearsal import RehearsalRequest
 from airflow_eos.checkpoint.rulings import read_acceptance, read_rulings
 from airflow_eos.checkpoint.topics import (
@@ -89,7 +89,19 @@ if TYPE_CHECKING:
     from airflow_eos.figures.events import Observer
     from airflow_eos.protocol.participant import Participant
 
-_NAMED_SINKS = "spark.sql.streaming.queryEvolution.enableSinkEvolution"
+_REFUSED_SETTINGS = {
+    "spark.sql.streaming.offsetLog.formatVersion": ("2", OFFSET_LOG_2),
+    "spark.sql.streaming.queryEvolution.enableSourceEvolution": (
+        "true",
+        "Spark 4.2.0 goes by the positions of sources all the same, unless it writes offset log 2; "
+        + OFFSET_LOG_2,
+    ),
+    "spark.sql.streaming.queryEvolution.enableSinkEvolution": (
+        "true",
+        "Spark then starts a query only if its sink has a name, and foreachBatch gives it none",
+    ),
+}
+"""Of Spark 4.2: the value that is refused, and why."""
 _OUTPUT_MODES = {"append": "Append", "update": "Update", "complete": "Complete"}
 
 
@@ -103,20 +115,18 @@ def require_startable(rows: DataFrame, *, output_mode: str, query_name: str | No
 
     Raises:
         ConfigurationError: Spark has no such output mode, or does not run this query with it; or
-            a query of this name is running; or sinks must have names.
+            a query of this name is running; or a setting that no start gets past.
     """
     spark = rows.sparkSession
     if output_mode.lower() not in _OUTPUT_MODES:
         raise ConfigurationError(
             f"output_mode {output_mode!r}: expected {', '.join(map(repr, _OUTPUT_MODES))}."
         )
-    if spark.conf.get(_NAMED_SINKS, "false") == "true":
-        raise ConfigurationError(
-            f"{_NAMED_SINKS} is true: Spark then starts a query only if its sink has a name, which "
-            "the function of foreachBatch cannot have. Our outputs are told apart by their own "
-            "names, in the checkpoint.",
-            Remedy(change=f"leave {_NAMED_SINKS} away, or set it to false", start=True),
-        )
+    for name, (value, why) in _REFUSED_SETTINGS.items():
+        if str(spark.conf.get(name, None)).lower() == value:
+            raise ConfigurationError(
+                f"{name} is {value}: {why}.", Remedy(change=f"leave {name} away", start=True)
+            )
     if query_name and any(query.name == query_name for query in spark.streams.active):
         raise ConfigurationError(
             f"A query with the name {query_name!r} is running in this Spark session, and goes on. "
@@ -589,7 +599,7 @@ class _Read:
 
     def require_same_sources(self, store: CheckpointStore) -> None:
         """Before the term: Spark would refuse some of it after it, and say nothing of the rest."""
-        require_same_sources(store, {each.known_as: each.topics for each in self.sources})
+        require_same_sources(store, [each.topics for each in self.sources])
 
     def topics(self, spark: SparkSession, resources: ExitStack) -> tuple[TopicsRead, ...]:
         """Who answers for the topics of each of its sources."""

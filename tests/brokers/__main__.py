@@ -61,8 +61,11 @@ def page(report: Path, commit: str) -> str:
     rows = _rows(HERE / RESULT)
     for name, columns in of.items():
         row = rows.setdefault(name, {})
+        now = f"{commit}, {datetime.now(UTC):%Y-%m-%d}"
+        others = {column for column, sign in row.items() if sign} - columns.keys() - {RUN}
+        before = row.get(RUN, "") if others else ""  # what stays has its own commit
         row |= {column: _sign(ended) for column, ended in columns.items()}
-        row[RUN] = f"{commit}, {datetime.now(UTC):%Y-%m-%d}"
+        row[RUN] = before if now in before else "; ".join(filter(None, (before, now)))
     lines = ["# The core against Apache Kafka's releases", "", ABOUT, ""]
     lines += _table(("broker", *COLUMNS, RUN), rows, [*map(str, RELEASES), ANOTHER])
     upgrades = sorted(name for name, row in rows.items() if UPGRADED in row)

@@ -39,7 +39,7 @@ def started(version: str, folder: Path, port: int | None = None) -> EmbeddedKafk
     return made
 
 
-@pytest.mark.parametrize(("before", "after"), PAIRS, ids="-to-".join)
+@pytest.mark.parametrize(("before", "after"), PAIRS, ids=map("-to-".join, PAIRS))
 def test_a_promise_of_one_release_is_kept_by_the_next(
     before: str,
     after: str,

@@ -64,7 +64,7 @@ def test_whatever_is_called_run_was_run() -> None:
     for name, told in ran:
         assert "✓" in told, name
         assert "✗" not in told, name
-        assert re.search(r"\| [0-9a-f]{7,12}\*?, \d{4}-\d\d-\d\d $", told), name
+        assert re.search(r"[|;] [0-9a-f]{7,12}\*?, \d{4}-\d\d-\d\d $", told), name
 
 
 def test_the_keys_of_the_profiles_are_kafkas() -> None:

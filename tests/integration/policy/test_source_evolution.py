@@ -1,7 +1,4 @@
-"""Spark's offset log 2 and named sources on a running pipeline: exact, or refused before the term.
-
-What Spark 4.2.0 does by itself is said beside each refusal: it was tried without it.
-"""
+"""What Spark 4.2 lets change of the sources of a checkpoint: refused by name, before the term."""
 
 from __future__ import annotations
 
@@ -11,11 +8,12 @@ from functools import reduce
 from pathlib import Path
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.checkpoint.terms import newest_term
-from airflow_eos.errors import ConfigurationError, ContinuityError, EosError
+from airflow_eos.errors import ConfigurationError, ContinuityError, EosError, InputLostError
 from airflow_eos.local import EmbeddedKafka
 from tests.integration.hazards.spark_job import Job
 from tests.support.topics import produce
@@ -58,9 +56,6 @@ class Evolving(Job):
             self.deliver(df=df)
         assert newest_term(store) == before
 
-    def format_of(self, batch: int) -> str:
-        return (Path(self.checkpoint) / "offsets" / str(batch)).read_text().partition("\n")[0]
-
 
 @pytest.fixture
 def job(spark: SparkSession, kafka_broker: EmbeddedKafka, tmp_path: Path) -> Evolving:
@@ -72,101 +67,62 @@ def job(spark: SparkSession, kafka_broker: EmbeddedKafka, tmp_path: Path) -> Evo
 
 
 @contextmanager
-def configured(job: Job, settings: Mapping[str, str]) -> Iterator[None]:
+def configured(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
     for name, value in settings.items():
-        job.spark.conf.set(name, value)
+        spark.conf.set(name, value)
     try:
         yield
     finally:
         for name in settings:
-            job.spark.conf.unset(name)
+            spark.conf.unset(name)
 
 
-@pytest.fixture
-def die_at(monkeypatch: pytest.MonkeyPatch):
-    def die(job: Evolving, df: DataFrame, place: str) -> None:
-        with monkeypatch.context() as dying:
-            dying.setenv("EOS_FAILPOINTS", f"{place}=raise")
-            with pytest.raises(RuntimeError, match=place):
-                job.deliver(df=df)
-
-    return die
-
-
-def test_offset_log_2_is_exact_through_deaths(job: Evolving, die_at) -> None:
-    with configured(job, FORMAT_2):
-        for place in ("prepared", "decided"):
-            job.fill("a")
-            die_at(job, job.unnamed("a"), place)
-            job.deliver(df=job.unnamed("a"))
-    assert job.format_of(1) == "v2"
-    job.assert_exactly_once()
-
-
-def test_a_checkpoint_keeps_the_offset_log_that_it_began_with(job: Evolving) -> None:
-    job.fill("a")
-    job.deliver(df=job.unnamed("a"))
-    job.fill("a")
-    with configured(job, FORMAT_2):
-        job.deliver(df=job.unnamed("a"))
-    assert job.format_of(1) == "v1"
-    job.assert_exactly_once()
-    with configured(job, NAMES | FORMAT_2):
-        job.refused(job.named("a"), ContinuityError, "1 source without names")
-
-
-def test_named_sources_change_their_order_and_a_new_one_comes_while_a_batch_is_promised(
-    job: Evolving, die_at
-) -> None:
-    with configured(job, NAMES | FORMAT_2):
-        job.fill("a", "b")
-        job.deliver(df=job.named("a", "b"))
-        job.fill("a", "b")
-        die_at(job, job.named("b", "a"), "decided")
-        job.fill("a", "b", "c")
-        job.deliver(df=job.named("c", "b", "a"))
-    job.assert_exactly_once()
-
-
-def test_a_named_source_goes_after_a_drain_and_does_not_come_back(job: Evolving, die_at) -> None:
-    """Spark leaves the rows in flight out, and reads one that comes back from its beginning."""
-    with configured(job, NAMES | FORMAT_2):
-        job.fill("a", "b")
-        job.deliver(df=job.named("a", "b"))
-        job.fill("a", "b")
-        die_at(job, job.named("a", "b"), "prepared")
-        job.refused(job.named("a"), ContinuityError, "in flight, which reads rows of 'b'")
-        job.deliver(df=job.named("a", "b"))
-        job.fill("a")
-        job.deliver(df=job.named("a"))
-        job.refused(job.named("a", "b"), ContinuityError, "'b', which batch 1 read up to")
-    job.assert_exactly_once()
-
-
-def test_sources_by_position_do_not_come_go_change_places_or_get_names(job: Evolving) -> None:
+def test_sources_do_not_come_go_or_change_places(job: Evolving) -> None:
     """Spark plans a batch with the offsets of the wrong source, and no start gets past it."""
-    with configured(job, FORMAT_2):
-        job.fill("a", "b")
-        job.deliver(df=job.unnamed("a", "b"))
-        for other in (job.unnamed("a"), job.unnamed("b"), job.unnamed("a", "b", "c")):
-            job.refused(other, ContinuityError, "2 sources without names")
-        job.refused(job.unnamed("b", "a"), ContinuityError, "have changed places")
-        with configured(job, NAMES):
-            job.refused(job.named("a", "b"), ContinuityError, "has 'a' and 'b'")
-        job.fill("b", "a")
-        job.deliver(df=job.unnamed("a", "b"))
+    job.fill("a", "b")
+    job.deliver(df=job.unnamed("a", "b"))
+    job.refused(job.unnamed("a"), InputLostError, "the query does not read it")
+    job.refused(job.unnamed("a", "b", "c"), ContinuityError, "2 sources, and the query has 3")
+    job.refused(job.unnamed("b", "a"), ContinuityError, "have changed places")
+    job.fill("b", "a")
+    job.deliver(df=job.unnamed("a", "b"))
     job.assert_exactly_once()
 
 
-def test_names_that_spark_does_not_write_into_its_log_are_refused(job: Evolving) -> None:
-    """Spark 4.2.0 goes by position there, though it has the names."""
-    with configured(job, NAMES):
-        job.refused(job.named("a", "b"), ConfigurationError, "formatVersion to 2")
-
-
-def test_sinks_that_must_have_names_are_refused(job: Evolving) -> None:
-    """Spark refuses ``foreachBatch`` then, and would after the term."""
+def test_offset_log_2_and_names_are_refused(job: Evolving) -> None:
     job.fill("a")
     job.deliver(df=job.unnamed("a"))
-    with configured(job, NAMED_SINKS):
+    with configured(job.spark, FORMAT_2):
+        job.refused(job.unnamed("a"), ConfigurationError, "offsetLog.formatVersion is 2: with it")
+    with configured(job.spark, NAMES):
+        job.refused(job.named("a"), ConfigurationError, "goes by the positions of sources")
+    with configured(job.spark, NAMED_SINKS):
         job.refused(job.unnamed("a"), ConfigurationError, "only if its sink has a name")
+    job.fill("a")
+    job.deliver(df=job.unnamed("a"))
+    job.assert_exactly_once()
+
+
+def test_spark_does_not_start_again_over_a_batch_in_flight_of_offset_log_2(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Nothing of ours is in it. Once this fails, log 2 and names of sources can be let in."""
+    boom = [False, True, False]
+
+    def write(df: DataFrame, _batch: int) -> None:
+        df.count()
+        if boom.pop(0):
+            raise RuntimeError("the driver dies")
+
+    def run(number: int) -> None:
+        (tmp_path / f"{number}.txt").write_text("row\n")
+        rows = spark.readStream.text(str(tmp_path))
+        writer = rows.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        writer.trigger(availableNow=True).foreachBatch(write).start().awaitTermination(60)
+
+    with configured(spark, FORMAT_2):
+        run(0)
+        with pytest.raises(StreamingQueryException, match="the driver dies"):
+            run(1)
+        with pytest.raises(StreamingQueryException, match=r"None\.get"):
+            run(2)

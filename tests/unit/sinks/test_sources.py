@@ -46,8 +46,7 @@ def frame(**options: str) -> Any:
     leaves = SimpleNamespace(length=lambda: 1, apply=lambda _number: leaf)
     plan = SimpleNamespace(collectLeaves=lambda: leaves)
     return SimpleNamespace(
-        _jdf=SimpleNamespace(queryExecution=lambda: SimpleNamespace(analyzed=lambda: plan)),
-        sparkSession=SimpleNamespace(conf=SimpleNamespace(get=lambda _name, default: default)),
+        _jdf=SimpleNamespace(queryExecution=lambda: SimpleNamespace(analyzed=lambda: plan))
     )
 
 
@@ -56,6 +55,20 @@ def test_a_source_that_may_leave_rows_out_is_warned_of(told, warnings):
     with capture_logs() as logged:
         check_sources(frame(**({"failondataloss": told} if told else {})), "exactly_once")
     assert [each["event"] for each in logged] == ["rows_may_be_skipped"] * warnings
+
+
+@pytest.mark.parametrize(
+    ("options", "topics"),
+    [
+        ({"subscribe": "a, b"}, {"a", "b"}),
+        ({"assign": '{"a":[0,1]}'}, {"a"}),
+        ({"subscribepattern": "a.*"}, None),
+        ({"subscribe": "a", "failondataloss": "false"}, None),
+    ],
+)
+def test_which_topics_a_source_reads_is_known_where_they_are_named_and_none_may_go(options, topics):
+    [source] = check_sources(frame(**options), "exactly_once")
+    assert source.topics == topics
 
 
 def test_a_spark_that_does_not_tell_is_refused():
