@@ -24,7 +24,7 @@ from airflow_eos.audit.compare import (
 from airflow_eos.audit.rows import TopicRows, partition_ends, peek, read_topic, reader, topic_id
 from airflow_eos.checkpoint.backend import DECISIONS, TOPICS
 from airflow_eos.checkpoint.decisions import DecisionLog
-from airflow_eos.checkpoint.progress import read_state
+from airflow_eos.checkpoint.progress import read_state, require_begun
 from airflow_eos.checkpoint.rulings import skipped_input
 from airflow_eos.checkpoint.spark_log import SparkLog
 from airflow_eos.checkpoint.store import CheckpointStore
@@ -243,8 +243,12 @@ def _named(topics: Sequence[TopicRows]) -> str:
 # --- audit ----------------------------------------------------------------------------------------
 
 
-def visible_undecided(outputs: Sequence[TopicRows], decisions: Iterable[Decision]) -> Violations:
+def visible_undecided(
+    outputs: Sequence[TopicRows], decisions: Iterable[Decision]
+) -> Violations | None:
     """Compare visible offsets with the ranges of all retained COMMIT decisions.
+
+    None where they say nothing of these topics, as those of another pipeline.
 
     Decisions are pruned from the oldest batch on, and a batch writes behind the one before it: so
     from the lowest retained range of a partition on, every visible row must be inside a range.
@@ -256,6 +260,8 @@ def visible_undecided(outputs: Sequence[TopicRows], decisions: Iterable[Decision
             continue
         for span in as_transaction(entry.work).written:
             ranges.setdefault((span.topic, span.partition), []).append((span.first, span.last))
+    if not {topic for topic, _ in ranges} & {rows.topic for rows in outputs}:
+        return None
     count = 0
     first: list[RowPosition] = []
     for rows in outputs:
@@ -423,7 +429,8 @@ def audit(
         timeout_s: How long to wait for a broker that says nothing.
 
     Raises:
-        ConfigurationError: An expression is wrong, or no row of the input has such a part.
+        ConfigurationError: An expression is wrong, or no row of the input has such a part; a topic
+            is on both sides, or no query ever began at the checkpoint.
         TopicError, KafkaUnavailableError, CheckpointError: As they come.
     """
     started = time.monotonic()
@@ -431,8 +438,13 @@ def audit(
     identify, key_of = parse(id_expression), parse(order_by)
     inputs = [input_topic] if isinstance(input_topic, str) else list(dict.fromkeys(input_topic))
     names = {output_topic: identify}
+    _require_apart(inputs, [output_topic, dead_letter_topic])
     if dead_letter_topic:
         names[dead_letter_topic] = parse(dead_letter_id) if dead_letter_id else identify
+    store = None
+    if checkpoint is not None:
+        store = CheckpointStore.open(checkpoint, storage_options=storage_options)
+        require_begun(store, read_state(store))
     # The input first: what a live app writes meanwhile is then unexpected at worst, not missed.
     given, came = (
         [
@@ -445,9 +457,8 @@ def audit(
         _require_named(each, id_expression)
     moved = [each.topic for each in given if not _at_rest(settings, each, timeout_s)]
     sources = undecided = None
-    if checkpoint is not None:
+    if store is not None:
         # After the topics: whatever was visible then must have been decided before.
-        store = CheckpointStore.open(checkpoint, storage_options=storage_options)
         sources = _sources(store, settings, inputs, timeout_s)
         undecided = visible_undecided(came, _retained(store))
     compared = _compared(given, came, sources, moved)
@@ -537,6 +548,16 @@ def _sources(
         for each in skipped_input(store, inputs)
     ]
     return Sources(read=read, skipped=skipped, others=others, remade=remade)
+
+
+def _require_apart(inputs: Sequence[str], outputs: Sequence[str | None]) -> None:
+    """Of a topic that is held against itself no row is ever missing."""
+    if both := sorted({*inputs} & {*outputs}):
+        raise ConfigurationError(
+            f"{', '.join(both)} is given as what is read and as what is written: each of its rows "
+            "is its own counterpart, so nothing could be found.",
+            Remedy(change="name the topic that the app reads, and then those that it writes"),
+        )
 
 
 def _require_named(source: TopicRows, expression: str) -> None:

@@ -13,12 +13,20 @@ from typing import TYPE_CHECKING
 
 from airflow_eos.checkpoint.backend import DECISIONS, EOS, decision_path, is_batch
 from airflow_eos.checkpoint.terms import newest_planned
-from airflow_eos.errors import CheckpointFormatError, RecoveryError, StoreError, SupersededError
+from airflow_eos.errors import (
+    CheckpointFormatError,
+    RecoveryError,
+    Remedy,
+    StoreError,
+    SupersededError,
+)
 from airflow_eos.protocol.decision import Decision, Verdict, check_name, encode, is_key
 from airflow_eos.protocol.participant import decision_lost
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
+
+    import pyarrow as pa
 
     from airflow_eos.checkpoint.store import CheckpointStore
 
@@ -180,6 +188,30 @@ def _without_gap(attempts: list[int]) -> bool:
 
 
 _KEPT = f"{EOS}/kept"
+_END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
+
+
+def opened_rows(stream: bytes, where: str, *remedies: Remedy) -> pa.RecordBatchStreamReader:
+    """Rows that were kept as an Arrow stream, all of them.
+
+    Arrow takes a stream that was cut off between two of its messages for a shorter one.
+
+    Raises:
+        StoreError: what stands there is no such stream, or not all of it.
+    """
+    import pyarrow as pa
+
+    found: object = "their end is missing"
+    if stream.endswith(_END_OF_STREAM):
+        try:
+            return pa.ipc.open_stream(stream)
+        except pa.ArrowInvalid as error:
+            found = error
+    raise StoreError(
+        f"{where} holds {len(stream)} bytes that are not rows ({found}): truncated or foreign. "
+        "Nothing was guessed.",
+        *remedies,
+    )
 
 
 class PerishableRows:
@@ -211,7 +243,7 @@ class PerishableRows:
         return frozenset(each.name for each in found if is_key(each.name))
 
     def read(self, name: str, batch: int, key: str) -> bytes:
-        """The rows.
+        """The rows, as they stand there.
 
         Raises:
             StoreError: they are gone, or cannot be read.
@@ -224,6 +256,16 @@ class PerishableRows:
                 "kept are removed only once readers have them. Find out what deletes files there."
             )
         return stream
+
+    def opened(self, name: str, batch: int, key: str) -> pa.RecordBatchStreamReader:
+        """The rows, all of them; errors as :meth:`read`, and where they are not whole."""
+        where = f"{self._store.location}/{_folder(name)}/{batch}/{key}"
+        instead = Remedy(
+            change=f"remove {where}, so that the batch is evaluated again instead",
+            start=True,
+            costs="nothing where the query gives the same rows again, and else it says so",
+        )
+        return opened_rows(self.read(name, batch, key), where, instead)
 
     def listed(self, batch: int) -> Sequence[str]:
         """The paths of all that is kept of a batch; only who is the newest after it may judge."""

@@ -33,7 +33,7 @@ from airflow_eos.errors import CheckpointFormatError, ContinuityError, Remedy, S
 from airflow_eos.protocol.participant import ANEW, decision_lost
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from airflow_eos.checkpoint.mending import Mend
     from airflow_eos.checkpoint.store import CheckpointStore
@@ -235,17 +235,21 @@ def _same_ends_as_it_stands(store: CheckpointStore, batch: int, found: OffsetsEn
     return stands is not None and _same_ends(stands, found)
 
 
-def require_same_sources(store: CheckpointStore, sources: Sequence[str]) -> None:
-    """Refuse a query of which Spark would read a source again, or leave out planned rows of one.
+def require_same_sources(
+    store: CheckpointStore, sources: Mapping[str, Collection[str] | None]
+) -> None:
+    """Refuse a query of which Spark would mistake, leave out or read again what a source has.
 
     Spark tells sources apart by their names, or by their positions where they have none (its
-    offset log 1, and 2 without source evolution). Of what the newest entry does not name, it
-    begins where that source first began; and it leaves unread what a planned batch was to read of
-    a source that the query has no more. It says neither.
+    offset log 1, and 2 without source evolution). Where two have changed places it plans a batch
+    of the others' offsets, which no start gets past; what the newest entry does not name it begins
+    where that source first began; and it leaves unread what a planned batch was to read of a source
+    that the query has no more.
 
     Args:
         store: the checkpoint.
-        sources: of the query, by what the log knows them: their names, or positions from 0.
+        sources: of the query, by what the log knows them, their names or positions from 0; with
+            the Kafka topics that each reads, None where that is not known.
 
     Raises:
         ContinuityError: so it would be.
@@ -265,18 +269,34 @@ def require_same_sources(store: CheckpointStore, sources: Sequence[str]) -> None
     was_named = not all(map(is_batch, entry.ends))
     if named != was_named or (not named and len(sources) != len(entry.ends)):
         raise ContinuityError(
-            f"{where} is of {_sources_told(list(entry.ends))}, and the query has "
+            f"{where} is of {_sources_told(entry.ends)}, and the query has "
             f"{_sources_told(sources)}: Spark would not know which is which. {_NOTHING_YET}",
-            Remedy(
-                change="start the query with the sources that it had; named ones need "
-                "spark.sql.streaming.queryEvolution.enableSourceEvolution from a checkpoint's "
-                "first start on",
-                start=True,
-            ),
+            _AS_BEFORE,
             ANEW,
         )
-    if not named:
-        return
+    for name, topics in sources.items():
+        read = kafka_offsets(entry.ends.get(name) or "") or {}
+        if topics is not None and (gone := sorted(read.keys() - set(topics))):
+            raise ContinuityError(
+                f"{where} is of topic {', '.join(gone)} in source {name}, which reads "
+                f"{', '.join(sorted(topics))} in the query: rows of it would be lost, or sources "
+                f"have changed places. {_NOTHING_YET}",
+                _AS_BEFORE,
+                ANEW,
+            )
+    if named:
+        _require_none_left_out(store, log, newest, entry, sources)
+
+
+def _require_none_left_out(
+    store: CheckpointStore,
+    log: SparkLog,
+    newest: int,
+    entry: OffsetsEntry,
+    sources: Collection[str],
+) -> None:
+    """Nothing of a named source that goes is in flight, and none comes back."""
+    where = f"{store.location}/{OFFSETS}/{newest}"
     before = log.offsets(newest - 1) if newest else None
     gone = [
         name
@@ -327,7 +347,7 @@ def _once_read(store: CheckpointStore, log: SparkLog, name: str) -> str | None:
     return f"has its folder {SOURCES}/{name}, and may have been read by a batch that is purged"
 
 
-def _sources_told(names: Sequence[str]) -> str:
+def _sources_told(names: Collection[str]) -> str:
     if all(map(is_batch, names)):
         return f"{len(names)} {'source' if len(names) == 1 else 'sources'} without names"
     return " and ".join(map(repr, names))
@@ -354,6 +374,7 @@ def _told(entry: OffsetsEntry) -> str:
 
 
 _NOTHING_YET = "Nothing was read, and nobody who runs was stopped."
+_AS_BEFORE = Remedy(change="start the query with the sources that it had", start=True)
 _NEXT = (
     "Nothing of ours was made visible and nothing is lost. Make sure that no other driver runs "
     "this checkpoint, then start the query again: it takes the range that the decisions name."

@@ -9,7 +9,7 @@ from airflow_eos.checkpoint.backend import COMMITS, OFFSETS, STATE, is_batch
 from airflow_eos.checkpoint.decisions import DecisionLog
 from airflow_eos.checkpoint.mending import Mend, damage
 from airflow_eos.checkpoint.spark_log import KafkaOffsets, OffsetsEntry, SparkLog, kafka_offsets
-from airflow_eos.errors import CheckpointFormatError
+from airflow_eos.errors import CheckpointFormatError, ConfigurationError, Remedy
 from airflow_eos.protocol.decision import Evidence, encode
 
 if TYPE_CHECKING:
@@ -92,6 +92,19 @@ def read_state(store: CheckpointStore) -> CheckpointState:
         if not state.mends:
             raise
         return state
+
+
+def require_begun(store: CheckpointStore, state: CheckpointState) -> None:
+    """Refuse a place where no query ever began: it says nothing of any.
+
+    Raises:
+        ConfigurationError: there are neither a query's id nor batches.
+    """
+    if state.query_id is None and state.latest_offsets is None:
+        raise ConfigurationError(
+            f"{store.location} holds no Spark checkpoint: no metadata, no offsets/, no eos/.",
+            Remedy(change="give the checkpointLocation of the query"),
+        )
 
 
 def read_mended(store: CheckpointStore, decisions: DecisionLog) -> CheckpointState:

@@ -128,19 +128,15 @@ def _look(
         why_refused,
     )
     from airflow_eos.checkpoint.pipeline import read_pipeline
-    from airflow_eos.checkpoint.progress import read_state, read_state_size
+    from airflow_eos.checkpoint.progress import read_state, read_state_size, require_begun
     from airflow_eos.checkpoint.standby import StandbyWatch
     from airflow_eos.checkpoint.store import CheckpointStore
-    from airflow_eos.errors import ConfigurationError
     from airflow_eos.recovery.driver_liveness import read_sign, signs_of_life
 
     store = CheckpointStore.open(checkpoint, storage_options=options)
     state, owner, (heart, unheard) = read_state(store), read_pipeline(store), heard(store)
-    if state.query_id is None and state.latest_offsets is None and owner is None:
-        raise ConfigurationError(
-            f"{store.location} holds no Spark checkpoint: no metadata, no offsets/, no eos/. Give "
-            "the checkpointLocation of the query."
-        )
+    if owner is None:
+        require_begun(store, state)
     life = None
     if not unheard:
         life = watch[0].hold(read_sign(store)) if watch is not None else signs_of_life(store)

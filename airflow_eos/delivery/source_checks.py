@@ -7,7 +7,7 @@ is Spark's to say, wherever in the query they stand: the leaves of its analysed 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -31,6 +31,7 @@ _GONE_ONCE_READ = {
 }
 _FAIL_ON_DATA_LOSS = "failondataloss"
 _NAMES = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
+_FORMAT = "spark.sql.streaming.offsetLog.formatVersion"
 _NAMES_TOPICS = ("subscribe", "subscribepattern", "assign")
 
 
@@ -48,6 +49,16 @@ class StreamSource:
     options: Mapping[str, str]
     known_as: str = "0"
 
+    @property
+    def topics(self) -> frozenset[str] | None:
+        """That it reads, by their names; None where they are not named, or may go."""
+        if self.name != "kafka" or skips_lost(self):
+            return None
+        if "assign" in self.options:
+            return frozenset(json.loads(self.options["assign"]))
+        named = self.options.get("subscribe")
+        return None if named is None else frozenset(each.strip() for each in named.split(","))
+
 
 def check_sources(df: DataFrame, guarantee: Guarantee) -> tuple[StreamSource, ...]:
     """Refuse what cannot be read again, and tell where a source may leave rows out.
@@ -56,9 +67,10 @@ def check_sources(df: DataFrame, guarantee: Guarantee) -> tuple[StreamSource, ..
         The sources.
 
     Raises:
-        ConfigurationError: see :func:`require_replayable`.
+        ConfigurationError: see :func:`require_replayable`; or names of sources that do not count.
     """
     sources = sources_of(df)
+    _require_names_that_count(df.sparkSession.conf.get)
     require_replayable(sources, guarantee)
     for source in sources:
         if skips_lost(source):
@@ -70,6 +82,18 @@ def check_sources(df: DataFrame, guarantee: Guarantee) -> tuple[StreamSource, ..
                 "read are left out without an error. Leave it off for one start only.",
             )
     return sources
+
+
+def _require_names_that_count(told: Callable[[str, str], str | None]) -> None:
+    """Spark 4.2 names the folders of sources by its names, and goes by position in its log 1."""
+    if told(_NAMES, "false") == "true" and told(_FORMAT, "1") == "1":
+        raise ConfigurationError(
+            f"{_NAMES} is true and {_FORMAT} is 1: Spark 4.2 then writes offsets without the "
+            "sources' names, and mistakes one for another where their order changes.",
+            Remedy(
+                change=f"set {_FORMAT} to 2, from the first start of a checkpoint on", start=True
+            ),
+        )
 
 
 def skips_lost(source: StreamSource) -> bool:

@@ -210,12 +210,9 @@ class _SpillReader:
     columns: tuple[str, ...]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
         for batch in batches:
             for number in batch.column("id").to_pylist():
-                stream = self.kept.read(self.name, self.batch, self.keys[number])
-                rows = pa.ipc.open_stream(stream)
+                rows = self.kept.opened(self.name, self.batch, self.keys[number])
                 if tuple(rows.schema.names) != self.columns:
                     raise DeliveryError(
                         f"Batch {self.batch} was promised with the columns {rows.schema.names} "

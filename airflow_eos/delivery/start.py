@@ -589,7 +589,7 @@ class _Read:
 
     def require_same_sources(self, store: CheckpointStore) -> None:
         """Before the term: Spark would refuse some of it after it, and say nothing of the rest."""
-        require_same_sources(store, [each.known_as for each in self.sources])
+        require_same_sources(store, {each.known_as: each.topics for each in self.sources})
 
     def topics(self, spark: SparkSession, resources: ExitStack) -> tuple[TopicsRead, ...]:
         """Who answers for the topics of each of its sources."""

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 import structlog
 
 from airflow_eos.checkpoint import DecisionLog, OffsetLog, take_term
-from airflow_eos.checkpoint.backend import SPENT
+from airflow_eos.checkpoint.backend import DECISIONS, SPENT
 from airflow_eos.checkpoint.decisions import sealed
 from airflow_eos.checkpoint.pipeline import read_pipeline
 from airflow_eos.checkpoint.progress import read_state
 from airflow_eos.checkpoint.terms import newest_term
 from airflow_eos.delivery.port import PROGRESS
 from airflow_eos.delivery.replay import promise_in_flight
-from airflow_eos.errors import OwnershipError, SupersededError
+from airflow_eos.errors import OwnershipError, Remedy, SupersededError
 from airflow_eos.failpoints import failpoint
 from airflow_eos.protocol.promise import Promise
 
@@ -258,12 +258,40 @@ def require_no_group(store: CheckpointStore) -> None:
             )
 
 
+def _require_known_beginning(store: CheckpointStore) -> None:
+    """Refuse a batch in flight of which nothing says which program began it.
+
+    Every driver of ours leaves a term before Spark plans, and some a mark. Spark's own sinks leave
+    nothing, and may have written some of the batch.
+
+    Raises:
+        OwnershipError: so it is; where the batch is complete, what follows it is the query's own.
+    """
+    batch = read_state(store).in_flight
+    ours = newest_term(store) or read_pipeline(store) or store.folders(DECISIONS)
+    if batch is None or ours or may_be_visible(store):
+        return
+    raise OwnershipError(
+        f"{store.location}: batch {batch} is planned and not complete, and no driver of this "
+        "package has ever run there: another sink began it, as Spark's own. Some of its rows may "
+        "be visible, and would come twice.",
+        Remedy(change="let the program that began it end that batch (availableNow will do)"),
+        Remedy(
+            change=f"move offsets/{batch} out of {store.location}",
+            start=True,
+            costs=f"rows of batch {batch} that are visible by now come twice",
+        ),
+    )
+
+
 def require_not_spent(store: CheckpointStore) -> None:
     """Refuse to deliver exactly once what may be visible in part.
 
     Raises:
-        OwnershipError: the batch in flight was begun with another guarantee.
+        OwnershipError: the batch in flight was begun with another guarantee, or by nobody knows
+            whom.
     """
+    _require_known_beginning(store)
     if may_be_visible(store) and not promise_in_flight(store):
         raise OwnershipError(
             f"{store.location}: the batch in flight was begun with at_most_once or at_least_once, "
@@ -280,8 +308,9 @@ def require_never_exact(store: CheckpointStore) -> None:
     it, and somebody must be able to end it.
 
     Raises:
-        OwnershipError: a driver with decisions has run on it.
+        OwnershipError: a driver with decisions has run on it, or nobody knows who.
     """
+    _require_known_beginning(store)
     if read_pipeline(store) is None or (may_be_visible(store) and not promise_in_flight(store)):
         return
     raise OwnershipError(

@@ -237,11 +237,7 @@ class ParticipantsHook(BaseHook):
         self.conn_ids = dict(conn_ids or {})
 
     def reach(self) -> dict[str, Any]:
-        """By name or kind, how to get there.
-
-        Raises:
-            ConfigurationError: a connection says nothing.
-        """
+        """By name or kind, how to get there (ConfigurationError: a connection says nothing)."""
         return {name: told(self.get_connection(each)) for name, each in self.conn_ids.items()}
 
     async def areach(self) -> dict[str, Any]:

@@ -203,11 +203,7 @@ def in_a_dag(dag_id: str, data: Mapping[str, Any], bundle: str | None = None) ->
 
 
 def in_the_setting(text: str) -> tuple[PipelineReference, ...]:
-    """The pipelines of ``[airflow_eos] pipelines``.
-
-    Raises:
-        ConfigurationError: it is no such list.
-    """
+    """The pipelines of ``[airflow_eos] pipelines`` (ConfigurationError: it is no such list)."""
     try:
         return msgspec.json.decode(text or "[]", type=tuple[PipelineReference, ...])
     except msgspec.MsgspecError as error:

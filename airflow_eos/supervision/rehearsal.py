@@ -67,11 +67,7 @@ def rehearse(
 def report_of(
     told: RehearsalRequest, otherwise: str, storage_options: Mapping[str, str] | None = None
 ) -> RehearsalReport:
-    """What the app has found.
-
-    Raises:
-        AppFailedError: it has found nothing; with ``otherwise``.
-    """
+    """What the app has found (AppFailedError: it has found nothing; with ``otherwise``)."""
     store = CheckpointStore.open(told.scratch, storage_options=storage_options)
     report = store.read(REPORT, RehearsalReport)
     if report is None:

@@ -47,11 +47,7 @@ class Project:
 
 
 def read_project(folder: Path) -> Project:
-    """The project in a folder.
-
-    Raises:
-        ConfigurationError: it lacks the app, or rows to try it with.
-    """
+    """The project in a folder (ConfigurationError: it lacks the app, or rows to try it with)."""
     name = folder.resolve().name
     app, rows = folder / "spark_apps" / f"{name}.py", folder / "rows.tsv"
     for file in (app, rows):

@@ -36,7 +36,8 @@ ABOUT = (
     "each release and of its `transaction.version` (`tv`), from the repository that publishes "
     "them, in KRaft mode, with Kafka's own defaults but for the number of copies; and one that is "
     "not Apache Kafka, franz-go's `kfake`. No row was lost or came twice where a sign is ✓; a "
-    "blank was not run."
+    "blank was not run. Without ZooKeeper, Kafka has an authorizer since 3.2 and can be upgraded "
+    "since 3.3."
 )
 Rows = dict[str, dict[str, str]]
 
@@ -50,7 +51,7 @@ def page(report: Path, commit: str) -> str:
     of: dict[str, dict[str, list[bool]]] = defaultdict(lambda: defaultdict(list))
     for case in cases:
         name = case.get("name", "")
-        found = re.search(rf"\[(\d+\.\d+\.\d+-tv\d|{ANOTHER})\]", name)
+        found = re.search(rf"\[(\d+\.\d+\.\d+-tv\d|{ANOTHER})\b", name)
         if found is None:
             of[_words(name)][UPGRADED].append(held(case))
             continue

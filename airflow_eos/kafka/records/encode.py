@@ -90,11 +90,7 @@ class Codec:
 
 
 def codec(name: str) -> Codec:
-    """The codec of that name, at its own default level.
-
-    Raises:
-        ConfigurationError: no such codec.
-    """
+    """The codec of that name, at its own default level (ConfigurationError: no such codec)."""
     if name not in _CODECS:
         raise ConfigurationError(
             f"compression {name!r} is not known: choose one of {', '.join(_CODECS)}"

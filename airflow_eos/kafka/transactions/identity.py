@@ -209,11 +209,7 @@ def named(identity: TransactionIdentity, participant: str) -> WorkIdentity:
 
 
 def transaction_of(work: WorkIdentity) -> TransactionIdentity:
-    """The transaction that is named.
-
-    Raises:
-        ConfigurationError: the key is none of Kafka's.
-    """
+    """The transaction that is named (ConfigurationError: the key is none of Kafka's)."""
     found = _KEY.fullmatch(work.key) if work.kind == KIND else None
     if found is None or int(found[2]) > _MOST_INT64 or int(found[3]) > _MOST_INT16:
         raise ConfigurationError(
@@ -351,11 +347,7 @@ class TransactionSlot(Generic[_Pending]):
         self._pending = pending
 
     def current(self) -> _Pending:
-        """The transaction that is being written.
-
-        Raises:
-            ConfigurationError: none has begun.
-        """
+        """The transaction that is being written (ConfigurationError: none has begun)."""
         if self._pending is None:
             raise ConfigurationError("No transaction has begun: call begin() first.")
         return self._pending

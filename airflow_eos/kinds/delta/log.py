@@ -172,11 +172,7 @@ _REFUSED_UNLESS = {
 
 
 def opened(folder: Path) -> DeltaTable:
-    """The table as it is now.
-
-    Raises:
-        StoreError: it is not there, or cannot be read.
-    """
+    """The table as it is now (StoreError: it is not there, or cannot be read)."""
     with asked(folder):
         from deltalake import DeltaTable
 

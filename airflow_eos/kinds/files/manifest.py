@@ -27,7 +27,7 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from airflow_eos.errors import ConfigurationError, StoreError
+from airflow_eos.errors import ConfigurationError, Remedy, StoreError
 from airflow_eos.failpoints import failpoint
 from airflow_eos.kinds.files.layout import files_of, kept_at
 from airflow_eos.kinds.files.ownership import KIND, Marked, OwnedFolder, require_form
@@ -117,19 +117,22 @@ def kept_of(settled: Iterable[ManifestOutcome]) -> list[ManifestOutcome]:
 # are dense, and not those of batches: a batch may need two entries, or none. What was settled is
 # written into the same entries, as lines of *folders*, which no reader looks into:
 # ``…/_eos/<name>/settled/<mark>/<batch>-<attempt>-committed-<pipeline>``. Each entry repeats the
-# newest of them, so that the newest entry tells all that is asked. The pipeline's random id is in
-# it since a folder can be given to a new checkpoint, whose batches begin at 0 again.
+# newest of them, so that the newest entry tells all that is asked. It ends with a line ``whole``:
+# of one that a copy has cut off, readers lack rows, and no later entry has them. The pipeline's
+# random id is in it since a folder can be given to a new checkpoint, whose batches begin at 0.
 
 
 LOG = "_spark_metadata"
 _VERSION = b"v1"
+_OF_SPARK = re.compile(rb"v[0-9]{1,9}")
 _EVERY = 10
 """Spark's ``spark.sql.streaming.fileSink.log.compactInterval``, as every reader assumes it."""
 _ENTRY = re.compile(r"(0|[1-9][0-9]*)(\.compact)?")
 _SETTLED = re.compile(
     r"/_eos/([^/]+)/settled/([^/]+)/"
-    r"(?:opened|([0-9]+)-([0-9]+)-(committed|lost)(?:-([0-9a-f]+))?)"
+    r"(?:opened|whole|([0-9]+)-([0-9]+)-(committed|lost)(?:-([0-9a-f]+))?)"
 )
+_WHOLE = "whole"
 _LOOKS = 5
 _BLOCK = 128 * 1024 * 1024
 
@@ -152,7 +155,7 @@ class ManifestLog:
         """Read the newest entry."""
         for _ in range(_LOOKS):
             number = self._newest()
-            data = _VERSION if number < 0 else self._read(number)
+            data = _VERSION if number < 0 else self._read(number, self._removed(number))
             if data is not None:  # else it is compacted away by now
                 return self._view(number, data)
         raise self._gone(number)
@@ -180,6 +183,7 @@ class ManifestLog:
                 return False
             lines += added
         lines += [self._file_line(file) for file in files]
+        lines.append(self._settled_line(_WHOLE, now_ms()))
         won = self._place.store.create(_path(number), b"\n".join([_VERSION, *lines]))
         if won and number % _EVERY == _EVERY - 1:
             self._remove_before(number - _EVERY)
@@ -205,17 +209,35 @@ class ManifestLog:
             lines += [line for line in entry.splitlines()[1:] if b'"isDir":true' not in line]
         return lines
 
-    def _read(self, number: int) -> bytes | None:
+    def _read(self, number: int, *remedies: Remedy) -> bytes | None:
         found = self._place.store.get(_path(number))
-        if found is not None and found.splitlines()[:1] != [_VERSION]:
+        if found is None:
+            return None
+        first = found.partition(b"\n")[0]
+        if first != _VERSION and _OF_SPARK.fullmatch(first):
             raise StoreError(
-                f"{self._place.address}/{_path(number)} begins with {found[:20]!r}, expected "
-                f"{_VERSION.decode()}: it is of another version of Spark, or damaged. Nothing was "
-                "concluded from it."
+                f"{self._place.address}/{_path(number)} begins with {first!r}, expected "
+                f"{_VERSION.decode()}: it is of another version of Spark. Nothing was concluded "
+                "from it."
             )
-        if found is not None:
-            self._place.store.make_durable(_path(number))
+        if first != _VERSION or not _is_whole(found):
+            raise StoreError(
+                f"{self._place.address}/{_path(number)} is damaged or was cut off: readers lack "
+                "rows that it named. Nothing was concluded from it.",
+                Remedy(change="restore it from a copy of the folder", start=True),
+                *remedies,
+            )
+        self._place.store.make_durable(_path(number))
         return found
+
+    def _removed(self, number: int) -> Remedy:
+        """Of the newest entry: what was settled by it is settled again, while it is in flight."""
+        return Remedy(
+            change=f"remove {self._place.address}/{_path(number)}",
+            start=True,
+            costs="nothing while its batch is in flight; of one that is complete, readers of the "
+            "log see no row any more",
+        )
 
     def _gone(self, number: int) -> StoreError:
         return StoreError(
@@ -269,6 +291,22 @@ class ManifestLog:
         store = self._place.store
         found = {entry.path: _ENTRY.fullmatch(entry.name) for entry in store.list(LOG)}
         store.delete(path for path, each in found.items() if each and int(each[1]) < number)
+
+
+def _is_whole(entry: bytes) -> bool:
+    """Whether an entry of ours has its last line; another writer's is not asked."""
+    lines = entry.splitlines()[1:]
+    ours = bool(lines) and _ends_in(lines[0], "opened")
+    return not ours or _ends_in(lines[-1], _WHOLE)
+
+
+def _ends_in(line: bytes, what: str) -> bool:
+    """Whether it is a line, and not a part of one, of a folder of that name."""
+    try:
+        path = str(msgspec.json.decode(line)["path"])
+    except (msgspec.DecodeError, KeyError, TypeError):
+        return False
+    return path.rpartition("/")[2] == what and _SETTLED.search(unquote(path)) is not None
 
 
 def now_ms() -> int:

@@ -10,9 +10,9 @@
 
 A commit is a ``link`` (in a bucket a copy), which refuses to replace what is there; so it changes
 nothing twice. The prepared files go when all of the work is visible. Nothing of ours removes what
-is promised: so where a file is neither prepared nor visible, somebody has removed it, before or
-after readers had it, and the outcome is UNKNOWN. Whoever moves a visible file away before one of a
-later batch is there takes its witness away.
+is promised: so where a file is neither prepared nor visible, or has another size than was promised,
+somebody has removed it or cut it off, before or after readers had it, and the outcome is UNKNOWN.
+Whoever moves a visible file away before one of a later batch is there takes its witness away.
 """
 
 from __future__ import annotations
@@ -89,12 +89,22 @@ class FilesParticipant(OwnedFolder):
         return {work.identity: self._outcome(files_of(work)) for work in works}
 
     def _lost(self, files: Mapping[WorkIdentity, Sequence[WorkFile]]) -> set[WorkIdentity]:
-        """Work of several files that lacks some: the others are not made visible without them."""
-        several = [(work, file) for work, each in files.items() if len(each) > 1 for file in each]
-        sizes = self._place.sizes([file.prepared for _, file in several])
-        missing = [each for each, size in zip(several, sizes, strict=True) if size is None]
+        """Work that lacks a file, or has one that is not whole: none of it is made visible.
+
+        A bucket has no half objects: there, a file that is alone is missed when it is published.
+        """
+        on_a_disk = self._place.store.is_on_a_disk
+        asked = [
+            (work, file)
+            for work, each in files.items()
+            if len(each) > 1 or on_a_disk
+            for file in each
+        ]
+        sizes = self._place.sizes([file.prepared for _, file in asked])
+        missing = [each for each, size in zip(asked, sizes, strict=True) if size != each[1].size]
         visible = self._place.sizes([file.visible for _, file in missing])
-        return {work for (work, _), size in zip(missing, visible, strict=True) if size is None}
+        found = zip(missing, visible, strict=True)
+        return {work for (work, file), size in found if size != file.size}
 
     def _ended(self, files: Sequence[WorkFile]) -> Outcome:
         """What became of work of which publishing missed a file: it is published once more."""
@@ -113,12 +123,14 @@ class FilesParticipant(OwnedFolder):
         return outcome
 
     def _outcome(self, files: Sequence[WorkFile]) -> Outcome:
-        # In this order: a commit between the two looks is no loss.
+        # In this order: a commit between the two looks is no loss. What has another size than was
+        # promised is cut off, or another's: it is not the file.
         prepared = self._place.sizes([file.prepared for file in files])
         visible = self._place.sizes([file.visible for file in files])
-        if None not in visible:
+        if visible == [file.size for file in files]:
             return Outcome.COMMITTED
-        if (None, None) not in zip(prepared, visible, strict=True):
+        seen = zip(files, prepared, visible, strict=True)
+        if all(file.size in sizes for file, *sizes in seen):
             return Outcome.OPEN
         self._marked.require()  # neither is another disk
         return Outcome.UNKNOWN

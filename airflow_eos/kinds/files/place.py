@@ -213,7 +213,7 @@ class Disk:
             try:
                 visible.hardlink_to(prepared)
             except FileExistsError:  # by us before, or by another process
-                if not stat.S_ISREG(visible.stat().st_mode):
+                if size_of(visible) != prepared.stat().st_size:
                     raise
             return True
         return False
@@ -462,11 +462,7 @@ class Bucket:
             ) from error
 
     def _copy(self, source: str, target: str) -> bool:
-        """Whether it was ours that won.
-
-        Raises:
-            FileNotFoundError: there is no ``source``.
-        """
+        """Whether it was ours that won (FileNotFoundError: there is no ``source``)."""
         try:
             self._backend.copy_if_absent(self._at(source), self._at(target))
         except failures.AlreadyExistsError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote
 
 import msgspec
@@ -201,15 +201,7 @@ class FileSink:
 # What was committed, read back: the rows as a task was given them.
 
 
-class _Source(Protocol):
-    """Where the files are; see ``FileSink``."""
-
-    @property
-    def partition_by(self) -> Sequence[str]: ...
-    def place(self) -> DataFolder: ...
-
-
-def read_back(spark: SparkSession, sink: _Source, works: Sequence[PreparedWork]) -> DataFrame:
+def read_back(spark: SparkSession, sink: FileSink, works: Sequence[PreparedWork]) -> DataFrame:
     """The rows of ``works``, each work by a task, as the sink reaches them."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -224,7 +216,7 @@ def read_back(spark: SparkSession, sink: _Source, works: Sequence[PreparedWork])
 class ReadFiles:
     """The function that Spark runs: works in, rows out."""
 
-    sink: _Source
+    sink: FileSink
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The rows of all works that ``batches`` name."""

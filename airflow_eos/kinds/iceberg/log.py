@@ -157,21 +157,13 @@ def _parts(kind: Any) -> Sequence[NestedField]:
 
 
 def opened(catalog: Catalog, identifier: str) -> Table:
-    """The table as it is now.
-
-    Raises:
-        StoreError: it is not there, or cannot be read.
-    """
+    """The table as it is now (StoreError: it is not there, or cannot be read)."""
     with asked(identifier):
         return catalog.load_table(identifier)
 
 
 def location(identifier: str, table: Table) -> Path:
-    """The folder of the table.
-
-    Raises:
-        ConfigurationError: it is not on a disk.
-    """
+    """The folder of the table (ConfigurationError: it is not on a disk)."""
     found = table.location()
     folder = as_local_path(found)
     if folder is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 from pymysql import MySQLError
@@ -41,9 +41,9 @@ from airflow_eos.kinds.upsert.mysql import fits, limits
 from airflow_eos.protocol.decision import PreparedWork
 
 if TYPE_CHECKING:
-    from datetime import timedelta
-
     import pyarrow as pa
+
+    from airflow_eos.kinds.mysql.sink import MySqlSink
 
 _ENGINE = """
 SELECT table_type, coalesce(engine, '') FROM information_schema.tables
@@ -360,23 +360,6 @@ def _text(value: str) -> pa.Scalar:
 _STATEMENT_BYTES = 4 << 20  # longer ones are no faster
 
 
-class _MySqlTaskConfig(Protocol):
-    """What a task is told of where its rows go; see the attributes of ``MySqlSink``."""
-
-    @property
-    def url(self) -> str: ...
-    @property
-    def table(self) -> str: ...
-    @property
-    def prefix(self) -> str: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def lock_timeout(self) -> timedelta: ...
-    @property
-    def answer_within(self) -> timedelta: ...
-
-
 class RowsOfTask:
     """See :class:`~airflow_eos.delivery.task.TaskWriter`: begun by the first rows.
 
@@ -387,9 +370,7 @@ class RowsOfTask:
         transactional: leave them where they wait; else they are visible at once.
     """
 
-    def __init__(
-        self, sink: _MySqlTaskConfig, task: int, attempt: int, *, transactional: bool
-    ) -> None:
+    def __init__(self, sink: MySqlSink, task: int, attempt: int, *, transactional: bool) -> None:
         self._sink = sink
         self._tables = MySqlTableNames(name_of(sink.prefix, sink.name, called="prefix"))
         self._key = self._tables.new_key(task, attempt)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from psycopg import Error, errors, sql
@@ -35,9 +35,9 @@ from airflow_eos.kinds.upsert.columns import Limits, refuse_longer
 from airflow_eos.protocol.decision import PreparedWork
 
 if TYPE_CHECKING:
-    from datetime import timedelta
-
     import pyarrow as pa
+
+    from airflow_eos.kinds.postgres.sink import PostgresSink
 
 _TEXT = ("text", "varchar", "bpchar", "citext", "json", "jsonb", "uuid", "xml", "inet", "cidr")
 _WHOLE = ("int2", "int4", "int8")
@@ -343,29 +343,6 @@ SELECT (extract(epoch FROM now()) * 1000)::bigint,
 """
 
 
-class _PostgresTaskConfig(Protocol):
-    """What a task is told of where its rows go; see the attributes of ``PostgresSink``."""
-
-    @property
-    def dsn(self) -> str: ...
-    @property
-    def table(self) -> str: ...
-    @property
-    def quoted_table(self) -> str: ...
-    @property
-    def gid_prefix(self) -> str: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def schema(self) -> str: ...
-    @property
-    def two_phase(self) -> bool: ...
-    @property
-    def lock_timeout(self) -> timedelta: ...
-    @property
-    def answer_within(self) -> timedelta: ...
-
-
 class TransactionOfTask:
     """See :class:`~airflow_eos.delivery.task.TaskWriter`: begun by the first rows.
 
@@ -376,9 +353,7 @@ class TransactionOfTask:
         transactional: leave it open; else it is committed at once.
     """
 
-    def __init__(
-        self, sink: _PostgresTaskConfig, task: int, attempt: int, *, transactional: bool
-    ) -> None:
+    def __init__(self, sink: PostgresSink, task: int, attempt: int, *, transactional: bool) -> None:
         self._sink = sink
         self._tables = PostgresTableNames(sink.schema, name_of(sink.gid_prefix, sink.name))
         self._key = self._tables.new_key(task, attempt)

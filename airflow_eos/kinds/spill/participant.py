@@ -17,7 +17,8 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from airflow_eos.checkpoint.backend import DECISIONS, EOS
-from airflow_eos.errors import ConfigurationError, StoreError
+from airflow_eos.checkpoint.decisions import opened_rows
+from airflow_eos.errors import ConfigurationError, Remedy, StoreError
 from airflow_eos.failpoints import failpoint
 from airflow_eos.protocol.decision import (
     OpenWork,
@@ -81,11 +82,7 @@ class SpilledRows:
         return None if found is None else found.decode("ascii", errors="replace")
 
     def marked(self) -> str:
-        """The same, created where there is none yet.
-
-        Raises:
-            StoreError: it was written and is gone.
-        """
+        """The same, created where there is none yet (StoreError: it was written and is gone)."""
         self.store.create(f"{self.folder}/mark", uuid.uuid4().hex.encode())
         mark = self.mark()
         if mark is None:
@@ -93,11 +90,7 @@ class SpilledRows:
         return mark
 
     def keep(self, key: str, stream: bytes) -> None:
-        """Make the rows durable under a key that was never used before.
-
-        Raises:
-            StoreError: it was.
-        """
+        """Make the rows durable under a key that was never used before (StoreError: it was)."""
         if not self.store.create(self._rows(key), stream):
             raise StoreError(f"{self.place(self._rows(key))} is there already: a key came twice.")
 
@@ -211,11 +204,7 @@ def new_key(batch: int, task: int, attempt: int) -> str:
 
 
 def batch_of(key: str) -> int:
-    """The batch that a key belongs to.
-
-    Raises:
-        ConfigurationError: it is no key of kept rows.
-    """
+    """The batch that a key belongs to (ConfigurationError: it is no key of kept rows)."""
     return _parts(key)[0]
 
 
@@ -374,7 +363,7 @@ class SpillParticipant(ABC):
             if stream is None:  # by another process meanwhile, or nobody can tell
                 became[work.identity] = self._outcome(work.key)
                 return
-            self.apply(work, table_of(stream, self._kept.place_of(work.key)))
+            self.apply(work, self._whole(work, stream))
             failpoint("kept-applied")
             applied.append(work)
             became[work.identity] = Outcome.COMMITTED
@@ -387,6 +376,25 @@ class SpillParticipant(ABC):
 
         in_turn([*map(partial, itertools.repeat(apply), works, streams), finish])
         return became
+
+    def _whole(self, work: PreparedWork, stream: bytes) -> pa.Table:
+        """All rows that were promised, or none (StoreError)."""
+        where = self._kept.place_of(work.key)
+        give_up = f"airflow-eos accept CHECKPOINT --batch {batch_of(work.key)} --give-up-open"
+        remedies = (
+            Remedy(change=f"restore {where} from a copy of the checkpoint", start=True),
+            Remedy(
+                commands=(give_up,), start=True, costs=f"the {work.rows} rows that were kept there"
+            ),
+        )
+        table = table_of(stream, where, *remedies)
+        if table.num_rows != work.rows:
+            raise StoreError(
+                f"{where} holds {table.num_rows} rows, and {work.rows} were promised: it is "
+                "another's. Nothing was guessed.",
+                *remedies,
+            )
+        return table
 
     def _aborted(self, work: WorkIdentity) -> bool:
         end, by_us = self._kept.end(work.key, SpilledRowsOutcome.ABORT)
@@ -415,20 +423,22 @@ class SpillParticipant(ABC):
         return Outcome.UNKNOWN
 
 
-def table_of(stream: bytes, where: str) -> pa.Table:
+def table_of(stream: bytes, where: str, *remedies: Remedy) -> pa.Table:
     """Kept rows as a table.
 
     Raises:
-        StoreError: what stands there is no Arrow stream.
+        StoreError: what stands there is no Arrow stream, or not all of it.
     """
     import pyarrow as pa
 
+    reader = opened_rows(stream, where, *remedies)
     try:
-        return pa.ipc.open_stream(stream).read_all()
-    except pa.ArrowInvalid as error:
+        return reader.read_all()
+    except (pa.ArrowInvalid, OSError) as error:
         raise StoreError(
             f"{where} holds {len(stream)} bytes that are not rows ({error}): truncated or foreign. "
-            "Nothing was guessed: restore it from a copy of the checkpoint."
+            "Nothing was guessed.",
+            *remedies,
         ) from error
 
 

@@ -259,11 +259,7 @@ _COLUMN, _TIMESTAMP, _DATA = b"\x12", b"\x18", b"\x22"
 
 
 def version_of(epoch: int, batch: int, task: int) -> int:
-    """The timestamp of a row.
-
-    Raises:
-        DeliveryError: no timestamp can hold it.
-    """
+    """The timestamp of a row (DeliveryError: no timestamp can hold it)."""
     if epoch > LAST_EPOCH or batch >> _BATCH_BITS or task >> _TASK_BITS:
         raise DeliveryError(
             f"A timestamp of HBase holds epochs to {LAST_EPOCH}, batches below 2^{_BATCH_BITS} and "

@@ -513,11 +513,7 @@ class PostgresTarget:
                 ask(CREATE_OURS)
 
     def described(self) -> TableDescription:
-        """What the database says of the table.
-
-        Raises:
-            ConfigurationError: there is none.
-        """
+        """What the database says of the table (ConfigurationError: there is none)."""
         with self._session.asking("looking at the table") as ask:
             found = self._session.oid
             indexes = [(set(names or ()), is_key) for names, is_key in ask(KEYS, (found,))]

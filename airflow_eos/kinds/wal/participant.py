@@ -33,11 +33,7 @@ _NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", re.ASCII)
 
 
 def check_deliver(name: str) -> str:
-    """Return ``name`` if it may be one of a callable.
-
-    Raises:
-        ConfigurationError: it may not.
-    """
+    """Return ``name`` if it may be one of a callable (ConfigurationError: it may not)."""
     if _NAME.fullmatch(name) is None:
         raise ConfigurationError(
             f"deliver {name!r}: expected 'package.module:function', where every process that "

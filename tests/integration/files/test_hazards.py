@@ -327,3 +327,23 @@ def test_a_log_that_lacks_an_entry_says_so_where_the_next_one_holds_all(stage):
         stage.participant.commit(works)
     place.store.put(entry, data)
     assert outcomes(stage.participant.commit(works)) == {Outcome.COMMITTED}
+
+
+@by_batches
+@on_a_disk
+@pytest.mark.parametrize("left", ["nothing", "NULs", "a line less", "half a line", "its head"])
+def test_an_entry_of_the_log_that_is_not_whole_tells_nothing_and_is_settled_again(stage, left):
+    """A copy of the folder cut it off: readers lacked rows, and the batch was called committed."""
+    works = stage.promised(["a1", "b1"], ["a2", "b2"])
+    assert outcomes(stage.participant.commit(works)) == {Outcome.COMMITTED}
+    entry = max(Path(stage.sink.folder, LOG).iterdir(), key=lambda each: each.stat().st_mtime_ns)
+    whole = entry.read_bytes()
+    cut = {"nothing": 0, "a line less": whole.rindex(b"\n"), "half a line": -9}
+    cut["its head"] = whole.index(b"\n", 4)  # the version, and the line that says it is ours
+    entry.write_bytes(b"\0" * len(whole) if left == "NULs" else whole[: cut[left]])
+    with pytest.raises(StoreError, match="damaged or was cut off") as refused:
+        stage.recovery.outcome(works)
+    assert str(entry) in refused.value.remedies[1].change
+    entry.unlink()  # as it says
+    assert outcomes(stage.recovery.commit(works)) == {Outcome.COMMITTED}
+    assert stage.seen() == Counter(["a1", "b1", "a2", "b2"])

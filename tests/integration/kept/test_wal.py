@@ -57,6 +57,11 @@ def prepare(store: CheckpointStore, *values: str, batch: int = 0, task: int = 0)
     return keep(store, rows(*values), kind="wal", batch=batch, task=task)
 
 
+def prepare_elsewhere(store: CheckpointStore, *values: str) -> str:
+    """Where another task's rows are kept."""
+    return f"{store.location}/eos/kept/orders/rows/{prepare(store, *values, task=9).key}"
+
+
 def seen(endpoint: Endpoint) -> list[str]:
     return sorted(value for _, value in endpoint.rows().elements())
 
@@ -227,6 +232,22 @@ def test_rows_without_a_mark_that_are_gone_are_unknown_and_never_aborted(wal, st
     assert wal.outcome([work]) == {work.identity: Outcome.UNKNOWN}
     assert wal.commit([work]) == {work.identity: Outcome.UNKNOWN}
     assert endpoint.posts() == Counter()
+
+
+@pytest.mark.parametrize("left", ["between two messages", "fewer rows"])
+def test_kept_rows_that_are_not_all_there_are_not_handed_over(wal, store, endpoint, left):
+    """The copy of a checkpoint: half of them were delivered, and the batch was complete."""
+    work = prepare(store, "a", "b")
+    path = Path(store.location, f"eos/kept/orders/rows/{work.key}")
+    whole, fewer = path.read_bytes(), Path(prepare_elsewhere(store, "a"))
+    path.write_bytes(whole[:-8] if left == "between two messages" else fewer.read_bytes())
+    with pytest.raises(StoreError, match=r"not rows|2 were promised") as refused:
+        wal.commit([work])
+    assert endpoint.posts() == Counter()
+    assert any("--give-up-open" in each for r in refused.value.remedies for each in r.commands)
+    path.write_bytes(whole)
+    assert wal.commit([work]) == {work.identity: Outcome.COMMITTED}
+    assert seen(endpoint) == ["a", "b"]
 
 
 def test_a_commit_between_two_looks_is_not_unknown(wal, store, endpoint, monkeypatch):

@@ -52,7 +52,7 @@ def test_a_trial_that_is_ended_early_leaves_no_process_and_no_folder(tmp_path, h
         deadline = time.monotonic() + 240
         # Spark runs, and has begun its checkpoint.
         while not list(temporary.glob("airflow-eos-try-*/killed/checkpoint/metadata")):
-            assert trial.poll() is None
+            assert trial.poll() is None, trial.communicate()[1]
             assert time.monotonic() < deadline
             time.sleep(0.1)
         children = psutil.Process(trial.pid).children(recursive=True)

@@ -7,12 +7,14 @@ from dataclasses import replace
 
 import msgspec
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_eos.audit.audit import visible_undecided
+from airflow_eos.audit.audit import audit, visible_undecided
 from airflow_eos.audit.compare import compare
 from airflow_eos.audit.rows import PartitionEnds, TopicRows
+from airflow_eos.errors import ConfigurationError
 from tests.unit.recovery.facts_of import commit, prepared, sealed
 
 
@@ -162,6 +164,31 @@ def test_before_the_oldest_retained_decision_nothing_is_claimed():
 
 def test_a_partition_without_decisions_is_not_judged():
     assert visible_undecided([rows([(1, 1, 3, 0)])], [named(5, 9)]).count == 0
+
+
+def test_decisions_that_say_nothing_of_these_topics_are_no_answer():
+    """Those of another pipeline's checkpoint: no row was held against them."""
+    assert visible_undecided([rows([(1, 1, 0, 0)], topic="another")], [named(5, 9)]) is None
+    assert visible_undecided([rows([(1, 1, 0, 0)])], [sealed(3)]) is None
+
+
+NOBODY = {"bootstrap.servers": "127.0.0.1:1"}
+
+
+@pytest.mark.parametrize(
+    ("inputs", "output", "letters"),
+    [("a", "a", None), (["a", "b"], "b", None), ("a", "c", "a")],
+    ids=["itself", "one of them", "dead letters"],
+)
+def test_a_topic_that_is_held_against_itself_is_refused(inputs, output, letters):
+    """It was exact, whatever the app had done."""
+    with pytest.raises(ConfigurationError, match="its own counterpart"):
+        audit(NOBODY, inputs, output, dead_letter_topic=letters)
+
+
+def test_a_place_where_no_query_began_says_nothing_of_one(tmp_path):
+    with pytest.raises(ConfigurationError, match="holds no Spark checkpoint"):
+        audit(NOBODY, "a", "b", checkpoint=str(tmp_path / "typed wrong"))
 
 
 two_partitions = st.lists(st.tuples(st.integers(1, 9), st.integers(0, 1)), max_size=20).map(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from airflow_eos.checkpoint import CheckpointStore
@@ -56,6 +58,40 @@ def test_rows_that_somebody_has_deleted_are_no_empty_rows(store):
     rows.remove(rows.listed(0))
     with pytest.raises(StoreError, match="is gone"):
         rows.read("orders", 0, "etl-0-0-7-0")
+
+
+def arrow(batches: int = 2) -> tuple[bytes, int]:
+    """A stream, and where its first rows end."""
+    rows = pa.record_batch({"value": [b"a", b"b"]})
+    stream = io.BytesIO()
+    with pa.ipc.new_stream(stream, rows.schema) as writer:
+        writer.write_batch(rows)
+        first = stream.tell()
+        for _ in range(batches - 1):
+            writer.write_batch(rows)
+    return stream.getvalue(), first
+
+
+@pytest.mark.parametrize(
+    "cut", ["empty", "NULs", "between two messages", "within one", "another's"]
+)
+def test_rows_that_are_not_all_there_are_no_fewer_rows(store, cut):
+    """Arrow reads what was cut off between two messages as a shorter stream."""
+    stream, first = arrow()
+    left = {
+        "empty": b"",
+        "NULs": b"\0" * len(stream),
+        "between two messages": stream[:first],
+        "within one": stream[: first - 3],
+        "another's": b"a stranger's" + stream[-8:],
+    }[cut]
+    rows = PerishableRows(store)
+    rows.keep("orders", 0, "a", stream)
+    rows.keep("orders", 0, "b", left)
+    assert rows.opened("orders", 0, "a").read_all().num_rows == 4
+    with pytest.raises(StoreError, match="truncated or foreign") as refused:
+        rows.opened("orders", 0, "b")
+    assert "eos/kept/orders/perishable/0/b" in refused.value.remedies[0].change
 
 
 def test_a_batch_that_is_over_and_those_before_it_go_and_later_ones_stay(store):

@@ -15,6 +15,7 @@ from airflow_eos.checkpoint import (
     take_term,
     write_heartbeat,
 )
+from airflow_eos.checkpoint.spark_log import SparkLog
 from airflow_eos.errors import CheckpointFormatError, StoreError
 from tests.support.beats import heartbeat
 
@@ -261,6 +262,13 @@ def test_of_offset_log_2_a_source_by_position_is_cut_and_a_named_one_may_have_go
     commit(store, 6)
     store.put("offsets/7", f"v2\n{head}\n{names[0]}:2".encode())
     assert bool(read_state(store).mends) is is_cut
+
+
+def test_where_a_named_source_began_is_in_the_folder_of_its_name(store):
+    store.put("sources/orders/0", b'\0v1\n{"in":{"0":7}}')
+    assert SparkLog(store).began("orders") == {"in": {0: 7}}
+    store.put("eos/0", b'\0v1\n{"in":{"0":7}}')
+    assert SparkLog(store).began("../eos") is None
 
 
 def test_a_store_that_does_not_answer_is_not_an_empty_checkpoint(troubled, backend):

@@ -67,9 +67,41 @@ def test_nothing_is_seen_before_the_commit_and_all_of_it_after(files, tmp_path):
 def test_a_commit_again_changes_nothing_twice(files, tmp_path):
     work = prepare(tmp_path)
     files.commit([work])
-    (tmp_path / "0-0-a.parquet").write_bytes(b"seen by readers")
+    (tmp_path / "0-0-a.parquet").write_bytes(b"seen")
     assert made(tmp_path, "orders").commit([work]) == {work.identity: Outcome.COMMITTED}
-    assert (tmp_path / "0-0-a.parquet").read_bytes() == b"seen by readers"
+    assert (tmp_path / "0-0-a.parquet").read_bytes() == b"seen"
+
+
+@pytest.mark.parametrize(
+    "left", [b"", b"ro", b"rows, and more"], ids=["empty", "cut off", "longer"]
+)
+def test_a_prepared_file_that_is_not_whole_is_never_shown_nor_called_committed(
+    files, tmp_path, left
+):
+    """A disk that was copied back: one row of the batch was never to be read, and nobody knew."""
+    damaged, well = prepare(tmp_path, "0-0-a"), prepare(tmp_path, "1-0-b")
+    (work_folder(tmp_path) / "0-0-a" / "parquet").write_bytes(left)
+    became = {damaged.identity: Outcome.UNKNOWN, well.identity: Outcome.COMMITTED}
+    assert files.commit([damaged, well]) == became
+    assert seen(tmp_path) == ["1-0-b.parquet"]
+    assert files.outcome([damaged, well]) == became
+
+
+def test_a_visible_file_that_is_not_whole_is_no_witness(files, tmp_path):
+    work = prepare(tmp_path)
+    files.commit([work])
+    (tmp_path / "0-0-a.parquet").write_bytes(b"ro")
+    assert files.outcome([work]) == {work.identity: Outcome.UNKNOWN}
+    assert files.commit([work]) == {work.identity: Outcome.UNKNOWN}
+
+
+def test_a_strangers_file_of_the_same_name_is_in_the_way_and_says_so(files, tmp_path):
+    work = prepare(tmp_path)
+    (tmp_path / "0-0-a.parquet").write_bytes(b"another's rows")
+    with pytest.raises(StoreError, match="move it elsewhere"):
+        files.commit([work])
+    (tmp_path / "0-0-a.parquet").unlink()
+    assert files.commit([work]) == {work.identity: Outcome.COMMITTED}
 
 
 def test_killed_between_the_two_names_it_is_committed_and_not_open(files, tmp_path):

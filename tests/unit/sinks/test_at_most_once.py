@@ -191,6 +191,20 @@ def test_a_checkpoint_does_not_change_its_guarantee_in_the_middle_of_a_batch(sto
     require_not_spent(store)
 
 
+@pytest.mark.parametrize("refused", [require_not_spent, require_never_exact])
+def test_a_batch_that_nobody_of_ours_has_begun_is_not_known_to_be_invisible(store, refused):
+    """A query that wrote by Spark's own sink was killed: its batch came twice, by exactly once."""
+    in_flight(store, 0)
+    with pytest.raises(OwnershipError, match="another sink began it") as told:
+        refused(store)
+    assert "offsets/0" in told.value.remedies[1].change
+    store.put("commits/0", b"v1\n{}")  # whoever began it has ended it
+    refused(store)
+    in_flight(store, 1)
+    take_term(store, taken_by="a driver of ours, which has died since")
+    require_not_spent(store)
+
+
 def test_nothing_is_spent_where_no_batch_is_in_flight(store):
     assert may_be_visible(store) is False
     require_not_spent(store)
