@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -245,7 +247,20 @@ class EmitCompleteHoursOperator(EmitSettledBatchesOperator):
             alone = read_settled(store, after=newest - 1)
             if not self._due(events_since(last, alone)):
                 return alone
-        return super()._found(store, last)
+        return self._in_time(super()._found(store, last), last)
+
+    def _in_time(self, found: Settled, last: SettledEvent | None) -> Settled:
+        """So many batches that Airflow's server stores their hours in time; one may have more."""
+        from airflow_eos.events import events_since
+
+        def hours(count: int) -> int:
+            alone = replace(found, batches=found.batches[:count])
+            return sum(len(self._hours(each)) for each in events_since(last, alone))
+
+        count = bisect_right(range(1, len(found.batches) + 1), _AT_MOST, key=hours)
+        if count < len(found.batches) and not hours(count):
+            count += 1
+        return replace(found, batches=found.batches[:count])
 
     def _due(self, events: Sequence[SettledEvent]) -> Sequence[SettledEvent]:
         return [each for each in events if self._hours(each) or self._is_the_first(each)]

@@ -160,8 +160,21 @@ class Upgrades:
         return DagRun("orders_upgrade", version, "queued")
 
     def answers(self, run: DagRun, option: str) -> None:
-        wait_until(lambda: self.person.is_asked(run), timeout=PATIENCE_S, what="to be asked")
+        def is_asked() -> bool:
+            at = self.api.tasks(run)
+            failed = [task for task, state in at.items() if state == "failed"]
+            assert not failed, f"{failed} failed: {self.logs(*failed)}"
+            return self.person.is_asked(run)
+
+        wait_until(is_asked, timeout=PATIENCE_S, every=2, what="to be asked")
         self.person.answers(run, option)
+
+    def logs(self, *tasks: str) -> str:
+        """What these said last."""
+        files = [
+            f for task in tasks for f in self.pipeline.folder.glob(f"airflow/logs/**/*{task}*/*")
+        ]
+        return "\n".join(file.read_text()[-3000:] for file in files if file.is_file())
 
     def until(self, run: DagRun, **states: str) -> None:
         """Until these tasks are so."""
@@ -172,7 +185,8 @@ class Upgrades:
         def reached() -> bool:
             at = found()
             ended = {task for task in states if at[task] in {"failed", "upstream_failed"}}
-            assert all(states[task] == at[task] for task in ended), (states, at)
+            wrong = [task for task in ended if states[task] != at[task]]
+            assert not wrong, f"{at} {self.logs(*wrong)}"
             return all(at[task] == state for task, state in states.items())
 
         wait_until(reached, timeout=PATIENCE_S, every=1, what=f"{run.run_id}: {states}, {found()}")

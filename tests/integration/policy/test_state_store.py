@@ -14,6 +14,7 @@ from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.checkpoint.progress import StateSize, read_state_size
 from airflow_eos.sinks.source import stateful_spark_conf
 from tests.integration.hazards.spark_job import Job
+from tests.support.topics import produce
 
 pytestmark = pytest.mark.integration
 
@@ -82,3 +83,20 @@ def test_a_checkpoint_of_the_default_store_resumes_with_it(job: Job) -> None:
     assert provider(job) == "HDFSBackedStateStoreProvider"
     job.assert_counts()
     assert noted(job).file_bytes is None
+
+
+def test_rows_behind_the_watermark_are_counted_over_two_drivers(job: Job) -> None:
+    at = F.timestamp_seconds(F.split(F.col("value").cast("string"), ":")[1].cast("long"))
+    timed = job.frame().withColumn("at", at).withWatermark("at", "5 seconds")
+    windows = timed.groupBy(F.window("at", "20 seconds")).count()
+    rows = windows.select(F.col("count").cast("string").alias("value"))
+    job.feed(500)
+    job.deliver(df=rows)
+    assert noted(job).late_rows == 0
+    for late in (3, 2):  # each in a window of its own: Spark counts what it has added up
+        told = [("late", f"{job.name}:{20 * number}") for number in range(late)]
+        produce(job.bootstrap, f"{job.name}-in", told)
+        job.deliver(df=rows)
+    size = noted(job)
+    assert size.late_rows == 5
+    assert size.late_counted == size.batch_id + 1

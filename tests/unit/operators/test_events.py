@@ -362,6 +362,25 @@ def test_each_hour_is_told_once_and_as_a_partition_where_there_are_any(airflow, 
     assert second.extra["rows"] == {"sink": 60}
 
 
+def test_hours_of_a_long_pause_are_told_in_parts_that_are_stored_in_time(airflow, by_minutes):
+    """Airflow's server stores partitions one by one, and its client waits for 5 s."""
+    by_minutes.settle(2)
+    told_by(hourly(by_minutes), airflow, Partitions())
+    by_minutes.settle(399)
+    by_minutes.watermark_step_ms *= 2  # from the last one to the next: 134 hours at once
+    by_minutes.settle(1)
+    parts: list[list[str]] = []
+    while sum(map(len, parts)) < 267:
+        outlet = Partitions()
+        told_by(hourly(by_minutes), airflow, outlet)
+        parts.append(outlet.partitions)
+    hours = [f"{datetime.fromtimestamp(n * 3600, UTC):%Y-%m-%dT%H}" for n in range(267)]
+    assert [hour for part in parts for hour in part] == hours
+    assert [len(part) for part in parts] == [50, 50, 33, 134], "a batch is in one event"
+    with pytest.raises(AirflowSkipException):
+        told_by(hourly(by_minutes), airflow, Partitions())
+
+
 def test_how_many_rows_came_too_late_is_told_with_the_hours_or_said_to_be_unknown(
     airflow, by_minutes
 ):
