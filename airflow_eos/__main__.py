@@ -6,8 +6,10 @@ extra of their own.
 
 from __future__ import annotations
 
+import signal
 import sys
 from importlib.util import find_spec
+from types import FrameType
 
 _EXTRA = ("packaging", "pendulum", "platformdirs", "rich", "typer")
 
@@ -22,7 +24,16 @@ def main() -> None:
         )
     from airflow_eos.cli import main as run
 
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:  # nohup has it ignored
+            signal.signal(number, _end)
     run()
+
+
+def _end(number: int, _frame: FrameType | None) -> None:
+    """As Ctrl-C does: what a command has started is ended, and its temporary folders go."""
+    signal.signal(number, signal.SIG_IGN)  # said twice, it must not cut that short
+    sys.exit(128 + number)
 
 
 if __name__ == "__main__":

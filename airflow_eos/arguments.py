@@ -320,7 +320,7 @@ FIELDS: Mapping[str, ArgumentType] = {
                 "transactional_id_prefix",
                 "watchdog_dag_id",
             ),
-            "yarn_queue",
+            *("keep", "yarn_queue"),
         ),
         Text(),
     ),

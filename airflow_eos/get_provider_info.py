@@ -53,16 +53,14 @@ def get_provider_info() -> dict[str, Any]:
         "hooks": [_modules("hooks.kafka", "hooks.spark")],
         "operators": [_modules(*map("operators.{}".format, _OPERATORS))],
         "sensors": [_modules("sensors.progress", "sensors.timeouts")],
-        "triggers": [
-            _modules("triggers.app", "triggers.polling", "triggers.settled", "triggers.polling")
-        ],
+        "triggers": [_modules("triggers.app", "triggers.polling", "triggers.settled")],
         "extra-links": [
-            f"airflow_eos.links.pipeline.{link}"
+            f"airflow_eos.links.{link}"
             for link in ("SparkUILink", "PipelinePageLink", "RecoveryLink")
         ],
         "notifications": [
             f"airflow_eos.notifications.{notifier}"
-            for notifier in ("plan.RecoveryPlanNotifier", "drill.DrillNotifier")
+            for notifier in ("RecoveryPlanNotifier", "DrillNotifier")
         ],
         "cli": ["airflow_eos.airflow_cli.get_commands"],
         "config": {

@@ -64,11 +64,7 @@ def _connect(
 
 
 def _of_a_user(member: Member) -> Any:
-    """The module of a kind that is not ours.
-
-    Raises:
-        ConfigurationError: no package here has that kind.
-    """
+    """The module of a kind that is not ours (ConfigurationError: no package here has that kind)."""
     found = {each.name: each for each in entry_points(group="airflow_eos.participants")}
     if member.kind not in found:
         known = ", ".join(sorted({*KINDS, *found}))

@@ -1,10 +1,11 @@
-"""One streaming pipeline in three DAGs. Copy this file for a pipeline of your own.
+"""One streaming pipeline in four DAGs. Copy this file for a pipeline of your own.
 
 ``eos_orders_etl`` runs it, ``eos_watchdog`` looks at it every minute, ``eos_recovery`` brings it
-back, and asks where only a person may decide. All settings are fields of
-``airflow_eos.factory.Pipeline``: change them here; on S3 see docs/airflow.md. What is known at run
-time only is a Jinja template, as ``"{{ var.value.lake }}/orders-etl"``. A single run may be started
-with another trigger. Secrets belong into the connections that are named here, never into this file.
+back, and asks where only a person may decide; ``eos_orders_etl_upgrade`` brings a new version in,
+and the former one back where it fails. All settings are fields of ``airflow_eos.factory.Pipeline``:
+change them here; on S3 see docs/airflow.md. What is known at run time only is a Jinja template, as
+``"{{ var.value.lake }}/orders-etl"``. A single run may be started with another trigger. Secrets
+belong into the connections that are named here, never into this file.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from airflow_eos.factory import Pipeline, eos_pipeline
+from airflow_eos.factory import Pipeline, eos_pipeline, eos_upgrade
 
 DEFAULTS: dict[str, Any] = {
     "dag_id": "eos_orders_etl",
@@ -35,3 +36,4 @@ HERE = json.loads(os.environ.get("EOS_ORDERS_ETL", "{}"))
 PIPELINE = Pipeline(**(DEFAULTS | HERE))
 
 eos_orders_etl, eos_recovery, eos_watchdog = eos_pipeline(PIPELINE)
+eos_orders_etl_upgrade = eos_upgrade(PIPELINE)

@@ -35,7 +35,9 @@ def demo(
     every row exactly once, 1 not so, 2 something is missing on this machine.
     """
     story = Story()
-    signal.signal(signal.SIGTERM, _like_ctrl_c)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:  # nohup has it ignored
+            signal.signal(number, _like_ctrl_c)
     try:
         report = play(orders, story, source)
     except KeyboardInterrupt:

@@ -219,9 +219,6 @@ def _silent() -> logging.Logger:
 
 
 # --- topic_rows -----------------------------------------------------------------------------------
-# Read a whole topic as a ``read_committed`` reader sees it, into a few numbers a row.
-#
-# Only librdkafka's consumer and nothing of the code under test: this is the audit's own eye.
 
 
 NO_KEY = 0

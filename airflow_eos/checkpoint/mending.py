@@ -281,7 +281,9 @@ class _Look:
         lines, before = (
             self._text(f"{OFFSETS}/{each}").splitlines() for each in (batch, batch - 1)
         )
-        if lines[:1] == before[:1] == ["v1"] and len(lines) < len(before):
+        named = not all(is_batch(line.partition(":")[0]) for line in before[2:])
+        by_position = lines[:1] == ["v1"] or not named  # of named sources one may have gone
+        if lines[:1] == before[:1] and by_position and len(lines) < len(before):
             return f"has {len(lines) - 2} sources, the batch before had {len(before) - 2}"
         return ""
 

@@ -26,13 +26,16 @@ from airflow_eos.checkpoint.backend import (
     is_batch,
 )
 from airflow_eos.checkpoint.decisions import DecisionLog
-from airflow_eos.checkpoint.mending import damage, decided_offsets, mend
+from airflow_eos.checkpoint.mending import damage, decided_offsets, mend, newest_known
 from airflow_eos.checkpoint.spark_log import OffsetsEntry, SparkLog, kafka_offsets, parse_offsets
 from airflow_eos.checkpoint.terms import newest_planned
-from airflow_eos.errors import ContinuityError, Remedy, SupersededError
-from airflow_eos.protocol.participant import decision_lost
+from airflow_eos.errors import CheckpointFormatError, ContinuityError, Remedy, SupersededError
+from airflow_eos.protocol.participant import ANEW, decision_lost
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping
+
+    from airflow_eos.checkpoint.mending import Mend
     from airflow_eos.checkpoint.store import CheckpointStore
 
 
@@ -95,15 +98,19 @@ class OffsetLog:
                 f"delivered with: another driver has replaced it since this one started. {_NEXT}"
             )
 
-    def repair(self) -> None:
+    def repair(self, unreadable: Callable[[], Iterable[Mend]] = tuple) -> None:
         """Put right what Spark will read; only for a driver that has taken its term.
 
         See :mod:`.mending`. Older entries Spark never reads again.
+
+        Args:
+            unreadable: asked then: what is whole, and of no use to a start.
 
         Raises:
             CheckpointFormatError: what it will read is lost for good.
         """
         mend(self._store, damage(self._store, self._decisions))
+        mend(self._store, unreadable())
 
     def make_durable(self, batch_id: int) -> None:
         """Sync what a decision of this batch rests on, on a disk: Spark syncs none of its files.
@@ -188,26 +195,162 @@ def _elsewhere(
         f"{before}: "
     )
     began = log.offsets(owner - 1) if owner else None
-    if began is None or not _same_ends(began, found):
+    skipped = began is not None and _same_ends(began, found)
+    if not skipped and not _same_ends_as_it_stands(store, owner, found):
         return ContinuityError(
             f"{ends}its decision was lost, though Spark completes no batch before its rows are "
             "delivered; or files were put there by hand. Nothing was read.",
             *decision_lost(before),
         )
-    later = ", ".join(
+    moved = ", ".join(
         f"{OFFSETS}/{each} and {COMMITS}/{each}"
         for each in range(owner + 1, (newest_planned(store) or before) + 1)
     )
+    if skipped:
+        moved += f" and {COMMITS}/{owner}"
+    how = (
+        f"skipped batch {owner} in flight"
+        if skipped
+        else f"went by {OFFSETS}/{owner} as a superseded driver has left it; the next start puts "
+        "that right"
+    )
     return ContinuityError(
-        f"{ends}it is a control batch of Spark's, a state repartition that skipped batch {owner} "
-        "in flight. Nothing was read.",
+        f"{ends}it is a control batch of Spark's, a state repartition that {how}. Nothing was "
+        "read.",
         Remedy(
-            change=f"move {later} and {COMMITS}/{owner} out of {store.location}",
+            change=f"move {moved} out of {store.location}",
             start=True,
             costs="a repartition of the state that was made meanwhile is undone: make it again "
             "after a drain",
         ),
     )
+
+
+def _same_ends_as_it_stands(store: CheckpointStore, batch: int, found: OffsetsEntry) -> bool:
+    """Whether the file itself, which is not what its batch was promised with, ends there."""
+    try:
+        stands = SparkLog(store).offsets(batch)
+    except CheckpointFormatError:
+        return False
+    return stands is not None and _same_ends(stands, found)
+
+
+def require_same_sources(
+    store: CheckpointStore, sources: Mapping[str, Collection[str] | None]
+) -> None:
+    """Refuse a query of which Spark would mistake, leave out or read again what a source has.
+
+    Spark tells sources apart by their names, or by their positions where they have none (its
+    offset log 1, and 2 without source evolution). Where two have changed places it plans a batch
+    of the others' offsets, which no start gets past; what the newest entry does not name it begins
+    where that source first began; and it leaves unread what a planned batch was to read of a source
+    that the query has no more.
+
+    Args:
+        store: the checkpoint.
+        sources: of the query, by what the log knows them, their names or positions from 0; with
+            the Kafka topics that each reads, None where that is not known.
+
+    Raises:
+        ContinuityError: so it would be.
+        CheckpointFormatError: what Spark will read of the log is lost for good.
+    """
+    decisions = DecisionLog(store)
+    log = SparkLog(store, damage(store, decisions))
+    newest = newest_known(store, decisions)
+    entry = None if newest is None else log.offsets(newest)
+    if newest and entry is not None and not entry.ends:  # nobody can read it: put aside
+        newest -= 1
+        entry = log.offsets(newest)
+    if newest is None or entry is None or not entry.ends:
+        return
+    where = f"{store.location}/{OFFSETS}/{newest}"
+    named = not all(map(is_batch, sources))
+    was_named = not all(map(is_batch, entry.ends))
+    if named != was_named or (not named and len(sources) != len(entry.ends)):
+        raise ContinuityError(
+            f"{where} is of {_sources_told(entry.ends)}, and the query has "
+            f"{_sources_told(sources)}: Spark would not know which is which. {_NOTHING_YET}",
+            _AS_BEFORE,
+            ANEW,
+        )
+    for name, topics in sources.items():
+        read = kafka_offsets(entry.ends.get(name) or "") or {}
+        if topics is not None and (gone := sorted(read.keys() - set(topics))):
+            raise ContinuityError(
+                f"{where} is of topic {', '.join(gone)} in source {name}, which reads "
+                f"{', '.join(sorted(topics))} in the query: rows of it would be lost, or sources "
+                f"have changed places. {_NOTHING_YET}",
+                _AS_BEFORE,
+                ANEW,
+            )
+    if named:
+        _require_none_left_out(store, log, newest, entry, sources)
+
+
+def _require_none_left_out(
+    store: CheckpointStore,
+    log: SparkLog,
+    newest: int,
+    entry: OffsetsEntry,
+    sources: Collection[str],
+) -> None:
+    """Nothing of a named source that goes is in flight, and none comes back."""
+    where = f"{store.location}/{OFFSETS}/{newest}"
+    before = log.offsets(newest - 1) if newest else None
+    gone = [
+        name
+        for name, end in entry.ends.items()
+        if name not in sources and end != (before.ends.get(name) if before else None)
+    ]
+    if gone and log.find("commits", newest) is None:
+        raise ContinuityError(
+            f"{where} is of a batch in flight, which reads rows of {_sources_told(gone)}; the "
+            f"query has {_sources_told(sources)}, and Spark would leave them out. {_NOTHING_YET}",
+            Remedy(
+                change="start the query once more with all sources and "
+                "trigger={'availableNow': True}, and take the source out after that",
+                start=True,
+            ),
+        )
+    for name in sources:
+        if name not in entry.ends and (last := _once_read(store, log, name)) is not None:
+            raise ContinuityError(
+                f"{where} is not of the source {name!r}, which {last}: Spark would read it again "
+                f"from where it first began. {_NOTHING_YET}",
+                Remedy(
+                    change=f"give it another name than {name!r}, and startingOffsets from where "
+                    "it is to go on",
+                    start=True,
+                    costs="rows before them are not read, and rows behind them are read, whether "
+                    "or not they were before",
+                ),
+            )
+
+
+def _once_read(store: CheckpointStore, log: SparkLog, name: str) -> str | None:
+    """Which batch has read of a source, or that this is not known; None where none has."""
+    if name not in store.folders(SOURCES):
+        return None
+    kept = sorted((int(e.name) for e in store.list(OFFSETS) if is_batch(e.name)), reverse=True)
+    is_whole = kept[-1:] == [0]
+    for batch in kept:
+        try:
+            entry = log.offsets(batch)
+        except CheckpointFormatError:
+            is_whole = False
+            continue
+        if entry is not None and entry.ends.get(name) is not None:
+            return f"batch {batch} read up to {entry.ends[name]}"
+    if is_whole:
+        return None  # a start that added it died before it planned a batch
+    return f"has its folder {SOURCES}/{name}, and may have been read by a batch that is purged"
+
+
+def _sources_told(names: Collection[str]) -> str:
+    if all(map(is_batch, names)):
+        return f"{len(names)} {'source' if len(names) == 1 else 'sources'} without names"
+    return " and ".join(map(repr, names))
 
 
 def _same_ends(expected: OffsetsEntry, found: OffsetsEntry) -> bool:
@@ -230,6 +373,8 @@ def _told(entry: OffsetsEntry) -> str:
     return "; ".join(raw for raw in entry.ends.values() if raw is not None)
 
 
+_NOTHING_YET = "Nothing was read, and nobody who runs was stopped."
+_AS_BEFORE = Remedy(change="start the query with the sources that it had", start=True)
 _NEXT = (
     "Nothing of ours was made visible and nothing is lost. Make sure that no other driver runs "
     "this checkpoint, then start the query again: it takes the range that the decisions name."

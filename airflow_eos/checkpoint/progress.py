@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from airflow_eos.checkpoint.backend import COMMITS, OFFSETS, STATE
+from airflow_eos.checkpoint.backend import COMMITS, OFFSETS, STATE, is_batch
 from airflow_eos.checkpoint.decisions import DecisionLog
 from airflow_eos.checkpoint.mending import Mend, damage
 from airflow_eos.checkpoint.spark_log import KafkaOffsets, OffsetsEntry, SparkLog, kafka_offsets
@@ -178,7 +178,8 @@ def _sources(log: SparkLog, batch: int) -> tuple[SourceProgress, ...] | None:
     if entry is None:
         return None
     before = log.offsets(batch - 1) if batch else None
-    if before is not None and entry.version == before.version == 1:
+    by_position = before is not None and all(map(is_batch, before.ends))
+    if before is not None and by_position and entry.version == before.version:
         _require_as_many(log, batch, len(entry.ends), len(before.ends))
     progress = []
     for index, (name, raw) in enumerate(entry.ends.items()):
@@ -192,7 +193,7 @@ def _sources(log: SparkLog, batch: int) -> tuple[SourceProgress, ...] | None:
 
 
 def _require_as_many(log: SparkLog, batch: int, found: int, expected: int) -> None:
-    """A v1 file cut at the end of a line is whole by itself; only its neighbour shows the cut."""
+    """A file cut at the end of a line is whole by itself; only its neighbour shows the cut."""
     if found != expected:
         raise CheckpointFormatError(
             f"{log.location}/{OFFSETS}/{batch} has {found} sources, the batch before had "
@@ -223,6 +224,9 @@ class StateSize(Evidence, frozen=True, kw_only=True):
     ``update_ms`` and ``commit_ms`` are added up over the tasks, of which there are ``tasks``, so
     that their sum can exceed ``batch_ms``, which is by the clock. ``file_bytes`` is what RocksDB
     has on the executors' disks; None for Spark's default store, which has its state in memory.
+
+    ``late_rows`` came behind the watermark, so that Spark has left them out; added up over the
+    ``late_counted`` batches, of all so far, whose progress was seen.
     """
 
     batch_id: int
@@ -233,6 +237,8 @@ class StateSize(Evidence, frozen=True, kw_only=True):
     update_ms: int
     commit_ms: int
     batch_ms: int
+    late_rows: int
+    late_counted: int
 
 
 def read_state_size(store: CheckpointStore) -> StateSize | None:

@@ -42,6 +42,7 @@ class RehearsalRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         batches: how many, the newest ones.
         key: columns by which rows are paired; none: ``key``, where an output has one.
         examples: of each batch and output.
+        keep: an empty topic that the rows go to, too; none where it is empty.
     """
 
     checkpoint: str
@@ -49,6 +50,7 @@ class RehearsalRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     batches: int
     key: tuple[str, ...] = ()
     examples: int = 3
+    keep: str = ""
 
     @classmethod
     def told(cls, environment: Mapping[str, str] = os.environ) -> RehearsalRequest | None:

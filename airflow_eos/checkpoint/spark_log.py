@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 OFFSETS_VERSIONS = frozenset({1, 2})
 COMMITS_VERSIONS = frozenset({1, 2, 3})
 _VOID = "-"
+_SOURCE = re.compile(r"[A-Za-z0-9_]+", re.ASCII)
+"""As Spark lets sources be named."""
 _VERSION = re.compile(r"v([1-9][0-9]{0,8})", re.ASCII)
 _NEXT = (
     "Spark would stumble over it too. Restore the file from a copy of the checkpoint, or start "
@@ -241,12 +243,12 @@ class SparkLog:
         return None if data is None else parse_commit(data, self._where(path))
 
     def began(self, source: str) -> KafkaOffsets | None:
-        """Where a Kafka source began, which is recorded of one that has a number for a name.
+        """Where a Kafka source began; ``source`` is its name, or its position where it has none.
 
         None also where that cannot be read: the gate refuses a start where it matters.
         """
-        if not is_batch(source):
-            return None  # a named source keeps its beginning elsewhere
+        if _SOURCE.fullmatch(source) is None:
+            return None  # it stands in a file that anybody may have written, and names a folder
         path = f"{SOURCES}/{source}/0"
         try:
             return parse_kafka_start(self._get(path) or b"", self._where(path))

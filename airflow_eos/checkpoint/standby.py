@@ -14,7 +14,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from airflow_eos.checkpoint.backend import PROCESS_END, STANDBYS, standby_path
+import msgspec
+
+from airflow_eos.checkpoint.backend import DRIVERS, PROCESS_END, STANDBYS, standby_path
 from airflow_eos.checkpoint.heartbeat import BY_STANDBY, DRAINS_KEPT, StartedBy, request_drain
 from airflow_eos.checkpoint.terms import newest_term
 from airflow_eos.errors import CheckpointFormatError, ConfigurationError, Remedy
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
 LOOKS_MISSED = 3
 """A standby that was not seen to change for so many of its own intervals stands by no more."""
-
+_LONG_AGO_S = 60.0
 
 StandbyEnd = Literal["called off", "refused", "failed"]
 
@@ -65,15 +67,20 @@ def write_standby(store: CheckpointStore, standby: Standby) -> None:
 
 def standbys(store: CheckpointStore) -> tuple[Standby, ...]:
     """All that have said so and not left, living or not; what cannot be read says nothing."""
+    return tuple(each for _, each in _said(store) if each.end is None)
+
+
+def _said(store: CheckpointStore) -> list[tuple[int, Standby]]:
+    """What each has said last and when, by the store's clock; the newest last."""
     found = []
-    for entry in store.list(STANDBYS):
+    for entry in sorted(store.list(STANDBYS), key=lambda each: each.modified_at_ms):
         try:
             standby = store.read(entry.path, Standby)
         except CheckpointFormatError:
             continue
-        if standby is not None and standby.end is None:
-            found.append(standby)
-    return tuple(found)
+        if standby is not None:
+            found.append((entry.modified_at_ms, standby))
+    return found
 
 
 def standby_of(store: CheckpointStore, submission: str) -> Standby | None:
@@ -91,24 +98,98 @@ def remove_standby(store: CheckpointStore, name: str) -> None:
     store.delete({*old, standby_path(name)})
 
 
+Standing = Literal["stands by", "not known", "gone", "refused", "failed"]
+
+
+class StandbySeen(msgspec.Struct, frozen=True):
+    """A standby, and what looks at it have shown.
+
+    It ``stands by`` if it was seen to change, and is ``gone`` once it was seen to stand still for
+    three of its intervals; until then it is ``not known``. ``refused`` and ``failed`` say itself.
+    """
+
+    standby: Standby
+    standing: Standing
+
+    def __str__(self) -> str:
+        """For people."""
+        if self.standing == "stands by":
+            return f"{self.standby} stands by"
+        if self.standing == "not known":
+            return f"{self.standby} has said that it stands by; whether it does shows in a moment"
+        if self.standing == "gone":
+            return f"nobody stands by: {self.standby} did, and was not seen to change any more"
+        verb = "was refused" if self.standing == "refused" else "failed"
+        return f"nobody stands by: {self.standby} {verb}: {self.standby.reason}"
+
+
+class StandbyWatch:
+    """Who stands by, from looks that are held against those before.
+
+    Args:
+        clock: seconds that only grow.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._looked_at = float("-inf")
+        self._seen: dict[str, tuple[Standby, float, bool]] = {}
+
+    def look(self, store: CheckpointStore) -> tuple[StandbySeen, ...]:
+        """Those who stand by, or may; where there is none, the newest driver's last who did.
+
+        Who called himself off is not told of. Who was refused, or is gone, is told of until
+        another driver takes its term, by the store's own clock.
+        """
+        now = self._clock()
+        if now - self._looked_at > _LONG_AGO_S:  # what changed in a long pause says little of now
+            self._seen = {}
+        self._looked_at = now
+        said = [(at_ms, each) for at_ms, each in _said(store) if each.end != "called off"]
+        self._seen = {each.name: self._held(each, now) for _, each in said}
+        found = [StandbySeen(each, self._standing(each, now)) for _, each in said]
+        there = tuple(each for each in found if each.standing in ("stands by", "not known"))
+        if there or not found:
+            return there
+        term_ms = max((each.modified_at_ms for each in store.list(DRIVERS)), default=0)
+        return (found[-1],) if said[-1][0] >= term_ms else ()
+
+    def until_known(
+        self, store: CheckpointStore, sleep: Callable[[float], None] = time.sleep
+    ) -> tuple[StandbySeen, ...]:
+        """Look until it shows of each; takes three of their intervals at most."""
+        while True:
+            found = self.look(store)
+            untold = [each.standby for each in found if each.standing == "not known"]
+            if not untold:
+                return found
+            sleep(min(0.5, *(each.interval_ms / 2000 for each in untold)))
+
+    def _held(self, standby: Standby, now: float) -> tuple[Standby, float, bool]:
+        """What it says, since when, and whether it was seen to change."""
+        last = self._seen.get(standby.name)
+        if last is None:
+            return standby, now, False
+        return last if last[0] == standby else (standby, now, True)
+
+    def _standing(self, standby: Standby, now: float) -> Standing:
+        if standby.end is not None and standby.end != "called off":
+            return standby.end
+        _, since, changed = self._seen[standby.name]
+        if now - since >= LOOKS_MISSED * standby.interval_ms / 1000:
+            return "gone"
+        return "stands by" if changed else "not known"
+
+
 def living_standbys(
     store: CheckpointStore,
     *,
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> tuple[Standby, ...]:
-    """Those that were seen to change between two looks; takes at most so long as they have told."""
-    first = {each.name: each for each in standbys(store)}
-    waited_s = max((each.interval_ms / 1000 for each in first.values()), default=0.0)
-    until, changed = clock() + LOOKS_MISSED * waited_s, dict[str, Standby]()
-    while len(changed) < len(first) and clock() < until:
-        sleep(min(0.5, waited_s / 2))
-        changed |= {
-            each.name: each
-            for each in standbys(store)
-            if each.name in first and each != first[each.name]
-        }
-    return tuple(changed.values())
+    """Those that were seen to change; takes three of their intervals at most."""
+    found = StandbyWatch(clock).until_known(store, sleep)
+    return tuple(each.standby for each in found if each.standing == "stands by")
 
 
 def hand_over(store: CheckpointStore, *, requested_by: str, reason: str) -> DrainRequest:

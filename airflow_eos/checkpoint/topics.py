@@ -5,19 +5,25 @@ another id, which never comes back: where the id is the one that was noted, so a
 
 A topic that is the same may have lost rows all the same, by its retention or by compaction: what
 it tells of that is asked when the query starts, and before a promised batch is read again.
+
+And a partition may be there no more, or a query may read it no more: no source gives its rows then,
+and a batch that Spark has planned with it could be run by no start.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import structlog
 
-from airflow_eos.checkpoint.backend import TOPICS
+from airflow_eos.checkpoint.backend import OFFSETS, TOPICS
+from airflow_eos.checkpoint.decisions import DecisionLog
+from airflow_eos.checkpoint.mending import Mend, decided_offsets
 from airflow_eos.checkpoint.progress import read_state
-from airflow_eos.errors import CheckpointFormatError, Remedy, TopicError
+from airflow_eos.errors import CheckpointFormatError, InputLostError, Remedy, TopicError
 from airflow_eos.protocol.decision import Stored, encode
 
 if TYPE_CHECKING:
@@ -43,14 +49,18 @@ class TopicsRead:
     Attributes:
         ids: topic → id.
         policies: topic → ``cleanup.policy``, of those whose settings may be read.
-        begins: topic and partition → the first offset that is there.
+        begins: topic and partition → the first offset that is there, of all that the query reads;
+            none where that is not told.
         skips_lost: rows that are gone are left out (``failOnDataLoss`` is false).
+        as_planned: with ``availableNow``, a batch that was planned before this start runs only
+            where it was planned with the partitions that there are now: Spark's own source.
     """
 
     ids: Callable[[], Mapping[str, str]]
     policies: Callable[[], Mapping[str, str]] = dict
     begins: Callable[[], Mapping[Place, int]] = dict
     skips_lost: bool = False
+    as_planned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +71,14 @@ class LostInput:
         past_retention: how many offsets of its range, by topic and partition.
         compacted: its topics in which a later row of a key takes the place of the ones before.
         skipped: whether every source that lost some leaves them out instead of failing.
+        absent: whether a partition of its range is read no more: beside its rows, no source gives
+            any of the others.
     """
 
     past_retention: Mapping[Place, int] = field(default_factory=dict)
     compacted: tuple[str, ...] = ()
     skipped: bool = True
+    absent: bool = False
 
     def __bool__(self) -> bool:
         return bool(self.past_retention or self.compacted)
@@ -91,20 +104,26 @@ def lost_input(topics: Sequence[TopicsRead], sources: Sequence[SourceProgress]) 
         sources: the ranges, as :func:`~airflow_eos.checkpoint.progress.read_state` tells them.
     """
     gone: dict[Place, int] = {}
-    read, compacted, skipped = set(), set(), True
-    for each in topics:
-        begins = each.begins()
-        found: dict[Place, int] = {}
-        for source in sources:
-            for topic, partition, first, until in _spans(source):
-                read.add(topic)
-                missing = min(begins.get((topic, partition), 0), until) - first
-                if missing > 0:
-                    found[topic, partition] = missing
+    compacted, skipped = set(), True
+    spans = [span for source in sources for span in _spans(source)]
+    begun = [each.begins() for each in topics]
+    for each, begins in zip(topics, begun, strict=True):
+        found = {
+            (topic, partition): missing
+            for topic, partition, first, until in spans
+            if (missing := min(begins.get((topic, partition), 0), until) - first) > 0
+        }
         gone |= found
         skipped = skipped and (each.skips_lost or not found)
         compacted |= {name for name, policy in each.policies().items() if "compact" in policy}
-    return LostInput(gone, tuple(sorted(compacted & read)), skipped)
+    there = _read_now(begun)
+    absent = {
+        (topic, partition): until - first
+        for topic, partition, first, until in spans
+        if there is not None and (topic, partition) not in there and first < until
+    }
+    read = {topic for topic, *_ in spans}
+    return LostInput(gone | absent, tuple(sorted(compacted & read)), skipped, bool(absent))
 
 
 def lost_in_flight(store: CheckpointStore, topics: Sequence[TopicsRead]) -> LostInput:
@@ -122,6 +141,114 @@ def _spans(source: SourceProgress) -> list[tuple[str, int, int, int]]:
     ]
 
 
+def _read_now(begun: Sequence[Mapping[Place, int]]) -> frozenset[Place] | None:
+    """All partitions that the sources read; None where one of them did not tell."""
+    return frozenset(chain(*begun)) if begun and all(begun) else None
+
+
+@dataclass(frozen=True, slots=True)
+class InputChange:
+    """How the partitions that a query reads now differ from those that its checkpoint goes on from.
+
+    Attributes:
+        location: of the checkpoint.
+        batch: the one in flight; None where there is none.
+        gone: partitions that are read no more → the offsets of them that this batch was planned to
+            read.
+        promised: whether it was promised.
+        unreadable: whether it was planned with some of these.
+        unfit: whether this start, with ``availableNow``, runs no batch with these partitions.
+        skips_lost: whether every source leaves out what is gone.
+    """
+
+    location: str
+    batch: int | None = None
+    gone: Mapping[Place, int] = field(default_factory=dict)
+    promised: bool = False
+    unreadable: bool = False
+    unfit: bool = False
+    skips_lost: bool = False
+
+    def require_accepted(self) -> None:
+        """Refuse to leave out in silence what is gone, and a promise that no such start can keep.
+
+        Raises:
+            InputLostError: with the settings of the one start that goes on.
+        """
+        settings, costs, rows = {}, "", sum(self.gone.values())
+        if self.gone and self.skips_lost:
+            log.error("input_left_out", what=_named(self.gone), batch=self.batch, rows=rows)
+        elif self.gone:
+            settings["failOnDataLoss"] = "false"
+            costs = f"{rows} rows of them that batch {self.batch} was to read, and " if rows else ""
+            costs += "what came to them later"
+        if self.promised and self.unfit:
+            settings["trigger"] = "1 second"
+        if not settings:
+            return
+        found = (
+            f"{_named(self.gone)}, which {self.location} goes on from, is not there any more, or "
+            "the query does not read it"
+            if self.gone
+            else f"The query reads more partitions than batch {self.batch} of {self.location} was "
+            "promised with, and a start with availableNow runs none but with all that there are"
+        )
+        again = Remedy(change="let the query read it again, where it is there", start=True)
+        raise InputLostError(
+            f"{found}. Nothing was started or written.",
+            *([again] if costs else []),
+            Remedy(settings=settings, start=True, costs=costs),
+        )
+
+    def mends(self) -> tuple[Mend, ...]:
+        """A plan that nobody has promised is put aside, and Spark plans the batch anew."""
+        if self.promised or not (self.unreadable or self.unfit):
+            return ()
+        what = f"{_named(self.gone)} is read no more" if self.gone else "partitions came since"
+        because = f"as nobody has promised anything of its batch, and {what}"
+        return (Mend(path=f"{OFFSETS}/{self.batch}", found="cannot be run", because=because),)
+
+
+def input_change(
+    store: CheckpointStore, topics: Sequence[TopicsRead], *, available_now: bool
+) -> InputChange:
+    """Hold what the sources read now against what the next batch goes on from."""
+    state = read_state(store)
+    there = _read_now([each.begins() for each in topics]) if state.sources else None
+    if there is None:
+        return InputChange(store.location)
+    planned = {
+        (topic, partition): max(0, until - first)
+        for source in state.sources
+        for topic, partition, first, until in _spans(source)
+    }
+    batch = state.in_flight
+    begun = [each.start or {} for each in state.sources] if batch is not None else []
+    before = {(topic, each) for start in begun for topic, parts in start.items() for each in parts}
+    as_planned = available_now and any(each.as_planned for each in topics)
+    skips_lost = all(each.skips_lost for each in topics)
+    gone = (before | planned.keys()) - there
+    if batch is None:
+        return InputChange(store.location, gone=dict.fromkeys(gone, 0), skips_lost=skips_lost)
+    return InputChange(
+        store.location,
+        batch,
+        {place: planned.get(place, 0) for place in gone},
+        promised=decided_offsets(DecisionLog(store), batch) is not None,
+        unreadable=not planned.keys() <= there,
+        unfit=as_planned and planned.keys() != there,
+        skips_lost=skips_lost,
+    )
+
+
+def _named(places: Iterable[Place]) -> str:
+    """For people: ``topic 'orders' (partitions 0, 2)``."""
+    topics: dict[str, list[str]] = {}
+    for topic, partition in sorted(places):
+        topics.setdefault(topic, []).append(str(partition))
+    return " and ".join(f"Topic {t!r} (partitions {', '.join(p)})" for t, p in topics.items())
+
+
 def warn_of_lost_rows(topics: Sequence[TopicsRead]) -> None:
     """Tell, by name, which topics may lose rows that a batch reads, or reads again."""
     for each in topics:
@@ -135,6 +262,20 @@ def warn_of_lost_rows(topics: Sequence[TopicsRead]) -> None:
                 "rows until readers have them, and a transaction_timeout beyond the longest pause "
                 "loses no promise",
             )
+
+
+def no_such_topic(names: Iterable[str], told: str = "") -> TopicError:
+    """The error of a topic that a query names, and that is not there."""
+    return TopicError(
+        f"A topic that the query reads ({', '.join(map(repr, names))}) does not exist, or was "
+        f"deleted while it was read{told and f': {told}'}. Nothing was started or written.",
+        Remedy(change="create the topic, where nothing was ever read of it", start=True),
+        Remedy(
+            change="take the topic out of what the query reads",
+            start=True,
+            costs="its rows that were not read",
+        ),
+    )
 
 
 def same_topics_watched(
@@ -204,9 +345,15 @@ def refuse_remade(store: CheckpointStore, found: Mapping[str, str]) -> Mapping[s
         raise TopicError(
             f"The topic {', '.join(map(repr, again))} was deleted and made again since this "
             f"checkpoint ({store.location}) began to read it: the offsets that Spark goes on from "
-            "mean other rows now. With exactly_once, nothing of the new topic was made visible. "
-            "What was not read of the old one is gone; to read the new one from its beginning, "
-            "start on a new checkpoint location."
+            "mean other rows now. With exactly_once, nothing of the new topic was made visible.",
+            Remedy(
+                change=f"settle what was promised (`airflow-eos recover {store.location}`), then "
+                "begin on a new checkpoint location under another prefix, with startingOffsets of "
+                "the beginning of that topic and, of all others, of the end of the newest batch "
+                "that readers have",
+                start=True,
+                costs="what was not read of the old topic, and the state of a stateful query",
+            ),
         )
     return known
 

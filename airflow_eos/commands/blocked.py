@@ -17,14 +17,7 @@ from airflow_eos.commands.options import (
 )
 
 if TYPE_CHECKING:
-    from airflow_eos.kafka.transactions.blocked import Blocked, BlockedPartition
-
-_ADVICE = {
-    "recover": "recover CHECKPOINT",
-    "hanging": "hanging {topic}",
-    "wait": "its timeout, in {left}",
-    "ask": "whoever wrote it",
-}
+    from airflow_eos.kafka.transactions.blocked import Blocked
 
 
 def blocked(
@@ -58,6 +51,7 @@ def blocked(
 
 
 def _show(found: Blocked) -> None:
+    from airflow_eos.supervision.progress import ends_by
     from airflow_eos.tables import duration, plain, show, table
 
     if not found.partitions:
@@ -76,7 +70,7 @@ def _show(found: Blocked) -> None:
             plain(each.state),
             plain(each.transactional_id or name),
             plain(each.owner or "not known"),
-            plain(_advice(each)),
+            plain(ends_by(each)),
         )
     show(view)
     if any(each.groups for each in found.partitions):
@@ -100,11 +94,3 @@ def _show_groups(found: Blocked) -> None:
                 "nothing: it reads uncommitted" if group.waiting is None else str(group.waiting),
             )
     show(view)
-
-
-def _advice(each: BlockedPartition) -> str:
-    from airflow_eos.kafka.transactions.blocked import next_step
-    from airflow_eos.tables import duration
-
-    left = duration(each.ends_in_ms)
-    return _ADVICE[next_step(each)].format(topic=each.topic, left=left)

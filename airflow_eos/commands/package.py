@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
+
+from airflow_eos.commands.options import AsJson
+
+if TYPE_CHECKING:
+    from airflow_eos.supervision.packaging import Environment
 
 _MB = 1_000_000
 
@@ -30,6 +37,7 @@ def package(
         list[str] | None,
         typer.Option(help="An installed distribution to put into it, as pandas; again."),
     ] = None,
+    as_json: AsJson = False,  # noqa: FBT002 - a flag of the command line
 ) -> None:
     """Build the zip for spark-submit --py-files, or an environment for executors without ours.
 
@@ -37,16 +45,19 @@ def package(
     the Python that runs this, and of what is installed in it.
     """
     if environment is not None:
-        _environment(environment, with_ or [], also or [])
+        made = _environment(environment, with_ or [], also or [])
+        facts = dataclasses.asdict(made) | {"path": str(made.path)}
+        typer.echo(msgspec.json.encode(facts).decode() if as_json else _said(made))
     elif with_ or also:
         raise typer.BadParameter("--with and --also say what goes into --environment FILE.")
     else:
         from airflow_eos.supervision.packaging import build_archive
 
-        typer.echo(str(build_archive(output)))
+        path = str(build_archive(output))
+        typer.echo(msgspec.json.encode({"path": path}).decode() if as_json else path)
 
 
-def _environment(path: Path, extras: list[str], also: list[str]) -> None:
+def _environment(path: Path, extras: list[str], also: list[str]) -> Environment:
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -60,13 +71,16 @@ def _environment(path: Path, extras: list[str], also: list[str]) -> None:
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
         task = shown.add_task("")
-        made = build_environment(
+        return build_environment(
             path,
             extras=extras,
             also=also,
             progress=lambda done, total: shown.update(task, completed=done, total=total),
         )
-    typer.echo(
+
+
+def _said(made: Environment) -> str:
+    return (
         f"{made.path}: {made.packed / _MB:.0f} MB, {made.unpacked / _MB:.0f} MB unpacked, with "
         f"{', '.join(f'{name} {version}' for name, version in made.distributions)}\n"
         f"Give Spark: spark.archives={made.path}#environment and "

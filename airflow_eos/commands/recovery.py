@@ -565,6 +565,7 @@ def handover(
         float, seconds("wait", help="Until the driver that stood by drives; or '2 minutes'.")
     ] = 120.0,
     storage_option: StorageOption = None,
+    as_json: AsJson = False,  # noqa: FBT002 - a flag of the command line
 ) -> None:
     """Let the running batch end, and the driver that stands by go on: an upgrade, or a move.
 
@@ -582,8 +583,12 @@ def handover(
     while (newest := _term(read_heartbeat(store))) <= term and time.monotonic() < deadline:
         time.sleep(_LOOK_S)
     driven = newest > term
-    said = "Handed over" if driven else f"Asked; nobody else has driven within {wait:g} s"
-    Console().print(f"{said}: {store.location}", soft_wrap=True)
+    if as_json:
+        answer = {"request": msgspec.to_builtins(request), "term": newest if driven else None}
+        typer.echo(msgspec.json.encode(answer).decode())
+    else:
+        said = "Handed over" if driven else f"Asked; nobody else has driven within {wait:g} s"
+        Console().print(f"{said}: {store.location}", soft_wrap=True)
     raise typer.Exit(0 if driven else 1)
 
 

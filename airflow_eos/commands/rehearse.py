@@ -36,6 +36,10 @@ def rehearse(
             "there. Without it: a temporary folder of this machine."
         ),
     ] = None,
+    keep: Annotated[
+        str,
+        typer.Option(help="An empty topic: the rows of outputs to Kafka go there, too."),
+    ] = "",
     storage_option: StorageOption = None,
     as_json: AsJson = False,  # noqa: FBT002 - a flag of the command line
     arguments: Annotated[list[str] | None, typer.Argument(help="Of the app, after --.")] = None,
@@ -55,7 +59,7 @@ def rehearse(
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     with tempfile.TemporaryDirectory(prefix="airflow-eos-rehearse-") as folder:
         place = f"{scratch.rstrip('/')}/{uuid.uuid4().hex}" if scratch else f"{folder}/checkpoint"
-        told = RehearsalRequest(checkpoint, place, batches, tuple(key or ()), examples)
+        told = RehearsalRequest(checkpoint, place, batches, tuple(key or ()), examples, keep)
         command = [*_starter(submit), str(app), *(arguments or [])]
         report = run(command, told, Path(folder), storage_options(storage_option))
     if as_json:

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
-from airflow_eos.commands.options import Checkpoint, StorageOption, pairs, storage_options
+from airflow_eos.commands.options import (
+    AsJson,
+    Checkpoint,
+    StorageOption,
+    pairs,
+    storage_options,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,6 +29,7 @@ def repartition(
         list[str] | None, typer.Option(help="key=value for that Spark app; repeatable.")
     ] = None,
     storage_option: StorageOption = None,
+    as_json: AsJson = False,  # noqa: FBT002 - a flag of the command line
 ) -> None:
     """Let Spark 4.2 write the state of a query anew, between two runs of it.
 
@@ -40,7 +48,13 @@ def repartition(
         _repartition(spark, absolute(spark, checkpoint), partitions)
     finally:
         spark.stop()
-    typer.echo(f"The state of {store.location} has {partitions} partitions. Start the app again.")
+    if as_json:
+        answer = {"location": store.location, "partitions": partitions}
+        typer.echo(msgspec.json.encode(answer).decode())
+    else:
+        typer.echo(
+            f"The state of {store.location} has {partitions} partitions. Start the app again."
+        )
 
 
 def _require_drained(store: CheckpointStore, checkpoint: str) -> None:

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
     from airflow_eos.checkpoint.pipeline import PipelineIdentity
     from airflow_eos.checkpoint.progress import CheckpointState
+    from airflow_eos.checkpoint.standby import StandbyWatch
+    from airflow_eos.checkpoint.store import CheckpointStore
+    from airflow_eos.kafka.client.settings import KafkaSettings
     from airflow_eos.recovery.driver_liveness import LifeWatch
     from airflow_eos.recovery.plan import Plan
 
@@ -80,12 +83,18 @@ def status(
         )
 
     look = partial(
-        _look, checkpoint, options, plan, asked=settings is not None or reach is not None
+        _look,
+        checkpoint,
+        options,
+        plan,
+        asked=settings is not None or reach is not None,
+        held_up=partial(_held_up, settings, timeout),
     )
     if watch:
+        from airflow_eos.checkpoint.standby import StandbyWatch
         from airflow_eos.recovery.driver_liveness import LifeWatch
 
-        look = partial(look, watch=LifeWatch())
+        look = partial(look, watch=(LifeWatch(), StandbyWatch()))
         watch_status(look, every_s=interval, as_json=as_json)
         return
     facts = look()
@@ -103,12 +112,13 @@ def _look(
     plan: Callable[[], Plan],
     *,
     asked: bool,
-    watch: LifeWatch | None = None,
+    held_up: Callable[[CheckpointStore], dict[str, Any]],
+    watch: tuple[LifeWatch, StandbyWatch] | None = None,
 ) -> dict[str, Any]:
     """What the checkpoint says now, and what is open where it can be reached.
 
-    Whether it is alive takes a second look: with a ``watch`` the next one is it, and until then it
-    is not known; without one it is waited for.
+    Whether anybody drives or stands by takes a second look: with a ``watch`` the next one is it,
+    and until then it is not known; without one it is waited for.
     """
     from airflow_eos.checkpoint.heartbeat import (
         brought_back_by,
@@ -119,6 +129,7 @@ def _look(
     )
     from airflow_eos.checkpoint.pipeline import read_pipeline
     from airflow_eos.checkpoint.progress import read_state, read_state_size, require_begun
+    from airflow_eos.checkpoint.standby import StandbyWatch
     from airflow_eos.checkpoint.store import CheckpointStore
     from airflow_eos.recovery.driver_liveness import read_sign, signs_of_life
 
@@ -128,7 +139,8 @@ def _look(
         require_begun(store, state)
     life = None
     if not unheard:
-        life = watch.hold(read_sign(store)) if watch is not None else signs_of_life(store)
+        life = watch[0].hold(read_sign(store)) if watch is not None else signs_of_life(store)
+    standbys = watch[1].look(store) if watch is not None else StandbyWatch().until_known(store)
     now_ms = time.time_ns() // 1_000_000
     found, unseen = (plan(), None) if asked else _unasked(plan, owner)
     return {
@@ -143,10 +155,31 @@ def _look(
         "alive": life,
         "brought_back_by": None if life else brought_back_by(store, heart),
         "refused": None if life else why_refused(store, heart),
+        "standbys": [
+            {"standing": each.standing, "says": str(each)} | msgspec.to_builtins(each.standby)
+            for each in standbys
+        ],
         "watchdog": missed_looks(store),
         "open_work": None if found is None else _open(found, now_ms),
         "not_looked_because": unseen,
+        **held_up(store),
     }
+
+
+def _held_up(
+    settings: KafkaSettings | None, timeout_s: float, store: CheckpointStore
+) -> dict[str, Any]:
+    """What holds readers of its topics up, where the cluster is told; or why that is not known."""
+    from airflow_eos.supervision.progress import held_up, held_up_sentence
+
+    if settings is None:
+        return {"blocked": None, "blocked_not_known": None}
+    try:
+        found = held_up(settings, store, deadline_s=timeout_s)
+    except EosError as error:
+        return {"blocked": None, "blocked_not_known": str(error)}
+    told = [{"says": held_up_sentence(each)} | msgspec.to_builtins(each) for each in found]
+    return {"blocked": told, "blocked_not_known": None}
 
 
 def _unasked(
@@ -239,16 +272,31 @@ def status_table(facts: dict[str, Any]) -> Table:
         if life is None
         else "; ".join(life) or "no sign of life",
     )
+    for name, text in (*_about_driver(facts), *_about_readers(facts)):
+        row(name, text)
+    return table
+
+
+def _about_driver(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if facts["brought_back_by"]:
-        row("brought back", f"{facts['brought_back_by']}; whether it still is at it, Airflow knows")
+        by = facts["brought_back_by"]
+        yield "brought back", f"{by}; whether it still is at it, Airflow knows"
     for name in filter(facts.get, ("refused", "watchdog")):
-        row(name, facts[name])
+        yield name, facts[name]
+    for each in facts["standbys"]:
+        yield "standby", each["says"]
     if facts["drain_requested"]:
         request = facts["drain_requested"]
-        row("drain", f"asked by {request['requested_by']}: {request['reason']}")
+        yield "drain", f"asked by {request['requested_by']}: {request['reason']}"
+
+
+def _about_readers(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for text in _status_table_open(facts):
-        row("open", text)
-    return table
+        yield "open", text
+    for each in facts["blocked"] or ():
+        yield "blocked", each["says"]
+    if facts["blocked_not_known"]:
+        yield "blocked", f"not known: {facts['blocked_not_known']}"
 
 
 def _status_table_open(facts: dict[str, Any]) -> Iterator[str]:

@@ -6,7 +6,10 @@ import tempfile
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
+
+from airflow_eos.commands.options import AsJson
 
 DIFFERS = 1
 
@@ -16,6 +19,7 @@ def try_out(
         Path | None,
         typer.Argument(help="A folder made by `airflow-eos new`; one of our own if left out."),
     ] = None,
+    as_json: AsJson = False,  # noqa: FBT002 - a flag of the command line
 ) -> None:
     """Kill a streaming app in the middle of a batch, recover it, let it go on, count every row.
 
@@ -28,7 +32,7 @@ def try_out(
     from airflow_eos.local import EmbeddedKafka, broker_jars, spark_jars
     from airflow_eos.supervision.trial import play, read_project
 
-    console = Console()
+    console = Console(quiet=as_json)
     with tempfile.TemporaryDirectory(prefix="airflow-eos-try-") as folder:
         if project is None:
             project = Path(folder) / "clicks"
@@ -38,6 +42,8 @@ def try_out(
         spark_jars()
         with EmbeddedKafka() as kafka:
             console.print(f"A Kafka broker is up at {kafka.bootstrap_servers}.")
-            lost, twice = play(found, Path(folder), kafka.bootstrap_servers, console)
-    if lost or twice:
+            counted = play(found, Path(folder), kafka.bootstrap_servers, console)
+    if as_json:
+        typer.echo(msgspec.json.encode(counted).decode())
+    if counted.lost or counted.duplicated:
         raise typer.Exit(DIFFERS)

@@ -331,7 +331,7 @@ class ExactlyOnceBatch:
                     self._decide(batch_id, attempt, replayed)
                     self._settle(batch_id, replayed)
         elif self._reading.state():
-            self._reading.lost_of(promise, (), accepted=accepted is not None)
+            self._reading.lost_of(promise, {}, accepted=accepted is not None)
             # Nothing to write, but Spark's state and watermark of this batch must exist.
             self._sink.prepare(self._sink.rows(df), only=())
         if accepted is not None:

@@ -7,7 +7,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,7 @@ from airflow_eos.checkpoint.heartbeat import (
     read_look,
     request_to,
 )
-from airflow_eos.checkpoint.progress import StateSize, write_state_size
+from airflow_eos.checkpoint.progress import StateSize, read_state_size, write_state_size
 from airflow_eos.checkpoint.standby import LOOKS_MISSED, process_mark
 from airflow_eos.checkpoint.terms import is_newest
 from airflow_eos.delivery.causes import cause_of
@@ -49,11 +49,15 @@ _WATCHED, _WATCHED_DISK = timedelta(seconds=2), timedelta(seconds=1)
 """How often a driver beats while another stands by."""
 
 
-def state_size(progress: Mapping[str, Any] | None) -> StateSize | None:
+def state_size(
+    progress: Mapping[str, Any] | None, recent: Sequence[Any] = (), before: StateSize | None = None
+) -> StateSize | None:
     """Of ``lastProgress``; None where no batch has ended yet, or the query keeps no state.
 
     Args:
         progress: with the names of Spark's JSON (``StreamingQueryProgress``).
+        recent: the newest of these, in Spark's own objects, in ascending order.
+        before: what was noted before; late rows are counted on from there.
     """
     operators = progress["stateOperators"] if progress is not None else []
     if progress is None or not operators:
@@ -63,6 +67,14 @@ def state_size(progress: Mapping[str, Any] | None) -> StateSize | None:
         return sum(int(operator[name]) for operator in operators)
 
     files = [operator["customMetrics"].get(_FILES) for operator in operators]
+    late, counted = (0, 0) if before is None else (before.late_rows, before.late_counted)
+    for update in reversed(recent):
+        if update.batchId() > progress["batchId"]:
+            continue  # it has ended since: the next note's
+        if before is not None and update.batchId() <= before.batch_id:
+            break
+        late += sum(each.numRowsDroppedByWatermark() for each in update.stateOperators())
+        counted += 1
     return StateSize(
         batch_id=int(progress["batchId"]),
         rows=total("numRowsTotal"),
@@ -72,6 +84,8 @@ def state_size(progress: Mapping[str, Any] | None) -> StateSize | None:
         update_ms=total("allUpdatesTimeMs") + total("allRemovalsTimeMs"),
         commit_ms=total("commitTimeMs"),
         batch_ms=int(progress["durationMs"]["triggerExecution"]),
+        late_rows=late,
+        late_counted=counted,
     )
 
 
@@ -266,12 +280,21 @@ class HeartbeatWriter:
         )
 
     def _note_state(self) -> None:
+        query = self._query
+        if query is None:
+            return
+        before = self._state or read_state_size(self._store)
         try:
-            size = state_size(self._query.lastProgress) if self._query is not None else None
+            progress = query.lastProgress
+            if progress is None or not progress["stateOperators"]:
+                return
+            if before is not None and progress["batchId"] <= before.batch_id:
+                return
+            size = state_size(progress, query._jsq.recentProgress(), before)  # noqa: SLF001 - few of them
         except Exception:  # whatever Spark says, the heart goes on beating
             log.exception("state_not_noted")
             return
-        if size is not None and size != self._state:
+        if size is not None:
             write_state_size(self._store, size)
             self._state = size
 

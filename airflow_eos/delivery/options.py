@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 from difflib import get_close_matches
 from importlib.metadata import EntryPoint, entry_points
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 import msgspec
 
-from airflow_eos.delivery.port import Guarantee, Sink
+from airflow_eos.delivery.port import PROGRESS, Guarantee, Sink
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.participants import KINDS
 
@@ -80,7 +79,7 @@ def unreached(expected: str) -> ConfigurationError:
 # --- kinds ----------------------------------------------------------------------------------------
 # The sinks that configuration can choose, by kind.
 #
-# The module ``options`` of a kind's folder names its :class:`SinkOptions` as ``OPTIONS``; it is
+# The module ``sink`` of a kind's folder names its :class:`SinkOptions` as ``OPTIONS``; it is
 # imported when it is first needed. A package of a user's own gives its kinds as entry points of the
 # group ``airflow_eos.sinks``: the kind's name, and its class.
 
@@ -96,9 +95,8 @@ def options_of(kind: str) -> type[SinkOptions]:
     """
     found = {each.name: each for each in entry_points(group=GROUP)}
     for ours in KINDS:
-        module = f"airflow_eos.kinds.{ours}.options"
-        if find_spec(module) is not None:  # a consumer group is chosen by an argument of its own
-            found[ours] = EntryPoint(ours, f"{module}:OPTIONS", GROUP)
+        if ours != PROGRESS:  # a consumer group is chosen by an argument of its own
+            found[ours] = EntryPoint(ours, f"airflow_eos.kinds.{ours}.sink:OPTIONS", GROUP)
     if kind not in found:
         raise ConfigurationError(
             f"kind {kind!r}{nearest(kind, found)}: this installation knows "

@@ -25,6 +25,7 @@ from airflow_eos.checkpoint.rehearsal import (
 )
 from airflow_eos.checkpoint.topics import LostInput, lost_in_flight, same_topics_watched
 from airflow_eos.delivery.causes import cause_of
+from airflow_eos.delivery.outputs import OneSink
 from airflow_eos.delivery.replay import FILLED_IN, read_back
 from airflow_eos.delivery.spark_session import absolute
 from airflow_eos.errors import ConfigurationError, EosError, Remedy
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row, SparkSession
 
     from airflow_eos.checkpoint.topics import TopicsRead
-    from airflow_eos.delivery.outputs import OneSink, Outputs
+    from airflow_eos.delivery.outputs import Outputs
     from airflow_eos.delivery.port import TaskReport
     from airflow_eos.protocol.decision import PreparedWork
 
@@ -79,6 +80,7 @@ class Rehearsal:
         self.store = CheckpointStore.open(self.location, storage_options=options)
         self._plan = rehearsable(self._original, told.batches)
         self._copy = CheckpointCopy(self._original, self.store)
+        self._kept: Mapping[str, OneSink] = {}
         if self._plan.batches:
             self._copy.begin(self._plan.batches[0])
 
@@ -103,6 +105,7 @@ class Rehearsal:
         with ExitStack() as resources:
             read = topics(resources)
             same_topics_watched(self._original, [each.ids for each in read])
+            self._kept = kept_in(self._told.keep, sink) if self._told.keep else {}
             evaluate = partial(self._evaluated, frame, sink, output_mode, query_name)
             is_laid = True
             for batch in self._plan.batches:
@@ -205,7 +208,10 @@ class Rehearsal:
             return compared(*counts, RowDifference(missing=part.rows))
         alone = sink.part(name)
         given = alone.rows(rows)
-        kind = getattr(alone.sink, "sink", alone.sink)  # the one whose rows are kept, too
+        if name in self._kept:
+            marked = of_batch(given, part.batch_id, name)
+            self._kept[name].prepare(self._kept[name].rows(marked))
+        kind = kind_of(alone)
         elsewhere = getattr(kind, "elsewhere", None)
         if elsewhere is not None and (where := elsewhere(part.of_rows, given.columns)):
             return OutputComparison(
@@ -245,6 +251,42 @@ class Rehearsal:
             return "what readers have of it is not in the output any more"
         had = had.drop(*(name for name in by_default if name not in given.columns))
         return difference(had, given, self._told.key or (_KEY,), self._told.examples, keep)
+
+
+def kind_of(alone: OneSink) -> Any:
+    """The sink itself, also where its rows are kept beside it."""
+    return getattr(alone.sink, "sink", alone.sink)
+
+
+def kept_in(topic: str, sink: OneSink | Outputs) -> dict[str, OneSink]:
+    """By name, what writes the rows of an output into the topic, visible at once.
+
+    Raises:
+        ConfigurationError: no output can, or the topic is not empty.
+    """
+    kinds = {name: kind_of(sink.part(name)) for name in sink.names}
+    able = {name: kind for name, kind in kinds.items() if hasattr(kind, "into_empty")}
+    if not able:
+        raise ConfigurationError(
+            f"No output of the app is in Kafka (found {', '.join(kinds)}), so that no rows can be "
+            f"kept in topic {topic!r}.",
+            Remedy(change="leave --keep out"),
+        )
+    return {name: OneSink(kind.into_empty(topic), "at_least_once") for name, kind in able.items()}
+
+
+def of_batch(rows: DataFrame, batch: int, output: str) -> DataFrame:
+    """The rows for that topic: their headers say of which batch and output they are."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    marks = F.array(
+        *(
+            F.struct(F.lit(name).alias("key"), F.lit(said.encode()).alias("value"))
+            for name, said in (("eos-batch", str(batch)), ("eos-output", output))
+        )
+    )
+    told = F.concat("headers", marks) if "headers" in rows.columns else marks
+    return rows.drop("topic", "partition").withColumn("headers", told)
 
 
 def delivered(part: Promise) -> tuple[PreparedWork, ...] | None:

@@ -7,7 +7,7 @@ evaluated once more, and its rows are held against those that are delivered.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -30,6 +30,7 @@ from airflow_eos.errors import (
     TransactionError,
 )
 from airflow_eos.protocol.decision import PreparedWork
+from airflow_eos.protocol.participant import ANEW
 from airflow_eos.protocol.promise import Outcomes, Promise, together
 
 if TYPE_CHECKING:
@@ -79,17 +80,24 @@ class Reading:
     state: Callable[[], Sequence[str]] = lambda: ("not told",)
     lost: Callable[[], LostInput] = LostInput
 
-    def lost_of(self, promise: Promise, owing: Collection[str], *, accepted: bool) -> LostInput:
+    def lost_of(self, promise: Promise, owing: Mapping[str, int], *, accepted: bool) -> LostInput:
         """What is gone of the batch's input; refused here where its source would refuse it.
+
+        Args:
+            promise: the batch's.
+            owing: the rows that participants lack, and that only its input has.
+            accepted: whether a person let the batch go on as it is.
 
         Raises:
             InputLostError: with the way on; both kinds of source say the same.
         """
         lost = self.lost()
-        if not lost.past_retention or lost.skipped:
+        if not lost.past_retention or (lost.skipped and not lost.absent):
             return lost
         left_out = {"failOnDataLoss": "false"}
         found = f"Batch {promise.batch_id} cannot be evaluated again: {lost}. "
+        if lost.absent:
+            return self._absent(found, promise, owing, lost, accepted=accepted)
         if owing and not accepted:
             accept = promise.accepting("the rows that are lost, which the next start counts")
             raise InputLostError(
@@ -110,6 +118,32 @@ class Reading:
             ),
         )
 
+    def _absent(
+        self,
+        found: str,
+        promise: Promise,
+        owing: Mapping[str, int],
+        lost: LostInput,
+        *,
+        accepted: bool,
+    ) -> LostInput:
+        """A partition of it is read no more, so that no source gives any of its rows."""
+        if self.state():
+            raise InputLostError(
+                f"{found}The state of the query ({', '.join(self.state())}) needs it, and a "
+                "partition of its input is not there, or is not read any more.",
+                Remedy(change="let the query read it again, where it is there", start=True),
+                ANEW,
+            )
+        if owing and not accepted:
+            raise InputLostError(
+                f"{found}It was promised, readers lack rows of it, and a partition of its input is "
+                "not there, or is not read any more. Nothing was made visible.",
+                Remedy(change="let the query read it again, where it is there", start=True),
+                promise.accepting(f"{sum(owing.values())} rows"),
+            )
+        return lost
+
 
 @dataclass(frozen=True, slots=True)
 class Owing:
@@ -118,7 +152,7 @@ class Owing:
     Attributes:
         promise: the batch's.
         outcomes: of all its work with rows.
-        names: the participants that lack rows.
+        lacking: the participants that lack rows, and how many.
         accepted: whether a person let the batch go on as it is: what is left of its input is
             written then, if anything, and need not be what was promised.
         kept: rows that were kept beside work; None: nothing ever is.
@@ -127,7 +161,7 @@ class Owing:
 
     promise: Promise
     outcomes: Outcomes
-    names: Collection[str]
+    lacking: Mapping[str, int]
     accepted: bool = False
     kept: PerishableRows | None = None
     reading: Reading = Reading()
@@ -158,15 +192,18 @@ def replays(sink: BatchSink, df: DataFrame, owing: Owing) -> Iterator[list[Repla
             return kept
 
         rows = sink.rows(df)
-        names = [each for each in sink.names if each in owing.names]
+        names = [each for each in sink.names if each in owing.lacking]
         keys = {name: owing.keys(name) for name in names}
         reports: Sequence[TaskReport] = ()
         lost = LostInput()
         if owing.reading.state() or not all(keys.values()):
-            lacking = [name for name in names if not keys[name]]
+            lacking = {name: owing.lacking[name] for name in names if not keys[name]}
             lost = owing.reading.lost_of(owing.promise, lacking, accepted=owing.accepted)
-            rows = keep(rows)
-            reports = sink.prepare(rows, only=())
+            if lost.absent:
+                names = [name for name in names if keys[name]]
+            else:
+                rows = keep(rows)
+                reports = sink.prepare(rows, only=())
         tasks = {
             name: [report for report in reports if report.participant == name]
             for name in names

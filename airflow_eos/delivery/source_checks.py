@@ -7,7 +7,7 @@ is Spark's to say, wherever in the query they stand: the leaves of its analysed 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from airflow_eos.checkpoint.topics import TopicsRead
-from airflow_eos.errors import ConfigurationError, KafkaError, Remedy, TopicError
+from airflow_eos.checkpoint.topics import TopicsRead, no_such_topic
+from airflow_eos.errors import ConfigurationError, KafkaError, Remedy
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -30,15 +30,34 @@ _GONE_ONCE_READ = {
     "socket": "keeps what it has received in the driver's memory only",
 }
 _FAIL_ON_DATA_LOSS = "failondataloss"
+_NAMES = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
+_FORMAT = "spark.sql.streaming.offsetLog.formatVersion"
 _NAMES_TOPICS = ("subscribe", "subscribepattern", "assign")
 
 
 @dataclass(frozen=True, slots=True)
 class StreamSource:
-    """One source of a query: Spark's short name, and its options, whose names are in lower case."""
+    """One source of a query.
+
+    Attributes:
+        name: Spark's short name of its kind.
+        options: their names are in lower case.
+        known_as: by what Spark's offset log knows it: its own name, or its position.
+    """
 
     name: str
     options: Mapping[str, str]
+    known_as: str = "0"
+
+    @property
+    def topics(self) -> frozenset[str] | None:
+        """That it reads, by their names; None where they are not named, or may go."""
+        if self.name != "kafka" or skips_lost(self):
+            return None
+        if "assign" in self.options:
+            return frozenset(json.loads(self.options["assign"]))
+        named = self.options.get("subscribe")
+        return None if named is None else frozenset(each.strip() for each in named.split(","))
 
 
 def check_sources(df: DataFrame, guarantee: Guarantee) -> tuple[StreamSource, ...]:
@@ -48,9 +67,10 @@ def check_sources(df: DataFrame, guarantee: Guarantee) -> tuple[StreamSource, ..
         The sources.
 
     Raises:
-        ConfigurationError: see :func:`require_replayable`.
+        ConfigurationError: see :func:`require_replayable`; or names of sources that do not count.
     """
     sources = sources_of(df)
+    _require_names_that_count(df.sparkSession.conf.get)
     require_replayable(sources, guarantee)
     for source in sources:
         if skips_lost(source):
@@ -62,6 +82,18 @@ def check_sources(df: DataFrame, guarantee: Guarantee) -> tuple[StreamSource, ..
                 "read are left out without an error. Leave it off for one start only.",
             )
     return sources
+
+
+def _require_names_that_count(told: Callable[[str, str], str | None]) -> None:
+    """Spark 4.2 names the folders of sources by its names, and goes by position in its log 1."""
+    if told(_NAMES, "false") == "true" and told(_FORMAT, "1") == "1":
+        raise ConfigurationError(
+            f"{_NAMES} is true and {_FORMAT} is 1: Spark 4.2 then writes offsets without the "
+            "sources' names, and mistakes one for another where their order changes.",
+            Remedy(
+                change=f"set {_FORMAT} to 2, from the first start of a checkpoint on", start=True
+            ),
+        )
 
 
 def skips_lost(source: StreamSource) -> bool:
@@ -101,11 +133,15 @@ def sources_of(df: DataFrame) -> tuple[StreamSource, ...]:
     try:
         leaves = df._jdf.queryExecution().analyzed().collectLeaves()  # noqa: SLF001 - not public
         found = [leaves.apply(number) for number in range(leaves.length())]
+        named = df.sparkSession.conf.get(_NAMES, "false") == "true"  # Spark 4.2 has it
         # StreamingRelation (files) and StreamingRelationV2 (all others) of Spark 4.0 to 4.2.
         return tuple(
-            StreamSource(str(leaf.sourceName()), _options(leaf))
-            for leaf in found
-            if leaf.isStreaming()
+            StreamSource(
+                str(leaf.sourceName()),
+                _options(leaf),
+                str(leaf.sourceIdentifyingName().nameOpt().get() if named else position),
+            )
+            for position, leaf in enumerate(leaf for leaf in found if leaf.isStreaming())
         )
     except Exception as error:
         raise ConfigurationError(
@@ -149,6 +185,7 @@ def topics_read(
             policies=partial(_policies, spark, client, source),
             begins=partial(_begins, spark, client, source),
             skips_lost=skips_lost(source),
+            as_planned=True,
         )
         for source in sources
         if source.name == "kafka"
@@ -217,11 +254,7 @@ def _ids(spark: SparkSession, client: Any, source: StreamSource) -> Mapping[str,
     except Py4JJavaError as error:
         problem = str(error.java_exception)
         if "UnknownTopicOrPartition" in problem:
-            raise TopicError(
-                f"A topic that the query reads ({', '.join(names)}) does not exist, or was "
-                f"deleted while it was read: {problem}. Rows that were not read are gone with it. "
-                "Create the topic before the first start."
-            ) from error
+            raise no_such_topic(names, problem) from error
         raise KafkaError(
             f"The cluster of the source does not describe the topics {', '.join(names)}: "
             f"{problem}. Check that it can be reached, and that the reader may describe them."
@@ -255,10 +288,12 @@ def _begins(spark: SparkSession, client: Any, source: StreamSource) -> Mapping[P
         for name in _subscribed(jvm, client, source.options):
             names.add(name)
         topics = client.describeTopics(names).allTopicNames().get()
+        assigned = json.loads(source.options.get("assign", "{}"))
         for name in names:
             for each in topics.get(name).partitions():
-                place = kafka.common.TopicPartition(name, each.partition())
-                wanted.put(place, kafka.clients.admin.OffsetSpec.earliest())
+                if each.partition() in assigned.get(name, [each.partition()]):
+                    place = kafka.common.TopicPartition(name, each.partition())
+                    wanted.put(place, kafka.clients.admin.OffsetSpec.earliest())
         told = client.listOffsets(wanted).all().get()
     except Py4JJavaError as error:
         raise KafkaError(

@@ -162,6 +162,7 @@ class StandingBy:
         )
         self._said_at: float | None = None
         self._has_stood_by = False
+        self._is_ending = False
 
     def until_our_turn(self) -> int:
         """Wait; returns the term after which ours is to come.
@@ -225,10 +226,13 @@ class StandingBy:
             elif (end := process_end_of(self._store, beat)) is not None:
                 gone = end.found
             request = drain_of(self._store, beat)
+        self._is_ending = request is not None
         return whose_turn(sign, signs, gone=gone, request=request, has_stood_by=self._has_stood_by)
 
     def _pause_s(self, sign: Sign) -> float:
-        """Some looks for each beat: a store bills each."""
+        """Some looks for each beat: a store bills each. More while the driver ends as asked."""
+        if self._is_ending:
+            return _STEP_S
         interval_s = sign.heartbeat.interval_ms / 1000 if sign.heartbeat else self._interval_s
         return max(_LOOK_S, interval_s / 4)
 

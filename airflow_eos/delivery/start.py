@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from datetime import timedelta
@@ -16,9 +16,15 @@ from airflow_eos.checkpoint import CheckpointStore, DecisionLog, standing_reques
 from airflow_eos.checkpoint.decisions import PerishableRows
 from airflow_eos.checkpoint.heartbeat import STARTED_BY, StartedBy, request_to
 from airflow_eos.checkpoint.mending import damage, lost_beginning, newest_known
+from airflow_eos.checkpoint.offsets import require_same_sources
 from airflow_eos.checkpoint.rehearsal import RehearsalRequest
 from airflow_eos.checkpoint.rulings import read_acceptance, read_rulings
-from airflow_eos.checkpoint.topics import lost_in_flight, same_topics_watched, warn_of_lost_rows
+from airflow_eos.checkpoint.topics import (
+    input_change,
+    lost_in_flight,
+    same_topics_watched,
+    warn_of_lost_rows,
+)
 from airflow_eos.closing import closed_on_error
 from airflow_eos.delivery.batch import Authority, ExactlyOnceBatch, RunningPlan
 from airflow_eos.delivery.batch_timeout import (
@@ -61,7 +67,8 @@ from airflow_eos.delivery.weaker_guarantees import (
     require_nothing_promised,
     take_turn,
 )
-from airflow_eos.errors import CalledOffError, ConfigurationError
+from airflow_eos.delivery.workers import kept_warm
+from airflow_eos.errors import CalledOffError, ConfigurationError, Remedy
 from airflow_eos.figures import (
     observed_decisions,
     observed_participant,
@@ -74,13 +81,15 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_eos.checkpoint import Phase
-    from airflow_eos.checkpoint.topics import TopicsRead
+    from airflow_eos.checkpoint.mending import Mend
+    from airflow_eos.checkpoint.topics import InputChange, TopicsRead
     from airflow_eos.delivery.port import BatchSink, Progress, ProgressPlace, Sink
     from airflow_eos.delivery.source_checks import StreamSource
     from airflow_eos.delivery.source_port import OpenedSource
     from airflow_eos.figures.events import Observer
     from airflow_eos.protocol.participant import Participant
 
+_NAMED_SINKS = "spark.sql.streaming.queryEvolution.enableSinkEvolution"
 _OUTPUT_MODES = {"append": "Append", "update": "Update", "complete": "Complete"}
 
 
@@ -94,12 +103,19 @@ def require_startable(rows: DataFrame, *, output_mode: str, query_name: str | No
 
     Raises:
         ConfigurationError: Spark has no such output mode, or does not run this query with it; or
-            a query of this name is running.
+            a query of this name is running; or sinks must have names.
     """
     spark = rows.sparkSession
     if output_mode.lower() not in _OUTPUT_MODES:
         raise ConfigurationError(
             f"output_mode {output_mode!r}: expected {', '.join(map(repr, _OUTPUT_MODES))}."
+        )
+    if spark.conf.get(_NAMED_SINKS, "false") == "true":
+        raise ConfigurationError(
+            f"{_NAMED_SINKS} is true: Spark then starts a query only if its sink has a name, which "
+            "the function of foreachBatch cannot have. Our outputs are told apart by their own "
+            "names, in the checkpoint.",
+            Remedy(change=f"leave {_NAMED_SINKS} away, or set it to false", start=True),
         )
     if query_name and any(query.name == query_name for query in spark.streams.active):
         raise ConfigurationError(
@@ -174,6 +190,7 @@ def make_batch_function(
     consumer_group: ProgressPlace | None = None,
     reading: Reading | None = None,
     after: int | None = None,
+    unreadable: Callable[[], Iterable[Mend]] = tuple,
 ) -> ExactlyOnceBatch | AtLeastOnceBatch | AtMostOnceBatch:
     """Refuse what cannot work; then take the term, which stops whoever runs now; then recover.
 
@@ -186,7 +203,7 @@ def make_batch_function(
     retained = retained_batches(spark)
     driver = _driver(spark)
     if sink.guarantee == "at_least_once":
-        return _at_least_once(sink, store, governed, driver, retained, heartbeat)
+        return _at_least_once(sink, store, governed, driver, retained, heartbeat, unreadable)
     if sink.guarantee == "at_most_once":
         return _at_most_once(sink, store, governed, driver, retained, heartbeat)
     progress = consumer_group.opened(store) if consumer_group is not None else None
@@ -205,6 +222,7 @@ def make_batch_function(
         on_term=heartbeat.start,
         progress=progress,
         after=after,
+        unreadable=unreadable,
     )
     # Again: a driver of another guarantee that had not seen our term may have begun a batch.
     require_not_spent(store)
@@ -264,11 +282,12 @@ def _at_least_once(
     driver: str,
     retained: int,
     heartbeat: HeartbeatWriter,
+    unreadable: Callable[[], Iterable[Mend]],
 ) -> AtLeastOnceBatch:
     require_no_group(store)
     require_nothing_promised(store)
     require_not_cancelled(store)
-    term = take_turn(store, driver=driver).term.number
+    term = take_turn(store, driver=driver, unreadable=unreadable).term.number
     require_no_group(store)  # both again: one that had not seen our term may have come between
     require_nothing_promised(store)
     heartbeat.start(term)
@@ -380,10 +399,13 @@ def start_exactly_once(
         application_id=first.spark.sparkContext.applicationId,
         still_wanted=partial(require_not_cancelled, first.store),
     )
-    # Asked anew when the turn has come: what was read before is as old as the wait.
-    return stand_by(
-        standing, examine=first.examine, start=lambda after: request().start(after=after)
-    )
+    with kept_warm(partial(first.sink.check, first.spark)):
+        # Asked anew when the turn has come: what was read before is as old as the wait.
+        return stand_by(
+            standing,
+            examine=first.examine,
+            start=lambda after: request(are_warm=True).start(after=after),
+        )
 
 
 @dataclass(frozen=True)
@@ -416,8 +438,9 @@ class _StartRequest:
         storage_options: Mapping[str, str] | None,
         policy: CheckpointPolicy,
         consumer_group: ProgressPlace | None,
+        are_warm: bool = False,
     ) -> _StartRequest:
-        """Refuse what cannot work, and let the workers import what they need."""
+        """Refuse what cannot work, and let the workers import what they need: unless they have."""
         spark = active_session() if is_own(df) else classic_session(cast("DataFrame", df))
         trigger = chosen_trigger(trigger, policy)
         trigger_interval(trigger)
@@ -433,7 +456,8 @@ class _StartRequest:
         check_policy(policy, guarantee)
         whole = beside(read.own, _one(sink, guarantee).bound(store))
         require_startable(whole.rows(read.frame), output_mode=output_mode, query_name=query_name)
-        whole.check(spark)
+        if not are_warm:
+            whole.check(spark)
         if consumer_group is not None:
             _check_progress(read.frame, whole, consumer_group)
         return cls(
@@ -455,12 +479,17 @@ class _StartRequest:
         """The query waits so long between batches."""
         return trigger_interval(self.trigger)
 
+    def _change(self, topics: Sequence[TopicsRead]) -> InputChange:
+        return input_change(self.store, topics, available_now="availableNow" in self.trigger)
+
     def examine(self) -> None:
         """Refuse what a start would refuse before it takes the term; changes nothing."""
         with ExitStack() as resources:
             topics = self.read.topics(self.spark, resources)
             same_topics_watched(self.store, [each.ids for each in topics])
             _require_readable(self.store)
+            self._change(topics).require_accepted()
+            self.read.require_same_sources(self.store)
             require_not_spent(self.store)
             group = self.consumer_group
             progress = group.opened(self.store) if group is not None else None
@@ -470,12 +499,15 @@ class _StartRequest:
             if progress is not None:
                 resources.callback(progress.close)
             require_admitted(self.store, participant, _driver(self.spark), progress)
-        frame = self.read.frame
+        frame, is_own = self.read.frame, self.read.own is not None
         warm_up(
             self.store,
-            frame if self.read.own is not None else self.sink.rows(frame),
+            frame if is_own else self.sink.rows(frame),
             output_mode=self.output_mode,
-            evaluate=self.read.own is None and not stateful(frame),
+            # As a batch does it, but for its writers: no task opens one.
+            evaluate=None
+            if is_own or stateful(frame)
+            else lambda rows: self.sink.prepare(rows, only=()),
         )
 
     def start(self, *, after: int | None = None) -> ExactlyOnceQuery:
@@ -484,6 +516,8 @@ class _StartRequest:
             topics = self.read.topics(self.spark, resources)
             look = same_topics_watched(self.store, [each.ids for each in topics])
             warn_of_lost_rows(topics)
+            self._change(topics).require_accepted()
+            self.read.require_same_sources(self.store)
             heartbeat = _heartbeat(self.spark, self.store, self.interval, self.observer)
             evaluation = RunningPlan()
 
@@ -507,6 +541,7 @@ class _StartRequest:
                         partial(lost_in_flight, self.store, topics),
                     ),
                     after,
+                    lambda: self._change(topics).mends(),
                 )
                 streamed = batch.streamed(self.read.frame)
                 heartbeat.start()
@@ -537,6 +572,7 @@ def _rehearse(
 ) -> NoReturn:
     """On a copy, into nothing: what a start would do before it touches a system, and no more."""
     read = _read(df, spark, rehearsal.store, "exactly_once")
+    read.require_same_sources(rehearsal.store)
     alone = _one(sink, "exactly_once").bound(rehearsal.store)
     require_startable(alone.rows(read.frame), output_mode=output_mode, query_name=query_name)
     topics = partial(read.topics, spark)
@@ -550,6 +586,10 @@ class _Read:
     frame: DataFrame
     own: OpenedSource | None
     sources: Sequence[StreamSource]
+
+    def require_same_sources(self, store: CheckpointStore) -> None:
+        """Before the term: Spark would refuse some of it after it, and say nothing of the rest."""
+        require_same_sources(store, {each.known_as: each.topics for each in self.sources})
 
     def topics(self, spark: SparkSession, resources: ExitStack) -> tuple[TopicsRead, ...]:
         """Who answers for the topics of each of its sources."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, cast
 
 import structlog
@@ -40,6 +40,7 @@ from airflow_eos.recovery.plan import make_plan
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint import CheckpointStore
+    from airflow_eos.checkpoint.mending import Mend
     from airflow_eos.delivery.port import Former, Progress
     from airflow_eos.protocol.decision import Decision
     from airflow_eos.protocol.participant import Participant
@@ -144,12 +145,15 @@ def take_over(
     on_term: Callable[[int], None] = lambda _term: None,
     progress: Progress | None = None,
     after: int | None = None,
+    unreadable: Callable[[], Iterable[Mend]] = tuple,
 ) -> tuple[Tenure, OffsetLog]:
     """Own the name, become the newest driver, end what is open, put Spark's log right.
 
     ``on_term`` is told our term as soon as we have it.
 
     ``after``: take the term after this one or none; see ``take_term``.
+
+    ``unreadable``: see :meth:`OffsetLog.repair`.
 
     Where ``progress`` says that an empty checkpoint goes on from a drained pipeline, the names are
     held against that one's last decision, and then inherited.
@@ -180,7 +184,7 @@ def take_over(
     plan = make_plan(gather(store, participant))
     execute(plan, store, participant, force=True, executed_by=driver)
     offsets = OffsetLog(store, decisions)
-    offsets.repair()
+    offsets.repair(unreadable)
     say_again(store, decisions, participant)
     return tenure, offsets
 

@@ -20,7 +20,7 @@ from airflow_eos.delivery.causes import cause_of
 from airflow_eos.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from pyspark.sql import DataFrame
 
@@ -36,14 +36,20 @@ _STATE, _OF_THE_STATE = "state", "STATE_STORE_"
 _SCHEMAS = ("_metadata", "_stateSchema")
 
 
-def warm_up(store: CheckpointStore, rows: DataFrame, *, output_mode: str, evaluate: bool) -> None:
-    """Plan the newest batch as a start would and, if ``evaluate``, read and compute its rows.
+def warm_up(
+    store: CheckpointStore,
+    rows: DataFrame,
+    *,
+    output_mode: str,
+    evaluate: Callable[[DataFrame], object] | None,
+) -> None:
+    """Plan the newest batch as a start would, and let ``evaluate`` read and compute its rows.
 
     Args:
         store: the checkpoint; nothing is written to it.
-        rows: the streaming query's, before they go to a sink.
+        rows: the streaming query's, as they go to its sink.
         output_mode: Spark's.
-        evaluate: only where the query keeps no state: that is not copied.
+        evaluate: delivers nothing; None where the query keeps state: that is not copied.
 
     Raises:
         ConfigurationError: the state in the checkpoint has another form than the query's.
@@ -51,17 +57,17 @@ def warm_up(store: CheckpointStore, rows: DataFrame, *, output_mode: str, evalua
     newest = newest_planned(store)
     if newest is None:
         return
-    planned = False
+    planned = is_whole = False
 
     def into_nothing(batch: DataFrame, _batch_id: int) -> None:
         nonlocal planned
         planned = True
-        if evaluate:
-            batch.write.format("noop").mode("overwrite").save()
+        if evaluate is not None and is_whole:
+            evaluate(batch)
 
     # Spark may still be at its files for a moment when it has ended.
     with tempfile.TemporaryDirectory(prefix=_FOLDERS, ignore_cleanup_errors=True) as folder:
-        evaluate = _copied(store, newest, Path(folder)) and evaluate
+        is_whole = _copied(store, newest, Path(folder))
         try:
             query = (
                 rows.writeStream.outputMode(output_mode)

@@ -9,7 +9,7 @@ many batches, begins none of them again.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from airflow_eos.checkpoint import CheckpointStore, Phase, Tenure
+    from airflow_eos.checkpoint.mending import Mend
     from airflow_eos.delivery.port import BatchSink, Guarantee
 
 
@@ -319,7 +320,9 @@ def require_never_exact(store: CheckpointStore) -> None:
     )
 
 
-def take_turn(store: CheckpointStore, *, driver: str) -> Tenure:
+def take_turn(
+    store: CheckpointStore, *, driver: str, unreadable: Callable[[], Iterable[Mend]] = tuple
+) -> Tenure:
     """Become the newest driver, and take the attempt that a sleeping one may be about to decide.
 
     The term stops it from showing anything; but a promise that it left behind would be settled by
@@ -328,7 +331,7 @@ def take_turn(store: CheckpointStore, *, driver: str) -> Tenure:
     Where it has decided before, nothing is taken: whoever starts looks for that afterwards.
     """
     tenure = take_term(store, taken_by=driver)
-    OffsetLog(store, DecisionLog(store)).repair()
+    OffsetLog(store, DecisionLog(store)).repair(unreadable)
     batch = read_state(store).in_flight if read_pipeline(store) is not None else None
     log = DecisionLog(store)
     while batch is not None:

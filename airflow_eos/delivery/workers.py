@@ -13,14 +13,21 @@ import gc
 import json
 import re
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
+
+import structlog
 
 from airflow_eos.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+log = structlog.get_logger(__name__)
+
+_WARM_S = 30.0
 _NO_PROGRAM = re.compile(r'Cannot run program "([^"]+)"')
 _OTHER_PYTHON = re.compile(r"different version: ([\d.]+) than that in driver: (\d+\.\d+)")
 _NO_WORKER = re.compile(r"Error from python worker:\s*\n((?:[ \t]+\S.*\n)+)")
@@ -61,6 +68,28 @@ def check_workers(spark: SparkSession, *, modules: Sequence[str], ready: str = "
         trouble = _trouble(**json.loads(report))
         if trouble:
             raise ConfigurationError(f"{trouble} {_what_to_set()}")
+
+
+@contextmanager
+def kept_warm(check: Callable[[], None]) -> Iterator[None]:
+    """Ask the workers again and again meanwhile: Spark ends those that were idle for a minute.
+
+    In the background, since a cluster may let the question wait.
+    """
+    over = threading.Event()
+
+    def ask() -> None:
+        while not over.wait(_WARM_S):
+            try:
+                check()
+            except Exception as error:  # noqa: BLE001 - they are colder, and that is all
+                log.warning("workers_are_not_warm", error=str(error))
+
+    threading.Thread(target=ask, name="airflow-eos-warm", daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
 
 
 def _looker(modules: Sequence[str], ready: str) -> Callable[[int], str]:

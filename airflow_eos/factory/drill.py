@@ -57,7 +57,7 @@ def eos_drill(
         replication: the same; -1 takes the broker's default.
         queue: of ``run`` and ``drill``: in deploy mode ``client`` both must be on one machine.
         notifiers: told the outcome, as callbacks of ``drill``; see
-            :class:`~airflow_eos.notifications.drill.DrillNotifier`.
+            :class:`~airflow_eos.notifications.DrillNotifier`.
         tags: of the DAG.
         settings: fields of :class:`Pipeline`: ``checkpoint`` must be there, connections and
             ``packages`` are as of a pipeline of yours.

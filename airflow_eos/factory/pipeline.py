@@ -53,22 +53,26 @@ class FirstBatchSensor(CheckpointProgressSensor):
     def stalled(self, context: Context, found: Conclusion) -> None:
         """A driver that is not there may come: ``run`` starts it again. One that hangs does not."""
         require_run_goes_on(context)
-        if found.value["alive"] or _state_of_run(context) == "success":
+        if found.value["alive"] or state_of_task(context, RUN) == "success":
             super().stalled(context, found)
 
 
-def _state_of_run(context: Context) -> str | None:
-    """The state of ``run`` in this DAG run; None: it has none yet, or nobody knows it."""
+def state_of_task(context: Context, task_id: str) -> str | None:
+    """The state of a task of this DAG run; None: it has none yet, or nobody knows it."""
     ti = context["ti"]
-    found = ti.get_task_states(ti.dag_id, task_ids=[RUN], run_ids=[ti.run_id])
-    state: str | None = found.get(ti.run_id, {}).get(RUN)
+    found = ti.get_task_states(ti.dag_id, task_ids=[task_id], run_ids=[ti.run_id])
+    state: str | None = found.get(ti.run_id, {}).get(task_id)
     return state
+
+
+NO_MORE = frozenset({"failed", "upstream_failed", "skipped"})
+"""States of a task that brings nothing any more."""
 
 
 def require_run_goes_on(context: Context) -> None:
     """Raise ``AirflowFailException`` where ``run`` of this DAG run has failed, retries and all."""
-    state = _state_of_run(context)
-    if state in {"failed", "upstream_failed", "skipped"}:
+    state = state_of_task(context, RUN)
+    if state in NO_MORE:
         raise AirflowFailException(
             f"Nothing comes any more: the task {RUN} is {state}. Its log says why; the watchdog's "
             "recovery, or clearing it, starts the app again."
@@ -105,28 +109,37 @@ def running(pipeline: Pipeline, tags: list[str]) -> DAG:
 
 
 def streaming(pipeline: Pipeline, **more: Any) -> SparkStreamingOperator:
-    """The task ``run``, which lives as long as the app; ``more`` is of Airflow."""
+    """The task ``run``, which lives as long as the app; ``more`` goes before the settings."""
     return SparkStreamingOperator(
-        task_id=RUN,
-        application=pipeline.application,
-        application_args=pipeline.application_args,
-        conn_id=pipeline.spark_conn_id,
-        packages=None if pipeline.jars else pipeline.packages,
-        jars=pipeline.jars,
-        conf=pipeline.conf,
-        env_vars=pipeline.env,
-        trigger_interval=pipeline.trigger_interval,
-        batch_within=pipeline.batch_within,
-        recover_within=pipeline.recover_within,
-        transaction_timeout=pipeline.transaction_timeout,
-        max_restarts=pipeline.max_restarts,
-        retries=pipeline.retries,
-        outputs=pipeline.outputs,
-        consumer_group=pipeline.consumer_group,
-        transactional_id_prefix=pipeline.prefix,
-        **pipeline.reached,
-        **more,
+        **{
+            "task_id": RUN,
+            "max_restarts": pipeline.max_restarts,
+            "retries": pipeline.retries,
+            **app_arguments(pipeline),
+            **more,
+        }
     )
+
+
+def app_arguments(pipeline: Pipeline) -> dict[str, Any]:
+    """What the pipeline's app is submitted with."""
+    return {
+        "application": pipeline.application,
+        "application_args": pipeline.application_args,
+        "conn_id": pipeline.spark_conn_id,
+        "packages": None if pipeline.jars else pipeline.packages,
+        "jars": pipeline.jars,
+        "conf": pipeline.conf,
+        "env_vars": pipeline.env,
+        "trigger_interval": pipeline.trigger_interval,
+        "batch_within": pipeline.batch_within,
+        "recover_within": pipeline.recover_within,
+        "transaction_timeout": pipeline.transaction_timeout,
+        "outputs": pipeline.outputs,
+        "consumer_group": pipeline.consumer_group,
+        "transactional_id_prefix": pipeline.prefix,
+        **pipeline.reached,
+    }
 
 
 def _preflight(pipeline: Pipeline) -> Any:
@@ -143,7 +156,7 @@ def _preflight(pipeline: Pipeline) -> Any:
             raise AirflowSkipException(f"There is nothing to resume any more: {why}.")
         note_that_it_begins(pipeline)
         from airflow_eos.checkpoint import read_state
-        from airflow_eos.hooks.failures import no_retry_where_useless
+        from airflow_eos.hooks.arguments import no_retry_where_useless
         from airflow_eos.hooks.kafka import KafkaSettingsHook
         from airflow_eos.kafka.client.connection import ConnectionPool
         from airflow_eos.supervision.preflight import require_prefix_free

@@ -99,12 +99,12 @@ def who_decides() -> str:
     """A person, where the plan has steps of ASK or ORPHAN; else nobody is asked."""
     import json
 
-    from airflow_eos.notifications.plan import in_words
+    from airflow_eos.notifications import plan_in_words
     from airflow_eos.recovery import Plan
 
     ti = get_current_context()["ti"]
     plan = Plan.from_json(json.dumps(ti.xcom_pull(task_ids="plan")))
-    ti.xcom_push(key="words", value=in_words(plan))
+    ti.xcom_push(key="words", value=plan_in_words(plan))
     return "ask" if plan.needs_person else "execute"
 
 

@@ -115,6 +115,11 @@ class Pipeline:
         return self.watchdog_dag_id or f"{self.dag_id}_watchdog"
 
     @property
+    def upgrade(self) -> str:
+        """The id of the DAG that brings a new version in."""
+        return f"{self.dag_id}_upgrade"
+
+    @property
     def application_args(self) -> list[str]:
         """What the app does not find in the environment; what a run may change is a template."""
         limit, letters = self.max_offsets_per_trigger, self.dead_letter_topic

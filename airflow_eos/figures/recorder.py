@@ -247,7 +247,6 @@ METRICS = (
 
 
 # --- recorder -------------------------------------------------------------------------------------
-# Events of one pipeline in, figures and traces out.
 
 
 _STEPS: dict[Phase, Step] = {"preparing": "prepare", "settling": "settle", "waiting": "commit"}

@@ -68,7 +68,7 @@ def open_writer(
 
     check_importable(producer)
     if producer == "librdkafka":
-        from airflow_eos.kafka.librdkafka.writer import LibrdkafkaWriter
+        from airflow_eos.kafka.librdkafka import LibrdkafkaWriter
 
         return LibrdkafkaWriter(
             ConnectionPool(settings), settings, topic=topic, compression=compression

@@ -69,11 +69,16 @@ def start() -> RunningBroker:
     log = _folder() / "daemon.log"
     daemon = _spawn(log)
     # A daemon that finds another one being started ends at once: then that one is waited for.
-    _wait(
-        lambda: status() is not None or (daemon.poll() is not None and not _held()),
-        _START_SECONDS,
-        f"the broker was not ready after {_START_SECONDS:.0f} s; its daemon's output is in {log}",
-    )
+    try:
+        _wait(
+            lambda: status() is not None or (daemon.poll() is not None and not _held()),
+            _START_SECONDS,
+            f"the broker was not ready after {_START_SECONDS:.0f} s, and was ended; its daemon's "
+            f"output is in {log}. The machine may be too busy: try again",
+        )
+    except BaseException:  # Ctrl-C too: what nobody waits for any more must not come up
+        daemon.terminate()
+        raise
     found = status()
     if found is None:
         reason = log.read_text(encoding="utf-8", errors="replace").strip()

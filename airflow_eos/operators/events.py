@@ -11,8 +11,7 @@ from airflow.sdk import Asset, AssetAlias
 
 from airflow_eos import errors
 from airflow_eos.arguments import Duration, taken
-from airflow_eos.hooks.arguments import CheckedArguments, as_rendered
-from airflow_eos.hooks.failures import no_retry_where_useless
+from airflow_eos.hooks.arguments import CheckedArguments, as_rendered, no_retry_where_useless
 from airflow_eos.lineage.openlineage import BatchLineage
 
 if TYPE_CHECKING:
@@ -218,6 +217,9 @@ class EmitCompleteHoursOperator(EmitSettledBatchesOperator):
     Airflow 3.3 on each hour is a partition of the asset: one event each, of the same batches, and
     a DAG with ``PartitionedAssetTimetable`` runs for each. What makes it exactly once is the same.
 
+    ``late`` says how many rows came behind the watermark so far, so that Spark has left them out;
+    None where that is not known.
+
     Args:
         since: the first hour, an instant with its zone: before the first watermark nobody knows
             which hours had rows. None: the first hour is the one in which the first watermark that
@@ -258,10 +260,20 @@ class EmitCompleteHoursOperator(EmitSettledBatchesOperator):
         return event.watermark_before_ms is None and event.watermark_ms is not None
 
     def _emit(self, context: Context, events: Sequence[SettledEvent]) -> None:
+        from airflow_eos.checkpoint.progress import read_state_size
+
         outlet = context["outlet_events"][self.outlets[0]]
+        size = read_state_size(self._store())
+        late = None
+        if size is not None:
+            late = {
+                "rows": size.late_rows,
+                "counted_batches": size.late_counted,
+                "up_to_batch": size.batch_id,
+            }
         for event in events:
             hours = list(self._hours(event))
-            outlet.extra = event.as_extra() | {"hours": hours}
+            outlet.extra = event.as_extra() | {"hours": hours, "late": late}
             if hours and hasattr(outlet, "add_partitions"):  # from Airflow 3.3 on
                 outlet.add_partitions(hours)
 

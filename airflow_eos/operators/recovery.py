@@ -8,8 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.arguments import Duration, taken
-from airflow_eos.hooks.arguments import CheckedArguments, as_rendered
-from airflow_eos.hooks.failures import no_retry_where_useless
+from airflow_eos.hooks.arguments import CheckedArguments, as_rendered, no_retry_where_useless
 
 if TYPE_CHECKING:
     from airflow.sdk import Context, XComArg
@@ -76,8 +75,7 @@ class PlanRecoveryOperator(CheckedArguments):
 
     def _recovery(self) -> Recovery:
         from airflow_eos.hooks.kafka import KafkaSettingsHook
-        from airflow_eos.hooks.participants import ParticipantsHook
-        from airflow_eos.hooks.store import CheckpointStoreHook
+        from airflow_eos.hooks.store import CheckpointStoreHook, ParticipantsHook
         from airflow_eos.supervision.recovery import Recovery
 
         return Recovery(

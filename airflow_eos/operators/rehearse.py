@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.errors import RehearsalError
-from airflow_eos.hooks.arguments import as_rendered
-from airflow_eos.hooks.failures import no_retry_where_useless
+from airflow_eos.hooks.arguments import as_rendered, no_retry_where_useless
 from airflow_eos.operators.streaming import StreamingArguments
 
 if TYPE_CHECKING:
@@ -31,17 +30,23 @@ class RehearseOperator(StreamingArguments):
     counts and examples. The driver runs on the worker (deploy mode ``client``).
 
     Args:
-        batches: how many, the newest ones.
+        batches: how many, the newest ones (templated).
         key: columns that pair rows of the two versions; none: ``key``, where an output has one.
         examples: of each batch and output. They go to the log and to XCom.
         scratch: where executors of other machines reach the copy of the checkpoint, which stays
             there; None: a temporary folder of the worker, removed at the end (templated).
+        keep: an empty topic to which the rows of outputs to Kafka go, too; None: none (templated).
         fail_on_difference: False reports without failing: whoever takes the report, as a person
             who approves it, looks at its ``verdict``.
         **kwargs: of :class:`SparkStreamingOperator`; ``application`` is the new version.
     """
 
-    template_fields: Sequence[str] = (*StreamingArguments.template_fields, "scratch")
+    template_fields: Sequence[str] = (
+        *StreamingArguments.template_fields,
+        "batches",
+        "scratch",
+        "keep",
+    )
     ui_color = "#f5e6cc"
 
     _submission: SparkSubmission | None = None
@@ -49,18 +54,20 @@ class RehearseOperator(StreamingArguments):
     def __init__(
         self,
         *,
-        batches: int = 20,
+        batches: int | str | XComArg = 20,
         key: Sequence[str] = (),
         examples: int = 3,
         scratch: str | XComArg | None = None,
+        keep: str | XComArg | None = None,
         fail_on_difference: bool = True,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.batches = batches
+        self.batches: int | str = as_rendered(batches)
         self.key = key
         self.examples = examples
         self.scratch: str | None = as_rendered(scratch)
+        self.keep: str | None = as_rendered(keep)
         self.fail_on_difference = fail_on_difference
 
     def execute(self, context: Context) -> Any:  # noqa: ARG002 - Airflow's signature
@@ -72,8 +79,8 @@ class RehearseOperator(StreamingArguments):
             AppFailedError: it ended before anything was compared.
         """
         from airflow_eos.checkpoint.rehearsal import RehearsalRequest
-        from airflow_eos.hooks.secrets import secrets_of
         from airflow_eos.hooks.spark import SubmitTarget
+        from airflow_eos.hooks.task import secrets_of
         from airflow_eos.operators.submission import rehearsal_of
         from airflow_eos.supervision.rehearsal import report_of, report_view, sentence
         from airflow_eos.supervision.workspace import private_folder
@@ -88,9 +95,10 @@ class RehearseOperator(StreamingArguments):
             told = RehearsalRequest(
                 self.checkpoint_location,
                 self._scratch(folder),
-                self.batches,
+                int(self.batches),
                 tuple(self.key),
                 self.examples,
+                self.keep or "",
             )
             self._submission = rehearsal_of(self, target, told, folder, secrets)
             self._submission.start()

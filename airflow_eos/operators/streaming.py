@@ -10,15 +10,21 @@ from airflow.providers.common.compat.sdk import conf as airflow_conf
 
 from airflow_eos.arguments import Duration, taken
 from airflow_eos.delivery.policy import INTERVAL, CheckpointPolicy
-from airflow_eos.hooks.arguments import CheckedArguments, as_rendered
-from airflow_eos.hooks.failures import no_retry_of_what_was_drained, no_retry_where_useless
-from airflow_eos.operators.shown import Shown
+from airflow_eos.hooks.arguments import (
+    CheckedArguments,
+    as_rendered,
+    no_retry_of_what_was_drained,
+    no_retry_where_useless,
+)
+from airflow_eos.lineage.openlineage import BatchLineage
+from airflow_eos.links import LINKS
 from airflow_eos.supervision.preflight import TimeoutBudget
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from pathlib import Path
 
-    from airflow.sdk import Context, XComArg
+    from airflow.sdk import BaseOperatorLink, Context, XComArg
 
     from airflow_eos.hooks.spark import SubmitTarget
     from airflow_eos.supervision.heartbeat_monitor import Cancel
@@ -26,6 +32,12 @@ if TYPE_CHECKING:
     from airflow_eos.supervision.run import StreamRun
     from airflow_eos.supervision.trigger_watch import AppResult
     from airflow_eos.supervision.workspace import Secrets
+
+
+class Shown(BatchLineage):
+    """For an operator that runs a pipeline, before ``BaseOperator`` among its bases."""
+
+    operator_extra_links: Collection[BaseOperatorLink] = LINKS
 
 
 class SparkArguments(CheckedArguments):
@@ -224,7 +236,6 @@ class StreamingArguments(Shown, SparkArguments):
 
 
 # --- streaming ------------------------------------------------------------------------------------
-# Run a checkpointed Spark streaming app to its end, exactly once, through its failures.
 
 
 _STOPPED = (
@@ -328,8 +339,8 @@ class SparkStreamingOperator(StreamingArguments):
             self._stream.stop(_STOPPED)
 
     def _see_through(self, context: Context, before: AppResult | None) -> dict[str, Any]:
-        from airflow_eos.hooks.secrets import secrets_of
-        from airflow_eos.operators.watching import trigger_of
+        from airflow_eos.hooks.task import secrets_of
+        from airflow_eos.operators.submission import trigger_of
         from airflow_eos.supervision.recovery import leave_nothing_open
         from airflow_eos.supervision.workspace import (
             leave_behind,
@@ -379,11 +390,9 @@ class SparkStreamingOperator(StreamingArguments):
         secrets: Secrets,
     ) -> StreamRun:
         """What starts the app, or takes it over, and watches it; ``on_kill`` stops it."""
-        from airflow_eos.hooks.secrets import store_of
-        from airflow_eos.hooks.task import task_of
-        from airflow_eos.links.pipeline import push_links
-        from airflow_eos.operators.submission import submission_of
-        from airflow_eos.operators.watching import rules_of
+        from airflow_eos.hooks.task import store_of, task_of
+        from airflow_eos.links import push_links
+        from airflow_eos.operators.submission import rules_of, submission_of
         from airflow_eos.supervision.recovery import recover_before_start
         from airflow_eos.supervision.run import StreamRun
 
@@ -402,8 +411,8 @@ class SparkStreamingOperator(StreamingArguments):
 
     def _preflight(self, secrets: Secrets) -> tuple[SubmitTarget, Recovery]:
         """Check all that can be checked before anything is started."""
-        from airflow_eos.hooks.outputs import prefix_in_use
         from airflow_eos.hooks.spark import SubmitTarget
+        from airflow_eos.hooks.task import prefix_in_use
         from airflow_eos.kafka.client.settings import KafkaSettings
         from airflow_eos.supervision.preflight import reached_within
         from airflow_eos.supervision.recovery import Recovery

@@ -1,17 +1,24 @@
-"""What is submitted for one start of an app: arguments of ``spark-submit``, and what it is told."""
+"""One start of an app: what ``spark-submit`` is given, and how it is watched then."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from airflow.triggers.base import BaseTrigger
 
 from airflow_eos.delivery.configured import environment
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.hooks.spark import SparkSubmission, SubmitEnvironment, SubmitTarget, redacting
 from airflow_eos.secret_names import is_secret
 from airflow_eos.sinks.app import policy_environment
+from airflow_eos.supervision.exit_status import Patience
 from airflow_eos.supervision.packaging import build_archive
+from airflow_eos.supervision.run import Rules
+from airflow_eos.supervision.trigger_watch import AppResult, AppWatch
 from airflow_eos.supervision.workspace import PACKAGE, app_environment, remove_leftovers
+from airflow_eos.triggers.app import AppTrigger
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -161,3 +168,51 @@ def _require_no_secret(env_vars: Mapping[str, object]) -> None:
             "secret over in a file: --files on YARN, a mounted secret on Kubernetes; name that "
             "file in a variable that ends in _FILE."
         )
+
+
+# --- watching -------------------------------------------------------------------------------------
+# Watches the app in the worker, or defers to the triggerer.
+
+
+_POD_OF_ONE_TASK = "AIRFLOW_IS_K8S_EXECUTOR_POD"
+"""Set by the KubernetesExecutor in the pods that it makes, each of which ends with its task."""
+
+
+def rules_of(task: StreamingArguments, target: SubmitTarget) -> Rules:
+    """The rules of one try; the task defers unless something speaks against it."""
+    stays = _why_it_stays(task, target) if task.deferrable else None
+    if stays is not None:
+        task.log.warning("Not deferred: %s", stays)
+    return Rules(
+        strategy=task.restart,
+        drain_timeout=task.drain_timeout,
+        patience=Patience(task.patience.total_seconds(), task.submit_timeout.total_seconds()),
+        cancel=task.cancel,
+        hand_over=task.deferrable and stays is None,
+        standby=task.standby,
+        manager=target.manager,
+    )
+
+
+def _why_it_stays(task: StreamingArguments, target: SubmitTarget) -> str | None:
+    if task.standby:
+        return "a trigger watches a driver, and this one may stand by for long before it is one"
+    if not target.is_cluster and _POD_OF_ONE_TASK in os.environ:
+        return "the driver is in this pod, which ends with the task"
+    if task.cancel != "leave" and not hasattr(BaseTrigger, "on_kill"):
+        return (
+            "below Airflow 3.3 nobody tells a trigger that a user has stopped its task, so the app "
+            "would go on. Set cancel='leave' to defer all the same"
+        )
+    return None
+
+
+def trigger_of(task: StreamingArguments, target: SubmitTarget, outcome: AppResult) -> AppTrigger:
+    """Let the triggerer watch the app."""
+    watch = AppWatch.of(outcome, checkpoint=task.checkpoint_location, rules=rules_of(task, target))
+    return AppTrigger(
+        watch=watch.as_dict(),
+        storage_conn_id=task.storage_conn_id,
+        storage_options=task.storage_options,
+        poke_interval=task.poke_interval.total_seconds(),
+    )

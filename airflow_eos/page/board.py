@@ -169,15 +169,15 @@ def planned(listed: PipelineEntry) -> PlanView:
         return _failed(f"{NO_CLUSTER} {listed.name_cluster}".rstrip(), untold=True)
     except EosError as error:
         return _failed(str(error))
-    unread, remark = _unread(listed, reach)
-    return view(plan, unread, *remark)
+    unread, blocked, remarks = _of_topics(listed, reach)
+    return view(plan, unread, *remarks, blocked=blocked)
 
 
 def _failed(why: str, *, untold: bool = False) -> PlanView:
     return PlanView(made_at_ms=time.time_ns() // 1_000_000, error=why, untold=untold)
 
 
-def view(plan: Plan, unread: int | None, *remarks: str) -> PlanView:
+def view(plan: Plan, unread: int | None, *remarks: str, blocked: tuple[str, ...] = ()) -> PlanView:
     """The plan in the words of the shell's table; pure."""
     return PlanView(
         made_at_ms=plan.made_at_ms,
@@ -203,24 +203,35 @@ def view(plan: Plan, unread: int | None, *remarks: str) -> PlanView:
             for each in plan.listed
         ),
         unread=unread,
+        blocked=blocked,
     )
 
 
-def _unread(listed: PipelineEntry, reach: Reach) -> tuple[int | None, tuple[str, ...]]:
-    """What the input holds beyond the newest plan, and why nobody can tell."""
+def _of_topics(
+    listed: PipelineEntry, reach: Reach
+) -> tuple[int | None, tuple[str, ...], tuple[str, ...]]:
+    """What is unread, who holds readers up, and why one of it cannot be told."""
     if reach.kafka is None:
-        return None, ()
+        return None, (), ()
     from airflow_eos.checkpoint.progress import read_state
     from airflow_eos.kafka.client.settings import KafkaSettings
-    from airflow_eos.supervision.progress import unread_offsets
+    from airflow_eos.supervision.progress import held_up, held_up_sentence, unread_offsets
 
-    settings = reach.kafka
+    settings, remarks = reach.kafka, list[str]()
+    unread: int | None = None
+    blocked: tuple[str, ...] = ()
     if not isinstance(settings, KafkaSettings):
         settings = KafkaSettings.from_librdkafka(settings)
     try:
-        return unread_offsets(settings, read_state(listed.open()).sources), ()
+        unread = unread_offsets(settings, read_state(listed.open()).sources)
     except EosError as error:
-        return None, (f"What is unread cannot be told: {error}",)
+        remarks.append(f"What is unread cannot be told: {error}")
+    try:
+        held = held_up(settings, listed.open(), deadline_s=TIMEOUT_S)
+        blocked = tuple(map(held_up_sentence, held))
+    except EosError as error:
+        remarks.append(f"Whether readers are blocked cannot be told: {error}")
+    return unread, blocked, tuple(remarks)
 
 
 # --- board ----------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from airflow_eos.checkpoint.heartbeat import (
 from airflow_eos.checkpoint.progress import SourceProgress, read_state_size
 from airflow_eos.checkpoint.snapshot import read_snapshot
 from airflow_eos.checkpoint.spark_log import SparkLog, kafka_offsets
+from airflow_eos.checkpoint.standby import StandbyWatch
 from airflow_eos.errors import EosError
 from airflow_eos.page.views import (
     AttemptView,
@@ -276,6 +277,7 @@ class Look:
         self._batches = Batches()
         self._life = LifeWatch()
         self._watchdog = Standstill()
+        self._standbys = StandbyWatch()
 
     def row(self) -> PipelineRow:
         """The pipeline in the list; what cannot be read is a row that says why."""
@@ -333,6 +335,7 @@ class Look:
         remarks = (
             None if signs else brought_back_by(store, found.heartbeat),
             None if signs else why_refused(store, found.heartbeat),
+            *map(str, self._standbys.look(store)),
             looks_no_more(looked, 1000 * self._watchdog.lasts_s(looked)),
         )
         progress, heart = found.state, found.heartbeat

@@ -71,8 +71,8 @@ class PipelineRow(msgspec.Struct, frozen=True, kw_only=True):
     ``lag_rows`` counts offsets that are planned and not committed: what is not planned yet only
     the plan's view asks for. ``rates`` are rows/s of the newest batches, oldest first;
     ``rows_per_s`` is their mean over that time, None where the driver is not alive. None of it is
-    known of what is ``unreadable``. ``remarks`` say who brings it back, and that its watchdog does
-    not look any more.
+    known of what is ``unreadable``. ``remarks`` say who brings it back, who stands by, and that its
+    watchdog does not look any more.
     """
 
     id: str
@@ -200,6 +200,7 @@ class PlanView(msgspec.Struct, frozen=True, kw_only=True):
 
     It is ``untold`` where nothing went wrong: whoever started the page said of no cluster.
     ``unread`` counts offsets of the input that are not planned yet; None where it is not known.
+    ``blocked`` says who holds the readers of its topics up, a sentence a partition.
     """
 
     made_at_ms: int
@@ -210,6 +211,7 @@ class PlanView(msgspec.Struct, frozen=True, kw_only=True):
     needs_person: bool = False
     open: tuple[OpenBar, ...] = ()
     unread: int | None = None
+    blocked: tuple[str, ...] = ()
     error: str | None = None
     untold: bool = False
 

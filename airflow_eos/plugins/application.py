@@ -104,10 +104,8 @@ def require_own(headers: Mapping[str, str], own: set[str]) -> None:
 # Which pipelines Airflow has: read from the serialized DAGs, and from one setting beside them.
 #
 # A DAG already says where its checkpoint is and which connections lead there, and what a user may
-# do
-# with a pipeline is what he may do with its DAG. A list in the configuration would be a second
-# truth,
-# so it holds only what no DAG says in plain words: a location that is a template.
+# do with a pipeline is what he may do with its DAG. A list in the configuration would be a second
+# truth, so it holds only what no DAG says in plain words: a location that is a template.
 
 
 _RUNS = {"checkpoint_location", "application"}
@@ -205,11 +203,7 @@ def in_a_dag(dag_id: str, data: Mapping[str, Any], bundle: str | None = None) ->
 
 
 def in_the_setting(text: str) -> tuple[PipelineReference, ...]:
-    """The pipelines of ``[airflow_eos] pipelines``.
-
-    Raises:
-        ConfigurationError: it is no such list.
-    """
+    """The pipelines of ``[airflow_eos] pipelines`` (ConfigurationError: it is no such list)."""
     try:
         return msgspec.json.decode(text or "[]", type=tuple[PipelineReference, ...])
     except msgspec.MsgspecError as error:
@@ -621,7 +615,7 @@ def _storage(named: PipelineReference) -> dict[str, str]:
 
 def _reach(named: PipelineReference) -> Reach:
     from airflow_eos.hooks.kafka import KafkaSettingsHook
-    from airflow_eos.hooks.participants import ParticipantsHook
+    from airflow_eos.hooks.store import ParticipantsHook
 
     try:
         kafka = KafkaSettingsHook(named.kafka_config_id).settings()
@@ -635,10 +629,6 @@ def _reach(named: PipelineReference) -> Reach:
 
 
 # --- application ----------------------------------------------------------------------------------
-# The page inside Airflow's API server: its users, its permissions, and the three buttons.
-#
-# Airflow mounts what a plugin brings without asking who comes: each route here asks for the user
-# as Airflow's own routes do, and for what he may do with the pipeline's DAG.
 
 
 TOO_OLD = (

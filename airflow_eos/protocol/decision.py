@@ -161,9 +161,8 @@ def require_own(works: Iterable[PreparedWork | WorkIdentity], kind: str, partici
 # Our own objects as JSON: decoded strictly, refused rather than guessed at.
 #
 # An object says its format version. Who reads one says how an object of a former version reads as
-# one
-# of the next; so what any release has written stays readable, and what a newer one has written is
-# refused.
+# one of the next; so what any release has written stays readable, and what a newer one has written
+# is refused.
 
 
 class Stored(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -298,7 +297,6 @@ def _unreadable(kind: type[Stored], where: str, found: str) -> CheckpointFormatE
 
 
 # --- decision -------------------------------------------------------------------------------------
-# What is decided about an attempt to deliver a batch; decided once, and for ever.
 
 
 _NONCE = re.compile(r"[0-9a-f]{32}", re.ASCII)

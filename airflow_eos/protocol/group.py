@@ -55,7 +55,6 @@ def collect_all(
 
 
 # --- group ----------------------------------------------------------------------------------------
-# All who take part in a pipeline's decisions, as one participant: each work goes to its own.
 
 
 Work = TypeVar("Work", PreparedWork, WorkIdentity)

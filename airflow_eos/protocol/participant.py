@@ -400,10 +400,6 @@ def same_place(location: str) -> str:
 
 
 # --- participant ----------------------------------------------------------------------------------
-# The port: all that the driver and recovery know of a system that takes part in decisions.
-#
-# Its verbs need no Spark and may be repeated by any process at any time. What runs inside Spark is
-# the other half, :class:`airflow_eos.delivery.port.Sink`.
 
 
 class Member(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

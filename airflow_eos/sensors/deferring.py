@@ -11,8 +11,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException, conf
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
 from airflow_eos import errors
-from airflow_eos.hooks.arguments import CheckedArguments, as_rendered
-from airflow_eos.hooks.failures import no_retry_where_useless
+from airflow_eos.hooks.arguments import CheckedArguments, as_rendered, no_retry_where_useless
 
 if TYPE_CHECKING:
     from airflow.sdk import Context, XComArg
@@ -83,7 +82,7 @@ class LookOnceSensor(CheckedArguments, BaseSensorOperator):
 
     def _reach(self) -> dict[str, Any]:
         """Read the connections of the other participants."""
-        from airflow_eos.hooks.participants import ParticipantsHook
+        from airflow_eos.hooks.store import ParticipantsHook
 
         return ParticipantsHook(self.participant_conn_ids).reach()
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import PokeReturnValue
 
 from airflow_eos.arguments import Duration, milliseconds, taken
-from airflow_eos.hooks.arguments import as_rendered
-from airflow_eos.hooks.failures import no_retry_where_useless
+from airflow_eos.hooks.arguments import as_rendered, no_retry_where_useless
 from airflow_eos.sensors.deferring import LookOnceSensor
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from airflow_eos.delivery.start_position import StartPosition
 from airflow_eos.errors import REFUSED_STATUS, ConfigurationError, EosError, exit_status
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kinds.consumer_group.sink import ConsumerGroup
-from airflow_eos.kinds.kafka.options import kafka_sink
+from airflow_eos.kinds.kafka.sink import kafka_sink
 from airflow_eos.sinks.source import tuned_source_options
 
 if TYPE_CHECKING:
@@ -188,10 +188,6 @@ def _interval(told_ms: str | None) -> str | None:
 
 
 # --- app ------------------------------------------------------------------------------------------
-# What a streaming app is told by whoever starts it, so that an app is only its transformation.
-#
-# Every setting is an argument. Where an argument is not given, it comes from the environment that
-# ``SparkStreamingOperator`` prepares, so the same script runs from a shell and from Airflow.
 
 
 _TIMES = {

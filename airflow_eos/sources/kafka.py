@@ -177,6 +177,7 @@ class ArrowKafkaSource:
             self.committed_only,
             self.max_tasks,
             _stepped_over(store, self._topics),
+            leaves_out=not self.fail_on_data_loss,
         )
         return OpenedKafkaSource(spark, read, self._task())
 

@@ -65,6 +65,7 @@ def next_end(
     most: int | None,
     rows_a_task: int | None,
     tasks: int | None = None,
+    leave_out: bool = False,
 ) -> Offset:
     """Where the batch that begins at ``start`` ends; ``start`` itself where there is nothing new.
 
@@ -74,16 +75,19 @@ def next_end(
         most: offsets that a batch may have, shared out by what each partition has; None: all.
         rows_a_task: a longer range of a partition is cut; None: never.
         tasks: more ranges than that are dealt to so many tasks; None: each has its own.
+        leave_out: a partition that is not there any more is left out.
 
     Raises:
         TopicError: a partition, or a whole topic, is not there any more.
         InputError: a partition ends before it was read to: it is another topic's by now.
     """
     begun = places_of(start)
+    gone = begun.keys() - ends.keys() if leave_out else set()
+    begun = {place: offset for place, offset in begun.items() if place not in gone}
     _require_there(begun, ends)
     waiting = {place: end - begun.get(place, 0) for place, end in ends.items()}
     total = sum(waiting.values())
-    if not total and waiting.keys() == begun.keys():
+    if not total and not gone and waiting.keys() == begun.keys():
         return start
     share = 1.0 if most is None or total <= most else most / total
     reached = {place: begun.get(place, 0) + _part(rows, share) for place, rows in waiting.items()}
@@ -191,14 +195,6 @@ _NEXT = "Rows that were not read are gone. To read what is there, start on a new
 
 
 # --- stream ---------------------------------------------------------------------------------------
-# What Spark is told: a Python data source whose rows are offset ranges, one for each task.
-#
-# Or what a task makes of its range: then the rows are its reports, and one Python worker does all
-# of
-# a task. Spark calls the planning half in a Python process of its own beside the driver, one for a
-# query, and :meth:`RangeReader.read` in its tasks. All else is Spark's: it logs the offsets before
-# a
-# batch runs, repeats it over the same ones, counts the rate limit.
 
 
 REPORTS = "report binary"
@@ -329,9 +325,16 @@ class RangeStream(RangeReader, SupportsTriggerAvailableNow):
         except TopicError:  # a broker may not have heard yet of a partition that was just added
             ends = self._read.ends(self._connected())
             self._target = None if self._target is None else ends
-            return self._next_end(start, ends, most)
+            return self._next_end(start, ends, most, leave_out=self._read.leaves_out)
 
-    def _next_end(self, start: Offset, ends: Mapping[Place, int], most: int | None) -> Offset:
+    def _next_end(
+        self,
+        start: Offset,
+        ends: Mapping[Place, int],
+        most: int | None,
+        *,
+        leave_out: bool = False,
+    ) -> Offset:
         ends = self._read.not_before(self._connected(), ends, places_of(start))
         return next_end(
             start,
@@ -339,6 +342,7 @@ class RangeStream(RangeReader, SupportsTriggerAvailableNow):
             most=most,
             rows_a_task=self._read.max_rows_per_task,
             tasks=self._read.max_tasks,
+            leave_out=leave_out,
         )
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802

@@ -174,6 +174,7 @@ class KafkaInput:
             -2 is the first and -1 the next one.
         skipped: offsets that a person has ruled to step over: no task reads them, also where a
             batch is read again.
+        leaves_out: what is gone, of rows and of partitions, is left out.
     """
 
     settings: KafkaSettings
@@ -185,6 +186,7 @@ class KafkaInput:
     committed_only: bool = True
     max_tasks: int | None = None
     skipped: tuple[OffsetSpan, ...] = ()
+    leaves_out: bool = False
 
     def ends(self, wire: ConnectionPool) -> dict[Place, int]:
         """How far each partition that there is now may be read."""

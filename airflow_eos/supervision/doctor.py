@@ -274,8 +274,7 @@ def _s(span: timedelta) -> str:
 # What the doctor says of rights; pure. Numbers are Kafka's authorized operations.
 #
 # They are those of ``org.apache.kafka.common.acl.AclOperation``. A broker without an authorizer
-# tells
-# all of them; one that is asked in an old version, none.
+# tells all of them; one that is asked in an old version, none.
 
 
 Right = Literal["Read", "Write"]

@@ -318,8 +318,8 @@ def _who(heartbeat: Heartbeat) -> str:
 # beats                                          another's           REFUSE
 # =============================================  ==================  =========
 #
-# The same task is one try after another of one task instance: same DAG, task, map index and run.
-# An app that was started by hand is another's.
+# The same task is one try after another of one task instance: same DAG, task, map index and run. An
+# app that was started by hand is another's.
 
 
 class NextAction(enum.Enum):

@@ -208,21 +208,6 @@ def spark_side() -> dict[str, Path]:
 
 
 # --- environment ----------------------------------------------------------------------------------
-# A Python environment as one file, for executors on which nothing of ours is installed.
-#
-# Spark unpacks it by itself beside each executor::
-#
-#     spark-submit --conf spark.archives=environment.tar.gz#environment         --conf
-# spark.pyspark.python=./environment/bin/python         --conf spark.pyspark.driver.python=python3
-# ...
-#
-# (Without the last, a driver of client mode would look for the archive's interpreter, too.)
-#
-# It is a copy of the interpreter that runs here, with its standard library, our Spark side and what
-# that needs; nothing is fetched. It runs wherever the system's own libraries (libc, OpenSSL,
-# libffi)
-# are those of here or newer: build it on the image, or the release of the system, that executors
-# run.
 
 
 _SUFFIXES = (".tar.gz", ".tgz")

@@ -16,7 +16,9 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 from airflow_eos.checkpoint import CheckpointStore, read_heartbeat
 from airflow_eos.checkpoint.backend import HEARTBEAT
 from airflow_eos.checkpoint.progress import read_state
+from airflow_eos.checkpoint.snapshot import read_snapshot
 from airflow_eos.errors import KafkaUnavailableError, TopicError
+from airflow_eos.protocol.decision import one_line
 from airflow_eos.protocol.group import alone
 from airflow_eos.recovery.driver_liveness import signs_of_life
 
@@ -25,7 +27,9 @@ if TYPE_CHECKING:
 
     from airflow_eos.checkpoint import Heartbeat
     from airflow_eos.checkpoint.progress import CheckpointState, SourceProgress
+    from airflow_eos.checkpoint.snapshot import Snapshot
     from airflow_eos.kafka.client.settings import KafkaSettings
+    from airflow_eos.kafka.transactions.blocked import BlockedPartition
     from airflow_eos.protocol.decision import OpenWork
     from airflow_eos.protocol.participant import Participant, TellsTime
 
@@ -218,6 +222,83 @@ def _unread(client: AdminClient, read: dict[str, dict[int, int]]) -> int:
     )
 
 
+HELD_UP_AFTER_MS = 60_000
+"""Younger transactions hold readers up, too: each batch of each program, for its time."""
+
+_ENDS_BY = {
+    "recover": "recover CHECKPOINT",
+    "hanging": "hanging {topic}",
+    "wait": "its timeout, in {left}",
+    "ask": "whoever wrote it",
+}
+
+
+def held_up(
+    kafka: KafkaSettings, store: CheckpointStore, *, deadline_s: float = _TIMEOUT_S
+) -> tuple[BlockedPartition, ...]:
+    """What holds readers of a pipeline's topics up, of those that it reads and that it writes.
+
+    Raises:
+        TopicError: a topic is gone, or may not be read.
+        KafkaUnavailableError: some broker did not answer.
+        CheckpointError: nobody can tell which topics these are.
+    """
+    from airflow_eos.kafka.client.connection import ConnectionPool
+    from airflow_eos.kafka.transactions.blocked import find_blocked
+
+    found = read_snapshot(store)
+    read = {topic for source in found.state.sources for topic in source.end or ()}
+    with closing(ConnectionPool(kafka, client_id="airflow-eos")) as wire:
+        topics = read | _written(found, wire.cluster_id)
+        if not topics:
+            return ()
+        held = find_blocked(
+            wire, topics, older_than_ms=HELD_UP_AFTER_MS, groups=False, deadline_s=deadline_s
+        )
+    return held.partitions
+
+
+def _written(found: Snapshot, cluster_id: str) -> set[str]:
+    """Topics of this cluster that its outputs name; where rows name them, the newest decisions."""
+    from airflow_eos.kafka.transactions.identity import BY_ROW, KIND, as_transaction
+
+    here = {
+        each.name: each.target.removeprefix(f"{KIND}:")
+        for each in (found.pipeline.participants if found.pipeline else ())
+        if each.kind == KIND and each.address.get("cluster_id") == cluster_id
+    }
+    decided = {
+        written.topic
+        for decision in found.decisions
+        for work in decision.works
+        if work.kind == KIND and work.participant in here
+        for written in as_transaction(work).written
+    }
+    return decided | {topic for topic in here.values() if topic != BY_ROW}
+
+
+def held_up_sentence(each: BlockedPartition) -> str:
+    """Who holds the readers of a partition up, for people."""
+    from airflow_eos.tables import duration
+
+    name = each.transactional_id or f"of producer {each.producer_id}"
+    owner = f" ({each.owner})" if each.owner else ""
+    return one_line(
+        f"readers of {each.topic}-{each.partition} stand at offset {each.stable:,}, "
+        f"{each.end - each.stable:,} before its end, behind transaction {name}{owner}: "
+        f"{each.state}, {duration(each.age_ms)} old; what ends it: {ends_by(each)}"
+    )
+
+
+def ends_by(each: BlockedPartition) -> str:
+    """What ends the transaction that holds them up."""
+    from airflow_eos.kafka.transactions.blocked import next_step
+    from airflow_eos.tables import duration
+
+    left = duration(each.ends_in_ms)
+    return _ENDS_BY[next_step(each)].format(topic=each.topic, left=left)
+
+
 def _partitions(client: AdminClient, topic: str) -> list[int]:
     found = client.list_topics(topic, timeout=_TIMEOUT_S).topics[topic]
     if found.error is not None:
@@ -229,7 +310,6 @@ def _partitions(client: AdminClient, topic: str) -> list[int]:
 
 
 # --- watch ----------------------------------------------------------------------------------------
-# What the sensors and their triggers look at; no Airflow in here, so that both share it.
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from airflow_eos.checkpoint.rehearsal import RehearsalRequest
 
 _MASKED = "***"
+_ENDS_WITHIN_S = 10.0
 
 
 def rehearse(
@@ -47,6 +49,11 @@ def rehearse(
     started = guarded(command, folder=folder, log=log, env={**os.environ, **told.environment()})
     try:
         status = started.wait()
+    except BaseException:  # Ctrl-C: Spark's own temporary folders go where it ends in order
+        started.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            started.wait(_ENDS_WITHIN_S)
+        raise
     finally:
         with suppress(ProcessLookupError):
             os.killpg(started.pid, signal.SIGKILL)
@@ -60,11 +67,7 @@ def rehearse(
 def report_of(
     told: RehearsalRequest, otherwise: str, storage_options: Mapping[str, str] | None = None
 ) -> RehearsalReport:
-    """What the app has found.
-
-    Raises:
-        AppFailedError: it has found nothing; with ``otherwise``.
-    """
+    """What the app has found (AppFailedError: it has found nothing; with ``otherwise``)."""
     store = CheckpointStore.open(told.scratch, storage_options=storage_options)
     report = store.read(REPORT, RehearsalReport)
     if report is None:

@@ -447,10 +447,6 @@ class Watcher:
 
 
 # --- run ------------------------------------------------------------------------------------------
-# One task attempt: adopt the running app or submit one, watch it, restart it, stop it.
-#
-# Free of Airflow, so that a test can drive it with a clock of its own. What it starts and what it
-# asks are given as functions. What it decides is in ``adoption.py`` and ``ending.py``.
 
 
 log = logging.getLogger(__name__)
@@ -631,7 +627,8 @@ class StreamRun:
         """Count a failure, and wait before the next start, which a person may not want."""
         if how.hopeless:
             run = self._identity
-            note_refusal(self._store, how.found, dag_id=run.dag_id, run_id=run.run_id)
+            if not self._rules.standby:  # the note is about a driver, which may live before it
+                note_refusal(self._store, how.found, dag_id=run.dag_id, run_id=run.run_id)
             raise AppRefusedError(f"The app ended with what no restart can heal: {how}")
         require_not_drained(self._store, app.submission)
         self._failures.append(Failure(app.began_s, self._clock()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import sys
 from collections import Counter
@@ -46,11 +47,7 @@ class Project:
 
 
 def read_project(folder: Path) -> Project:
-    """The project in a folder.
-
-    Raises:
-        ConfigurationError: it lacks the app, or rows to try it with.
-    """
+    """The project in a folder (ConfigurationError: it lacks the app, or rows to try it with)."""
     name = folder.resolve().name
     app, rows = folder / "spark_apps" / f"{name}.py", folder / "rows.tsv"
     for file in (app, rows):
@@ -67,6 +64,15 @@ def read_project(folder: Path) -> Project:
         tuple((key, value) for key, _, value in split),
         tuple(json.loads(outputs.read_text(encoding="utf-8"))) if outputs.is_file() else (),
     )
+
+
+@dataclass(frozen=True)
+class TrialResult:
+    """What readers have of ``rows`` rows after the kill."""
+
+    rows: int
+    lost: int
+    duplicated: int
 
 
 @dataclass(frozen=True)
@@ -110,7 +116,7 @@ class TrialRun:
             [sys.executable, str(self.project.app.resolve()), *self._arguments(folder)],
             folder=folder,
             log=log,
-            env={**os.environ, **_spark(), **environment},
+            env={**os.environ, **_spark(folder), **environment},
         )
         try:
             status = started.wait()
@@ -155,11 +161,19 @@ class TrialRun:
         return [word for pair in arguments.items() for word in pair]
 
 
-def _spark() -> dict[str, str]:
-    """Spark in the app's own process, with the workers' Python that runs this command."""
+def _spark(folder: Path) -> dict[str, str]:
+    """Spark in the app's own process, with the workers' Python that runs this command.
+
+    All that it writes lies in ``folder``: who is killed removes nothing.
+    """
     jars = ",".join(map(str, spark_jars()))
+    java = shlex.quote(f'"-Djava.io.tmpdir={folder}"')
     return {
-        "PYSPARK_SUBMIT_ARGS": f"--master local[2] --jars {jars} pyspark-shell",
+        "PYSPARK_SUBMIT_ARGS": (
+            f"--master local[2] --jars {jars} --driver-java-options {java} pyspark-shell"
+        ),
+        "SPARK_LOCAL_DIRS": str(folder),
+        "TMPDIR": str(folder),
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
@@ -184,10 +198,8 @@ def _killed_with_a_promise(run: TrialRun) -> Plan:
     )
 
 
-def play(
-    project: Project, folder: Path, bootstrap_servers: str, console: Console
-) -> tuple[int, int]:
-    """Kill it, recover it, let it go on; how many rows were lost, and how many came twice."""
+def play(project: Project, folder: Path, bootstrap_servers: str, console: Console) -> TrialResult:
+    """Kill it, recover it, let it go on, and count the rows."""
     name = project.name
     run = TrialRun(project, folder, bootstrap_servers, "killed")
     undisturbed = TrialRun(project, folder, bootstrap_servers, "undisturbed")
@@ -202,7 +214,8 @@ def play(
         "The app was killed (SIGKILL) in the middle of a batch: promised, not one row committed. "
         f"Readers have {run.readers_have().total()} rows."
     )
-    show(plan_view(plan))
+    if not console.quiet:
+        show(plan_view(plan))
     execute_recovery(plan, run.kafka, force=True)  # we have seen it die
     console.print(
         f"Recovered, with the app still dead. Readers have {run.readers_have().total()} rows."
@@ -219,4 +232,4 @@ def play(
         f"The same app, never killed, gives {expected.total()} rows: "
         f"[bold]lost {lost}, duplicated {twice}[/bold]."
     )
-    return lost, twice
+    return TrialResult(expected.total(), lost, twice)

@@ -71,8 +71,7 @@ class PollingTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield one event, when there is an answer or a failure."""
         from airflow_eos.hooks.kafka import KafkaSettingsHook
-        from airflow_eos.hooks.participants import ParticipantsHook
-        from airflow_eos.hooks.store import CheckpointStoreHook
+        from airflow_eos.hooks.store import CheckpointStoreHook, ParticipantsHook
 
         try:
             kafka = await KafkaSettingsHook(self.kafka_config_id).asettings()

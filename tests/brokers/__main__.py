@@ -9,11 +9,12 @@ import re
 import sys
 import xml.etree.ElementTree as ET
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 from tests.brokers.releases import RELEASES
-from tests.support.written import held, of_the_run, run_and_write
+from tests.support.written import RESULT, held, run_and_write
 
 HERE = Path(__file__).parent
 SUITES = ("core", "hanging", "acls", "upgrade", "another")
@@ -29,46 +30,64 @@ COLUMNS = {
     "SASL and the least ACLs": r"test_(the_app|recovery)_needs_no_more",
 }
 
+RUN, UPGRADED = "commit, date", "goes on"
+ABOUT = (
+    "Written by `make brokers`, or in parts by `python -m tests.brokers -k 3.9.1`. One broker of "
+    "each release and of its `transaction.version` (`tv`), from the repository that publishes "
+    "them, in KRaft mode, with Kafka's own defaults but for the number of copies; and one that is "
+    "not Apache Kafka, franz-go's `kfake`. No row was lost or came twice where a sign is ✓; a "
+    "blank was not run. Without ZooKeeper, Kafka has an authorizer since 3.2 and can be upgraded "
+    "since 3.3."
+)
+Rows = dict[str, dict[str, str]]
+
 
 def page(report: Path, commit: str) -> str:
-    """Releases down, what was done across; ✓ held, ✗ did not, a blank was not run."""
+    """Releases down, what was done across; ✓ held, ✗ did not, a blank was not run.
+
+    A run may be of some releases only: the other rows stay as they are, with their own commit.
+    """
     cases = list(ET.parse(report).iter("testcase"))
-    of: dict[tuple[str, str], list[bool]] = defaultdict(list)
-    upgrades: dict[str, bool] = {}
+    of: dict[str, dict[str, list[bool]]] = defaultdict(lambda: defaultdict(list))
     for case in cases:
         name = case.get("name", "")
-        found = re.search(rf"(\d+\.\d+\.\d+-tv\d|{ANOTHER})", name)
+        found = re.search(rf"\[(\d+\.\d+\.\d+-tv\d|{ANOTHER})\b", name)
         if found is None:
-            upgrades[_words(name)] = held(case)
+            of[_words(name)][UPGRADED].append(held(case))
             continue
         for column, pattern in COLUMNS.items():
             if re.match(pattern, name):
-                of[found[1], column].append(held(case))
-    about = (
-        "Written by `make brokers`. One broker of each release, from the repository that publishes "
-        "them, in KRaft mode, with Kafka's own defaults but for the number of copies; and one that "
-        "is not Apache Kafka, franz-go's `kfake`. No row was lost or came twice where a sign is ✓; "
-        "a blank was not run."
-    )
-    lines = [
-        "# The core against Apache Kafka's releases",
-        "",
-        about,
-        "",
-        f"{sum(map(held, cases))} of {len(cases)} held. {of_the_run(commit)}.",
-        "",
-        f"| broker | transaction.version | {' | '.join(COLUMNS)} |",
-        f"|---|---|{'---|' * len(COLUMNS)}",
-    ]
-    for release in RELEASES:
-        cells = [_sign(of[str(release), column]) for column in COLUMNS]
-        if any(cells):
-            lines.append(f"| {release.version} | {release.transactions} | {' | '.join(cells)} |")
-    cells = [_sign(of[ANOTHER, column]) for column in COLUMNS]
-    lines.append(f"| {ANOTHER} | 2 | {' | '.join(cells)} |")
-    lines += ["", "| the broker beneath a pipeline changes | |", "|---|---|"]
-    lines += [f"| {what} | {_sign([ended])} |" for what, ended in upgrades.items()]
+                of[found[1]][column].append(held(case))
+    rows = _rows(HERE / RESULT)
+    for name, columns in of.items():
+        row = rows.setdefault(name, {})
+        row |= {column: _sign(ended) for column, ended in columns.items()}
+        row[RUN] = f"{commit}, {datetime.now(UTC):%Y-%m-%d}"
+    lines = ["# The core against Apache Kafka's releases", "", ABOUT, ""]
+    lines += _table(("broker", *COLUMNS, RUN), rows, [*map(str, RELEASES), ANOTHER])
+    upgrades = sorted(name for name, row in rows.items() if UPGRADED in row)
+    lines += ["", *_table(("the broker beneath a pipeline changes", UPGRADED, RUN), rows, upgrades)]
     return "\n".join(lines) + "\n"
+
+
+def _table(columns: Sequence[str], rows: Rows, names: Sequence[str]) -> list[str]:
+    told = [(n, *(rows[n].get(each, "") for each in columns[1:])) for n in names if n in rows]
+    return [f"| {' | '.join(each)} |" for each in (columns, ["---"] * len(columns), *told)]
+
+
+def _rows(file: Path) -> Rows:
+    """What former runs have said, by the first column of each table."""
+    found: Rows = {}
+    columns: list[str] = []
+    for line in file.read_text().splitlines() if file.exists() else ():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if not line.startswith("|"):
+            columns = []
+        elif not columns:
+            columns = cells
+        elif set(cells) != {"---"}:
+            found[cells[0]] = dict(zip(columns[1:], cells[1:], strict=True))
+    return found
 
 
 def _sign(ended: Iterable[bool]) -> str:
@@ -84,4 +103,4 @@ def _words(name: str) -> str:
 
 if __name__ == "__main__":
     suites = [str(HERE / f"{each}.py") for each in SUITES]
-    sys.exit(run_and_write(HERE, __doc__, suites, page, jobs=1))
+    sys.exit(run_and_write(HERE, __doc__, suites, page, jobs=1, in_parts=True))

@@ -1,13 +1,14 @@
-"""A pipeline goes on while the broker beneath it becomes the next release, and is finalized."""
+"""A pipeline goes on while the broker beneath it becomes a later release, and is finalized."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kafka.protocol.admin import UpdateFeaturesRequest
+from kafka.protocol.metadata import ApiVersionsRequest
 
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.settings import KafkaSettings
@@ -19,8 +20,16 @@ from tests.integration.hazards.direct import Direct, forget_writers, wait_for
 
 __all__ = ["_no_warm_writers", "die_at"]
 
-PAIRS = [pair for pair in pairwise(VERSIONS) if pair[0] >= "3.3"]
+THIRDS = [version for version in VERSIONS if "3.3" <= version < "4"]
 """Since 3.3 a cluster without ZooKeeper can be upgraded."""
+FOURTHS = [version for version in VERSIONS if version >= "4"]
+PAIRS = [
+    (THIRDS[0], THIRDS[-1]),
+    (THIRDS[-1], FOURTHS[0]),
+    (FOURTHS[0], FOURTHS[-1]),
+    (THIRDS[0], FOURTHS[-1]),
+]
+"""Each starts two brokers: all that follow one another would take many minutes."""
 
 
 def started(version: str, folder: Path, port: int | None = None) -> EmbeddedKafka:
@@ -58,7 +67,12 @@ def test_a_promise_of_one_release_is_kept_by_the_next(
         assert done == [(Action.COMMIT, Result.DONE)] * 2
         pipeline.feed_numbers(100)
         pipeline.run()
+        finalize(broker)
+        pipeline.feed_numbers(100)
+        pipeline.run()
         pipeline.assert_exactly_once()
+        with ConnectionPool(pipeline.settings) as wire:
+            assert wire.cluster.transaction_version == (2 if after in FOURTHS else 0)
     finally:
         broker.close()
 
@@ -72,7 +86,7 @@ def test_a_driver_that_runs_while_its_cluster_goes_to_transaction_version_2(tmp_
         with pipeline.started() as batch:
             pipeline.deliver(batch, 0)
             pipeline.deliver(batch, 1)
-            finalize(broker, 2)
+            finalize(broker)
             pipeline.deliver(batch, 2)
             forget_writers()  # new Python workers, which meet the new version
             pipeline.deliver(batch, 3)
@@ -83,19 +97,29 @@ def test_a_driver_that_runs_while_its_cluster_goes_to_transaction_version_2(tmp_
             assert wire.cluster.transaction_version == 2
 
 
-def finalize(broker: EmbeddedKafka, level: int) -> None:
-    kind = UpdateFeaturesRequest.FeatureUpdateKey
-    update = kind(feature="transaction.version", max_version_level=level, upgrade_type=1)
-    request = UpdateFeaturesRequest(
-        timeout_ms=30_000, feature_updates=[update], validate_only=False
-    )
+def finalize(broker: EmbeddedKafka) -> None:
+    """All that the release can, as ``kafka-features.sh upgrade`` does once every broker is new."""
     settings = KafkaSettings.from_librdkafka({"bootstrap.servers": broker.bootstrap_servers})
-    with ConnectionPool(settings) as wire:
-        answer = wire.request(request)
-        assert answer.error_code == 0, answer
 
-    def seen() -> bool:
+    def told() -> Any:
+        question = ApiVersionsRequest(client_software_name="tests", client_software_version="0")
         with ConnectionPool(settings) as wire:
-            return wire.cluster.transaction_version == level
+            return wire.request(question)
 
-    wait_for(seen)
+    def in_force() -> dict[str, int]:
+        return {each.name: each.max_version_level for each in told().finalized_features or ()}
+
+    wanted = {each.name: each.max_version for each in told().supported_features}
+    for name in ("metadata.version", "transaction.version"):
+        if in_force().get(name, 0) == wanted.get(name, 0):
+            continue  # it is, or this release has no such feature
+        kind = UpdateFeaturesRequest.FeatureUpdateKey
+        update = kind(feature=name, max_version_level=wanted[name], upgrade_type=1)
+        with ConnectionPool(settings) as wire:
+            answer = wire.request(
+                UpdateFeaturesRequest(
+                    timeout_ms=30_000, feature_updates=[update], validate_only=False
+                )
+            )
+        assert answer.error_code == 0, answer
+        wait_for(lambda name=name: in_force().get(name) == wanted[name])

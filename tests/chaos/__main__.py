@@ -153,7 +153,7 @@ def _engine(arguments: argparse.Namespace, where: Where) -> Iterator[Staged]:
     from tests.chaos.spark_hosts import Hosts
 
     with Hosts(arguments.jobs, where) if arguments.attached else nullcontext() as hosts:
-        yield partial(SparkStage, source=arguments.source, hosts=hosts)
+        yield partial(SparkStage, source=arguments.source, hosts=hosts, standbys=arguments.standbys)
 
 
 def _named(arguments: argparse.Namespace) -> str:
@@ -165,6 +165,8 @@ def _named(arguments: argparse.Namespace) -> str:
         said.append(f"checkpoint on {arguments.checkpoint}")
     if arguments.race:
         said.append("racing")
+    if arguments.standbys:
+        said.append("rivals stand by")
     if arguments.attached:
         said.append("drivers attached to JVMs that outlive them")
     return ", ".join(said)
@@ -203,6 +205,11 @@ def _arguments() -> argparse.Namespace:
         help="every driver has a rival from the start, and kills are all that strikes",
     )
     parser.add_argument(
+        "--standbys",
+        action="store_true",
+        help="the rival of each driver stands by behind it (engine spark, with --race)",
+    )
+    parser.add_argument(
         "--attached",
         action="store_true",
         help="drivers share two JVMs that outlive them (engine spark): faster",
@@ -225,6 +232,8 @@ def _arguments() -> argparse.Namespace:
         parser.error("--outputs is for the engine loop; tests/integration/several has Spark's")
     if arguments.engine != "spark" and (arguments.checkpoint != PLACES[0] or arguments.attached):
         parser.error("--checkpoint and --attached are for the engine spark")
+    if arguments.standbys and (arguments.engine != "spark" or not arguments.race):
+        parser.error("--standbys is for the engine spark, with --race")
     if arguments.checkpoint != PLACES[0] and not arguments.race:
         parser.error("--checkpoint needs --race: other faults copy a folder on a disk")
     return arguments

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
+import psycopg
 from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 from confluent_kafka.cimpl import NewTopic
@@ -120,6 +121,17 @@ class Arena:
             server.stop(how=signal.SIGQUIT)
             time.sleep(away_s)
             server.start()
+
+    def tell_postgres(self, statement: str) -> bool:
+        """As its owner, beside all others; False where it had to wait for them too long."""
+        ours = "-c lock_timeout=2s -c statement_timeout=0 -c default_transaction_read_only=off"
+        server = self.postgres
+        with self._database, psycopg.connect(server.dsn, autocommit=True, options=ours) as asked:
+            try:
+                asked.execute(statement)
+            except psycopg.errors.LockNotAvailable:
+                return False
+            return True
 
     @property
     def bootstrap(self) -> str:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import random
+from pathlib import Path
+
 import msgspec
 
+from airflow_eos.checkpoint.spark_log import kafka_offsets
 from airflow_eos.local.broker import create_topic
 from tests.chaos.arena import Arena
+from tests.chaos.drawing import incident, nth
 from tests.chaos.scenario import Incident, Scenario
 from tests.chaos.settings import ARROW, DriverSettings
 from tests.chaos.stage import Stage
@@ -33,17 +38,42 @@ class ArrowStage(Stage):
         told = super().settings(name, incident, failpoints=failpoints)
         return msgspec.structs.replace(told, source=ARROW)
 
+    def pass_retention_of_input(self, settled: Path) -> None:
+        newest = max(
+            (int(e.name) for e in self.store.list("offsets") if e.name.isdigit()), default=0
+        )
+        if settled.exists():  # or nobody knows what the newest batch still has to read
+            ends = kafka_offsets(
+                (self.store.get(f"offsets/{newest}") or b"").decode().split("\n")[-1]
+            )
+            assert ends is not None
+            self.arena.delete_rows(self._read, ends[self._read])
+            self.journal.note("input deleted", ends=ends)
+
     def end_all(self) -> None:
         super().end_all()
         self.arena.delete_topics([self._read])
 
 
 def over_arrow(scenario: Scenario) -> Scenario:
-    """Every other history loses answers of reading in the place of those of writing."""
+    """Every other history loses answers of reading in the place of those of writing, or input."""
     if scenario.seed % 2 == 0:
-        return scenario
-    incidents = tuple(map(_while_reading, scenario.incidents))
+        incidents = (*scenario.incidents, input_past_retention(scenario.seed))
+    else:
+        incidents = tuple(map(_while_reading, scenario.incidents))
     return msgspec.structs.replace(scenario, incidents=incidents)
+
+
+def input_past_retention(seed: int) -> Incident:
+    """Nothing of it is owed, so nothing of it is read again."""
+    chance = random.Random(f"{seed} input")
+    return incident(
+        chance,
+        fault="kill driver at settled, then its input passes retention",
+        failpoints=f"settled=kill@{nth(chance)}",
+        input_gone=True,
+        recoveries=chance.choice((0, 1)),
+    )
 
 
 def _while_reading(incident: Incident) -> Incident:

@@ -23,6 +23,8 @@ from tests.chaos.settings import FILES, POSTGRES
 Row = tuple[str, str, str]  # key, value, run
 _POLL_S = 0.05
 _BACK_WITHIN_S = 60.0
+_OURS = "-c statement_timeout=0 -c lock_timeout=0 -c default_transaction_read_only=off"
+"""What a history imposes on the role is not meant for readers."""
 
 
 class Table:
@@ -57,7 +59,7 @@ class Table:
         while True:
             try:
                 if self._asking is None or self._asking.closed:
-                    self._asking = psycopg.connect(self._dsn, autocommit=True)
+                    self._asking = psycopg.connect(self._dsn, autocommit=True, options=_OURS)
                 found = self._asking.execute(statement)
                 return found.fetchall() if found.description else []
             except psycopg.OperationalError:

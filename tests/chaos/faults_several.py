@@ -20,6 +20,21 @@ TIMEOUT_S = 2.5
 """Short, for Kafka's transactions: three systems take longer than one to prepare."""
 
 _AWAY_S = (0.0, 0.5, 1.5)
+_LIMITS = (
+    "statement_timeout = '20ms'",
+    "lock_timeout = '1ms'",
+    "idle_in_transaction_session_timeout = '50ms'",
+    "default_transaction_read_only = on",
+    "default_transaction_isolation = serializable",
+    "synchronous_commit = off",
+)
+_ALTERED = (
+    "ALTER TABLE {} ADD COLUMN IF NOT EXISTS extra text",
+    "ALTER TABLE {} ADD CHECK (key IS NOT NULL)",
+    "ALTER TABLE {} ALTER COLUMN run TYPE varchar(80)",
+    "CREATE INDEX ON {} (run)",
+    "VACUUM FULL {}",
+)
 
 
 def with_outputs(scenario: Scenario, outputs: tuple[str, ...]) -> Scenario:
@@ -96,6 +111,34 @@ def database_killed_meanwhile(chance: random.Random, _outputs: tuple[str, ...]) 
     )
 
 
+def role_limited(chance: random.Random, _outputs: tuple[str, ...]) -> Incident:
+    """A role imposes a limit on every session, of the driver, its tasks and the recoveries."""
+    limit = chance.choice(_LIMITS)
+    place = chance.choice(("", "postgres-prepared", "decided", "settled-some"))
+    return incident(
+        chance,
+        fault=f"a role with {limit}",
+        role=limit,
+        failpoints=f"{place}=kill@{nth(chance)}" if place else "",
+        at_s=chance.uniform(0.2, 1.0),
+        recoveries=chance.choice((0, 1)),
+    )
+
+
+def table_altered(chance: random.Random, _outputs: tuple[str, ...]) -> Incident:
+    """Beside a driver that runs, or between the death of one and the start of the next."""
+    what, place = chance.choice(_ALTERED), chance.choice(("", "prepared", "decided", "settled"))
+    beside = f"a driver at {place}" if place else "a driver that runs"
+    return incident(
+        chance,
+        fault=f"{what.format('the table')} beside {beside}",
+        altered=what,
+        failpoints=f"{place}=kill@{nth(chance)}" if place else "",
+        at_s=chance.uniform(0.2, 1.0),
+        recoveries=chance.choice((0, 1)),
+    )
+
+
 def _made(chance: random.Random, outputs: tuple[str, ...]) -> Incident:
     makers: list[Callable[[random.Random, tuple[str, ...]], Incident]] = [
         between_prepares,
@@ -104,5 +147,5 @@ def _made(chance: random.Random, outputs: tuple[str, ...]) -> Incident:
         lost_by_one,
     ]
     if POSTGRES in outputs:
-        makers += [database_killed, database_killed_meanwhile]
+        makers += [database_killed, database_killed_meanwhile, role_limited, table_altered]
     return chance.choice(makers)(chance, outputs)

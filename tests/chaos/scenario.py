@@ -63,6 +63,9 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
         executor: a worker of the driver is killed ``at_s`` after the start: with Spark, a JVM.
         left_s: how long everything is left alone afterwards.
         database_s: PostgreSQL is killed once the rest has befallen it, and away for so long.
+        role: a setting that PostgreSQL's role imposes on all sessions that begin meanwhile.
+        altered: what is done to the table of the history, ``{}``, once the rest has befallen it.
+        input_gone: what was promised of the input, and is settled, passes its retention.
         retention: and then all rows that readers can have are deleted from the output.
         emptied: and what of Spark's files a power cut leaves empty: the newest entry of a log, or
             ``metadata``.
@@ -90,6 +93,9 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     beside: bool = False
     executor: bool = False
     database_s: float | None = None
+    role: str = ""
+    altered: str = ""
+    input_gone: bool = False
     retention: bool = False
     emptied: tuple[str, ...] = ()
     gone: bool = False

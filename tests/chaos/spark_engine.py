@@ -62,6 +62,7 @@ class SparkStage(Stage):
         source: ``ARROW`` copies rows in every history; a range is read by several tasks where the
             scenario would have rows dealt out, and then their order is nobody's.
         hosts: JVMs that drivers are attached to; None: each has one of its own.
+        standbys: a rival stands by behind the driver, and takes over where that one ends.
     """
 
     pace = 8.0  # it takes seconds to plan its first batch, and a batch of a cold JVM takes longer
@@ -78,8 +79,10 @@ class SparkStage(Stage):
         *,
         source: str = SPARK,
         hosts: Hosts | None = None,
+        standbys: bool = False,
     ) -> None:
         self._source = source
+        self._standbys = standbys
         self._hosts = hosts
         self._pair = hosts.take() if hosts is not None else None
         kinds = {"keyed": "shuffle"}
@@ -144,6 +147,7 @@ class SparkStage(Stage):
             shuffle_partitions=3 if settings.kind == "count" else settings.width,
             master=self._master,
             attached=self._pair is not None,
+            standby=self._standbys and settings.name.startswith("rival"),
             journal=str(settings.journal),
             without_decisions=settings.control == "no_decision",
             spark_conf=where.spark_conf

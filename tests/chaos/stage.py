@@ -17,6 +17,7 @@ from tests.chaos.driver import ASKED, FINISHED, drive
 from tests.chaos.elsewhere import Watched, places
 from tests.chaos.intrusions import restore_a_copy, start_another
 from tests.chaos.journal import Journal
+from tests.chaos.outputs import table_of
 from tests.chaos.person import rule_by_what_was_read
 from tests.chaos.processes import Forked, Process, wait_until
 from tests.chaos.proxy import Rule
@@ -187,14 +188,13 @@ class Stage:
             return
         settings = self.settings(f"driver-{number}", incident, failpoints=incident.failpoints)
         rule = self.arena.proxy.add(Rule(self.name, *incident.rule)) if incident.rule else None
+        self._limit(incident.role and f"SET {incident.role}")
         driver = self.start(settings)
         rival = None
         if incident.rival == "at-start":
             rival = start_rival(self, number, incident)
         self._befall(driver, incident, rule)
-        if incident.database_s is not None:
-            self.arena.restart_postgres(incident.database_s)
-            time.sleep(self.chance.uniform(0.0, 1.0))
+        self._befall_postgres(incident)
         self.feed(self.chance.choice((0, 20, 40)))
         if incident.rival == "when-stopped":
             rival = take_over(self, driver, number, incident)
@@ -223,8 +223,27 @@ class Stage:
             pass_retention(self)
         if incident.emptied:
             empty(self, incident)
+        if incident.input_gone:
+            self.pass_retention_of_input(self.folder / f"driver-{number}" / "settled.hit")
         if not incident.beside:
             recover_at_once(self, number, incident)
+        self._limit(incident.role and "RESET ALL")
+
+    def _limit(self, setting: str) -> None:
+        if setting:
+            self.arena.tell_postgres(f"ALTER ROLE postgres {setting}")
+
+    def _befall_postgres(self, incident: Incident) -> None:
+        if incident.database_s is not None:
+            self.arena.restart_postgres(incident.database_s)
+            time.sleep(self.chance.uniform(0.0, 1.0))
+        if incident.altered:
+            done = self.arena.tell_postgres(incident.altered.format(table_of(self.name)))
+            self.journal.note("altered", by=incident.altered, done=done)
+
+    def pass_retention_of_input(self, settled: Path) -> None:
+        """Once the newest batch is settled: what it and those before it have read is gone."""
+        raise NotImplementedError("its input is no topic")
 
     def _befall(self, driver: Process, incident: Incident, rule: Rule | None) -> None:
         """Wait for the failpoint, or for the time, and break what is to be broken."""

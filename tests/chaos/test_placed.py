@@ -108,7 +108,10 @@ def test_two_drivers_from_the_start(arena: Arena, kind: str) -> None:
     exact(arena, Incident(fault="two", rival="at-start", signal="KILL", at_s=1.0), kind=kind)
 
 
-@pytest.mark.parametrize("place", ["sealed", "decided", pytest.param("task-wrote", marks=LONG)])
+@pytest.mark.parametrize(
+    "place",
+    ["decided", pytest.param("sealed", marks=LONG), pytest.param("task-wrote", marks=LONG)],
+)
 def test_whoever_of_two_comes_to_the_place_first_is_killed(arena: Arena, place: str) -> None:
     nth = 1 if place == "sealed" else 2
     race = Incident(fault="race", rival=RACING, failpoints=f"{place}=kill@{nth}", past=1)
@@ -152,7 +155,7 @@ def test_ids_expired_before_anybody_came(arena: Arena, place: str) -> None:
     exact(arena, Incident(fault="expiry", failpoints=f"{place}=kill@2", left_s=EXPIRY_S + 1))
 
 
-@pytest.mark.parametrize("place", ["decided", "settled"])
+@pytest.mark.parametrize("place", ["decided", pytest.param("settled", marks=LONG)])
 def test_a_promise_that_nobody_can_look_up_is_asked_and_never_guessed(
     arena: Arena, place: str
 ) -> None:
@@ -220,7 +223,7 @@ def test_a_sleeper_that_outlives_what_spark_and_we_remember_of_its_batch(
 
 
 @pytest.mark.parametrize("past", [1, pytest.param(0, marks=LONG)])
-@pytest.mark.parametrize("log", ["offsets", "commits"])
+@pytest.mark.parametrize("log", ["offsets", pytest.param("commits", marks=LONG)])
 def test_an_entry_of_sparks_log_that_a_late_rename_replaces(
     arena: Arena, log: str, past: int
 ) -> None:
@@ -255,7 +258,7 @@ def test_two_drivers_that_both_add_each_batch(arena: Arena) -> None:
 
 
 @pytest.mark.parametrize("copy", ["restored", pytest.param("in place", marks=LONG)])
-@pytest.mark.parametrize("place", ["planned", "prepared"])
+@pytest.mark.parametrize("place", ["prepared", pytest.param("planned", marks=LONG)])
 def test_a_copy_of_the_checkpoint_that_lags_by_the_batch_in_flight_is_refused(
     arena: Arena, place: str, copy: str
 ) -> None:
@@ -283,7 +286,10 @@ def test_the_newest_copy_of_the_checkpoint_is_let_in(arena: Arena) -> None:
     assert (tried["must"], tried["let_in"]) == ("start", True)
 
 
-@pytest.mark.parametrize("other", ["another topic", "another topic, left alone", "the same topic"])
+@pytest.mark.parametrize(
+    "other",
+    ["another topic", "the same topic", pytest.param("another topic, left alone", marks=LONG)],
+)
 def test_a_second_pipeline_with_the_prefix_is_refused(arena: Arena, other: str) -> None:
     """The first goes on unharmed, or starts again."""
     exact(arena, Incident(fault="second", other=other, feed=160), batch_rows=10)

@@ -90,6 +90,7 @@ class Stream:
         batch: int = 2000,
         kafka: str | None = "bootstrap-servers",
         in_image: bool = False,
+        standby: bool = False,
     ) -> subprocess.Popen[bytes]:
         """``spark-submit`` as from a shell; its output goes to ``log``.
 
@@ -116,6 +117,7 @@ class Stream:
         command = [program, "--master", master, *sent, *settings, *options]
         command += [f"local://{APP}" if in_image else str(APP)]
         command += [f"--{name}={value}" for name, value in arguments.items()]
+        command += ["--standby"] if standby else []
         world = {
             **{k: v for k, v in os.environ.items() if not k.startswith(("AIRFLOW", "EOS_"))},
             "PYTHONPATH": str(ROOT),  # of a driver here; no machine of a cluster inherits it

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from airflow_eos.checkpoint import CheckpointStore, newest_term
+from airflow_eos.checkpoint.standby import hand_over, standbys
 from tests.cluster.by_dag import submitted_by_dag
 from tests.cluster.conftest import StreamFactory
 from tests.cluster.stream import PATIENCE_S, Stream, end, family, stopped
@@ -99,6 +101,38 @@ def test_the_driver_is_killed_recovered_from_the_shell_and_resumed(
     second = one.submit(standalone.url, {**SMALL, **shipped(environment)}, trigger="available-now")
     assert second.wait(PATIENCE_S) == 0, one.said()
     one.judge("the driver at `decided`; recovered from the shell")
+
+
+def test_a_driver_that_stands_by_follows_one_that_was_killed_and_hands_over_in_its_turn(
+    standalone: EmbeddedStandalone, stream: StreamFactory, environment: Path
+) -> None:
+    """Each has an executor of its own: one without would wait for the cluster, and not stand by."""
+    one = stream(CLUSTER)
+    store = CheckpointStore.open(one.checkpoint)
+    conf = {**SMALL, **shipped(environment), "spark.cores.max": "1"}
+
+    def until_one_stands_by(process: subprocess.Popen[bytes]) -> None:
+        while not standbys(store):
+            one.require_progress(process)
+
+    one.feed(300)
+    first = one.submit(standalone.url, conf)
+    one.wait_until_visible(first)
+    second = one.submit(standalone.url, conf, standby=True)
+    until_one_stands_by(second)
+    end(first)
+    one.feed(300)
+    one.wait_until_visible(second)
+    one.judge("the driver; one that stood by follows")
+    third = one.submit(standalone.url, conf, standby=True)
+    until_one_stands_by(third)
+    hand_over(store, requested_by="a test", reason="to the third")
+    assert second.wait(PATIENCE_S) == 0, one.said()
+    one.feed(300)
+    one.wait_until_visible(third)
+    one.judge("none: handed over to one that stood by")
+    assert newest_term(store) == 3
+    end(third)
 
 
 def test_a_dag_submits_recovers_and_resumes_it_on_standalone(

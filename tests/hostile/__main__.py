@@ -26,8 +26,8 @@ from kafka.record import MemoryRecordsBuilder
 from airflow_eos.errors import InputError
 from airflow_eos.kafka.client.reading import OffsetSpan, _visible, _whole
 from airflow_eos.kafka.records import kernels as loops
-from airflow_eos.kafka.records.compression import NAMES, codec
 from airflow_eos.kafka.records.decode import rows_of, tables
+from airflow_eos.kafka.records.encode import NAMES, codec
 
 SPAN = OffsetSpan("t", 3, 0, 1 << 40)
 HEADER = 61

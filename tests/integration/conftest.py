@@ -11,12 +11,26 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from airflow_eos.checkpoint import heartbeat as beats
+from airflow_eos.checkpoint.locations import LOCAL
 from airflow_eos.local import avro_jars, spark_jars
+from airflow_eos.recovery import driver_liveness
 from airflow_eos.sinks.source import tuned_spark_conf
+from tests.support.beats import BEAT
 from tests.support.host import Host, running
 from tests.support.jvm import spark_submit_opts
 
 pytest.register_assert_rewrite("tests.integration.sql.verbs", "tests.integration.kept.table")
+
+
+@pytest.fixture(autouse=True)
+def _quick_beats(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the drivers of ``tests/support/app.py``: who watches a dead one knows it in half the time.
+
+    A recovery waits until three beats are missing, and hundreds of tests recover.
+    """
+    monkeypatch.setitem(beats._BEATS, LOCAL, BEAT)
+    monkeypatch.setattr(driver_liveness, "UNTOLD_INTERVAL_S", BEAT.total_seconds() / 2)
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,7 @@ from tests.support.written import run_and_write
 
 SUITE = "tests/integration/kinds/test_kinds.py"
 BESIDE = (
+    "tests/chaos/test_arrow_source.py",
     "tests/chaos/test_placed.py",
     "tests/integration/airflow/test_adoption.py",
     "tests/integration/airflow/test_drill.py",
@@ -21,15 +22,19 @@ BESIDE = (
     "tests/integration/airflow/test_streaming.py",
     "tests/integration/files/test_manifest.py",
     "tests/integration/files/test_partitioned_crashes.py",
+    "tests/integration/hazards/test_input_past_retention.py",
     "tests/integration/hazards/test_no_dead_end.py",
     "tests/integration/hazards/test_standby.py",
     "tests/integration/hazards/test_without_airflow.py",
+    "tests/integration/kafka/test_left_out_markers.py",
+    "tests/integration/kafka/test_moving_leaders.py",
     "tests/integration/kept/test_hbase.py",
     "tests/integration/kinds/test_at_once.py",
     "tests/integration/kinds/test_kept_rows.py",
     "tests/integration/local/test_broker.py",
     "tests/integration/local/test_try.py",
     "tests/integration/offsets/test_never_ahead.py",
+    "tests/integration/offsets/test_two_clusters.py",
     "tests/integration/rehearsal/test_command.py",
     "tests/integration/rehearsal/test_rehearsal.py",
     "tests/integration/several/test_postings.py",

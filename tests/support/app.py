@@ -22,6 +22,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from airflow_eos.checkpoint import CheckpointStore, DecisionLog
+from airflow_eos.checkpoint import heartbeat as beats
+from airflow_eos.checkpoint.locations import LOCAL
 from airflow_eos.delivery.port import Guarantee, Sink
 from airflow_eos.delivery.query import ExactlyOnceQuery
 from airflow_eos.errors import DecisionNeededError, EosError
@@ -29,6 +31,7 @@ from airflow_eos.kafka.transactions.ownership import PrefixLedger
 from airflow_eos.sinks import ConsumerGroup, KafkaSink, Output, start_exactly_once
 from airflow_eos.sinks.source import tuned_spark_conf
 from airflow_eos.sources import ArrowKafkaSource
+from tests.support.beats import BEAT
 
 
 class AppSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -245,6 +248,7 @@ def group_of(settings: AppSettings) -> ConsumerGroup | None:
 
 def main() -> int:
     settings = msgspec.json.decode(sys.argv[1], type=AppSettings)
+    beats._BEATS[LOCAL] = BEAT
     if settings.without_decisions:
         without_decisions()
     if settings.journal:

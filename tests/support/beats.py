@@ -5,12 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 import msgspec
 
 from airflow_eos.checkpoint import CheckpointStore, Heartbeat, write_heartbeat
 from airflow_eos.checkpoint.heartbeat import Phase
+
+BEAT = timedelta(seconds=1)
+"""How often the drivers of tests beat on a local disk."""
 
 
 def heartbeat(phase: Phase = "waiting", **said: Any) -> Heartbeat:

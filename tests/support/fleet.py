@@ -109,7 +109,7 @@ def _decided(
     field = "works" if "works" in recorded else "transactions"
     shared = [(rows + n) // len(recorded[field]) for n in range(len(recorded[field]))]
     works = [
-        {**work, "opened_at_ms": at_ms + life.opened, "timeout_ms": 120_000, "rows": part}
+        {**work, "opened_at_ms": at_ms + life.opened, "timeout_ms": 900_000, "rows": part}
         for work, part in zip(recorded[field], shared, strict=True)
     ]
     told = {**recorded, "batch_id": batch, "attempt": 1, "decided_at_ms": at_ms + life.decided}

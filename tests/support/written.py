@@ -13,10 +13,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+RESULT = "RESULT.md"
 
 
 def run_and_write(
-    folder: Path, about: str, tests: Sequence[str], page: Callable[[Path, str], str], *, jobs: int
+    folder: Path,
+    about: str,
+    tests: Sequence[str],
+    page: Callable[[Path, str], str],
+    *,
+    jobs: int,
+    in_parts: bool = False,
 ) -> int:
     """Run pytest, print the page, and keep it as ``RESULT.md``, where the run was whole.
 
@@ -26,13 +33,15 @@ def run_and_write(
         tests: what pytest is asked for.
         page: makes it of pytest's report and of the commit.
         jobs: processes at once, unless the caller says another number.
+        in_parts: the page keeps what it has of tests that were not asked for.
 
     Returns:
         0; 1 where anything failed, which the page then says; else pytest's own, without a page.
     """
+    only = "" if in_parts else "; writes no table"
     parser = argparse.ArgumentParser(prog=f"python -m tests.{folder.name}", description=about)
     parser.add_argument("-n", "--jobs", type=int, default=jobs, help="processes at once")
-    parser.add_argument("-k", "--only", default="", help="as pytest's; writes no table")
+    parser.add_argument("-k", "--only", default="", help=f"as pytest's{only}")
     asked = parser.parse_args()
     began = commit()
     with tempfile.TemporaryDirectory() as scratch:
@@ -44,8 +53,8 @@ def run_and_write(
     sys.stdout.write(f"\n{found}")
     if status not in (0, 1):
         sys.stderr.write(f"pytest ended with status {status}: a part is no proof, and no table.\n")
-    elif not asked.only:
-        (folder / "RESULT.md").write_text(found)
+    elif in_parts or not asked.only:
+        (folder / RESULT).write_text(found)
     return status
 
 

@@ -21,7 +21,7 @@ from packaging.version import Version
 from airflow_eos import operators
 from airflow_eos.airflow_cli import get_commands
 from airflow_eos.get_provider_info import get_provider_info
-from airflow_eos.links.pipeline import LINKS, RECOVERY_DAG
+from airflow_eos.links import LINKS, RECOVERY_DAG
 from airflow_eos.operators import SparkStreamingOperator
 
 ROOT = Path(__file__).parents[2]

@@ -23,7 +23,7 @@ import pytest
 import typer
 
 from airflow_eos.cli import app
-from airflow_eos.factory import Pipeline, eos_drill, eos_pipeline
+from airflow_eos.factory import Pipeline, eos_drill, eos_pipeline, eos_upgrade
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -34,7 +34,7 @@ READERS = {
     "checkpoint", "cleaned", "df", "dsn", "kafka", "orders", "parsed_orders", "parsed_payments",
     "sink", "spark", "totals", "transform",
 }  # fmt: skip
-FACTORY = (eos_drill, eos_pipeline)
+FACTORY = (eos_drill, eos_pipeline, eos_upgrade)
 """They take the fields of a pipeline."""
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 

@@ -170,8 +170,8 @@ def keep_secrets_out_of_logs() -> None:
 #
 # Hazards met in 3.0.12: a refused login is tried again until the deadline (remembered here until
 # reported); what arrives together with the end of a connection is dropped, and with it the broker's
-# "wrong password" (kept here); whether a quota throttles a connection is nowhere public; it reads
-# 4 kB at a time, and copies them more often than their senders (read in large pieces here).
+# "wrong password" (kept here); whether a quota throttles a connection is nowhere public; it reads 4
+# kB at a time, and copies them more often than their senders (read in large pieces here).
 
 
 Received = Callable[[], tuple[Any, BaseException | None]]

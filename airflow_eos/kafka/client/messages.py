@@ -15,6 +15,13 @@ nothing: connections, TLS, the SASL mechanisms, the choice of versions, correlat
 throttling would be ours to write, and the half of this list that is harder to replace than a
 message is ``kafka.net``. aiokafka discusses the same exchange (its issue 1027, open since 2024).
 Should kafka-python change its messages, this module is where kio would come in.
+
+*Considered as well:* the admin client's public ``list_transactions``, ``describe_transactions``,
+``describe_producers`` and ``abort_transaction``. Each raises at the first id, partition or broker
+that answers with an error, and what the others answered is lost with it: a coordinator that is
+loading, or an id that was forgotten meanwhile, would leave everything unknown. They ask one broker
+after another, cannot write a commit marker, and hold connections and logins of their own. What
+stands around our four messages (asking again, one deadline, which ACL is missing) would stay.
 """
 
 from __future__ import annotations

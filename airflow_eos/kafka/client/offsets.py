@@ -7,7 +7,8 @@ from collections import defaultdict
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from airflow_eos.errors import KafkaError, KafkaUnavailableError, TopicError
+from airflow_eos.checkpoint.topics import no_such_topic
+from airflow_eos.errors import KafkaError, KafkaUnavailableError
 from airflow_eos.kafka.client import errors as faults
 from airflow_eos.kafka.client.cluster import topic_refused
 from airflow_eos.kafka.client.errors import Deadline
@@ -56,11 +57,7 @@ def topic_ids(wire: ConnectionPool, topics: Collection[str]) -> dict[str, str]:
     for topic in topics:
         told = wire.cluster.describe_topic(topic)
         if told.error_code == faults.UNKNOWN_TOPIC_OR_PARTITION:
-            raise TopicError(
-                f"Topic {topic!r}, which the query reads, does not exist, or was deleted while it "
-                "was read: rows that were not read are gone with it. Create the topic before the "
-                "first start."
-            )
+            raise no_such_topic([topic])
         if told.error_code != faults.NONE:
             raise topic_refused(told.error_code, topic)
         if told.topic_id is None or told.topic_id.int == 0:  # Uuid.ZERO_UUID: it has none

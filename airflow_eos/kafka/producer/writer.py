@@ -12,25 +12,41 @@ at a time owns what is not thread-safe; the future of what was handed over tells
 
 from __future__ import annotations
 
+import itertools
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from airflow_eos.kafka.producer.batches import (
-    BatchBuilder,
-    Ratios,
-    Topics,
-    batch_builder,
-    scatter_builder,
+from airflow_eos.errors import RowError, TopicError
+from airflow_eos.kafka.producer.partitioner import (
+    Partitioner,
+    PartitionSlice,
+    Routed,
+    Topic,
+    cut,
+    describe_row,
+    route,
+    run_bytes_of,
 )
 from airflow_eos.kafka.producer.sender import Sender, TopicPartition, idempotent_producer
-from airflow_eos.kafka.records.compression import codec
-from airflow_eos.kafka.records.encode import Stamp
+from airflow_eos.kafka.records import kernels as loops
+from airflow_eos.kafka.records.columns import FRAME_BYTES, columns_of
+from airflow_eos.kafka.records.encode import (
+    HEADER_BYTES,
+    EncodedRecords,
+    Stamp,
+    codec,
+    encode_runs,
+    finish,
+)
 from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator, end_transactions
 from airflow_eos.kafka.transactions.identity import (
     DELIVERY_TIMEOUT_S,
@@ -41,7 +57,379 @@ from airflow_eos.kafka.transactions.identity import (
 )
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from airflow_eos.kafka.client.connection import ConnectionPool
+    from airflow_eos.kafka.records.columns import Columns
+    from airflow_eos.kafka.records.encode import Codec
+
+RUN_BYTES = 3 * 1024 * 1024
+"""Rows of one record batch, uncompressed. Each costs a request, and work at the broker, whatever
+its size; JSON of this size compresses to just below the default of max.message.bytes."""
+_LEEWAY = 1.15
+"""How much worse than the batches before it a record batch may compress and still fit."""
+_NEVER_BYTES = (1 << 31) - (1 << 20)
+"""A row of this size fits no request, however well it may compress."""
+
+
+def batch_builder(
+    rows: pa.RecordBatch, default_topic: str | None, topics: Topics, codec: Codec
+) -> BatchBuilder:
+    """What builds the batches of these rows: routed to partitions, each of them fit to be sent.
+
+    Raises:
+        RowError: a row that cannot be sent as it is.
+        TopicError: a topic that some row names does not exist.
+    """
+    columns = columns_of(rows, now_ms=time.time_ns() // 1_000_000)
+    try:
+        return _checked_builder(rows, columns, default_topic, topics, codec)
+    except RowError:
+        # Somebody may just have raised the topic's limit because of this very row.
+        topics.invalidate()
+        return _checked_builder(rows, columns, default_topic, topics, codec)
+
+
+def _checked_builder(
+    rows: pa.RecordBatch, columns: Columns, default_topic: str | None, topics: Topics, codec: Codec
+) -> BatchBuilder:
+    builder = BatchBuilder(route(rows, columns, default_topic, topics.look_up), codec)
+    builder.refuse_too_large()
+    return builder
+
+
+def surely_fits(topic: Topic) -> int:
+    """Bytes that a row may have and fit the topic, whatever they compress to."""
+    limit = topic.max_batch_bytes  # incompressible rows can grow by a few bytes
+    return limit - HEADER_BYTES - limit // 128 - FRAME_BYTES
+
+
+class Ratios:
+    """Compressed size by uncompressed size, as each topic's batches had it last.
+
+    After ``org.apache.kafka.common.record.CompressionRatioEstimator``, which improves its estimate
+    by half a percent a batch. Our batches are large enough for the last ones to be a fair sample.
+    """
+
+    def __init__(self) -> None:
+        self._of: dict[str, float] = {}
+
+    def expected(self, topic: str) -> float:
+        """What to reckon with; 1 before the first batch."""
+        return min(self._of.get(topic, 1.0) * _LEEWAY, 1.0)
+
+    def learn(self, found: dict[str, float]) -> None:
+        """The worst ratio of each topic's batches, this time."""
+        self._of.update(found)
+
+
+class Encoded(NamedTuple):
+    """A run on its way through the codec; ``start`` is its first row."""
+
+    part: PartitionSlice
+    start: int
+    run: EncodedRecords
+    compressed: Future[Any]
+
+
+class BatchBuilder:
+    """Turns the sorted rows of one Arrow batch into record batches."""
+
+    def __init__(self, routed: Routed, codec: Codec) -> None:
+        self._columns = routed.columns
+        self._slices = routed.slices
+        self._codec = codec
+        self._sizes = routed.columns.sizes()
+
+    def refuse_too_large(self) -> None:
+        """Check every row that might not fit its topic, before any row is sent.
+
+        Raises:
+            RowError: alone in a record batch and compressed, a row exceeds max.message.bytes.
+        """
+        if not len(self._sizes):
+            return
+        highest = int(self._sizes.max())
+        for part in self._slices:
+            if highest <= surely_fits(part.topic):
+                continue
+            sizes = self._sizes[part.start : part.stop]
+            for row in part.start + np.flatnonzero(sizes > max(surely_fits(part.topic), 0)):
+                self._refuse_if_too_large(part, int(row))
+
+    def batches(
+        self, sender: Sender, stamp: Stamp, ratios: Ratios, beside: Executor
+    ) -> Iterator[None]:
+        """Make record batches of all rows and queue them, yielding after each group of them.
+
+        Args:
+            sender: takes them in the order of the rows, partition by partition.
+            stamp: the producer that writes them.
+            ratios: how well rows are expected to compress; learns how well they did.
+            beside: compresses one group while the next one is encoded.
+        """
+        worst: dict[str, float] = {}
+        groups = self._encoded(ratios, beside)
+        group = next(groups, None)
+        while group is not None:
+            following = next(groups, None)  # encoded while ``group`` is compressed
+            for part, start, run, compressed in group:
+                content = compressed.result()
+                ratio = len(content) / len(run.body)
+                worst[part.topic.name] = max(worst.get(part.topic.name, 0.0), ratio)
+                self._queue(part, start, run, content, sender, stamp)
+            yield
+            group = following
+        ratios.learn(worst)
+
+    def _encoded(self, ratios: Ratios, beside: Executor) -> Iterator[list[Encoded]]:
+        """Group after group, encoded and handed over to be compressed."""
+        ends = np.concatenate((np.zeros(1, np.uint64), np.cumsum(self._sizes)))
+        for slices, cuts in self._groups(ends, ratios):
+            rows = self._columns.slice(cuts[0], cuts[-1])
+            runs = encode_runs(rows, [edge - cuts[0] for edge in cuts])
+            yield [
+                Encoded(part, start, run, beside.submit(self._codec.compress, run.body))
+                for part, start, run in zip(slices, cuts, runs, strict=False)
+            ]
+
+    def _groups(
+        self, ends: np.ndarray, ratios: Ratios
+    ) -> Iterator[tuple[list[PartitionSlice], list[int]]]:
+        """Neighbouring runs that are encoded together: the slice of each, and their edges."""
+        slices: list[PartitionSlice] = []
+        cuts: list[int] = []
+        for part in self._slices:
+            expected = ratios.expected(part.topic.name)
+            for start, stop in cut(part, ends, RUN_BYTES, expected):
+                if cuts and int(ends[stop] - ends[cuts[0]]) > RUN_BYTES:
+                    yield slices, cuts
+                    slices, cuts = [], []
+                slices.append(part)
+                cuts = [*cuts, stop] if cuts else [start, stop]
+        if cuts:
+            yield slices, cuts
+
+    def _queue(
+        self,
+        part: PartitionSlice,
+        start: int,
+        run: EncodedRecords,
+        content: Any,
+        sender: Sender,
+        stamp: Stamp,
+    ) -> None:
+        topic, partition = part.topic.name, part.partition
+        if HEADER_BYTES + len(content) <= part.topic.max_batch_bytes:
+            sequence = sender.sequence(topic, partition)
+            payload = finish(run, content, stamp, sequence, self._codec)
+            sender.add(topic, partition, payload, run.count)
+            return
+        if run.count == 1:
+            raise self._too_large(part, start, HEADER_BYTES + len(content))
+        half = run.count // 2
+        rows = self._columns.slice(start, start + run.count)
+        first, second = encode_runs(rows, [0, half, run.count])
+        for at, smaller in ((start, first), (start + half, second)):
+            content = self._codec.compress(smaller.body)
+            self._queue(part, at, smaller, content, sender, stamp)
+
+    def _refuse_if_too_large(self, part: PartitionSlice, row: int) -> None:
+        size = int(self._sizes[row])
+        if size < _NEVER_BYTES:
+            (run,) = encode_runs(self._columns.slice(row, row + 1), [0, 1])
+            size = HEADER_BYTES + len(self._codec.compress(run.body))
+        if size > part.topic.max_batch_bytes:
+            raise self._too_large(part, row, size)
+
+    def _too_large(self, part: PartitionSlice, row: int, size: int) -> RowError:
+        key = describe_row(self._columns, row)
+        named = "the row without a key" if key is None else f"the row with key {key!r}"
+        return RowError(
+            f"{named} needs {size} bytes as a record batch of its own ({self._codec.name}); "
+            f"topic {part.topic.name!r} takes {part.topic.max_batch_bytes} "
+            "(max.message.bytes): raise that setting, or send less in one row"
+        )
+
+
+# --- topics ---------------------------------------------------------------------------------------
+# What a writer knows of the topics that it writes to, asked for again every minute.
+
+
+DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
+"""Kafka's own default of max.message.bytes, for principals that may not read the topic's."""
+_FRESH_S = 60.0
+_SETTING = "max.message.bytes"
+
+
+class Topics:
+    """Topics by name: their partitions, whose turn it is among them, the largest record batch."""
+
+    def __init__(self, wire: ConnectionPool) -> None:
+        self._wire = wire
+        self._known: dict[str, tuple[float, Topic]] = {}
+
+    @property
+    def partitions(self) -> int:
+        """Of all topics looked up so far."""
+        return sum(topic.partitioner.partitions for _, topic in self._known.values())
+
+    @property
+    def max_batch_bytes(self) -> int:
+        """What all topics looked up so far take in one record batch."""
+        limits = (topic.max_batch_bytes for _, topic in self._known.values())
+        return min(limits, default=DEFAULT_MAX_MESSAGE_BYTES)
+
+    def invalidate(self) -> None:
+        """Ask again at the next look-up: a limit may have been raised within the minute."""
+        self._known = {name: (-math.inf, topic) for name, (_, topic) in self._known.items()}
+
+    def look_up(self, name: str) -> Topic:
+        """The topic as it was within the last minute: partitions may have been added since.
+
+        Raises:
+            TopicError: it does not exist or may not be described.
+        """
+        now = time.monotonic()
+        asked_at, known = self._known.get(name, (-_FRESH_S, None))
+        if known is not None and now - asked_at < _FRESH_S:
+            return known
+        count = len(self._wire.cluster.leaders(name, refresh=True))
+        partitioner = known.partitioner if known is not None else Partitioner(name, count)
+        if partitioner.partitions != count:
+            partitioner = Partitioner(name, count)
+        topic = Topic(name, partitioner, self._max_batch_bytes(name))
+        self._known[name] = (now, topic)
+        return topic
+
+    def _max_batch_bytes(self, topic: str) -> int:
+        try:
+            found = self._wire.cluster.topic_config(topic, [_SETTING])
+        except TopicError:
+            # No ACL to read settings is no reason not to write: the broker still has its say.
+            return DEFAULT_MAX_MESSAGE_BYTES
+        return int(found.get(_SETTING, DEFAULT_MAX_MESSAGE_BYTES))
+
+
+# --- scatter --------------------------------------------------------------------------------------
+# Plain rows to record batches by the compiled loops, in the order in which they come.
+#
+# What :mod:`.writer` makes of sorted rows, byte by byte, for rows that have a key and a value, no
+# null and nothing else, and go to one topic: the usual case. All others go the other way.
+
+
+_MOST_BYTES = 64 * 1024 * 1024
+"""All are encoded at once here; of more, the other way has a part in memory at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Rows, and where each of them goes.
+
+    Attributes:
+        pieces: of each Arrow batch: key offsets, keys, value offsets, values, the rows' partitions.
+        sizes: bytes of each partition, an upper bound.
+        counts: rows of each partition.
+        largest: bytes of a row, at most.
+    """
+
+    pieces: list[tuple[Any, Any, Any, Any, NDArray[np.uint32]]]
+    sizes: NDArray[np.int64]
+    counts: NDArray[np.int64]
+    largest: int
+
+
+def scatter_builder(
+    gathered: Sequence[pa.RecordBatch], topic: str | None, topics: Topics, codec: Codec
+) -> BatchBuilder | None:
+    """What builds the batches of these rows; None where they have to go the other way.
+
+    Raises:
+        TopicError: the topic does not exist.
+    """
+    if topic is None or not loops.are_loaded() or not all(map(_is_plain, gathered)):
+        return None
+    found = topics.look_up(topic)
+    placed = _placed(gathered, found.partitioner.partitions)
+    if placed.sizes.sum() > _MOST_BYTES or placed.largest > surely_fits(found):
+        return None
+    return ScatterBuilder(gathered, placed, found, codec)
+
+
+def _is_plain(rows: pa.RecordBatch) -> bool:
+    return sorted(rows.schema.names) == ["key", "value"] and all(
+        (pa.types.is_binary(column.type) or pa.types.is_string(column.type))
+        and column.null_count == 0
+        for column in rows.columns
+    )
+
+
+def _placed(gathered: Sequence[pa.RecordBatch], partitions: int) -> Placed:
+    sizes, counts = np.zeros(partitions, np.int64), np.zeros(partitions, np.int64)
+    pieces, largest = [], 0
+    for rows in gathered:
+        columns = *_bytes_of(rows.column("key")), *_bytes_of(rows.column("value"))
+        targets = np.empty(rows.num_rows, np.uint32)
+        size = loops.placed(*columns[:3], FRAME_BYTES, targets, sizes, counts)
+        pieces.append((*columns, targets))
+        largest = max(largest, size)
+    return Placed(pieces, sizes, counts, largest)
+
+
+def _bytes_of(column: Any) -> tuple[Any, Any]:
+    """Where each begins, and their bytes."""
+    _, edges, content = column.buffers()
+    offsets = np.frombuffer(edges, np.int32)[column.offset : column.offset + len(column) + 1]
+    data = np.frombuffer(content, np.uint8) if content is not None else np.zeros(0, np.uint8)
+    # As the compiled loops were compiled for: they would be compiled again for what can be written.
+    offsets.flags.writeable = data.flags.writeable = False
+    return offsets, data
+
+
+class ScatterBuilder(BatchBuilder):
+    """See :class:`BatchBuilder`; the sorted rows are made where a record batch has to be halved."""
+
+    def __init__(
+        self, gathered: Sequence[pa.RecordBatch], placed: Placed, topic: Topic, codec: Codec
+    ) -> None:
+        # Not the base's: its columns are made where they are asked for.
+        self._gathered = gathered
+        self._placed = placed
+        self._topic = topic
+        self._codec = codec
+        self._now_ms = time.time_ns() // 1_000_000
+
+    @cached_property
+    def _columns(self) -> Columns:  # type: ignore[override]
+        rows = pa.concat_batches(self._gathered)
+        columns = columns_of(rows, now_ms=self._now_ms)
+        return route(rows, columns, self._topic.name, lambda _: self._topic).columns
+
+    def _encoded(self, ratios: Ratios, beside: Executor) -> Iterator[list[Encoded]]:
+        group: list[Encoded] = []
+        size = 0
+        for part, start, run in self._runs(ratios.expected(self._topic.name)):
+            if group and size + len(run.body) > RUN_BYTES:
+                yield group
+                group, size = [], 0
+            group.append(Encoded(part, start, run, beside.submit(self._codec.compress, run.body)))
+            size += len(run.body)
+        if group:
+            yield group
+
+    def _runs(self, ratio: float) -> Iterator[tuple[PartitionSlice, int, EncodedRecords]]:
+        """Each with its partition, and its first row among the sorted ones."""
+        placed, most = self._placed, run_bytes_of(self._topic, RUN_BYTES, ratio)
+        cuts = -(-placed.sizes // most)
+        content, runs = loops.scattered(placed.pieces, placed.sizes, cuts, FRAME_BYTES)
+        at, first = iter(runs.T.tolist()), 0
+        for partition, (rows, its) in enumerate(zip(placed.counts.tolist(), cuts, strict=True)):
+            part = PartitionSlice(self._topic, partition, first, first + rows)
+            for start, end, count in itertools.islice(at, int(its)):
+                if count:
+                    body = content[start:end]
+                    yield part, first, EncodedRecords(body, count, self._now_ms, self._now_ms)
+                first += count
 
 
 class Destination:
@@ -71,16 +459,6 @@ class Destination:
 
 
 # --- writer ---------------------------------------------------------------------------------------
-# The transactional writer: Arrow batches into one Kafka transaction, ready for another to end it.
-#
-# One transaction goes ``begin`` → ``write`` … → ``prepare``; on the way any failure may be answered
-# with ``abort``. Nothing is asked of Kafka before the first row is sent, so a task without rows
-# opens no transaction. After ``prepare`` the writer has forgotten the transaction: whoever holds
-# the result ends it, by the identity, and neither closing nor losing the writer can.
-#
-# Whoever has the rows goes on reading them while record batches are made of those before: that
-# happens on a thread beside, codecs run on a second one, and the wire sends on its own. One thread
-# at a time owns what is not thread-safe; the future of what was handed over tells which.
 
 
 MAX_UNACKNOWLEDGED_BYTES = 32 * 1024 * 1024

@@ -268,7 +268,6 @@ def content_of(array: Any) -> memoryview:
 
 
 # --- columns --------------------------------------------------------------------------------------
-# The columns of an Arrow batch that become Kafka records, checked and ready to encode.
 
 
 FRAME_BYTES = 36

@@ -324,7 +324,6 @@ def _ways_on(span: OffsetSpan, first: int, last: int) -> tuple[Remedy, Remedy]:
 
 
 # --- tables ---------------------------------------------------------------------------------------
-# Record batches of one partition → Arrow columns, without a Python object for a row.
 
 
 HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])

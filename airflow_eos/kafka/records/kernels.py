@@ -72,11 +72,7 @@ def _load() -> None:
 
 
 def compiled_loops() -> _Loops:
-    """All of them, which loads Numba.
-
-    Raises:
-        ImportError: the extra ``fast`` is not installed.
-    """
+    """All of them, which loads Numba (ImportError: the extra ``fast`` is not installed)."""
     from airflow_eos.kafka.records import numba_kernels as compiled
     from airflow_eos.kafka.records import numba_kernels as compiled_encoding
     from airflow_eos.kafka.records import numba_kernels as compiled_hashes

@@ -228,8 +228,8 @@ def gathered(data: NDArray[np.uint8], places: I64, lengths: I64) -> tuple[Any, A
 #
 # Spark's ``XxHash64`` goes from column to column, each hashed with the result of the one before as
 # its seed, 42 for the first; a null leaves it as it is. Bytes are hashed by XXH64 as it is
-# specified
-# (https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md), numbers by its tail alone.
+# specified (https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md), numbers by its tail
+# alone.
 #
 # So a task that no row of the JVM has met gives the same fingerprint as one that has: batches are
 # replayed either way. The loops over bytes are numpy's here, a column of words at a time, and those

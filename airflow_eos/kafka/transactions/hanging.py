@@ -179,14 +179,12 @@ def _write_marker(
 # Markers that brokers have left out: a transaction has ended, and no reader gets past it.
 #
 # A coordinator answers EndTxn when its decision is durable, and then has the leader of each
-# partition
-# write a marker. A partition that has no leader at that moment Kafka 4.0 to 4.3 takes for one that
-# was deleted, and leaves it out (KAFKA-20734: ``KRaftMetadataCache.getPartitionLeaderEndpoint``).
-# When its replicas are back, its last stable offset stays where it is: committed rows are never
-# seen,
-# and aborted ones are given the marker of whatever the same producer writes there next. It takes
-# all
-# replicas of a partition to be away at once, as in a power cut.
+# partition write a marker. A partition that has no leader at that moment Kafka 4.0 to 4.3 takes for
+# one that was deleted, and leaves it out (KAFKA-20734:
+# ``KRaftMetadataCache.getPartitionLeaderEndpoint``). When its replicas are back, its last stable
+# offset stays where it is: committed rows are never seen, and aborted ones are given the marker of
+# whatever the same producer writes there next. It takes all replicas of a partition to be away at
+# once, as in a power cut.
 #
 # So whoever ends a transaction looks whether it has ended in every partition, and writes what is
 # missing. The order of the questions is that of :mod:`.hanging`: open in the partition, its

@@ -188,6 +188,8 @@ def whose(transactional_id: str, prefix: str) -> str:
 
 
 KIND = "kafka"
+BY_ROW = "by row"
+"""In the place of a topic, in the target of an output whose rows name their topics."""
 _MOST_INT64, _MOST_INT16 = 2**63 - 1, 2**15 - 1  # as wide as Kafka's protocol has them
 _KEY = re.compile(r"(.+)-([0-9]{1,19})-([0-9]{1,5})", re.ASCII)
 
@@ -207,11 +209,7 @@ def named(identity: TransactionIdentity, participant: str) -> WorkIdentity:
 
 
 def transaction_of(work: WorkIdentity) -> TransactionIdentity:
-    """The transaction that is named.
-
-    Raises:
-        ConfigurationError: the key is none of Kafka's.
-    """
+    """The transaction that is named (ConfigurationError: the key is none of Kafka's)."""
     found = _KEY.fullmatch(work.key) if work.kind == KIND else None
     if found is None or int(found[2]) > _MOST_INT64 or int(found[3]) > _MOST_INT16:
         raise ConfigurationError(
@@ -349,11 +347,7 @@ class TransactionSlot(Generic[_Pending]):
         self._pending = pending
 
     def current(self) -> _Pending:
-        """The transaction that is being written.
-
-        Raises:
-            ConfigurationError: none has begun.
-        """
+        """The transaction that is being written (ConfigurationError: none has begun)."""
         if self._pending is None:
             raise ConfigurationError("No transaction has begun: call begin() first.")
         return self._pending

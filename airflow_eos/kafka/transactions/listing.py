@@ -138,11 +138,7 @@ def refused(code: int, doing: str, transactional_id: str) -> KafkaError:
 
 
 def pause(deadline: Deadline, why: str) -> None:
-    """Wait before asking again.
-
-    Raises:
-        KafkaUnavailableError: the time is up.
-    """
+    """Wait before asking again (KafkaUnavailableError: the time is up)."""
     if not deadline.pause():
         raise KafkaUnavailableError(
             f"The open transactions could not be listed within {deadline}: {why}."
@@ -150,7 +146,6 @@ def pause(deadline: Deadline, why: str) -> None:
 
 
 # --- listing --------------------------------------------------------------------------------------
-# Which transactions are open now, under one prefix, over all coordinators (KIP-664).
 
 
 _TAKEOVER_S = 1.0

@@ -136,17 +136,6 @@ def foreign(group: str, mark: OffsetMetadata) -> OwnershipError:
 
 
 # --- consumer_group -------------------------------------------------------------------------------
-# A consumer group as a participant: how far the pipeline is, where ordinary lag tools look.
-#
-# Its work has no rows. It says up to which offsets of the source the rows of a batch were read, and
-# follows them: it is committed once readers have them, so the group is never ahead of what is
-# settled. Nothing is prepared before the decision, since the decision itself holds all there is to
-# know: committing sets the offsets in a Kafka transaction of its own, under an id that is always
-# the same, see :mod:`airflow_eos.kafka.transactions.group_offsets`. So no timeout can take it away,
-# it can always be set again, and a driver that prepares late fences nobody's promise.
-#
-# Each offset has its :class:`OffsetMetadata`: which pipeline, which batch. By it a late
-# driver sees that the group is further already, and another pipeline that the group is not its own.
 
 
 GROUP = "group"

@@ -2,21 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import structlog
 
+from airflow_eos.checkpoint import read_pipeline, read_state
+from airflow_eos.checkpoint.spark_log import KafkaOffsets, kafka_offsets, parse_offsets
+from airflow_eos.checkpoint.terms import newest_planned
 from airflow_eos.closing import closed_on_error
-from airflow_eos.delivery.port import PROGRESS
-from airflow_eos.errors import ConfigurationError
+from airflow_eos.delivery.port import PROGRESS, Former
+from airflow_eos.errors import ConfigurationError, OwnershipError, StoreError
 from airflow_eos.kafka.client.settings import KafkaSettings
+from airflow_eos.kinds.consumer_group.participant import (
+    BEGAN,
+    OffsetMetadata,
+    Offsets,
+    foreign,
+    mark_of,
+    work_of,
+)
+from airflow_eos.protocol.decision import Decision, Verdict
 from airflow_eos.protocol.participant import Member
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
-    from airflow_eos.kinds.consumer_group.progress import GroupProgress
+    from airflow_eos.kafka.client.consumer_groups import CommittedOffset, Place
+    from airflow_eos.kinds.consumer_group.participant import ConsumerGroupParticipant
+    from airflow_eos.protocol.decision import PreparedWork
 
 _OURS = "airflow-eos"
 _LOOK_FOR_BROKER_S = 20.0
@@ -85,7 +103,6 @@ class ConsumerGroup:
             KafkaError: it may not be read, or no broker answers.
         """
         from airflow_eos.kinds.consumer_group.participant import GROUP, KIND, connect
-        from airflow_eos.kinds.consumer_group.progress import GroupProgress
 
         member = Member(PROGRESS, KIND, {GROUP: self.group_id})
         reached = connect(member, self.settings, timeout_s=_LOOK_FOR_BROKER_S)
@@ -119,3 +136,270 @@ def check_group(group: str) -> str:
             "Name another group."
         )
     return group
+
+
+# --- group_state ----------------------------------------------------------------------------------
+# What a group shows, and whose offsets they are.
+
+
+@dataclass(frozen=True, slots=True)
+class GroupState:
+    """What a group shows.
+
+    Attributes:
+        group: its id.
+        offsets: what is committed.
+        marks: all different ones beside the offsets; None for what none of ours has committed.
+    """
+
+    group: str
+    offsets: Offsets
+    marks: frozenset[OffsetMetadata | None]
+
+    @classmethod
+    def of(cls, group: str, committed: Mapping[Place, CommittedOffset]) -> GroupState:
+        """Read it."""
+        offsets: Offsets = {}
+        for (topic, partition), each in committed.items():
+            offsets.setdefault(topic, {})[partition] = each.offset
+        return cls(group, offsets, frozenset(mark_of(each) for each in committed.values()))
+
+    def began(self, pipeline: str) -> bool:
+        """Whether that pipeline has taken the group over, and committed nothing since."""
+        return self.marks == {OffsetMetadata(pipeline, BEGAN)}
+
+    def require_own(self, pipeline: str) -> None:
+        """Refuse what another pipeline, or somebody else, has committed.
+
+        Raises:
+            OwnershipError: with whose it is and how to go on.
+        """
+        for mark in self.marks:
+            if mark is None:
+                raise OwnershipError(
+                    f"Consumer group {self.group!r} has offsets that no pipeline of this package "
+                    "has committed; they would be overwritten. Name another group, or delete this "
+                    f"one: kafka-consumer-groups --delete --group {self.group}. To go on from "
+                    "there: ConsumerGroup(resume=True) or --resume-from-group (docs/sinks.md)."
+                )
+            if mark.pipeline != pipeline:
+                raise foreign(self.group, mark)
+
+    def require_drained(self) -> OffsetMetadata | None:
+        """Refuse to go on from what may not be all; returns the end of the former pipeline.
+
+        None where none of ours has committed anything: these offsets are as good as their owner.
+
+        Raises:
+            OwnershipError: with what was found and how to go on.
+        """
+        if not self.offsets:
+            raise OwnershipError(
+                f"Consumer group {self.group!r} has no offsets to go on from. Give another start "
+                "position; the group gets its offsets with the first batch."
+            )
+        if self.marks == {None}:
+            return None
+        mark = next(iter(self.marks)) if len(self.marks) == 1 else None
+        if mark is None:
+            raise OwnershipError(
+                f"Consumer group {self.group!r} has offsets of several hands: somebody has reset "
+                f"some of them, or pipelines have shared it. {_BY_HAND}"
+            )
+        if mark.drained is None and mark.batch != BEGAN:
+            raise OwnershipError(
+                f"Consumer group {self.group!r} is where batch {mark.batch} of pipeline "
+                f"{mark.pipeline} ended, and that pipeline was not drained after it: more may be "
+                "promised or delivered. Restore its checkpoint, start it, and drain it "
+                f"(airflow-eos drain). {_BY_HAND}"
+            )
+        return mark
+
+
+_BY_HAND = (
+    "Nothing was started. If that cannot be: find out by the output how far it is, and give the "
+    "start offsets yourself, under another group and another prefix."
+)
+
+
+# --- group_progress -------------------------------------------------------------------------------
+# A consumer group, as one driver begins with it, goes on with it, and leaves it.
+
+
+log = structlog.get_logger(__name__)
+
+_REFRESH_S = 6 * 3600.0
+"""Offsets of a group that nobody consumes as expire ``offsets.retention.minutes`` after the last
+commit: 7 days by default."""
+
+
+class GroupProgress:
+    """See :class:`~airflow_eos.delivery.port.Progress`.
+
+    Args:
+        participant: the group.
+        store: the checkpoint, whose ``eos/pipeline.json`` says which pipeline it is.
+        resume: whether an empty checkpoint goes on from the group.
+    """
+
+    def __init__(
+        self, participant: ConsumerGroupParticipant, store: CheckpointStore, *, resume: bool
+    ) -> None:
+        self.participant = participant
+        self._store = store
+        self._resume = resume
+        self._began_at: KafkaOffsets | None = None
+        self._closed = threading.Event()
+
+    def former(self, pipeline: str) -> Former | None:
+        """See :meth:`Progress.former`."""
+        standing = self._standing()
+        if newest_planned(self._store) is not None or standing.began(pipeline):
+            return None
+        if not self._resume:
+            standing.require_own(pipeline)
+            return None
+        mark = standing.require_drained()
+        if mark is None:
+            return None
+        # One that only began has claimed the outputs all the same.
+        return Former(mark.pipeline, None if mark.drained is None else _decision(mark))
+
+    def begin(self) -> None:
+        """See :meth:`Progress.begin`: an empty checkpoint that goes on takes the group over."""
+        threading.Thread(target=self._refresh, name="airflow-eos-group", daemon=True).start()
+        if newest_planned(self._store) is not None:
+            self.participant.offsets.replace(self._going_on)
+        standing, ours = self._standing(), OffsetMetadata(self._pipeline, BEGAN)
+        if not standing.began(ours.pipeline):
+            if newest_planned(self._store) is not None or not self._resume:
+                return
+            standing.require_drained()
+            self.participant.offsets.replace(lambda committed: _taken(committed, standing, ours))
+            taken = self._standing()
+            if not taken.began(ours.pipeline):
+                taken.require_own(ours.pipeline)
+        # Also where a run before this one has taken it over: its source may have begun elsewhere.
+        self._began_at = standing.offsets
+
+    def close(self) -> None:
+        """Say it no more."""
+        self._closed.set()
+
+    def _refresh(self) -> None:
+        """Commit again what stands there, also while no batch comes: a group's offsets expire."""
+        while not self._closed.wait(_REFRESH_S):
+            try:
+                self.participant.offsets.replace(once_more())
+            except Exception:  # whatever it is: without this thread the offsets expire unseen
+                log.exception("group_not_refreshed")
+
+    def drained(self, decision: Decision, is_newest: Callable[[], bool]) -> None:
+        """See :meth:`Progress.drained`; nothing where the group is elsewhere."""
+        pipeline = self._pipeline
+        mark = OffsetMetadata(pipeline, decision.batch_id, decision.nonce, decision.attempt)
+
+        def marked(committed: Mapping[Place, CommittedOffset]) -> Mapping[Place, CommittedOffset]:
+            # Asked while the id is ours: a newer driver takes its term, then the id, in ``begin``.
+            standing = GroupState.of(self.participant.group, committed)
+            if standing.marks != {OffsetMetadata(pipeline, decision.batch_id)} or not is_newest():
+                return {}
+            return mark.beside(standing.offsets)
+
+        self.participant.offsets.replace(marked)
+
+    def _going_on(
+        self, committed: Mapping[Place, CommittedOffset]
+    ) -> Mapping[Place, CommittedOffset]:
+        """That the pipeline was drained is not true any more, though no batch has come yet."""
+        standing = GroupState.of(self.participant.group, committed)
+        mark = next(iter(standing.marks)) if len(standing.marks) == 1 else None
+        if mark is None or mark.pipeline != self._pipeline or mark.drained is None:
+            return {}
+        return OffsetMetadata(mark.pipeline, mark.batch).beside(standing.offsets)
+
+    def works(self, batch_id: int, attempt: int, offsets: str) -> Sequence[PreparedWork]:
+        """One piece: the ends of all Kafka sources."""
+        group = self.participant.group
+        ends = parse_offsets(offsets.encode(), f"{self._store.location}, batch {batch_id}").ends
+        reached = lowest([kafka_offsets(raw) for raw in ends.values() if raw is not None], group)
+        if batch_id == 0 and self._began_at is not None:
+            began = [source.start for source in read_state(self._store).sources]
+            _require_began(group, lowest(began, group), self._began_at)
+        now_ms = time.time_ns() // 1_000_000
+        return (work_of(PROGRESS, self._pipeline, batch_id, attempt, reached, now_ms),)
+
+    def _standing(self) -> GroupState:
+        return GroupState.of(self.participant.group, self.participant.offsets.read())
+
+    @cached_property
+    def _pipeline(self) -> str:
+        pipeline = read_pipeline(self._store)
+        if pipeline is None:
+            raise StoreError(f"{self._store.location}: eos/pipeline.json is gone: who deletes it?")
+        return pipeline.id
+
+
+def lowest(sources: Sequence[KafkaOffsets | None], group: str) -> KafkaOffsets:
+    """How far all Kafka sources together are; a partition that two of them read: the lower.
+
+    Raises:
+        ConfigurationError: there is no Kafka source.
+    """
+    found: KafkaOffsets = {}
+    for source in sources:
+        for topic, partitions in (source or {}).items():
+            known = found.setdefault(topic, {})
+            for partition, offset in partitions.items():
+                known[partition] = min(offset, known.get(partition, offset))
+    if not found:
+        raise ConfigurationError(
+            f"Consumer group {group!r} was named for a query that reads no Kafka topic: expected "
+            'a source of format "kafka". Leave the group away.'
+        )
+    return found
+
+
+def once_more() -> Callable[[Mapping[Place, CommittedOffset]], Mapping[Place, CommittedOffset]]:
+    """What is committed, as it is; and then nothing, also where somebody else came between."""
+    left = [True]
+    return lambda committed: committed if left and left.pop() else {}
+
+
+def _taken(
+    committed: Mapping[Place, CommittedOffset], expected: GroupState, ours: OffsetMetadata
+) -> Mapping[Place, CommittedOffset]:
+    """The same offsets under our mark; nothing where somebody has changed anything."""
+    if GroupState.of(expected.group, committed) != expected:
+        return {}
+    goal = ours.beside(expected.offsets)
+    return {} if goal == committed else goal
+
+
+def _require_began(group: str, began: KafkaOffsets, expected: KafkaOffsets) -> None:
+    elsewhere = [
+        f"{topic}/{partition}: {began.get(topic, {}).get(partition)} instead of {offset}"
+        for topic, partitions in sorted(expected.items())
+        for partition, offset in sorted(partitions.items())
+        if began.get(topic, {}).get(partition) != offset
+    ]
+    if elsewhere:
+        raise ConfigurationError(
+            f"The source did not begin where consumer group {group!r} stands ({elsewhere[0]}). "
+            "Nothing was delivered. Delete the checkpoint, give the source "
+            '.option("startingOffsets", group.starting_offsets(topic, …)) with all topics of the '
+            "group, and start again."
+        )
+
+
+def _decision(mark: OffsetMetadata) -> Decision:
+    """The decision that a mark names, as far as anybody asks."""
+    return Decision(
+        batch_id=mark.batch,
+        attempt=mark.attempt,
+        verdict=Verdict.COMMIT,
+        offsets="in the consumer group",
+        decided_by=f"pipeline {mark.pipeline}",
+        decided_at_ms=0,
+        nonce=str(mark.drained),
+    )

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 from airflow_eos.errors import ConfigurationError, Remedy, StoreError
-from airflow_eos.kinds.lake.table import DataFile, LostRaceError, is_looser
+from airflow_eos.kinds.lake.participant import DataFile, LostRaceError, is_looser
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
@@ -172,11 +172,7 @@ _REFUSED_UNLESS = {
 
 
 def opened(folder: Path) -> DeltaTable:
-    """The table as it is now.
-
-    Raises:
-        StoreError: it is not there, or cannot be read.
-    """
+    """The table as it is now (StoreError: it is not there, or cannot be read)."""
     with asked(folder):
         from deltalake import DeltaTable
 
@@ -290,15 +286,10 @@ def added_before(folder: Path, files: Collection[Path]) -> frozenset[Path]:
 
 
 # --- log ------------------------------------------------------------------------------------------
-# A Delta table on a local disk: its log is looked at, and added to on the snapshot of that look.
-#
-# delta-rs refuses a commit whose application id is among those of the commits since its snapshot;
-# a *fresh* snapshot it never asks. So the witness is read and the commit made on one and the same.
-# Its log files are not synced by it (object_store writes and links them), which is done here.
 
 
 class DeltaLog:
-    """See :class:`airflow_eos.kinds.lake.table.LakeTable`.
+    """See :class:`airflow_eos.kinds.lake.participant.LakeTable`.
 
     Args:
         folder: of the table.
@@ -329,7 +320,7 @@ class DeltaLog:
 
 
 class DeltaSnapshot:
-    """See :class:`airflow_eos.kinds.lake.table.TableSnapshot`."""
+    """See :class:`airflow_eos.kinds.lake.participant.TableSnapshot`."""
 
     def __init__(self, folder: Path, table: DeltaTable) -> None:
         self._folder = folder

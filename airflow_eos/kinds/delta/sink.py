@@ -9,16 +9,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_eos.checkpoint.locations import as_local_path
 from airflow_eos.checkpoint.store import CheckpointStore
+from airflow_eos.delivery.options import AppFacts, SinkOptions
 from airflow_eos.delivery.port import bound_store
 from airflow_eos.delivery.task import own_columns
 from airflow_eos.delivery.workers import check_workers
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.kinds.delta.participant import KIND, SPARED_MS, made, require_library
-from airflow_eos.kinds.lake.task import ParquetOfTask, TaskFileSpec, check_application
+from airflow_eos.kinds.lake.task import (
+    ParquetOfTask,
+    TaskFileSpec,
+    application_of,
+    check_application,
+)
 from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork, check_name
 
 if TYPE_CHECKING:
@@ -26,8 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from airflow_eos.delivery.port import TaskWriter
-    from airflow_eos.kinds.lake.participant import LakeParticipant
-    from airflow_eos.kinds.lake.table import DataFile
+    from airflow_eos.kinds.lake.participant import DataFile, LakeParticipant
 
 TASK_MODULES = ("pyarrow.parquet", "numpy", "msgspec", "deltalake", "airflow_eos.kinds.delta.sink")
 
@@ -113,3 +118,22 @@ class DeltaSink:
         from airflow_eos.kinds.delta.log import publish
 
         publish(self.folder, file)
+
+
+# --- configuration --------------------------------------------------------------------------------
+
+
+class DeltaOptions(SinkOptions, frozen=True):
+    """A table of Delta."""
+
+    table_uri: str
+    application_id: str | None = None
+    compression: str | None = None
+
+    def sink(self, name: str, app: AppFacts, how: Any) -> DeltaSink:
+        """See :meth:`SinkOptions.sink`."""
+        del how
+        return DeltaSink(name=name, **{**application_of(name, app), **self.given()})
+
+
+OPTIONS = DeltaOptions

@@ -324,23 +324,6 @@ def _valid(newest: int) -> range:
 
 
 # --- manifest -------------------------------------------------------------------------------------
-# Data files that become visible by whole batches (``publish="manifest"``): Spark's own log.
-#
-# ============================================  =================================================
-# ``<folder>/_spark_metadata/<n>``              the commit of one decision, and its witness
-# ``<folder>/…/<key>.<end>``                    visible: Spark reads what its log names, alone;
-#                                               others list files, which are decided ones all the
-# same
-# ``_eos.<folder>/<name>/work/<key>/…``         prepared, as where files become visible one by one
-# ``_eos.<folder>/<name>/mark``, ``owner``, ``notes/``  likewise
-# ============================================  =================================================
-#
-# A decision is settled as a whole, whichever of its work is asked for, by one entry that is created
-# if absent, once its files have their names: so no reader of the log ever sees a part of it. Where
-# a
-# file is missing the entry says that the decision is lost, for good: since whoever saw the file
-# before has lost the race. What is older than the settled decisions that the log still tells is
-# UNKNOWN, and nothing is done: that is the floor.
 
 
 PUBLISH = {"publish": "manifest"}

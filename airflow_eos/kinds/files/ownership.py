@@ -66,7 +66,6 @@ class Marked:
 
 
 # --- owned ----------------------------------------------------------------------------------------
-# Base of both file participants: folder, owner name, ownership marker.
 
 
 KIND = "files"

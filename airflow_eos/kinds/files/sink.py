@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote
 
 import msgspec
 
 from airflow_eos.checkpoint.locations import as_local_path
 from airflow_eos.checkpoint.store import CheckpointStore
+from airflow_eos.delivery.options import AppFacts, SinkOptions
 from airflow_eos.delivery.port import bound_store
 from airflow_eos.delivery.task import HASH_COLUMN, quoted, require_hashable, selected
 from airflow_eos.delivery.workers import check_workers
@@ -200,15 +201,7 @@ class FileSink:
 # What was committed, read back: the rows as a task was given them.
 
 
-class _Source(Protocol):
-    """Where the files are; see ``FileSink``."""
-
-    @property
-    def partition_by(self) -> Sequence[str]: ...
-    def place(self) -> DataFolder: ...
-
-
-def read_back(spark: SparkSession, sink: _Source, works: Sequence[PreparedWork]) -> DataFrame:
+def read_back(spark: SparkSession, sink: FileSink, works: Sequence[PreparedWork]) -> DataFrame:
     """The rows of ``works``, each work by a task, as the sink reaches them."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -223,7 +216,7 @@ def read_back(spark: SparkSession, sink: _Source, works: Sequence[PreparedWork])
 class ReadFiles:
     """The function that Spark runs: works in, rows out."""
 
-    sink: _Source
+    sink: FileSink
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The rows of all works that ``batches`` name."""
@@ -273,3 +266,25 @@ class ReadFiles:
         raw = pa.BufferReader(data)
         text = raw.read() if codec is None else pa.CompressedInputStream(raw, codec).read()
         return pa.table({LINE_COLUMN: texts_of(text)})
+
+
+# --- configuration --------------------------------------------------------------------------------
+
+
+class FileOptions(SinkOptions, frozen=True):
+    """A folder of files, or a bucket, which is reached by ``{"storage_options": {…}}``."""
+
+    folder: str
+    format: str | None = None
+    partition_by: tuple[str, ...] | None = None
+    compression: str | None = None
+    publish: str | None = None
+
+    def sink(self, name: str, app: AppFacts, how: Any) -> FileSink:
+        """See :meth:`SinkOptions.sink`."""
+        del app
+        options = how.get("storage_options", {}) if isinstance(how, Mapping) else {}
+        return FileSink(name=name, storage_options=options, **self.given())
+
+
+OPTIONS = FileOptions

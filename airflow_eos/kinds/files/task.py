@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_eos.kinds.files.place import DataFolder
+    from airflow_eos.kinds.files.sink import FileSink
 
 Format = Literal["parquet", "json"]
 
@@ -178,24 +179,10 @@ class Split:
 
 
 # --- task -----------------------------------------------------------------------------------------
-# One task's files: one for each partition that it has rows of, prepared as one work.
 
 
 _HELD_BYTES = 32 * 1024 * 1024
 _PARTITIONS = 1000
-
-
-class _FileTaskConfig(Protocol):
-    """What a task is told of where its rows go; see the attributes of ``FileSink``."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def format(self) -> Format: ...
-    @property
-    def compressed(self) -> str: ...
-    @property
-    def partition_by(self) -> Sequence[str]: ...
 
 
 class FilesOfTask:
@@ -213,7 +200,7 @@ class FilesOfTask:
 
     def __init__(
         self,
-        sink: _FileTaskConfig,
+        sink: FileSink,
         place: DataFolder,
         task: int,
         attempt: int,

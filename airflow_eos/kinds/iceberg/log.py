@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_eos.checkpoint.locations import as_local_path
 from airflow_eos.errors import ConfigurationError, Remedy, StoreError
-from airflow_eos.kinds.lake.table import DataFile, LostRaceError, is_looser
+from airflow_eos.kinds.lake.participant import DataFile, LostRaceError, is_looser
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -157,21 +157,13 @@ def _parts(kind: Any) -> Sequence[NestedField]:
 
 
 def opened(catalog: Catalog, identifier: str) -> Table:
-    """The table as it is now.
-
-    Raises:
-        StoreError: it is not there, or cannot be read.
-    """
+    """The table as it is now (StoreError: it is not there, or cannot be read)."""
     with asked(identifier):
         return catalog.load_table(identifier)
 
 
 def location(identifier: str, table: Table) -> Path:
-    """The folder of the table.
-
-    Raises:
-        ConfigurationError: it is not on a disk.
-    """
+    """The folder of the table (ConfigurationError: it is not on a disk)."""
     found = table.location()
     folder = as_local_path(found)
     if folder is None:
@@ -295,11 +287,6 @@ def _manifests(table: Table) -> Iterator[ManifestFile]:
 
 
 # --- log ------------------------------------------------------------------------------------------
-# An Iceberg table on a local disk: its snapshots are looked at, and one is added on top of them.
-#
-# A commit asserts the snapshot that was looked at, or that there is none; whoever adds one between
-# makes it fail. The library would then try again on the newer snapshot, without a look at the
-# witness, and two of us would both add the same files: its retries are off.
 
 
 _SLOT = "eos."
@@ -310,7 +297,7 @@ _SYNCED_AT_MOST = 100
 
 
 class IcebergLog:
-    """See :class:`airflow_eos.kinds.lake.table.LakeTable`.
+    """See :class:`airflow_eos.kinds.lake.participant.LakeTable`.
 
     Args:
         catalog: reached already.
@@ -355,7 +342,7 @@ class IcebergLog:
 
 
 class IcebergSnapshot:
-    """See :class:`airflow_eos.kinds.lake.table.TableSnapshot`."""
+    """See :class:`airflow_eos.kinds.lake.participant.TableSnapshot`."""
 
     def __init__(self, identifier: str, table: Table) -> None:
         self._identifier = identifier

@@ -10,9 +10,10 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_eos.checkpoint.store import CheckpointStore
+from airflow_eos.delivery.options import AppFacts, SinkOptions, unreached
 from airflow_eos.delivery.port import bound_store
 from airflow_eos.delivery.task import in_arrow, own_columns
 from airflow_eos.delivery.workers import check_workers
@@ -26,8 +27,13 @@ from airflow_eos.kinds.iceberg.log import (
     with_ids,
 )
 from airflow_eos.kinds.iceberg.participant import KIND, SPARED_MS, made, reached
-from airflow_eos.kinds.lake.table import LostRaceError
-from airflow_eos.kinds.lake.task import ParquetOfTask, TaskFileSpec, check_application
+from airflow_eos.kinds.lake.participant import LostRaceError
+from airflow_eos.kinds.lake.task import (
+    ParquetOfTask,
+    TaskFileSpec,
+    application_of,
+    check_application,
+)
 from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork, check_name
 
 if TYPE_CHECKING:
@@ -39,7 +45,7 @@ if TYPE_CHECKING:
 
     from airflow_eos.delivery.port import TaskWriter
     from airflow_eos.kinds.iceberg.participant import IcebergParticipant
-    from airflow_eos.kinds.lake.table import DataFile
+    from airflow_eos.kinds.lake.participant import DataFile
 
 TASK_MODULES = (
     "pyarrow.parquet",
@@ -167,3 +173,25 @@ class IcebergSink:
                             f"{self.identifier} does not take {file.path.name}: {error}"
                         ) from error
         return None
+
+
+# --- configuration --------------------------------------------------------------------------------
+
+
+class IcebergOptions(SinkOptions, frozen=True):
+    """A table of Iceberg; its catalog's properties come with ``how``."""
+
+    identifier: str
+    application_id: str | None = None
+    catalog_name: str | None = None
+    compression: str | None = None
+
+    def sink(self, name: str, app: AppFacts, how: Any) -> IcebergSink:
+        """See :meth:`SinkOptions.sink`."""
+        if not isinstance(how, Mapping) or not how:
+            raise unreached("the catalog's properties, as pyiceberg's load_catalog takes them")
+        given = {**application_of(name, app), **self.given()}
+        return IcebergSink(catalog=how, name=name, **given)
+
+
+OPTIONS = IcebergOptions

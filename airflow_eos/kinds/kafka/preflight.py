@@ -140,7 +140,6 @@ def _of_transactions(wire: ConnectionPool) -> Durability:
 
 
 # --- preflight ------------------------------------------------------------------------------------
-# What is refused before the first row: the timeout chain, the topics, the store.
 
 
 log = structlog.get_logger(__name__)

@@ -8,7 +8,7 @@ record batches (``kafka.writing`` chooses between it and the one over librdkafka
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -16,11 +16,14 @@ import msgspec
 
 from airflow_eos.arguments import take_spans
 from airflow_eos.closing import closed_on_error
+from airflow_eos.delivery.options import AppFacts, SinkOptions, unreached
 from airflow_eos.delivery.workers import check_workers
-from airflow_eos.errors import ConfigurationError
+from airflow_eos.errors import ConfigurationError, Remedy
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.transactions.identity import (
+    BY_ROW,
+    KIND,
     TransactionIdentity,
     as_transaction,
     as_work,
@@ -148,11 +151,6 @@ class _ReadBack:
 
 
 # --- sink -----------------------------------------------------------------------------------------
-# The Kafka sink: what a task of a batch does, one transaction a task.
-#
-# Next in the reading order: ``airflow_eos.kafka.producer.writer``, which turns Arrow batches into
-# record batches (``kafka.writing`` chooses between it and the one over librdkafka);
-# :class:`~airflow_eos.kinds.kafka.participant.KafkaParticipant` ends what a task left open.
 
 
 _LOOK_FOR_BROKER_S = 20.0
@@ -169,7 +167,7 @@ WRITER_MODULES: dict[Producer, tuple[str, ...]] = {
         "confluent_kafka",
         "airflow_eos.delivery.task",
         "airflow_eos.kinds.kafka.sink",
-        "airflow_eos.kafka.librdkafka.writer",
+        "airflow_eos.kafka.librdkafka",
     ),
 }
 
@@ -252,7 +250,7 @@ class KafkaSink:
                 recovery=self.recover_within,
             )
         ledger = PrefixLedger(self.settings, prefix=self.transactional_id_prefix)
-        target = f"kafka:{self.topic or 'by row'}"
+        target = f"{KIND}:{self.topic or BY_ROW}"
         return KafkaParticipant(wire, ledger, name=self.name, target=target)
 
     def bound(self, store: CheckpointStore) -> KafkaSink:
@@ -281,6 +279,26 @@ class KafkaSink:
         if "topic" in columns or went <= {self.topic}:
             return ""
         return f"rows are in topic {', '.join(sorted(went))}, and would go to {self.topic}"
+
+    def into_empty(self, topic: str) -> KafkaSink:
+        """The same into a topic that never had a row, so that nobody takes them for delivered.
+
+        Raises:
+            ConfigurationError: it has, or had, rows.
+            TopicError: it is not there.
+        """
+        from airflow_eos.kafka.client.offsets import LATEST, positions
+
+        with ConnectionPool(self.settings, timeout_s=_LOOK_FOR_BROKER_S) as wire:
+            places = [(topic, partition) for partition in wire.cluster.leaders(topic)]
+            ends = positions(wire, places, LATEST, committed_only=False)
+        if topic == self.topic or any(ends.values()):
+            raise ConfigurationError(
+                f"Topic {topic!r} is to keep the rows of a rehearsal, and has, or had, rows: its "
+                "readers would take them for delivered. Expected an empty topic.",
+                Remedy(change="make a new topic, and rehearse again with it"),
+            )
+        return replace(self, topic=topic)
 
 
 class _TransactionOfTask:
@@ -339,3 +357,45 @@ def _warm_writer(sink: KafkaSink) -> Writer:
 def _forget_writer(sink: KafkaSink) -> None:
     """After a failure the next task starts from a new connection."""
     _writers.pop(_target(sink), None)
+
+
+# --- configuration --------------------------------------------------------------------------------
+
+
+class KafkaOptions(SinkOptions, frozen=True):
+    """A topic; of the app's own cluster where nothing tells of another one."""
+
+    topic: str | None = None
+    transactional_id_prefix: str | None = None
+    compression: str | None = None
+    producer: Producer | None = None
+
+    def sink(self, name: str, app: AppFacts, how: Any) -> KafkaSink:
+        """See :meth:`SinkOptions.sink`."""
+        return kafka_sink(_settings(app, how), app, **{"name": name, "topic": None, **self.given()})
+
+
+def kafka_sink(settings: KafkaSettings, app: AppFacts, **given: Any) -> KafkaSink:
+    """The sink that delivers within the app's times; under its prefix where no other is given."""
+    return KafkaSink(
+        **{
+            "bootstrap_servers": settings.bootstrap_servers,
+            "transactional_id_prefix": app.prefix,
+            "transaction_timeout": app.transaction_timeout,
+            "batch_within": app.batch_within,
+            "recover_within": app.recover_within,
+            "kafka_config": settings.config(),
+            **given,
+        }
+    )
+
+
+def _settings(app: AppFacts, how: Any) -> KafkaSettings:
+    if how is None:
+        return app.kafka
+    if not isinstance(how, Mapping):
+        raise unreached("a librdkafka configuration, as a Kafka connection's extra has it")
+    return KafkaSettings.from_librdkafka(how)
+
+
+OPTIONS = KafkaOptions

@@ -19,10 +19,11 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from airflow_eos.checkpoint.backend import DECISIONS, EOS
 from airflow_eos.checkpoint.decisions import DecisionLog
@@ -31,7 +32,6 @@ from airflow_eos.checkpoint.pipeline import PipelineIdentity, read_pipeline
 from airflow_eos.checkpoint.store import CheckpointStore
 from airflow_eos.errors import CheckpointFormatError, ConfigurationError, StoreError
 from airflow_eos.failpoints import failpoint
-from airflow_eos.kinds.lake.table import DataFile, LostRaceError
 from airflow_eos.protocol.decision import OpenWork, Outcome, WorkIdentity, is_key, require_own
 from airflow_eos.protocol.group import in_turn
 from airflow_eos.protocol.participant import Member
@@ -39,10 +39,106 @@ from airflow_eos.protocol.participant import Member
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from airflow_eos.kinds.lake.table import LakeTable, TableSnapshot
     from airflow_eos.protocol.decision import Decision, PreparedWork
     from airflow_eos.protocol.participant import Owner, Ownership
     from airflow_eos.protocol.promise import OperatorRuling, Promise
+
+
+class LostRaceError(Exception):
+    """The log went on since it was looked at, or refused, or did not answer: look again."""
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A whole Parquet file in the folder of the table: bytes, rows, ms since the epoch."""
+
+    path: Path
+    size: int
+    rows: int
+    modified_at_ms: int
+
+
+class TableSnapshot(Protocol):
+    """The table as it was at one look; it never moves on by itself."""
+
+    def witness(self, slot: str) -> int | None:
+        """The number that was written last under this name, in the same step as its rows."""
+        ...
+
+    def names(self, files: Collection[Path]) -> frozenset[Path]:
+        """The given files that this version of the table names."""
+        ...
+
+    def still_names(self, files: Collection[Path]) -> frozenset[Path]:
+        """The given files that this or any former, still readable version of the table names."""
+        ...
+
+    def check(self, files: Sequence[DataFile]) -> None:
+        """Refuse files that are not of the table's columns.
+
+        Raises:
+            ConfigurationError: the table was changed since they were promised; nothing is dropped.
+            LostRaceError: one of them is gone.
+        """
+        ...
+
+    def append(self, files: Sequence[DataFile], slot: str, number: int) -> None:
+        """Add the files (none is right too) and the witness, in one step, on this very look.
+
+        Raises:
+            LostRaceError: it is not known whether it was done.
+        """
+        ...
+
+    def make_durable(self) -> None:
+        """What this look has seen survives a power cut."""
+        ...
+
+
+class LakeTable(Protocol):
+    """One table that a pipeline delivers into."""
+
+    @property
+    def address(self) -> dict[str, str]:
+        """What must never change: where it is, and an id that no other table has."""
+        ...
+
+    @property
+    def folder(self) -> Path:
+        """Where ours is kept beside the data, under a name that the table's own cleaners spare."""
+        ...
+
+    @property
+    def data(self) -> Path:
+        """The folder of the data files."""
+        ...
+
+    def look(self) -> TableSnapshot:
+        """The table as it is now.
+
+        Raises:
+            StoreError: it is not there, is another one, or cannot be read.
+            ConfigurationError: it has what we cannot write, or what forgets witnesses.
+        """
+        ...
+
+
+# --- nullability ----------------------------------------------------------------------------------
+# Whether rows may hold a null where a table holds none, within columns whose types are alike.
+
+
+T = TypeVar("T")
+Within = Callable[[T], Sequence[tuple[bool, T]]]
+"""(whether it may be null, its type) of each part of a type."""
+
+
+def is_looser(ours: T, theirs: T, within: Within[T]) -> bool:
+    """Whether a part of ``ours``, at any depth, may be null, and not in ``theirs``."""
+    return any(
+        (mine and not other) or is_looser(my_type, other_type, within)
+        for (mine, my_type), (other, other_type) in zip(within(ours), within(theirs), strict=True)
+    )
+
 
 _NEWEST = 2
 """Batches that are looked through: a batch is settled before the next one is decided."""
@@ -87,8 +183,7 @@ def decisions_naming(
 # ``eos/works/<participant>/<key>``: files that were begun, noted before the first byte of them.
 #
 # A listing of the table's folder would not tell ours from another writer's, and costs more with
-# every
-# batch; this one holds what is in flight.
+# every batch; this one holds what is in flight.
 
 
 WORKS = f"{EOS}/works"
@@ -300,21 +395,6 @@ class Settling:
 
 
 # --- participant ----------------------------------------------------------------------------------
-# A table of data files and a log as a participant: one commit of the log is one decision.
-#
-# =====================================  ========================================================
-# ``<data>/<key>.parquet``               prepared while the log does not name it, then rows
-# ``eos/works/<participant>/<key>``      in the checkpoint: noted before the file, until it ended
-# slot ``<application>/<id>/<attempt>``  in the log, the witness: twice the batch, and one more
-#                                        where its rows are there
-# =====================================  ========================================================
-#
-# A decision is settled as a whole, whichever of its work is asked for: so one number is exact for
-# every part of it, and a table has no more slots than a batch has attempts, whatever its age.
-# Rows and number are one commit, made on the snapshot in which the number was not. Where a
-# file is missing, a commit without rows writes the other number: it is final, since whoever saw the
-# file before that has lost the race. Numbers of a slot only grow, and below the one that stands
-# nothing is done: that is the floor.
 
 
 APPLICATION = "application"

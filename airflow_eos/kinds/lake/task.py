@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from airflow_eos.checkpoint.locations import make_durable
 from airflow_eos.errors import ConfigurationError, DeliveryError, StoreError
 from airflow_eos.failpoints import failpoint
-from airflow_eos.kinds.lake.participant import WorkNotes
-from airflow_eos.kinds.lake.table import DataFile
+from airflow_eos.kinds.lake.participant import DataFile, WorkNotes
 from airflow_eos.protocol.decision import PreparedWork
 
 if TYPE_CHECKING:

@@ -8,27 +8,394 @@ must be read-only, as those who fail over make it: nothing here can tell it from
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
+import pymysql
+
 from airflow_eos.closing import closed_on_error
-from airflow_eos.errors import CheckpointFormatError, ConfigurationError
-from airflow_eos.kinds.mysql.ledger import (
-    STAGED,
-    MySqlOwnershipTable,
-    MySqlTableNames,
-    commit_staged,
-    drop_staged,
-    make_tables,
+from airflow_eos.errors import CheckpointFormatError, ConfigurationError, StoreError
+from airflow_eos.failpoints import failpoint
+from airflow_eos.kinds.mysql.session import (
+    LOCK_WAIT,
+    Connection,
+    MySqlConnection,
+    asked,
+    done,
+    holes,
+    number_of,
+    quoted,
+    reason,
+    refuses_rows,
 )
-from airflow_eos.kinds.mysql.session import MySqlConnection
-from airflow_eos.kinds.sql.ledger import name_of
-from airflow_eos.kinds.sql.participant import SqlParticipant
-from airflow_eos.kinds.upsert.reach import as_text
+from airflow_eos.kinds.sql.participant import (
+    KeysOfName,
+    LedgerState,
+    NameRow,
+    SqlParticipant,
+    cannot_be_moved,
+    floor_of,
+    generation_of,
+    name_of,
+    standing_of,
+    would_not_all_arrive,
+)
+from airflow_eos.kinds.sql.servers import as_text
 from airflow_eos.protocol.decision import Outcome, PreparedWork
-from airflow_eos.protocol.participant import Member
+from airflow_eos.protocol.participant import Member, Note
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
+
+NAMES, WORKS, STAGED = "airflow_eos_names", "airflow_eos_works", "airflow_eos_staged"
+_HAS = """
+SELECT count(*) FROM information_schema.tables
+WHERE table_schema = database() AND table_name IN (%s, %s, %s)
+"""
+_TABLES = (
+    f"""
+CREATE TABLE IF NOT EXISTS {NAMES} (
+  name varchar(200) CHARACTER SET ascii COLLATE ascii_bin PRIMARY KEY,
+  mark char(32) NOT NULL, owner text, batch bigint, attempt int, decision text,
+  generation bigint NOT NULL DEFAULT 0, counted_batch bigint)
+  ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4
+""",
+    f"""
+CREATE TABLE IF NOT EXISTS {WORKS} (
+  work_key varchar(250) CHARACTER SET ascii COLLATE ascii_bin PRIMARY KEY,
+  name varchar(200) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, row_count bigint NOT NULL,
+  generation bigint NOT NULL DEFAULT {2**63 - 1},
+  INDEX by_age (name, generation)) ENGINE = InnoDB
+""",
+    f"""
+CREATE TABLE IF NOT EXISTS {STAGED} (
+  work_key varchar(250) CHARACTER SET ascii COLLATE ascii_bin PRIMARY KEY,
+  name varchar(200) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+  target varchar(64) NOT NULL, held longtext NOT NULL, row_count bigint,
+  opened_at_ms bigint NOT NULL, ended_at_ms bigint,
+  INDEX by_name (name, ended_at_ms)) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4
+""",
+)
+
+
+@dataclass(frozen=True)
+class MySqlTableNames(KeysOfName):
+    """Where the rows of a name are kept."""
+
+    name: str
+
+    def holding(self, key: str) -> str:
+        """The table in which the rows of staged work wait (CheckpointFormatError)."""
+        return f"{STAGED}_{self.own_part(key)}"
+
+
+def make_tables(session: MySqlConnection, tables: MySqlTableNames) -> str:
+    """Create what is missing; returns the mark of the name, a random id that never changes.
+
+    Raises:
+        ConfigurationError: the user may not.
+    """
+
+    def make(connection: Connection) -> str:
+        if asked(connection, _HAS, NAMES, WORKS, STAGED) != [(3,)]:
+            for statement in _TABLES:
+                done(connection, statement)
+        done(
+            connection,
+            f"INSERT IGNORE INTO {NAMES} (name, mark) VALUES (%s, %s)",  # noqa: S608 - ours
+            tables.name,
+            uuid.uuid4().hex,
+        )
+        [(mark,)] = asked(
+            connection,
+            f"SELECT mark FROM {NAMES} WHERE name = %s",  # noqa: S608 - ours
+            tables.name,
+        )
+        return str(mark)
+
+    return session.run("making the tables of the pipeline", make)
+
+
+# --- works ----------------------------------------------------------------------------------------
+# Prepared work in MySQL: rows in a table of their own, moved by one transaction with a witness.
+
+
+NOW_MS = "floor(unix_timestamp(now(3)) * 1000)"
+_LATE_MS = 3_600_000  # a task that was given up for lost may yet make its table
+_SWEPT = 100  # works at once
+
+_WAITING = f"SELECT work_key FROM {STAGED} WHERE ended_at_ms IS NULL AND work_key IN "  # noqa: S608
+_WITNESSED = f"SELECT work_key FROM {WORKS} WHERE work_key IN "  # noqa: S608 - ours, as all here
+_LISTED = f"""
+SELECT work_key, opened_at_ms, target FROM {STAGED} WHERE name = %s AND ended_at_ms IS NULL
+"""  # noqa: S608
+_WORKS_NOTE = f"""
+INSERT INTO {STAGED} (work_key, name, target, held, opened_at_ms)
+VALUES (%s, %s, %s, %s, {NOW_MS})
+"""  # noqa: S608
+# Without a row of the name the driver decides nothing: this is not its database.
+_OPENED = f"""
+SELECT opened_at_ms, coalesce(generation, 0) FROM {STAGED} LEFT JOIN {NAMES} USING (name)
+WHERE work_key = %s
+"""  # noqa: S608
+_WHOLE = f"""
+UPDATE {STAGED} SET row_count = %s WHERE work_key = %s AND ended_at_ms IS NULL
+"""  # noqa: S608
+_TAKEN = f"""
+SELECT target, held FROM {STAGED} WHERE work_key = %s AND ended_at_ms IS NULL FOR UPDATE
+"""  # noqa: S608
+_WITNESS = f"""
+INSERT INTO {WORKS} (work_key, name, row_count, generation) VALUES (%s, %s, %s, %s)
+"""  # noqa: S608
+_ENDED = f"""
+UPDATE {STAGED} SET ended_at_ms = {NOW_MS} WHERE work_key = %s AND ended_at_ms IS NULL
+"""  # noqa: S608
+# Of what never became whole the row stays for a while: see sweep.
+_OVER = f"""
+DELETE FROM {STAGED} WHERE work_key = %s AND ended_at_ms IS NOT NULL AND row_count IS NOT NULL
+"""  # noqa: S608
+_LEFT = f"""
+SELECT work_key FROM {STAGED} WHERE name = %s AND ended_at_ms < {NOW_MS} - {_LATE_MS}
+LIMIT {_SWEPT}
+"""  # noqa: S608
+_FORGOTTEN = f"DELETE FROM {STAGED} WHERE work_key = %s AND ended_at_ms IS NOT NULL"  # noqa: S608
+
+
+def waiting(connection: Connection, keys: Sequence[str]) -> set[str]:
+    """Those that have not ended; to be asked *before* :func:`witnessed`."""
+    return {key for (key,) in asked(connection, f"{_WAITING}({holes(keys)})", *keys)}
+
+
+def witnessed(connection: Connection, keys: Sequence[str]) -> set[str]:
+    """Those whose rows are visible."""
+    return {key for (key,) in asked(connection, f"{_WITNESSED}({holes(keys)})", *keys)}
+
+
+def listed(connection: Connection, tables: MySqlTableNames) -> list[tuple[str, int, str]]:
+    """What waits under the name: key, since when (ms), and for which table."""
+    return [(key, int(at), target) for key, at, target in asked(connection, _LISTED, tables.name)]
+
+
+def begin_staged(
+    connection: Connection, tables: MySqlTableNames, key: str, *, target: str, names: Sequence[str]
+) -> tuple[int, int]:
+    """Note the work, then make its table; when, ms by the server's clock, in which generation.
+
+    Noted first: whoever lists what waits knows of every table that is there.
+    """
+    held = msgspec.json.encode(list(names)).decode()
+    done(connection, _WORKS_NOTE, key, tables.name, target, held)
+    failpoint("task-noted")
+    done(connection, f"CREATE TABLE {quoted(tables.holding(key))} LIKE {quoted(target)}")
+    [(opened_at_ms, generation)] = asked(connection, _OPENED, key)
+    return int(opened_at_ms), int(generation)
+
+
+def end_staging(connection: Connection, key: str, rows: int) -> bool:
+    """The rows are whole, in the transaction that wrote them; False where it was aborted."""
+    return done(connection, _WHOLE, rows, key) == 1
+
+
+def commit_staged(connection: Connection, tables: MySqlTableNames, work: PreparedWork) -> bool:
+    """Witness and rows in one transaction; False where the rows do not wait any more.
+
+    Who locks the row of ``airflow_eos_staged`` may end the work; whoever else tries waits for that,
+    and then finds it ended.
+
+    Raises:
+        DecisionNeededError: the table does not take the rows any more.
+    """
+    done(connection, "BEGIN")
+    found = asked(connection, _TAKEN, work.key)
+    if not found:
+        done(connection, "ROLLBACK")
+        return False
+    [(target, held)] = found
+    done(connection, _WITNESS, work.key, tables.name, work.rows, generation_of(work))
+    columns = quoted(*msgspec.json.decode(held, type=list[str]))
+    holding = tables.holding(work.key)
+    try:
+        moved = done(
+            connection,
+            f"INSERT INTO {quoted(target)} ({columns}) "  # noqa: S608 - names in quotes
+            f"SELECT {columns} FROM {quoted(holding)}",
+        )
+    except pymysql.MySQLError as error:
+        if not refuses_rows(error):
+            raise
+        raise cannot_be_moved(work.identity, reason(error), holding) from error
+    if moved != work.rows:
+        raise would_not_all_arrive(work, moved, target, holding)
+    done(connection, _ENDED, work.key)
+    done(connection, "COMMIT")
+    failpoint("moved")
+    _drop(connection, tables, work.key)
+    return True
+
+
+def drop_staged(connection: Connection, tables: MySqlTableNames, key: str) -> bool:
+    """Remove staged rows that nobody will name; False where they do not wait any more."""
+    if not done(connection, _ENDED, key):
+        return False
+    _drop(connection, tables, key)
+    return True
+
+
+def sweep(connection: Connection, tables: MySqlTableNames) -> None:
+    """Remove tables that a crash has left, also those of tasks that made them when given up."""
+    for (key,) in asked(connection, _LEFT, tables.name):
+        if _drop(connection, tables, key):
+            done(connection, _FORGOTTEN, key)
+
+
+def _drop(connection: Connection, tables: MySqlTableNames, key: str) -> bool:
+    """The table of work that is over; False where a task still writes there: left to the sweep."""
+    [(patience,)] = asked(connection, "SELECT @@lock_wait_timeout")
+    done(connection, "SET SESSION lock_wait_timeout = 1")
+    try:
+        done(connection, f"DROP TABLE IF EXISTS {quoted(tables.holding(key))}")
+    except pymysql.MySQLError as error:
+        if number_of(error) != LOCK_WAIT:
+            raise
+        return False
+    finally:
+        done(connection, "SET SESSION lock_wait_timeout = %s", patience)
+    done(connection, _OVER, key)
+    return True
+
+
+# --- book -----------------------------------------------------------------------------------------
+# The ownership table: owner, newest batch, and the batch below which records were deleted.
+
+
+_STANDING = f"""
+SELECT mark, owner, batch, attempt, decision, generation, counted_batch
+FROM {NAMES} WHERE name = %s
+"""  # noqa: S608 - ours, as all here
+_CLAIM = f"UPDATE {NAMES} SET owner = %s WHERE name = %s AND owner IS NULL"  # noqa: S608
+_NOTE = f"""
+UPDATE {NAMES} SET batch = %s, attempt = %s, decision = %s
+WHERE name = %s AND owner = %s AND (batch IS NULL OR (batch, attempt) < (%s, %s))
+"""  # noqa: S608
+_BEGIN = f"""
+UPDATE {NAMES} SET generation = greatest(generation, %s), counted_batch = %s WHERE name = %s
+"""  # noqa: S608
+_FORGET = f"DELETE FROM {WORKS} WHERE name = %s AND generation < %s"  # noqa: S608
+
+
+class MySqlOwnershipTable:
+    """See :class:`~airflow_eos.kinds.sql.participant.OwnershipTable`.
+
+    Args:
+        session: to the database.
+        tables: of the name.
+        mark: the random id of the name in this database, which another one does not have.
+    """
+
+    tables = (NAMES, WORKS)
+
+    def __init__(self, session: MySqlConnection, tables: MySqlTableNames, mark: str) -> None:
+        self._session = session
+        self._own = tables
+        self._mark = mark
+
+    @property
+    def name(self) -> str:
+        """The name."""
+        return self._own.name
+
+    @property
+    def called(self) -> str:
+        """The name and its database, for people."""
+        return f"name {self.name!r} in {self._session.place}"
+
+    def standing(self) -> NameRow:
+        """See :meth:`OwnershipTable.standing`."""
+        return self._session.run("asking who owns the name", self.row)
+
+    def ask(self, keys: Sequence[str]) -> LedgerState:
+        """See :meth:`OwnershipTable.ask`."""
+
+        def ask(connection: Connection) -> LedgerState:
+            self.row(connection)
+            open_ = waiting(connection, keys)
+            there = witnessed(connection, keys)
+            # Last: what has gone meanwhile was below the floor by then.
+            return LedgerState(self.row(connection).floor, open_, there)
+
+        return self._session.run("asking for outcomes", ask)
+
+    def listed(self) -> list[tuple[str, int, str]]:
+        """See :meth:`OwnershipTable.listed`."""
+
+        def ask(connection: Connection) -> list[tuple[str, int, str]]:
+            self.row(connection)
+            return listed(connection, self._own)
+
+        return self._session.run("listing what waits", ask)
+
+    def clock_ms(self) -> int:
+        """See :meth:`Book.clock_ms`."""
+
+        def ask(connection: Connection) -> int:
+            [(now_ms,)] = asked(connection, f"SELECT {NOW_MS}")
+            return int(now_ms)
+
+        return self._session.run("asking for the time", ask)
+
+    def claim(self, owner: str) -> None:
+        """See :meth:`OwnershipTable.claim`."""
+
+        def act(connection: Connection) -> None:
+            self.row(connection)
+            done(connection, _CLAIM, owner, self.name)
+
+        self._session.run("claiming the name", act)
+
+    def note(self, note: Note, owner: str) -> NameRow:
+        """See :meth:`OwnershipTable.note`; and what crashes have left goes."""
+
+        def act(connection: Connection) -> NameRow:
+            before = self.row(connection)
+            place = (note.batch, note.attempt)
+            done(connection, _NOTE, *place, note.decision, self.name, owner, *place)
+            sweep(connection, self._own)
+            return before
+
+        return self._session.run("noting a decision", act)
+
+    def begin_generation(self, generation: int, counted: int) -> None:
+        """See :meth:`OwnershipTable.begin_generation`."""
+
+        def act(connection: Connection) -> None:
+            done(connection, _BEGIN, generation, counted, self.name)
+            done(connection, _FORGET, self.name, floor_of(generation))
+
+        self._session.run("forgetting old witnesses", act)
+
+    def row(self, connection: Connection) -> NameRow:
+        """The row of the name, refused where it is another database's.
+
+        Rows that are not there say nothing where this is not the database of the work.
+
+        Raises:
+            StoreError: it has another mark, or none.
+        """
+        found = asked(connection, _STANDING, self.name)
+        if not found or found[0][0] != self._mark:
+            raise StoreError(
+                f"This is not the database of {self.name!r}: its mark in {NAMES} is "
+                f"{found[0][0] if found else 'missing'}, expected {self._mark}. Nothing was "
+                "concluded from rows that are not there. Is the connection right?"
+            )
+        return standing_of(found[0][1:])
+
+
+# --- participant ----------------------------------------------------------------------------------
+
 
 KIND = "mysql"
 FORM = "staged"

@@ -110,7 +110,6 @@ def _meant(said: str, error: pymysql.MySQLError) -> EosError:
 
 
 # --- session --------------------------------------------------------------------------------------
-# A connection to a server that takes writes, made again when it is lost.
 
 
 T = TypeVar("T")

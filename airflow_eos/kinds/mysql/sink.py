@@ -6,33 +6,30 @@ see is refused before the decision. Every row is written twice, and nothing hold
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
 
 from airflow_eos.arguments import take_spans
 from airflow_eos.closing import closed_on_error
-from airflow_eos.delivery.task import HASH_COLUMN, selected
+from airflow_eos.delivery.options import AppFacts, SinkOptions, unreached
 from airflow_eos.delivery.workers import check_workers
-from airflow_eos.errors import ConfigurationError, NonDeterministicReplayError
-from airflow_eos.kinds.mysql.ledger import MySqlTableNames
-from airflow_eos.kinds.mysql.participant import MySqlParticipant, made
+from airflow_eos.errors import ConfigurationError
+from airflow_eos.kinds.mysql.participant import MySqlParticipant, MySqlTableNames, made
 from airflow_eos.kinds.mysql.session import Connection, MySqlConnection, printable
 from airflow_eos.kinds.mysql.task import check_columns, columns_of, may_refuse, require_table
-from airflow_eos.kinds.sql.ledger import name_of
-from airflow_eos.kinds.sql.participant import FORETOLD, HINT
-from airflow_eos.kinds.sql.servers import parts_of
-from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork, check_name
+from airflow_eos.kinds.sql.participant import FORETOLD, HINT, name_of
+from airflow_eos.kinds.sql.servers import as_text, parts_of
+from airflow_eos.kinds.sql.sink import TableSink
+from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, check_name
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
+    from pyspark.sql import SparkSession
 
-    from airflow_eos.checkpoint.store import CheckpointStore
     from airflow_eos.delivery.port import TaskWriter
 
 T = TypeVar("T")
@@ -41,7 +38,7 @@ TASK_MODULES = ("pyarrow", "numpy", "msgspec", "pymysql", "airflow_eos.kinds.mys
 
 
 @dataclass(frozen=True)
-class MySqlSink:
+class MySqlSink(TableSink):
     """The MySQL sink: table and settings.
 
     Attributes:
@@ -72,11 +69,6 @@ class MySqlSink:
         """See :meth:`Sink.check`."""
         check_workers(spark, modules=TASK_MODULES)
 
-    def bound(self, store: CheckpointStore) -> MySqlSink:
-        """See :meth:`Sink.bound`: the same for all."""
-        del store
-        return self
-
     def connect(self, interval: timedelta) -> MySqlParticipant:
         """See :meth:`Sink.connect`; nothing ends staged work but a decision, however late."""
         del interval
@@ -92,50 +84,26 @@ class MySqlSink:
             self._ask("looking at the table", self._require)
         return participant
 
-    def columns(self, schema: StructType, row: str = "") -> list[str]:
-        """See :meth:`Sink.columns`: those that the table has, by name.
+    @property
+    def place(self) -> str:
+        """See :attr:`TableSink.place`."""
+        return printable(self.url)
 
-        Raises:
-            ConfigurationError: a column that the table has not, or of a type that would not be
-                stored as it is.
-            StoreError: the database does not answer.
-        """
-        names = schema.fieldNames()
-        if len(set(names)) != len(names) or HASH_COLUMN in names or not names:
-            raise ConfigurationError(
-                f"Columns {names}: expected each name once, and none called {HASH_COLUMN}."
-            )
-        types = {each.name: each.dataType.simpleString() for each in schema.fields}
+    def check_types(self, types: dict[str, str]) -> None:
+        """See :meth:`TableSink.check_types`."""
         found = self._ask("looking at columns", lambda c: columns_of(c, self.table))
         if not found:
             raise ConfigurationError(
-                f"There is no table {self.table!r} in {printable(self.url)}, or its user cannot "
-                "see it. Create it first; the sink creates no tables of yours."
+                f"There is no table {self.table!r} in {self.place}, or its user cannot see it. "
+                "Create it first; the sink creates no tables of yours."
             )
         check_columns(types, found, self.table)
-        return selected(names, row)
 
     def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
         """The writer of one task, in a Spark worker."""
         from airflow_eos.kinds.mysql.task import RowsOfTask
 
         return RowsOfTask(self, task, attempt, transactional=transactional)
-
-    def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
-        """Refused: a table does not tell which work a row came with.
-
-        Raises:
-            NonDeterministicReplayError: always. Staged work never times out, so somebody removed
-                it by hand; and the replay gives other rows than were promised.
-        """
-        del spark
-        raise NonDeterministicReplayError(
-            f"Some work of a batch was removed by hand in {printable(self.url)}, {len(works)} "
-            f"pieces of it are in table {self.table}, and evaluated again the batch is cut into "
-            "other pieces. Which rows are missing cannot be told from the table. Nothing was made "
-            "visible. Start with the parallelism of before; or delete the batch's rows by hand "
-            "and say so: airflow-eos accept (docs/recovery.md)."
-        )
 
     def _require(self, connection: Connection) -> None:
         tables = MySqlTableNames(name_of(self.prefix, self.name, called="prefix"))
@@ -148,3 +116,26 @@ class MySqlSink:
             MySqlConnection(self.url, timeout_s=self.answer_within.total_seconds())
         ) as session:
             return session.run(doing, look)
+
+
+# --- configuration --------------------------------------------------------------------------------
+
+
+class MySqlOptions(SinkOptions, frozen=True):
+    """A table, with inserts only; the times are text, such as ``30 seconds``."""
+
+    table: str
+    prefix: str | None = None
+    lock_timeout: str | None = None
+    answer_within: str | None = None
+
+    def sink(self, name: str, app: AppFacts, how: Any) -> MySqlSink:
+        """See :meth:`SinkOptions.sink`."""
+        url = as_text("mysql", how)
+        if url is None:
+            raise unreached("a URL of mysql, or an object of its parts")
+        given = {"prefix": app.prefix, **self.given()}
+        return MySqlSink(url, name=name, **given)
+
+
+OPTIONS = MySqlOptions

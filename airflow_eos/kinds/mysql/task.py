@@ -5,14 +5,20 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 from pymysql import MySQLError
 
 from airflow_eos.errors import ConfigurationError, DeliveryError, EosError, Remedy
-from airflow_eos.kinds.mysql.ledger import MySqlTableNames, begin_staged, drop_staged, end_staging
-from airflow_eos.kinds.mysql.participant import FORM, KIND
+from airflow_eos.kinds.mysql.participant import (
+    FORM,
+    KIND,
+    MySqlTableNames,
+    begin_staged,
+    drop_staged,
+    end_staging,
+)
 from airflow_eos.kinds.mysql.session import (
     Connection,
     asked,
@@ -22,8 +28,7 @@ from airflow_eos.kinds.mysql.session import (
     printable,
     quoted,
 )
-from airflow_eos.kinds.sql.ledger import GENERATION, name_of
-from airflow_eos.kinds.sql.participant import key_is_there
+from airflow_eos.kinds.sql.participant import GENERATION, key_is_there, name_of
 from airflow_eos.kinds.upsert.columns import (
     Limits,
     refuse_longer,
@@ -32,13 +37,13 @@ from airflow_eos.kinds.upsert.columns import (
     refuse_texts,
     refuse_times,
 )
-from airflow_eos.kinds.upsert.mysql_sql import fits, limits
+from airflow_eos.kinds.upsert.mysql import fits, limits
 from airflow_eos.protocol.decision import PreparedWork
 
 if TYPE_CHECKING:
-    from datetime import timedelta
-
     import pyarrow as pa
+
+    from airflow_eos.kinds.mysql.sink import MySqlSink
 
 _ENGINE = """
 SELECT table_type, coalesce(engine, '') FROM information_schema.tables
@@ -350,27 +355,9 @@ def _text(value: str) -> pa.Scalar:
 
 
 # --- task -----------------------------------------------------------------------------------------
-# One task's rows: into a table of their own, in one transaction that says when they are whole.
 
 
 _STATEMENT_BYTES = 4 << 20  # longer ones are no faster
-
-
-class _MySqlTaskConfig(Protocol):
-    """What a task is told of where its rows go; see the attributes of ``MySqlSink``."""
-
-    @property
-    def url(self) -> str: ...
-    @property
-    def table(self) -> str: ...
-    @property
-    def prefix(self) -> str: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def lock_timeout(self) -> timedelta: ...
-    @property
-    def answer_within(self) -> timedelta: ...
 
 
 class RowsOfTask:
@@ -383,9 +370,7 @@ class RowsOfTask:
         transactional: leave them where they wait; else they are visible at once.
     """
 
-    def __init__(
-        self, sink: _MySqlTaskConfig, task: int, attempt: int, *, transactional: bool
-    ) -> None:
+    def __init__(self, sink: MySqlSink, task: int, attempt: int, *, transactional: bool) -> None:
         self._sink = sink
         self._tables = MySqlTableNames(name_of(sink.prefix, sink.name, called="prefix"))
         self._key = self._tables.new_key(task, attempt)

@@ -8,30 +8,468 @@ it; see :meth:`PostgresParticipant.absent`.
 
 from __future__ import annotations
 
+import time
+import uuid
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import psycopg
+from psycopg import errors, sql
+
 from airflow_eos.closing import closed_on_error
-from airflow_eos.errors import ConfigurationError
-from airflow_eos.kinds.postgres.ledger import (
-    STAGED,
-    PostgresOwnershipTable,
-    PostgresTableNames,
-    absent,
-    check_detail,
-    commit_prepared,
-    commit_staged,
-    drop_staged,
-    make_tables,
-    rollback_prepared,
+from airflow_eos.errors import (
+    CheckpointFormatError,
+    ConfigurationError,
+    DecisionNeededError,
+    StoreError,
 )
-from airflow_eos.kinds.postgres.session import PostgresConnection, checked_dsn
-from airflow_eos.kinds.sql.ledger import name_of
-from airflow_eos.kinds.sql.participant import SqlParticipant
+from airflow_eos.kinds.postgres.session import (
+    Connection,
+    History,
+    PostgresConnection,
+    checked_dsn,
+    durable,
+    refuses_rows,
+)
+from airflow_eos.kinds.sql.participant import (
+    KeysOfName,
+    LedgerState,
+    NameRow,
+    SqlParticipant,
+    cannot_be_moved,
+    floor_of,
+    generation_of,
+    name_of,
+    standing_of,
+    would_not_all_arrive,
+)
 from airflow_eos.protocol.decision import Outcome, PreparedWork
-from airflow_eos.protocol.participant import Member
+from airflow_eos.protocol.participant import Member, Note
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
+
+DEFAULT_SCHEMA = "airflow_eos"
+_LOCK = 7_294_311_208_554_001  # of our own, so that two first starts do not create at once
+
+_NEWEST = 2**63 - 1  # of a witness that a person writes: never below the floor
+_TABLES = """
+CREATE SCHEMA IF NOT EXISTS {schema};
+CREATE TABLE IF NOT EXISTS {schema}.names (
+    name text PRIMARY KEY, mark text NOT NULL, owner text,
+    batch bigint, attempt integer, decision text, generation bigint NOT NULL DEFAULT 0,
+    counted_batch bigint);
+CREATE TABLE IF NOT EXISTS {schema}.works (
+    key text PRIMARY KEY, name text NOT NULL, rows bigint NOT NULL,
+    generation bigint NOT NULL DEFAULT {newest});
+CREATE INDEX IF NOT EXISTS works_by_age ON {schema}.works (name, generation);
+CREATE TABLE IF NOT EXISTS {schema}.staged (
+    key text PRIMARY KEY, name text NOT NULL, target text NOT NULL, rows bigint NOT NULL,
+    opened_at_ms bigint NOT NULL DEFAULT (extract(epoch FROM now()) * 1000)::bigint);
+"""
+
+
+@dataclass(frozen=True)
+class PostgresTableNames(KeysOfName):
+    """Where a name's rows are kept; gives statements with all names quoted."""
+
+    schema: str
+    name: str
+
+    def statement(self, text: str, **parts: sql.Composable) -> sql.Composed:
+        """``text`` with {names}, {works}, {staged}, {schema} and ``parts`` put in."""
+        ours = {table: sql.Identifier(self.schema, table) for table in ("names", "works", "staged")}
+        return sql.SQL(text).format(schema=sql.Identifier(self.schema), **ours, **parts)
+
+    def holding(self, key: str) -> sql.Identifier:
+        """The table in which the rows of staged work wait.
+
+        Raises:
+            CheckpointFormatError: it is no key of this name.
+        """
+        return sql.Identifier(self.schema, f"staged_{self.own_part(key)}")
+
+
+def make_tables(session: PostgresConnection, tables: PostgresTableNames) -> str:
+    """Create what is missing; returns the mark of the name, a random id that never changes.
+
+    Raises:
+        ConfigurationError: the role may not: the statements that somebody else may run.
+    """
+
+    def make(connection: Connection) -> str:
+        if not _are_there(connection, tables):
+            statements = tables.statement(_TABLES, newest=sql.Literal(_NEWEST))
+            try:
+                with durable(connection):
+                    connection.execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])
+                    connection.execute(statements)
+            except errors.InsufficientPrivilege as error:
+                raise ConfigurationError(
+                    f"The role may not create the tables of schema {tables.schema!r} "
+                    f"({error.diag.message_primary}). Let somebody who may run this once:\n"
+                    f"{statements.as_string(connection)}\nGRANT USAGE ON SCHEMA … TO the role, "
+                    "and SELECT, INSERT, UPDATE, DELETE on its tables (CREATE on the schema too "
+                    "for two_phase=False)."
+                ) from error
+        with durable(connection):
+            connection.execute(
+                tables.statement(
+                    "INSERT INTO {names} (name, mark) VALUES (%s, %s) ON CONFLICT DO NOTHING"
+                ),
+                [tables.name, uuid.uuid4().hex],
+            )
+        found = connection.execute(
+            tables.statement("SELECT mark FROM {names} WHERE name = %s"), [tables.name]
+        ).fetchone()
+        assert found is not None  # noqa: S101 - it was inserted, and nobody deletes it
+        return str(found[0])
+
+    return session.run("making the tables of the pipeline", make)
+
+
+def _are_there(connection: Connection, tables: PostgresTableNames) -> bool:
+    found = connection.execute(
+        "SELECT count(*) FROM pg_tables WHERE schemaname = %s AND tablename = ANY(%s)",
+        [tables.schema, ["names", "works", "staged"]],
+    ).fetchone()
+    return found == (3,)
+
+
+# --- works ----------------------------------------------------------------------------------------
+# What ends prepared work, and what tells how it ended; each may run twice at any point.
+#
+# The order of the questions is the proof. A prepared transaction leaves ``pg_prepared_xacts`` after
+# its rows can be seen, and staged rows leave ``staged`` in the transaction that moves them. So who
+# asks for the witness second misses no commit in between: neither there nor here was rolled back.
+# What a decision names was prepared before, and no key is used twice: so that is for good.
+
+
+PREPARED, STAGED = "prepared", "staged"
+"""The forms of work: a prepared transaction, or rows in a table of their own."""
+_BUSY_S = 10.0
+_PAUSE_S = 0.05
+_OPEN = """
+SELECT gid, (extract(epoch FROM prepared) * 1000)::bigint, '' FROM pg_prepared_xacts
+WHERE database = current_database() AND starts_with(gid, %(name)s || '-')
+UNION ALL SELECT key, opened_at_ms, target FROM {staged} WHERE name = %(name)s
+"""
+_TARGET = """
+SELECT format('%%I.%%I', n.nspname, c.relname)
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)
+"""
+_CLOCK = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+COLUMNS = """
+SELECT attname FROM pg_attribute
+WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped ORDER BY attnum
+"""
+
+
+def listed(connection: Connection, tables: PostgresTableNames) -> list[tuple[str, int, str]]:
+    """What waits under the name in this database: key, since when (ms), and for which table."""
+    return connection.execute(tables.statement(_OPEN), {"name": tables.name}).fetchall()
+
+
+def absent(work: PreparedWork, history: History, place: str) -> Outcome:
+    """What it means that neither the work nor its witness is there.
+
+    Raises:
+        StoreError: the server was left behind, and cannot know.
+    """
+    if work.detail["system"] != history.system:
+        return Outcome.UNKNOWN
+    if work.detail["timeline"] > history.timeline:
+        raise StoreError(
+            f"{place} was left behind by a failover: it is on timeline {history.timeline}, and "
+            f"{work.identity} was prepared on timeline {work.detail['timeline']}. Nothing was "
+            "concluded. Connect to the primary."
+        )
+    return Outcome.ABORTED
+
+
+def check_detail(work: PreparedWork) -> None:
+    """Refuse what another release wrote (CheckpointFormatError)."""
+    detail = work.detail
+    if (
+        detail.get("form") not in (PREPARED, STAGED)
+        or not isinstance(detail.get("system"), str)
+        or not isinstance(detail.get("timeline"), int)
+    ):
+        raise CheckpointFormatError(
+            f"Work {work.identity} has the detail {detail}: expected form ({PREPARED} or "
+            f"{STAGED}), system and timeline. Was the checkpoint written by a newer release? Then "
+            "use that one."
+        )
+
+
+def waiting(connection: Connection, tables: PostgresTableNames, keys: Collection[str]) -> set[str]:
+    """Those that have not ended; to be asked *before* :func:`witnessed`."""
+    asked = list(keys)
+    found = connection.execute(
+        tables.statement(
+            "SELECT gid FROM pg_prepared_xacts WHERE gid = ANY(%s) "
+            "UNION SELECT key FROM {staged} WHERE key = ANY(%s)"
+        ),
+        [asked, asked],
+    )
+    return {key for (key,) in found}
+
+
+def witnessed(
+    connection: Connection, tables: PostgresTableNames, keys: Collection[str]
+) -> set[str]:
+    """Those whose rows are visible."""
+    found = connection.execute(
+        tables.statement("SELECT key FROM {works} WHERE key = ANY(%s)"), [list(keys)]
+    )
+    return {key for (key,) in found}
+
+
+def commit_prepared(connection: Connection, key: str) -> bool:
+    """End a prepared transaction; False where another did, or nobody can any more."""
+    return _end(connection, "COMMIT PREPARED {gid}", key)
+
+
+def rollback_prepared(connection: Connection, key: str) -> bool:
+    """Remove a prepared transaction, whatever it holds; False where there is none."""
+    return _end(connection, "ROLLBACK PREPARED {gid}", key)
+
+
+def _end(connection: Connection, statement: str, key: str) -> bool:
+    deadline = time.monotonic() + _BUSY_S
+    while True:
+        try:
+            connection.execute(sql.SQL(statement).format(gid=sql.Literal(key)))
+        except errors.UndefinedObject:
+            return False
+        except errors.ObjectNotInPrerequisiteState as busy:
+            # Another process is just ending it, perhaps ourselves on a connection that was lost.
+            if time.monotonic() > deadline:
+                raise StoreError(
+                    f"The prepared transaction {key} has been ended by another session for "
+                    f"{_BUSY_S:.0f} s (a synchronous standby that does not answer?). Nothing was "
+                    "guessed: look at pg_stat_activity, then try again."
+                ) from busy
+            time.sleep(_PAUSE_S)
+        else:
+            return True
+
+
+def commit_staged(connection: Connection, tables: PostgresTableNames, work: PreparedWork) -> bool:
+    """Witness and rows in one transaction; False where the rows do not wait any more.
+
+    Who deletes the row of ``staged`` may end the work; whoever else tries waits for that, and then
+    finds none.
+
+    Raises:
+        DecisionNeededError: the table does not take the rows any more.
+    """
+    try:
+        with durable(connection):
+            found = connection.execute(
+                tables.statement("DELETE FROM {staged} WHERE key = %s RETURNING target"), [work.key]
+            ).fetchone()
+            if found is None:
+                return False
+            connection.execute(
+                tables.statement(
+                    "INSERT INTO {works} (key, name, rows, generation) VALUES (%s, %s, %s, %s)"
+                ),
+                [work.key, tables.name, work.rows, generation_of(work)],
+            )
+            _move(connection, tables, work, target=found[0])
+    except psycopg.Error as error:
+        gone = isinstance(error, psycopg.ProgrammingError)  # a table or a column, since the trial
+        if isinstance(error, errors.InsufficientPrivilege) or not (refuses_rows(error) or gone):
+            raise
+        why = f"{error.diag.message_primary} ({error.sqlstate})"
+        holding = tables.holding(work.key).as_string(connection)
+        raise cannot_be_moved(work.identity, why, holding) from error
+    return True
+
+
+def inserted(
+    connection: Connection, target: str, names: Iterable[str], rows: sql.Composable
+) -> int:
+    """Let ``target`` take all ``rows`` that wait; how many it says it has taken."""
+    columns = sql.SQL(", ").join(map(sql.Identifier, names))
+    return connection.execute(
+        sql.SQL(
+            "INSERT INTO {target} ({columns}) OVERRIDING SYSTEM VALUE SELECT {columns} FROM {rows}"
+        ).format(target=sql.SQL(target), columns=columns, rows=rows)
+    ).rowcount
+
+
+def _move(
+    connection: Connection, tables: PostgresTableNames, work: PreparedWork, *, target: str
+) -> None:
+    """All rows, or none: PostgreSQL's DROP is a part of the transaction, as MySQL's is not."""
+    holding = tables.holding(work.key)
+    names = connection.execute(COLUMNS, [holding.as_string(connection)]).fetchall()
+    quoted = connection.execute(_TARGET, [target]).fetchone()
+    if not names or quoted is None:
+        raise DecisionNeededError(
+            f"The promised rows of {work.identity} wait for a table that is gone: "
+            f"{target if names else holding.as_string(connection)}. Restore it, then start again."
+        )
+    moved = inserted(connection, quoted[0], (name for (name,) in names), holding)
+    if moved != work.rows:
+        raise would_not_all_arrive(work, moved, target, holding.as_string(connection))
+    connection.execute(sql.SQL("DROP TABLE {rows}").format(rows=holding))
+
+
+def drop_staged(connection: Connection, tables: PostgresTableNames, key: str) -> bool:
+    """Remove staged rows that nobody will name; False where they do not wait any more."""
+    with durable(connection):
+        found = connection.execute(
+            tables.statement("DELETE FROM {staged} WHERE key = %s RETURNING key"), [key]
+        ).fetchone()
+        if found is None:
+            return False
+        connection.execute(
+            tables.statement("DROP TABLE IF EXISTS {rows}", rows=tables.holding(key))
+        )
+    return True
+
+
+# --- book -----------------------------------------------------------------------------------------
+# The ownership table: owner, newest batch, and the batch below which records were deleted.
+
+
+_STANDING = """
+SELECT mark, owner, batch, attempt, decision, generation, counted_batch
+FROM {names} WHERE name = %s
+"""
+_CLAIM = "UPDATE {names} SET owner = %s WHERE name = %s AND owner IS NULL"
+_NOTE = """
+UPDATE {names} SET batch = %(batch)s, attempt = %(attempt)s, decision = %(decision)s
+WHERE name = %(name)s AND owner = %(owner)s
+  AND (batch IS NULL OR (batch, attempt) < (%(batch)s, %(attempt)s))
+"""
+_BEGIN = """
+UPDATE {names} SET generation = greatest(generation, %s), counted_batch = %s WHERE name = %s
+"""
+_FORGET = "DELETE FROM {works} WHERE name = %s AND generation < %s"
+
+
+class PostgresOwnershipTable:
+    """See :class:`~airflow_eos.kinds.sql.participant.OwnershipTable`.
+
+    Args:
+        session: to the database.
+        tables: of the name.
+        mark: the random id of the name in this database, which another one does not have.
+    """
+
+    def __init__(self, session: PostgresConnection, tables: PostgresTableNames, mark: str) -> None:
+        self._session = session
+        self._own = tables
+        self._mark = mark
+
+    @property
+    def tables(self) -> tuple[str, str]:
+        """See :attr:`OwnershipTable.tables`."""
+        return f"{self._own.schema}.names", f"{self._own.schema}.works"
+
+    @property
+    def name(self) -> str:
+        """The name."""
+        return self._own.name
+
+    @property
+    def called(self) -> str:
+        """The name and its database, for people."""
+        return f"name {self.name!r} in {self._session.place}"
+
+    def standing(self) -> NameRow:
+        """See :meth:`OwnershipTable.standing`."""
+        return self._session.run("asking who owns the name", self.row)
+
+    def ask(self, keys: Sequence[str]) -> LedgerState:
+        """See :meth:`OwnershipTable.ask`."""
+
+        def ask(connection: Connection) -> LedgerState:
+            self.row(connection)
+            open_ = waiting(connection, self._own, keys)
+            there = witnessed(connection, self._own, keys)
+            # Last: what has gone meanwhile was below the floor by then.
+            return LedgerState(self.row(connection).floor, open_, there)
+
+        return self._session.run("asking for outcomes", ask)
+
+    def listed(self) -> list[tuple[str, int, str]]:
+        """See :meth:`OwnershipTable.listed`."""
+
+        def ask(connection: Connection) -> list[tuple[str, int, str]]:
+            self.row(connection)
+            return listed(connection, self._own)
+
+        return self._session.run("listing what waits", ask)
+
+    def clock_ms(self) -> int:
+        """See :meth:`Book.clock_ms`."""
+
+        def ask(connection: Connection) -> int:
+            [(now_ms,)] = connection.execute(_CLOCK).fetchall()
+            return int(now_ms)
+
+        return self._session.run("asking for the time", ask)
+
+    def claim(self, owner: str) -> None:
+        """See :meth:`OwnershipTable.claim`."""
+
+        def act(connection: Connection) -> None:
+            self.row(connection)
+            with durable(connection):
+                connection.execute(self._own.statement(_CLAIM), [owner, self.name])
+
+        self._session.run("claiming the name", act)
+
+    def note(self, note: Note, owner: str) -> NameRow:
+        """See :meth:`OwnershipTable.note`."""
+
+        def act(connection: Connection) -> NameRow:
+            before = self.row(connection)
+            noted = {"batch": note.batch, "attempt": note.attempt, "decision": note.decision}
+            given = {**noted, "name": self.name, "owner": owner}
+            with durable(connection):
+                connection.execute(self._own.statement(_NOTE), given)
+            return before
+
+        return self._session.run("noting a decision", act)
+
+    def begin_generation(self, generation: int, counted: int) -> None:
+        """See :meth:`OwnershipTable.begin_generation`."""
+
+        def act(connection: Connection) -> None:
+            with durable(connection):
+                connection.execute(self._own.statement(_BEGIN), [generation, counted, self.name])
+                floor = floor_of(generation)
+                connection.execute(self._own.statement(_FORGET), [self.name, floor])
+
+        self._session.run("forgetting old witnesses", act)
+
+    def row(self, connection: Connection) -> NameRow:
+        """The row of the name, refused where it is another database's.
+
+        Rows that are not there say nothing where this is not the database of the work.
+
+        Raises:
+            StoreError: it has another mark, or none.
+        """
+        found = connection.execute(self._own.statement(_STANDING), [self.name]).fetchone()
+        if found is None or found[0] != self._mark:
+            raise StoreError(
+                f"This is not the database of {self.name!r}: its mark in {self.tables[0]} is "
+                f"{found[0] if found else 'missing'}, expected {self._mark}. Nothing was "
+                "concluded from rows that are not there. Is the connection right?"
+            )
+        return standing_of(found[1:])
+
+
+# --- participant ----------------------------------------------------------------------------------
+
 
 KIND = "postgres"
 

@@ -15,8 +15,8 @@ from psycopg import conninfo, errors
 
 from airflow_eos.closing import closed_on_error
 from airflow_eos.errors import ConfigurationError, DeliveryError, EosError, Remedy, StoreError
-from airflow_eos.kinds.sql.libpq import OF_SESSION, OF_TRANSACTION, attentive
 from airflow_eos.kinds.sql.participant import LostError, answered
+from airflow_eos.kinds.sql.servers import OF_SESSION, OF_TRANSACTION, attentive
 
 _GONE = (
     errors.AdminShutdown,
@@ -158,10 +158,6 @@ def _said(doing: str, place: str, error: psycopg.Error) -> str:
 
 
 # --- session --------------------------------------------------------------------------------------
-# A connection to a primary that says which history it is, and what its errors mean.
-#
-# A lost connection says nothing about what the server did. So whatever goes through
-# :meth:`PostgresConnection.run` may run twice, and finds out by itself what the first run did.
 
 
 T = TypeVar("T")

@@ -7,22 +7,26 @@ costs twice the writing and needs no ``max_prepared_transactions``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
 
 from airflow_eos.arguments import take_spans
 from airflow_eos.closing import closed_on_error
-from airflow_eos.delivery.task import HASH_COLUMN, selected
+from airflow_eos.delivery.options import AppFacts, SinkOptions, unreached
 from airflow_eos.delivery.workers import check_workers
-from airflow_eos.errors import ConfigurationError, NonDeterministicReplayError
-from airflow_eos.kinds.postgres.ledger import DEFAULT_SCHEMA, PostgresTableNames
-from airflow_eos.kinds.postgres.participant import PostgresParticipant, made
+from airflow_eos.errors import ConfigurationError
+from airflow_eos.kinds.postgres.participant import (
+    DEFAULT_SCHEMA,
+    PostgresParticipant,
+    PostgresTableNames,
+    made,
+)
 from airflow_eos.kinds.postgres.session import (
     Connection,
     PostgresConnection,
@@ -30,15 +34,13 @@ from airflow_eos.kinds.postgres.session import (
     printable,
 )
 from airflow_eos.kinds.postgres.task import check_columns, columns_of, may_refuse, require_numbers
-from airflow_eos.kinds.sql.ledger import name_of
-from airflow_eos.kinds.sql.participant import FORETOLD, HINT
-from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork, check_name
+from airflow_eos.kinds.sql.participant import FORETOLD, HINT, name_of
+from airflow_eos.kinds.sql.sink import TableSink
+from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, check_name
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
+    from pyspark.sql import SparkSession
 
-    from airflow_eos.checkpoint.store import CheckpointStore
     from airflow_eos.delivery.port import TaskWriter
 
 TABLE = """
@@ -126,11 +128,6 @@ def require_slots(connection: Connection, name: str, tasks: int) -> None:
 
 
 # --- sink -----------------------------------------------------------------------------------------
-# The PostgreSQL sink: a task COPYs into one transaction, which the decision commits.
-#
-# Inserts only. With ``two_phase`` the rows are in the table before they can be seen, and locks and
-# vacuum wait for the decision; without it they wait in a table of their own and are moved, which
-# costs twice the writing and needs no ``max_prepared_transactions``.
 
 
 T = TypeVar("T")
@@ -139,7 +136,7 @@ TASK_MODULES = ("pyarrow.csv", "numpy", "msgspec", "psycopg", "airflow_eos.kinds
 
 
 @dataclass(frozen=True)
-class PostgresSink:
+class PostgresSink(TableSink):
     """The PostgreSQL sink: table and settings.
 
     Attributes:
@@ -181,11 +178,6 @@ class PostgresSink:
         if self.two_phase:
             self._ask("counting slots", lambda c: require_slots(c, self._tables.name, tasks))
 
-    def bound(self, store: CheckpointStore) -> PostgresSink:
-        """See :meth:`Sink.bound`: the same for all."""
-        del store
-        return self
-
     def connect(self, interval: timedelta) -> PostgresParticipant:
         """See :meth:`Sink.connect`; nothing ends prepared work but a decision, however late."""
         del interval
@@ -202,45 +194,21 @@ class PostgresSink:
             self._ask("looking at the table", self._require)
         return participant
 
-    def columns(self, schema: StructType, row: str = "") -> list[str]:
-        """See :meth:`Sink.columns`: those that the table has, by name.
+    @property
+    def place(self) -> str:
+        """See :attr:`TableSink.place`."""
+        return printable(self.dsn)
 
-        Raises:
-            ConfigurationError: a column that the table has not, or of a type that would not be
-                stored as it is.
-            StoreError: the database does not answer.
-        """
-        names = schema.fieldNames()
-        if len(set(names)) != len(names) or HASH_COLUMN in names or not names:
-            raise ConfigurationError(
-                f"Columns {names}: expected each name once, and none called {HASH_COLUMN}."
-            )
-        types = {each.name: each.dataType.simpleString() for each in schema.fields}
+    def check_types(self, types: dict[str, str]) -> None:
+        """See :meth:`TableSink.check_types`."""
         found = self._ask("looking at columns", lambda c: columns_of(c, self.quoted_table))
         check_columns(types, found, self.table)
-        return selected(names, row)
 
     def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
         """The writer of one task, in a Spark worker."""
         from airflow_eos.kinds.postgres.task import TransactionOfTask
 
         return TransactionOfTask(self, task, attempt, transactional=transactional)
-
-    def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
-        """Refused: a table does not tell which work a row came with.
-
-        Raises:
-            NonDeterministicReplayError: always. Prepared work never times out, so somebody rolled
-                it back by hand; and the replay gives other rows than were promised.
-        """
-        del spark
-        raise NonDeterministicReplayError(
-            f"Some work of a batch was rolled back by hand in {printable(self.dsn)}, {len(works)} "
-            f"pieces of it are in table {self.table}, and evaluated again the batch is cut into "
-            "other pieces. Which rows are missing cannot be told from the table. Nothing was made "
-            "visible. Start with the parallelism of before; or delete the batch's rows by hand "
-            "and say so: airflow-eos accept (docs/recovery.md)."
-        )
 
     @cached_property
     def quoted_table(self) -> str:
@@ -278,3 +246,28 @@ class PostgresSink:
     def _ask(self, doing: str, look: Callable[[Connection], T]) -> T:
         with closing(session_of(self.dsn, self.answer_within.total_seconds())) as session:
             return session.run(doing, look)
+
+
+# --- configuration --------------------------------------------------------------------------------
+
+
+class PostgresOptions(SinkOptions, frozen=True):
+    """A table, with inserts only; the times are text, such as ``30 seconds``."""
+
+    table: str
+    gid_prefix: str | None = None
+    two_phase: bool | None = None
+    tasks: int | None = None
+    lock_timeout: str | None = None
+    answer_within: str | None = None
+    schema: str | None = None
+
+    def sink(self, name: str, app: AppFacts, how: Any) -> PostgresSink:
+        """See :meth:`SinkOptions.sink`."""
+        if not how:
+            raise unreached("libpq's 'host=… dbname=… user=…', a URL, or an object of its keywords")
+        given = {"gid_prefix": app.prefix, **self.given()}
+        return PostgresSink(checked_dsn(how), name=name, **given)
+
+
+OPTIONS = PostgresOptions

@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from psycopg import Error, errors, sql
 
 from airflow_eos.errors import ConfigurationError, DeliveryError, EosError, Remedy
-from airflow_eos.kinds.postgres.ledger import (
+from airflow_eos.kinds.postgres.participant import (
     COLUMNS,
+    KIND,
     PREPARED,
     STAGED,
     PostgresTableNames,
@@ -20,7 +21,6 @@ from airflow_eos.kinds.postgres.ledger import (
     inserted,
     rollback_prepared,
 )
-from airflow_eos.kinds.postgres.participant import KIND
 from airflow_eos.kinds.postgres.session import (
     Connection,
     History,
@@ -29,16 +29,15 @@ from airflow_eos.kinds.postgres.session import (
     meaning,
     printable,
 )
-from airflow_eos.kinds.sql.ledger import GENERATION, name_of
-from airflow_eos.kinds.sql.libpq import OF_TRANSACTION
-from airflow_eos.kinds.sql.participant import key_is_there
+from airflow_eos.kinds.sql.participant import GENERATION, key_is_there, name_of
+from airflow_eos.kinds.sql.servers import OF_TRANSACTION
 from airflow_eos.kinds.upsert.columns import Limits, refuse_longer
 from airflow_eos.protocol.decision import PreparedWork
 
 if TYPE_CHECKING:
-    from datetime import timedelta
-
     import pyarrow as pa
+
+    from airflow_eos.kinds.postgres.sink import PostgresSink
 
 _TEXT = ("text", "varchar", "bpchar", "citext", "json", "jsonb", "uuid", "xml", "inet", "cidr")
 _WHOLE = ("int2", "int4", "int8")
@@ -228,11 +227,9 @@ def _as_hex(column: pa.LargeBinaryArray) -> pa.Array:
 # The table in which the rows of a task wait, and the trial that they have passed before they do.
 #
 # What their table finds only when they are moved there is found after the decision, and then a
-# person
-# has to make room for them. So the task inserts them into it, whole, and rolls that back: values,
-# indexes, constraints, triggers and partitions have met each row. Rows of two tasks meet in the
-# table
-# alone: repartitioned by the key there are no two that have it.
+# person has to make room for them. So the task inserts them into it, whole, and rolls that back:
+# values, indexes, constraints, triggers and partitions have met each row. Rows of two tasks meet in
+# the table alone: repartitioned by the key there are no two that have it.
 
 
 # Of each column: whether rows wait in it that do not give it (the table has a default), and the
@@ -337,7 +334,6 @@ def require_all(rows: int, taken: int, table: str) -> None:
 
 
 # --- task -----------------------------------------------------------------------------------------
-# One task's transaction: rows by COPY, then their witness, then PREPARE TRANSACTION.
 
 
 # Without a row of the name the driver decides nothing: this is not its database.
@@ -345,29 +341,6 @@ _NOW = """
 SELECT (extract(epoch FROM now()) * 1000)::bigint,
        coalesce((SELECT generation FROM {names} WHERE name = %s), 0)
 """
-
-
-class _PostgresTaskConfig(Protocol):
-    """What a task is told of where its rows go; see the attributes of ``PostgresSink``."""
-
-    @property
-    def dsn(self) -> str: ...
-    @property
-    def table(self) -> str: ...
-    @property
-    def quoted_table(self) -> str: ...
-    @property
-    def gid_prefix(self) -> str: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def schema(self) -> str: ...
-    @property
-    def two_phase(self) -> bool: ...
-    @property
-    def lock_timeout(self) -> timedelta: ...
-    @property
-    def answer_within(self) -> timedelta: ...
 
 
 class TransactionOfTask:
@@ -380,9 +353,7 @@ class TransactionOfTask:
         transactional: leave it open; else it is committed at once.
     """
 
-    def __init__(
-        self, sink: _PostgresTaskConfig, task: int, attempt: int, *, transactional: bool
-    ) -> None:
+    def __init__(self, sink: PostgresSink, task: int, attempt: int, *, transactional: bool) -> None:
         self._sink = sink
         self._tables = PostgresTableNames(sink.schema, name_of(sink.gid_prefix, sink.name))
         self._key = self._tables.new_key(task, attempt)

@@ -82,11 +82,7 @@ class SpilledRows:
         return None if found is None else found.decode("ascii", errors="replace")
 
     def marked(self) -> str:
-        """The same, created where there is none yet.
-
-        Raises:
-            StoreError: it was written and is gone.
-        """
+        """The same, created where there is none yet (StoreError: it was written and is gone)."""
         self.store.create(f"{self.folder}/mark", uuid.uuid4().hex.encode())
         mark = self.mark()
         if mark is None:
@@ -94,11 +90,7 @@ class SpilledRows:
         return mark
 
     def keep(self, key: str, stream: bytes) -> None:
-        """Make the rows durable under a key that was never used before.
-
-        Raises:
-            StoreError: it was.
-        """
+        """Make the rows durable under a key that was never used before (StoreError: it was)."""
         if not self.store.create(self._rows(key), stream):
             raise StoreError(f"{self.place(self._rows(key))} is there already: a key came twice.")
 
@@ -212,11 +204,7 @@ def new_key(batch: int, task: int, attempt: int) -> str:
 
 
 def batch_of(key: str) -> int:
-    """The batch that a key belongs to.
-
-    Raises:
-        ConfigurationError: it is no key of kept rows.
-    """
+    """The batch that a key belongs to (ConfigurationError: it is no key of kept rows)."""
     return _parts(key)[0]
 
 
@@ -235,10 +223,6 @@ def _parts(key: str) -> tuple[int, int]:
 
 
 # --- participant ----------------------------------------------------------------------------------
-# The verbs that every kind with kept rows shares; how rows are applied is the kind's own.
-#
-# Applying must bear repeating: whoever finds COMMIT and no *done* applies again, and so may two
-# processes at once. A callable is told by its token, a table by the version of its rows.
 
 
 _REQUESTS = 8  # at once: an object store takes its time for each

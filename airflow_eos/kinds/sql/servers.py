@@ -1,10 +1,10 @@
-"""What a server must be, so that a witness that is not there stays away; and whose limits hold."""
+"""Servers of SQL: what one must be to be a witness, the limits of a session, how it is reached."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from airflow_eos.errors import ConfigurationError
 
@@ -99,3 +99,84 @@ def parts_of(url: str) -> dict[str, Any]:
         "password": unquote(parts.password or ""),
         "database": unquote(database),
     }
+
+
+# --- libpq ----------------------------------------------------------------------------------------
+# What a connection to PostgreSQL is told: when its host is gone, and whose limits hold in it.
+
+
+_PINNED = """
+SELECT set_config(name, ours, {is_local}) FROM (VALUES
+  ('statement_timeout', '0'), ('transaction_timeout', '0'),
+  ('idle_in_transaction_session_timeout', '0'), ('idle_session_timeout', '0'),
+  ('default_transaction_read_only', 'off'), ('default_transaction_deferrable', 'off'),
+  ('default_transaction_isolation', 'read committed'), ('synchronous_commit', 'on')
+) AS pinned (name, ours) WHERE current_setting(name, true) NOT IN (ours, 'remote_apply')
+"""
+"""A session's limits are ours, and not its role's, nor its database's: each holds for people, and
+would end the move of decided rows at every start again. Nor may a role answer before a commit is
+durable. What a server does not know yet is left out."""
+OF_SESSION, OF_TRANSACTION = (_PINNED.format(is_local=each) for each in ("false", "true"))
+"""Within each transaction again: a pooler may give it another connection than the session's."""
+
+
+def attentive(dsn: str, timeout_s: float) -> dict[str, Any]:
+    """Keywords for ``psycopg.connect``; what ``dsn`` says itself stands.
+
+    Args:
+        dsn: libpq's.
+        timeout_s: seconds to connect, and after which a silent host is asked, and given up.
+
+    Raises:
+        psycopg.ProgrammingError: it cannot be read.
+    """
+    from psycopg import conninfo
+
+    within = max(2, int(timeout_s))
+    silent: dict[str, Any] = {"tcp_user_timeout": within * 1000, "keepalives_idle": within}
+    given = conninfo.conninfo_to_dict(dsn)
+    told = {name: value for name, value in silent.items() if name not in given}
+    return {"connect_timeout": within, **told}
+
+
+# --- reach ----------------------------------------------------------------------------------------
+# How to reach a target, as text: also from the parts that an Airflow connection has; pure.
+
+
+_MYSQL = frozenset({"host", "port", "user", "password", "database"})
+
+
+def as_text(system: str, how: object) -> str | None:
+    """The URL or DSN that ``how`` says; None where it says nothing.
+
+    Raises:
+        ConfigurationError: it has parts that the system does not know.
+    """
+    if isinstance(how, str):
+        return how or None
+    if not isinstance(how, Mapping) or not how:
+        return None
+    parts = {str(name): str(value) for name, value in how.items()}
+    if system == "postgres":
+        return " ".join(f"{name}={_libpq(value)}" for name, value in parts.items())
+    if system == "mysql":
+        return _mysql(parts)
+    return parts.get("url")
+
+
+def _libpq(value: str) -> str:
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def _mysql(parts: Mapping[str, str]) -> str:
+    unknown = sorted(parts.keys() - _MYSQL)
+    if unknown:
+        raise ConfigurationError(
+            f"MySQL is told {', '.join(unknown)}, which is not known here: expected "
+            f"{', '.join(sorted(_MYSQL))}."
+        )
+    login = quote(parts.get("user", ""), safe="")
+    secret = quote(parts.get("password", ""), safe="")
+    where = f"{parts.get('host', 'localhost')}:{parts.get('port', '3306')}"
+    return f"mysql://{login}:{secret}@{where}/{quote(parts.get('database', ''), safe='')}"

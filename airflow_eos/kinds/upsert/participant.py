@@ -14,7 +14,7 @@ from msgspec import structs
 from airflow_eos.closing import closed_on_error
 from airflow_eos.errors import ConfigurationError, DeliveryError, OwnershipError, Remedy, StoreError
 from airflow_eos.kinds.spill.participant import SpilledRows, SpillParticipant
-from airflow_eos.kinds.upsert.reach import as_text
+from airflow_eos.kinds.sql.servers import as_text
 from airflow_eos.kinds.upsert.target import RowSchema, last_of_each, order_of
 from airflow_eos.protocol.participant import Member, Note, Owner, Ownership
 
@@ -95,11 +95,6 @@ class Tally:
 
 
 # --- participant ----------------------------------------------------------------------------------
-# Absolute values by key: rows kept in the checkpoint, written to a target once they are decided.
-#
-# Each row is guarded by its version, see :mod:`airflow_eos.kinds.upsert.target`: so
-# repeating
-# a commit is harmless, whoever repeats it and however late.
 
 
 log = structlog.get_logger(__name__)

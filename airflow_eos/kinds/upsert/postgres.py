@@ -12,15 +12,16 @@ it out (``WHERE NOT gone``, or a view).
 from __future__ import annotations
 
 import contextlib
+import io
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.errors import ConfigurationError, DeliveryError
-from airflow_eos.kinds.sql.libpq import OF_SESSION, OF_TRANSACTION, attentive
-from airflow_eos.kinds.upsert import postgres_sql as say
+from airflow_eos.kinds.sql.servers import OF_SESSION, OF_TRANSACTION, attentive
 from airflow_eos.kinds.upsert.columns import (
+    VERSION,
     TableDescription,
     refuse_columns,
     refuse_long_keys,
@@ -42,6 +43,233 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_eos.kinds.upsert.target import RowSchema
+
+_ROWS = 50_000  # in a piece of CSV
+_ROWS_OF_BATCH = "eos_rows"
+
+# Of one transaction: a pooler may give the next one another connection.
+LOCKS = "SELECT set_config('lock_timeout', %s, true)"
+IS_STANDBY = "SELECT pg_is_in_recovery()"
+OURS = "airflow_eos_upserts"
+"""Stands for our table in all that is asked; it lies in the schema of the target."""
+HAS_OURS = """
+SELECT count(*) > 0 FROM pg_class WHERE relname = 'airflow_eos' || '_upserts'
+  AND relnamespace = %s::text::regnamespace
+"""
+CREATE_OURS = """
+CREATE TABLE IF NOT EXISTS airflow_eos_upserts (
+  target text PRIMARY KEY, mark text NOT NULL, last_epoch bigint NOT NULL DEFAULT 0,
+  owner_location text, owner_checkpoint text, owner_epoch bigint,
+  note_batch bigint, note_attempt bigint, note_decision text, tally bigint NOT NULL DEFAULT 0)
+"""
+MARK = "INSERT INTO airflow_eos_upserts (target, mark) VALUES (%s, %s) ON CONFLICT DO NOTHING"
+MARK_OF = "SELECT mark FROM airflow_eos_upserts WHERE target = %s"
+# An epoch is greater than all that were: where our row is new, or was removed, the rows tell which.
+# No clock does: one that was put back would make all that comes older than what stands.
+CLAIM = """
+UPDATE airflow_eos_upserts SET (last_epoch, owner_epoch, owner_location, owner_checkpoint) = (
+  SELECT epoch, epoch, %(at)s, %(checkpoint)s FROM (SELECT 1 + CASE last_epoch WHEN 0 THEN (
+    SELECT coalesce(max(substring(eos_version FROM '^[0-9]{{16}}')), '0')::bigint FROM {rows})
+    ELSE last_epoch END AS epoch) AS next)
+WHERE target = %(table)s AND owner_location IS NULL
+"""
+OWNER = """
+SELECT owner_location, owner_checkpoint, owner_epoch FROM airflow_eos_upserts
+WHERE target = %s AND owner_location IS NOT NULL
+"""
+OWNER_KEPT = OWNER + " FOR SHARE"
+"""Nobody gives it to another checkpoint until this transaction has ended."""
+NOTE = """
+UPDATE airflow_eos_upserts SET (note_batch, note_attempt, note_decision) = (
+  SELECT batch, attempt, decision FROM (VALUES
+    (note_batch, note_attempt, note_decision), (%(batch)s, %(attempt)s, %(decision)s)
+  ) AS noted (batch, attempt, decision)
+  WHERE batch IS NOT NULL ORDER BY batch DESC, attempt DESC LIMIT 1)
+WHERE target = %(table)s AND owner_checkpoint = %(checkpoint)s
+RETURNING target
+"""
+NEWEST = """
+SELECT note_batch, note_attempt, note_decision FROM airflow_eos_upserts
+WHERE target = %s AND note_batch IS NOT NULL
+"""
+LIFE = "SELECT extract(epoch FROM pg_postmaster_start_time())::text"
+TALLY = "SELECT tally FROM airflow_eos_upserts WHERE target = %s"
+COUNT = """
+UPDATE airflow_eos_upserts SET tally = tally + 1 WHERE target = %s AND tally >= %s RETURNING tally
+"""
+PLACE = """
+SELECT c.oid, n.nspname, c.relname FROM pg_class AS c
+JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)
+"""
+RIGHTS = """
+SELECT wanted FROM unnest(ARRAY['SELECT', 'INSERT', 'UPDATE']) AS wanted
+WHERE NOT has_table_privilege(%(oid)s, wanted)
+UNION ALL SELECT 'TEMPORARY (of the database)'
+WHERE NOT has_database_privilege(current_database(), 'TEMPORARY')
+"""
+COLUMNS = """
+SELECT attname, format_type(atttypid, atttypmod), attnotnull AND NOT atthasdef,
+       attgenerated <> '' OR attidentity <> ''
+FROM pg_attribute WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped
+"""
+# Ours is no ON CONFLICT of a deferrable index. A type of trigger: 4 is INSERT, 16 UPDATE.
+PARTS = """
+WITH parts AS (SELECT c.* FROM pg_class AS c
+  WHERE c.oid = %(oid)s OR c.oid IN (SELECT relid FROM pg_partition_tree(%(oid)s)))
+SELECT 'is UNLOGGED or temporary (' || relname || '), and empty after a crash of the server '
+       '(ALTER TABLE … SET LOGGED)' FROM parts WHERE relpersistence <> 'p'
+UNION ALL SELECT 'has the trigger ' || tgname || ', which could change, drop or refuse a row'
+FROM pg_trigger JOIN parts ON parts.oid = tgrelid
+WHERE NOT tgisinternal AND tgenabled IN ('O', 'A') AND tgtype & 20 <> 0
+UNION ALL SELECT 'has the rule ' || rulename || ', which could change, drop or refuse a row'
+FROM pg_rewrite JOIN parts ON parts.oid = ev_class WHERE ev_type IN ('2', '3')
+UNION ALL SELECT 'has the index ' || i.indexrelid::regclass || ', of an expression, of some rows, '
+       'or by ' || am.amname || ', which could refuse a row'
+FROM pg_index AS i JOIN parts ON parts.oid = i.indrelid JOIN pg_class AS c ON c.oid = i.indexrelid
+JOIN pg_am AS am ON am.oid = c.relam WHERE NOT i.indisunique
+AND (i.indexprs IS NOT NULL OR i.indpred IS NOT NULL OR am.amname NOT IN ('btree', 'hash', 'brin'))
+UNION ALL SELECT 'generates ' || attname || ' by an expression, which could refuse a row'
+FROM pg_attribute WHERE attrelid = %(oid)s AND attgenerated <> '' AND NOT attisdropped
+UNION ALL SELECT 'numbers its rows by ' || attname || ', of a sequence that has an end: every '
+       'row that is written takes a number, also where it replaces one (a sequence of bigint)'
+FROM pg_attribute JOIN pg_depend ON refobjid = attrelid AND refobjsubid = attnum
+JOIN pg_sequence ON seqrelid = objid
+WHERE attrelid = %(oid)s AND classid = 'pg_class'::regclass AND seqmax < 2::numeric ^ 62
+  AND NOT seqcycle
+UNION ALL SELECT 'has the partitioned table ' || relname || ' without a DEFAULT partition, and '
+       'would refuse a row that no partition takes'
+FROM parts JOIN pg_partitioned_table ON partrelid = oid WHERE partdefid = 0 AND partstrat <> 'h'
+UNION ALL SELECT 'has row-level security, which could refuse a row (use a role with BYPASSRLS)'
+WHERE row_security_active(%(oid)s)
+"""
+INEXACT = """
+SELECT a.attname FROM pg_attribute AS a JOIN pg_collation AS c ON c.oid = a.attcollation
+WHERE a.attrelid = %s AND NOT c.collisdeterministic
+"""
+# Included columns tell no rows apart; an index that is not valid yet refuses them all the same.
+KEYS = """
+SELECT array_agg(a.attname::text) FILTER (WHERE i.indexprs IS NULL),
+       i.indisvalid AND i.indimmediate AND i.indpred IS NULL AND i.indexprs IS NULL
+FROM pg_index AS i CROSS JOIN unnest(i.indkey) WITH ORDINALITY AS k (number, place)
+LEFT JOIN pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = k.number
+WHERE i.indrelid = %s AND i.indisunique AND k.place <= i.indnkeyatts
+GROUP BY i.indexrelid
+"""
+# Of each, also what it includes: an entry holds all of it.
+INDEXES = """
+SELECT DISTINCT array_agg(a.attname::text ORDER BY k.place)
+FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid JOIN pg_am AS am ON am.oid = c.relam
+CROSS JOIN unnest(i.indkey) WITH ORDINALITY AS k (number, place)
+JOIN pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = k.number
+WHERE (i.indrelid = %(oid)s OR i.indrelid IN (SELECT relid FROM pg_partition_tree(%(oid)s)))
+AND am.amname IN ('btree', 'brin') GROUP BY i.indexrelid
+"""
+ENCODING = "SHOW server_encoding"
+CONSTRAINTS = """
+SELECT conname FROM pg_constraint WHERE conrelid = %s AND contype IN ('c', 'f', 'x')
+"""
+
+
+def quoted(table: str) -> str:
+    """A name, or ``schema.name``, as SQL text."""
+    return ".".join(map(_name, table.split(".")))
+
+
+def give_up(table: str) -> str:
+    """What a person runs, so that another checkpoint may have the table."""
+    return (
+        "UPDATE airflow_eos_upserts SET owner_location = NULL, "  # noqa: S608 - a person reads it
+        "owner_checkpoint = NULL, "
+        "owner_epoch = NULL, note_batch = NULL, note_attempt = NULL, note_decision = NULL "
+        f"WHERE target = '{table}'"
+    )
+
+
+def go_on(table: str, tally: int) -> str:
+    """What a person runs, so that a target that was set back goes on without what it lacks."""
+    return (
+        f"UPDATE airflow_eos_upserts SET tally = {tally}, "  # noqa: S608 - a person reads it
+        f"note_batch = NULL, note_attempt = NULL, note_decision = NULL WHERE target = '{table}'"
+    )
+
+
+def temporary(table: str, names: Sequence[str]) -> str:
+    """A table of this transaction, with the columns of the rows in the types of the target."""
+    return (
+        f"CREATE TEMPORARY TABLE {_ROWS_OF_BATCH} ON COMMIT DROP AS "  # noqa: S608 - in quotes
+        f"SELECT {_list(names)} FROM {quoted(table)} WITH NO DATA"
+    )
+
+
+def copied(names: Sequence[str]) -> str:
+    """How they get there."""
+    return f"COPY {_ROWS_OF_BATCH} ({_list(names)}) FROM STDIN (FORMAT csv, ENCODING 'UTF8')"
+
+
+def upserted(table: str, names: Sequence[str], key: Sequence[str]) -> str:
+    """From there into the target, with the version as the one argument.
+
+    In the order of the key: two committers of the same rows wait for each other, and never in a
+    circle.
+    """
+    given = [*(name for name in names if name not in key), VERSION]
+    values = ", ".join(f"{_name(name)} = excluded.{_name(name)}" for name in given)
+    target, columns, by, values = (
+        text.replace("%", "%%") for text in (quoted(table), _list(names), _list(key), values)
+    )
+    return (
+        f"INSERT INTO {target} AS t ({columns}, {VERSION}) "  # noqa: S608 - names in quotes
+        f"SELECT {columns}, %s FROM {_ROWS_OF_BATCH} ORDER BY {by} "
+        f"ON CONFLICT ({by}) DO UPDATE SET {values} WHERE t.{VERSION} IS NULL "
+        f'OR t.{VERSION} COLLATE "C" <= excluded.{VERSION} COLLATE "C"'
+    )
+
+
+def as_csv(rows: pa.Table, deleted: str | None, key: Sequence[str]) -> Iterator[bytes]:
+    """Text in quotes, and a null as nothing: as COPY reads it. What is deleted keeps its key."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    from pyarrow import csv
+
+    gone = None if deleted is None else pc.fill_null(rows[deleted], False)  # noqa: FBT003
+    columns = []
+    for name in rows.column_names:
+        column = _text(gone if name == deleted else rows[name])
+        if gone is not None and name not in key and name != deleted:
+            column = pc.if_else(gone, pa.scalar(None, pa.string()), column)
+        columns.append(column)
+    text = pa.table(columns, names=rows.column_names)
+    options = csv.WriteOptions(include_header=False)
+    for at in range(0, text.num_rows, _ROWS):
+        piece = io.BytesIO()
+        csv.write_csv(text.slice(at, _ROWS), piece, options)
+        yield piece.getvalue()
+
+
+def _text(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    import pyarrow as pa
+
+    if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
+        # Arrow has no hex digits; a loop, for such columns alone.
+        return pa.chunked_array(
+            [[None if each is None else f"\\x{each.hex()}" for each in column.to_pylist()]],
+            pa.string(),
+        )
+    if pa.types.is_floating(column.type):
+        column = column.cast(pa.float64())  # a column may be wider, and hold more of its digits
+    if pa.types.is_timestamp(column.type) and column.type.tz is not None:
+        # Where zones had offsets of seconds, their text has none.
+        column = column.cast(pa.timestamp("us", "UTC"))
+    return column.cast(pa.string())
+
+
+def _list(names: Sequence[str]) -> str:
+    return ", ".join(map(_name, names))
+
+
+def _name(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
 
 Ask = Callable[..., list[Any]]
 
@@ -114,7 +342,7 @@ class PostgresTable:
         """The same, in one transaction, which is durable where this ends."""
         with self.asking(doing) as ask, self.connected.transaction():
             ask(OF_TRANSACTION)
-            ask(say.LOCKS, (str(_LOCKS_MS),))
+            ask(LOCKS, (str(_LOCKS_MS),))
             yield ask
 
     def _let_go_if_lost(self) -> None:
@@ -127,7 +355,7 @@ class PostgresTable:
 
     def _require_primary(self) -> None:
         """A standby lags: what it does not have says nothing."""
-        if self.connected.execute(say.IS_STANDBY).fetchone()[0]:
+        if self.connected.execute(IS_STANDBY).fetchone()[0]:
             self.close()
             raise ConfigurationError(
                 "This PostgreSQL is a standby, which nobody can write to: give the primary "
@@ -151,7 +379,7 @@ class PostgresTable:
     @property
     def schema(self) -> str:
         """Its schema, in quotes."""
-        return say.quoted(self._place[1])
+        return quoted(self._place[1])
 
     @property
     def table(self) -> str:
@@ -162,7 +390,7 @@ class PostgresTable:
     @property
     def ours(self) -> str:
         """Our own table, beside it."""
-        return f"{self.schema}.{say.OURS}"
+        return f"{self.schema}.{OURS}"
 
     def close(self) -> None:
         """Close the connection."""
@@ -171,7 +399,7 @@ class PostgresTable:
             self.connected = None
 
     def _ask(self, statement: str, given: Any = None) -> list[Any]:
-        cursor = self.connected.execute(statement.replace(say.OURS, self.ours), given)
+        cursor = self.connected.execute(statement.replace(OURS, self.ours), given)
         return list(cursor.fetchall()) if cursor.description else []
 
     @property
@@ -179,8 +407,8 @@ class PostgresTable:
         """As the database resolves what the user gave."""
         if self._found is None:
             with self.asking("looking for the table"):
-                asked = say.quoted(self._asked_for)
-                found = self.connected.execute(say.PLACE, (asked,)).fetchone()
+                asked = quoted(self._asked_for)
+                found = self.connected.execute(PLACE, (asked,)).fetchone()
             if found is None:
                 raise ConfigurationError(
                     f"There is no table {self._asked_for!r} for this user: create it, with its key "
@@ -191,16 +419,6 @@ class PostgresTable:
 
 
 # --- postgres -------------------------------------------------------------------------------------
-# Upserts into a table of PostgreSQL, and into what speaks its language.
-#
-# The table has a unique key of just the key columns, and a column ``eos_version`` (text) for the
-# version of each row. What owns it is a row of ``airflow_eos_upserts``, a small table of ours. Rows
-# go by COPY into a temporary table, and from there by one statement, in one transaction: each row
-# with its version, and only while this checkpoint is the owner.
-#
-# A deleted row stays as a tombstone: its flag, its key and its version, all else null. Readers
-# leave
-# it out (``WHERE NOT gone``, or a view).
 
 
 _KEY_BYTES = 2600  # a third of a page, less what an entry of a B-tree has besides its values
@@ -279,77 +497,73 @@ class PostgresTarget:
     @property
     def give_up(self) -> str:
         """Keeps the mark and the last epoch."""
-        return say.give_up(self._session.table).replace(say.OURS, self._session.ours)
+        return give_up(self._session.table).replace(OURS, self._session.ours)
 
     def go_on(self, tally: int) -> str:
         """See :meth:`UpsertConnection.go_on`."""
-        return say.go_on(self._session.table, tally).replace(say.OURS, self._session.ours)
+        return go_on(self._session.table, tally).replace(OURS, self._session.ours)
 
     def check(self) -> None:
         """The primary, and our table is there."""
         with self._session.asking("looking at the server") as ask:
-            if ask(say.HAS_OURS, (self._session.schema,))[0][0]:
+            if ask(HAS_OURS, (self._session.schema,))[0][0]:
                 return
             # Two at once: one of them finds it there while it creates it, whatever IF NOT EXISTS.
             with contextlib.suppress(self._session.errors.UniqueViolation):
-                ask(say.CREATE_OURS)
+                ask(CREATE_OURS)
 
     def described(self) -> TableDescription:
-        """What the database says of the table.
-
-        Raises:
-            ConfigurationError: there is none.
-        """
+        """What the database says of the table (ConfigurationError: there is none)."""
         with self._session.asking("looking at the table") as ask:
             found = self._session.oid
-            indexes = [(set(names or ()), is_key) for names, is_key in ask(say.KEYS, (found,))]
+            indexes = [(set(names or ()), is_key) for names, is_key in ask(KEYS, (found,))]
             return TableDescription(
-                columns={name: tuple(rest) for name, *rest in ask(say.COLUMNS, (found,))},
+                columns={name: tuple(rest) for name, *rest in ask(COLUMNS, (found,))},
                 keys=[names for names, is_key in indexes if is_key],
                 uniques=[names for names, _ in indexes],
-                constraints=[name for (name,) in ask(say.CONSTRAINTS, (found,))],
-                lacking=[right for (right,) in ask(say.RIGHTS, {"oid": found})],
-                unfit=[what for (what,) in ask(say.PARTS, {"oid": found})],
-                inexact=frozenset(name for (name,) in ask(say.INEXACT, (found,))),
-                encoding=ask(say.ENCODING)[0][0],
+                constraints=[name for (name,) in ask(CONSTRAINTS, (found,))],
+                lacking=[right for (right,) in ask(RIGHTS, {"oid": found})],
+                unfit=[what for (what,) in ask(PARTS, {"oid": found})],
+                inexact=frozenset(name for (name,) in ask(INEXACT, (found,))),
+                encoding=ask(ENCODING)[0][0],
             )
 
     def indexes(self) -> tuple[tuple[str, ...], ...]:
         """The columns of each index whose entries have a longest length."""
         with self._session.asking("looking at the table") as ask:
-            return tuple(tuple(c) for (c,) in ask(say.INDEXES, {"oid": self._session.oid}))
+            return tuple(tuple(c) for (c,) in ask(INDEXES, {"oid": self._session.oid}))
 
     def marked(self) -> str:
         """See :meth:`UpsertConnection.marked`."""
         with self._session.writing("marking the target") as ask:
-            ask(say.MARK, (self._session.table, uuid.uuid4().hex))
+            ask(MARK, (self._session.table, uuid.uuid4().hex))
         return self.mark() or ""
 
     def mark(self) -> str | None:
         """See :meth:`UpsertConnection.mark`."""
         with self._session.asking("reading the mark of the target") as ask:
-            if not ask(say.HAS_OURS, (self._session.schema,))[0][0]:
+            if not ask(HAS_OURS, (self._session.schema,))[0][0]:
                 return None
-            found = ask(say.MARK_OF, (self._session.table,))
+            found = ask(MARK_OF, (self._session.table,))
         return found[0][0] if found else None
 
     def claim(self, location: str, checkpoint: str) -> None:
         """See :meth:`UpsertConnection.claim`."""
         with self._session.writing("claiming the target") as ask:
-            claim = say.CLAIM.format(rows=say.quoted(self._session.table).replace("%", "%%"))
+            claim = CLAIM.format(rows=quoted(self._session.table).replace("%", "%%"))
             ask(claim, {"table": self._session.table, "at": location, "checkpoint": checkpoint})
 
     def owner(self) -> TargetOwner | None:
         """See :meth:`UpsertConnection.owner`."""
         with self._session.asking("reading whose the target is") as ask:
-            found = ask(say.OWNER, (self._session.table,))
+            found = ask(OWNER, (self._session.table,))
         return TargetOwner(*found[0]) if found else None
 
     def note(self, note: Note, checkpoint: str) -> None:
         """See :meth:`UpsertConnection.note`."""
         with self._session.writing("noting a decision") as ask:
             noted = ask(
-                say.NOTE,
+                NOTE,
                 {
                     "table": self._session.table,
                     "checkpoint": checkpoint,
@@ -364,7 +578,7 @@ class PostgresTarget:
     def newest(self) -> Note | None:
         """See :meth:`UpsertConnection.newest`."""
         with self._session.asking("reading how far the target has come") as ask:
-            found = ask(say.NEWEST, (self._session.table,))
+            found = ask(NEWEST, (self._session.table,))
         if not found:
             return None
         batch, attempt, decision = found[0]
@@ -373,32 +587,32 @@ class PostgresTarget:
     def life(self) -> str:
         """See :meth:`UpsertConnection.life`: no two servers start at one microsecond."""
         with self._session.asking("asking which server it is") as ask:
-            return str(ask(say.LIFE)[0][0])
+            return str(ask(LIFE)[0][0])
 
     def tally(self) -> int:
         """See :meth:`UpsertConnection.tally`."""
         with self._session.asking("reading how far the target has counted") as ask:
-            found = ask(say.TALLY, (self._session.table,))
+            found = ask(TALLY, (self._session.table,))
         return int(found[0][0]) if found else 0
 
     def count(self, known: int) -> int | None:
         """See :meth:`UpsertConnection.count`."""
         with self._session.writing("counting what was written") as ask:
-            found = ask(say.COUNT, (self._session.table, known))
+            found = ask(COUNT, (self._session.table, known))
         return int(found[0][0]) if found else None
 
     def apply(self, rows: pa.Table, about: RowSchema, checkpoint: str, order: str) -> int:
         """See :meth:`UpsertConnection.apply`."""
         rows = one_of_each_number(rows, about.key)
         names = rows.column_names
-        written = say.upserted(self._session.table, names, about.key)
+        written = upserted(self._session.table, names, about.key)
         with self._session.writing("writing rows") as ask:
-            owner = ask(say.OWNER_KEPT, (self._session.table,))
+            owner = ask(OWNER_KEPT, (self._session.table,))
             if not owner or owner[0][1] != checkpoint:
                 raise self._not_ours(TargetOwner(*owner[0]) if owner else None)
-            ask(say.temporary(self._session.table, names))
-            with self._session.connected.cursor() as cursor, cursor.copy(say.copied(names)) as copy:
-                for chunk in say.as_csv(rows, about.deleted, about.key):
+            ask(temporary(self._session.table, names))
+            with self._session.connected.cursor() as cursor, cursor.copy(copied(names)) as copy:
+                for chunk in as_csv(rows, about.deleted, about.key):
                     copy.write(chunk)
             version = epoch_text(owner[0][2]) + order
             count = self._session.connected.execute(written, (version,)).rowcount

@@ -180,20 +180,6 @@ return older
 
 
 # --- redis ----------------------------------------------------------------------------------------
-# Upserts into Redis: a hash for each row, under a prefix.
-#
-# ==========================  =====================================================================
-# ``<prefix><key>``           a hash: a field for each column that is not null, and ``_eos``, the
-#                             version that wrote it; ``_eos`` alone is a row that was deleted
-# ``eos-upsert:<prefix>``     a hash: the mark of the target, its owner, the newest note, the tally
-# ==========================  =====================================================================
-#
-# Several key columns are joined by ``:`` (their own ``%`` and ``:`` as ``%25`` and ``%3A``). Values
-# are text as Arrow writes them, times in UTC, and binary as it is. A script compares and writes
-# hundreds of rows, each in one step with its version, and only while this checkpoint is the owner.
-#
-# What Redis itself may lose: writes that it had answered and not yet synced (``appendfsync``) or
-# replicated when it failed over. That is noticed by the tally, and refused; it cannot be mended.
 
 
 log = structlog.get_logger(__name__)

@@ -6,17 +6,19 @@ twice in a batch, the last row of its task stays, and of two tasks that of the h
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from airflow_eos.closing import closed_on_error
+from airflow_eos.delivery.options import AppFacts, SinkOptions, unreached
 from airflow_eos.delivery.port import bound_store
 from airflow_eos.delivery.task import own_columns
 from airflow_eos.delivery.workers import check_workers
 from airflow_eos.errors import ConfigurationError, DeliveryError
 from airflow_eos.kinds.spill.task import TASK_MODULES, SpilledTaskRows, TaskPlace
+from airflow_eos.kinds.sql.servers import as_text
 from airflow_eos.kinds.upsert.hbase import HBaseUpsert
 from airflow_eos.kinds.upsert.mysql import MySqlUpsert
 from airflow_eos.kinds.upsert.participant import KIND, UpsertParticipant, made
@@ -161,3 +163,36 @@ class UpsertSink:
             participant.apply(work, rows)
         finally:
             participant.close()
+
+
+# --- configuration --------------------------------------------------------------------------------
+
+
+_TARGETS: dict[str, Callable[[str, str], UpsertTarget]] = {
+    "postgres": PostgresUpsert,
+    "mysql": MySqlUpsert,
+    "redis": RedisUpsert,
+    "hbase": HBaseUpsert,
+}
+
+
+class UpsertOptions(SinkOptions, frozen=True):
+    """Absolute values by key; ``target`` is a table, a prefix (Redis), ``table/family`` (HBase)."""
+
+    system: Literal["postgres", "mysql", "redis", "hbase"]
+    target: str
+    key: tuple[str, ...]
+    deleted: str | None = None
+    staged: bool = True
+
+    def sink(self, name: str, app: AppFacts, how: Any) -> UpsertSink:
+        """See :meth:`SinkOptions.sink`."""
+        del app
+        told = as_text(self.system, how)
+        if told is None:
+            raise unreached(f"a URL of {self.system}, or an object of its parts")
+        target = _TARGETS[self.system](told, self.target)
+        return UpsertSink(target, self.key, deleted=self.deleted, staged=self.staged, name=name)
+
+
+OPTIONS = UpsertOptions

@@ -49,11 +49,7 @@ class RowSchema(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, rows: pa.Table, where: str) -> RowSchema:
-        """As the rows tell it.
-
-        Raises:
-            StoreError: they do not.
-        """
+        """As the rows tell it (StoreError: they do not)."""
         try:
             return msgspec.json.decode((rows.schema.metadata or {})[_ABOUT], type=cls)
         except (KeyError, msgspec.MsgspecError, RecursionError) as error:

@@ -33,11 +33,7 @@ _NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", re.ASCII)
 
 
 def check_deliver(name: str) -> str:
-    """Return ``name`` if it may be one of a callable.
-
-    Raises:
-        ConfigurationError: it may not.
-    """
+    """Return ``name`` if it may be one of a callable (ConfigurationError: it may not)."""
     if _NAME.fullmatch(name) is None:
         raise ConfigurationError(
             f"deliver {name!r}: expected 'package.module:function', where every process that "
@@ -70,12 +66,6 @@ def loaded(name: str, reach: Any = None) -> Deliver:
 
 
 # --- participant ----------------------------------------------------------------------------------
-# Rows kept in the checkpoint, and handed to a callable of the user once they are decided.
-#
-# The checkpoint is the witness, and the owner: what is remembered of the name lies beside the rows.
-# So an older copy of the whole checkpoint, put back in place, cannot be told from the newest one:
-# its batches would be delivered again, under tokens that the callable has never seen. A copy of
-# ``offsets/`` and ``commits/`` without ``eos/`` is refused.
 
 
 KIND = "wal"

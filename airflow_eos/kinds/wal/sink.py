@@ -6,11 +6,12 @@ through the driver on their way out, one task's rows at a time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from airflow_eos.delivery.options import AppFacts, SinkOptions, unreached
 from airflow_eos.delivery.port import bound_store
 from airflow_eos.delivery.task import own_columns
 from airflow_eos.delivery.workers import check_workers
@@ -98,3 +99,22 @@ class WriteAheadSink:
 
     def _now(self, work: PreparedWork, rows: pa.Table) -> None:
         loaded(self.deliver, self.reach)(work.key, rows)
+
+
+# --- configuration --------------------------------------------------------------------------------
+
+
+class WriteAheadOptions(SinkOptions, frozen=True):
+    """A function of a user's own; it is named where a recovery finds it too."""
+
+    def sink(self, name: str, app: AppFacts, how: Any) -> WriteAheadSink:
+        """See :meth:`SinkOptions.sink`."""
+        del app
+        asked = {"deliver": how} if isinstance(how, str) else how
+        deliver = asked.get("deliver") if isinstance(asked, Mapping) else None
+        if not isinstance(asked, Mapping) or not isinstance(deliver, str):
+            raise unreached("'package.module:function', or {'deliver': that, 'reach': …}")
+        return WriteAheadSink(deliver, name=name, reach=asked.get("reach"))
+
+
+OPTIONS = WriteAheadOptions

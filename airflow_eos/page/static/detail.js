@@ -119,10 +119,12 @@ function openWork(open, promised, batch) {
 function planned(plan) {
   const title = heading("Recovery plan", plan.error ? null : h("span", { class: "muted" }, `made ${moment(plan.made_at_ms)}: nothing was done`));
   if (plan.error) return [title, h("p", { class: plan.untold ? "calm" : "problem" }, plan.error)];
-  const told = [title, plan.alive.map((sign) => h("p", { class: "calm" }, h("b", {}, "Alive: "), sign)), h("p", { class: "muted" }, plan.headline)].flat();
-  if (!plan.lines.length) return [...told, h("p", { class: "calm" }, "Nothing to do: nothing is open, nothing that was promised is missing.")];
+  const said = (name, each) => h("p", { class: "calm" }, h("b", {}, `${name}: `), each);
+  const told = [title, plan.alive.map((sign) => said("Alive", sign)), plan.blocked.map((who) => said("Blocked", who)), h("p", { class: "muted" }, plan.headline)].flat();
+  const remarks = plan.remarks.map((each) => h("p", { class: "muted" }, each));
+  if (!plan.lines.length) return [...told, h("p", { class: "calm" }, "Nothing to do: nothing is open, nothing that was promised is missing."), ...remarks];
   const lines = plan.lines.map((each) => h("tr", {}, h("td", {}, h("span", { class: "verb", "data-action": each.action }, each.action)), h("td", {}, h("code", {}, each.work)), h("td", { class: "right" }, each.age), h("td", { class: "right" }, each.left), h("td", { class: "right" }, each.rows), h("td", { class: "wide" }, each.why)));
-  return [...told, scrolled("Recovery plan", table(["action", "work", "age", "left", "rows", "why"], lines, new Set([2, 3, 4]))), plan.remarks.map((each) => h("p", { class: "muted" }, each))].flat();
+  return [...told, scrolled("Recovery plan", table(["action", "work", "age", "left", "rows", "why"], lines, new Set([2, 3, 4]))), ...remarks];
 }
 
 function batches(detail) {

@@ -28,7 +28,7 @@ from pathlib import Path
 
 from airflow.providers.common.compat.notifier import BaseNotifier
 from airflow_eos.factory import eos_drill
-from airflow_eos.notifications.drill import DrillNotifier
+from airflow_eos.notifications import DrillNotifier
 
 class ToFile(BaseNotifier):
     def __init__(self, text):

@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 
@@ -137,11 +138,107 @@ def test_killed_again_and_again_it_tells_each_batch_once(tmp_path: Path, databas
         assert len(told(airflow, "batches")) == wanted["batches"]
 
 
+HOURS = int(os.environ.get("EOS_HOURS", "1000"))
+HOURLY = """
+from datetime import UTC, datetime
+
+from airflow.sdk import DAG, Asset
+from airflow_eos.operators.events import EmitCompleteHoursOperator
+
+begin = datetime(2026, 1, 1, tzinfo=UTC)
+with DAG("emit_hours", schedule="@continuous", start_date=begin, max_active_runs=1) as dag:
+    EmitCompleteHoursOperator(
+        task_id="emit",
+        asset=Asset("hours"),
+        checkpoint_location="{folder}/hours",
+        since=datetime(1970, 1, 1, tzinfo=UTC),
+        deferrable=True,
+        poke_interval=0.5,
+        retries=2,
+        retry_delay=1,
+    )
+"""
+
+
+class Hours(SettledLogs):
+    """Batches whose watermarks are 20 minutes apart; when each was settled, by this clock."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, watermark_step_ms=20 * 60_000)
+        self.settled_at: list[float] = []
+
+    def commit(self, batch: int) -> None:
+        self.settled_at.append(time.time())
+        super().commit(batch)
+
+    def complete_at(self, hour: str) -> float:
+        """When the batch was settled by which the hour is complete."""
+        end = datetime.strptime(hour, "%Y-%m-%dT%H").replace(tzinfo=UTC) + timedelta(hours=1)
+        return self.settled_at[round(end.timestamp()) // (20 * 60)]
+
+
+def hours_told(airflow: RealAirflow) -> list[tuple[str, float]]:
+    """Each hour as often as it was told, and when; from 3.3 on a partition of its own."""
+    query = (
+        "select e.extra, extract(epoch from e.timestamp)::float, e.partition_key "
+        "from asset_event e join asset a on a.id = e.asset_id where a.name = 'hours' order by e.id"
+    )
+    found = airflow.rows(query)
+    return [
+        (hour, at)
+        for extra, at, partition in found
+        for hour in ([partition] if partition is not None else extra["hours"])
+    ]
+
+
+def test_killed_again_and_again_it_tells_each_hour_once_and_none_early(
+    tmp_path: Path, database: str
+) -> None:
+    seed = int(os.environ.get("EOS_EVENTS_SEED", str(random.SystemRandom().randrange(10**6))))
+    chance = random.Random(seed)
+    logs, stop = Hours(tmp_path / "hours"), threading.Event()
+    (tmp_path / "dags").mkdir()
+    (tmp_path / "dags" / "emit.py").write_text(HOURLY.format(folder=tmp_path))
+    [port] = free_ports(1)
+    batches = 3 * HOURS + 1
+
+    def settle_on() -> None:
+        while logs.next < batches and not stop.wait(KILLS * SECONDS / batches):
+            logs.settle()
+
+    with RealAirflow(tmp_path / "home", port, tmp_path / "dags", database) as airflow:
+        airflow.wait_for_dag("emit_hours")
+        logs.settle()
+        stream = threading.Thread(target=settle_on)
+        stream.start()
+        try:
+            for _ in range(KILLS):
+                time.sleep(chance.uniform(0.2, 2 * SECONDS))
+                service = chance.choice(["triggerer", "scheduler", "api-server", "dag-processor"])
+                airflow.kill(service)
+                airflow.start(service)
+            stream.join()
+        finally:
+            stop.set()
+        deadline = time.monotonic() + 300
+        while len({hour for hour, _ in hours_told(airflow)}) < HOURS:
+            assert time.monotonic() < deadline, airflow.log("scheduler") + airflow.log("triggerer")
+            time.sleep(1)
+        told = hours_told(airflow)
+    expected = [f"{datetime.fromtimestamp(n * 3600, UTC):%Y-%m-%dT%H}" for n in range(HOURS)]
+    early = [hour for hour, at in told if at < logs.complete_at(hour)]
+    twice = len(told) - len({hour for hour, _ in told})
+    said = f"{len(told)} hours, {airflow.kills} kills: {twice} twice, {len(early)} early"
+    print(f"seed {seed}: {said}")  # noqa: T201 - the proof
+    assert sorted(hour for hour, _ in told) == expected
+    assert early == []
+
+
 WATCHED = """
 from datetime import UTC, datetime, timedelta
 
 from airflow.sdk import DAG, Asset, AssetWatcher, AsyncCallback, task
-from airflow_eos.notifications.deadline import settled_within
+from airflow_eos.notifications import settled_within
 from airflow_eos.operators.events import EmitSettledBatchesOperator
 from airflow_eos.triggers.settled import SettledBatchesWatcher
 

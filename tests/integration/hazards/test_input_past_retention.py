@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import OFFSET_END, TopicPartition
+from confluent_kafka import OFFSET_END, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions
 from pyspark.sql import SparkSession
 from structlog.testing import capture_logs
 
 from airflow_eos import cli
-from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.checkpoint import CheckpointStore, read_state
 from airflow_eos.errors import EosError, InputLostError
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.recovery.run import participant_of
@@ -119,7 +120,7 @@ def test_a_batch_that_was_never_promised_delivers_what_is_left(
     goes_on(job)
 
 
-@pytest.mark.parametrize("kind", ["spark", "arrow"])
+@pytest.mark.parametrize("kind", ["spark", pytest.param("arrow", marks=pytest.mark.proof)])
 def test_a_batch_that_readers_have_goes_on_without_its_input(
     job: Trimmed, die_once_at: Callable[..., None], kind: str
 ) -> None:
@@ -148,8 +149,15 @@ def test_a_stateful_batch_that_readers_have_says_what_is_lost_with_its_input(
     job.assert_exactly_once()
 
 
-@pytest.mark.parametrize("kind", ["spark", "arrow"])
-@pytest.mark.parametrize("place", ["decided", "settled-some"])
+@pytest.mark.parametrize(
+    ("place", "kind"),
+    [
+        ("decided", "spark"),
+        ("settled-some", "arrow"),
+        pytest.param("decided", "arrow", marks=pytest.mark.proof),
+        pytest.param("settled-some", "spark", marks=pytest.mark.proof),
+    ],
+)
 def test_whoever_does_what_is_said_loses_what_was_announced_to_the_row(
     job: Trimmed, die_once_at: Callable[..., None], kind: str, place: str
 ) -> None:
@@ -201,3 +209,142 @@ def test_a_promise_that_can_never_be_kept_is_accepted_as_it_is(
     job.deliver_what_is_left()
     assert job.visible() == there, "what was given up was not written, nothing came twice"
     goes_on(job)
+
+
+class Wider(Trimmed):
+    """It reads a second topic, which somebody removes."""
+
+    @property
+    def second(self) -> str:
+        return f"{self.name}-in-more"
+
+    def both(self, kind: str, *, there: bool = True, **settings: Any) -> Any:
+        """As whoever follows the advice has it: the topic is not named once it is gone."""
+        if kind == "spark":
+            options = {"subscribePattern": f"{self.name}-in.*", **settings}
+            source = self.spark.readStream.format("kafka").options(**options)
+            source = source.option("kafka.bootstrap.servers", self.bootstrap)
+            return source.option("startingOffsets", "earliest").load().select("key", "value")
+        topics = [f"{self.name}-in", *([self.second] if there else [])]
+        loss = settings.get("failOnDataLoss", "true") != "false"
+        return ArrowKafkaSource(self.bootstrap, topics, fail_on_data_loss=loss).select(
+            "key", "value"
+        )
+
+    def deliver_with(self, told: Mapping[str, str]) -> None:
+        """Until the batch in flight is over, and the next ones."""
+        settings: dict[str, Any] = {n: value for n, value in told.items() if n != "trigger"}
+        if "trigger" not in told:
+            self.deliver(df=self.both("spark", **settings))
+            return
+        query = start_exactly_once(
+            self.both("spark", **settings),
+            self.sink,
+            checkpoint_location=self.checkpoint,
+            trigger={"processingTime": told["trigger"]},
+        )
+        store = CheckpointStore.open(self.checkpoint)
+        wait_until(
+            lambda: not query.isActive or read_state(store).in_flight is None, what="the batch"
+        )
+        query.drain()
+        query.awaitTermination()
+
+    def feed_second(self, rows: range) -> None:
+        producer = Producer({"bootstrap.servers": self.bootstrap})
+        for row in rows:
+            producer.produce(self.second, key=str(row), value=f"second {row}")
+        producer.flush(30)
+
+    def remove_second(self) -> None:
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        for answer in admin.delete_topics([self.second]).values():
+            answer.result(30)
+        wait_until(lambda: self.second not in admin.list_topics().topics, what="deletion")
+
+
+@pytest.fixture
+def wider(job: Trimmed, kafka_broker: EmbeddedKafka) -> Wider:
+    job.__class__ = Wider
+    assert isinstance(job, Wider)
+    kafka_broker.create_topic(job.second, 1)
+    job.feed_second(range(20))
+    return job
+
+
+@pytest.mark.parametrize("kind", ["spark", "arrow"])
+def test_a_planned_batch_of_a_topic_that_was_removed_is_said_first_and_led_out_of(
+    wider: Wider, die_once_at: Callable[..., None], kind: str
+) -> None:
+    """No start with availableNow runs it: the topic is gone, and nothing of it was promised."""
+    wider.deliver(df=wider.both(kind))
+    wider.feed(30)
+    wider.feed_second(range(20, 35))
+    die_once_at("prepared", df=wider.both(kind))
+    wider.remove_second()
+    before = sorted(Path(wider.checkpoint).rglob("*.json"))
+    person = Person(
+        wider.checkpoint,
+        ("-b", wider.bootstrap),
+        lambda told: wider.deliver(df=wider.both(kind, there=False, **told)),
+    )
+    with pytest.raises(InputLostError, match=wider.second):
+        person.start({})
+    assert sorted(Path(wider.checkpoint).rglob("*.json")) == before, "refused after it had begun"
+    person.until_it_runs()
+    [followed] = person.told
+    assert followed.settings == {"failOnDataLoss": "false"}
+    assert followed.costs.startswith("15 rows of them")
+    seen = wider.visible()
+    assert len(set(seen)) == len(seen) == FED + 20 + 30, "all but the 15 that were announced"
+    wider.feed(30)
+    wider.deliver(df=wider.both(kind, there=False))
+    wider.deliver(df=wider.both(kind, there=False))
+    assert len(wider.visible()) == FED + 20 + 60
+
+
+def test_a_promise_of_a_topic_that_was_removed_is_given_up_to_the_row(
+    wider: Wider, die_once_at: Callable[..., None]
+) -> None:
+    die_once_at("decided", df=wider.both("spark"))
+    wider.lose_what_is_open()
+    wider.remove_second()
+    person = Person(
+        wider.checkpoint,
+        ("-b", wider.bootstrap),
+        wider.deliver_with,
+    )
+    person.until_it_runs()
+    assert person.told[0].settings == {"failOnDataLoss": "false", "trigger": "1 second"}
+    assert person.told[1].costs == f"{FED + 20} rows"
+    assert len(person.told) == 2
+    wider.feed(30)
+    wider.deliver(df=wider.both("spark", failOnDataLoss="false"))  # until the next batch is there
+    wider.feed(30)
+    wider.deliver(df=wider.both("spark"))
+    assert len(wider.visible()) == 60
+
+
+def test_a_batch_that_was_planned_before_partitions_came_runs_under_available_now(
+    wider: Wider, die_once_at: Callable[..., None]
+) -> None:
+    """Spark refuses it at each start, by itself: its partitions are not those of now."""
+    admin = AdminClient({"bootstrap.servers": wider.bootstrap})
+
+    def grow(partitions: int) -> None:
+        for answer in admin.create_partitions([NewPartitions(wider.second, partitions)]).values():
+            answer.result(30)
+
+    die_once_at("prepared", df=wider.both("spark"))
+    grow(2)
+    wider.deliver(df=wider.both("spark"))
+    assert len(wider.visible()) == FED + 20
+    wider.feed(30)
+    die_once_at("decided", df=wider.both("spark"))
+    grow(3)
+    person = Person(wider.checkpoint, ("-b", wider.bootstrap), wider.deliver_with)
+    person.until_it_runs()
+    [followed] = person.told
+    assert (followed.settings, followed.costs) == ({"trigger": "1 second"}, "")
+    assert len(wider.visible()) == FED + 20 + 30
+    wider.deliver(df=wider.both("spark"))

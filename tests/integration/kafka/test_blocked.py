@@ -11,12 +11,17 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from typer.testing import CliRunner
 
+from airflow_eos.checkpoint import CheckpointStore, PipelineIdentity, claim
 from airflow_eos.cli import app
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.offsets import LATEST, positions
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.transactions.blocked import find_blocked, next_step
 from airflow_eos.local import EmbeddedKafka
+from airflow_eos.page.board import planned
+from airflow_eos.page.views import PipelineEntry, Reach
+from airflow_eos.protocol.participant import Member
+from airflow_eos.supervision import progress
 from tests.support.broker_profiles import Profile, ProfileProxy
 
 pytestmark = pytest.mark.integration
@@ -112,3 +117,47 @@ def test_one_of_ours_is_for_recovery_and_nothing_is_left_once_it_ended(
     assert (each["partition"], each["transactional_id"]) == (1, ours.transactional_id)
     assert as_json.exit_code == 1
     assert (after.exit_code, after.stdout) == (0, "No transaction holds readers up.\n")
+
+
+def test_a_pipeline_is_told_who_holds_up_what_it_reads_and_what_it_writes(
+    kafka: Any,
+    kafka_broker: EmbeddedKafka,
+    topic: Callable[..., str],
+    tmp_path: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read, written = topic("read", 1), topic("written", 1)
+    store = CheckpointStore.open(tmp_path)
+    ends = json.dumps({read: {"0": 0}})
+    head = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 1, "conf": {}})
+    store.put("metadata", b'{"id":"6a1c9b3e-0000-4000-8000-000000000000"}')
+    store.put("offsets/0", f"v1\n{head}\n{ends}".encode())
+    address = {"cluster_id": kafka.wire.cluster_id, "transactional_id_prefix": "etl"}
+    member = Member("sink", "kafka", address, f"kafka:{written}")
+    ours = PipelineIdentity(
+        id="1" * 32, participants=(member,), created_at_ms=1, created_by="driver 1"
+    )
+    claim(store, ours)
+    upstream = kafka.prepare(f"upstream-{uuid.uuid4().hex[:6]}-0-1", read)
+    beside = kafka.prepare(f"beside-{uuid.uuid4().hex[:6]}-0-1", written)
+    arguments = ["-b", kafka_broker.bootstrap_servers]
+    young = CliRunner().invoke(app, ["status", str(tmp_path), *arguments, "--json"])
+    assert json.loads(young.stdout)["blocked"] == [], "a batch of another program is no trouble"
+    monkeypatch.setattr(progress, "HELD_UP_AFTER_MS", 0)
+    shown = CliRunner().invoke(app, ["status", str(tmp_path), *arguments, "--json"])
+    says = [each["says"] for each in json.loads(shown.stdout)["blocked"]]
+    assert [each.split(" stand at ")[0] for each in says] == [
+        f"readers of {read}-0",
+        f"readers of {written}-0",
+    ]
+    assert f"behind transaction {upstream.transactional_id} (Flink): Ongoing" in says[0]
+    assert "what ends it: its timeout, in " in says[0]
+    [listed] = [
+        PipelineEntry(
+            name="etl",
+            location=str(tmp_path),
+            storage=lambda: None,
+            reach=lambda: Reach(kafka={"bootstrap.servers": kafka_broker.bootstrap_servers}),
+        )
+    ]
+    assert [beside.transactional_id in each for each in planned(listed).blocked] == [False, True]

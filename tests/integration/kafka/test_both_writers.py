@@ -17,7 +17,7 @@ import pytest
 from airflow_eos.errors import ConfigurationError, FencedError, RowError, TopicError
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.settings import KafkaSettings
-from airflow_eos.kafka.librdkafka.writer import LibrdkafkaWriter
+from airflow_eos.kafka.librdkafka import LibrdkafkaWriter
 from airflow_eos.kafka.producer.partitioner import murmur2_of
 from airflow_eos.kafka.producer.writer import TransactionalWriter
 from airflow_eos.kafka.transactions.coordinator import end_transactions

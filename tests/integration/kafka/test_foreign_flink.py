@@ -123,6 +123,22 @@ def test_a_promise_that_its_timeout_has_ended_is_said_before_anything_is_done(le
     assert (status, left.still_open()) == (0, {f"{left.prefix}-shop-8"})
 
 
+def test_what_became_of_a_promise_whose_pooled_name_was_used_again_is_not_known(left: Left) -> None:
+    """Flink's ``POOLING``: committed, in fact; the coordinator knows the newest of a name alone."""
+    left.kafka.end(left.promised[0])
+    again = left.kafka.prepare(left.promised[0].identity.transactional_id, left.out)
+
+    status, plan = left.run("plan")
+
+    of_the_name = [each for each in plan["steps"] if each["transactional_id"].endswith("-0-7")]
+    assert [each["action"] for each in of_the_name] == ["abort", "lost"]
+    assert "not known: its id has been used since" in of_the_name[1]["reason"]
+    assert status == 4
+    with pytest.raises(DecisionNeededError, match="Nothing was done"):
+        left.run("recover", "--yes", "--wait", "0.1s")
+    assert again.identity.transactional_id in left.still_open()
+
+
 def test_a_prefix_that_no_sink_of_the_checkpoint_has_is_refused(left: Left) -> None:
     left.prefix = "y" + left.prefix
     with pytest.raises(ConfigurationError, match="its sinks have x"):

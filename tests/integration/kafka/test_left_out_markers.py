@@ -39,7 +39,13 @@ ROWS = 300
 LONG_MS, SHORT_MS = 300_000, 15_000
 
 
-@pytest.fixture(scope="module", params=[2, 1], ids=["version 2", "version 1"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(2, id="version 2"),
+        pytest.param(1, id="version 1", marks=pytest.mark.proof),
+    ],
+)
 def brokers(request: pytest.FixtureRequest) -> Iterator[EmbeddedKafka]:
     quick = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
     features = {"transaction.version": request.param}

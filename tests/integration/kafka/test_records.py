@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.producer.writer import TransactionalWriter
-from airflow_eos.kafka.records.compression import NAMES
+from airflow_eos.kafka.records.encode import NAMES
 from airflow_eos.kafka.transactions.coordinator import end_transactions
 from airflow_eos.local import EmbeddedKafka, broker_jars
 from airflow_eos.local.jars import java_program, logging_jars

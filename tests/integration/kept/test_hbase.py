@@ -24,8 +24,7 @@ import pytest
 
 from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.errors import ConfigurationError, DeliveryError, OwnershipError, StoreError
-from airflow_eos.kinds.upsert.hbase import HBaseUpsert
-from airflow_eos.kinds.upsert.hbase_rest import NEWEST, version_of
+from airflow_eos.kinds.upsert.hbase import NEWEST, HBaseUpsert, version_of
 from airflow_eos.kinds.upsert.participant import UpsertParticipant, connect, made
 from airflow_eos.kinds.upsert.target import RowSchema
 from airflow_eos.local.jars import java_program

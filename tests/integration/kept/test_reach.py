@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_eos.kinds.sql.servers import parts_of
-from airflow_eos.kinds.upsert.reach import as_text
+from airflow_eos.kinds.sql.servers import as_text, parts_of
 
 ODD = "p'w \\\\%40:@/?#é"
 

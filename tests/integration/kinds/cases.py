@@ -39,6 +39,10 @@ _EACH_WAY = {
     "kafka+postgres",
 }
 
+# What a kind beside Kafka shows of itself, it need not show alone: ``kafka+postgres`` has what
+# ``postgres`` would say, and upserts wait in the files that ``wal`` has.
+_THIN_KINDS = _EACH_WAY - {"postgres", "upsert-postgres"}
+
 # A source of our own is one participant more, whatever the kind: beside one, and beside two.
 _ALONE_AND_BESIDE = {"files", "kafka+postgres"}
 
@@ -54,7 +58,6 @@ _THIN_OF_A_KIND = {
     ("wal", "task-prepared@2"),
     ("delta", "looked@2"),
     ("delta", "task-noted@2"),
-    ("delta", "task-filed@2"),
     ("iceberg", "task-filed@2"),
     ("postgres", "task-wrote@2"),
     ("mysql", "moved@2"),
@@ -87,7 +90,7 @@ def tasks() -> list[ParameterSet]:
 def stops() -> list[ParameterSet]:
     """Each kind with each place that a driver sleeps at while another takes over."""
     return [
-        _case(kind, place, thin=_is_thin(kind, place, _THIN_STOP))
+        _case(kind, place, thin=place in _THIN_STOP and kind in _THIN_KINDS)
         for kind in KINDS
         for place in STOPPED
     ]
@@ -95,7 +98,7 @@ def stops() -> list[ParameterSet]:
 
 def each(*, thin: bool) -> list[ParameterSet]:
     """Each kind."""
-    return [_case(kind, thin=thin and kind in _EACH_WAY) for kind in KINDS]
+    return [_case(kind, thin=thin and kind in _THIN_KINDS) for kind in KINDS]
 
 
 def rowwise() -> list[ParameterSet]:
@@ -109,7 +112,8 @@ def rowwise() -> list[ParameterSet]:
 
 def with_servers() -> list[ParameterSet]:
     """Each kind that has a server of its own."""
-    return [_case(kind, thin=True) for kind, its in KINDS.items() if its.servers]
+    thin = {"kafka", "mysql", "upsert-redis", "kafka+postgres+delta"}
+    return [_case(kind, thin=kind in thin) for kind, its in KINDS.items() if its.servers]
 
 
 def _is_thin(kind: str, place: str, of_each: set[str]) -> bool:

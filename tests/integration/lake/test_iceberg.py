@@ -18,7 +18,7 @@ from airflow_eos.errors import ConfigurationError, StoreError
 from airflow_eos.kinds.iceberg.log import misfit
 from airflow_eos.kinds.iceberg.participant import connect
 from airflow_eos.kinds.iceberg.sink import IcebergSink
-from airflow_eos.kinds.lake.table import LostRaceError
+from airflow_eos.kinds.lake.participant import LostRaceError
 from airflow_eos.protocol.decision import Outcome
 from airflow_eos.protocol.participant import Member
 from tests.integration.lake.kinds import ICEBERG

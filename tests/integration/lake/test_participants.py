@@ -21,7 +21,7 @@ from airflow_eos.errors import (
     StoreError,
 )
 from airflow_eos.kinds.lake import participant as settling
-from airflow_eos.kinds.lake.table import LostRaceError
+from airflow_eos.kinds.lake.participant import LostRaceError
 from airflow_eos.protocol.decision import Outcome, WorkIdentity
 from tests.integration.lake.stage import Stage, answer, batch, stopped
 from tests.support.kinds.lake_by_hand import delta_rows, iceberg_rows

@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -63,6 +64,26 @@ def test_a_broker_whose_process_has_died_is_not_up_and_start_starts_another(run,
     again = json.loads(run("start", "--json").stdout)
     assert again["pid"] != facts["pid"]
     assert live_brokers(again["bootstrap_servers"]) == {1}
+
+
+def test_a_start_that_is_ended_early_leaves_no_broker_that_comes_up_later(run, tmp_path):
+    begun = subprocess.Popen(
+        [PROGRAM, "broker", "start"], env={**os.environ, "XDG_STATE_HOME": str(tmp_path)}
+    )
+    try:
+        children: list[psutil.Process] = []
+        deadline = time.monotonic() + 30
+        while len(children) < 2 and time.monotonic() < deadline:  # its daemon, and a guard below
+            children = psutil.Process(begun.pid).children(recursive=True)
+            time.sleep(0.05)
+        begun.terminate()
+        assert begun.wait(30) == 128 + signal.SIGTERM
+    finally:
+        begun.kill()
+    assert children
+    _, alive = psutil.wait_procs(children, timeout=20)
+    assert [each.cmdline() for each in alive] == []
+    assert json.loads(run("status", "--json").stdout) == {"running": False}
 
 
 def test_topics_are_made_written_and_read_without_kafkas_own_tools(run):

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.support.wheel import build_sdist, build_wheel, install, run
@@ -30,6 +34,36 @@ def test_a_new_pipeline_is_killed_recovered_and_every_row_is_there_once(tmp_path
     assert tried.returncode == 0, tried.stdout + tried.stderr
     assert "Readers have 0 rows" in said
     assert "lost 0, duplicated 0" in said
+
+
+@pytest.mark.parametrize(
+    "how", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.proof)]
+)
+def test_a_trial_that_is_ended_early_leaves_no_process_and_no_folder(tmp_path, how):
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    trial = subprocess.Popen(
+        [PROGRAM, "try"],
+        env={**os.environ, "TMPDIR": str(temporary)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        deadline = time.monotonic() + 240
+        # Spark runs, and has begun its checkpoint.
+        while not list(temporary.glob("airflow-eos-try-*/killed/checkpoint/metadata")):
+            assert trial.poll() is None, trial.communicate()[1]
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        children = psutil.Process(trial.pid).children(recursive=True)
+        trial.send_signal(how)
+        said = trial.communicate(timeout=60)[1]
+    finally:
+        trial.kill()
+    assert (trial.returncode, b"Traceback" in said) == (128 + how, False)
+    _, alive = psutil.wait_procs(children, timeout=20)
+    assert [each.cmdline() for each in alive] == []
+    assert list(temporary.iterdir()) == []
 
 
 @pytest.mark.proof

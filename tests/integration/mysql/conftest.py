@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pytest
 
-from airflow_eos.kinds.mysql import ledger as asking
+from airflow_eos.kinds.mysql import participant as asking
 from airflow_eos.kinds.mysql.session import asked, connected
 from airflow_eos.kinds.mysql.sink import MySqlSink
 from tests.integration.sql.world import SqlWorld, rows

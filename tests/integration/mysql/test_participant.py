@@ -20,9 +20,9 @@ from airflow_eos.errors import (
     OwnershipError,
     StoreError,
 )
-from airflow_eos.kinds.mysql import ledger as works_module
+from airflow_eos.kinds.mysql import participant as works_module
 from airflow_eos.kinds.mysql.session import connected, done
-from airflow_eos.kinds.sql import ledger
+from airflow_eos.kinds.sql import participant as ledger
 from airflow_eos.participants import connect
 from airflow_eos.protocol.decision import Outcome, PreparedWork
 from tests.integration.kept.keeping import decided

@@ -12,7 +12,7 @@ import pytest
 from airflow_eos.errors import DeliveryError, EosError, StoreError
 from airflow_eos.kinds.mysql.session import meaning
 from airflow_eos.kinds.mysql.sink import MySqlSink
-from airflow_eos.kinds.sql import ledger
+from airflow_eos.kinds.sql import participant as ledger
 from airflow_eos.protocol.decision import Outcome, PreparedWork
 from tests.integration.kept.keeping import decided
 from tests.integration.mysql.conftest import World

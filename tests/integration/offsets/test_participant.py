@@ -19,7 +19,7 @@ from airflow_eos.kinds.consumer_group.participant import (
     connect,
     work_of,
 )
-from airflow_eos.kinds.consumer_group.progress import once_more
+from airflow_eos.kinds.consumer_group.sink import once_more
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.protocol.decision import Outcome, PreparedWork
 from airflow_eos.protocol.participant import Member

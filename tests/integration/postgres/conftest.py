@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import psycopg
 import pytest
 
-from airflow_eos.kinds.postgres import ledger as asking
+from airflow_eos.kinds.postgres import participant as asking
 from airflow_eos.kinds.postgres.sink import PostgresSink
 from tests.integration.sql.world import SqlWorld, rows
 from tests.support.servers.postgres import EmbeddedPostgres

@@ -24,7 +24,7 @@ from airflow_eos.checkpoint.snapshot import require_owner as require_owner_of_ch
 from airflow_eos.errors import ConfigurationError, OwnershipError, StoreError
 from airflow_eos.kinds.postgres.participant import PostgresParticipant
 from airflow_eos.kinds.postgres.session import durable
-from airflow_eos.kinds.sql import ledger
+from airflow_eos.kinds.sql import participant as ledger
 from airflow_eos.protocol.decision import Outcome, PreparedWork
 from tests.integration.postgres.conftest import World
 from tests.integration.sql.verbs import require_owner

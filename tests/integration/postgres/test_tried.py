@@ -23,7 +23,7 @@ from airflow_eos.errors import (
     StoreError,
 )
 from airflow_eos.kinds.postgres.sink import PostgresSink
-from airflow_eos.kinds.sql import ledger
+from airflow_eos.kinds.sql import participant as ledger
 from airflow_eos.protocol.decision import Outcome, PreparedWork
 from tests.integration.postgres.conftest import World, rows
 from tests.integration.postgres.test_standing import promised

@@ -158,7 +158,7 @@ class DeadPipeline:
             consumer.assign([TopicPartition(self.topic, 0, 0)])
             values: list[str] = []
             while True:
-                for message in consumer.consume(1000, timeout=10):
+                for message in consumer.consume(1000, timeout=0.1):
                     if message.error():
                         return sorted(values)
                     values.append((value(message) or b"").decode())

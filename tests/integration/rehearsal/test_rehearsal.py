@@ -25,6 +25,7 @@ from airflow_eos.protocol.rehearsal import RehearsalReport
 from airflow_eos.sinks import KafkaSink, Output
 from tests.integration.hazards.spark_job import Job
 from tests.integration.policy.test_state_store import configured
+from tests.support.topics import read_messages
 
 pytestmark = pytest.mark.integration
 
@@ -34,6 +35,7 @@ class Rehearsed(Job):
 
     environment: pytest.MonkeyPatch
     limit = 100
+    keep = ""
     _count = 0
 
     def rows(self) -> DataFrame:
@@ -45,17 +47,25 @@ class Rehearsed(Job):
 
     def rehearse(self, df: DataFrame, batches: int = 20, **changes: Any) -> RehearsalReport:
         """As the command does it, but in this process."""
-        self._count += 1
-        scratch = str(self.folder / f"scratch-{self._count}")
-        told = {"checkpoint": self.checkpoint, "scratch": scratch, "batches": batches}
-        with self.environment.context() as started:
-            started.setenv(REHEARSAL, msgspec.json.encode(told).decode())
-            with pytest.raises(SystemExit) as ended:
-                self.deliver(df=df, **changes)
+        with pytest.raises(SystemExit) as ended:
+            self.begin(df, batches, **changes)
         assert ended.value.code == 0
-        report = CheckpointStore.open(scratch).read(REPORT, RehearsalReport)
+        report = CheckpointStore.open(self.scratch).read(REPORT, RehearsalReport)
         assert report is not None
         return report
+
+    def begin(self, df: DataFrame, batches: int = 20, **changes: Any) -> None:
+        """The same to its end, whichever that is."""
+        self._count += 1
+        told: dict[str, Any] = {"checkpoint": self.checkpoint, "scratch": self.scratch}
+        told |= {"batches": batches, "keep": self.keep}
+        with self.environment.context() as started:
+            started.setenv(REHEARSAL, msgspec.json.encode(told).decode())
+            self.deliver(df=df, **changes)
+
+    @property
+    def scratch(self) -> str:
+        return str(self.folder / f"scratch-{self._count}")
 
 
 @pytest.fixture
@@ -101,6 +111,27 @@ def test_the_same_app_gives_the_same_rows_and_leaves_no_trace(
     ]
     assert sum(each.rehearsed or 0 for each in report.compared) == 250
     assert content(job.checkpoint) == before
+    assert sorted(job.visible()) == had
+
+
+def test_rows_are_kept_in_an_empty_topic_and_in_no_other(job: Rehearsed) -> None:
+    job.feed(250)
+    job.deliver(df=job.rows())
+    had = sorted(job.visible())
+    job.broker.create_topic(f"{job.name}-kept", 2)
+    job.keep = f"{job.name}-kept"
+    changed = job.rows().withColumn("value", F.upper(F.col("value").cast("string")))
+    report = job.rehearse(changed, batches=2)
+    assert report.exit_status == 1
+    kept = read_messages(job.bootstrap, job.keep)
+    assert len(kept) == sum(each.rehearsed or 0 for each in report.compared) == 150
+    assert {dict(each.headers())["eos-batch"] for each in kept} == {b"1", b"2"}
+    assert {each.value().decode() for each in kept} <= {value.upper() for _, value in job.expected}
+    assert sorted(job.visible()) == had
+    for full in (job.keep, f"{job.name}-out"):
+        job.keep = full
+        with pytest.raises(ConfigurationError, match="Expected an empty topic"):
+            job.begin(changed)
     assert sorted(job.visible()) == had
 
 

@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,7 @@ TIME = "timestamp'2026-01-01 12:00:00.123456'"
 ITS_OWN_TIME = {"message.timestamp.type": "LogAppendTime"}
 KEPT = {"retention.ms": "-1"}
 """``TIME`` is past the default, and every five minutes the broker looks."""
+proof = partial(pytest.param, marks=pytest.mark.proof)
 
 
 @pytest.mark.proof
@@ -106,20 +108,16 @@ def test_rows_of_a_key_keep_their_order_through_replays_of_every_width(widths: W
 @pytest.mark.parametrize(
     ("columns", "output"),
     [
-        ({"partition": "cast(null AS int)"}, {}),
-        ({"partition": "if(key = 'k1', 2, null)"}, {}),
-        ({"timestamp": "cast(null AS timestamp)"}, {}),
-        ({"timestamp": TIME}, {}),
-        ({"timestamp": TIME}, ITS_OWN_TIME),
-        ({"timestamp": "cast(null AS timestamp)", "partition": "cast(null AS int)"}, ITS_OWN_TIME),
-    ],
-    ids=[
-        "no-partition",
-        "some-partitions",
-        "no-timestamp",
-        "timestamp",
-        "stamped-by-the-topic",
-        "all-of-it",
+        proof({"partition": "cast(null AS int)"}, {}, id="no-partition"),
+        pytest.param({"partition": "if(key = 'k1', 2, null)"}, {}, id="some-partitions"),
+        proof({"timestamp": "cast(null AS timestamp)"}, {}, id="no-timestamp"),
+        proof({"timestamp": TIME}, {}, id="timestamp"),
+        proof({"timestamp": TIME}, ITS_OWN_TIME, id="stamped-by-the-topic"),
+        pytest.param(
+            {"timestamp": "cast(null AS timestamp)", "partition": "cast(null AS int)"},
+            ITS_OWN_TIME,
+            id="all-of-it",
+        ),
     ],
 )
 def test_what_kafka_fills_in_does_not_refuse_a_replay(

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.kinds.sql.ledger import GENERATION
+from airflow_eos.kinds.sql.participant import GENERATION
 from airflow_eos.protocol.decision import Outcome, PreparedWork
 from airflow_eos.protocol.participant import Participant
 from airflow_eos.protocol.promise import OperatorRuling, Promise

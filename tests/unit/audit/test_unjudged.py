@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from airflow_eos.audit.audit import Sources, unjudged, without_meaning
 from airflow_eos.audit.compare import compare
 from airflow_eos.audit.rows import PartitionEnds
-from airflow_eos.audit.unjudged import Sources, unjudged, without_meaning
 from tests.unit.audit.test_compare import in_a_line, rows
 
 pytestmark = pytest.mark.unit

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
 import msgspec
 import pytest
 
-from airflow_eos.checkpoint import DecisionLog, Verdict
+from airflow_eos.checkpoint import CheckpointStore, DecisionLog, Verdict
 from airflow_eos.checkpoint.backend import decision_path
 from airflow_eos.errors import CheckpointFormatError, StoreError, SupersededError
 from airflow_eos.protocol.decision import encode
@@ -193,3 +196,25 @@ def test_a_decision_deleted_while_it_is_read_is_refused(troubled, backend, make_
     backend.reading = [FileNotFoundError("gone")]
     with pytest.raises(CheckpointFormatError, match="was listed and is gone"):
         log.of_batch(7)
+
+
+# --- test_decision_race ---------------------------------------------------------------------------
+# Two drivers, or a driver and a recovery: exactly one decides.
+
+
+WRITERS = 8
+
+
+def test_of_eight_threads_exactly_one_decides_each_attempt(tmp_path, make_decision):
+    gate = Barrier(WRITERS)
+
+    def race(batch_id: int) -> bool:
+        log = DecisionLog(CheckpointStore.open(tmp_path))
+        gate.wait()
+        return log.record(make_decision(batch_id))
+
+    with ThreadPoolExecutor(WRITERS) as pool:
+        for batch_id in range(40):
+            assert sum(pool.map(race, [batch_id] * WRITERS)) == 1
+    log = DecisionLog(CheckpointStore.open(tmp_path))
+    assert all(len(log.of_batch(batch_id)) == 1 for batch_id in range(40))

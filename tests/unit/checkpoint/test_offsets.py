@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from airflow_eos.checkpoint import DecisionLog, OffsetLog, claim
+from airflow_eos.checkpoint.offsets import require_same_sources
 from airflow_eos.checkpoint.snapshot import start_facts
 from airflow_eos.delivery.weaker_guarantees import VisibilityMarkers
 from airflow_eos.errors import CheckpointFormatError, ContinuityError, SupersededError
@@ -140,6 +141,25 @@ def test_a_batch_that_begins_before_the_newest_promise_ended_is_refused(
     assert isinstance(asked.refused, ContinuityError)
 
 
+@pytest.mark.parametrize("left", [5, 99])
+def test_a_control_batch_of_an_entry_that_a_superseded_driver_left_is_undone(
+    store, decisions, log, make_decision, left
+):
+    """Found by the model: no decision was lost, so that no copy can have it."""
+    promised(store, decisions, make_decision, 0, end=10)
+    promised(store, decisions, make_decision, 1, end=20)
+    plan(store, 1, end=left, planned_at_ms=8)  # its rename came late
+    done(store, 2, end=left)
+    done(store, 3, end=left)
+    claim(store, kafka_pipeline())
+    [remedy] = start_facts(store, SimpleNamespace(), Owner("", store.location)).refused.remedies
+    assert "move offsets/2 and commits/2, offsets/3 and commits/3 out" in remedy.change
+    for batch in (2, 3):
+        store.delete([f"offsets/{batch}", f"commits/{batch}"])
+    log.repair()
+    log.require_begins_where_promised(2)
+
+
 def test_a_batch_that_begins_after_the_newest_promise_ended_is_refused(
     store, decisions, log, make_decision
 ):
@@ -202,3 +222,85 @@ def test_the_same_end_under_numbers_and_under_names_is_one_end(
     head = '{"batchWatermarkMs":0,"batchTimestampMs":7}'
     store.put("offsets/1", f'v2\n{head}\norders:{{"in":{{"0":10}}}}'.encode())
     log.require_begins_where_promised(2)
+
+
+# --- the sources of a query -----------------------------------------------------------------------
+
+
+def entry(store, batch: int, *, complete: bool = True, **ends: int) -> None:
+    """Of Spark's offset log 2, by the names of sources."""
+    head = '{"batchWatermarkMs":0,"batchTimestampMs":7}'
+    lines = [f'{name}:{{"t-{name}":{{"0":{end}}}}}' for name, end in ends.items()]
+    store.put(f"offsets/{batch}", "\n".join(["v2", head, *lines]).encode())
+    for name in ends:
+        store.put(f"sources/{name}/0", b'v1\n{"t":{"0":0}}')
+    if complete:
+        store.put(f"commits/{batch}", b'v1\n{"nextBatchWatermarkMs":0}')
+
+
+def test_sources_are_told_apart_by_name_in_any_order_and_new_ones_may_come(store):
+    require_same_sources(store, dict.fromkeys(["a"]))
+    entry(store, 0, a=1, b=1)
+    require_same_sources(store, dict.fromkeys(["c", "b", "a"]))
+    store.put("sources/c/0", b'v1\n{"t":{"0":0}}')  # by a start that died before it planned
+    require_same_sources(store, dict.fromkeys(["c", "b", "a"]))
+
+
+def test_a_source_that_comes_back_would_be_read_again_from_its_beginning(store):
+    entry(store, 0, a=1, b=1)
+    entry(store, 1, a=2)
+    require_same_sources(store, dict.fromkeys(["a"]))
+    with pytest.raises(ContinuityError, match="'b', which batch 0 read up to"):
+        require_same_sources(store, dict.fromkeys(["a", "b"]))
+    entry(store, 2, a=3)
+    store.delete(["offsets/0"])  # purged, as after a hundred batches
+    with pytest.raises(ContinuityError, match="may have been read by a batch that is purged"):
+        require_same_sources(store, dict.fromkeys(["a", "b"]))
+
+
+def test_rows_that_a_batch_in_flight_reads_of_a_source_are_not_left_out(store):
+    entry(store, 0, a=1, b=1)
+    entry(store, 1, complete=False, a=2, b=1)
+    require_same_sources(store, dict.fromkeys(["a"]))  # there are none of b in it
+    entry(store, 1, complete=False, a=2, b=2)
+    with pytest.raises(ContinuityError, match="in flight, which reads rows of 'b'") as refused:
+        require_same_sources(store, dict.fromkeys(["a"]))
+    assert "availableNow" in str(refused.value)
+    store.put("commits/1", b'v1\n{"nextBatchWatermarkMs":0}')
+    require_same_sources(store, dict.fromkeys(["a"]))
+
+
+@pytest.mark.parametrize(
+    ("version", "sources"),
+    [("v1", ["0", "1"]), ("v1", ["orders"]), ("v2", ["0", "1"]), ("v2", ["orders"])],
+)
+def test_sources_by_position_do_not_become_others(store, version, sources):
+    line = '{"in":{"0":1}}' if version == "v1" else '0:{"in":{"0":1}}'
+    head = '{"batchWatermarkMs":0,"batchTimestampMs":7}'
+    store.put("offsets/0", f"{version}\n{head}\n{line}".encode())
+    require_same_sources(store, dict.fromkeys(["0"]))
+    with pytest.raises(ContinuityError, match="is of 1 source without names, and the query has"):
+        require_same_sources(store, dict.fromkeys(sources))
+
+
+def test_sources_that_change_places_are_told_by_their_topics(store):
+    """Spark plans a batch with the offsets of the other topic, and no start gets past it."""
+    head = '{"batchWatermarkMs":0,"batchTimestampMs":7}'
+    store.put("offsets/0", f'v1\n{head}\n{{"a":{{"0":1}}}}\n{{"b":{{"0":1}}}}'.encode())
+    require_same_sources(store, {"0": {"a", "new"}, "1": {"b"}})
+    require_same_sources(store, {"0": None, "1": {"b"}})
+    with pytest.raises(ContinuityError, match="is of topic a in source 0, which reads b"):
+        require_same_sources(store, {"0": {"b"}, "1": {"a"}})
+
+
+def test_names_do_not_become_positions(store):
+    entry(store, 0, orders=1)
+    with pytest.raises(ContinuityError, match="is of 'orders', and the query has 1 source without"):
+        require_same_sources(store, dict.fromkeys(["0"]))
+
+
+def test_an_entry_that_is_put_aside_tells_nothing_of_sources_and_the_one_before_does(store):
+    entry(store, 0, a=1, b=1)
+    store.put("offsets/1", b"")
+    with pytest.raises(ContinuityError, match="offsets/0 is of 'a' and 'b', and"):
+        require_same_sources(store, dict.fromkeys(["0"]))

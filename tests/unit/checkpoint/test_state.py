@@ -15,6 +15,7 @@ from airflow_eos.checkpoint import (
     take_term,
     write_heartbeat,
 )
+from airflow_eos.checkpoint.spark_log import SparkLog
 from airflow_eos.errors import CheckpointFormatError, StoreError
 from tests.support.beats import heartbeat
 
@@ -249,6 +250,25 @@ def test_a_file_cut_at_the_end_of_a_line_is_not_whole(store):
     state = read_state(store)
     assert [each.found for each in state.mends] == ["has 1 sources, the batch before had 2"]
     assert state.in_flight == 7
+
+
+@pytest.mark.parametrize(("names", "is_cut"), [(("0", "1"), True), (("orders", "returns"), False)])
+def test_of_offset_log_2_a_source_by_position_is_cut_and_a_named_one_may_have_gone(
+    store, names, is_cut
+):
+    begin(store)
+    head = '{"batchWatermarkMs":0,"batchTimestampMs":7}'
+    store.put("offsets/6", "\n".join(["v2", head, *(f"{name}:1" for name in names)]).encode())
+    commit(store, 6)
+    store.put("offsets/7", f"v2\n{head}\n{names[0]}:2".encode())
+    assert bool(read_state(store).mends) is is_cut
+
+
+def test_where_a_named_source_began_is_in_the_folder_of_its_name(store):
+    store.put("sources/orders/0", b'\0v1\n{"in":{"0":7}}')
+    assert SparkLog(store).began("orders") == {"in": {0: 7}}
+    store.put("eos/0", b'\0v1\n{"in":{"0":7}}')
+    assert SparkLog(store).began("../eos") is None
 
 
 def test_a_store_that_does_not_answer_is_not_an_empty_checkpoint(troubled, backend):

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 from structlog.testing import capture_logs
 
-from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.checkpoint import CheckpointStore, DecisionLog
+from airflow_eos.checkpoint.mending import mend
 from airflow_eos.checkpoint.progress import SourceProgress
 from airflow_eos.checkpoint.topics import (
     TopicsRead,
+    input_change,
     lost_input,
     require_same_topics,
     warn_of_lost_rows,
 )
-from airflow_eos.errors import TopicError
+from airflow_eos.errors import InputLostError, TopicError
+from tests.unit.checkpoint.conftest import decision
 
 
 @pytest.fixture
@@ -71,3 +77,95 @@ def test_a_start_warns_once_of_the_topics_that_compact():
     with capture_logs() as logs:
         warn_of_lost_rows([TopicsRead(ids=dict, policies=lambda: told), TopicsRead(ids=dict)])
     assert [(each["event"], each["topics"]) for each in logs] == [("input_is_compacted", ["a"])]
+
+
+def test_a_partition_that_nobody_reads_any_more_has_lost_all_of_its_range():
+    source = SourceProgress(0, "kafka", {"in": {0: 10}}, {"in": {0: 50}, "out": {0: 7}}, "-")
+    topics = TopicsRead(ids=dict, begins=lambda: {("in", 0): 0}, skips_lost=True)
+    lost = lost_input([topics], [source])
+    assert (lost.past_retention, lost.absent) == ({("out", 0): 7}, True)
+    assert not lost_input([topics, TopicsRead(ids=dict)], [source]).absent, "not told is not gone"
+
+
+def entry(store, batch: int, ends: str, *, complete: bool = False) -> str:
+    text = f'v1\n{{"batchWatermarkMs":0,"batchTimestampMs":{batch + 1}}}\n{ends}'
+    store.put(f"offsets/{batch}", text.encode())
+    if complete:
+        store.put(f"commits/{batch}", b'v1\n{"nextBatchWatermarkMs":0}')
+    return text
+
+
+READ = '{"a":{"0":5},"b":{"0":5}}'
+PLANNED = '{"a":{"0":8},"b":{"0":9}}'
+
+
+def now(*topics: str, **more: Any) -> list[TopicsRead]:
+    begins = {(topic, 0): 0 for topic in topics}
+    return [TopicsRead(ids=dict, begins=lambda: begins, as_planned=True, **more)]
+
+
+def test_a_planned_batch_of_a_topic_that_is_gone_is_named_and_then_planned_anew(store):
+    """Before anything is written, with the rows that it was to read; then by a person's word."""
+    entry(store, 0, READ, complete=True)
+    entry(store, 1, PLANNED)
+    for available_now in (False, True):
+        with pytest.raises(InputLostError, match=r"Topic 'b' \(partitions 0\)") as refused:
+            input_change(store, now("a"), available_now=available_now).require_accepted()
+        remedy = refused.value.remedies[-1]
+        assert remedy.settings == {"failOnDataLoss": "false"}
+        assert remedy.costs.startswith("4 rows")
+        change = input_change(store, now("a", skips_lost=True), available_now=available_now)
+        with capture_logs() as logs:
+            change.require_accepted()
+        assert [(each["event"], each["rows"]) for each in logs] == [("input_left_out", 4)]
+        assert [each.path for each in change.mends()] == ["offsets/1"]
+    mend(store, change.mends())
+    assert store.get("offsets/1") is None
+    entry(store, 1, '{"a":{"0":8}}')  # as Spark plans it now
+    assert input_change(store, now("a", skips_lost=True), available_now=True).mends() == ()
+    store.put("commits/1", b'v1\n{"nextBatchWatermarkMs":0}')
+    input_change(store, now("a"), available_now=True).require_accepted()
+
+
+def test_a_topic_that_is_gone_is_named_where_no_batch_is_in_flight(store):
+    entry(store, 0, READ, complete=True)
+    with pytest.raises(InputLostError, match="'b'") as refused:
+        input_change(store, now("a"), available_now=True).require_accepted()
+    assert "rows" not in refused.value.remedies[-1].costs
+    input_change(store, now("a", "b", "c"), available_now=True).require_accepted()
+    input_change(store, [TopicsRead(ids=dict)], available_now=True).require_accepted()
+
+
+def test_a_batch_that_was_planned_before_a_partition_came_is_planned_anew(store):
+    """Spark runs it by no start with availableNow: MISMATCHED_TOPIC_PARTITIONS."""
+    entry(store, 0, READ, complete=True)
+    text = entry(store, 1, PLANNED)
+    change = input_change(store, now("a", "b", "c"), available_now=True)
+    change.require_accepted()
+    assert [each.path for each in change.mends()] == ["offsets/1"]
+    assert input_change(store, now("a", "b", "c"), available_now=False).mends() == ()
+    own = [replace(each, as_planned=False) for each in now("a", "b", "c")]
+    assert input_change(store, own, available_now=True).mends() == ()
+
+    assert DecisionLog(store).record(decision(1, offsets=text))
+    promised = input_change(store, now("a", "b", "c"), available_now=True)
+    assert promised.mends() == ()
+    with pytest.raises(InputLostError, match="more partitions") as refused:
+        promised.require_accepted()
+    [remedy] = refused.value.remedies
+    assert (remedy.settings, remedy.costs) == ({"trigger": "1 second"}, "")
+    input_change(store, now("a", "b", "c"), available_now=False).require_accepted()
+
+
+def test_a_promise_of_a_topic_that_is_gone_keeps_its_plan(store):
+    entry(store, 0, READ, complete=True)
+    assert DecisionLog(store).record(decision(1, offsets=entry(store, 1, PLANNED)))
+    change = input_change(store, now("a", skips_lost=True), available_now=False)
+    change.require_accepted()
+    assert change.mends() == ()
+    with pytest.raises(InputLostError) as refused:
+        input_change(store, now("a"), available_now=True).require_accepted()
+    assert refused.value.remedies[-1].settings == {
+        "failOnDataLoss": "false",
+        "trigger": "1 second",
+    }

@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 from airflow_eos.checkpoint import CheckpointStore, PipelineIdentity, claim
 from airflow_eos.checkpoint.progress import StateSize, write_state_size
+from airflow_eos.checkpoint.standby import Standby, write_standby
 from airflow_eos.cli import app
 from airflow_eos.sinks import DeltaSink, FileSink
 
@@ -107,6 +108,8 @@ def test_the_size_of_the_state_and_its_part_in_the_batch_are_shown(tmp_path):
         update_ms=2_000,
         commit_ms=500,
         batch_ms=1_500,
+        late_rows=0,
+        late_counted=13,
     )
     write_state_size(store, size)
     answer = CliRunner().invoke(app, ["status", str(tmp_path)], env={"COLUMNS": "300"})
@@ -114,3 +117,25 @@ def test_the_size_of_the_state_and_its_part_in_the_batch_are_shown(tmp_path):
     assert "10,000,000 rows, 64.0 MB in memory, 900.5 MB of files; batch 12" in answer.output
     told = CliRunner().invoke(app, ["status", str(tmp_path), "--json"])
     assert msgspec.json.decode(told.output)["state"]["commit_ms"] == 500
+
+
+def test_a_driver_that_stands_by_is_shown_and_one_that_is_gone_is_not_taken_for_one(tmp_path):
+    store = CheckpointStore.open(tmp_path)
+    store.put("metadata", b'{"id":"6a1c9b3e-0000-4000-8000-000000000000"}')
+    said = Standby(
+        name="s",
+        started_by=None,
+        application_id="app-2",
+        host="h",
+        pid=1,
+        behind=1,
+        beat=0,
+        interval_ms=200,
+    )
+    write_standby(store, said)
+    assert "standby nobody stands by: driver app-2 on h did" in status(tmp_path)
+    write_standby(store, msgspec.structs.replace(said, end="refused", reason="another state"))
+    assert "driver app-2 on h was refused: another state" in status(tmp_path)
+    told = CliRunner().invoke(app, ["status", str(tmp_path), "--json"])
+    [shown] = msgspec.json.decode(told.output)["standbys"]
+    assert (shown["standing"], shown["reason"]) == ("refused", "another state")

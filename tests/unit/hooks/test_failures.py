@@ -9,7 +9,7 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_eos.errors import NO_RETRY_HEALS, AppFailedError, KafkaUnavailableError
-from airflow_eos.hooks.failures import no_retry_where_useless
+from airflow_eos.hooks.arguments import no_retry_where_useless
 from airflow_eos.operators import SparkStreamingOperator
 
 pytestmark = pytest.mark.unit

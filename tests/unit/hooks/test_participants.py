@@ -10,7 +10,7 @@ import pytest
 from airflow.sdk.execution_time import task_runner
 
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.hooks.participants import ParticipantsHook
+from airflow_eos.hooks.store import ParticipantsHook
 
 ADDRESS = {"host": "db", "port": 6543, "login": "etl", "password": "s3cr&t"}
 

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.kafka.records.compression import NAMES, codec
+from airflow_eos.kafka.records.encode import NAMES, codec
 
 LONG = memoryview(b"".join(b"row %d of many|" % (i % 1000) for i in range(20_000)))
 

@@ -20,6 +20,7 @@ from airflow_eos.kafka.client.connection import (
     keep_secrets_out_of_logs,
 )
 from airflow_eos.kafka.client.messages import ListTransactionsRequest
+from tests.support.metadata import Metadata
 
 
 class Manager:
@@ -184,3 +185,24 @@ def test_payloads_are_never_logged(caplog):
         assert len(logger.filters) == 1
     assert "secret" not in caplog.text
     assert caplog.text.count("connection lost") == 2
+
+
+# --- test_cluster_view ----------------------------------------------------------------------------
+# What a process remembers of a cluster, while threads forget and look up beside one another.
+
+
+pytestmark = pytest.mark.unit
+
+
+def test_leaders_that_another_thread_forgets_are_told_to_who_has_just_looked_them_up():
+    metadata = Metadata({"in": {0: 1}})
+    metadata.learns = lambda: metadata.cluster._leaders.clear()  # as a refresh beside begins
+    assert metadata.cluster.leaders("in") == {0: 1}
+
+
+def test_coordinators_that_another_thread_forgets_are_told_to_who_has_just_looked_them_up():
+    metadata = Metadata({})
+    cluster = metadata.cluster
+    cluster.coordinators(["etl-0-0"])
+    metadata.learns = lambda: cluster.forget_coordinators(["etl-0-0", "etl-1-0"])
+    assert cluster.coordinators(["etl-0-0", "etl-1-0"]) == {"etl-0-0": 1, "etl-1-0": 1}

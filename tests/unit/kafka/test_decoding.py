@@ -14,8 +14,8 @@ from kafka.record import MemoryRecordsBuilder
 
 from airflow_eos.errors import KafkaError
 from airflow_eos.kafka.client.fetch import batch_headers
-from airflow_eos.kafka.records.compression import NAMES, codec
 from airflow_eos.kafka.records.decode import rows_of
+from airflow_eos.kafka.records.encode import NAMES, codec
 
 small = st.one_of(st.none(), st.binary(max_size=300))
 rows = st.lists(

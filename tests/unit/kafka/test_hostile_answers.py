@@ -15,11 +15,11 @@ import pytest
 
 from airflow_eos.errors import InputError
 from airflow_eos.kafka.client.reading import OffsetSpan, _visible, _whole
-from airflow_eos.kafka.records import compression
 from airflow_eos.kafka.records import decode as decoding
+from airflow_eos.kafka.records import encode as compression
 from airflow_eos.kafka.records import kernels as loops
-from airflow_eos.kafka.records.compression import NAMES
 from airflow_eos.kafka.records.decode import tables
+from airflow_eos.kafka.records.encode import NAMES
 from airflow_eos.kafka.records.numpy_kernels import MOST_HEADERS
 
 pytestmark = pytest.mark.unit

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import pytest
 
 from airflow_eos.errors import ConfigurationError, KafkaError, KafkaUnavailableError
-from airflow_eos.kafka.client.oauth import token_provider
+from airflow_eos.kafka.client.settings import token_provider
 
 
 class Endpoint(BaseHTTPRequestHandler):

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from airflow_eos.kafka.producer import batches
-from airflow_eos.kafka.producer import batches as scatter
-from airflow_eos.kafka.producer.batches import (
+from airflow_eos.kafka.producer import writer as batches
+from airflow_eos.kafka.producer import writer as scatter
+from airflow_eos.kafka.producer.writer import (
     BatchBuilder,
     Ratios,
     ScatterBuilder,
@@ -22,7 +22,7 @@ from airflow_eos.kafka.producer.batches import (
     scatter_builder,
 )
 from airflow_eos.kafka.records import kernels as loops
-from airflow_eos.kafka.records.compression import codec
+from airflow_eos.kafka.records.encode import codec
 from tests.unit.kafka.record_rows import NOW_MS, STAMP
 from tests.unit.kafka.test_writer_batches import Limits, Shelf
 

@@ -21,7 +21,7 @@ from airflow_eos.errors import (
     TransactionError,
 )
 from airflow_eos.kafka.client import errors as faults
-from airflow_eos.kafka.librdkafka.transactional_producer import translated
+from airflow_eos.kafka.librdkafka import translated
 from airflow_eos.kafka.producer import sender as sender_module
 from airflow_eos.kafka.producer.sender import (
     MAX_IN_FLIGHT,

@@ -19,8 +19,8 @@ from airflow_eos.kafka.client.fetch import batch_headers
 from airflow_eos.kafka.client.reading import OffsetSpan
 from airflow_eos.kafka.records import kernels as loops
 from airflow_eos.kafka.records import numpy_kernels as row_hashes
-from airflow_eos.kafka.records.compression import NAMES, codec
 from airflow_eos.kafka.records.decode import SCHEMA, rows_of, tables
+from airflow_eos.kafka.records.encode import NAMES, codec
 from tests.unit.kafka.test_decoding import built, rows
 
 pytestmark = pytest.mark.unit

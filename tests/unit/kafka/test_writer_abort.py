@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_eos.kafka.librdkafka import writer as librdkafka
+from airflow_eos.kafka import librdkafka
 from airflow_eos.kafka.producer import writer as producer
 from airflow_eos.kafka.producer.sender import Sender
 from airflow_eos.kafka.transactions.identity import TransactionIdentity

@@ -12,11 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from airflow_eos.errors import RowError
-from airflow_eos.kafka.producer import batches as writer_batches
-from airflow_eos.kafka.producer.batches import BatchBuilder, Ratios, batch_builder
+from airflow_eos.kafka.producer import writer as writer_batches
 from airflow_eos.kafka.producer.partitioner import Partitioner, Topic, route
+from airflow_eos.kafka.producer.writer import BatchBuilder, Ratios, batch_builder
 from airflow_eos.kafka.records.columns import columns_of
-from airflow_eos.kafka.records.compression import codec
+from airflow_eos.kafka.records.encode import codec
 from tests.unit.kafka.record_rows import STAMP, decoded, expected, record_rows
 
 

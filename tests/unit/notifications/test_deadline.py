@@ -8,8 +8,8 @@ from datetime import timedelta
 import airflow.sdk
 from airflow.sdk import DAG
 
-from airflow_eos.notifications import deadline
-from airflow_eos.notifications.deadline import settled_within
+from airflow_eos import notifications as deadline
+from airflow_eos.notifications import settled_within
 
 try:
     # Left out of Airflow's own stub.

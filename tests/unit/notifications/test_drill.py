@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.notifier import BaseNotifier
 
-from airflow_eos.notifications.drill import DrillNotifier, in_words
+from airflow_eos.notifications import DrillNotifier, drill_in_words
 from airflow_eos.supervision.drill import DrillResult
 
 FOUND = DrillResult("app-1", "process 7 on w was killed", "app-2", 12, 30.04)
@@ -37,4 +37,4 @@ def test_it_says_what_was_found(report, expected):
     notifier = DrillNotifier(lambda text: Sent(text, box), report=json.dumps(report))
     notifier.notify({})
     assert expected in box[0]
-    assert box == [in_words(report)]
+    assert box == [drill_in_words(report)]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.notifier import BaseNotifier
 
-from airflow_eos.notifications.plan import FEW, RecoveryPlanNotifier, in_words
+from airflow_eos.notifications import FEW, RecoveryPlanNotifier, plan_in_words
 from airflow_eos.protocol.decision import WorkIdentity
 from airflow_eos.recovery import Action, Plan
 from airflow_eos.recovery.plan import Step
@@ -55,7 +55,7 @@ def plan(*steps: Step, alive: tuple[str, ...] = ()) -> Plan:
 
 
 def test_what_needs_a_person_comes_first_then_what_runs_out_of_time():
-    text = in_words(
+    text = plan_in_words(
         plan(
             step(Action.COMMIT, "slow", time_left_ms=900_000, rows=5),
             step(Action.COMMIT, "urgent", time_left_ms=4_000),
@@ -71,12 +71,12 @@ def test_what_needs_a_person_comes_first_then_what_runs_out_of_time():
 
 
 def test_signs_of_life_are_said():
-    assert "signs of life: a heartbeat" in in_words(plan(alive=("a heartbeat",)))
+    assert "signs of life: a heartbeat" in plan_in_words(plan(alive=("a heartbeat",)))
 
 
 def test_a_long_plan_is_a_short_message():
     steps = [step(Action.ABORT, str(number)) for number in range(FEW + 5)]
-    assert in_words(plan(*steps)).splitlines()[-1] == "- and 5 more"
+    assert plan_in_words(plan(*steps)).splitlines()[-1] == "- and 5 more"
 
 
 def notifier(made: Plan | None, **other: Any) -> RecoveryPlanNotifier:
@@ -88,7 +88,7 @@ def test_it_is_sent_by_the_notifier_of_the_house_here_or_in_the_triggerer():
     told = notifier(plan(step(Action.COMMIT)))
     told.notify({})
     asyncio.run(told.async_notify({}))
-    assert Sent.texts == [in_words(plan(step(Action.COMMIT))), f"async {Sent.texts[0]}"]
+    assert Sent.texts == [plan_in_words(plan(step(Action.COMMIT))), f"async {Sent.texts[0]}"]
 
 
 @pytest.mark.parametrize(

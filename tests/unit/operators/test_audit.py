@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.audit.unjudged import Unjudged
+from airflow_eos.audit.audit import Unjudged
 from airflow_eos.errors import AuditError
 from airflow_eos.operators import AuditOperator
 from airflow_eos.recovery import AuditReport

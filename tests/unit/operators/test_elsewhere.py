@@ -21,7 +21,7 @@ from airflow_eos.checkpoint.heartbeat import STARTED_BY
 from airflow_eos.errors import AppFailedError, AppStoppedError
 from airflow_eos.hooks.spark import SubmitTarget
 from airflow_eos.operators import SparkStreamingOperator
-from airflow_eos.operators.watching import rules_of
+from airflow_eos.operators.submission import rules_of
 from airflow_eos.plugins.page import EosPagePlugin
 from airflow_eos.supervision import heartbeat_monitor as stopping
 from airflow_eos.supervision.workspace import private_folder

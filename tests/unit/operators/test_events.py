@@ -15,6 +15,8 @@ from airflow.providers.common.compat.sdk import (
 )
 from airflow.sdk import DAG, Asset
 
+from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.checkpoint.progress import StateSize, write_state_size
 from airflow_eos.errors import CheckpointError, ConfigurationError, StoreError
 from airflow_eos.events import SettledEvent
 from airflow_eos.operators.events import EmitCompleteHoursOperator, EmitSettledBatchesOperator
@@ -358,6 +360,21 @@ def test_each_hour_is_told_once_and_as_a_partition_where_there_are_any(airflow, 
     told = [(each["from_batch"], each["to_batch"]) for each in (first.extra, second.extra)]
     assert told == [(3, 4), (5, 10)]
     assert second.extra["rows"] == {"sink": 60}
+
+
+def test_how_many_rows_came_too_late_is_told_with_the_hours_or_said_to_be_unknown(
+    airflow, by_minutes
+):
+    by_minutes.settle(4)
+    outlet = Outlet()
+    told_by(hourly(by_minutes), airflow, outlet)
+    assert outlet.extra["late"] is None
+    by_minutes.settle(3)
+    size = {"rows": 1, "memory_bytes": 1, "file_bytes": 1, "tasks": 1, "update_ms": 1}
+    size |= {"commit_ms": 1, "batch_ms": 1, "batch_id": 5, "late_rows": 3, "late_counted": 4}
+    write_state_size(CheckpointStore.open(by_minutes.folder), StateSize(**size))
+    told_by(hourly(by_minutes), airflow, outlet)
+    assert outlet.extra["late"] == {"rows": 3, "counted_batches": 4, "up_to_batch": 5}
 
 
 def test_an_hour_that_is_not_complete_is_waited_for_behind_what_was_looked_at(airflow, by_minutes):

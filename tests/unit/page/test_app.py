@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from importlib.resources import files
 
 import msgspec
@@ -11,9 +12,12 @@ from fastapi import HTTPException
 from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 
+from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.checkpoint.standby import Standby, write_standby
 from airflow_eos.page import views
 from airflow_eos.page.app import Checkpoints, create_app, standalone
 from airflow_eos.page.board import Board
+from airflow_eos.page.pipeline_state import Look
 from airflow_eos.page.views import Reach
 from tests.unit.page.conftest import contents, listed
 
@@ -38,6 +42,26 @@ def test_the_list_says_of_a_killed_pipeline_what_its_checkpoint_says(client):
     assert undecided.promised is None, "nothing was decided, so nothing is promised"
     assert settling.rows_per_s is None, "nobody is there to write them"
     assert len(settling.rates) == 2
+
+
+def test_who_stands_by_is_said_beside_the_pipeline_once_it_was_seen_to(tmp_path, recorded):
+    checkpoint = tmp_path / "checkpoint"
+    shutil.copytree(recorded["killed-settling"], checkpoint)
+    store, look = CheckpointStore.open(checkpoint), Look(listed(checkpoint), 300_000)
+    said = Standby(
+        name="s",
+        started_by=None,
+        application_id="app-2",
+        host="h",
+        pid=1,
+        behind=1,
+        beat=0,
+        interval_ms=60_000,
+    )
+    write_standby(store, said)
+    assert "whether it does shows in a moment" in look.row().remarks[-1]
+    write_standby(store, msgspec.structs.replace(said, beat=1))
+    assert look.row().remarks[-1] == "driver app-2 on h stands by"
 
 
 def test_one_pipeline_has_its_batches_with_every_decision(client):

@@ -15,10 +15,9 @@ from airflow_eos.errors import (
     OwnershipError,
     StoreError,
 )
-from airflow_eos.kinds.files.disk import Disk
 from airflow_eos.kinds.files.layout import detail, works_of
 from airflow_eos.kinds.files.participant import FilesParticipant, made
-from airflow_eos.kinds.files.place import opened
+from airflow_eos.kinds.files.place import Disk, opened
 from airflow_eos.participants import connect
 from airflow_eos.protocol.decision import Outcome, PreparedWork, WorkIdentity
 from airflow_eos.protocol.participant import Member

@@ -16,7 +16,6 @@ import pytest
 from msgspec.structs import replace
 
 from airflow_eos.errors import CheckpointFormatError, StoreError, TransactionError
-from airflow_eos.kinds.files.disk import Disk
 from airflow_eos.kinds.files.layout import (
     beside,
     detail,
@@ -28,6 +27,7 @@ from airflow_eos.kinds.files.layout import (
     works_of,
 )
 from airflow_eos.kinds.files.participant import FilesParticipant, connect, made
+from airflow_eos.kinds.files.place import Disk
 from airflow_eos.kinds.files.sink import FileSink, ReadFiles
 from airflow_eos.protocol.decision import Outcome, PreparedWork
 

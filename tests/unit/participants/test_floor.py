@@ -12,16 +12,16 @@ import msgspec
 import pytest
 
 from airflow_eos.errors import CheckpointFormatError, DeliveryError
-from airflow_eos.kinds.sql.ledger import (
+from airflow_eos.kinds.sql.participant import (
     GENERATION,
     KEPT_BATCHES,
     KeysOfName,
     Ledger,
     LedgerState,
     NameRow,
+    SqlParticipant,
     floor_of,
 )
-from airflow_eos.kinds.sql.participant import SqlParticipant
 from airflow_eos.protocol.decision import Decision, Outcome, PreparedWork, Verdict
 from airflow_eos.protocol.participant import Note
 from tests.support.owners import owner_at

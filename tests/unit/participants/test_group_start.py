@@ -22,10 +22,9 @@ from airflow_eos.delivery.port import Former
 from airflow_eos.delivery.takeover import say_drained
 from airflow_eos.errors import ConfigurationError, KafkaUnavailableError, OwnershipError
 from airflow_eos.kafka.client.consumer_groups import CommittedOffset
-from airflow_eos.kinds.consumer_group import progress as group_progress
+from airflow_eos.kinds.consumer_group import sink as group_progress
 from airflow_eos.kinds.consumer_group.participant import BEGAN, OffsetMetadata, Offsets, mark_of
-from airflow_eos.kinds.consumer_group.progress import GroupProgress, GroupState, lowest
-from airflow_eos.kinds.consumer_group.sink import ConsumerGroup
+from airflow_eos.kinds.consumer_group.sink import ConsumerGroup, GroupProgress, GroupState, lowest
 
 pytestmark = pytest.mark.unit
 

@@ -10,13 +10,14 @@ import pytest
 
 from airflow_eos.errors import ConfigurationError, DeliveryError, OwnershipError
 from airflow_eos.kinds.spill.participant import new_key
-from airflow_eos.kinds.upsert import hbase_rest as hbase_cells
-from airflow_eos.kinds.upsert.hbase import HBaseUpsert, refuse_schema
-from airflow_eos.kinds.upsert.hbase_rest import (
+from airflow_eos.kinds.upsert import hbase as hbase_cells
+from airflow_eos.kinds.upsert.hbase import (
     LAST_EPOCH,
     NEWEST,
     Answer,
+    HBaseUpsert,
     epoch_in,
+    refuse_schema,
     requests_of,
     version_of,
 )

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_eos.errors import ConfigurationError
+from airflow_eos.kinds.mysql.session import reason
+from airflow_eos.kinds.sql.servers import require_witness
+
 pytest.importorskip("pymysql")
 
-from airflow_eos.errors import ConfigurationError
-from airflow_eos.kinds.sql.servers import require_witness
 
 ALONE = {"read_only": "OFF", "innodb_flush_log_at_trx_commit": "1"}
 GROUP = {
@@ -36,3 +38,16 @@ def test_a_server_that_applies_the_commits_of_others_late_is_refused(
 def test_one_writer_is_a_witness_also_of_a_group(settings: dict[str, str]):
     require_witness(ALONE | settings, "db")
     require_witness(ALONE | settings | {"group_replication_group_name": ""}, "db")
+
+
+# --- test_mysql_faults ----------------------------------------------------------------------------
+# What MySQL and MariaDB say of a refused row, in one form.
+
+
+pymysql = pytest.importorskip("pymysql")
+
+
+@pytest.mark.parametrize("key", ["by_day", "orders.by_day"], ids=["MariaDB", "MySQL 8.0.19"])
+def test_a_key_is_named_without_its_table(key: str):
+    error = pymysql.err.IntegrityError(1062, f"Duplicate entry 'a.b' for key '{key}'")
+    assert reason(error) == "IntegrityError 1062, a second row for the unique key 'by_day'"

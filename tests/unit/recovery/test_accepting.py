@@ -20,7 +20,7 @@ from airflow_eos.errors import (
     OwnershipError,
     RecoveryError,
 )
-from airflow_eos.kinds.sql.ledger import Ledger, LedgerState
+from airflow_eos.kinds.sql.participant import Ledger, LedgerState
 from airflow_eos.protocol.promise import Promise
 from airflow_eos.recovery.acceptance import InputRange, shortfall, skippable
 from tests.unit.recovery.facts_of import (

@@ -31,6 +31,7 @@ from airflow_eos.errors import (
     TransactionError,
 )
 from airflow_eos.protocol.decision import Outcome
+from airflow_eos.protocol.participant import ANEW
 from tests.support.authority import OFFSETS, authority_of
 from tests.unit.sinks.fakes import FakeBroker, FakeFrame, FakeParticipant, FakeSink
 
@@ -534,6 +535,35 @@ def test_what_readers_may_have_does_not_come_again_where_a_batch_is_accepted(bro
     broker.unknown = {commits(log)[0].works[0].identity}
     driver(sink, log, accepted=lambda *_: ACCEPTED)(FakeFrame(["a"], ["b"]), 0)
     assert broker.visible() == ["a", "b"]
+
+
+ABSENT = LostInput({("orders", 1): 2}, absent=True)
+
+
+def test_a_promise_of_a_partition_that_is_read_no_more_is_given_up_to_the_row(broker, sink, log):
+    """Beside it no source gives any of the rows: nothing is evaluated, before and after."""
+    promised_in_two(broker, sink, log)
+    reading, frame = Reading(tuple, lambda: ABSENT), FakeFrame([])
+    with pytest.raises(InputLostError, match="is not there, or is not read") as refused:
+        driver(sink, log, reading=reading)(frame, 0)
+    assert refused.value.remedies[-1].commands == ("airflow-eos accept CHECKPOINT --batch 0 --yes",)
+    assert refused.value.remedies[-1].costs == "1 rows"
+    with capture_logs() as logs:
+        driver(sink, log, reading=reading, accepted=lambda *_: ACCEPTED)(frame, 0)
+    assert [each["rows"] for each in logs if each["event"] == "rows_given_up"] == [1]
+    assert (frame.evaluations, broker.visible()) == (0, ["a"])
+
+
+@pytest.mark.parametrize("owing", [False, True])
+def test_state_that_needs_a_partition_that_is_read_no_more_can_only_begin_anew(
+    broker, sink, log, owing
+):
+    lost(broker, sink, log) if owing else driver(sink, log)(FakeFrame(["a"]), 0)
+    frame = FakeFrame([])
+    with pytest.raises(InputLostError, match="Aggregate") as refused:
+        driver(sink, log, reading=Reading(lambda: ("Aggregate",), lambda: ABSENT))(frame, 0)
+    assert refused.value.remedies[-1] == ANEW
+    assert frame.evaluations == 0
 
 
 @pytest.mark.parametrize(

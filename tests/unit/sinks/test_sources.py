@@ -46,7 +46,8 @@ def frame(**options: str) -> Any:
     leaves = SimpleNamespace(length=lambda: 1, apply=lambda _number: leaf)
     plan = SimpleNamespace(collectLeaves=lambda: leaves)
     return SimpleNamespace(
-        _jdf=SimpleNamespace(queryExecution=lambda: SimpleNamespace(analyzed=lambda: plan))
+        _jdf=SimpleNamespace(queryExecution=lambda: SimpleNamespace(analyzed=lambda: plan)),
+        sparkSession=SimpleNamespace(conf=SimpleNamespace(get=lambda _name, default: default)),
     )
 
 

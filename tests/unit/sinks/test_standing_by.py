@@ -27,6 +27,7 @@ from airflow_eos.checkpoint import standby as records
 from airflow_eos.checkpoint.heartbeat import BY_AIRFLOW, BY_STANDBY, STARTED_BY, Phase
 from airflow_eos.checkpoint.standby import (
     Standby,
+    StandbyWatch,
     hand_over,
     is_gone,
     note_process_end,
@@ -37,6 +38,7 @@ from airflow_eos.checkpoint.standby import (
 )
 from airflow_eos.checkpoint.terms import Tenure
 from airflow_eos.cli import app
+from airflow_eos.delivery import workers
 from airflow_eos.delivery.standby import StandingBy, Turn, stand_by, whose_turn
 from airflow_eos.errors import (
     CalledOffError,
@@ -46,7 +48,7 @@ from airflow_eos.errors import (
     OwnershipError,
     StoreError,
 )
-from airflow_eos.recovery.driver_liveness import Sign
+from airflow_eos.recovery.driver_liveness import Sign, read_sign
 from tests.support.beats import heartbeat
 
 pytestmark = pytest.mark.unit
@@ -179,6 +181,26 @@ def test_a_process_of_this_machine_that_is_gone_is_noticed_at_once(world):
     assert world.now < 20.5
 
 
+def test_the_end_of_a_driver_that_hands_over_is_seen_within_moments_of_it(world, monkeypatch):
+    """The fewer rows wait meanwhile. Before it was asked, a store bills each look."""
+    from airflow_eos.delivery import standby as module
+
+    looks: list[float] = []
+
+    def look(store: CheckpointStore) -> Sign:
+        looks.append(world.now)
+        return read_sign(store)
+
+    monkeypatch.setattr(module, "read_sign", look)
+    world.at[20.0] = lambda: request_drain(
+        world.store, requested_by=BY_STANDBY, reason="upgrade", term=1
+    )
+    world.at[24.05] = lambda: world.stops(phase="stopped", end="drained", drained_by=BY_STANDBY)
+    assert world.standing().until_our_turn() == 1
+    assert world.now < 24.2
+    assert len([at for at in looks if at < 20.0]) < 45
+
+
 def test_what_its_task_saw_of_the_end_of_a_process_elsewhere_is_noticed_at_once(world):
     us = StartedBy(dag_id="d", task_id="t", run_id="r", map_index=-1, submission="s1")
     world.say(started_by=us)
@@ -202,12 +224,11 @@ def test_a_driver_that_a_person_stops_is_not_followed(world):
 @pytest.mark.parametrize("error", [StoreError, CheckpointFormatError])
 def test_a_store_that_does_not_answer_is_no_end_of_a_driver(world, monkeypatch, error):
     from airflow_eos.delivery import standby as module
-    from airflow_eos.recovery.driver_liveness import read_sign as look
 
     def away(store):
         if 10.0 <= world.now < 30.0:
             raise error("away, or damaged")
-        return look(store)
+        return read_sign(store)
 
     monkeypatch.setattr(module, "read_sign", away)
     world.at[40.0] = lambda: world.stops(phase="failed", end="failed")
@@ -337,8 +358,9 @@ def stands_by(world: World, behind: int) -> Iterator[None]:
 
 def test_handed_over_it_says_so_once_the_other_drives(world):
     with stands_by(world, behind=1):
-        done = CliRunner().invoke(app, ["handover", world.store.location, "--wait", "20"])
+        done = CliRunner().invoke(app, ["handover", world.store.location, "--wait=20", "--json"])
     assert done.exit_code == 0, done.output
+    assert msgspec.json.decode(done.output)["term"] == 2
     request = standing_request(world.store)
     assert (request.term, request.requested_by) == (1, BY_STANDBY)
     assert "hands over to driver app-2 on h" in request.reason
@@ -359,6 +381,26 @@ def test_what_a_person_has_stopped_is_not_handed_over(world, monkeypatch):
         hand_over(world.store, requested_by="cli ada", reason="upgrade")
 
 
+def test_workers_are_asked_until_the_turn_has_come_whatever_one_question_ends_with(monkeypatch):
+    """Spark ends those that were idle for a minute; a cluster may have none just now."""
+    monkeypatch.setattr(workers, "_WARM_S", 0.01)
+    asked_thrice, count = threading.Event(), 0
+
+    def check() -> None:
+        nonlocal count
+        count += 1
+        if count == 3:
+            asked_thrice.set()
+        if count == 2:
+            raise ConfigurationError("no executor is free")
+
+    with workers.kept_warm(check):
+        assert asked_thrice.wait(30)
+    over = count
+    assert not threading.Event().wait(0.1)
+    assert count <= over + 1
+
+
 # --- processes ------------------------------------------------------------------------------------
 
 
@@ -376,3 +418,63 @@ def test_a_process_is_told_by_its_machine_its_container_and_its_start():
         elsewhere = msgspec.structs.replace(beat, process=f"other {mark.partition(' ')[2]}")
         assert not is_gone(elsewhere), "a process of another machine was looked for here"
         assert not is_gone(msgspec.structs.replace(beat, process="")), "not known is not gone"
+
+
+# --- what people are told of it -------------------------------------------------------------------
+
+
+class Looked:
+    """Somebody who looks again and again, and a clock of his own."""
+
+    def __init__(self, world: World) -> None:
+        self.store, self.now = world.store, 0.0
+        self.watch = StandbyWatch(lambda: self.now)
+
+    def look(self, after_s: float = 0.0) -> list[str]:
+        self.now += after_s
+        return [each.standing for each in self.watch.look(self.store)]
+
+
+@pytest.fixture
+def looked(world):
+    return Looked(world)
+
+
+def test_one_look_does_not_tell_whether_anybody_stands_by(world, looked):
+    said = lives(world, 1)
+    assert looked.look() == []
+    write_standby(world.store, said)
+    assert looked.look(0.1) == ["not known"]
+    assert looked.look(0.1) == ["not known"]
+    write_standby(world.store, msgspec.structs.replace(said, beat=1))
+    assert looked.look(0.1) == ["stands by"]
+    assert looked.look(2.0) == ["stands by"], "three of its intervals are 2.1 s"
+    assert looked.look(0.2) == ["gone"]
+    assert "nobody stands by: driver app-2 on h did" in str(looked.watch.look(world.store)[0])
+
+
+def test_who_has_not_looked_for_long_does_not_know_again(world, looked):
+    said = lives(world, 1)
+    write_standby(world.store, said)
+    looked.look()
+    write_standby(world.store, msgspec.structs.replace(said, beat=1))
+    assert looked.look(600) == ["not known"]
+
+
+def test_who_was_refused_to_stand_by_is_told_of_with_why_until_a_newer_driver_drives(world, looked):
+    said = msgspec.structs.replace(lives(world, 0), end="refused", reason="TopicError: gone")
+    write_standby(world.store, said)
+    [seen] = looked.watch.look(world.store)
+    assert str(seen) == "nobody stands by: driver app-2 on h was refused: TopicError: gone"
+    take_term(world.store, taken_by="next")
+    assert looked.look() == []
+
+
+def test_of_who_was_called_off_or_stands_beside_another_nothing_is_told(world, looked):
+    left = msgspec.structs.replace(lives(world, 1), name="s1", end="called off", reason="x")
+    write_standby(world.store, left)
+    assert looked.look() == []
+    write_standby(world.store, msgspec.structs.replace(left, end="failed"))
+    assert looked.look() == ["failed"]
+    write_standby(world.store, lives(world, 1))
+    assert looked.look() == ["not known"], "whether another one stands by is what matters"

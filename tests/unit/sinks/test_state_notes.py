@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 from airflow_eos.delivery.heartbeat import state_size
 
 
@@ -42,3 +44,23 @@ def test_rocksdb_has_files():
     size = state_size(progress(operator(customMetrics={"rocksdbSstFileSize": 123})))
     assert size is not None
     assert size.file_bytes == 123
+
+
+def ended(batch: int, *dropped: int) -> SimpleNamespace:
+    """A batch as Spark's own object tells it: late rows by operator."""
+    operators = [SimpleNamespace(numRowsDroppedByWatermark=lambda n=each: n) for each in dropped]
+    return SimpleNamespace(batchId=lambda: batch, stateOperators=lambda: operators)
+
+
+def test_late_rows_are_counted_once_by_batch_over_all_drivers():
+    first = state_size(progress(operator()), [ended(6, 2, 1), ended(7, 4)])
+    assert first is not None
+    assert (first.late_rows, first.late_counted) == (7, 2)
+    later = {**progress(operator()), "batchId": 9}
+    recent = [ended(6, 2, 1), ended(7, 4), ended(8, 0), ended(9, 5), ended(10, 100)]
+    second = state_size(later, recent, first)
+    assert second is not None
+    assert (second.late_rows, second.late_counted) == (12, 4), "batch 10 is the next note's"
+    third = state_size({**later, "batchId": 12}, [ended(10, 100), ended(12, 1)], second)
+    assert third is not None
+    assert (third.late_rows, third.late_counted) == (113, 6), "of 13 batches: the others not known"

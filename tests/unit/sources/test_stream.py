@@ -134,6 +134,7 @@ class Told:
 
     max_rows_per_task = None
     max_tasks = None
+    leaves_out = False
 
     high_watermark = 0
 
@@ -169,10 +170,31 @@ def test_a_partition_that_one_broker_does_not_know_yet_is_asked_for_again(
         assert plan.latestOffset(end, ReadAllAvailable()) is end
 
 
+def test_one_broker_that_knows_less_has_no_partition_left_out(monkeypatch):
+    """It would be read from its beginning, as a new one, as soon as it is known again."""
+    monkeypatch.setattr(Told, "leaves_out", True)
+    plan = planner(monkeypatch, BEFORE, NOW)
+    assert plan.latestOffset(START, ReadAllAvailable()) == {"t": {"0": 9, "1": 8}}
+
+
 def test_a_partition_that_is_gone_both_times_is_an_error(monkeypatch):
     plan = planner(monkeypatch, BEFORE, BEFORE)
     with pytest.raises(TopicError, match="Partition 1 of topic 't'"):
         plan.latestOffset(START, ReadAllAvailable())
+
+
+@pytest.mark.parametrize("available_now", [False, True])
+def test_a_partition_that_is_gone_both_times_is_left_out_where_a_person_says_so(
+    monkeypatch, available_now
+):
+    """Also where nothing else is new: a batch must say it, or each start would ask again."""
+    monkeypatch.setattr(Told, "leaves_out", True)
+    plan = planner(monkeypatch, BEFORE, BEFORE, *([BEFORE] * 2))
+    if available_now:
+        plan.prepareForTriggerAvailableNow()
+    assert plan.latestOffset(START, ReadAllAvailable()) == {"t": {"0": 9}}
+    nothing_new = {"t": {"0": 9, "1": 7}}
+    assert plan.latestOffset(nothing_new, ReadAllAvailable()) == {"t": {"0": 9}}
 
 
 @pytest.mark.parametrize("available_now", [False, True])

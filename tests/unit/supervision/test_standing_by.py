@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from airflow_eos.checkpoint import CheckpointStore, StartedBy, request_drain, write_heartbeat
-from airflow_eos.checkpoint.heartbeat import BY_STANDBY, request_to
+from airflow_eos.checkpoint.heartbeat import BY_STANDBY, refusal_of, request_to
 from airflow_eos.checkpoint.standby import Standby, process_end_of, write_standby
 from airflow_eos.delivery.policy import FixedDelay
 from airflow_eos.errors import AppFailedError, AppRefusedError, ForeignDriverError
@@ -126,6 +126,13 @@ def test_one_that_is_refused_is_not_started_again(world):
     with pytest.raises(AppRefusedError, match="another's"):
         world.stream().until_finished()
     assert len(world.starts) == 1
+
+
+def test_one_that_is_refused_keeps_nobody_from_bringing_the_driver_back_that_lives_beside_it(world):
+    world.lasts, world.end = 3.0, {"end": "refused", "reason": "OwnershipError: another's"}
+    with pytest.raises(AppRefusedError):
+        world.stream().until_finished()
+    assert refusal_of(world.store, THEIRS) is None
 
 
 def test_one_that_dies_while_it_stands_by_is_started_again_as_often_as_the_strategy_says(world):

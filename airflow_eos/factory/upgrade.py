@@ -1,0 +1,275 @@
+"""The DAG that brings a new version in: rehearsed, approved, handed over to, watched, or undone."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
+from airflow.providers.standard.operators.hitl import HITLOperator
+from airflow.sdk import DAG, Param, PokeReturnValue, chain, get_current_context, task
+
+from airflow_eos.arguments import taken
+from airflow_eos.factory.pipeline import NO_MORE, app_arguments, state_of_task, streaming
+from airflow_eos.factory.settings import Pipeline, pinned
+from airflow_eos.factory.watchdog import last_heartbeat, store_of
+from airflow_eos.operators import RehearseOperator
+from airflow_eos.sensors import CheckpointProgressSensor
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_eos.checkpoint import Heartbeat
+    from airflow_eos.checkpoint.standby import Standby
+
+APPROVE = "Let the new version deliver"
+KEEP = "Keep the version that runs"
+NEW, FORMER = "new", "former"
+"""The tasks that run the two versions."""
+_AT_MOST = timedelta(days=7)
+"""Sensors fail by themselves where nothing comes any more."""
+
+
+def eos_upgrade(
+    pipeline: Pipeline,
+    *,
+    tags: Sequence[str] = ("airflow-eos",),
+    notifiers: Sequence[Any] = (),
+) -> DAG:
+    """Bring a new version of the app in, and the former one back where it fails.
+
+    Start a run with ``application``, the file of the new version. It evaluates the newest
+    ``batches`` batches into nothing; where its rows are not the same, a person approves them, or
+    the run ends. It then stands by, and the driver hands over to it. When it has delivered
+    ``watched_batches`` batches the upgrade is done; where it fails before, or stalls, the former
+    version goes on by the same way. What was delivered stays delivered.
+
+    The run goes on as long as the version that it has started. See docs/upgrade.md.
+
+    Args:
+        pipeline: what is upgraded; its DAGs are those of ``eos_pipeline``.
+        tags: of the DAG.
+        notifiers: told when a person is asked.
+    """
+    with DAG(
+        pipeline.upgrade,
+        schedule=None,
+        tags=list(tags),
+        doc_md=eos_upgrade.__doc__,
+        is_paused_upon_creation=False,
+        params={
+            **pipeline.params,
+            "application": Param(type="string", description="file of the new version"),
+            "former_application": Param(
+                pipeline.application, type="string", description="what to go back to"
+            ),
+            "batches": Param(20, type="integer", minimum=1, description="to rehearse"),
+            "watched_batches": Param(5, type="integer", minimum=1, description="of the new one"),
+        },
+        # The former run goes on until its version has handed over to that of the next one.
+        **pinned() | {"max_active_runs": 2},
+    ) as dag:
+        chosen, approved = versions(), require_approved()
+        _asked(pipeline, chosen, approved, notifiers)
+        new = streaming(
+            pipeline,
+            task_id=NEW,
+            application="{{ params.application }}",
+            standby=True,
+            # One that fails is not started again: it would stand by behind the former version.
+            max_restarts=0,
+            retries=0,
+        )
+        former = streaming(
+            pipeline,
+            task_id=FORMER,
+            application="{{ params.former_application }}",
+            standby=True,
+        )
+        watched = NewVersionSensor(
+            task_id="watched",
+            batch_id="{{ ti.xcom_pull(task_ids='hand_over') + params.watched_batches }}",
+            pipeline=pipeline,
+            max_age=pipeline.first_batch_within,
+            poke_interval=5,
+            timeout=_AT_MOST.total_seconds(),
+            deferrable=False,
+            **pipeline.place,
+        )
+        undo = _must_go_back(pipeline)
+        approved >> new
+        chain(approved, _handed_over(pipeline, NEW, "hand_over"), watched, undo, former)
+        undo >> _handed_over(pipeline, FORMER, "hand_back")
+    return dag
+
+
+def _asked(pipeline: Pipeline, chosen: Any, approved: Any, notifiers: Sequence[Any]) -> None:
+    """The tasks between: rehearse, and ask a person where need be."""
+    rehearse = RehearseOperator(
+        task_id="rehearse",
+        batches="{{ params.batches }}",
+        fail_on_difference=False,
+        **app_arguments(pipeline) | {"application": "{{ params.application }}"},
+    )
+    ask = HITLOperator(
+        task_id="ask",
+        subject=f"{pipeline.dag_id}: is the new version to deliver?",
+        body="{{ ti.xcom_pull(task_ids='who_approves', key='words') }}",
+        options=[APPROVE, KEEP],
+        defaults=[KEEP],
+        response_timeout=taken("ask_within", pipeline.ask_within),
+        notifiers=list(notifiers),
+    )
+    asked = who_approves()
+    chain(chosen, rehearse, asked, ask, approved)
+    asked >> approved
+
+
+@task
+def versions() -> dict[str, str]:
+    """What both files hold: what is approved is what starts, and the former one is kept."""
+    params = get_current_context()["params"]
+    files = {NEW: params["application"], FORMER: params["former_application"]}
+    held = {name: content_of(path) for name, path in files.items()}
+    if held[NEW] == held[FORMER]:
+        raise AirflowFailException(
+            f"{files[NEW]} holds the same as {files[FORMER]}: expected a new version in a file of "
+            "its own, and the former one where it was, since going back starts that. Nothing was "
+            "started."
+        )
+    return held
+
+
+def content_of(path: str) -> str:
+    """A digest of an app's file."""
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    except OSError as error:
+        raise AirflowFailException(
+            f"The app {path} cannot be read on this worker ({error}), so which version it holds is "
+            "not known. Nothing was started."
+        ) from error
+
+
+@task.branch
+def who_approves() -> str:
+    """A person, unless nothing differs; nobody where the new version has failed."""
+    import msgspec
+
+    from airflow_eos.protocol.rehearsal import RehearsalReport
+    from airflow_eos.supervision.rehearsal import report_view, sentence
+    from airflow_eos.tables import as_text
+
+    context = get_current_context()
+    ti, params = context["ti"], context["params"]
+    told = dict(ti.xcom_pull(task_ids="rehearse"))
+    told.pop("verdict")  # it follows from the rest
+    report = msgspec.convert(told, RehearsalReport)
+    if report.error:
+        raise AirflowFailException(
+            f"{sentence(report)} {report.error}. The version that runs goes on."
+        )
+    if report.verdict == "same":
+        return "require_approved"
+    found = as_text(report_view(report), width=120)
+    words = (
+        f"New: `{params['application']}`. Where it fails: back to "
+        f"`{params['former_application']}`; what was delivered stays delivered.\n\n```\n{found}"
+        "\n```"
+    )
+    ti.xcom_push(key="words", value=words)
+    return "ask"
+
+
+@task(trigger_rule="none_failed_min_one_success")
+def require_approved() -> None:
+    """Go on where nothing differs or a person has said so, with the files that were rehearsed."""
+    context = get_current_context()
+    ti, params = context["ti"], context["params"]
+    same = ti.xcom_pull(task_ids="rehearse")["verdict"] == "same"
+    answer = ti.xcom_pull(task_ids="ask") or {}
+    if not same and answer.get("chosen_options") != [APPROVE]:
+        raise AirflowSkipException(
+            "Nobody has approved the new version: the one that runs goes on."
+        )
+    before = ti.xcom_pull(task_ids="versions")
+    for name, path in ((NEW, params["application"]), (FORMER, params["former_application"])):
+        if content_of(path) != before[name]:
+            raise AirflowFailException(
+                f"{path} was changed since it was rehearsed: nobody has approved what it holds "
+                "now. Nothing was started; start another run."
+            )
+
+
+def is_of(context: Mapping[str, Any], started: Heartbeat | Standby | None, task_id: str) -> bool:
+    """Whether that task of this DAG run has started the driver."""
+    us = None if started is None else started.started_by
+    ti = context["ti"]
+    return us is not None and (us.dag_id, us.run_id, us.task_id) == (ti.dag_id, ti.run_id, task_id)
+
+
+class NewVersionSensor(CheckpointProgressSensor):
+    """Waits until the new version has delivered some batches; fails where it will not."""
+
+    def __init__(self, *, pipeline: Pipeline, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._pipeline = pipeline
+
+    def poke(self, context: Context) -> PokeReturnValue:
+        """Look; batches of another driver do not count.
+
+        Raises:
+            AirflowFailException: the new version has failed or stalled, or another one drives.
+        """
+        if not is_of(context, last_heartbeat(self._pipeline), NEW):
+            raise AirflowFailException("Another driver than that of the new version has come.")
+        found = super().poke(context)
+        if not found.is_done and state_of_task(context, NEW) in NO_MORE:
+            raise AirflowFailException("The new version has failed; the log of its task says why.")
+        return found
+
+
+def _handed_over(pipeline: Pipeline, to: str, name: str) -> Any:
+    @task.sensor(task_id=name, poke_interval=2, timeout=_AT_MOST.total_seconds())
+    def handed_over() -> PokeReturnValue:
+        """Ask the driver to hand over once the app stands by; done when that one drives.
+
+        Returns the newest committed batch, or -1.
+        """
+        from airflow_eos.checkpoint import read_state
+        from airflow_eos.checkpoint.heartbeat import ENDED
+        from airflow_eos.checkpoint.standby import hand_over, living_standbys
+        from airflow_eos.checkpoint.terms import newest_term
+
+        context, store = get_current_context(), store_of(pipeline)
+        last, ti = last_heartbeat(pipeline), context["ti"]
+        if is_of(context, last, to):
+            committed = read_state(store).latest_commit
+            return PokeReturnValue(is_done=True, xcom_value=-1 if committed is None else committed)
+        if state_of_task(context, to) in NO_MORE:
+            raise AirflowFailException(
+                f"The task {to} does not stand by: its log says why. Nothing was handed over."
+            )
+        term = newest_term(store)
+        behind = [each for each in living_standbys(store) if each.behind == term]
+        ready = any(is_of(context, each, to) for each in behind)
+        if ready and last is not None and last.phase not in ENDED:
+            hand_over(store, requested_by=f"{ti.dag_id}, {ti.run_id}", reason=name)
+        return PokeReturnValue(is_done=False)
+
+    return handed_over()
+
+
+def _must_go_back(pipeline: Pipeline) -> Any:
+    @task.short_circuit(trigger_rule="all_done")
+    def undo() -> bool:
+        """Whether the new version has driven, and was not seen to deliver what it should."""
+        context = get_current_context()
+        if state_of_task(context, "watched") == "success":
+            return False
+        return is_of(context, last_heartbeat(pipeline), NEW)
+
+    return undo()

@@ -1,1 +1,0 @@
-"""The writer over confluent-kafka's producer."""

@@ -1,0 +1,68 @@
+"""What sinks of SQL tables share: columns by their names, and a table that tells of no work."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Self
+
+from airflow_eos.delivery.task import HASH_COLUMN, selected
+from airflow_eos.errors import ConfigurationError, NonDeterministicReplayError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from airflow_eos.checkpoint.store import CheckpointStore
+    from airflow_eos.protocol.decision import PreparedWork
+
+
+class TableSink:
+    """A sink whose tasks insert rows into ``table``."""
+
+    table: str
+
+    @property
+    @abstractmethod
+    def place(self) -> str:
+        """The database, for people."""
+
+    @abstractmethod
+    def check_types(self, types: dict[str, str]) -> None:
+        """Refuse rows of these types (Spark's simple names) that the table would not store as is.
+
+        Raises:
+            ConfigurationError: a column that the table has not, or of another type.
+            StoreError: the database does not answer.
+        """
+
+    def bound(self, store: CheckpointStore) -> Self:
+        """See :meth:`Sink.bound`: the same for all."""
+        del store
+        return self
+
+    def columns(self, schema: StructType, row: str = "") -> list[str]:
+        """See :meth:`Sink.columns`: those that the table has, by name; raises as `check_types`."""
+        names = schema.fieldNames()
+        if len(set(names)) != len(names) or HASH_COLUMN in names or not names:
+            raise ConfigurationError(
+                f"Columns {names}: expected each name once, and none called {HASH_COLUMN}."
+            )
+        self.check_types({each.name: each.dataType.simpleString() for each in schema.fields})
+        return selected(names, row)
+
+    def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
+        """Refused: a table does not tell which work a row came with.
+
+        Raises:
+            NonDeterministicReplayError: always. What is prepared never times out, so somebody ended
+                it by hand; and the replay gives other rows than were promised.
+        """
+        del spark
+        raise NonDeterministicReplayError(
+            f"Some work of a batch was ended by hand in {self.place}, {len(works)} pieces of it "
+            f"are in table {self.table}, and evaluated again the batch is cut into other pieces. "
+            "Which rows are missing cannot be told from the table. Nothing was made visible. Start "
+            "with the parallelism of before; or delete the batch's rows by hand and say so: "
+            "airflow-eos accept (docs/recovery.md)."
+        )

@@ -1,1 +1,0 @@
-"""What a task's page in Airflow leads to: Spark's UI, the pipeline's page, the recovery plan."""

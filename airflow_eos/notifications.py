@@ -1,0 +1,171 @@
+"""Messages to people: a recovery plan to decide from, how a drill went, and a deadline."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.common.compat.notifier import BaseNotifier
+
+try:
+    # Public, and left out of the stub that Airflow ships.
+    from airflow.sdk import DeadlineAlert, DeadlineReference  # type: ignore[attr-defined]
+except ImportError:  # Airflow 3.1 has them, and exports them not
+    from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
+
+if TYPE_CHECKING:
+    from airflow.sdk import AsyncCallback, Context, SyncCallback  # type: ignore[attr-defined]
+
+    from airflow_eos.recovery import Plan
+
+
+FEW = 12
+"""Steps that a message lists; a phone shows no more."""
+
+
+class RecoveryPlanNotifier(BaseNotifier):
+    """Says in words what recovery found, and sends it with another notifier.
+
+    Give it to ``notifiers`` of the approval, or to ``on_success_callback`` of the task that plans::
+
+        RecoveryPlanNotifier(lambda text: SlackNotifier(slack_conn_id="ops", text=text))
+
+    Args:
+        send: makes a notifier of the text, such as Slack's or SMTP's.
+        plan: the plan as JSON, or a template that gives it (templated).
+        only_if_asked: stay silent unless a person must decide.
+    """
+
+    template_fields: Sequence[str] = ("plan",)
+
+    def __init__(
+        self,
+        send: Callable[[str], BaseNotifier],
+        *,
+        plan: str = "{{ ti.xcom_pull(task_ids='plan') | tojson }}",
+        only_if_asked: bool = False,
+    ) -> None:
+        super().__init__()
+        self.send = send
+        self.plan = plan
+        self.only_if_asked = only_if_asked
+
+    def notify(self, context: Context) -> None:
+        """Send the message, rendered already."""
+        text = self._text()
+        if text is not None:
+            self.send(text).notify(context)
+
+    async def async_notify(self, context: Context) -> None:
+        """Send the message from the triggerer."""
+        text = self._text()
+        if text is not None:
+            await self.send(text).async_notify(context)
+
+    def _text(self) -> str | None:
+        from airflow_eos.recovery import Plan
+
+        found: Any = json.loads(self.plan)
+        if found is None:
+            return None
+        plan = Plan.from_json(self.plan)
+        return None if self.only_if_asked and not plan.needs_person else plan_in_words(plan)
+
+
+def plan_in_words(plan: Plan) -> str:
+    """The plan as Markdown: what needs a person first, the most urgent of the rest after it."""
+    from airflow_eos.recovery import Action
+    from airflow_eos.tables import time_left
+
+    asked = (Action.ASK, Action.ORPHAN)
+    steps = sorted(
+        plan.steps,
+        key=lambda step: (
+            step.action not in asked,
+            step.time_left_ms is None,
+            step.time_left_ms or 0,
+        ),
+    )
+    batch = "no batch in flight" if plan.in_flight is None else f"batch {plan.in_flight} in flight"
+    lines = [f"Recovery plan of `{plan.location}`: {batch}, {len(steps)} steps."]
+    if plan.needs_person:
+        lines.append(f"**{plan.count(*asked)} of them wait for a person.**")
+    if plan.alive:
+        lines.append(f"The pipeline shows signs of life: {'; '.join(plan.alive)}.")
+    for step in steps[:FEW]:
+        what = f"`{step.work.key}`" if step.work else f"{step.works} pieces of work"
+        rows = "" if step.rows is None else f", {step.rows} rows"
+        left = "" if step.time_left_ms is None else f", time left {time_left(step.time_left_ms)}"
+        lines.append(f"- **{step.action.value}** {what}{rows}{left}: {step.reason}")
+    if len(steps) > FEW:
+        lines.append(f"- and {len(steps) - FEW} more")
+    return "\n".join(lines)
+
+
+# --- drill ----------------------------------------------------------------------------------------
+# How a drill went, through whichever notifier the house uses.
+
+
+class DrillNotifier(BaseNotifier):
+    """Says how long recovery took, and sends it with another notifier.
+
+    Give it to ``notifiers`` of :func:`airflow_eos.factory.eos_drill`::
+
+        DrillNotifier(lambda text: SlackNotifier(slack_conn_id="ops", text=text))
+
+    Args:
+        send: makes a notifier of the text, such as Slack's or SMTP's.
+        report: what ``drill`` found, as JSON, or a template that gives it (templated).
+    """
+
+    template_fields: Sequence[str] = ("report",)
+
+    def __init__(
+        self,
+        send: Callable[[str], BaseNotifier],
+        *,
+        report: str = "{{ ti.xcom_pull(task_ids='drill', key='report') | tojson }}",
+    ) -> None:
+        super().__init__()
+        self.send = send
+        self.report = report
+
+    def notify(self, context: Context) -> None:
+        """Send the message, rendered already."""
+        self.send(drill_in_words(json.loads(self.report))).notify(context)
+
+
+def drill_in_words(report: dict[str, Any] | None) -> str:
+    """One sentence; of a drill that found nothing, why."""
+    if not report:
+        return "**The drill failed** before it found anything: see the log of its task."
+    if "seconds" not in report:
+        return f"**The drill failed:** {report['why']}"
+    verdict = "The drill went well" if report["ok"] else "**Recovery took too long**"
+    return (
+        f"{verdict}: {report['seconds']} s from the kill to the next commit, {report['limit_s']:g} "
+        f"s allowed ({report['killed']}; {report['successor']} committed batch {report['batch']})."
+    )
+
+
+# --- deadline -------------------------------------------------------------------------------------
+# A deadline on the age of the last settled batch.
+
+
+def settled_within(interval: timedelta, callback: AsyncCallback | SyncCallback) -> DeadlineAlert:
+    """For ``deadline`` of the DAG of an emitter: call back if no batch is settled for so long.
+
+    Its run begins when the batch before was told, and ends when the next one is; so how long the
+    run has been there is how old the last settled batch is. It cannot know whether there was
+    anything to read: :class:`~airflow_eos.sensors.CheckpointProgressSensor` tells a stall.
+
+    Args:
+        interval: longer than the emitter's ``every``, the trigger interval and the longest batch.
+        callback: an awaitable, or a notifier with ``async_notify``, which runs in the triggerer; or
+            a function, which runs in the executor (Airflow 3.2 and later).
+    """
+    return DeadlineAlert(
+        reference=DeadlineReference.DAGRUN_QUEUED_AT, interval=interval, callback=callback
+    )

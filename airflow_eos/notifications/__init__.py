@@ -1,1 +1,0 @@
-"""What a person is told: a recovery plan as a message that can be decided from."""

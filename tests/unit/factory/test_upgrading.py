@@ -1,0 +1,194 @@
+"""A new version delivers what a person has approved, or nothing; one that fails is undone."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
+from airflow.sdk import DAG
+
+from airflow_eos.checkpoint import CheckpointStore, write_heartbeat
+from airflow_eos.factory import Pipeline, eos_upgrade, upgrade
+from airflow_eos.factory.upgrade import APPROVE, KEEP
+from airflow_eos.sensors import CheckpointProgressSensor
+from tests.unit.supervision.lives import beat, started
+
+pytestmark = pytest.mark.unit
+
+REPORT: dict[str, Any] = {
+    "verdict": "same",
+    "checkpoint": "/ck",
+    "compared": [{"batch": 3, "output": "sink", "verdict": "same", "delivered": 1, "rehearsed": 1}],
+    "copied_bytes": 1,
+    "seconds": 1.0,
+    "error": "",
+}
+OURS = {"dag_id": "orders_upgrade", "run_id": "r1"}
+
+
+class Run:
+    """What the tasks of a run have answered, and how they stand."""
+
+    dag_id, run_id = "orders_upgrade", "r1"
+
+    def __init__(self) -> None:
+        self.answers: dict[str, Any] = {}
+        self.states: dict[str, str] = {}
+
+    def xcom_pull(self, *, task_ids: str, key: str = "") -> Any:
+        return self.answers.get(key or task_ids)
+
+    def xcom_push(self, *, key: str, value: Any) -> None:
+        self.answers[key] = value
+
+    def get_task_states(self, _dag_id: str, *, task_ids: list[str], run_ids: list[str]) -> Any:
+        return {run: {t: s for t, s in self.states.items() if t in task_ids} for run in run_ids}
+
+
+@pytest.fixture
+def ti() -> Run:
+    return Run()
+
+
+@pytest.fixture
+def store(tmp_path) -> CheckpointStore:
+    return CheckpointStore.open(tmp_path / "ck")
+
+
+@pytest.fixture
+def dag(tmp_path, ti, store, monkeypatch) -> DAG:
+    new, former = tmp_path / "new.py", tmp_path / "former.py"
+    new.write_text("2")
+    former.write_text("1")
+    params = {"application": str(new), "former_application": str(former)}
+    monkeypatch.setattr(upgrade, "get_current_context", lambda: {"ti": ti, "params": params})
+    return eos_upgrade(
+        Pipeline(
+            dag_id="orders",
+            application=str(former),
+            checkpoint=store.location,
+            prefix="p",
+            input_topic="i",
+            output_topic="o",
+        )
+    )
+
+
+def call(dag: DAG, task_id: str) -> Any:
+    return dag.get_task(task_id).python_callable()
+
+
+def rehearsed(ti: Run, verdict: str, **told: Any) -> None:
+    compared = [REPORT["compared"][0] | {"verdict": verdict}]
+    ti.answers["rehearse"] = REPORT | {"verdict": verdict, "compared": compared} | told
+
+
+@pytest.mark.parametrize(
+    ("verdict", "then"),
+    [("same", "require_approved"), ("differs", "ask"), ("not known", "ask")],
+)
+def test_a_person_is_asked_unless_nothing_differs(dag, ti, verdict, then):
+    rehearsed(ti, verdict)
+    assert call(dag, "who_approves") == then
+    assert ("words" in ti.answers) is (then == "ask")
+
+
+def test_one_that_fails_in_the_rehearsal_is_put_before_nobody(dag, ti):
+    rehearsed(ti, "same", error="batch 3: ZeroDivisionError")
+    with pytest.raises(AirflowFailException, match="ZeroDivisionError"):
+        call(dag, "who_approves")
+
+
+@pytest.mark.parametrize("answer", [None, {"chosen_options": [KEEP]}, {"chosen_options": []}])
+@pytest.mark.parametrize("verdict", ["differs", "not known"])
+def test_what_nobody_has_approved_does_not_start(dag, ti, verdict, answer):
+    ti.answers["versions"] = call(dag, "versions")
+    rehearsed(ti, verdict)
+    ti.answers["ask"] = answer
+    with pytest.raises(AirflowSkipException):
+        call(dag, "require_approved")
+    ti.answers["ask"] = {"chosen_options": [APPROVE]}
+    call(dag, "require_approved")
+
+
+@pytest.mark.parametrize("name", ["new.py", "former.py"])
+def test_what_was_changed_since_it_was_rehearsed_does_not_start(dag, ti, tmp_path, name):
+    ti.answers["versions"] = call(dag, "versions")
+    rehearsed(ti, "same")
+    call(dag, "require_approved")
+    (tmp_path / name).write_text("3")
+    with pytest.raises(AirflowFailException, match="was changed since"):
+        call(dag, "require_approved")
+
+
+def test_a_new_version_in_the_place_of_the_former_one_is_refused(dag, tmp_path):
+    (tmp_path / "former.py").write_text("2")
+    with pytest.raises(AirflowFailException, match="holds the same"):
+        call(dag, "versions")
+
+
+def test_a_version_that_cannot_be_read_is_not_known(dag, tmp_path):
+    (tmp_path / "new.py").unlink()
+    with pytest.raises(AirflowFailException, match="not known"):
+        call(dag, "versions")
+
+
+def test_the_new_version_stands_by_only_once_it_is_approved_and_is_not_started_again(dag):
+    """While a person decides, the driver may die: it is then the former version's turn."""
+    new = dag.get_task("new")
+    assert new.upstream_task_ids == {"require_approved"}
+    assert new.standby
+    assert (new.retries, new.restart.attempts) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("task_id", "watched", "goes_back"),
+    [
+        ("new", "failed", True),
+        ("new", "upstream_failed", True),
+        ("new", "success", False),
+        ("run", "failed", False),
+        ("former", "failed", False),
+    ],
+)
+def test_only_a_new_version_that_drove_and_did_not_prove_itself_is_undone(
+    dag, ti, store, task_id, watched, goes_back
+):
+    ti.states["watched"] = watched
+    write_heartbeat(store, beat("failed", started_by=started("s", task_id=task_id, **OURS)))
+    assert call(dag, "undo") is goes_back
+
+
+def poked(dag: DAG, ti: Run, store: CheckpointStore, monkeypatch, **of_the_driver: Any) -> Any:
+    """A look at a pipeline that has committed the batch that is waited for."""
+    found = SimpleNamespace(is_done=ti.states.get("new") == "running")
+    monkeypatch.setattr(CheckpointProgressSensor, "poke", lambda *_: found)
+    write_heartbeat(store, beat(started_by=started("s", **OURS | of_the_driver)))
+    return dag.get_task("watched").poke({"ti": ti})
+
+
+def test_batches_of_another_driver_do_not_prove_the_new_version(dag, ti, store, monkeypatch):
+    ti.states["new"] = "running"
+    assert poked(dag, ti, store, monkeypatch, task_id="new").is_done
+    with pytest.raises(AirflowFailException, match="Another driver"):
+        poked(dag, ti, store, monkeypatch, task_id="former")
+
+
+def test_a_new_version_that_failed_is_not_waited_for(dag, ti, store, monkeypatch):
+    ti.states["new"] = "failed"
+    with pytest.raises(AirflowFailException, match="has failed"):
+        poked(dag, ti, store, monkeypatch, task_id="new")
+
+
+def test_it_is_handed_over_to_nobody_but_the_app_of_this_run(dag, ti, store):
+    """A look: it drives already; it will not come; neither."""
+    write_heartbeat(store, beat(started_by=started("s", task_id="run", dag_id="orders")))
+    assert not call(dag, "hand_over").is_done
+    ti.states["new"] = "failed"
+    with pytest.raises(AirflowFailException, match="does not stand by"):
+        call(dag, "hand_over")
+    write_heartbeat(store, beat(started_by=started("s", task_id="new", **OURS)))
+    done = call(dag, "hand_over")
+    assert (done.is_done, done.xcom_value) == (True, -1)
