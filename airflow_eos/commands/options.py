@@ -112,7 +112,7 @@ def reach_in(file: Path | None) -> dict[str, Any] | None:
         reach = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"--reach {file} cannot be read: {error}") from error
-    except ValueError:
+    except (ValueError, RecursionError):
         reach = None
     if not isinstance(reach, dict):
         raise ConfigurationError(
@@ -137,7 +137,7 @@ def _read(file: Path) -> dict[str, Any]:
         return dict(pairs([x for x in lines if x and x[0] not in "#!"], str(file)))
     try:
         config: dict[str, Any] = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         # without the cause: its message and notes would carry pieces of the file, which has secrets
         raise ConfigurationError(
             f"--kafka-config {file} starts like JSON but is none. Expected one object of "

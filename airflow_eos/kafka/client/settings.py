@@ -498,6 +498,23 @@ _PLAIN_NUMBERS = {  # librdkafka's name → kafka-python's, both in milliseconds
 }
 
 
+@cache
+def _require_understood(settings: KafkaSettings) -> None:
+    """Let the client itself say what it makes of them: no list of ours has all of its settings."""
+    from confluent_kafka import KafkaException, Producer
+
+    theirs = {key: value for key, value in settings.items if key != _PREFIXES_TOPIC}
+    try:
+        Producer({"log_level": 0, **theirs})  # asks nobody anything before it is used
+    except KafkaException as error:
+        found = error.args[0].str()
+    except (TypeError, ValueError) as error:
+        found = str(error)
+    else:
+        return
+    raise ConfigurationError(f"librdkafka does not take the Kafka settings: {found}.")
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class KafkaSettings:
     """One cluster's settings: hashable, picklable (it travels to executors), secrets not shown.
@@ -587,8 +604,12 @@ class KafkaSettings:
         A producer's handle does else, and an ``AdminClient`` is one: on a broker with
         ``auto.create.topics.enable``, Kafka's default, a topic that is only looked for would be
         made, with the broker's defaults.
+
+        Raises:
+            ConfigurationError: it knows no such setting, or cannot use what one names.
         """
         theirs = {key: value for key, value in self.items if key != _PREFIXES_TOPIC}
+        _require_understood(self)
         return {**theirs, "allow.auto.create.topics": False}
 
     def kafka_python(self) -> dict[str, Any]:

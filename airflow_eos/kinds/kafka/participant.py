@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Any
 from msgspec import structs
 
 from airflow_eos.closing import closed_on_error
-from airflow_eos.errors import ConfigurationError, UnknownClusterError
+from airflow_eos.errors import (
+    CheckpointFormatError,
+    ConfigurationError,
+    Remedy,
+    UnknownClusterError,
+)
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.offsets import cluster_clock_ms
 from airflow_eos.kafka.client.settings import DEFAULT_TOPIC, KafkaSettings
@@ -22,6 +27,7 @@ from airflow_eos.kafka.transactions.identity import (
     KIND,
     as_open_work,
     as_transaction,
+    belongs_to_prefix,
     named,
     transaction_of,
 )
@@ -30,7 +36,7 @@ from airflow_eos.kafka.transactions.outcomes import outcomes
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
 from airflow_eos.kafka.transactions.settle import settle
 from airflow_eos.protocol.decision import Outcome, require_own
-from airflow_eos.protocol.participant import Member
+from airflow_eos.protocol.participant import ANEW, Member
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
@@ -153,8 +159,23 @@ class KafkaParticipant:
             self._wire.close()
 
     def _transactions(self, works: Sequence[PreparedWork]) -> list[PreparedTransaction]:
+        """Those of our prefix: a decision that names others came from another checkpoint."""
         require_own(works, KIND, self._name)
-        return [as_transaction(work) for work in works]
+        found = [as_transaction(work) for work in works]
+        prefix = self._ledger.prefix
+        for each in found:
+            if not belongs_to_prefix(each.transactional_id, prefix):
+                raise CheckpointFormatError(
+                    f"A decision names the transaction {each.transactional_id!r}, which is not of "
+                    f"the transactional id prefix {prefix!r}: it is another pipeline's decision, "
+                    "copied into this checkpoint. Nothing of either was ended.",
+                    Remedy(
+                        change="put the decision that names it back, as this checkpoint had it",
+                        start=True,
+                    ),
+                    ANEW,
+                )
+        return found
 
     def _named(self, by_transaction: Mapping[TransactionIdentity, Any]) -> dict[WorkIdentity, Any]:
         return {named(each, self._name): what for each, what in by_transaction.items()}

@@ -41,6 +41,7 @@ from airflow_eos.kinds.sql.participant import (
     generation_of,
     name_of,
     standing_of,
+    witnesses_are_gone,
     would_not_all_arrive,
 )
 from airflow_eos.kinds.sql.servers import as_text
@@ -81,6 +82,15 @@ CREATE TABLE IF NOT EXISTS {STAGED} (
 )
 
 
+# The mark stands among the witnesses before its name does: where all are gone, that is seen.
+_WITNESS = f"""
+INSERT INTO {WORKS} (work_key, name, row_count, generation) VALUES (%s, %s, %s, %s)
+"""  # noqa: S608 - ours, as all here
+_MADE = f"INSERT IGNORE INTO {NAMES} (name, mark) VALUES (%s, %s)"  # noqa: S608
+_UNMADE = f"DELETE FROM {WORKS} WHERE work_key = %s"  # noqa: S608
+_MARK = f"SELECT mark FROM {NAMES} WHERE name = %s"  # noqa: S608
+
+
 @dataclass(frozen=True)
 class MySqlTableNames(KeysOfName):
     """Where the rows of a name are kept."""
@@ -103,17 +113,12 @@ def make_tables(session: MySqlConnection, tables: MySqlTableNames) -> str:
         if asked(connection, _HAS, NAMES, WORKS, STAGED) != [(3,)]:
             for statement in _TABLES:
                 done(connection, statement)
-        done(
-            connection,
-            f"INSERT IGNORE INTO {NAMES} (name, mark) VALUES (%s, %s)",  # noqa: S608 - ours
-            tables.name,
-            uuid.uuid4().hex,
-        )
-        [(mark,)] = asked(
-            connection,
-            f"SELECT mark FROM {NAMES} WHERE name = %s",  # noqa: S608 - ours
-            tables.name,
-        )
+        if not asked(connection, _MARK, tables.name):
+            mark = uuid.uuid4().hex
+            done(connection, _WITNESS, mark, tables.name, 0, 2**63 - 1)
+            if done(connection, _MADE, tables.name, mark) == 0:
+                done(connection, _UNMADE, mark)  # another start was first
+        [(mark,)] = asked(connection, _MARK, tables.name)
         return str(mark)
 
     return session.run("making the tables of the pipeline", make)
@@ -146,9 +151,6 @@ UPDATE {STAGED} SET row_count = %s WHERE work_key = %s AND ended_at_ms IS NULL
 """  # noqa: S608
 _TAKEN = f"""
 SELECT target, held FROM {STAGED} WHERE work_key = %s AND ended_at_ms IS NULL FOR UPDATE
-"""  # noqa: S608
-_WITNESS = f"""
-INSERT INTO {WORKS} (work_key, name, row_count, generation) VALUES (%s, %s, %s, %s)
 """  # noqa: S608
 _ENDED = f"""
 UPDATE {STAGED} SET ended_at_ms = {NOW_MS} WHERE work_key = %s AND ended_at_ms IS NULL
@@ -322,7 +324,9 @@ class MySqlOwnershipTable:
         def ask(connection: Connection) -> LedgerState:
             self.row(connection)
             open_ = waiting(connection, keys)
-            there = witnessed(connection, keys)
+            there = witnessed(connection, [*keys, self._mark])
+            if self._mark not in there:
+                raise witnesses_are_gone(self, self._mark)
             # Last: what has gone meanwhile was below the floor by then.
             return LedgerState(self.row(connection).floor, open_, there)
 

@@ -42,6 +42,7 @@ from airflow_eos.kinds.sql.participant import (
     generation_of,
     name_of,
     standing_of,
+    witnesses_are_gone,
     would_not_all_arrive,
 )
 from airflow_eos.protocol.decision import Outcome, PreparedWork
@@ -67,6 +68,14 @@ CREATE INDEX IF NOT EXISTS works_by_age ON {schema}.works (name, generation);
 CREATE TABLE IF NOT EXISTS {schema}.staged (
     key text PRIMARY KEY, name text NOT NULL, target text NOT NULL, rows bigint NOT NULL,
     opened_at_ms bigint NOT NULL DEFAULT (extract(epoch FROM now()) * 1000)::bigint);
+"""
+
+
+# The mark stands among the witnesses: where all are gone, that is seen.
+_MADE = """
+WITH made AS (
+  INSERT INTO {names} (name, mark) VALUES (%s, %s) ON CONFLICT DO NOTHING RETURNING name, mark)
+INSERT INTO {works} (key, name, rows) SELECT mark, name, 0 FROM made
 """
 
 
@@ -114,12 +123,7 @@ def make_tables(session: PostgresConnection, tables: PostgresTableNames) -> str:
                     "for two_phase=False)."
                 ) from error
         with durable(connection):
-            connection.execute(
-                tables.statement(
-                    "INSERT INTO {names} (name, mark) VALUES (%s, %s) ON CONFLICT DO NOTHING"
-                ),
-                [tables.name, uuid.uuid4().hex],
-            )
+            connection.execute(tables.statement(_MADE), [tables.name, uuid.uuid4().hex])
         found = connection.execute(
             tables.statement("SELECT mark FROM {names} WHERE name = %s"), [tables.name]
         ).fetchone()
@@ -392,7 +396,9 @@ class PostgresOwnershipTable:
         def ask(connection: Connection) -> LedgerState:
             self.row(connection)
             open_ = waiting(connection, self._own, keys)
-            there = witnessed(connection, self._own, keys)
+            there = witnessed(connection, self._own, [*keys, self._mark])
+            if self._mark not in there:
+                raise witnesses_are_gone(self, self._mark)
             # Last: what has gone meanwhile was below the floor by then.
             return LedgerState(self.row(connection).floor, open_, there)
 

@@ -84,6 +84,26 @@ class LedgerState(NamedTuple):
     there: set[str]
 
 
+def witnesses_are_gone(book: OwnershipTable, mark: str) -> StoreError:
+    """What a witness that is missing says where the one that always stands is missing, too.
+
+    The name's own mark is among the witnesses from the start, and nothing of ours removes it.
+    """
+    _, works = book.tables
+    return StoreError(
+        f"The witnesses of the {book.called} are gone: the table {works} was emptied, or dropped "
+        "and made anew. Which of the promised rows are visible is not known any more, and nothing "
+        "was concluded.",
+        Remedy(change=f"restore the table {works}", start=True),
+        Remedy(
+            change=f"give each key of the batch in flight whose rows are in their table a row in "
+            f"{works}, with name {book.name!r} and 0 rows, and last one with the key {mark}",
+            start=True,
+            costs="rows whose key is left out, though they are visible, come twice",
+        ),
+    )
+
+
 class OwnershipTable(Protocol):
     """The rows of one name; each call is durable when it returns, and may be repeated."""
 

@@ -23,7 +23,11 @@ from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.transactions.coordinator import end_transactions
 from airflow_eos.kafka.transactions.hanging import find_hanging
-from airflow_eos.kafka.transactions.identity import PreparedTransaction, as_work
+from airflow_eos.kafka.transactions.identity import (
+    PreparedTransaction,
+    as_work,
+    transactional_id_of,
+)
 from airflow_eos.kafka.transactions.listing import not_ended_yet
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
 from airflow_eos.kafka.writers import open_writer
@@ -86,7 +90,7 @@ def write(
     values = [str(number) for number in range(first, first + ROWS)]
     writer: Any = open_writer(settings, producer="arrow", topic=topic, compression="lz4")
     with writer._wire:
-        writer.begin(f"{topic}-{task}-0", timeout_ms)
+        writer.begin(transactional_id_of(topic, task, 0), timeout_ms)
         writer.write(pa.RecordBatch.from_pydict({"key": values, "value": values}))
         found = writer.prepare()
     return PreparedTransaction(

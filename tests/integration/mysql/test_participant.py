@@ -229,6 +229,22 @@ def test_a_database_that_forgot_what_was_delivered_is_refused(world: World):
     require_owner(my, "/a", 8, b7=(before,))
 
 
+def test_witnesses_that_are_gone_do_not_say_that_nothing_was_committed(world: World):
+    """Somebody emptied a table that grows, or dropped it: the batch in flight came twice."""
+    my, works = world.participant(), [world.prepare(1), world.prepare(2, task=1)]
+    my.commit(works)
+    (mark,) = (each.address["mark"] for each in my.members)
+    world.sql(f"DELETE FROM airflow_eos_works WHERE name = '{world.tag}.orders'")
+    for asked in (my.outcome, my.commit, world.participant().outcome):
+        with pytest.raises(StoreError, match=r"witnesses of the .* are gone") as refused:
+            asked(works)
+    assert mark in refused.value.remedies[1].change
+    for key in (works[0].key, works[1].key, mark):  # as it says
+        given = f"('{key}', '{world.tag}.orders', 0)"
+        world.sql(f"INSERT INTO airflow_eos_works (work_key, name, row_count) VALUES {given}")
+    assert set(world.participant().outcome(works).values()) == {Outcome.COMMITTED}
+
+
 def test_staged_rows_that_the_table_refuses_are_kept_for_a_person(unique: World):
     my, work = unique.participant(), unique.prepare(1, 2)
     unique.sql(f"INSERT INTO {unique.tag} VALUES (2, 'in the way')")

@@ -85,6 +85,21 @@ def test_a_database_that_forgot_what_was_delivered_is_refused(world: World):
     require_owner(pg, "/a", 8, b7=(decision,))
 
 
+def test_witnesses_that_are_gone_do_not_say_that_nothing_was_committed(world: World):
+    """Somebody emptied a table that grows, or dropped it: the batch in flight came twice."""
+    pg, works = world.participant(), [world.prepare(1), world.prepare(2, task=1)]
+    pg.commit(works)
+    (mark,) = (each.address["mark"] for each in pg.members)
+    world.sql(f"DELETE FROM airflow_eos.works WHERE name = '{world.tag}.orders'")
+    for asked in (pg.outcome, pg.commit, world.participant().outcome):
+        with pytest.raises(StoreError, match=r"witnesses of the .* are gone") as refused:
+            asked(works)
+    assert mark in refused.value.remedies[1].change
+    for key in (works[0].key, works[1].key, mark):  # as it says
+        world.sql(f"INSERT INTO airflow_eos.works VALUES ('{key}', '{world.tag}.orders', 0)")
+    assert set(world.participant().outcome(works).values()) == {Outcome.COMMITTED}
+
+
 def test_a_commit_that_a_failover_lost_is_never_rolled_back(two_phase: World):
     """What was prepared is back, nobody in flight names it, and recovery would abort it."""
     pg, work = two_phase.participant(), two_phase.prepare(1)

@@ -319,3 +319,18 @@ def test_librdkafka_gets_everything_under_one_name():
 def test_servers_may_be_a_list():
     servers = KafkaSettings.from_librdkafka({"bootstrap.servers": ["a:1", "b:2"]})
     assert servers.bootstrap_servers == "a:1,b:2"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"retriez": 1},
+        {"retries": "many"},
+        {"ssl.ca.location": "/nowhere", "security.protocol": "SSL"},
+    ],
+    ids=["a typo", "no number", "a file that is not there"],
+)
+def test_what_librdkafka_does_not_take_is_refused_by_name_and_in_no_trace(wrong):
+    settings = KafkaSettings.from_librdkafka({"bootstrap.servers": "localhost:1", **wrong})
+    with pytest.raises(ConfigurationError, match=f"does not take.*{next(iter(wrong))}"):
+        settings.librdkafka()

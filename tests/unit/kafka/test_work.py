@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -15,6 +18,7 @@ from airflow_eos.kafka.transactions.identity import (
     named,
     transaction_of,
 )
+from airflow_eos.kinds.kafka.participant import KafkaParticipant
 from airflow_eos.protocol.decision import WorkIdentity
 
 pytestmark = pytest.mark.unit
@@ -64,3 +68,19 @@ def test_a_detail_without_a_witness_is_never_guessed_at(detail):
     work = msgspec.structs.replace(as_work(PREPARED, "sink"), detail=detail)
     with pytest.raises(CheckpointFormatError, match="not Kafka's"):
         as_transaction(work)
+
+
+@pytest.mark.parametrize("theirs", ["other-eos-0-0", "etl-eu-eos-0-0", "etl-0-7"])
+def test_a_decision_of_another_pipeline_ends_nothing_of_either(theirs):
+    """Its file was copied over ours: theirs were committed, and ours, which it lacks, aborted."""
+    nobody: Any = None
+    ledger: Any = SimpleNamespace(prefix="etl")
+    participant = KafkaParticipant(nobody, ledger, name="sink")
+    ours, foreign = (
+        as_work(msgspec.structs.replace(PREPARED, transactional_id=each), "sink")
+        for each in ("etl-eos-3-0", theirs)
+    )
+    participant.check([ours])
+    for asked in (participant.check, participant.commit, participant.outcome):
+        with pytest.raises(CheckpointFormatError, match="another pipeline's decision"):
+            asked([ours, foreign])
