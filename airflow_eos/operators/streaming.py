@@ -237,7 +237,8 @@ class StreamingArguments(Shown, SparkArguments):
     @classmethod
     def get_serialized_fields(cls) -> frozenset[str]:
         """With ``standby``: the page tells by it who runs a pipeline, and who stands by."""
-        return super().get_serialized_fields() | {"standby"}
+        fields: frozenset[str] = super().get_serialized_fields()  # type: ignore[no-untyped-call]
+        return fields | {"standby"}
 
 
 # --- streaming ------------------------------------------------------------------------------------

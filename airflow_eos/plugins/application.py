@@ -152,8 +152,9 @@ class DagOrigin(msgspec.Struct, frozen=True, kw_only=True):
 class DagPipelines(msgspec.Struct, frozen=True, kw_only=True):
     """What one DAG says.
 
-    ``runs`` are its pipelines, ``stands_by`` those that its standbys would drive; ``recovers`` and ``watches`` the checkpoints that it recovers and
-    looks at; ``hidden`` the tasks whose fields cannot be read, each with why.
+    ``runs`` are its pipelines, ``stands_by`` those that its standbys would drive; ``recovers`` and
+    ``watches`` the checkpoints that it recovers and looks at; ``hidden`` the tasks whose fields
+    cannot be read, each with why.
     """
 
     runs: tuple[PipelineReference, ...] = ()

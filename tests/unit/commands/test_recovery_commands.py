@@ -12,6 +12,7 @@ from airflow_eos.checkpoint import CheckpointStore, DecisionLog, PipelineIdentit
 from airflow_eos.checkpoint.rulings import skipped_input
 from airflow_eos.commands.options import kafka_settings
 from airflow_eos.errors import ConfigurationError
+from airflow_eos.protocol.participant import Member
 from tests.unit.recovery.facts_of import commit, prepared
 
 
