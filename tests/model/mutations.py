@@ -188,7 +188,7 @@ def offsets_from_the_file(patch: pytest.MonkeyPatch) -> None:
 
 def offsets_not_repaired(patch: pytest.MonkeyPatch) -> None:
     """Offsets: a starting driver takes Spark's log as it is, and its first batch too."""
-    patch.setattr(OffsetLog, "repair", lambda _self: None)
+    patch.setattr(OffsetLog, "repair", lambda *_: None)
     patch.setattr(OffsetLog, "require_as_decided", lambda *_: None)
 
 

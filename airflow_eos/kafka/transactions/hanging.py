@@ -20,10 +20,12 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import structlog
+from msgspec import structs
 
 from airflow_eos.errors import (
     DeliveryError,
@@ -46,10 +48,12 @@ from airflow_eos.kafka.transactions.listing import (
     not_ended_yet,
     open_in_partitions,
 )
+from airflow_eos.kafka.transactions.outcomes import outcomes
+from airflow_eos.protocol.decision import Outcome
 
 if TYPE_CHECKING:
     from airflow_eos.kafka.client.connection import ConnectionPool
-    from airflow_eos.kafka.transactions.identity import OffsetRange, PreparedTransaction
+    from airflow_eos.kafka.transactions.identity import PreparedTransaction
 
 
 def longest_life_ms(wire: ConnectionPool) -> int:
@@ -202,19 +206,37 @@ Places = Mapping[TransactionIdentity, Collection[Place]]
 
 def require_committed_everywhere(
     wire: ConnectionPool, committed: Sequence[PreparedTransaction], *, deadline_s: float = 60.0
-) -> None:
+) -> set[TransactionIdentity]:
     """See to it that readers can get to the rows of transactions that are committed.
 
     One request where the markers are there. Others' transactions, which hold readers up as well,
     are left alone.
 
+    Returns:
+        Those whose rows are not where they were written: the log ends before them, since its topic
+        was made again, or every replica that had them was lost. EndTxn does not say so.
+
     Raises:
         KafkaError: a marker is missing, and we may not write it (the ACL is named).
         KafkaUnavailableError: some broker did not answer; ask again.
     """
-    behind = _behind(wire, [(each, t.identity) for t in committed for each in t.written])
+    places = {(at.topic, at.partition) for each in committed for at in each.written}
+    stable = _last_stable(wire, places)
+    begins = _begins(committed)
+    behind: dict[TransactionIdentity, set[Place]] = defaultdict(set)
+    short: list[PreparedTransaction] = []
+    for each in committed:
+        for at in each.written:
+            place = (at.topic, at.partition)
+            if stable.get(place, at.last + 1) <= at.last:
+                behind[each.identity].add(place)
+                # Before the first of ours nothing of ours holds it up: another's, or the log ends.
+                if stable[place] < max(begins[place], 1):
+                    short.append(structs.replace(each, written=(at,)))
     if behind:
         require_ended_everywhere(wire, behind, commit=True, deadline_s=deadline_s)
+    looked = outcomes(wire, short, deadline_s=deadline_s)
+    return {identity for identity, outcome in looked.items() if outcome is Outcome.UNKNOWN}
 
 
 def require_ended_everywhere(
@@ -277,20 +299,21 @@ def require_nothing_older(
             )
 
 
-def _behind(
-    wire: ConnectionPool, written: Sequence[tuple[OffsetRange, TransactionIdentity]]
-) -> Places:
-    """Where the last stable offset is not past the rows."""
-    found: dict[TransactionIdentity, set[Place]] = defaultdict(set)
-    for topic in {each.topic for each, _ in written}:
-        here = [(each, identity) for each, identity in written if each.topic == topic]
-        try:
-            ends = positions(wire, {(topic, each.partition) for each, _ in here}, LATEST)
-        except TopicError:
-            continue  # it is gone, and the rows with it
-        for each, identity in here:
-            if ends[topic, each.partition] <= each.last:
-                found[identity].add((topic, each.partition))
+def _begins(transactions: Sequence[PreparedTransaction]) -> dict[Place, int]:
+    """Where the first row of any of them is."""
+    found: dict[Place, int] = {}
+    for at in (at for each in transactions for at in each.written):
+        place = (at.topic, at.partition)
+        found[place] = min(at.first, found.get(place, at.first))
+    return found
+
+
+def _last_stable(wire: ConnectionPool, places: Collection[Place]) -> dict[Place, int]:
+    """The last stable offsets; nothing of a topic that is gone, and the rows with it."""
+    found: dict[Place, int] = {}
+    for topic in {topic for topic, _ in places}:
+        with suppress(TopicError):
+            found |= positions(wire, {each for each in places if each[0] == topic}, LATEST)
     return found
 
 

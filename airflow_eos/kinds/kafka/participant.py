@@ -86,14 +86,15 @@ class KafkaParticipant:
     def commit(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
         """End each with EndTxn(commit); where the answer is not enough, ask the log.
 
-        What is committed has its markers then, also where Kafka leaves one out.
+        What is committed has its markers then, also where Kafka leaves one out; of rows that their
+        log has no more, the outcome is not known.
         """
         transactions = self._transactions(works)
         settled = settle(self._wire, transactions)
-        require_committed_everywhere(
+        lost = require_committed_everywhere(
             self._wire, [t for t in transactions if settled[t.identity] is Outcome.COMMITTED]
         )
-        return self._named(settled)
+        return self._named(settled | dict.fromkeys(lost, Outcome.UNKNOWN))
 
     def abort(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
         """End each with EndTxn(abort) and its own epoch, which cannot hit a later holder."""

@@ -11,6 +11,7 @@ import pytest
 from airflow_eos.errors import KafkaUnavailableError
 from airflow_eos.kafka.transactions import settle as settle_module
 from airflow_eos.kafka.transactions.coordinator import EndResult, end_transactions
+from airflow_eos.kafka.transactions.hanging import require_committed_everywhere
 from airflow_eos.kafka.transactions.outcomes import outcomes
 from airflow_eos.kafka.transactions.settle import settle
 from airflow_eos.local.broker import EmbeddedKafka
@@ -174,6 +175,28 @@ def test_a_topic_that_is_gone_or_new_is_unknown(kafka, broker, out):
     assert kafka.outcome(prepared) is Outcome.UNKNOWN
     kafka.plain(out, [(b"k", b"somebody else's")])
     assert kafka.outcome(prepared) is Outcome.UNKNOWN
+
+
+@pytest.mark.parametrize("rows", [0, 1], ids=["empty", "with a row of another's"])
+def test_a_commit_whose_topic_was_made_again_is_not_known_whatever_its_coordinator_says(
+    kafka, broker, rows
+):
+    out = broker.create_topic(f"again-{uuid.uuid4().hex[:8]}", 1)
+    kafka.plain(out, [(b"k", b"delivered before")] * 3)
+    prepared = kafka.prepare("t-0-0", out)
+    kafka.delete_topic(out)
+    broker.create_topic(out, 1)
+    if rows:
+        kafka.plain(out, [(b"k", b"another's")])
+    assert settle(kafka.wire, [prepared]) == {prepared.identity: Outcome.COMMITTED}
+    assert require_committed_everywhere(kafka.wire, [prepared]) == {prepared.identity}
+
+
+def test_a_commit_held_up_by_an_older_transaction_is_a_commit(kafka, out):
+    kafka.prepare("other-0-0", out)
+    ours = kafka.prepare("t-0-0", out)
+    assert settle(kafka.wire, [ours]) == {ours.identity: Outcome.COMMITTED}
+    assert require_committed_everywhere(kafka.wire, [ours]) == set()
 
 
 def test_the_outcome_hidden_behind_another_open_transaction_is_open(kafka, out):
