@@ -111,7 +111,8 @@ def require_own(headers: Mapping[str, str], own: set[str]) -> None:
 _RUNS = {"checkpoint_location", "application"}
 _RECOVERS = {"checkpoint_location", "allowed_actions"}
 _WATCHES = {"checkpoint_location", "since_batch"}
-"""Fields that tell who runs, recovers and watches: subclasses keep them, whatever their name."""
+_REHEARSES = {"checkpoint_location", "application", "batches"}
+"""Fields that tell who runs, recovers, watches and rehearses: subclasses keep them, whatever their name."""
 _NAMES = ("checkpoint_location", "kafka_config_id", "storage_conn_id", "participant_conn_ids")
 _A_TEMPLATE = "its checkpoint or a connection is a template, which only its task can render"
 _MAPPED = "what it is mapped over is known only when it runs"
@@ -182,6 +183,8 @@ def in_a_dag(dag_id: str, data: Mapping[str, Any], bundle: str | None = None) ->
         owners.add(str(_argument(task, "owner") or ""))
         told = _told(task, groups.get(task.get("task_id", ""), ()))
         places = [each["checkpoint_location"] for each in told or () if _is_plain(each)]
+        if fields >= _REHEARSES:
+            continue
         if fields >= _RUNS:
             found, why = _runs_of(dag_id, task["task_id"], told)
             (stands_by if _argument(task, "standby") else runs).extend(found)
