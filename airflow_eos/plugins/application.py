@@ -112,7 +112,7 @@ _RUNS = {"checkpoint_location", "application"}
 _RECOVERS = {"checkpoint_location", "allowed_actions"}
 _WATCHES = {"checkpoint_location", "since_batch"}
 _REHEARSES = {"checkpoint_location", "application", "batches"}
-"""Fields that tell who runs, recovers, watches and rehearses: subclasses keep them, whatever their name."""
+"""Fields that tell who does what: subclasses keep them, whatever their name."""
 _NAMES = ("checkpoint_location", "kafka_config_id", "storage_conn_id", "participant_conn_ids")
 _A_TEMPLATE = "its checkpoint or a connection is a template, which only its task can render"
 _MAPPED = "what it is mapped over is known only when it runs"
