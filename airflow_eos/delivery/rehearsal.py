@@ -82,7 +82,9 @@ class Rehearsal:
         self._copy = CheckpointCopy(self._original, self.store)
         self._kept: Mapping[str, OneSink] = {}
         if self._plan.batches:
-            self._copy.begin(self._plan.batches[0])
+            first = self._plan.batches[0]
+            self._copy.begin(first)
+            self._copy.plan(first)  # whole: a look at a log takes the entry before the newest, too
 
     def run(
         self,

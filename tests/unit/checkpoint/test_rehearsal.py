@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from obstore.store import MemoryStore
 
 from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, Verdict
+from airflow_eos.checkpoint.offsets import require_same_sources
 from airflow_eos.checkpoint.progress import read_state
 from airflow_eos.checkpoint.rehearsal import (
     REHEARSAL,
@@ -16,7 +19,8 @@ from airflow_eos.checkpoint.rehearsal import (
     rehearsable,
 )
 from airflow_eos.checkpoint.rulings import accept
-from airflow_eos.errors import ConfigurationError
+from airflow_eos.delivery.rehearsal import Rehearsal
+from airflow_eos.errors import ConfigurationError, ContinuityError
 
 pytestmark = pytest.mark.unit
 
@@ -47,6 +51,10 @@ def decide(store: CheckpointStore, batch: int, offsets: str | None = None) -> De
 
 @pytest.fixture
 def delivered(store: CheckpointStore) -> CheckpointStore:
+    return deliver(store)
+
+
+def deliver(store: CheckpointStore) -> CheckpointStore:
     """Batches 0 to 4, the newest one in flight."""
     store.put("metadata", b'{"id":"0b9bd3b1-0d4f-4b3e-8f0b-5a7f0c1d2e3f"}')
     store.put("sources/0/0", b"\0v1\n" + b'{"in":{"0":0}}')
@@ -131,6 +139,19 @@ def test_the_watermark_is_what_the_new_version_made_of_the_batches_before(delive
     lines = data.decode().split("\n")
     assert json.loads(lines[1])["batchWatermarkMs"] == 77
     assert lines[2] == planned(3).split("\n")[2]
+
+
+@pytest.mark.parametrize("batches", [1, 2, 3, 4])
+def test_wherever_it_begins_its_sources_are_compared_and_nothing_is_missing(
+    tmp_path: Path, batches: int
+) -> None:
+    original, scratch = (f"file://{tmp_path}/{name}" for name in ("checkpoint", "scratch"))
+    deliver(CheckpointStore.open(original))
+    told = RehearsalRequest(original, scratch, batches)
+    rehearsal = Rehearsal(told, cast("Any", None), original)  # Spark has no part in this
+    require_same_sources(rehearsal.store, [{"in"}])
+    with pytest.raises(ContinuityError, match="reads other in the query"):
+        require_same_sources(rehearsal.store, [{"other"}])
 
 
 def test_nothing_of_ours_but_a_persons_word_on_the_input_is_copied(delivered, scratch):
