@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import msgspec
 
 from airflow_eos.checkpoint.backend import DRIVERS, PROCESS_END, STANDBYS, standby_path
-from airflow_eos.checkpoint.heartbeat import BY_STANDBY, DRAINS_KEPT, StartedBy, request_drain
+from airflow_eos.checkpoint.heartbeat import (
+    BY_STANDBY,
+    DRAINS_KEPT,
+    StartedBy,
+    read_heartbeat,
+    request_drain,
+)
 from airflow_eos.checkpoint.terms import newest_term
 from airflow_eos.errors import CheckpointFormatError, ConfigurationError, Remedy
 from airflow_eos.protocol.decision import Evidence, encode
@@ -214,6 +220,7 @@ def hand_over(store: CheckpointStore, *, requested_by: str, reason: str) -> Drai
             Remedy(change="start the app that is to go on with --standby, and hand over then"),
         )
     said = f"{requested_by} hands over to {living[0]}: {reason}"
+    beat = read_heartbeat(store)
     request = request_drain(store, requested_by=BY_STANDBY, reason=said, term=term)
     if request.requested_by != BY_STANDBY:
         raise ConfigurationError(
@@ -221,6 +228,10 @@ def hand_over(store: CheckpointStore, *, requested_by: str, reason: str) -> Drai
             f"({request.reason}): it ends, and who stands by leaves too.",
             Remedy(change="start the app anew once it has ended", start=True),
         )
+    if beat is not None and beat.term == term and beat.submission is not None:
+        # The next driver takes the other away, and soon beats where this one has said its last
+        # word: by this one, whoever started it learns that it was not pushed aside.
+        request_drain(store, requested_by=BY_STANDBY, reason=said, submission=beat.submission)
     return request
 
 

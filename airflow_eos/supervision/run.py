@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from airflow_eos.checkpoint import drain_of, read_heartbeat
 from airflow_eos.checkpoint.heartbeat import (
+    BY_STANDBY,
     ENDED,
     Replacement,
     Standstill,
@@ -21,6 +22,7 @@ from airflow_eos.checkpoint.heartbeat import (
     note_refusal,
     note_restart,
     refusals_noted,
+    request_to,
 )
 from airflow_eos.checkpoint.standby import note_process_end, standby_of, standbys
 from airflow_eos.delivery.policy import Failure
@@ -511,7 +513,13 @@ class StreamRun:
             EosError: whatever ``recover`` raised; the app was then not started.
         """
         try:
-            app = None if previous is None else self._left_by(previous)
+            app = None
+            if previous is not None:
+                ended_as = self._as_asked(previous.submission, previous.ended)
+                previous = replace(previous, ended=ended_as)
+                if previous.ended is not None and previous.ended.in_order:
+                    return previous
+                app = self._left_by(previous)
             return self._restart_until_finished(app)
         except BaseException as error:
             # An execution timeout or Ctrl-C ends the task here: the app must not be left alone. For
@@ -585,7 +593,7 @@ class StreamRun:
     def _restart_until_finished(self, app: AppRun | None) -> AppResult:
         app = app or self._found() or self._started()
         while True:
-            exit_status = self._watcher.until_ended(app)
+            exit_status = self._as_asked(app.submission, self._watcher.until_ended(app))
             if exit_status is not None:
                 app.end_process(exit_status, self._pause)
             if exit_status is None or exit_status.in_order:
@@ -602,6 +610,18 @@ class StreamRun:
             self._clear_away(app, exit_status)
             self._after(exit_status, app)
             app = self._found() or self._started()
+
+    def _as_asked(self, submission: str, exit_status: ExitStatus | None) -> ExitStatus | None:
+        """A driver whose place another took, as it was asked to hand over, did what it was told.
+
+        Its own last word is gone where the next one beat before we looked.
+        """
+        if exit_status is None or exit_status.end is not ExitKind.SUPERSEDED:
+            return exit_status
+        request = request_to(self._store, submission)
+        if request is None or request.requested_by != BY_STANDBY:
+            return exit_status
+        return ExitStatus(ExitKind.DRAINED, f"{exit_status.found}: {request.reason}")
 
     def _clear_away(self, app: AppRun, exit_status: ExitStatus) -> None:
         """Let nothing of an app go on that was given up, and whoever stands by know of it."""

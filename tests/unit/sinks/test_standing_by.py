@@ -25,7 +25,14 @@ from airflow_eos.checkpoint import (
     write_heartbeat,
 )
 from airflow_eos.checkpoint import standby as records
-from airflow_eos.checkpoint.heartbeat import BY_AIRFLOW, BY_STANDBY, STARTED_BY, Phase
+from airflow_eos.checkpoint.heartbeat import (
+    BY_AIRFLOW,
+    BY_STANDBY,
+    STARTED_BY,
+    Phase,
+    clear_drain,
+    request_to,
+)
 from airflow_eos.checkpoint.standby import (
     Standby,
     StandbyWatch,
@@ -358,6 +365,8 @@ def stands_by(world: World, behind: int) -> Iterator[None]:
 
 
 def test_handed_over_it_says_so_once_the_other_drives(world):
+    us = StartedBy(dag_id="d", task_id="t", run_id="r", map_index=-1, submission="s1")
+    world.say(started_by=us)
     with stands_by(world, behind=1):
         done = CliRunner().invoke(app, ["handover", world.store.location, "--wait=20", "--json"])
     assert done.exit_code == 0, done.output
@@ -365,6 +374,9 @@ def test_handed_over_it_says_so_once_the_other_drives(world):
     request = standing_request(world.store)
     assert (request.term, request.requested_by) == (1, BY_STANDBY)
     assert "hands over to driver app-2 on h" in request.reason
+    clear_drain(world.store, term=2, submission=None)  # as the next driver does
+    assert standing_request(world.store) is None
+    assert request_to(world.store, "s1").requested_by == BY_STANDBY
 
 
 def test_one_that_stands_by_behind_another_driver_is_handed_nothing(world):

@@ -16,6 +16,7 @@ from airflow_eos.checkpoint import (
     request_drain,
     write_heartbeat,
 )
+from airflow_eos.checkpoint.heartbeat import BY_STANDBY
 from airflow_eos.delivery.policy import ExponentialDelay, FailureRate, FixedDelay
 from airflow_eos.errors import AppFailedError, AppStoppedError, ForeignDriverError, StoreError
 from airflow_eos.supervision import heartbeat_monitor as stopping
@@ -386,6 +387,36 @@ def test_a_child_that_beats_for_long_and_is_superseded_has_time_to_end(tmp_path,
         run.until_finished()
     assert child.killed
     assert 1250 <= clock() < 1270
+
+
+def test_a_driver_that_handed_over_has_ended_in_order_though_the_next_one_beat_first(
+    tmp_path, clock, monkeypatch
+):
+    store = CheckpointStore.open(tmp_path / "ck")
+
+    def live(seconds: float) -> None:
+        clock.sleep(seconds)
+        other = started("s9", run_id="r9")
+        write_heartbeat(store, beat(term=2, started_by=other, batch_id=int(clock() * 10)))
+
+    run = StreamRun(
+        store,
+        US,
+        submit=lambda _us: pytest.fail("another one drives"),
+        recover=lambda: pytest.fail("another one drives"),
+        rules=Rules(FixedDelay(attempts=0), timedelta(seconds=30)),
+        sleep=live,
+        clock=clock,
+    )
+    live(0)
+    taken = AppResult("s1", ExitStatus(ExitKind.SUPERSEDED, "s9 runs it"), (), clock())
+    with pytest.raises(ForeignDriverError, match="r9"):
+        run.until_finished(taken)
+    request_drain(store, requested_by=BY_STANDBY, reason="upgrade", submission="s1")
+    assert run.until_finished(taken).ended.end is ExitKind.DRAINED
+    monkeypatch.setattr(run._watcher, "until_ended", lambda _app: taken.ended)
+    watched = run._restart_until_finished(AppRun("s1", None, clock(), clock()))
+    assert watched.ended.end is ExitKind.DRAINED
 
 
 def beats_on(run: StreamRun, store: CheckpointStore, clock: Clock) -> None:
