@@ -197,7 +197,7 @@ class _Look:
         watermark_ms = yield from self._entry(newest, newest)
         if newest:
             yield from self._entry(newest - 1, newest)
-        if newest > 1 and watermark_ms is None:  # put aside: then Spark reads the two before it
+        if newest > 1 and not self._is_known(newest):  # put aside: Spark reads the two before it
             yield from self._entry(newest - 2, newest)
         yield from self._commits(newest, watermark_ms)
 
