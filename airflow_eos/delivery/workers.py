@@ -18,14 +18,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import structlog
-
 from airflow_eos.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-log = structlog.get_logger(__name__)
 
 _WARM_S = 30.0
 _NO_PROGRAM = re.compile(r'Cannot run program "([^"]+)"')
@@ -83,7 +80,9 @@ def kept_warm(check: Callable[[], None]) -> Iterator[None]:
             try:
                 check()
             except Exception as error:  # noqa: BLE001 - they are colder, and that is all
-                log.warning("workers_are_not_warm", error=str(error))
+                import structlog  # which a task, whose sink imports this module, is spared
+
+                structlog.get_logger(__name__).warning("workers_are_not_warm", error=str(error))
 
     threading.Thread(target=ask, name="airflow-eos-warm", daemon=True).start()
     try:
