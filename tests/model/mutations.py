@@ -332,7 +332,7 @@ def lost_reply_means_aborted(patch: pytest.MonkeyPatch) -> None:
 def lost_reply_means_committed(patch: pytest.MonkeyPatch) -> None:
     """Rule 6: an exception is read as success, and nobody looks whether it is so."""
     _settle_with(patch, _reading_exceptions_as(Outcome.COMMITTED))
-    patch.setattr(f"{KafkaParticipant.__module__}.require_committed_everywhere", lambda *_: None)
+    patch.setattr(f"{KafkaParticipant.__module__}.require_committed_everywhere", lambda *_: set())
 
 
 def unknown_is_guessed_committed(patch: pytest.MonkeyPatch) -> None:
