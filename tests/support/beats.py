@@ -1,4 +1,4 @@
-"""A heartbeat, of which a test says what it is about."""
+"""A heartbeat, and what a standby says; a test tells what it is about."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import msgspec
 
 from airflow_eos.checkpoint import CheckpointStore, Heartbeat, write_heartbeat
 from airflow_eos.checkpoint.heartbeat import Phase
+from airflow_eos.checkpoint.standby import Standby
 
 BEAT = timedelta(seconds=1)
 """How often the drivers of tests beat on a local disk."""
@@ -30,6 +31,21 @@ def heartbeat(phase: Phase = "waiting", **said: Any) -> Heartbeat:
         "started_at_ms": 0,
     }
     return Heartbeat(phase=phase, **{**of_a_driver, **said})
+
+
+def standby(**said: Any) -> Standby:
+    """What ``app-2`` says that stands by behind the driver of term 1, nobody having started it."""
+    of_a_standby = {
+        "name": "s2",
+        "started_by": None,
+        "application_id": "app-2",
+        "host": "h",
+        "pid": 1,
+        "behind": 1,
+        "beat": 0,
+        "interval_ms": 700,
+    }
+    return Standby(**{**of_a_standby, **said})
 
 
 @contextmanager

@@ -220,9 +220,8 @@ def require_committed_everywhere(
         KafkaError: a marker is missing, and we may not write it (the ACL is named).
         KafkaUnavailableError: some broker did not answer; ask again.
     """
-    places = {(at.topic, at.partition) for each in committed for at in each.written}
-    stable = _last_stable(wire, places)
     begins = _begins(committed)
+    stable = _last_stable(wire, begins)
     behind: dict[TransactionIdentity, set[Place]] = defaultdict(set)
     short: list[PreparedTransaction] = []
     for each in committed:

@@ -19,9 +19,10 @@ from typer.testing import CliRunner
 
 from airflow_eos.checkpoint import CheckpointStore, PipelineIdentity, claim
 from airflow_eos.checkpoint.progress import StateSize, write_state_size
-from airflow_eos.checkpoint.standby import Standby, write_standby
+from airflow_eos.checkpoint.standby import write_standby
 from airflow_eos.cli import app
 from airflow_eos.sinks import DeltaSink, FileSink
+from tests.support.beats import standby
 
 
 @pytest.mark.parametrize(
@@ -122,16 +123,7 @@ def test_the_size_of_the_state_and_its_part_in_the_batch_are_shown(tmp_path):
 def test_a_driver_that_stands_by_is_shown_and_one_that_is_gone_is_not_taken_for_one(tmp_path):
     store = CheckpointStore.open(tmp_path)
     store.put("metadata", b'{"id":"6a1c9b3e-0000-4000-8000-000000000000"}')
-    said = Standby(
-        name="s",
-        started_by=None,
-        application_id="app-2",
-        host="h",
-        pid=1,
-        behind=1,
-        beat=0,
-        interval_ms=200,
-    )
+    said = standby(interval_ms=200)
     write_standby(store, said)
     assert "standby nobody stands by: driver app-2 on h did" in status(tmp_path)
     write_standby(store, msgspec.structs.replace(said, end="refused", reason="another state"))

@@ -23,13 +23,14 @@ from airflow_eos.checkpoint.heartbeat import (
     note_restart,
     read_look,
 )
-from airflow_eos.checkpoint.standby import Standby, write_standby
+from airflow_eos.checkpoint.standby import write_standby
 from airflow_eos.factory import eos_pipeline, recovery, watchdog
 from airflow_eos.factory import watchdog as replacing
 from airflow_eos.factory.watchdog import STALLED
 from airflow_eos.plugins import actions as acting
 from airflow_eos.protocol.decision import OpenWork
 from airflow_eos.supervision.progress import Conclusion, TimeoutWatch
+from tests.support.beats import standby
 from tests.unit.page.conftest import listed
 from tests.unit.supervision.lives import beat, started
 from tests.unit.test_example_dags import HALF_TIME, STALL, Airflow
@@ -246,16 +247,7 @@ def test_nothing_is_recovered_while_a_driver_was_seen_to_stand_by(call, store, a
     """One that has died since says so no more, and keeps nobody from it."""
     write_heartbeat(store, beat(**X, phase="failed"))
     airflow.answers = STALL
-    said = Standby(
-        name="s2",
-        started_by=None,
-        application_id="Z",
-        host="h",
-        pid=1,
-        behind=1,
-        beat=0,
-        interval_ms=700,
-    )
+    said = standby(application_id="Z")
     ended = threading.Event()
 
     def stands_by() -> None:

@@ -13,12 +13,13 @@ from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 
 from airflow_eos.checkpoint import CheckpointStore
-from airflow_eos.checkpoint.standby import Standby, write_standby
+from airflow_eos.checkpoint.standby import write_standby
 from airflow_eos.page import views
 from airflow_eos.page.app import Checkpoints, create_app, standalone
 from airflow_eos.page.board import Board
 from airflow_eos.page.pipeline_state import Look
 from airflow_eos.page.views import Reach
+from tests.support.beats import standby
 from tests.unit.page.conftest import contents, listed
 
 
@@ -48,16 +49,7 @@ def test_who_stands_by_is_said_beside_the_pipeline_once_it_was_seen_to(tmp_path,
     checkpoint = tmp_path / "checkpoint"
     shutil.copytree(recorded["killed-settling"], checkpoint)
     store, look = CheckpointStore.open(checkpoint), Look(listed(checkpoint), 300_000)
-    said = Standby(
-        name="s",
-        started_by=None,
-        application_id="app-2",
-        host="h",
-        pid=1,
-        behind=1,
-        beat=0,
-        interval_ms=60_000,
-    )
+    said = standby(interval_ms=60_000)
     write_standby(store, said)
     assert "whether it does shows in a moment" in look.row().remarks[-1]
     write_standby(store, msgspec.structs.replace(said, beat=1))

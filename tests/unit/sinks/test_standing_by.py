@@ -57,7 +57,7 @@ from airflow_eos.errors import (
     StoreError,
 )
 from airflow_eos.recovery.driver_liveness import Sign, read_sign
-from tests.support.beats import heartbeat
+from tests.support.beats import heartbeat, standby
 
 pytestmark = pytest.mark.unit
 
@@ -327,16 +327,7 @@ def test_nobody_is_asked_to_end_where_nobody_stands_by(world):
 
 
 def lives(world: World, behind: int) -> Standby:
-    return Standby(
-        name="s2",
-        started_by=None,
-        application_id="app-2",
-        host="h",
-        pid=1,
-        behind=behind,
-        beat=0,
-        interval_ms=700,
-    )
+    return standby(behind=behind)
 
 
 @contextmanager
