@@ -169,7 +169,6 @@ _DRIVER_AND_EXECUTORS = (
 )
 _NOT_THERE = (
     "__main__.py",
-    "airflow_cli.py",
     "airflow_floor.py",
     "cli.py",
     "get_provider_info.py",
