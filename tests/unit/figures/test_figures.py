@@ -207,7 +207,7 @@ def test_a_collector_that_is_away_holds_neither_a_batch_nor_the_end(monkeypatch,
             since = time.monotonic()
             scene.run(0)
             exit_now()
-            assert time.monotonic() - since < 2
+            assert time.monotonic() - since < 15
     assert scene.broker.visible() == ["a", "b", "c"]
 
 
