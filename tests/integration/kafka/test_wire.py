@@ -94,7 +94,7 @@ def test_threads_may_share_a_wire(wire):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(120)
     assert not failures
 
 

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -70,12 +69,15 @@ def logged(job: Job) -> set[str]:
 
 
 def test_batches_start_at_the_interval(job: Job) -> None:
+    """Spark has a tick each 3 s of its clock: a batch that took longer delays the next one, so that
+    two may start nearer to each other than the interval, but never between the same two ticks.
+    """
     with running(job, CheckpointPolicy(interval=3 * SECOND)) as query:
         deliver(job, 3)
         wait_until(lambda: len(batches(query)) >= 3, what="progress")
         starts = [start for start, _ in batches(query)]
-    gaps = [later - sooner for sooner, later in pairwise(starts[1:])]
-    assert all(gap >= 2.5 for gap in gaps), gaps
+    ticks = [int(start // 3) for start in starts]
+    assert len(set(ticks)) == len(ticks), starts
     job.assert_exactly_once()
 
 

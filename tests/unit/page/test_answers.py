@@ -53,7 +53,7 @@ def test_a_question_is_asked_once_at_a_time_whoever_asks(clock):
     for _ in range(5):
         assert answers.of({"it": question}) == {}
     go_on.set()
-    patient = time.monotonic() + 10
+    patient = time.monotonic() + 300
     while not answers.of({"it": question}):
         assert time.monotonic() < patient
     assert asked == [1]
@@ -108,4 +108,4 @@ from airflow_eos.page.board import Answers
 answers = Answers(1, within_s=0.05, fresh_s=lambda _: 1.0)
 answers.of({"dead": threading.Event().wait})
 """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=300)
