@@ -1,4 +1,4 @@
-"""A broker as the tables of ``notes/protocol.md`` describe it: a coordinator and a log.
+"""A broker as the tables of ``docs/protocol.md`` describe it: a coordinator and a log.
 
 It knows nothing of decisions. Ending takes two moments, as in Kafka: the coordinator promises the
 marker, then the marker is written; until then the transaction is neither open nor readable.

@@ -1,4 +1,4 @@
-"""What must hold at every instant, judged from the outside: the rules of ``notes/protocol.md``.
+"""What must hold at every instant, judged from the outside: the rules of ``docs/protocol.md``.
 
 The judge reads the store and the broker's own truth and calls no code of the package but the
 decoder of decisions. It writes down what it finds rather than raising, since it is called from

@@ -327,7 +327,7 @@ def wait(seconds: float) -> None:
 
 
 # --- next_step ------------------------------------------------------------------------------------
-# What each answer of a transaction coordinator asks for, once: the table of ``notes/protocol.md``.
+# What each answer of a transaction coordinator asks for, once: the table of ``docs/protocol.md``.
 #
 # The same table serves commit and abort: where the transaction has ended the other way, it is not
 # ours to act on, and the log tells what became of it.
@@ -367,7 +367,7 @@ _MEANING = {
     # transactional.id.expiration.ms has passed, and with it the coordinator's memory.
     INVALID_PRODUCER_ID_MAPPING: NextStep.LOOK,
 }
-"""Every answer of ``notes/protocol.md``, for commit and abort alike."""
+"""Every answer of ``docs/protocol.md``, for commit and abort alike."""
 
 
 ASK_AGAIN = frozenset({NextStep.AGAIN, NextStep.ELSEWHERE})

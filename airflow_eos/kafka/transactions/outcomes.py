@@ -1,4 +1,4 @@
-"""What became of transactions, as the log itself tells it: notes/protocol.md, last table.
+"""What became of transactions, as the log itself tells it: docs/protocol.md, last table.
 
 Each is asked at its witness, the offset of its first row in one partition, by one Fetch with
 ``isolation_level=read_committed``. The answer holds the last stable offset, the aborted

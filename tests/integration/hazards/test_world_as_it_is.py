@@ -1,7 +1,7 @@
 """Real Spark in an unkind world: long sleep, two plans of a batch, older copies, a prefix twice.
 
 Each of these delivered rows twice, or ended what was promised, before *Terms*, *Offsets* and
-*Ownership* were rules (notes/protocol.md).
+*Ownership* were rules (docs/protocol.md).
 """
 
 from __future__ import annotations

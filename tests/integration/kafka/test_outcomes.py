@@ -1,4 +1,4 @@
-"""The outcome table of notes/protocol.md, row by row, on brokers of each transaction version."""
+"""The outcome table of docs/protocol.md, row by row, on brokers of each transaction version."""
 
 from __future__ import annotations
 
