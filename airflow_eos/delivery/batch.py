@@ -464,8 +464,7 @@ class ExactlyOnceBatch:
 #
 # Asked twice a batch: after Spark has planned it and before the first task (a superseded driver's
 # tasks would overwrite Spark's state files), and after the decision that is relied on was created
-# or
-# read, before anything becomes visible.
+# or read, before anything becomes visible.
 
 
 _STARTED_WITHIN_S = 60.0

@@ -195,7 +195,6 @@ def _started(pipeline: Pipeline) -> Any:
 
 
 # --- pipeline -------------------------------------------------------------------------------------
-# All DAGs of one pipeline.
 
 
 def eos_pipeline(

@@ -250,7 +250,6 @@ def store_of(pipeline: Pipeline) -> CheckpointStore:
 
 
 # --- watchdog -------------------------------------------------------------------------------------
-# The DAG that looks at a pipeline every minute.
 
 
 _A_LOOK = timedelta(minutes=10)

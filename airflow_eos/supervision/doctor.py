@@ -575,7 +575,7 @@ def _clock(store: CheckpointStore) -> Line:
 
 
 def _driver(store: CheckpointStore) -> Line:
-    from airflow_eos.recovery.driver_liveness import signs_of_life
+    from airflow_eos.recovery.facts import signs_of_life
 
     signs = signs_of_life(store) or ()
     return driver(read_heartbeat(store), signs)
