@@ -39,7 +39,7 @@ def test_a_promise_that_timed_out_is_read_again(arena: Arena, kind: str) -> None
     ("how", "api", "nth"),
     [
         ("cut", "Fetch", 2),
-        ("drop-reply", "ListOffsets", 1),
+        pytest.param("drop-reply", "ListOffsets", 1, marks=pytest.mark.proof),
         pytest.param("drop-reply", "Fetch", 2, marks=pytest.mark.proof),
         pytest.param("cut", "ListOffsets", 1, marks=pytest.mark.proof),
     ],

@@ -50,7 +50,7 @@ def joined(pipeline: Pipeline) -> Pipeline:
     return pipeline
 
 
-@pytest.mark.parametrize("place", ["prepared@2", "decided@2"])
+@pytest.mark.parametrize("place", ["prepared@2", pytest.param("decided@2", marks=pytest.mark.proof)])
 def test_each_pair_of_two_topics_comes_once(
     joined: Pipeline, spark: SparkSession, place: str
 ) -> None:
