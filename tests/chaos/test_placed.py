@@ -11,7 +11,6 @@ import pytest
 
 from tests.chaos.arena import Arena
 from tests.chaos.play import Played, play
-from tests.chaos.settings import PATIENT_S
 from tests.chaos.scenario import (
     DRIVER_PLACES,
     EXPIRY_S,
@@ -26,6 +25,7 @@ from tests.chaos.scenario import (
     Scenario,
     topics_of,
 )
+from tests.chaos.settings import PATIENT_S
 
 pytestmark = pytest.mark.chaos
 LONG = pytest.mark.proof
@@ -127,9 +127,7 @@ def test_whoever_of_two_comes_to_the_place_first_is_killed(arena: Arena, place: 
     assert any(exact(arena, race).reached == 1 for _ in range(12))
 
 
-@pytest.mark.parametrize(
-    "place", some(("decided", "task-prepared", "prepared"), "decided")
-)
+@pytest.mark.parametrize("place", some(("decided", "task-prepared", "prepared"), "decided"))
 def test_a_zombie_comes_back_beside_its_successor(arena: Arena, place: str) -> None:
     exact(
         arena,

@@ -99,9 +99,7 @@ def each(*, thin: bool) -> list[ParameterSet]:
 def rowwise() -> list[ParameterSet]:
     """Each kind that takes rows as they are."""
     return [
-        _case(kind, thin=kind in _READ_BY_US)
-        for kind, its in KINDS.items()
-        if its.query == "map"
+        _case(kind, thin=kind in _READ_BY_US) for kind, its in KINDS.items() if its.query == "map"
     ]
 
 
@@ -112,7 +110,10 @@ def with_servers() -> list[ParameterSet]:
 
 
 def _is_thin(kind: str, place: str, of_each: set[str]) -> bool:
-    return (place in of_each and kind in _EACH_WAY - _OF_THEIR_OWN) or (kind, place) in _THIN_OF_A_KIND
+    return (place in of_each and kind in _EACH_WAY - _OF_THEIR_OWN) or (
+        kind,
+        place,
+    ) in _THIN_OF_A_KIND
 
 
 def _case(*values: str, thin: bool) -> ParameterSet:
