@@ -50,7 +50,7 @@ _THIN = {"decided@2"}
 _OF_THEIR_OWN = {"mysql", "delta", "wal"}  # their place after the decision is one that others lack
 _THIN_STOP = {"settled-some@2"}
 _ASLEEP = {"mysql", "delta", "kafka+postgres"}
-_WITHOUT_ITS_APP = {"files", "mysql", "kafka+postgres"}
+_WITHOUT_ITS_APP = {"files", "kafka+postgres"}
 _THIN_OF_A_KIND = {
     ("wal", "kept-applied@2"),
     ("delta", "looked@2"),

@@ -22,7 +22,7 @@ def pipeline(kafka_broker: EmbeddedKafka, host: Host, tmp_path: Path) -> Pipelin
 @pytest.mark.parametrize(
     "place",
     [
-        "prepared@2",  # transactions are open and undecided
+        pytest.param("prepared@2", marks=pytest.mark.proof),  # transactions are open and undecided
         pytest.param("decided@2", marks=pytest.mark.proof),  # decided, not one committed
         "settled-some@2",  # decided, some committed
         # all of the first batch committed, Spark does not know it yet
