@@ -1,4 +1,4 @@
-"""What Spark promises a Python sink that writes Arrow in a stream (``docs/data-source.md``)."""
+"""What Spark promises a Python sink that writes Arrow in a stream (``notes/data-source.md``)."""
 
 from __future__ import annotations
 
