@@ -27,7 +27,11 @@ FAST = {
 }
 
 
-@pytest.fixture(scope="module", params=[2, 1, 0], ids=lambda v: f"transaction-version-{v}")
+@pytest.fixture(
+    scope="module",
+    params=[2, pytest.param(1, marks=pytest.mark.proof), 0],
+    ids=lambda v: f"transaction-version-{v}",
+)
 def broker(request: pytest.FixtureRequest) -> Iterator[EmbeddedKafka]:
     with EmbeddedKafka(FAST, features={"transaction.version": request.param}) as running:
         yield running

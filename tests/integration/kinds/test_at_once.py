@@ -22,7 +22,7 @@ PLACES = {
     "settled@2": (2 * BATCH, 2 * BATCH),
 }
 ONE = (KINDS[0], pytest.param(KINDS[1], marks=pytest.mark.proof))
-THIN = {"prepared@2": KINDS[:1], "decided@2": KINDS}
+THIN = {"decided@2": KINDS}
 
 
 def cases(places: tuple[str, ...], thin: dict[str, tuple[str, ...]]) -> list[object]:
@@ -46,7 +46,7 @@ def test_driver_killed(delivery: Delivery, place: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "place"), cases(("task-wrote@2", "task-prepared@2"), {"task-prepared@2": KINDS})
+    ("kind", "place"), cases(("task-wrote@2", "task-prepared@2"), {"task-prepared@2": KINDS[:1]})
 )
 def test_python_worker_killed(delivery: Delivery, place: str) -> None:
     """Once it has written to the target, or before: Spark runs the task again."""
