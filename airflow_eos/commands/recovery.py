@@ -283,7 +283,7 @@ def accept(
     """
     from airflow_eos.checkpoint import CheckpointStore, rulings
     from airflow_eos.recovery import gather, shortfall
-    from airflow_eos.recovery.run import participant_of
+    from airflow_eos.recovery.execute import participant_of
 
     if (batch is None) == (skip_input is None):
         raise ConfigurationError("Give either --batch or --skip-input.")
@@ -354,8 +354,8 @@ def _skippable(store: CheckpointStore, wanted: InputRange) -> InputRange:
     from airflow_eos.errors import PipelineAliveError
     from airflow_eos.protocol.promise import Promise
     from airflow_eos.recovery.acceptance import skippable
-    from airflow_eos.recovery.driver_liveness import signs_of_life
-    from airflow_eos.recovery.run import require_pipeline
+    from airflow_eos.recovery.execute import require_pipeline
+    from airflow_eos.recovery.facts import signs_of_life
 
     require_pipeline(store)
     signs = signs_of_life(store)
@@ -489,7 +489,7 @@ def _require_silent(
     """
     from airflow_eos.checkpoint import CheckpointStore, read_heartbeat
     from airflow_eos.errors import EosError, PipelineAliveError, Remedy
-    from airflow_eos.recovery.driver_liveness import signs_of_life
+    from airflow_eos.recovery.facts import signs_of_life
 
     if found.owner is None:
         return ""

@@ -192,11 +192,11 @@ def kill(process: subprocess.Popen[str]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
         return
-    process.wait(30)
+    process.wait(120)
 
 
 def wait_until(
-    condition: Callable[[], bool], *, timeout: float = 60, every: float = 0.05, what: str
+    condition: Callable[[], bool], *, timeout: float = 300, every: float = 0.05, what: str
 ) -> None:
     deadline = time.monotonic() + timeout
     while not condition():

@@ -143,7 +143,7 @@ def test_on_kill_drains_a_running_app_and_nothing_else_may_start_beside_it(etl):
 
     def while_it_runs() -> None:
         try:
-            wait_until(idle, timeout=200, what="all rows to be read")
+            wait_until(idle, timeout=300, what="all rows to be read")
             with pytest.raises(AirflowFailException) as alive:
                 etl.operator().execute({})
             refused.append(str(alive.value))

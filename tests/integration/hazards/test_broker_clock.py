@@ -55,7 +55,7 @@ def classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
             *("-d", str(folder), str(SOURCE)),
         ],
         check=True,
-        timeout=120,
+        timeout=300,
     )
     return folder
 

@@ -367,7 +367,7 @@ def test_the_topic_of_prefixes_is_lost(mirror: EmbeddedKafka, tmp_path: Path) ->
 def delete_topic(broker: EmbeddedKafka, name: str) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     admin.delete_topics([name])[name].result(30)
-    wait_for(lambda: name not in admin.list_topics(timeout=10).topics)
+    wait_for(lambda: name not in admin.list_topics(timeout=60).topics)
 
 
 def test_a_checkpoint_moves(orders: Orders) -> None:

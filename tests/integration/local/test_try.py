@@ -49,7 +49,7 @@ def test_a_trial_that_is_ended_early_leaves_no_process_and_no_folder(tmp_path, h
         stderr=subprocess.PIPE,
     )
     try:
-        deadline = time.monotonic() + 240
+        deadline = time.monotonic() + 300
         # Spark runs, and has begun its checkpoint.
         while not list(temporary.glob("airflow-eos-try-*/killed/checkpoint/metadata")):
             assert trial.poll() is None, trial.communicate()[1]
@@ -57,11 +57,11 @@ def test_a_trial_that_is_ended_early_leaves_no_process_and_no_folder(tmp_path, h
             time.sleep(0.1)
         children = psutil.Process(trial.pid).children(recursive=True)
         trial.send_signal(how)
-        said = trial.communicate(timeout=60)[1]
+        said = trial.communicate(timeout=300)[1]
     finally:
         trial.kill()
     assert (trial.returncode, b"Traceback" in said) == (128 + how, False)
-    _, alive = psutil.wait_procs(children, timeout=20)
+    _, alive = psutil.wait_procs(children, timeout=120)
     assert [each.cmdline() for each in alive] == []
     assert list(temporary.iterdir()) == []
 

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from airflow_eos.checkpoint import CheckpointStore, take_term, write_heartbeat
-from airflow_eos.recovery import driver_liveness as alive
-from airflow_eos.recovery.driver_liveness import LifeWatch, Sign, signs_of_life
+from airflow_eos.recovery import facts as alive
+from airflow_eos.recovery.facts import LifeWatch, Sign, signs_of_life
 from tests.support.beats import beating, heartbeat
 
 pytestmark = pytest.mark.unit
