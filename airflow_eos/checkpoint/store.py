@@ -185,7 +185,9 @@ _REFUSALS = (
     PermissionError,
 )
 _IN_THE_WAY = (IsADirectoryError, NotADirectoryError, FileExistsError)
-_OF_A_FILE = re.compile(r"(^|/)((offsets|commits|_spark_metadata)/[0-9]+(\.compact)?|[^/]+\.json)$", re.ASCII)
+_OF_A_FILE = re.compile(
+    r"(^|/)((offsets|commits|_spark_metadata)/[0-9]+(\.compact)?|[^/]+\.json)$", re.ASCII
+)
 """Paths at which no folder stands."""
 _PAUSES_S = (0.0, 0.2, 1.0, 3.0)
 """Before each try of a create. obstore retries by itself (3 minutes); these come on top of it."""
