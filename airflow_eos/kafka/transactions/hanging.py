@@ -209,8 +209,8 @@ def require_committed_everywhere(
 ) -> set[TransactionIdentity]:
     """See to it that readers can get to the rows of transactions that are committed.
 
-    One request where the markers are there, and one for each transaction. Others' transactions, which hold readers up as
-    well, are left alone.
+    One request where the markers are there, and one for each transaction. Others' transactions,
+    which hold readers up as well, are left alone.
 
     Returns:
         Those whose rows are not where they were written: the log ends before them, or has another's

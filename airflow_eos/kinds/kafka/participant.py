@@ -135,8 +135,9 @@ class KafkaParticipant:
         self._ledger.claim(owner)
 
     def ownership(self, asking: Owner) -> tuple[Ownership, ...]:
-        """Ask the topic of all prefixes, and where the checkpoint names another than the settings
-        do, that of the settings, too: a checkpoint gives nobody another pipeline's prefix.
+        """Ask the topic of all prefixes that the checkpoint names, and that of the settings, too.
+
+        A checkpoint that names one of its own gives nobody another pipeline's prefix.
         """
         del asking
         found, settings = self._ledger.read(), self._wire.settings

@@ -17,8 +17,8 @@ from airflow_eos.checkpoint import (
 )
 from airflow_eos.checkpoint.progress import read_state_size
 from airflow_eos.checkpoint.snapshot import read_snapshot
-from airflow_eos.checkpoint.topics import refuse_remade
 from airflow_eos.checkpoint.store import CheckpointStore
+from airflow_eos.checkpoint.topics import refuse_remade
 from airflow_eos.errors import CheckpointFormatError, StoreError
 
 pytestmark = pytest.mark.unit
