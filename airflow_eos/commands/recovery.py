@@ -497,18 +497,17 @@ def _require_silent(
     asked = f"Whether a driver still runs on {location} is not known: "
     try:
         store = CheckpointStore.open(location, storage_options=options)
-        heartbeat = read_heartbeat(store)
-        signs = () if heartbeat is None else signs_of_life(store)
+        signs, heartbeat = signs_of_life(store), read_heartbeat(store)
     except EosError as error:
         return f"{asked}{error} Make sure that it is stopped."
-    if heartbeat is None:
-        return f"{asked}no heartbeat is there, as seen from here. Make sure that it is stopped."
     if signs and not force:
         raise PipelineAliveError(
             f"The owner of the {found.called} seems to be alive: {'; '.join(signs)}. It would go "
             "on delivering beside the next owner. Nothing was forgotten.",
             Remedy(commands=(f"airflow-eos drain {location}", *forget.commands), start=True),
         )
+    if heartbeat is None:
+        return f"{asked}no heartbeat is there, as seen from here. Make sure that it is stopped."
     return ""
 
 
