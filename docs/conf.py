@@ -24,7 +24,8 @@ project = "airflow_eos"
 author = "the authors of airflow_eos"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 
-exclude_patterns = ["protocol.md"]  # the contract: for who changes the code, and read in the repository
+# The contract is for those who change the code, and is read in the repository.
+exclude_patterns = ["protocol.md"]
 
 html_theme = "furo"
 html_title = "airflow_eos"

@@ -42,7 +42,10 @@ if TYPE_CHECKING:
     from airflow_eos.recovery.plan import Plan
 
 Watch = Annotated[bool, typer.Option("--watch", help="Look again and again, until Ctrl-C.")]
-Interval = Annotated[float, seconds("interval", help="Between two looks of a watch.")]
+Interval = Annotated[
+    float,
+    seconds("interval", help="Time between two looks with --watch.", show_default="2 seconds"),
+]
 
 _ON_A_DISK = {"files", "delta"}  # reached by what the checkpoint says, without a password
 
