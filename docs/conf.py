@@ -24,8 +24,7 @@ project = "airflow_eos"
 author = "the authors of airflow_eos"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 
-# The contract is for those who change the code, and is read in the repository.
-exclude_patterns = ["protocol.md"]
+exclude_patterns = ["protocol.md"]  # the contract, for whoever changes the code
 
 html_theme = "furo"
 html_title = "airflow_eos"

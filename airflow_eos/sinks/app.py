@@ -23,12 +23,11 @@ from airflow_eos.delivery.causes import cause_of
 from airflow_eos.delivery.configured import OutputConfig
 from airflow_eos.delivery.options import AppFacts
 from airflow_eos.delivery.policy import CheckpointPolicy
-from airflow_eos.delivery.start_position import StartPosition
 from airflow_eos.errors import REFUSED_STATUS, ConfigurationError, EosError, exit_status
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kinds.consumer_group.sink import ConsumerGroup
 from airflow_eos.kinds.kafka.sink import kafka_sink
-from airflow_eos.sinks.source import tuned_source_options
+from airflow_eos.sinks.source import StartPosition, tuned_source_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from airflow_eos.delivery.outputs import Output
     from airflow_eos.delivery.port import Guarantee
     from airflow_eos.delivery.query import ExactlyOnceQuery
-    from airflow_eos.delivery.source_port import OwnSource
+    from airflow_eos.delivery.source import OwnSource
     from airflow_eos.kinds.kafka.sink import KafkaSink
 
 

@@ -169,10 +169,12 @@ _DRIVER_AND_EXECUTORS = (
 )
 _NOT_THERE = (
     "__main__.py",
-    "airflow_cli.py",
     "airflow_floor.py",
     "cli.py",
+    "events.py",
     "get_provider_info.py",
+    "links.py",
+    "notifications.py",
 )
 _LONG_AGO = (1980, 1, 1, 0, 0, 0)
 """The earliest time that a zip can hold: the same sources give the same bytes."""

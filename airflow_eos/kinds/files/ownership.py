@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Self
 
-from airflow_eos.checkpoint.name_owner import OwnershipFile
+from airflow_eos.checkpoint.pipeline import OwnershipFile
 from airflow_eos.errors import ConfigurationError, StoreError
 from airflow_eos.kinds.files.layout import files_of, prepared_at, visible_of, works_of
 from airflow_eos.protocol.decision import OpenWork, require_own

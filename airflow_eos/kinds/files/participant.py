@@ -5,7 +5,7 @@
 ``_eos.<folder>/<name>/work/<key>/…``             prepared: see :mod:`.layout` why it is beside
 ``_eos.<folder>/<name>/mark``                     a random id, created if absent: which disk this is
 ``_eos.<folder>/form``                            how files become visible here, of all names
-``_eos.<folder>/<name>/owner``, ``notes/``        whose name it is: ``checkpoint/name_owner.py``
+``_eos.<folder>/<name>/owner``, ``notes/``        whose name it is: ``checkpoint/pipeline.py``
 ================================================  =============================================
 
 A commit is a ``link`` (in a bucket a copy), which refuses to replace what is there; so it changes

@@ -18,10 +18,9 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.checkpoint.progress import read_state
-from airflow_eos.checkpoint.rehearsal import REHEARSAL, REPORT
+from airflow_eos.checkpoint.rehearsal import REHEARSAL, REPORT, RehearsalReport
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.local import EmbeddedKafka
-from airflow_eos.protocol.rehearsal import RehearsalReport
 from airflow_eos.sinks import KafkaSink, Output
 from tests.integration.hazards.spark_job import Job
 from tests.integration.policy.test_state_store import configured

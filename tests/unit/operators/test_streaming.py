@@ -63,7 +63,7 @@ def operator(store, kafka, spark):
                 "checkpoint_location": store.location,
                 "ship_package": False,
                 "restart_delay": timedelta(0),
-                "patience": timedelta(seconds=0.5),
+                "patience": timedelta(minutes=5),
                 **arguments,
             }
         )

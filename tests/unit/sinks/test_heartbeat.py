@@ -24,8 +24,8 @@ from airflow_eos.checkpoint import (
 from airflow_eos.checkpoint import heartbeat as liveness
 from airflow_eos.checkpoint.heartbeat import STARTED_BY
 from airflow_eos.checkpoint.terms import is_newest
-from airflow_eos.delivery import heartbeat as module
-from airflow_eos.delivery.heartbeat import HeartbeatWriter
+from airflow_eos.delivery import query as module
+from airflow_eos.delivery.query import HeartbeatWriter
 from airflow_eos.errors import ConfigurationError, RowError, SupersededError
 from tests.unit.supervision.lives import started
 

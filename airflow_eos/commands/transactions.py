@@ -1,7 +1,8 @@
-"""``airflow-eos blocked``: whose transaction holds the readers of a topic up."""
+"""``airflow-eos blocked`` and ``hanging``: transactions that hold up the readers of a topic."""
 
 from __future__ import annotations
 
+import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +19,7 @@ from airflow_eos.commands.options import (
 
 if TYPE_CHECKING:
     from airflow_eos.kafka.transactions.blocked import Blocked
+    from airflow_eos.kafka.transactions.listing import HangingTransaction
 
 
 def blocked(
@@ -98,4 +100,74 @@ def _show_groups(found: Blocked) -> None:
                 str(group.committed),
                 "nothing: it reads uncommitted" if group.waiting is None else str(group.waiting),
             )
+    show(view)
+
+
+# --- hanging --------------------------------------------------------------------------------------
+# ``airflow-eos hanging``: transactions that no coordinator knows.
+
+
+def hanging(
+    topics: Annotated[list[str], typer.Argument(help="The topics to look at.")],
+    bootstrap_servers: BootstrapServers = None,
+    kafka_config: KafkaConfig = None,
+    older_than: Annotated[
+        float | None,
+        seconds(
+            "older_than",
+            help="Since its newest row; else the broker's transaction.max.timeout.ms "
+            "and 5 min. Less only where you may describe all transactional ids.",
+        ),
+    ] = None,
+    end: Annotated[bool, typer.Option("--end", help="Write their markers.")] = False,  # noqa: FBT002
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,  # noqa: FBT002
+    as_json: AsJson = False,  # noqa: FBT002 - a flag of the command line
+) -> None:
+    """Find the hanging transactions of TOPICS (KIP-664), and end them with --end.
+
+    A hanging transaction is open in a partition, but no coordinator knows it: neither its writer,
+    nor a recovery, nor its timeout can end it, and no read_committed reader gets past it. One that
+    its coordinator has committed is committed; any other is aborted, and what was promised of it is
+    lost like after a timeout: the app replays it when it starts. Exit status: 0 nothing hangs any
+    more, 1 something does, 2 an error.
+    """
+    from airflow_eos.kafka.client.connection import ConnectionPool
+    from airflow_eos.kafka.transactions.hanging import end_hanging, find_hanging, longest_life_ms
+
+    settings = kafka_settings(bootstrap_servers, kafka_config)
+    with closing(ConnectionPool(settings, client_id="airflow-eos")) as wire:
+        age_ms = longest_life_ms(wire) if older_than is None else int(older_than * 1000)
+        found = find_hanging(wire, set(topics), older_than_ms=age_ms)
+        if as_json:
+            typer.echo(msgspec.json.encode(found).decode())
+        else:
+            _show_hanging(found)
+        if not found:
+            return
+        if not end or not (yes or typer.confirm(f"End {len(found)}?", err=True)):
+            raise typer.Exit(1)
+        for each in found:
+            end_hanging(wire, each, commit=each.committed)
+    if not as_json:
+        typer.echo(f"Ended {len(found)}. Start the app again: it replays what is missing.")
+
+
+def _show_hanging(found: tuple[HangingTransaction, ...]) -> None:
+    from airflow_eos.tables import duration, plain, show, table
+
+    if not found:
+        typer.echo("No transaction hangs.")
+        return
+    view = table("topic", "partition", "from offset", "producer", "epoch", "age", "to be")
+    now_ms = time.time_ns() // 1_000_000
+    for each in found:
+        view.add_row(
+            plain(each.topic),
+            str(each.partition),
+            str(each.start),
+            str(each.producer_id),
+            str(each.producer_epoch),
+            duration(now_ms - each.last_written_ms),
+            "committed" if each.committed else "aborted",
+        )
     show(view)
