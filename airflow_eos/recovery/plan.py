@@ -210,8 +210,8 @@ def _named(members: Sequence[Member]) -> str:
 
 _FOLLOWS = "; it follows, once readers have all rows of the batch"
 _NOT_TOLD_YET = (
-    "; it is not open any more, or its partition has older open transactions that hide it: "
-    "committing finds out, and commits nothing twice"
+    "; it is not listed as open, and whether it is committed shows only when older open "
+    "transactions of its partition have ended: committing it again is harmless"
 )
 
 
