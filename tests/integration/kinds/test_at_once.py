@@ -25,7 +25,7 @@ ONE = (KINDS[0], pytest.param(KINDS[1], marks=pytest.mark.proof))
 THIN = {"decided@2": KINDS}
 
 
-def cases(places: tuple[str, ...], thin: dict[str, tuple[str, ...]]) -> list[object]:
+def cases(places: tuple[str, ...], thin: Mapping[str, tuple[str, ...]]) -> list[object]:
     return [
         pytest.param(kind, place, marks=() if kind in thin.get(place, ()) else pytest.mark.proof)
         for kind in KINDS
