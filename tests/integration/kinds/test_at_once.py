@@ -5,6 +5,8 @@ Repeats are harmless, so whatever is killed, the last values are right once the 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from airflow_eos.recovery import execute_recovery
