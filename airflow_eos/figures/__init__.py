@@ -1,8 +1,8 @@
 """Figures and traces of a driver, by OpenTelemetry; off unless its environment variables ask.
 
 Here is whether a pipeline is observed, and the decision log, participants and store that tell it;
-:mod:`.events` is what an observer is told, :mod:`.recorder` makes figures and traces of it and sends
-them.
+:mod:`.events` is what an observer is told, :mod:`.recorder` makes figures and traces of it, and
+sends them.
 
 ``docs/figures.md`` has the table. A figure is evidence for people: nothing is decided by one.
 """
