@@ -95,11 +95,11 @@ class HdfsFiles:
             raise
 
     def get(self, path: str) -> Content:
-        """Read the object; FileNotFoundError when absent or a folder."""
+        """Read the object; FileNotFoundError when absent. A folder in its place is no absence."""
         for left in reversed(range(_READS)):
             try:
                 return self._ask(lambda client: _content(client, f"{self.root}/{path}"))
-            except (FileNotFoundError, PermissionError, TimeoutError):
+            except (FileNotFoundError, IsADirectoryError, PermissionError, TimeoutError):
                 raise
             except OSError:
                 if not left:
@@ -107,10 +107,10 @@ class HdfsFiles:
         raise AssertionError
 
     def head(self, path: str) -> dict[str, Any]:
-        """Size and time of the object; FileNotFoundError when absent or a folder."""
+        """Size and time of the object; FileNotFoundError when absent. Errors as :meth:`get`."""
         found = self._ask(lambda client: client.get_file_info(f"{self.root}/{path}"))
         if found.isdir:
-            raise FileNotFoundError(path)
+            raise IsADirectoryError(path)
         return _meta(path, found)
 
     def list_with_delimiter(self, prefix: str) -> dict[str, Any]:
@@ -123,7 +123,9 @@ class HdfsFiles:
             name = each.path.rpartition("/")[2]
             if each.isdir:
                 folders.append(f"{prefix}/{name}")
-            elif each.path != folder:  # a file lists itself
+            elif each.path == folder:  # a file lists itself
+                raise NotADirectoryError(folder)
+            else:
                 objects.append(_meta(f"{prefix}/{name}", each))
         return {"common_prefixes": folders, "objects": objects}
 
@@ -180,6 +182,8 @@ class HdfsFiles:
 
 def _as_os_error(error: BaseException) -> BaseException:
     """What the client raises, as an error of the operating system that says the same."""
+    if isinstance(error, FileNotFoundError) and "not a file" in str(error):
+        return IsADirectoryError(_first(error))
     if isinstance(error, OSError | AlreadyExistsError):
         return error
     said = _first(error)

@@ -78,20 +78,13 @@ class LocalFiles:
         return None
 
     def get(self, path: str) -> Content:
-        """Read the object; FileNotFoundError when absent or a folder."""
-        try:
-            return Content(_content(self.root / path))
-        except (IsADirectoryError, NotADirectoryError) as error:
-            raise FileNotFoundError(path) from error
+        """Read the object; FileNotFoundError when absent. A folder in its place is no absence."""
+        return Content(_content(self.root / path))
 
     def head(self, path: str) -> dict[str, Any]:
-        """Size and time of the object; FileNotFoundError when absent or a folder."""
-        try:
-            found = (self.root / path).stat()
-        except NotADirectoryError as error:
-            raise FileNotFoundError(path) from error
-        if not stat.S_ISREG(found.st_mode):
-            raise FileNotFoundError(path)
+        """Size and time of the object; FileNotFoundError when absent. Errors as :meth:`get`."""
+        found = (self.root / path).stat()
+        _require_file(self.root / path, found)
         return _meta(path, found)
 
     def list_with_delimiter(self, prefix: str) -> dict[str, Any]:
@@ -185,15 +178,19 @@ def _content(path: Path) -> bytes:
     opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
         found = os.fstat(opened)
-        if stat.S_ISDIR(found.st_mode):
-            raise FileNotFoundError(path)
-        if not stat.S_ISREG(found.st_mode):
-            raise OSError(f"{path} is no file")
+        _require_file(path, found)
         require_readable(str(path), found.st_size)
         with open(opened, "rb", closefd=False) as file:
             return file.read()
     finally:
         os.close(opened)
+
+
+def _require_file(path: Path, found: os.stat_result) -> None:
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(f"{path} is a folder")
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(f"{path} is no file")
 
 
 class Guarded:

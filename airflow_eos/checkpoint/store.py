@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
@@ -36,7 +37,7 @@ from airflow_eos.checkpoint.locations import (
     open_remote,
     printable,
 )
-from airflow_eos.errors import StoreError
+from airflow_eos.errors import Remedy, StoreError
 from airflow_eos.protocol.decision import Stored, decode
 from airflow_eos.tally import RETRY_COUNTS
 
@@ -179,6 +180,11 @@ _REFUSALS = (
     failures.InvalidPathError,
     PermissionError,
 )
+_IN_THE_WAY = (IsADirectoryError, NotADirectoryError, FileExistsError)
+_OF_A_FILE = re.compile(
+    r"(^|/)((offsets|commits|_spark_metadata)/[0-9]+(\.compact)?|[^/]+\.json)$", re.ASCII
+)
+"""Paths at which no folder stands."""
 _PAUSES_S = (0.0, 0.2, 1.0, 3.0)
 """Before each try of a create. obstore retries by itself (3 minutes); these come on top of it."""
 
@@ -251,8 +257,15 @@ class CheckpointStore:
             raise self._failed("looking at", path, error) from error
 
     def list(self, prefix: str) -> list[StoredObject]:
-        """Objects directly under the folder ``prefix``, hidden ones left out; none is no error."""
-        found = (stored_object(meta) for meta in self._listing(prefix)["objects"])
+        """Objects directly under the folder ``prefix``, hidden ones left out; none is no error.
+
+        Raises:
+            StoreError: as :meth:`get`, and where a folder stands in the place of a file.
+        """
+        listed = self._listing(prefix)
+        if folders := [each for each in listed["common_prefixes"] if _OF_A_FILE.search(str(each))]:
+            raise self._in_the_way(str(folders[0]))
+        found = (stored_object(meta) for meta in listed["objects"])
         return [entry for entry in found if not is_hidden(entry.name)]
 
     def folders(self, prefix: str) -> Sequence[str]:
@@ -378,7 +391,9 @@ class CheckpointStore:
     def _read_back(self, path: str) -> bytes | None:
         try:
             return self.get(path)
-        except StoreError:
+        except StoreError as error:
+            if isinstance(error.__cause__, _IN_THE_WAY):
+                raise
             return None  # as good as no answer: the create is tried again
 
     def _listing(self, prefix: str) -> Any:
@@ -392,7 +407,21 @@ class CheckpointStore:
         objects = [meta for meta in found["objects"] if str(meta["path"]) != prefix]
         return {"objects": objects, "common_prefixes": found["common_prefixes"]}
 
+    def _in_the_way(self, path: str) -> StoreError:
+        return StoreError(
+            f"{self.location}/{path}, or a part of it, is a folder where a file belongs, or a file "
+            "where a folder belongs: a copy, or another program, has made it so. What it would say "
+            "is not known, and nothing was concluded.",
+            Remedy(
+                change=f"move what is in its place out of {self.location}, and put back what was "
+                "there, as this checkpoint had it",
+                start=True,
+            ),
+        )
+
     def _failed(self, doing: str, path: str, error: Exception) -> StoreError:
+        if isinstance(error, _IN_THE_WAY):
+            return self._in_the_way(path)
         if (keys := lacking_keys(self.location, error)) is not None:
             return StoreError(
                 f"{self.location}: {doing} {path} failed, as no keys were found for it: neither in "

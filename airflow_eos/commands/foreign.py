@@ -91,7 +91,11 @@ def recover(
     ] = False,
     wait: Annotated[
         float,
-        seconds("wait", help="How long nothing may be written: the job must be stopped."),
+        seconds(
+            "wait",
+            help="How long to watch that the stopped job writes nothing.",
+            show_default="10 seconds",
+        ),
     ] = 10.0,
     yes: Annotated[  # noqa: FBT002 - a flag of the command line
         bool, typer.Option("--yes", help="Do not ask: the job is stopped, end what is shown.")

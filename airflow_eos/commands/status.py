@@ -49,7 +49,10 @@ if TYPE_CHECKING:
     from airflow_eos.recovery.plan import Plan
 
 Watch = Annotated[bool, typer.Option("--watch", help="Look again and again, until Ctrl-C.")]
-Interval = Annotated[float, seconds("interval", help="Between two looks of a watch.")]
+Interval = Annotated[
+    float,
+    seconds("interval", help="Time between two looks with --watch.", show_default="2 seconds"),
+]
 
 _ON_A_DISK = {"files", "delta"}  # reached by what the checkpoint says, without a password
 
@@ -268,7 +271,8 @@ def status_table(facts: dict[str, Any]) -> Table:
         row("state", _state(facts["state"]))
     row(
         "heartbeat",
-        f"{duration(facts['heartbeat_age_ms'])} ago, {heart['phase']}, {heart['application_id']}"
+        f"{duration(facts['heartbeat_age_ms'])} ago, {heart['phase']}, {heart['application_id']}, "
+        f"process {heart['pid']} on {heart['host']}"
         if heart
         else facts["unheard"] or "none",
     )
@@ -287,7 +291,7 @@ def status_table(facts: dict[str, Any]) -> Table:
 def _about_driver(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if facts["brought_back_by"]:
         by = facts["brought_back_by"]
-        yield "brought back", f"{by}; whether it still is at it, Airflow knows"
+        yield "brought back", f"{by}; look in Airflow whether it is still at work"
     for name in filter(facts.get, ("refused", "watchdog")):
         yield name, facts[name]
     for each in facts["standbys"]:

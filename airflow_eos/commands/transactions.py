@@ -27,11 +27,16 @@ def blocked(
     bootstrap_servers: BootstrapServers = None,
     kafka_config: KafkaConfig = None,
     older_than: Annotated[
-        float, seconds("older_than", help="Leave out what is younger, as a batch in flight.")
+        float,
+        seconds(
+            "older_than",
+            help="Leave out younger transactions, such as a batch in flight.",
+            show_default="0 seconds",
+        ),
     ] = 0.0,
     as_json: AsJson = False,  # noqa: FBT002 - a flag of the command line
 ) -> None:
-    """Say who holds the read_committed readers of TOPICS up. Changes nothing.
+    """Show which transactions hold up the read_committed readers of TOPICS. Changes nothing.
 
     Of each partition that is held up: the transaction at its last stable offset, whose it is by the
     form of its transactional id, its age, what its coordinator says, and how much each consumer
@@ -110,11 +115,12 @@ def hanging(
         float | None,
         seconds(
             "older_than",
-            help="Since its newest row; else the broker's transaction.max.timeout.ms "
-            "and 5 min. Less only where you may describe all transactional ids.",
+            help="Only transactions whose newest row is older; by default the broker's "
+            "transaction.max.timeout.ms and 5 minutes. Less needs Describe on all transactional "
+            "ids.",
         ),
     ] = None,
-    end: Annotated[bool, typer.Option("--end", help="Write their markers.")] = False,  # noqa: FBT002
+    end: Annotated[bool, typer.Option("--end", help="End them: write their markers.")] = False,  # noqa: FBT002
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,  # noqa: FBT002
     as_json: AsJson = False,  # noqa: FBT002 - a flag of the command line
 ) -> None:

@@ -71,9 +71,12 @@ class Sign:
 
     @property
     def is_over(self) -> bool:
-        """Whether one look tells that nobody runs: none ever has, or the newest says it ended."""
+        """Whether one look tells that nobody runs: none ever has, or the newest says it ended.
+
+        A batch that is planned where no driver of ours has left a trace is another program's.
+        """
         if self.heartbeat is None:
-            return self.term == 0
+            return self.term == 0 and self.planned is None
         return self.current is not None and self.current.phase in ENDED
 
     def is_as(self, other: Sign | None) -> bool:

@@ -185,8 +185,8 @@ def _named(members: Sequence[Member]) -> str:
 
 _FOLLOWS = "; it follows, once readers have all rows of the batch"
 _NOT_TOLD_YET = (
-    "; it was not listed as open, and its end is told only when older open transactions of its "
-    "partition are through: committing finds out, and changes nothing twice"
+    "; it is not listed as open, and whether it is committed shows only when older open "
+    "transactions of its partition have ended: committing it again is harmless"
 )
 
 

@@ -137,7 +137,7 @@ def airflow_server(
     finally:
         process.terminate()
         try:
-            process.wait(30)
+            process.wait(120)
         finally:
             process.kill()
             process.wait()
@@ -147,7 +147,7 @@ def airflow_server(
 def _answers(process: subprocess.Popen[bytes], url: str) -> bool:
     assert process.poll() is None, "the API server has ended"
     try:
-        return httpx.get(f"{url}/api/v2/version", timeout=5).is_success
+        return httpx.get(f"{url}/api/v2/version", timeout=60).is_success
     except httpx.TransportError:
         return False
 

@@ -101,6 +101,7 @@ def test_every_page_that_a_source_names_is_there():
         ("howto/run", "../../tests/proof#kafka", f"{HOME}/tree/main/tests/proof#kafka"),
         ("howto/run", "../sinks.md#files", "../sinks.md#files"),
         ("index", "sinks.md", "sinks.md"),
+        ("index", "./protocol.md#terms", f"{HOME}/blob/main/docs/protocol.md#terms"),
     ],
 )
 def test_on_the_site_a_link_to_a_source_leads_to_the_repository(page, link, address, monkeypatch):

@@ -238,3 +238,9 @@ def test_what_a_sentence_calls_a_command_or_a_target_is_one():
     said = "\n".join(SHELL.sub("", page.read_text(encoding="utf-8")) for page in PAGES)
     assert set(re.findall(r"`airflow-eos ([a-z-]+)", said)) <= commands
     assert set(re.findall(r"`make ([a-z-]+)", said)) <= TARGETS.keys()
+
+
+def test_the_page_of_commands_has_a_row_for_each_command():
+    page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+    group: Any = typer.main.get_command(app)
+    assert set(re.findall(r"^\| `([a-z-]+)` \|", page, re.MULTILINE)) == set(group.commands)

@@ -48,7 +48,7 @@ from airflow_eos.kafka.transactions.listing import (
     not_ended_yet,
     open_in_partitions,
 )
-from airflow_eos.kafka.transactions.outcomes import outcomes
+from airflow_eos.kafka.transactions.outcomes import outcomes, replaced
 from airflow_eos.protocol.decision import Outcome
 
 if TYPE_CHECKING:
@@ -209,12 +209,13 @@ def require_committed_everywhere(
 ) -> set[TransactionIdentity]:
     """See to it that readers can get to the rows of transactions that are committed.
 
-    One request where the markers are there. Others' transactions, which hold readers up as well,
-    are left alone.
+    One request where the markers are there, and one for each topic. Others' transactions, which
+    hold readers up as well, are left alone.
 
     Returns:
-        Those whose rows are not where they were written: the log ends before them, since its topic
-        was made again, or every replica that had them was lost. EndTxn does not say so.
+        Those whose rows are not where they were written: the log ends before them, or has another's
+        in their place, since its topic was made again, or every replica that had them was lost.
+        EndTxn does not say so.
 
     Raises:
         KafkaError: a marker is missing, and we may not write it (the ACL is named).
@@ -235,7 +236,8 @@ def require_committed_everywhere(
     if behind:
         require_ended_everywhere(wire, behind, commit=True, deadline_s=deadline_s)
     looked = outcomes(wire, short, deadline_s=deadline_s)
-    return {identity for identity, outcome in looked.items() if outcome is Outcome.UNKNOWN}
+    cut_off = {identity for identity, outcome in looked.items() if outcome is Outcome.UNKNOWN}
+    return cut_off | replaced(wire, committed, deadline_s=deadline_s)
 
 
 def require_ended_everywhere(

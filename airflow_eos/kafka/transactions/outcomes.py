@@ -9,7 +9,8 @@ transactions that overlap what was read, and the record batch at the witness:
 | last stable offset at or before the witness                      | OPEN      |
 | our batch there, our producer id among the aborted               | ABORTED   |
 | our batch there, our producer id not among the aborted           | COMMITTED |
-| another batch, an emptied one or none: compacted, or a new topic | UNKNOWN   |
+| another's batch there: a new topic, or an unclean election       | UNKNOWN   |
+| our batch emptied, or none there: compacted                      | UNKNOWN   |
 | high watermark at or before the witness, or offset out of range  | see below |
 | topic or partition gone                                          | UNKNOWN   |
 
@@ -33,8 +34,9 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from msgspec import structs
 
-from airflow_eos.errors import KafkaUnavailableError, TransactionError
+from airflow_eos.errors import KafkaError, KafkaUnavailableError, TransactionError
 from airflow_eos.kafka.client import errors as faults
 from airflow_eos.kafka.client.errors import Deadline
 from airflow_eos.kafka.client.fetch import (
@@ -74,6 +76,13 @@ class _Nothing:
 NOTHING = _Nothing()
 
 
+class _Replaced:
+    """Another's rows are at the witness, and an offset is given once: ours are not in this log."""
+
+
+REPLACED = _Replaced()
+
+
 def outcomes(
     wire: ConnectionPool, transactions: Sequence[PreparedTransaction], *, deadline_s: float = 60.0
 ) -> dict[TransactionIdentity, Outcome]:
@@ -96,20 +105,69 @@ def outcomes(
                 outcome = _hidden(wire, transaction, grace)
             elif isinstance(outcome, _Nothing):
                 outcome = _of_nothing(wire, transaction)
+            elif isinstance(outcome, _Replaced):
+                outcome = Outcome.UNKNOWN
             if outcome is None:
                 waiting.append(transaction)
             else:
                 found[transaction.identity] = outcome
         if waiting and not deadline.pause():
-            witness = waiting[0].witness
-            raise KafkaUnavailableError(
-                f"The outcomes of {len(waiting)} transactions are not known after "
-                f"{deadline}, as {waiting[0].identity}: the leader of partition "
-                f"{witness.partition} of topic {witness.topic!r} does not answer, or waits for a "
-                "replica in sync. Check that all brokers run, then ask again."
-            )
+            raise _unanswered(waiting, deadline)
         left, refresh = waiting, True
     return found
+
+
+def replaced(
+    wire: ConnectionPool, transactions: Sequence[PreparedTransaction], *, deadline_s: float = 60.0
+) -> set[TransactionIdentity]:
+    """Those in whose place another's rows are, in one of their topics: it was made again since.
+
+    One look for each topic, and one for each transaction where that found another's rows. What is
+    compacted, past retention or gone says nothing of that.
+
+    Raises:
+        TopicError: a topic may not be read.
+        KafkaUnavailableError: some leader did not answer within ``deadline_s``.
+    """
+    written = [
+        structs.replace(each, written=(at,))
+        for each in transactions
+        for at in {at.topic: at for at in each.written}.values()
+    ]
+    deadline = Deadline(deadline_s)
+    first = {each.witness.topic: each for each in written}
+    topics = {each.witness.topic for each in _replaced(wire, [*first.values()], deadline)}
+    doubtful = [each for each in written if each.witness.topic in topics]
+    return {each.identity for each in _replaced(wire, doubtful, deadline)}
+
+
+def _replaced(
+    wire: ConnectionPool, transactions: list[PreparedTransaction], deadline: Deadline
+) -> list[PreparedTransaction]:
+    found: list[PreparedTransaction] = []
+    left, refresh = transactions, False
+    while left:
+        waiting: list[PreparedTransaction] = []
+        for each, answer in _ask(wire, left, refresh=refresh):
+            told = answer if isinstance(answer, Outcome) else _read(each, answer)
+            if told is None:
+                waiting.append(each)
+            elif told is REPLACED:
+                found.append(each)
+        if waiting and not deadline.pause():
+            raise _unanswered(waiting, deadline)
+        left, refresh = waiting, True
+    return found
+
+
+def _unanswered(waiting: Sequence[PreparedTransaction], deadline: Deadline) -> KafkaError:
+    witness = waiting[0].witness
+    return KafkaUnavailableError(
+        f"The outcomes of {len(waiting)} transactions are not known after "
+        f"{deadline}, as {waiting[0].identity}: the leader of partition "
+        f"{witness.partition} of topic {witness.topic!r} does not answer, or waits for a "
+        "replica in sync. Check that all brokers run, then ask again."
+    )
 
 
 def _ask(
@@ -144,7 +202,9 @@ def _ask(
     return answers
 
 
-def _read(transaction: PreparedTransaction, answer: Any) -> Outcome | _Hidden | _Nothing | None:
+def _read(
+    transaction: PreparedTransaction, answer: Any
+) -> Outcome | _Hidden | _Nothing | _Replaced | None:
     """The outcome by one partition's answer; ``None``: ask again, perhaps another leader."""
     if answer is None:
         return None
@@ -195,7 +255,7 @@ def _of_nothing(wire: ConnectionPool, transaction: PreparedTransaction) -> Outco
     return Outcome.UNKNOWN if local else None
 
 
-def _by_batch(transaction: PreparedTransaction, answer: Any) -> Outcome:
+def _by_batch(transaction: PreparedTransaction, answer: Any) -> Outcome | _Replaced:
     offset = transaction.witness.first
     for batch in batch_headers(answer.records):
         if batch.base_offset <= offset <= batch.last_offset:
@@ -203,7 +263,9 @@ def _by_batch(transaction: PreparedTransaction, answer: Any) -> Outcome:
                 transaction.producer_id,
                 transaction.producer_epoch,
             )
-            if not ours or batch.records == 0 or batch.is_control:
+            if not ours or batch.is_control:
+                return REPLACED
+            if batch.records == 0:
                 return Outcome.UNKNOWN
             aborted = any(
                 entry.producer_id == transaction.producer_id and entry.first_offset <= offset

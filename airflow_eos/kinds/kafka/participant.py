@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
@@ -203,9 +204,17 @@ class KafkaParticipant:
         self._ledger.claim(owner)
 
     def ownership(self, asking: Owner) -> tuple[Ownership, ...]:
-        """Ask the topic of all prefixes."""
+        """Ask the topic of all prefixes that the checkpoint names, and that of the settings, too.
+
+        A checkpoint that names one of its own gives nobody another pipeline's prefix.
+        """
         del asking
-        return (self._ledger.read(),)
+        found, settings = self._ledger.read(), self._wire.settings
+        if self._ledger.topic == settings.prefixes_topic:
+            return (found,)
+        with closing(PrefixLedger(settings, prefix=self._ledger.prefix)) as ledger:
+            claimed = ledger.read()
+        return (found, claimed) if claimed.owner is not None else (found,)
 
     def lookalikes(self) -> tuple[OpenWork, ...]:
         """See :class:`SharesNames`: what Flink, Kafka Streams and others have open there."""

@@ -211,14 +211,21 @@ class Ledger:
         if missing > said.missing_rows.get(self._participant, 0):
             waits = ", ".join(sorted(asked.open)) or "none of this one"
             gone = sorted({w.key for w in promise.works} - asked.there - asked.open)
+            works, name = self._book.tables[1], self._book.name
             raise OwnershipError(
                 f"Batch {promise.batch_id} was delivered under the {self._book.called}, which does "
                 f"not show {missing} of its rows any more: a backup was put back, or a standby "
                 "took over that lagged. Earlier batches may be lost too, and nothing delivers them "
-                "again. Compare the table with its source, and commit (never roll back) what waits "
-                f"there for a batch that is over: {waits}. To go on without the rest "
-                f"({', '.join(gone) or 'none'}): give each of these keys a row in the table "
-                f"{self._book.tables[1]}, with name {self._book.name!r} and 0 rows."
+                "again: compare the table with its source.",
+                Remedy(
+                    change="commit (never roll back) what waits there for a batch that is over: "
+                    f"{waits}; give each of the rest ({', '.join(gone) or 'none'}) a row in the "
+                    f"table {works}, with name {name!r} and 0 rows; and each key of the batch in "
+                    "flight, too, whose rows are in their table and which has no row there",
+                    start=True,
+                    costs=f"what the table lacks of the {missing} rows; and rows of the batch in "
+                    "flight whose key is left out, though they are visible, come twice",
+                ),
             )
 
     def _forget(self, decision: Decision, before: NameRow) -> None:

@@ -177,7 +177,7 @@ def test_the_command_line_never_shows_the_password(
         [sys.executable, "-c", MAIN, command, str(pipeline.checkpoint), *options],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert ended.returncode == (0 if password == SECRET else 2), ended.stderr

@@ -217,7 +217,7 @@ def test_what_was_prepared_stays_open_when_its_process_exits(
         ],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert left.returncode == 0, left.stderr

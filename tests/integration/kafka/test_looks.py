@@ -34,7 +34,7 @@ def command(*arguments):
             [sys.executable, "-m", "airflow_eos", *given],
             capture_output=True,
             text=True,
-            timeout=90,
+            timeout=300,
             check=False,
         )
         assert "Usage:" not in ran.stderr, ran.stderr
@@ -81,7 +81,7 @@ LOOKS = {
 
 def topics(settings):
     admin = AdminClient({"bootstrap.servers": settings.bootstrap_servers})
-    return {name for name in admin.list_topics(timeout=10).topics if not name.startswith("__")}
+    return {name for name in admin.list_topics(timeout=60).topics if not name.startswith("__")}
 
 
 @pytest.mark.parametrize("look", LOOKS)

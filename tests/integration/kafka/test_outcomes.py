@@ -27,7 +27,11 @@ FAST = {
 }
 
 
-@pytest.fixture(scope="module", params=[2, 1, 0], ids=lambda v: f"transaction-version-{v}")
+@pytest.fixture(
+    scope="module",
+    params=[2, pytest.param(1, marks=pytest.mark.proof), 0],
+    ids=lambda v: f"transaction-version-{v}",
+)
 def broker(request: pytest.FixtureRequest) -> Iterator[EmbeddedKafka]:
     with EmbeddedKafka(FAST, features={"transaction.version": request.param}) as running:
         yield running
@@ -177,7 +181,7 @@ def test_a_topic_that_is_gone_or_new_is_unknown(kafka, broker, out):
     assert kafka.outcome(prepared) is Outcome.UNKNOWN
 
 
-@pytest.mark.parametrize("rows", [0, 1], ids=["empty", "with a row of another's"])
+@pytest.mark.parametrize("rows", [0, 1, 9], ids=["empty", "with a row", "with more rows"])
 def test_a_commit_whose_topic_was_made_again_is_not_known_whatever_its_coordinator_says(
     kafka, broker, rows
 ):
@@ -187,9 +191,21 @@ def test_a_commit_whose_topic_was_made_again_is_not_known_whatever_its_coordinat
     kafka.delete_topic(out)
     broker.create_topic(out, 1)
     if rows:
-        kafka.plain(out, [(b"k", b"another's")])
+        kafka.plain(out, [(b"k", b"another's")] * rows)
     assert settle(kafka.wire, [prepared]) == {prepared.identity: Outcome.COMMITTED}
     assert require_committed_everywhere(kafka.wire, [prepared]) == {prepared.identity}
+
+
+def test_a_commit_whose_rows_are_past_retention_or_whose_topic_is_gone_is_a_commit(kafka, broker):
+    out = broker.create_topic(f"past-{uuid.uuid4().hex[:8]}", 1)
+    prepared = kafka.prepare("t-0-0", out)
+    assert settle(kafka.wire, [prepared]) == {prepared.identity: Outcome.COMMITTED}
+    kafka.await_no_longer_open(prepared)
+    kafka.plain(out, [(b"k", b"another's")])
+    kafka.delete_records(out, 2)
+    assert require_committed_everywhere(kafka.wire, [prepared]) == set()
+    kafka.delete_topic(out)
+    assert require_committed_everywhere(kafka.wire, [prepared]) == set()
 
 
 def test_a_commit_held_up_by_an_older_transaction_is_a_commit(kafka, out):

@@ -52,11 +52,12 @@ def test_a_broker_in_the_background_starts_once_and_stops(run):
     assert "No broker was running" in run("stop").stdout
 
 
+@pytest.mark.proof
 def test_a_broker_whose_process_has_died_is_not_up_and_start_starts_another(run, tmp_path):
     facts = json.loads(run("start", "--json").stdout)
     for process in psutil.Process(facts["pid"]).children(recursive=True):
         process.kill()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 300
     while (told := run("status", "--json")).returncode == 0 and time.monotonic() < deadline:
         time.sleep(0.2)
     assert json.loads(told.stdout) == {"running": False}
@@ -72,16 +73,16 @@ def test_a_start_that_is_ended_early_leaves_no_broker_that_comes_up_later(run, t
     )
     try:
         children: list[psutil.Process] = []
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 300
         while len(children) < 2 and time.monotonic() < deadline:  # its daemon, and a guard below
             children = psutil.Process(begun.pid).children(recursive=True)
             time.sleep(0.05)
         begun.terminate()
-        assert begun.wait(30) == 128 + signal.SIGTERM
+        assert begun.wait(120) == 128 + signal.SIGTERM
     finally:
         begun.kill()
     assert children
-    _, alive = psutil.wait_procs(children, timeout=20)
+    _, alive = psutil.wait_procs(children, timeout=120)
     assert [each.cmdline() for each in alive] == []
     assert json.loads(run("status", "--json").stdout) == {"running": False}
 
@@ -131,7 +132,7 @@ def test_a_broker_that_was_stopped_or_has_died_is_there_again_with_its_rows_and_
     assert run("read", "clicks").stdout == "DE\tone\n"
 
     psutil.Process(facts["pid"]).kill()  # as a machine that is switched off
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 300
     while live_brokers(address) and time.monotonic() < deadline:
         time.sleep(0.2)
     assert json.loads(run("start", "--json").stdout)["bootstrap_servers"] == address

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 
 from airflow_eos.checkpoint import (
@@ -14,8 +17,9 @@ from airflow_eos.checkpoint import (
 )
 from airflow_eos.checkpoint.progress import read_state_size
 from airflow_eos.checkpoint.snapshot import read_snapshot
+from airflow_eos.checkpoint.store import CheckpointStore
 from airflow_eos.checkpoint.topics import refuse_remade
-from airflow_eos.errors import CheckpointFormatError
+from airflow_eos.errors import CheckpointFormatError, StoreError
 
 pytestmark = pytest.mark.unit
 
@@ -73,3 +77,45 @@ def test_what_only_a_copy_can_tell_is_refused_with_the_ways_on(store, damaged, p
     with pytest.raises(CheckpointFormatError, match=path) as refused:
         read_snapshot(store)
     assert len(refused.value.remedies) == 2
+
+
+@pytest.mark.parametrize("is_folder", [True, False], ids=["a folder", "a file above it"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "eos/pipeline.json",
+        "eos/driver.json",
+        "eos/topics.json",
+        "eos/decisions/0/1.json",
+        "eos/drivers/1.json",
+        "offsets/0",
+        "commits/0",
+    ],
+)
+@pytest.mark.parametrize(
+    "asked",
+    [
+        lambda store, path: store.get(path),
+        lambda store, path: store.head(path),
+        lambda store, path: store.create(path, b"ours"),
+        lambda store, path: store.put(path, b"ours"),
+        lambda store, path: store.list(path.rpartition("/")[0]),
+    ],
+    ids=["read", "looked at", "created", "written", "listed"],
+)
+def test_what_stands_in_the_place_of_a_file_or_folder_is_no_absence(
+    tmp_path: Path, path: str, is_folder: bool, asked: Callable[[CheckpointStore, str], object]
+):
+    store, at = CheckpointStore.open(tmp_path / "q"), tmp_path / "q" / path
+    in_the_way = at if is_folder else at.parent
+    if is_folder:
+        at.mkdir(parents=True)
+    else:
+        at.parent.parent.mkdir(parents=True, exist_ok=True)
+        at.parent.write_bytes(b"")
+    with pytest.raises(StoreError, match="is not known, and nothing was concluded") as refused:
+        asked(store, path)
+    [remedy] = refused.value.remedies
+    assert "move what is in its place" in remedy.change
+    in_the_way.rename(tmp_path / "elsewhere")
+    asked(store, path)

@@ -41,7 +41,6 @@ def test_what_is_no_file_is_neither_waited_for_nor_read_for_ever(tmp_path):
     for path in ("eos/drain.json", "eos/driver.json"):
         with pytest.raises(StoreError, match="is no file"):
             store.get(path)
-    assert store.get("eos") is None, "a folder is no object"
 
 
 def test_absent_is_none_and_an_empty_list_never_an_error(store):

@@ -182,8 +182,11 @@ def test_what_one_output_may_lack_excuses_no_other(store):
     for name, held in (("orders", True), ("totals", False)):
         book = MagicMock(ask=lambda _: LedgerState(floor=-1, open=set(), there=set()))
         ledger = Ledger(book, name)
-        with nullcontext() if held else pytest.raises(OwnershipError, match="30 of its rows"):
+        with nullcontext() if held else pytest.raises(OwnershipError, match="30 of its rows") as no:
             ledger.require_settled(promise, said)
+    [remedy] = no.value.remedies
+    assert "of the batch in flight" in remedy.change, "its witnesses may have gone with the others"
+    assert "come twice" in remedy.costs
 
 
 def reading(start: Any = {"in": {0: 10}}, end: Any = {"in": {0: 30, 1: 5}}, **how: Any) -> Any:  # noqa: B006

@@ -18,7 +18,8 @@ from airflow_eos.checkpoint.rulings import skip_input
 from airflow_eos.errors import TopicError
 from airflow_eos.kafka.client.reading import OffsetSpan
 from airflow_eos.kafka.client.settings import KafkaSettings
-from airflow_eos.sources.kafka import _stepped_over
+from airflow_eos.sources import kafka
+from airflow_eos.sources.kafka import ArrowKafkaSource, _stepped_over
 from airflow_eos.sources.task import KafkaInput
 
 try:
@@ -94,6 +95,17 @@ def test_the_same_offsets_are_read_around_in_every_start(tmp_path):
         assert isinstance(other, Ranges)
         assert task.rows == [("t", 0, 1, 3, 0), ("t", 0, 6, 9, 0)]
         assert other.rows == [("t", 1, 0, 4, 0)]
+
+
+def test_a_source_is_opened_without_the_offsets_that_a_person_gave_up(tmp_path, monkeypatch):
+    """In each start anew: so a batch that is read again keeps what was promised of it."""
+    store = CheckpointStore.open(str(tmp_path))
+    skip_input(store, "t", 0, 3, 5, ruled_by="ann")
+    monkeypatch.setattr(kafka, "check_workers", lambda *_args, **_how: None)
+    monkeypatch.setattr(kafka, "OpenedKafkaSource", lambda _spark, read, _task: read)
+    spark: Any = None
+    read: Any = ArrowKafkaSource("none:1", "t").opened(spark, store)
+    assert read.skipped == (OffsetSpan("t", 0, 3, 6),)
 
 
 def test_what_a_task_does_with_its_range_is_done_where_it_is_read(tmp_path):
