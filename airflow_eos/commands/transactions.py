@@ -115,11 +115,12 @@ def hanging(
         float | None,
         seconds(
             "older_than",
-            help="Since its newest row; else the broker's transaction.max.timeout.ms "
-            "and 5 min. Less only where you may describe all transactional ids.",
+            help="Only transactions whose newest row is older; by default the broker's "
+            "transaction.max.timeout.ms and 5 minutes. Less needs Describe on all transactional "
+            "ids.",
         ),
     ] = None,
-    end: Annotated[bool, typer.Option("--end", help="Write their markers.")] = False,  # noqa: FBT002
+    end: Annotated[bool, typer.Option("--end", help="End them: write their markers.")] = False,  # noqa: FBT002
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,  # noqa: FBT002
     as_json: AsJson = False,  # noqa: FBT002 - a flag of the command line
 ) -> None:
