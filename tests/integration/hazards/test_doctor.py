@@ -153,6 +153,7 @@ def asked_by(python: str, folder: Path) -> tuple[int, dict[str, dict[str, str]]]
 
 
 @pytest.mark.slow
+@pytest.mark.proof
 def test_the_workers_of_a_master_are_asked_what_they_can_import(tmp_path: Path) -> None:
     status, lines = asked_by(sys.executable, tmp_path)
     assert (status, lines["Spark's workers"]["verdict"]) == (0, "ok"), lines
