@@ -44,10 +44,10 @@ def doctor(
     kafka_config: KafkaConfig = None,
     reach: Reach = None,
     topic: Annotated[
-        list[str] | None, typer.Option(help="A topic that is going to be written; repeatable.")
+        list[str] | None, typer.Option(help="A topic that the app will write; repeatable.")
     ] = None,
     input_topic: Annotated[
-        list[str] | None, typer.Option(help="A topic that is going to be read; repeatable.")
+        list[str] | None, typer.Option(help="A topic that the app will read; repeatable.")
     ] = None,
     group: Annotated[
         str | None, typer.Option(help="The consumer group that shows how far the pipeline is.")
@@ -56,7 +56,7 @@ def doctor(
         str | None, typer.Option(help="The sink's transactional_id_prefix, before a first start.")
     ] = None,
     guarantee: Annotated[
-        str | None, word("--guarantee", GUARANTEES, help="Which is going to be asked for.")
+        str | None, word("--guarantee", GUARANTEES, help="The guarantee that the app will use.")
     ] = None,
     master: Annotated[
         str | None,
@@ -66,11 +66,22 @@ def doctor(
         list[str] | None, typer.Option(help="key=value for that Spark app; repeatable.")
     ] = None,
     transaction_timeout: Annotated[
-        float, seconds("transaction_timeout", help="Of the sink; seconds, or '15 minutes'.")
+        float,
+        seconds(
+            "transaction_timeout",
+            help="The app's transaction_timeout: seconds, or '15 minutes'.",
+            show_default="15 minutes",
+        ),
     ] = 900.0,
-    trigger_interval: Annotated[float, seconds("trigger_interval")] = 1.0,
-    batch_within: Annotated[float, seconds("batch_within")] = 60.0,
-    recover_within: Annotated[float, seconds("recover_within")] = 300.0,
+    trigger_interval: Annotated[
+        float, seconds("trigger_interval", help="The app's trigger.", show_default="1 second")
+    ] = 1.0,
+    batch_within: Annotated[
+        float, seconds("batch_within", help="The app's batch_within.", show_default="1 minute")
+    ] = 60.0,
+    recover_within: Annotated[
+        float, seconds("recover_within", help="The app's recover_within.", show_default="5 minutes")
+    ] = 300.0,
     rounds: Annotated[
         int, typer.Option(min=1, help="Rounds of the store's race, 8 small writes each.")
     ] = 40,

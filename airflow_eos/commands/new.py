@@ -30,12 +30,17 @@ class Kind(enum.StrEnum):
 
 
 def new(
-    name: Annotated[str, typer.Argument(help="Of the pipeline, its topic, its folder.")],
+    name: Annotated[str, typer.Argument(help="Name of the pipeline, its topic and its folder.")],
     kind: Annotated[
         str,
-        word("--kind", Kind, help="Rows as they come; windows to two outputs; a value a key."),
+        word(
+            "--kind",
+            Kind,
+            help="map: each row by itself. windows: counts in windows, to two outputs. upsert: one "
+            "value for each key.",
+        ),
     ] = Kind.map,
-    into: Annotated[Path, typer.Option(help="The folder to make it in.")] = Path(),
+    into: Annotated[Path, typer.Option(help="Where to make the folder.")] = Path(),
 ) -> None:
     """Write an app, its DAGs and a README into a new folder; they run as they are."""
     folder = into / name

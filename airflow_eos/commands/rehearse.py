@@ -20,15 +20,17 @@ from airflow_eos.errors import ConfigurationError
 def rehearse(
     checkpoint: Checkpoint,
     app: Annotated[Path, typer.Option(help="The new version, a Python file.")],
-    batches: Annotated[int, typer.Option(min=1, help="How many, the newest ones.")] = 20,
+    batches: Annotated[int, typer.Option(min=1, help="How many of the newest batches.")] = 20,
     submit: Annotated[
-        str, typer.Option(help="What starts an app, with its options.")
+        str, typer.Option(help="Command that starts the app, with its options.")
     ] = "spark-submit",
     key: Annotated[
         list[str] | None,
         typer.Option(help="A column that pairs rows of the two versions; repeatable."),
     ] = None,
-    examples: Annotated[int, typer.Option(min=0, help="Of each batch and output.")] = 3,
+    examples: Annotated[
+        int, typer.Option(min=0, help="Example rows for each batch and output.")
+    ] = 3,
     scratch: Annotated[
         str | None,
         typer.Option(
@@ -42,9 +44,11 @@ def rehearse(
     ] = "",
     storage_option: StorageOption = None,
     as_json: AsJson = False,  # noqa: FBT002 - a flag of the command line
-    arguments: Annotated[list[str] | None, typer.Argument(help="Of the app, after --.")] = None,
+    arguments: Annotated[
+        list[str] | None, typer.Argument(help="Arguments of the app, after --.")
+    ] = None,
 ) -> None:
-    """Let a new version evaluate delivered batches into nothing, and compare its rows.
+    """Compare the rows of a new version with delivered batches; nothing is delivered.
 
     The pipeline may run meanwhile: its checkpoint is only read. Exit status: 0 nothing differs, 1
     something does, 2 an error, also of the new version, 3 not known.

@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 
 def repartition(
     checkpoint: Checkpoint,
-    partitions: Annotated[int, typer.Option(min=1, help="How many the state shall have.")],
-    master: Annotated[str, typer.Option(help="Of the Spark app that does it.")] = "local[*]",
+    partitions: Annotated[int, typer.Option(min=1, help="New number of partitions of the state.")],
+    master: Annotated[str, typer.Option(help="Master of the Spark app that does it.")] = "local[*]",
     conf: Annotated[
         list[str] | None, typer.Option(help="key=value for that Spark app; repeatable.")
     ] = None,
     storage_option: StorageOption = None,
     as_json: AsJson = False,  # noqa: FBT002 - a flag of the command line
 ) -> None:
-    """Let Spark 4.2 write the state of a query anew, between two runs of it.
+    """Write the state of a query with another number of partitions, between two runs (Spark 4.2).
 
-    Drain the app first. Then: is nobody running, and is every batch that was planned complete? A
-    batch that was skipped would be delivered twice, so it is refused, and nothing is changed.
+    Drain the app first. It is refused while a driver runs or a planned batch is not complete,
+    because that batch would be delivered twice; nothing is changed then.
     Exit status: 0 done, start the app again; 2 an error or a refusal.
     """
     from airflow_eos.checkpoint import CheckpointStore
@@ -61,7 +61,7 @@ def _require_drained(store: CheckpointStore, checkpoint: str) -> None:
     """Refuse while anybody runs, or anything is in flight (RecoveryError, PipelineAliveError)."""
     from airflow_eos.checkpoint.snapshot import read_snapshot
     from airflow_eos.errors import PipelineAliveError, RecoveryError, Remedy
-    from airflow_eos.recovery.driver_liveness import signs_of_life
+    from airflow_eos.recovery.facts import signs_of_life
 
     found = read_snapshot(store)
     signs = (found.unheard,) if found.unheard else signs_of_life(store)

@@ -45,11 +45,14 @@ if TYPE_CHECKING:
     from airflow_eos.checkpoint.standby import StandbyWatch
     from airflow_eos.checkpoint.store import CheckpointStore
     from airflow_eos.kafka.client.settings import KafkaSettings
-    from airflow_eos.recovery.driver_liveness import LifeWatch
+    from airflow_eos.recovery.facts import LifeWatch
     from airflow_eos.recovery.plan import Plan
 
 Watch = Annotated[bool, typer.Option("--watch", help="Look again and again, until Ctrl-C.")]
-Interval = Annotated[float, seconds("interval", help="Between two looks of a watch.")]
+Interval = Annotated[
+    float,
+    seconds("interval", help="Time between two looks with --watch.", show_default="2 seconds"),
+]
 
 _ON_A_DISK = {"files", "delta"}  # reached by what the checkpoint says, without a password
 
@@ -99,7 +102,7 @@ def status(
     )
     if watch:
         from airflow_eos.checkpoint.standby import StandbyWatch
-        from airflow_eos.recovery.driver_liveness import LifeWatch
+        from airflow_eos.recovery.facts import LifeWatch
 
         look = partial(look, watch=(LifeWatch(), StandbyWatch()))
         watch_status(look, every_s=interval, as_json=as_json)
@@ -138,7 +141,7 @@ def _look(
     from airflow_eos.checkpoint.progress import read_state, read_state_size, require_begun
     from airflow_eos.checkpoint.standby import StandbyWatch
     from airflow_eos.checkpoint.store import CheckpointStore
-    from airflow_eos.recovery.driver_liveness import read_sign, signs_of_life
+    from airflow_eos.recovery.facts import read_sign, signs_of_life
 
     store = CheckpointStore.open(checkpoint, storage_options=options)
     state, owner, (heart, unheard) = read_state(store), read_pipeline(store), heard(store)
@@ -268,7 +271,8 @@ def status_table(facts: dict[str, Any]) -> Table:
         row("state", _state(facts["state"]))
     row(
         "heartbeat",
-        f"{duration(facts['heartbeat_age_ms'])} ago, {heart['phase']}, {heart['application_id']}"
+        f"{duration(facts['heartbeat_age_ms'])} ago, {heart['phase']}, {heart['application_id']}, "
+        f"process {heart['pid']} on {heart['host']}"
         if heart
         else facts["unheard"] or "none",
     )
@@ -287,7 +291,7 @@ def status_table(facts: dict[str, Any]) -> Table:
 def _about_driver(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if facts["brought_back_by"]:
         by = facts["brought_back_by"]
-        yield "brought back", f"{by}; whether it still is at it, Airflow knows"
+        yield "brought back", f"{by}; look in Airflow whether it is still at work"
     for name in filter(facts.get, ("refused", "watchdog")):
         yield name, facts[name]
     for each in facts["standbys"]:

@@ -27,11 +27,16 @@ def blocked(
     bootstrap_servers: BootstrapServers = None,
     kafka_config: KafkaConfig = None,
     older_than: Annotated[
-        float, seconds("older_than", help="Leave out what is younger, as a batch in flight.")
+        float,
+        seconds(
+            "older_than",
+            help="Leave out younger transactions, such as a batch in flight.",
+            show_default="0 seconds",
+        ),
     ] = 0.0,
     as_json: AsJson = False,  # noqa: FBT002 - a flag of the command line
 ) -> None:
-    """Say who holds the read_committed readers of TOPICS up. Changes nothing.
+    """Show which transactions hold up the read_committed readers of TOPICS. Changes nothing.
 
     Of each partition that is held up: the transaction at its last stable offset, whose it is by the
     form of its transactional id, its age, what its coordinator says, and how much each consumer

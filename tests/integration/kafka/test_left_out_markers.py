@@ -30,8 +30,8 @@ from airflow_eos.kafka.transactions.identity import (
 )
 from airflow_eos.kafka.transactions.listing import not_ended_yet
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
-from airflow_eos.kafka.writers import open_writer
 from airflow_eos.kinds.kafka.participant import KafkaParticipant
+from airflow_eos.kinds.kafka.sink import open_writer
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.protocol.decision import Outcome
 from tests.integration.kafka.conftest import stable, until

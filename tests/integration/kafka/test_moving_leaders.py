@@ -25,7 +25,7 @@ from airflow_eos.kafka.client.reading import OffsetSpan, read_span
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.records.decode import tables
 from airflow_eos.kafka.transactions.coordinator import end_transactions
-from airflow_eos.kafka.writers import PRODUCERS, Producer, open_writer
+from airflow_eos.kinds.kafka.sink import PRODUCERS, Producer, open_writer
 from airflow_eos.local import EmbeddedKafka
 from tests.integration.kafka.conftest import stable, until
 

@@ -5,6 +5,8 @@ Repeats are harmless, so whatever is killed, the last values are right once the 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from airflow_eos.recovery import execute_recovery
@@ -25,7 +27,7 @@ ONE = (KINDS[0], pytest.param(KINDS[1], marks=pytest.mark.proof))
 THIN = {"decided@2": KINDS}
 
 
-def cases(places: tuple[str, ...], thin: dict[str, tuple[str, ...]]) -> list[object]:
+def cases(places: tuple[str, ...], thin: Mapping[str, tuple[str, ...]]) -> list[object]:
     return [
         pytest.param(kind, place, marks=() if kind in thin.get(place, ()) else pytest.mark.proof)
         for kind in KINDS

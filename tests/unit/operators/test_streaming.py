@@ -46,7 +46,7 @@ from airflow_eos.errors import (
 from airflow_eos.operators import SparkStreamingOperator
 from airflow_eos.protocol.decision import WorkIdentity
 from airflow_eos.recovery import Action, Step
-from airflow_eos.supervision.workspace import leave_behind, private_folder
+from airflow_eos.supervision.packaging import leave_behind, private_folder
 
 from .conftest import PASSWORD, FakeSpark, heartbeat, started_by
 

@@ -56,7 +56,7 @@ from airflow_eos.errors import (
     OwnershipError,
     StoreError,
 )
-from airflow_eos.recovery.driver_liveness import Sign, read_sign
+from airflow_eos.recovery.facts import Sign, read_sign
 from tests.support.beats import heartbeat, standby
 
 pytestmark = pytest.mark.unit
