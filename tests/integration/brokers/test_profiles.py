@@ -149,7 +149,7 @@ def test_what_a_start_refuses_the_look_before_it_the_doctor_and_a_recovery_refus
         protocol(wire.cluster.capabilities())
     member = Member("output", "kafka", {"transactional_id_prefix": pipeline.prefix})
     with pytest.raises(KafkaError, match=sentence):
-        connect(member, pipeline.settings, timeout_s=10).close()
+        connect(member, pipeline.settings, timeout_s=100).close()
 
 
 @of(named("Redpanda"))
