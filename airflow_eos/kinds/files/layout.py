@@ -15,6 +15,7 @@ A decision names the partitions alone: the rest of each path follows from the ke
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from airflow_eos.protocol.decision import PreparedWork
 
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+TAIL_BYTES = 1 << 16
 KEPT = "_eos"
 """What begins with this folder lies beside the data: see :func:`beside`."""
 # Spark's ExternalCatalogUtils.escapePathName: other readers of Hive's layout take them back too.
@@ -43,11 +45,13 @@ class WorkFile(NamedTuple):
         prepared: where nobody looks, relative to the folder.
         visible: where readers look.
         size: in bytes.
+        tail: the sum of its last bytes, see :func:`tail_of`; None where the decision has none.
     """
 
     prepared: str
     visible: str
     size: int
+    tail: int | None = None
 
 
 def partition(columns: Sequence[str], values: Sequence[str | None]) -> str:
@@ -67,9 +71,20 @@ def visible_name(folder: str, key: str, end: str) -> str:
     return f"{folder}/{name}" if folder else name
 
 
-def detail(end: str, sizes: Mapping[str, int]) -> dict[str, object]:
-    """What a decision holds of files: their ending, and the bytes in each partition."""
-    return {"end": end, "partitions": dict(sizes)}
+def detail(
+    end: str, sizes: Mapping[str, int], tails: Mapping[str, int] | None = None
+) -> dict[str, object]:
+    """What a decision holds of files: their ending, and bytes and sum in each partition."""
+    return {"end": end, "partitions": dict(sizes), "tails": dict(tails or {})}
+
+
+def tail_of(last: bytes) -> int:
+    """The sum of the last :data:`TAIL_BYTES` of a file.
+
+    In them a Parquet file says where each of its columns lies and what it ranges over: another
+    file of the same size has others. And of a small file they are all.
+    """
+    return zlib.crc32(last)
 
 
 def files_of(work: PreparedWork) -> tuple[WorkFile, ...]:
@@ -79,11 +94,13 @@ def files_of(work: PreparedWork) -> tuple[WorkFile, ...]:
         CheckpointFormatError: the decision names what is no file of ours.
     """
     end, sizes = work.detail.get("end"), work.detail.get("partitions")
+    tails = work.detail.get("tails", {})
     if (
         not isinstance(end, str)
         or not _END.fullmatch(end)
         or not isinstance(sizes, dict)
-        or not all(map(_is_sized, sizes.items()))
+        or not isinstance(tails, dict)
+        or not all(map(_is_sized, (*sizes.items(), *tails.items())))
     ):
         raise CheckpointFormatError(
             f"Work {work.identity} has the detail {work.detail}: expected an ending of files, and "
@@ -95,6 +112,7 @@ def files_of(work: PreparedWork) -> tuple[WorkFile, ...]:
             prepared_name(folder, work.participant, work.key, end),
             visible_name(folder, work.key, end),
             sizes[folder],
+            tails.get(folder),
         )
         for folder in sorted(sizes)
     )

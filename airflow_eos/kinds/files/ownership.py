@@ -14,6 +14,7 @@ from airflow_eos.protocol.participant import Member
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    from airflow_eos.kinds.files.layout import WorkFile
     from airflow_eos.kinds.files.place import DataFolder
     from airflow_eos.protocol.decision import Decision, PreparedWork, WorkIdentity
     from airflow_eos.protocol.participant import Owner, Ownership
@@ -114,6 +115,19 @@ class OwnedFolder:
             places = tuple(f"{self._place.address}/{path}" for path in visible)
             found.append(OpenWork(KIND, self._name, key, at_ms, None, places))
         return tuple(sorted(found, key=lambda each: each.key))
+
+    def _altered(self, files: Sequence[WorkFile]) -> set[str]:
+        """The prepared paths, of these that are there, at which another content is than promised.
+
+        A copy, or somebody, has put another file of the same size there.
+        """
+        asked = [file for file in files if file.tail is not None]
+        found = self._place.tails([(file.prepared, file.size) for file in asked])
+        return {
+            file.prepared
+            for file, tail in zip(asked, found, strict=True)
+            if tail not in (None, file.tail)
+        }
 
     def _prepared(self, key: str) -> list[str]:
         return [entry.path for entry in self._place.below(prepared_at(self._name, key))]
