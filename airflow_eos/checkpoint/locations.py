@@ -214,6 +214,11 @@ class Guarded:
             require_readable(path, found.meta["size"])
             return Content(found.bytes())
 
+    def get_range(self, path: str, first: int, until: int) -> bytes:
+        """A part of an object."""
+        with panics_as_errors():
+            return bytes(obstore.get_range(self._backend, path, start=first, end=until))
+
     def head(self, path: str) -> Any:
         """See :class:`Backend`."""
         with panics_as_errors():
