@@ -10,7 +10,7 @@ from airflow_eos.checkpoint import CheckpointStore, read_heartbeat, request_drai
 from airflow_eos.checkpoint.progress import read_state
 from airflow_eos.errors import CheckpointError, LocalEnvironmentError
 from airflow_eos.recovery import Action, audit, plan_recovery
-from airflow_eos.recovery.driver_liveness import signs_of_life
+from airflow_eos.recovery.facts import signs_of_life
 from airflow_eos.tables import duration
 from demo.adopted import require_same
 from demo.leftovers import end_worker_of

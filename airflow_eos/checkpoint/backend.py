@@ -132,6 +132,11 @@ def standby_path(name: str) -> str:
     return f"{STANDBYS}/{name}.json"
 
 
+def mark_path(batch_id: int) -> str:
+    """``spent/<batch>/mark``: some rows of it may be visible, whatever is decided."""
+    return f"{SPENT}/{batch_id}/mark"
+
+
 def require_inside(path: str) -> str:
     """Return ``path`` if it is relative and cannot leave the checkpoint.
 

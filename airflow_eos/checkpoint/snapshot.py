@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from airflow_eos.checkpoint.backend import COMMITS, DECISIONS, PIPELINE
+from airflow_eos.checkpoint.backend import COMMITS, DECISIONS, PIPELINE, mark_path
 from airflow_eos.checkpoint.decisions import DecisionLog
 from airflow_eos.checkpoint.heartbeat import heard
 from airflow_eos.checkpoint.mending import damage, decided_offsets, lost_beginning, newest_known
@@ -21,7 +21,7 @@ from airflow_eos.checkpoint.pipeline import owner_of, read_pipeline
 from airflow_eos.checkpoint.progress import read_mended, read_state
 from airflow_eos.checkpoint.rulings import read_acceptance, said_of, with_rulings
 from airflow_eos.checkpoint.spark_log import SparkLog
-from airflow_eos.checkpoint.terms import newest_planned
+from airflow_eos.checkpoint.terms import newest_planned, newest_term
 from airflow_eos.errors import (
     CheckpointError,
     CheckpointFormatError,
@@ -186,7 +186,8 @@ def start_facts(
     asking = asking or owner_of(store)
     log = DecisionLog(store)
     planned = newest_known(store, log)
-    if (lost := _lost_identity(store) or lost_beginning(store, log, planned)) is not None:
+    lost = _lost_identity(store) or lost_beginning(store, log, planned) or unknown_beginning(store)
+    if lost is not None:
         return StartFacts(asking, newest_planned=planned, refused=lost)
     try:
         _require_continuous(store)
@@ -229,6 +230,30 @@ def _lost_identity(store: CheckpointStore) -> CheckpointFormatError | None:
         "are, and whether this is the newest copy, is not known.",
         Remedy(change=f"put {PIPELINE} back, as this checkpoint had it", start=True),
         ANEW,
+    )
+
+
+def unknown_beginning(store: CheckpointStore) -> OwnershipError | None:
+    """Where a batch is in flight of which nothing says which program began it.
+
+    Every driver of ours leaves a term before Spark plans, and some a mark. Spark's own sinks leave
+    nothing, and may have written some of the batch. Once it is complete, what follows is the
+    query's own.
+    """
+    batch = read_state(store).in_flight
+    ours = newest_term(store) or read_pipeline(store) or store.folders(DECISIONS)
+    if batch is None or ours or store.head(mark_path(batch)) is not None:
+        return None
+    return OwnershipError(
+        f"{store.location}: batch {batch} is planned and not complete, and no driver of this "
+        "package has ever run there: another sink began it, as Spark's own. Some of its rows may "
+        "be visible, and would come twice.",
+        Remedy(change="let the program that began it end that batch (availableNow will do)"),
+        Remedy(
+            change=f"move offsets/{batch} out of {store.location}",
+            start=True,
+            costs=f"rows of batch {batch} that are visible by now come twice",
+        ),
     )
 
 

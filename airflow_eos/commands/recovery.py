@@ -283,7 +283,7 @@ def accept(
     """
     from airflow_eos.checkpoint import CheckpointStore, rulings
     from airflow_eos.recovery import gather, shortfall
-    from airflow_eos.recovery.run import participant_of
+    from airflow_eos.recovery.execute import participant_of
 
     if (batch is None) == (skip_input is None):
         raise ConfigurationError("Give either --batch or --skip-input.")
@@ -354,8 +354,8 @@ def _skippable(store: CheckpointStore, wanted: InputRange) -> InputRange:
     from airflow_eos.errors import PipelineAliveError
     from airflow_eos.protocol.promise import Promise
     from airflow_eos.recovery.acceptance import skippable
-    from airflow_eos.recovery.driver_liveness import signs_of_life
-    from airflow_eos.recovery.run import require_pipeline
+    from airflow_eos.recovery.execute import require_pipeline
+    from airflow_eos.recovery.facts import signs_of_life
 
     require_pipeline(store)
     signs = signs_of_life(store)
@@ -489,7 +489,7 @@ def _require_silent(
     """
     from airflow_eos.checkpoint import CheckpointStore, read_heartbeat
     from airflow_eos.errors import EosError, PipelineAliveError, Remedy
-    from airflow_eos.recovery.driver_liveness import signs_of_life
+    from airflow_eos.recovery.facts import signs_of_life
 
     if found.owner is None:
         return ""
@@ -497,18 +497,17 @@ def _require_silent(
     asked = f"Whether a driver still runs on {location} is not known: "
     try:
         store = CheckpointStore.open(location, storage_options=options)
-        heartbeat = read_heartbeat(store)
-        signs = () if heartbeat is None else signs_of_life(store)
+        signs, heartbeat = signs_of_life(store), read_heartbeat(store)
     except EosError as error:
         return f"{asked}{error} Make sure that it is stopped."
-    if heartbeat is None:
-        return f"{asked}no heartbeat is there, as seen from here. Make sure that it is stopped."
     if signs and not force:
         raise PipelineAliveError(
             f"The owner of the {found.called} seems to be alive: {'; '.join(signs)}. It would go "
             "on delivering beside the next owner. Nothing was forgotten.",
             Remedy(commands=(f"airflow-eos drain {location}", *forget.commands), start=True),
         )
+    if heartbeat is None:
+        return f"{asked}no heartbeat is there, as seen from here. Make sure that it is stopped."
     return ""
 
 

@@ -61,7 +61,7 @@ def _require_drained(store: CheckpointStore, checkpoint: str) -> None:
     """Refuse while anybody runs, or anything is in flight (RecoveryError, PipelineAliveError)."""
     from airflow_eos.checkpoint.snapshot import read_snapshot
     from airflow_eos.errors import PipelineAliveError, RecoveryError, Remedy
-    from airflow_eos.recovery.driver_liveness import signs_of_life
+    from airflow_eos.recovery.facts import signs_of_life
 
     found = read_snapshot(store)
     signs = (found.unheard,) if found.unheard else signs_of_life(store)

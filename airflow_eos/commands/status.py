@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from airflow_eos.checkpoint.standby import StandbyWatch
     from airflow_eos.checkpoint.store import CheckpointStore
     from airflow_eos.kafka.client.settings import KafkaSettings
-    from airflow_eos.recovery.driver_liveness import LifeWatch
+    from airflow_eos.recovery.facts import LifeWatch
     from airflow_eos.recovery.plan import Plan
 
 Watch = Annotated[bool, typer.Option("--watch", help="Look again and again, until Ctrl-C.")]
@@ -102,7 +102,7 @@ def status(
     )
     if watch:
         from airflow_eos.checkpoint.standby import StandbyWatch
-        from airflow_eos.recovery.driver_liveness import LifeWatch
+        from airflow_eos.recovery.facts import LifeWatch
 
         look = partial(look, watch=(LifeWatch(), StandbyWatch()))
         watch_status(look, every_s=interval, as_json=as_json)
@@ -141,7 +141,7 @@ def _look(
     from airflow_eos.checkpoint.progress import read_state, read_state_size, require_begun
     from airflow_eos.checkpoint.standby import StandbyWatch
     from airflow_eos.checkpoint.store import CheckpointStore
-    from airflow_eos.recovery.driver_liveness import read_sign, signs_of_life
+    from airflow_eos.recovery.facts import read_sign, signs_of_life
 
     store = CheckpointStore.open(checkpoint, storage_options=options)
     state, owner, (heart, unheard) = read_state(store), read_pipeline(store), heard(store)

@@ -3,7 +3,7 @@
 This is where a reader starts. The steps are those of the protocol; the tasks of a batch are in
 ``delivery/task.py`` and ``kinds/kafka/sink.py``, a batch that was promised before in ``replay.py``,
 the decision itself in ``checkpoint/decisions.py``, whether we are still the newest driver in
-``checkpoint/terms.py``, the end of a transaction in ``kafka/transactions/settle.py``.
+``checkpoint/terms.py``, the end of a transaction in ``kinds/kafka/participant.py``.
 """
 
 from __future__ import annotations
@@ -213,11 +213,6 @@ class OffsetCommit:
 
 # --- query ----------------------------------------------------------------------------------------
 # One batch, on the driver: look, prepare, check, decide, settle, replay.
-#
-# This is where a reader starts. The steps are those of the protocol; the tasks of a batch are in
-# ``delivery/task.py`` and ``kinds/kafka/sink.py``, a promised batch in ``replay.py``,
-# the decision itself in ``checkpoint/decisions.py``, whether we are still the newest driver in
-# ``checkpoint/terms.py``, the end of a transaction in ``kafka/transactions/settle.py``.
 
 
 log = structlog.get_logger(__name__)
@@ -469,8 +464,7 @@ class ExactlyOnceBatch:
 #
 # Asked twice a batch: after Spark has planned it and before the first task (a superseded driver's
 # tasks would overwrite Spark's state files), and after the decision that is relied on was created
-# or
-# read, before anything becomes visible.
+# or read, before anything becomes visible.
 
 
 _STARTED_WITHIN_S = 60.0

@@ -113,7 +113,6 @@ class OneSink:
 
 
 # --- outputs --------------------------------------------------------------------------------------
-# Several sinks behind one decision: each row of the input is evaluated once, for all of them.
 
 
 _ROW = "r"

@@ -41,7 +41,7 @@ from airflow_eos.errors import (
     EosError,
     OvertakenError,
 )
-from airflow_eos.recovery.driver_liveness import LifeWatch, read_sign
+from airflow_eos.recovery.facts import LifeWatch, read_sign
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     from airflow_eos.checkpoint import CheckpointStore, DrainRequest, Heartbeat
     from airflow_eos.checkpoint.standby import StandbyEnd
-    from airflow_eos.recovery.driver_liveness import Sign
+    from airflow_eos.recovery.facts import Sign
 
 log = structlog.get_logger(__name__)
 
@@ -311,10 +311,8 @@ def _examined(examine: Callable[[], None], sleep: Callable[[float], None]) -> No
 # The newest batch once more, in a copy of Spark's log and into nothing, before its turn comes.
 #
 # Where the state has another form than this app's, Spark refuses it here, while the other driver
-# goes
-# on. And what a first batch takes its time for is done: classes are loaded and compiled, sources
-# are
-# opened, Python workers have seen the app's functions.
+# goes on. And what a first batch takes its time for is done: classes are loaded and compiled,
+# sources are opened, Python workers have seen the app's functions.
 
 
 _WITHIN_S = 120

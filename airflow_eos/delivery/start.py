@@ -337,7 +337,6 @@ def _at_most_once(
 
 
 # --- start ----------------------------------------------------------------------------------------
-# ``start_exactly_once``: refuse, recover, then start the query.
 
 
 def start_exactly_once(

@@ -57,12 +57,10 @@ def in_arrow(schema: StructType) -> pa.Schema:
 # The content of a task's rows as one number that does not depend on their order.
 #
 # A 64-bit hash a row is made in the JVM (``xxhash64``, Spark's ``XxHash64`` expression, chained
-# over
-# the columns). On the Arrow side the hashes are summed modulo 2**64, once as they are and once
-# mixed
-# (the finaliser of splitmix64): 128 bits, the same for the same multiset of rows however they are
-# ordered, and additive over tasks, so a whole batch can be compared even when its rows are cut into
-# other tasks. Two sums, since one alone is the same for {a + 1, b - 1} as for {a, b}.
+# over the columns). On the Arrow side the hashes are summed modulo 2**64, once as they are and once
+# mixed (the finaliser of splitmix64): 128 bits, the same for the same multiset of rows however they
+# are ordered, and additive over tasks, so a whole batch can be compared even when its rows are cut
+# into other tasks. Two sums, since one alone is the same for {a + 1, b - 1} as for {a, b}.
 
 
 HASH_COLUMN = "__eos_hash"
@@ -141,7 +139,6 @@ def mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 # --- task -----------------------------------------------------------------------------------------
-# A task of a batch: its rows go to a writer for each participant, its reports to the driver.
 
 
 Opened = Callable[[int, int], TaskWriter]

@@ -16,14 +16,15 @@ from typing import TYPE_CHECKING
 import structlog
 
 from airflow_eos.checkpoint import DecisionLog, OffsetLog, take_term
-from airflow_eos.checkpoint.backend import DECISIONS, SPENT
+from airflow_eos.checkpoint.backend import SPENT, mark_path
 from airflow_eos.checkpoint.decisions import sealed
 from airflow_eos.checkpoint.pipeline import read_pipeline
 from airflow_eos.checkpoint.progress import read_state
+from airflow_eos.checkpoint.snapshot import unknown_beginning
 from airflow_eos.checkpoint.terms import newest_term
 from airflow_eos.delivery.port import PROGRESS
 from airflow_eos.delivery.replay import promise_in_flight
-from airflow_eos.errors import OwnershipError, Remedy, SupersededError
+from airflow_eos.errors import OwnershipError, SupersededError
 from airflow_eos.failpoints import failpoint
 from airflow_eos.protocol.promise import Promise
 
@@ -92,8 +93,8 @@ class AtLeastOnceBatch:
 # Where at-most-once is asked for: rows may be missing after a crash, and none comes twice.
 #
 # A batch is marked as spent before any of its rows is written, so nobody writes it again; a task
-# that
-# runs again writes nothing (:class:`~airflow_eos.delivery.task.SinkTask`). Nothing is prepared.
+# that runs again writes nothing (:class:`~airflow_eos.delivery.task.SinkTask`). Nothing is
+# prepared.
 
 
 log = structlog.get_logger(__name__)
@@ -156,13 +157,12 @@ class AtMostOnceBatch:
 # Marks of what readers may see although no decision names it: ``eos/spent/<batch>/…``.
 #
 # ===========  =====================================================================================
-# ``mark``     the driver's, before any row of the batch is written
-# ``<task>``   a task's, at most once, before it writes
-# ===========  =====================================================================================
+# ``mark``     the driver's, before any row of the batch is written ``<task>``   a task's, at most
+# once, before it writes ===========
+# =====================================================================================
 #
 # They are kept for the batches that Spark may still run again. A task that wakes up after that
-# finds
-# the place of its own mark empty, so it also looks for the driver's, which goes first.
+# finds the place of its own mark empty, so it also looks for the driver's, which goes first.
 
 
 @dataclass(frozen=True)
@@ -184,32 +184,28 @@ class VisibilityMarkers:
 
     def begin(self, batch_id: int) -> bool:
         """Mark the batch; True for the first who ever did."""
-        return self.store.create(_mark(batch_id), f"{self.run} {uuid.uuid4().hex}".encode())
+        return self.store.create(mark_path(batch_id), f"{self.run} {uuid.uuid4().hex}".encode())
 
     def begin_again(self, batch_id: int) -> None:
         """Mark the batch, whoever did before."""
-        self.store.put(_mark(batch_id), self.run.encode())
+        self.store.put(mark_path(batch_id), self.run.encode())
 
     def is_first(self, batch_id: int, task: int) -> bool:
         """Whether a task may write: nobody has begun it, and its driver's mark stands."""
         own = self.store.create(f"{SPENT}/{batch_id}/{task}", uuid.uuid4().hex.encode())
-        standing = self.store.get(_mark(batch_id)) if own else None
+        standing = self.store.get(mark_path(batch_id)) if own else None
         return standing is not None and standing.startswith(self.run.encode())
 
     def prune(self, batch_id: int) -> None:
         """Forget a batch, the driver's mark first: no task writes from then on."""
-        self.store.delete([_mark(batch_id)])
+        self.store.delete([mark_path(batch_id)])
         self.store.delete_folder(f"{SPENT}/{batch_id}")
 
 
 def may_be_visible(store: CheckpointStore) -> bool:
     """Whether rows of the batch in flight may be visible, although nothing has promised them."""
     batch = read_state(store).in_flight
-    return batch is not None and store.head(_mark(batch)) is not None
-
-
-def _mark(batch_id: int) -> str:
-    return f"{SPENT}/{batch_id}/mark"
+    return batch is not None and store.head(mark_path(batch)) is not None
 
 
 # --- changing -------------------------------------------------------------------------------------
@@ -258,32 +254,6 @@ def require_no_group(store: CheckpointStore) -> None:
             )
 
 
-def _require_known_beginning(store: CheckpointStore) -> None:
-    """Refuse a batch in flight of which nothing says which program began it.
-
-    Every driver of ours leaves a term before Spark plans, and some a mark. Spark's own sinks leave
-    nothing, and may have written some of the batch.
-
-    Raises:
-        OwnershipError: so it is; where the batch is complete, what follows it is the query's own.
-    """
-    batch = read_state(store).in_flight
-    ours = newest_term(store) or read_pipeline(store) or store.folders(DECISIONS)
-    if batch is None or ours or may_be_visible(store):
-        return
-    raise OwnershipError(
-        f"{store.location}: batch {batch} is planned and not complete, and no driver of this "
-        "package has ever run there: another sink began it, as Spark's own. Some of its rows may "
-        "be visible, and would come twice.",
-        Remedy(change="let the program that began it end that batch (availableNow will do)"),
-        Remedy(
-            change=f"move offsets/{batch} out of {store.location}",
-            start=True,
-            costs=f"rows of batch {batch} that are visible by now come twice",
-        ),
-    )
-
-
 def require_not_spent(store: CheckpointStore) -> None:
     """Refuse to deliver exactly once what may be visible in part.
 
@@ -291,7 +261,8 @@ def require_not_spent(store: CheckpointStore) -> None:
         OwnershipError: the batch in flight was begun with another guarantee, or by nobody knows
             whom.
     """
-    _require_known_beginning(store)
+    if (unknown := unknown_beginning(store)) is not None:
+        raise unknown
     if may_be_visible(store) and not promise_in_flight(store):
         raise OwnershipError(
             f"{store.location}: the batch in flight was begun with at_most_once or at_least_once, "
@@ -310,7 +281,8 @@ def require_never_exact(store: CheckpointStore) -> None:
     Raises:
         OwnershipError: a driver with decisions has run on it, or nobody knows who.
     """
-    _require_known_beginning(store)
+    if (unknown := unknown_beginning(store)) is not None:
+        raise unknown
     if read_pipeline(store) is None or (may_be_visible(store) and not promise_in_flight(store)):
         return
     raise OwnershipError(

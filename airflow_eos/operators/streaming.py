@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
     from airflow_eos.hooks.spark import SparkSubmission, SubmitTarget
     from airflow_eos.supervision.heartbeat_monitor import Cancel
+    from airflow_eos.supervision.packaging import Secrets
     from airflow_eos.supervision.recovery import Recovery
     from airflow_eos.supervision.run import StreamRun
     from airflow_eos.supervision.trigger_watch import AppResult
-    from airflow_eos.supervision.workspace import Secrets
 
 
 class Shown(BatchLineage):
@@ -350,12 +350,12 @@ class SparkStreamingOperator(StreamingArguments):
 
     def _see_through(self, context: Context, before: AppResult | None) -> dict[str, Any]:
         from airflow_eos.operators.submission import secrets_of, trigger_of
-        from airflow_eos.supervision.recovery import leave_nothing_open
-        from airflow_eos.supervision.workspace import (
+        from airflow_eos.supervision.packaging import (
             leave_behind,
             private_folder,
             remove_leftovers,
         )
+        from airflow_eos.supervision.recovery import leave_nothing_open
 
         how = before.ended if before is not None else None
         with no_retry_where_useless(), private_folder(self.checkpoint_location) as folder:
@@ -508,8 +508,8 @@ class RehearseOperator(StreamingArguments):
         from airflow_eos.checkpoint.rehearsal import RehearsalRequest
         from airflow_eos.hooks.spark import SubmitTarget
         from airflow_eos.operators.submission import rehearsal_of, secrets_of
+        from airflow_eos.supervision.packaging import private_folder
         from airflow_eos.supervision.rehearsal import report_of, report_view, sentence
-        from airflow_eos.supervision.workspace import private_folder
         from airflow_eos.tables import as_text
 
         rehearsal = f"{self.checkpoint_location} rehearsal"  # not the folders of who runs

@@ -20,10 +20,15 @@ from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.secret_names import is_secret
 from airflow_eos.sinks.app import policy_environment
 from airflow_eos.supervision.exit_status import Patience
-from airflow_eos.supervision.packaging import build_archive
+from airflow_eos.supervision.packaging import (
+    PACKAGE,
+    Secrets,
+    app_environment,
+    build_archive,
+    remove_leftovers,
+)
 from airflow_eos.supervision.run import Rules
 from airflow_eos.supervision.trigger_watch import AppResult, AppWatch
-from airflow_eos.supervision.workspace import PACKAGE, Secrets, app_environment, remove_leftovers
 from airflow_eos.triggers.app import AppTrigger
 
 if TYPE_CHECKING:

@@ -29,6 +29,11 @@ if TYPE_CHECKING:
     )
     from airflow_eos.triggers.polling import PollingTrigger
 
+
+# --- deferring ------------------------------------------------------------------------------------
+# What the sensors share: look once, then wait here or in the triggerer.
+
+
 DEFERRABLE = conf.getboolean("operators", "default_deferrable", fallback=False)
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from airflow_eos.checkpoint.progress import CheckpointState
     from airflow_eos.checkpoint.store import RaceResult
     from airflow_eos.delivery.port import Guarantee
-    from airflow_eos.kafka.client.capabilities import BrokerCapabilities
+    from airflow_eos.kafka.client.cluster import BrokerCapabilities
     from airflow_eos.kafka.client.connection import ConnectionPool
     from airflow_eos.kafka.client.consumer_groups import GroupCoordinator
     from airflow_eos.kafka.client.settings import KafkaSettings
@@ -575,7 +575,7 @@ def _clock(store: CheckpointStore) -> Line:
 
 
 def _driver(store: CheckpointStore) -> Line:
-    from airflow_eos.recovery.driver_liveness import signs_of_life
+    from airflow_eos.recovery.facts import signs_of_life
 
     signs = signs_of_life(store) or ()
     return driver(read_heartbeat(store), signs)

@@ -149,7 +149,6 @@ def test_the_dags_have_the_tasks_that_the_guide_names_and_no_secrets(home):
 
 
 def test_airflow_lists_no_import_errors(home):
-    assert "No data found" in airflow(home, "dags", "list-import-errors", "--local")
     airflow(home, "dags", "reserialize")
     assert "No data found" in airflow(home, "dags", "list-import-errors")
 

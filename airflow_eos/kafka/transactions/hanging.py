@@ -36,7 +36,7 @@ from airflow_eos.errors import (
     TransactionError,
 )
 from airflow_eos.kafka.client import errors as faults
-from airflow_eos.kafka.client.capabilities import MAX_TIMEOUT
+from airflow_eos.kafka.client.cluster import MAX_TIMEOUT
 from airflow_eos.kafka.client.errors import SHORTLY_S, Deadline
 from airflow_eos.kafka.client.messages import WriteTxnMarkersRequest
 from airflow_eos.kafka.client.offsets import LATEST, Place, partitions_of, positions

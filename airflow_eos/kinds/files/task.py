@@ -11,8 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, BinaryIO, Literal, Protocol
 
 from airflow_eos.errors import ConfigurationError, DeliveryError
-from airflow_eos.kinds.files.layout import detail, partition, prepared_name
-from airflow_eos.kinds.files.ownership import KIND
+from airflow_eos.kinds.files.folder import KIND, detail, partition, prepared_name
 from airflow_eos.protocol.decision import PreparedWork
 
 if TYPE_CHECKING:

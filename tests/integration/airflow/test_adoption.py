@@ -107,6 +107,7 @@ def killed(kafka_broker, topic, tmp_path) -> Killed:
 
 
 def test_the_next_try_adopts_the_app_of_a_killed_one_and_no_other_app_is_started(killed):
+    killed.arguments["patience"] = 300  # nobody falls silent
     with killed.a_try_that_is_killed() as before:
         assert before.deploy_mode == "client"
         assert before.started_by.task == ("orders", "etl", "r1", -1)
@@ -136,7 +137,7 @@ def test_an_adopted_app_that_is_killed_is_recovered_and_started_again(killed):
         def kill_it_then_drain() -> None:
             wait_until(lambda: second._stream is not None, timeout=300, what="the second try")
             wait_until(
-                lambda: second._stream._app is not None, timeout=60, what="the app to be adopted"
+                lambda: second._stream._app is not None, timeout=300, what="the app to be adopted"
             )
             assert "was killed" in kill_elsewhere(before, ClusterManager())
             wait_until(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from airflow_eos.checkpoint import CheckpointStore, read_heartbeat
+from airflow_eos.checkpoint import CheckpointStore, read_heartbeat, read_state
 from airflow_eos.local import EmbeddedKafka, spark_jars
 from airflow_eos.local.broker import free_ports
 from airflow_eos.recovery import audit
@@ -72,6 +72,8 @@ class Stream:
         )
 
     def has_all(self) -> bool:
+        if read_state(self.store).query_id is None:
+            return False  # nothing has begun, of which an audit says nothing
         return bool(self.audit().ok)
 
     def driver(self) -> str | None:

@@ -129,7 +129,7 @@ def test_a_failure_too_many_fails_the_try_and_the_next_one_waits_longer_each_tim
 
 
 def test_on_kill_drains_a_running_app_and_nothing_else_may_start_beside_it(etl):
-    task = etl.operator(drain_timeout=timedelta(minutes=1))
+    task = etl.operator(drain_timeout=timedelta(minutes=10))
     store = CheckpointStore.open(etl.checkpoint)
     refused: list[str] = []
     health: list[str] = []

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, Verdict
 from airflow_eos.delivery.outputs import OneSink
 from airflow_eos.errors import StoreError
-from airflow_eos.kinds.files.layout import WorkFile, files_of
+from airflow_eos.kinds.files.folder import WorkFile, files_of
 from airflow_eos.kinds.files.manifest import LOG, ManifestLog, ManifestOutcome
 from airflow_eos.kinds.files.place import opened
 from airflow_eos.protocol.decision import Outcome, PreparedWork

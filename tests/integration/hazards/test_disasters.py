@@ -314,7 +314,7 @@ def test_what_comes_twice_is_said_before_to_the_row(
     orders.require(twice=again)
 
 
-@pytest.mark.parametrize("dropped", [0, 10])
+@pytest.mark.parametrize("dropped", [pytest.param(0, marks=pytest.mark.proof), 10])
 def test_the_cluster_is_lost_and_a_mirror_takes_over(
     orders: Orders, mirror: EmbeddedKafka, die_at: Callable[[str], None], dropped: int
 ) -> None:

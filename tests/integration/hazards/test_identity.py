@@ -311,6 +311,24 @@ def test_a_checkpoint_remembers_its_topic_of_prefixes(pipeline: Direct) -> None:
     assert cli("plan", pipeline.checkpoint, *plain).exit_code == 0, "the checkpoint says it"
 
 
+def test_a_checkpoint_that_names_a_topic_of_its_own_gets_nobodys_prefix(pipeline: Direct) -> None:
+    """Whoever may write there would have its work ended by the login of who recovers it."""
+    run(pipeline)
+    hostile = Direct(
+        pipeline.bootstrap,
+        pipeline.folder / "hostile",
+        pipeline.topic,
+        prefix=pipeline.prefix,
+        kafka_config={"airflow-eos.prefixes.topic": f"hostile-{uuid.uuid4().hex[:8]}"},
+    )
+    run(hostile)
+    for command in ("plan", "recover"):
+        found = cli(command, hostile.checkpoint, *config_of(pipeline))
+        assert found.exit_code != 0, said(found)
+        assert "another pipeline" in said(found)
+    assert cli("plan", pipeline.checkpoint, *config_of(pipeline)).exit_code == 0
+
+
 def test_a_living_owner_is_not_disowned(pipeline: Direct) -> None:
     run(pipeline)
     with beating(pipeline.store, heartbeat("waiting")):

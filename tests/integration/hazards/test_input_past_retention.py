@@ -20,7 +20,7 @@ from airflow_eos import cli
 from airflow_eos.checkpoint import CheckpointStore, read_state
 from airflow_eos.errors import EosError, InputLostError
 from airflow_eos.local import EmbeddedKafka
-from airflow_eos.recovery.run import participant_of
+from airflow_eos.recovery.execute import participant_of
 from airflow_eos.sinks import KafkaSink, Output, start_exactly_once
 from airflow_eos.sources import ArrowKafkaSource
 from tests.integration.hazards.spark_job import Job
@@ -153,7 +153,7 @@ def test_a_stateful_batch_that_readers_have_says_what_is_lost_with_its_input(
     ("place", "kind"),
     [
         ("decided", "spark"),
-        ("settled-some", "arrow"),
+        pytest.param("settled-some", "arrow", marks=pytest.mark.proof),
         pytest.param("decided", "arrow", marks=pytest.mark.proof),
         pytest.param("settled-some", "spark", marks=pytest.mark.proof),
     ],
@@ -272,7 +272,7 @@ def wider(job: Trimmed, kafka_broker: EmbeddedKafka) -> Wider:
     return job
 
 
-@pytest.mark.parametrize("kind", ["spark", "arrow"])
+@pytest.mark.parametrize("kind", ["spark", pytest.param("arrow", marks=pytest.mark.proof)])
 def test_a_planned_batch_of_a_topic_that_was_removed_is_said_first_and_led_out_of(
     wider: Wider, die_once_at: Callable[..., None], kind: str
 ) -> None:

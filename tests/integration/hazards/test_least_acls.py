@@ -78,7 +78,7 @@ def run_app(guarded: Guarded, die_at: Callable[[str], None]) -> None:
     direct = guarded.direct
     direct.feed_numbers(50)
     direct.run()
-    direct.timeout = timedelta(seconds=4)  # promised well within it, also by a busy machine
+    direct.timeout = timedelta(seconds=8)  # promised well within it, also by a busy machine
     direct.feed_numbers(50)
     die_at("settled-some")
     with pytest.raises(RuntimeError, match="failpoint"):

@@ -18,7 +18,7 @@ from airflow_eos.errors import KafkaError, KafkaUnavailableError
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.transactions.coordinator import end_transactions
-from airflow_eos.kafka.writers import PRODUCERS, Producer, open_writer
+from airflow_eos.kinds.kafka.sink import PRODUCERS, Producer, open_writer
 from airflow_eos.local import EmbeddedKafka
 from tests.integration.kafka.logins import (
     MARKER,

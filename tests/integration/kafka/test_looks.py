@@ -19,7 +19,7 @@ from airflow_eos.kafka.client.compacted_topic import Appender, CompactedTopicRea
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.transactions.hanging import find_hanging
-from airflow_eos.kafka.writers import PRODUCERS, open_writer
+from airflow_eos.kinds.kafka.sink import PRODUCERS, open_writer
 from airflow_eos.recovery import audit
 from airflow_eos.supervision.preflight import require_prefix_free
 from airflow_eos.supervision.progress import unread_offsets

@@ -13,7 +13,7 @@ from kafka.protocol.admin import AlterClientQuotasRequest
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.transactions.coordinator import end_transactions
-from airflow_eos.kafka.writers import PRODUCERS, Producer, open_writer
+from airflow_eos.kinds.kafka.sink import Producer, open_writer
 from airflow_eos.local import EmbeddedKafka
 
 pytestmark = pytest.mark.integration
@@ -53,7 +53,7 @@ def written(settings: KafkaSettings, producer: Producer, topic: str, values: lis
     return took
 
 
-@pytest.mark.parametrize("producer", PRODUCERS)
+@pytest.mark.parametrize("producer", ["arrow", pytest.param("librdkafka", marks=pytest.mark.proof)])
 def test_a_throttled_writer_is_slower_loses_nothing_and_keeps_the_order(
     kafka_broker: EmbeddedKafka, topic, read, producer
 ):

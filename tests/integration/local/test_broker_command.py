@@ -52,6 +52,7 @@ def test_a_broker_in_the_background_starts_once_and_stops(run):
     assert "No broker was running" in run("stop").stdout
 
 
+@pytest.mark.proof
 def test_a_broker_whose_process_has_died_is_not_up_and_start_starts_another(run, tmp_path):
     facts = json.loads(run("start", "--json").stdout)
     for process in psutil.Process(facts["pid"]).children(recursive=True):

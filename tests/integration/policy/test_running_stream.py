@@ -96,11 +96,10 @@ def test_a_pause_follows_each_batch(job: Job) -> None:
 CANCELLED = pytest.mark.parametrize(
     "end",
     [
-        lambda query: query.drain(),
-        lambda query: query.stop(),
-        lambda query: query._query.stop(),
+        pytest.param(lambda query: query.drain(), id="drain"),
+        pytest.param(lambda query: query.stop(), id="stop", marks=pytest.mark.proof),
+        pytest.param(lambda query: query._query.stop(), id="stopped by Spark"),
     ],
-    ids=["drain", "stop", "stopped by Spark"],
 )
 
 

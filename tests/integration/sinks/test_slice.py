@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from airflow_eos.kafka.writers import PRODUCERS
+from airflow_eos.kinds.kafka.sink import PRODUCERS
 from airflow_eos.local import EmbeddedKafka
 from tests.support.host import Host
 from tests.support.pipeline import Pipeline

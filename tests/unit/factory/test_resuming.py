@@ -24,7 +24,8 @@ from airflow_eos.checkpoint.heartbeat import (
     read_look,
 )
 from airflow_eos.checkpoint.standby import write_standby
-from airflow_eos.factory import eos_pipeline, recovery, watchdog
+from airflow_eos.factory import eos_pipeline, watchdog
+from airflow_eos.factory import watchdog as recovery
 from airflow_eos.factory import watchdog as replacing
 from airflow_eos.factory.watchdog import STALLED
 from airflow_eos.plugins import actions as acting

@@ -15,7 +15,7 @@ import pytest
 
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.hooks.spark import SparkSubmission, SubmitTarget
-from airflow_eos.supervision.workspace import Secrets
+from airflow_eos.supervision.packaging import Secrets
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from airflow_eos.operators.submission import rules_of
 from airflow_eos.plugins.page import EosPagePlugin
 from airflow_eos.supervision import heartbeat_monitor as stopping
 from airflow_eos.supervision.exit_status import ended
-from airflow_eos.supervision.workspace import private_folder
+from airflow_eos.supervision.packaging import private_folder
 
 from .conftest import PASSWORD, FakeSpark, heartbeat, started_by
 from .test_streaming import asked_to_drain, of_task
@@ -566,7 +566,7 @@ def test_deferrable_is_airflows_default(operator, monkeypatch):
 
 
 def test_what_is_kept_for_an_app_is_removed_by_the_next_start(operator, spark, says, store):
-    from airflow_eos.supervision.workspace import leave_behind
+    from airflow_eos.supervision.packaging import leave_behind
 
     with private_folder(store.location) as left:
         leave_behind(left)

@@ -20,7 +20,7 @@ from airflow_eos.checkpoint.rehearsal import (
 from airflow_eos.errors import AppFailedError
 from airflow_eos.operators import RehearseOperator
 from airflow_eos.protocol.decision import encode
-from airflow_eos.supervision.workspace import leave_behind, private_folder
+from airflow_eos.supervision.packaging import leave_behind, private_folder
 
 from .conftest import FakeSpark
 

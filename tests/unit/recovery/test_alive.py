@@ -6,8 +6,11 @@ import msgspec
 import pytest
 
 from airflow_eos.checkpoint import CheckpointStore, take_term, write_heartbeat
-from airflow_eos.recovery import driver_liveness as alive
-from airflow_eos.recovery.driver_liveness import LifeWatch, Sign, signs_of_life
+from airflow_eos.commands.recovery import _require_silent
+from airflow_eos.errors import PipelineAliveError, Remedy
+from airflow_eos.protocol.participant import Owner, Ownership
+from airflow_eos.recovery import facts as alive
+from airflow_eos.recovery.facts import LifeWatch, Sign, signs_of_life
 from tests.support.beats import beating, heartbeat
 
 pytestmark = pytest.mark.unit
@@ -65,6 +68,32 @@ def test_a_heartbeat_that_changes_is_alive_and_one_that_stands_is_dead_whatever_
 
 def test_what_says_itself_that_it_ended_needs_no_second_look(watch):
     assert watch.hold(Sign(heartbeat("failed", term=2), 2)) == ()
+
+
+def test_a_planned_batch_without_a_trace_of_ours_does_not_say_that_nobody_runs(watch, clock):
+    """Spark's own sink may write it; or what our driver has left was removed while it runs."""
+    assert Sign(None, 0).is_over
+    one, two = Sign(None, 0, planned=7), Sign(None, 0, planned=8)
+    assert looks(watch, clock, one, two) == [
+        None,
+        ("offsets/8 was written while it was looked at",),
+    ]
+
+
+def test_an_owner_whose_heartbeat_was_removed_is_not_known_to_be_dead(store, monkeypatch):
+    take_term(store, taken_by="a driver that runs")
+    name = Ownership(
+        called="prefix",
+        owner=Owner("id", store.location),
+        notes=(),
+        give_up=Remedy(start=True),
+        move=Remedy(start=True),
+    )
+    monkeypatch.setattr(
+        "airflow_eos.recovery.facts.signs_of_life", lambda _: ("offsets/8 was written",)
+    )
+    with pytest.raises(PipelineAliveError, match="offsets/8"):
+        _require_silent(name, None, moved=False, force=False)
 
 
 def test_a_newer_driver_that_has_not_beaten_yet_is_not_known(watch, clock):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from types import SimpleNamespace
 from typing import Any
 
 import obstore.store
@@ -11,6 +12,7 @@ import pytest
 
 from airflow_eos.checkpoint import CheckpointStore, PipelineIdentity, claim, take_term
 from airflow_eos.checkpoint.backend import SPENT
+from airflow_eos.checkpoint.snapshot import start_facts
 from airflow_eos.delivery.task import HASH_COLUMN, SinkTask, TaskOutput
 from airflow_eos.delivery.weaker_guarantees import (
     AtMostOnceBatch,
@@ -198,6 +200,8 @@ def test_a_batch_that_nobody_of_ours_has_begun_is_not_known_to_be_invisible(stor
     with pytest.raises(OwnershipError, match="another sink began it") as told:
         refused(store)
     assert "offsets/0" in told.value.remedies[1].change
+    nobody: Any = SimpleNamespace(ownership=lambda _: ())
+    assert start_facts(store, nobody).refused is not None, "plan, doctor and the page say it, too"
     store.put("commits/0", b"v1\n{}")  # whoever began it has ended it
     refused(store)
     in_flight(store, 1)

@@ -56,7 +56,7 @@ from airflow_eos.errors import (
     OwnershipError,
     StoreError,
 )
-from airflow_eos.recovery.driver_liveness import Sign, read_sign
+from airflow_eos.recovery.facts import Sign, read_sign
 from tests.support.beats import heartbeat, standby
 
 pytestmark = pytest.mark.unit
@@ -359,7 +359,7 @@ def test_handed_over_it_says_so_once_the_other_drives(world):
     us = StartedBy(dag_id="d", task_id="t", run_id="r", map_index=-1, submission="s1")
     world.say(started_by=us)
     with stands_by(world, behind=1):
-        done = CliRunner().invoke(app, ["handover", world.store.location, "--wait=20", "--json"])
+        done = CliRunner().invoke(app, ["handover", world.store.location, "--wait=300", "--json"])
     assert done.exit_code == 0, done.output
     assert msgspec.json.decode(done.output)["term"] == 2
     request = standing_request(world.store)
@@ -399,7 +399,7 @@ def test_workers_are_asked_until_the_turn_has_come_whatever_one_question_ends_wi
             raise ConfigurationError("no executor is free")
 
     with workers.kept_warm(check):
-        assert asked_thrice.wait(30)
+        assert asked_thrice.wait(300)
     over = count
     assert not threading.Event().wait(0.1)
     assert count <= over + 1
