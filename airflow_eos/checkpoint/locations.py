@@ -417,7 +417,7 @@ def located(location: str) -> Location:
     return found
 
 
-KEPT = "one that is still there after the machine was started again"
+KEPT = "a folder that outlives a restart of the machine"
 MOVE = (
     "give another checkpointLocation before the first start: without its checkpoint a pipeline "
     "reads its input from the beginning, and delivers its rows again"
