@@ -64,6 +64,11 @@ class Tree:
                 shutil.copytree(source, target)
             else:
                 shutil.copy2(source, target)
+        # What Spark's tests make once a checkout takes longer than a test may (tests.support.jvm).
+        made, link = self.root / "build" / "jvm", self.folder / "build" / "jvm"
+        made.mkdir(parents=True, exist_ok=True)
+        link.parent.mkdir()
+        link.symlink_to(made)
 
     def try_out(self, mutant: Mutant) -> Trial:
         """Run the mutant's tests, first without it (once for each set of tests), then with it."""
