@@ -164,7 +164,8 @@ def test_an_executor_killed(arena: Arena) -> None:
     exact(arena, Incident(fault="executor", executor=True, at_s=0.2), kind="shuffle")
 
 
-@pytest.mark.parametrize("place", ["decided", pytest.param("settled", marks=LONG)])
+@LONG
+@pytest.mark.parametrize("place", ["decided", "settled"])
 def test_ids_expired_before_anybody_came(arena: Arena, place: str) -> None:
     exact(arena, Incident(fault="expiry", failpoints=f"{place}=kill@2", left_s=EXPIRY_S + 1))
 
@@ -289,6 +290,7 @@ def test_a_copy_of_the_checkpoint_that_lags_by_the_batch_in_flight_is_refused(
     assert (tried["must"], tried["let_in"]) == ("refuse", False)
 
 
+@LONG
 def test_the_newest_copy_of_the_checkpoint_is_let_in(arena: Arena) -> None:
     played = exact(
         arena,

@@ -60,6 +60,7 @@ def test_what_only_kafka_lost_is_replayed_to_kafka_alone(arena: Arena) -> None:
     pytest.fail("no decision was for Kafka alone")
 
 
+@pytest.mark.proof
 def test_the_judge_sees_what_one_output_has_and_the_others_have_not(arena: Arena) -> None:
     """Negative controls, all of a driver that is killed when a batch is prepared."""
     controls = {

@@ -110,11 +110,11 @@ def test_without_java_the_demo_says_one_clear_sentence(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("number", "said_last"),
     [
-        # while Airflow's processes start
-        pytest.param(signal.SIGTERM, "Wrote 200,000 orders", marks=pytest.mark.proof),
+        (signal.SIGTERM, "Wrote 200,000 orders"),  # while Airflow's processes start
         (signal.SIGINT, "Started the DAG eos_orders_etl"),  # while the app does
     ],
     ids=["on-the-stage", "in-the-play"],

@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.settings import KafkaSettings
+from airflow_eos.kafka.transactions.coordinator import end_transactions
 from airflow_eos.kafka.transactions.identity import OpenTransaction
 from airflow_eos.kafka.transactions.listing import list_open
 from airflow_eos.local import EmbeddedKafka, spark_jars
@@ -160,6 +161,14 @@ class Pipeline:
             KafkaSettings.from_librdkafka({"bootstrap.servers": self.bootstrap})
         ) as wire:
             return list_open(wire, self.name)
+
+    def lose_what_is_open(self) -> None:
+        """As the timeout of its transactions would, which takes seconds."""
+        settings = KafkaSettings.from_librdkafka({"bootstrap.servers": self.bootstrap})
+        lost = [each.identity for each in self.open_transactions()]
+        with ConnectionPool(settings) as wire:
+            end_transactions(wire, lost, commit=False)
+        wait_until(lambda: self.open_transactions() == (), what="the markers")
 
     def assert_ordered(self) -> None:
         """Rows of a key come in the order of the input."""

@@ -77,7 +77,7 @@ def test_rights_on_input_group_and_transactional_ids_are_told_one_by_one(
     read, group = guarded.names["INPUT"], guarded.names["GROUP"]
     prefix = guarded.names["PREFIX-"].removesuffix("-")
     asked = ["--kafka-config", str(config), "--input-topic", read, "--group", group]
-    asked += ["--prefix", prefix, "--timeout", "10"]
+    asked += ["--prefix", prefix, "--timeout", "100"]
     guarded.grant(
         Acl("app", "DescribeConfigs", "Cluster", "kafka-cluster", "Literal"),
         Acl("app", "Read", "Topic", "airflow-eos.prefixes", "Literal"),
@@ -153,6 +153,7 @@ def asked_by(python: str, folder: Path) -> tuple[int, dict[str, dict[str, str]]]
 
 
 @pytest.mark.slow
+@pytest.mark.proof
 def test_the_workers_of_a_master_are_asked_what_they_can_import(tmp_path: Path) -> None:
     status, lines = asked_by(sys.executable, tmp_path)
     assert (status, lines["Spark's workers"]["verdict"]) == (0, "ok"), lines

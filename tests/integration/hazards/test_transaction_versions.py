@@ -118,7 +118,7 @@ def test_the_offsets_of_a_consumer_group_are_set_and_never_lowered(broker: Embed
     topic = broker.create_topic(f"in-{uuid.uuid4().hex[:8]}", 1)
     settings = KafkaSettings.from_librdkafka({"bootstrap.servers": broker.bootstrap_servers})
     member = Member("consumer_group", "consumer_group", {"group": f"lag-{topic}"})
-    with closing(connect(member, settings, timeout_s=10)) as group:
+    with closing(connect(member, settings, timeout_s=100)) as group:
         for batch, offset in ((0, 5), (1, 9), (0, 5)):
             work = work_of("consumer_group", "p" * 32, batch, 1, {topic: {0: offset}}, 0)
             assert group.commit([work]) == {work.identity: Outcome.COMMITTED}

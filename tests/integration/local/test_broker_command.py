@@ -38,14 +38,23 @@ def run(tmp_path):
     call("stop")
 
 
+def await_answer(address: str) -> None:
+    """It is up; on a busy machine an answer takes longer than the second that one look waits."""
+    deadline = time.monotonic() + 300
+    while live_brokers(address) != {1}:
+        assert time.monotonic() < deadline
+
+
 def test_a_broker_in_the_background_starts_once_and_stops(run):
     assert run("status", "--json").returncode == 1
     started = run("start", "--json")
     assert started.returncode == 0, started.stderr
     facts = json.loads(started.stdout)
-    assert live_brokers(facts["bootstrap_servers"]) == {1}
+    await_answer(facts["bootstrap_servers"])
     assert json.loads(run("start", "--json").stdout)["pid"] == facts["pid"]
-    assert facts["bootstrap_servers"] in run("status").stdout
+    deadline = time.monotonic() + 300
+    while facts["bootstrap_servers"] not in run("status").stdout:  # nor does it wait longer
+        assert time.monotonic() < deadline
     assert json.loads(run("stop", "--json").stdout) == {"stopped": True}
     assert live_brokers(facts["bootstrap_servers"]) == set()
     assert json.loads(run("status", "--json").stdout) == {"running": False}
@@ -64,7 +73,7 @@ def test_a_broker_whose_process_has_died_is_not_up_and_start_starts_another(run,
     assert "has died" in (tmp_path / "airflow-eos" / "daemon.log").read_text()
     again = json.loads(run("start", "--json").stdout)
     assert again["pid"] != facts["pid"]
-    assert live_brokers(again["bootstrap_servers"]) == {1}
+    await_answer(again["bootstrap_servers"])
 
 
 def test_a_start_that_is_ended_early_leaves_no_broker_that_comes_up_later(run, tmp_path):
@@ -151,4 +160,4 @@ def test_where_the_port_of_the_tutorial_is_taken_another_one_is_told(run):
             other.listen()
         address = json.loads(run("start", "--json").stdout)["bootstrap_servers"]
     assert not address.endswith(f":{PORT}")
-    assert live_brokers(address) == {1}
+    await_answer(address)

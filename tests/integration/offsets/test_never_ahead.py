@@ -41,7 +41,8 @@ def watch(pipeline: Pipeline) -> Watch:
         "decided@2",  # promised, nothing visible
         # visible, the group does not show it
         pytest.param("settled@2", marks=pytest.mark.proof),
-        "group-prepared@2",  # in an open transaction of the group
+        # in an open transaction of the group
+        pytest.param("group-prepared@2", marks=pytest.mark.proof),
         # shown, Spark does not know it yet
         pytest.param("followed@2", marks=pytest.mark.proof),
     ],

@@ -40,10 +40,10 @@ def test_a_replay_under_another_parallelism_writes_the_difference(
     pipeline: Pipeline, spark: SparkSession
 ) -> None:
     pipeline.feed(4000)
-    pipeline.run_in_time(kind="shuffle", timeout_s=8, failpoints="settled-some=kill")
-    wait_until(lambda: pipeline.open_transactions() == (), what="the broker's own abort")
+    pipeline.run(kind="shuffle", expect=KILLED, failpoints="settled-some=kill")
+    pipeline.lose_what_is_open()
     assert 0 < len(pipeline.visible()) < 2000, "a part of the batch must be there already"
-    pipeline.resume(spark, kind="shuffle", shuffle_partitions=5, timeout_s=30)
+    pipeline.resume(spark, kind="shuffle", shuffle_partitions=5)
     pipeline.assert_exactly_once()
 
 
