@@ -19,10 +19,9 @@ from airflow_eos.commands import (
     new,
     package,
     recovery,
-    rehearse,
-    repartition,
     status,
     transactions,
+    upgrade,
 )
 from airflow_eos.errors import EosError
 
@@ -44,9 +43,9 @@ app.command("doctor")(doctor.doctor)
 app.command("status")(status.status)
 app.command("ui")(status.ui)
 app.command("drain")(recovery.drain)
-app.command("rehearse")(rehearse.rehearse)
+app.command("rehearse")(upgrade.rehearse)
 app.command("handover")(recovery.handover)
-app.command("repartition")(repartition.repartition)
+app.command("repartition")(upgrade.repartition)
 app.command("disown")(recovery.disown)
 app.command("blocked")(transactions.blocked)
 app.command("hanging")(transactions.hanging)

@@ -185,7 +185,8 @@ class Performance:
     def _has_failed(self, run: DagRun, live: Live) -> bool:
         state = self._api.tasks(run)["run"]
         live.say(f"Airflow's task: {state}. The app: {self._delivered():,} orders")
-        return state == "failed"
+        # A scheduler that has seen the task fail ends the run, even if it was cleared meanwhile.
+        return state == "failed" and self._now(run).ended
 
     def _follow(self, run: DagRun) -> DagRun:
         """Show the tasks of a run until it has ended."""

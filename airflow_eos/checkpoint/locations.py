@@ -214,6 +214,11 @@ class Guarded:
             require_readable(path, found.meta["size"])
             return Content(found.bytes())
 
+    def get_range(self, path: str, first: int, until: int) -> bytes:
+        """A part of an object."""
+        with panics_as_errors():
+            return bytes(obstore.get_range(self._backend, path, start=first, end=until))
+
     def head(self, path: str) -> Any:
         """See :class:`Backend`."""
         with panics_as_errors():
@@ -412,7 +417,7 @@ def located(location: str) -> Location:
     return found
 
 
-KEPT = "one that is still there after the machine was started again"
+KEPT = "a folder that outlives a restart of the machine"
 MOVE = (
     "give another checkpointLocation before the first start: without its checkpoint a pipeline "
     "reads its input from the beginning, and delivers its rows again"

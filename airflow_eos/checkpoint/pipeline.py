@@ -44,8 +44,8 @@ class PipelineIdentity(Stored, frozen=True, kw_only=True):
         if ours.keys() != theirs.keys() or not all(ours[name].is_at(theirs[name]) for name in ours):
             raise OwnershipError(
                 f"Checkpoint {location} belongs to {_named(self)} (written by {self.created_by}), "
-                f"but this query uses {_named(other)}. Use the former, or a new checkpoint "
-                "location for a new pipeline."
+                f"but this query uses {_named(other)}. Use the former ones, or start a "
+                "new pipeline: a new checkpoint location, and new prefixes for all its outputs."
             )
 
     def require_own(self, asked: Member, location: str) -> None:

@@ -139,7 +139,7 @@ def audit_view(report: AuditReport) -> RenderableType:
         "exact": "Every row exactly once"
         + (", but for those that a person has given up." if report.given_up else "."),
         "violated": "VIOLATED: see above.",
-        "unknown": "NOT KNOWN: nothing is violated that can be judged, and not all can be.",
+        "unknown": "NOT KNOWN: no violation was found, but not everything could be judged.",
     }[report.verdict]
     parts.append(Text(f"{verdict} ({report.seconds:.1f} s)", style="bold"))
     return Group(*parts)

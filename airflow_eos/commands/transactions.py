@@ -58,12 +58,20 @@ def blocked(
 
 
 def _show(found: Blocked) -> None:
+    if found.partitions:
+        _show_partitions(found)
+    else:
+        typer.echo("No transaction holds readers up.")
+    for what in found.untold:
+        typer.echo(f"Not known: {what}")
+    if found.unread:
+        typer.echo(f"Not known: how far these groups are (no right to read): {found.unread}")
+
+
+def _show_partitions(found: Blocked) -> None:
     from airflow_eos.supervision.progress import ends_by
     from airflow_eos.tables import duration, plain, show, table
 
-    if not found.partitions:
-        typer.echo("No transaction holds readers up.")
-        return
     view = table(
         "partition", "stable", "held", "age", "state", "transactional id", "whose", "ends by"
     )
@@ -82,10 +90,6 @@ def _show(found: Blocked) -> None:
     show(view)
     if any(each.groups for each in found.partitions):
         _show_groups(found)
-    for what in found.untold:
-        typer.echo(f"Not known: {what}")
-    if found.unread:
-        typer.echo(f"Not known: how far these groups are (no right to read): {found.unread}")
 
 
 def _show_groups(found: Blocked) -> None:
@@ -115,11 +119,12 @@ def hanging(
         float | None,
         seconds(
             "older_than",
-            help="Since its newest row; else the broker's transaction.max.timeout.ms "
-            "and 5 min. Less only where you may describe all transactional ids.",
+            help="Only transactions whose newest row is older; by default the broker's "
+            "transaction.max.timeout.ms and 5 minutes. Less needs Describe on all transactional "
+            "ids.",
         ),
     ] = None,
-    end: Annotated[bool, typer.Option("--end", help="Write their markers.")] = False,  # noqa: FBT002
+    end: Annotated[bool, typer.Option("--end", help="End them: write their markers.")] = False,  # noqa: FBT002
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,  # noqa: FBT002
     as_json: AsJson = False,  # noqa: FBT002 - a flag of the command line
 ) -> None:

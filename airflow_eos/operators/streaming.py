@@ -21,7 +21,7 @@ from airflow_eos.hooks.arguments import (
     no_retry_of_what_was_drained,
     no_retry_where_useless,
 )
-from airflow_eos.lineage.openlineage import BatchLineage
+from airflow_eos.lineage import BatchLineage
 from airflow_eos.links import LINKS
 from airflow_eos.supervision.preflight import TimeoutBudget
 

@@ -467,7 +467,7 @@ def _transaction_log(wire: ConnectionPool) -> Line:
     from airflow_eos.kinds.kafka.preflight import require_transaction_log
 
     require_transaction_log(wire)
-    return Line("transactions", "ok", "nothing is known that would keep the cluster from them")
+    return Line("transactions", "ok", "nothing that is known forbids them")
 
 
 def _budget(request: DoctorRequest, wire: ConnectionPool) -> Line:

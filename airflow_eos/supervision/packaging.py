@@ -188,6 +188,7 @@ _NOT_THERE = (
     "cli.py",
     "events.py",
     "get_provider_info.py",
+    "lineage.py",
     "links.py",
     "notifications.py",
 )

@@ -46,6 +46,8 @@ class Transaction:
     started_ms: int = 0
     timed_out: bool = False
     fenced: bool = False
+    emptied: bool = False
+    """Compacted: a batch of no records is left, and no word of how it ended."""
 
     @property
     def delivered(self) -> bool:
@@ -150,7 +152,7 @@ class Broker:
         return [
             t
             for t in self.partitions[partition].batches
-            if t.state is State.ABORTED and t.marker >= offset
+            if t.state is State.ABORTED and t.marker >= offset and not t.emptied
         ]
 
     # --- what happens by itself ---------------------------------------------------------------
@@ -181,6 +183,19 @@ class Broker:
         self.forgot = True
         for log in self.partitions:
             log.start = log.last_stable
+
+    def compact(self) -> None:
+        """Later rows of each key stand for all that has ended; nothing says how it did."""
+        self.forgot = True
+        for log in self.partitions:
+            for transaction in log.batches:
+                transaction.emptied |= (
+                    transaction.marker >= 0 and transaction.last < log.last_stable
+                )
+
+    def set_back(self, ms: int) -> None:
+        """Its clock: what is open began in the future then, and has the longer to go."""
+        self.now_ms -= ms
 
     def _end(self, transaction: Transaction, state: State, how: str) -> None:
         self._on_end(transaction, how)

@@ -92,6 +92,7 @@ PLACES = (
     "Fetch",
 )
 TIMES = ("markers", *["time"] * 6, "half", "half", *["expiry"] * 3)
+TIMES_WHERE_ROWS_ARE_LOST = (*TIMES, *["clock back"] * 3, *["compaction"] * 2)
 FAULTS = (Fault.LOST, Fault.REFUSED)
 
 _PASSES = (0, 0, 0, 1, 1, 2, 3)

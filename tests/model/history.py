@@ -21,7 +21,17 @@ from airflow_eos.errors import (
 from airflow_eos.kafka.transactions.identity import transaction_of
 from airflow_eos.protocol.decision import Outcome
 from airflow_eos.recovery import Action, gather, make_plan, resolve, shortfall
-from tests.model.choices import FAULTS, PLACES, TIMES, Chance, Copy, Relief, Sleep, Stop
+from tests.model.choices import (
+    FAULTS,
+    PLACES,
+    TIMES,
+    TIMES_WHERE_ROWS_ARE_LOST,
+    Chance,
+    Copy,
+    Relief,
+    Sleep,
+    Stop,
+)
 from tests.model.frames import Cut
 from tests.model.judge import ProtocolBroken
 from tests.model.scheduler import Fault, Process
@@ -48,7 +58,8 @@ def run_history(
 ) -> History:
     """Run one history to its end; on a ``disk`` there are power cuts, and people at Spark's log.
 
-    A ``lossy`` one has an input that forgets rows, by retention and by compaction, and files that
+    A ``lossy`` one has an input that forgets rows, by retention and by compaction, an output that
+    is compacted, a server whose clock is set back, and files that
     somebody removes. With ``several``, each decision is of two outputs. With ``standbys`` each
     driver takes the term after the one that it saw, or none.
 
@@ -174,7 +185,7 @@ class History:
             self._crash(process)
 
     def _time_passes(self) -> None:
-        self._pass(self.chance.choice(TIMES))
+        self._pass(self.chance.choice(TIMES_WHERE_ROWS_ARE_LOST if self.lossy else TIMES))
 
     def _power_cut(self) -> None:
         """Nobody who has the disk goes on; tasks do, which never read it."""
@@ -411,7 +422,7 @@ class History:
         return [p for p in alive if p.name.startswith("driver") and "task" not in p.name]
 
     def _pass(self, what: str) -> None:
-        """Markers are written; and then time goes by, or idle ids expire, or rows are deleted."""
+        """Markers are written; and then time goes by, or back; ids expire; rows go."""
         broker = self.world.broker
         self.world.judge.note(f"time passes: {what}")
         broker.pass_time({"time": TIMEOUT_MS, "half": TIMEOUT_MS // 2}.get(what, 0))
@@ -420,6 +431,11 @@ class History:
         elif what == "retention":
             broker.settle_down()
             broker.pass_retention()
+        elif what == "compaction":
+            broker.settle_down()
+            broker.compact()
+        elif what == "clock back":
+            broker.set_back(10 * TIMEOUT_MS)
 
     def _with_tasks(self, process: Process, stop: Stop) -> None:
         """A driver and its tasks (a recovery has none), up to the stop or as far as they go."""

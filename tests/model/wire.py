@@ -24,6 +24,7 @@ from airflow_eos.kafka.client.messages import (
     ListOffsetsRequest,
     ListTransactionsRequest,
 )
+from airflow_eos.kafka.client.settings import DEFAULT_TOPIC
 from airflow_eos.kafka.transactions.identity import TransactionIdentity
 from tests.model.broker import PARTITIONS, UNFINISHED, Broker, State, Transaction
 from tests.model.scheduler import external
@@ -88,6 +89,7 @@ class FakeWire:
     """See :class:`airflow_eos.kafka.client.connection.ConnectionPool`."""
 
     cluster_id = CLUSTER_ID
+    settings = SimpleNamespace(prefixes_topic=DEFAULT_TOPIC)
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -255,5 +257,5 @@ def _batch(transaction: Transaction) -> bytes:
         identity.producer_id,
         identity.producer_epoch,
         0,
-        rows,
+        0 if transaction.emptied else rows,
     )

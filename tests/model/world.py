@@ -337,7 +337,7 @@ class ModelSink(OneParticipant):
     def delivered(self, _spark: Any, works: Sequence[PreparedWork]) -> Any:
         broker = self.driver.world.broker
         found = [broker.transactions[as_transaction(work).identity] for work in works]
-        if any(t.first < broker.partitions[t.partition].start for t in found):
+        if any(t.emptied or t.first < broker.partitions[t.partition].start for t in found):
             raise TransactionError("rows that were delivered are past retention")
         return external("read back", lambda: Frame([t.rows for t in found]), model_wire.no_answer)
 

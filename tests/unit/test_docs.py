@@ -124,3 +124,10 @@ def test_the_project_has_one_address():
     for page in pages:
         for other in re.findall(ADDRESS, page.read_text()):
             assert other.endswith(("airflow-eos/airflow-eos", "airflow-eos/airflow-eos.")), page
+
+
+def test_the_site_has_at_most_28_000_words():
+    """As ``wc -w`` counts, code and tables with the rest; the reference is made of docstrings."""
+    left_out = {ROOT / "docs" / "protocol.md", *(ROOT / "docs" / "reference").glob("*.md")}
+    pages = set((ROOT / "docs").rglob("*.md")) - left_out
+    assert sum(len(page.read_text(encoding="utf-8").split()) for page in pages) <= 28_000

@@ -160,13 +160,13 @@ def test_every_public_name_is_in_the_reference():
 
 def test_no_public_name_is_hidden_by_a_module_of_the_same_name():
     """Whoever imports the module first would get that, and not the function."""
+    rooms = [importlib.import_module(f"airflow_eos.{room}") for room in PUBLIC]
     hidden = [
-        f"airflow_eos.{room}.{name}"
-        for room in PUBLIC
-        for module in [importlib.import_module(f"airflow_eos.{room}")]
-        if hasattr(module, "__path__")  # a room of one file has no modules
-        for name in module.__all__
-        if importlib.util.find_spec(f"airflow_eos.{room}.{name}") is not None
+        f"{room.__name__}.{name}"
+        for room in rooms
+        for name in room.__all__
+        if hasattr(room, "__path__")  # a module by itself has none inside
+        and importlib.util.find_spec(f"{room.__name__}.{name}") is not None
     ]
     assert not hidden
 

@@ -39,7 +39,13 @@ from airflow_eos.kafka.client import errors as faults
 from airflow_eos.kafka.client.cluster import MAX_TIMEOUT
 from airflow_eos.kafka.client.errors import SHORTLY_S, Deadline
 from airflow_eos.kafka.client.messages import WriteTxnMarkersRequest
-from airflow_eos.kafka.client.offsets import LATEST, Place, partitions_of, positions
+from airflow_eos.kafka.client.offsets import (
+    LATEST,
+    Place,
+    cluster_clock_ms,
+    partitions_of,
+    positions,
+)
 from airflow_eos.kafka.transactions.identity import TransactionIdentity
 from airflow_eos.kafka.transactions.listing import (
     HangingTransaction,
@@ -89,7 +95,8 @@ def find_hanging(
     """
     deadline = Deadline(deadline_s)
     seen = open_in_partitions(wire, partitions_of(wire, topics), deadline)
-    latest_ms = time.time_ns() // 1_000_000 - older_than_ms
+    # The cluster's clock, where it tells it: a reader's that goes ahead would age what is young.
+    latest_ms = (cluster_clock_ms(wire) or time.time_ns() // 1_000_000) - older_than_ms
     old = {each for each in seen if each.last_written_ms <= latest_ms}
     if not old:
         return ()

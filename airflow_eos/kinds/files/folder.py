@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 import uuid
+import zlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, Self
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from airflow_eos.protocol.promise import OperatorRuling, Promise
 
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+TAIL_BYTES = 1 << 16
 KEPT = "_eos"
 """What begins with this folder lies beside the data: see :func:`beside`."""
 # Spark's ExternalCatalogUtils.escapePathName: other readers of Hive's layout take them back too.
@@ -49,11 +51,13 @@ class WorkFile(NamedTuple):
         prepared: where nobody looks, relative to the folder.
         visible: where readers look.
         size: in bytes.
+        tail: the sum of its last bytes, see :func:`tail_of`; None where the decision has none.
     """
 
     prepared: str
     visible: str
     size: int
+    tail: int | None = None
 
 
 def partition(columns: Sequence[str], values: Sequence[str | None]) -> str:
@@ -73,9 +77,20 @@ def visible_name(folder: str, key: str, end: str) -> str:
     return f"{folder}/{name}" if folder else name
 
 
-def detail(end: str, sizes: Mapping[str, int]) -> dict[str, object]:
-    """What a decision holds of files: their ending, and the bytes in each partition."""
-    return {"end": end, "partitions": dict(sizes)}
+def detail(
+    end: str, sizes: Mapping[str, int], tails: Mapping[str, int] | None = None
+) -> dict[str, object]:
+    """What a decision holds of files: their ending, and bytes and sum in each partition."""
+    return {"end": end, "partitions": dict(sizes), "tails": dict(tails or {})}
+
+
+def tail_of(last: bytes) -> int:
+    """The sum of the last :data:`TAIL_BYTES` of a file.
+
+    In them a Parquet file says where each of its columns lies and what it ranges over: another
+    file of the same size has others. And of a small file they are all.
+    """
+    return zlib.crc32(last)
 
 
 def files_of(work: PreparedWork) -> tuple[WorkFile, ...]:
@@ -85,11 +100,13 @@ def files_of(work: PreparedWork) -> tuple[WorkFile, ...]:
         CheckpointFormatError: the decision names what is no file of ours.
     """
     end, sizes = work.detail.get("end"), work.detail.get("partitions")
+    tails = work.detail.get("tails", {})
     if (
         not isinstance(end, str)
         or not _END.fullmatch(end)
         or not isinstance(sizes, dict)
-        or not all(map(_is_sized, sizes.items()))
+        or not isinstance(tails, dict)
+        or not all(map(_is_sized, (*sizes.items(), *tails.items())))
     ):
         raise CheckpointFormatError(
             f"Work {work.identity} has the detail {work.detail}: expected an ending of files, and "
@@ -101,6 +118,7 @@ def files_of(work: PreparedWork) -> tuple[WorkFile, ...]:
             prepared_name(folder, work.participant, work.key, end),
             visible_name(folder, work.key, end),
             sizes[folder],
+            tails.get(folder),
         )
         for folder in sorted(sizes)
     )
@@ -253,6 +271,19 @@ class OwnedFolder:
             places = tuple(f"{self._place.address}/{path}" for path in visible)
             found.append(OpenWork(KIND, self._name, key, at_ms, None, places))
         return tuple(sorted(found, key=lambda each: each.key))
+
+    def _altered(self, files: Sequence[WorkFile]) -> set[str]:
+        """The prepared paths, of these that are there, at which another content is than promised.
+
+        A copy, or somebody, has put another file of the same size there.
+        """
+        asked = [file for file in files if file.tail is not None]
+        found = self._place.tails([(file.prepared, file.size) for file in asked])
+        return {
+            file.prepared
+            for file, tail in zip(asked, found, strict=True)
+            if tail not in (None, file.tail)
+        }
 
     def _prepared(self, key: str) -> list[str]:
         return [entry.path for entry in self._place.below(prepared_at(self._name, key))]

@@ -480,8 +480,9 @@ class ManifestParticipant(OwnedFolder):
         """Each is prepared, or visible already; where one is not, no other is made visible."""
         prepared = self._place.sizes([file.prepared for file in files])
         visible = self._place.sizes([file.visible for file in files])
-        found = zip(files, prepared, visible, strict=True)
-        return all(file.size in sizes for file, *sizes in found)
+        found = list(zip(files, prepared, visible, strict=True))
+        hidden = [file for file, _, size in found if size != file.size]
+        return all(file.size in sizes for file, *sizes in found) and not self._altered(hidden)
 
     def _publish(self, files: Sequence[WorkFile]) -> bool:
         """Give each its name; whether all are there now, whole and durable."""

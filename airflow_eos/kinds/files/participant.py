@@ -107,7 +107,12 @@ class FilesParticipant(OwnedFolder):
             for file in each
         ]
         sizes = self._place.sizes([file.prepared for _, file in asked])
-        missing = [each for each, size in zip(asked, sizes, strict=True) if size != each[1].size]
+        altered = self._altered([file for _, file in asked]) if on_a_disk else set()
+        missing = [
+            each
+            for each, size in zip(asked, sizes, strict=True)
+            if size != each[1].size or each[1].prepared in altered
+        ]
         visible = self._place.sizes([file.visible for _, file in missing])
         found = zip(missing, visible, strict=True)
         return {work for (work, file), size in found if size != file.size}
@@ -135,8 +140,9 @@ class FilesParticipant(OwnedFolder):
         visible = self._place.sizes([file.visible for file in files])
         if visible == [file.size for file in files]:
             return Outcome.COMMITTED
-        seen = zip(files, prepared, visible, strict=True)
-        if all(file.size in sizes for file, *sizes in seen):
+        seen = list(zip(files, prepared, visible, strict=True))
+        hidden = [file for file, _, size in seen if size != file.size]
+        if all(file.size in sizes for file, *sizes in seen) and not self._altered(hidden):
             return Outcome.OPEN
         self._marked.require()  # neither is another disk
         return Outcome.UNKNOWN

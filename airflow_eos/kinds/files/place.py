@@ -32,7 +32,7 @@ from airflow_eos.checkpoint.locations import (
 from airflow_eos.checkpoint.store import CheckpointStore
 from airflow_eos.errors import ConfigurationError, Remedy, StoreError
 from airflow_eos.failpoints import failpoint
-from airflow_eos.kinds.files.folder import KEPT, beside, works_of
+from airflow_eos.kinds.files.folder import KEPT, TAIL_BYTES, beside, tail_of, works_of
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.locations import Guarded
@@ -127,7 +127,7 @@ class Disk:
         file = self._at(path)
         with self.refusing("making a file"):
             file.parent.mkdir(parents=True, exist_ok=True)
-            return file.open("xb")
+            return file.open("x+b")  # its end is read once more, for its sum
 
     def keep(self, path: str, file: BinaryIO) -> None:
         """Until the disk has it, name and all."""
@@ -167,6 +167,11 @@ class Disk:
         """Unlike ``Path.exists``, an error is no answer."""
         with self.refusing("looking for files"):
             return [size_of(self._at(path)) for path in paths]
+
+    def tails(self, files: Sequence[tuple[str, int]]) -> list[int | None]:
+        """Unlike ``Path.exists``, an error is no answer."""
+        with self.refusing("reading the end of files"):
+            return [_tail_of(self._at(path), size) for path, size in files]
 
     def remove(self, paths: Sequence[str]) -> bool:
         """Whether any was there; folders that are empty then go too."""
@@ -213,7 +218,7 @@ class Disk:
             try:
                 visible.hardlink_to(prepared)
             except FileExistsError:  # by us before, or by another process
-                if size_of(visible) != prepared.stat().st_size:
+                if not visible.samefile(prepared):
                     raise
             return True
         return False
@@ -258,6 +263,15 @@ def size_of(file: Path) -> int | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     return found.st_size if stat.S_ISREG(found.st_mode) else None
+
+
+def _tail_of(file: Path, size: int) -> int | None:
+    """None where it is not there, or is no file."""
+    if size_of(file) is None:
+        return None
+    with contextlib.suppress(FileNotFoundError), file.open("rb") as opened:
+        return tail_of(os.pread(opened.fileno(), TAIL_BYTES, max(0, size - TAIL_BYTES)))
+    return None
 
 
 def remove(file: Path) -> bool:
@@ -427,6 +441,20 @@ class Bucket:
 
         return _together(size, paths)
 
+    def tails(self, files: Sequence[tuple[str, int]]) -> list[int | None]:
+        """An error is no answer."""
+
+        def tail(file: tuple[str, int]) -> int | None:
+            path, size = file
+            with self.refusing("reading the end of files"), contextlib.suppress(FileNotFoundError):
+                first = max(0, size - TAIL_BYTES)
+                return tail_of(
+                    self._backend.get_range(self._at(path), first, size) if size else b""
+                )
+            return None
+
+        return _together(tail, files)
+
     def remove(self, paths: Sequence[str]) -> bool:
         """S3 does not tell whether an object was there: it is looked for first."""
         there = [
@@ -573,6 +601,10 @@ class DataFolder(Protocol):
 
     def sizes(self, paths: Sequence[str]) -> list[int | None]:
         """Bytes of each; None where it is not there."""
+        ...
+
+    def tails(self, files: Sequence[tuple[str, int]]) -> list[int | None]:
+        """The sum of the end of each, of which the size is given; None where it is not there."""
         ...
 
     def remove(self, paths: Sequence[str]) -> bool:

@@ -11,7 +11,14 @@ from functools import partial
 from typing import TYPE_CHECKING, BinaryIO, Literal, Protocol
 
 from airflow_eos.errors import ConfigurationError, DeliveryError
-from airflow_eos.kinds.files.folder import KIND, detail, partition, prepared_name
+from airflow_eos.kinds.files.folder import (
+    KIND,
+    TAIL_BYTES,
+    detail,
+    partition,
+    prepared_name,
+    tail_of,
+)
 from airflow_eos.protocol.decision import PreparedWork
 
 if TYPE_CHECKING:
@@ -231,10 +238,10 @@ class FilesOfTask:
         """Close the files and make them durable; readers do not see them."""
         if not self._files:
             return None
-        sizes = {}
+        sizes, tails = {}, {}
         for folder, each in self._files.items():
             with self._place.refusing("writing files"):
-                sizes[folder] = each.close()
+                sizes[folder], tails[folder] = each.close()
             self._place.keep(self._path(folder), each.file)
         work = PreparedWork(
             kind=KIND,
@@ -244,7 +251,7 @@ class FilesOfTask:
             fingerprint=fingerprint,
             opened_at_ms=self._opened_at_ms,
             timeout_ms=None,
-            detail=detail(self._end, sizes),
+            detail=detail(self._end, sizes, tails),
         )
         if self._publish is None:
             return work
@@ -298,11 +305,13 @@ class _Held:
             self._data.write(pa.concat_batches(self._rows))
         self._rows, self.held = [], 0
 
-    def close(self) -> int:
-        """No more rows; how many bytes it has."""
+    def close(self) -> tuple[int, int]:
+        """No more rows; how many bytes it has, and the sum of the last of them."""
         self.flush()
         self._data.close()
-        return os.fstat(self.file.fileno()).st_size
+        size = os.fstat(self.file.fileno()).st_size
+        last = os.pread(self.file.fileno(), TAIL_BYTES, max(0, size - TAIL_BYTES))
+        return size, tail_of(last)
 
     def drop(self) -> None:
         self._rows, self.held = [], 0

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 
+from airflow_eos.commands.transactions import _show
 from airflow_eos.kafka.transactions import hanging as markers
+from airflow_eos.kafka.transactions.blocked import Blocked
 from airflow_eos.kafka.transactions.identity import OffsetRange, PreparedTransaction
+from airflow_eos.kafka.transactions.listing import HangingTransaction
 
 pytestmark = pytest.mark.unit
 
@@ -35,3 +39,28 @@ def test_a_partition_whose_last_stable_offset_is_not_past_the_rows_is_seen_to(
     wire: Any = None
     markers.require_committed_everywhere(wire, [ours])
     assert seen_to == ([{ours.identity: {("t", 0)}}] if is_behind else [])
+
+
+def test_how_old_a_transaction_is_says_the_clusters_clock_and_not_the_readers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A machine an hour ahead took what was a minute old for one that no coordinator would end."""
+    there_ms = time.time_ns() // 1_000_000 - 3_600_000
+    young = HangingTransaction("t", 0, 5, 7, 0, 0, last_written_ms=there_ms - 60_000)
+    monkeypatch.setattr(markers, "partitions_of", lambda *_: [("t", 0)])
+    monkeypatch.setattr(markers, "open_in_partitions", lambda *_: {young})
+    monkeypatch.setattr(markers, "cluster_clock_ms", lambda _: there_ms)
+    monkeypatch.setattr(markers, "held_by_coordinators", lambda *_, **__: set())
+    monkeypatch.setattr(markers, "committed_by_coordinators", lambda *_, **__: set())
+    wire: Any = None
+    assert markers.find_hanging(wire, {"t"}, older_than_ms=1_200_000) == ()
+    assert markers.find_hanging(wire, {"t"}, older_than_ms=60_000) == (young,)
+
+
+def test_what_nobody_could_tell_is_said_where_nothing_was_found_too(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    _show(Blocked((), ("a group",), ("no broker lists transactions",)))
+    said = capsys.readouterr().out
+    assert "Not known: no broker lists transactions" in said
+    assert "a group" in said

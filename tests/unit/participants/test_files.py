@@ -15,7 +15,7 @@ from airflow_eos.errors import (
     OwnershipError,
     StoreError,
 )
-from airflow_eos.kinds.files.folder import detail, works_of
+from airflow_eos.kinds.files.folder import detail, files_of, tail_of, works_of
 from airflow_eos.kinds.files.participant import FilesParticipant, made
 from airflow_eos.kinds.files.place import Disk, opened
 from airflow_eos.participants import connect
@@ -46,7 +46,7 @@ def work_folder(folder: Path) -> Path:
 def prepare(folder: Path, key: str = "0-0-a") -> PreparedWork:
     (work_folder(folder) / key).mkdir()
     (work_folder(folder) / key / "parquet").write_bytes(b"rows")
-    told = detail("parquet", {"": 4})
+    told = detail("parquet", {"": 4}, {"": tail_of(b"rows")})
     return PreparedWork("files", "orders", key, 1, "0" * 32, 0, None, told)
 
 
@@ -73,7 +73,9 @@ def test_a_commit_again_changes_nothing_twice(files, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "left", [b"", b"ro", b"rows, and more"], ids=["empty", "cut off", "longer"]
+    "left",
+    [b"", b"ro", b"rows, and more", b"sows", b"\0" * 4],
+    ids=["empty", "cut off", "longer", "of another batch", "NULs"],
 )
 def test_a_prepared_file_that_is_not_whole_is_never_shown_nor_called_committed(
     files, tmp_path, left
@@ -102,6 +104,20 @@ def test_a_strangers_file_of_the_same_name_is_in_the_way_and_says_so(files, tmp_
         files.commit([work])
     (tmp_path / "0-0-a.parquet").unlink()
     assert files.commit([work]) == {work.identity: Outcome.COMMITTED}
+
+
+def test_a_strangers_file_of_the_same_name_and_size_is_not_taken_for_ours(files, tmp_path):
+    work = prepare(tmp_path)
+    (tmp_path / "0-0-a.parquet").hardlink_to(work_folder(tmp_path) / "0-0-a" / "parquet")
+    other = tmp_path / "other"
+    other.write_bytes(b"sows")
+    place = opened(tmp_path)
+    [file] = files_of(work)
+    assert place.publish([(file.prepared, file.visible)]) == [True], "by us before"
+    (tmp_path / "0-0-a.parquet").unlink()
+    other.rename(tmp_path / "0-0-a.parquet")
+    with pytest.raises(StoreError, match="move it elsewhere"):
+        place.publish([(file.prepared, file.visible)])
 
 
 def test_killed_between_the_two_names_it_is_committed_and_not_open(files, tmp_path):

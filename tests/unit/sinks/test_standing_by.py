@@ -321,7 +321,7 @@ def test_nobody_is_asked_to_end_where_nobody_stands_by(world):
     standing._interval_s = 0.2
     standing._said = msgspec.structs.replace(standing._said, interval_ms=200)
     standing._say(1)  # one that has said so once, and died since
-    with pytest.raises(ConfigurationError, match="Nobody was seen to stand by"):
+    with pytest.raises(ConfigurationError, match="No driver stands by"):
         hand_over(world.store, requested_by=PERSON, reason="upgrade")
     assert request_drain(world.store, requested_by="x", reason="x", term=1).requested_by == "x"
 
@@ -371,7 +371,7 @@ def test_handed_over_it_says_so_once_the_other_drives(world):
 
 
 def test_one_that_stands_by_behind_another_driver_is_handed_nothing(world):
-    with stands_by(world, behind=0), pytest.raises(ConfigurationError, match="Nobody was seen"):
+    with stands_by(world, behind=0), pytest.raises(ConfigurationError, match="No driver stands by"):
         hand_over(world.store, requested_by=PERSON, reason="upgrade")
     assert standing_request(world.store) is None
 
