@@ -13,25 +13,16 @@ import typer
 
 from airflow_eos.commands import (
     audit,
-    blocked,
     broker,
     doctor,
     foreign,
-    hanging,
     new,
     package,
     recovery,
-    rehearse,
-    repartition,
     status,
-    try_out,
-    ui,
+    transactions,
+    upgrade,
 )
-from airflow_eos.commands import broker as demo
-from airflow_eos.commands import recovery as accept
-from airflow_eos.commands import recovery as disown
-from airflow_eos.commands import recovery as drain
-from airflow_eos.commands import recovery as handover
 from airflow_eos.errors import EosError
 
 app = typer.Typer(
@@ -41,26 +32,26 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,  # they could hold passwords
 )
 # Groups with add_typer, single commands with app.command("name")(function).
-app.command("try")(try_out.try_out)
+app.command("try")(new.try_out)
 app.command("new")(new.new)
 app.add_typer(broker.app, name="broker")
 app.command("plan")(recovery.plan)
 app.command("recover")(recovery.recover)
-app.command("accept")(accept.accept)
+app.command("accept")(recovery.accept)
 app.command("audit")(audit.audit)
 app.command("doctor")(doctor.doctor)
 app.command("status")(status.status)
-app.command("ui")(ui.ui)
-app.command("drain")(drain.drain)
-app.command("rehearse")(rehearse.rehearse)
-app.command("handover")(handover.handover)
-app.command("repartition")(repartition.repartition)
-app.command("disown")(disown.disown)
-app.command("blocked")(blocked.blocked)
-app.command("hanging")(hanging.hanging)
+app.command("ui")(status.ui)
+app.command("drain")(recovery.drain)
+app.command("rehearse")(upgrade.rehearse)
+app.command("handover")(recovery.handover)
+app.command("repartition")(upgrade.repartition)
+app.command("disown")(recovery.disown)
+app.command("blocked")(transactions.blocked)
+app.command("hanging")(transactions.hanging)
 app.add_typer(foreign.app, name="foreign")
 app.command("package")(package.package)
-app.command("demo", context_settings=demo.TO_THE_DEMO)(demo.demo)
+app.command("demo", context_settings=broker.TO_THE_DEMO)(broker.demo)
 
 
 def main() -> None:

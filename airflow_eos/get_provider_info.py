@@ -1,4 +1,4 @@
-"""What Airflow's provider manager reads: validated against its own schema in the tests.
+"""What Airflow reads of the provider: its description and its command, by Airflow's own schema.
 
 No connection type is declared: the package lives on Airflow's own ``kafka`` and ``spark``
 connections.
@@ -6,9 +6,13 @@ connections.
 
 from __future__ import annotations
 
-from typing import Any
+import sys
+from typing import TYPE_CHECKING, Any
 
 from airflow_eos import airflow_floor as _airflow_floor  # noqa: F401 - an old one ends here
+
+if TYPE_CHECKING:
+    from airflow.cli.cli_config import CLICommand
 
 _INTEGRATION = "Airflow EOS"
 _DOCS = "https://github.com/airflow-eos/airflow-eos/tree/main/docs"
@@ -33,8 +37,6 @@ _PAGE: dict[str, Any] = {
     },
 }
 
-_OPERATORS = ("streaming", "recovery", "audit", "events", "rehearse")
-
 
 def get_provider_info() -> dict[str, Any]:
     """Return the provider's metadata; the entry point ``apache_airflow_provider`` names this."""
@@ -51,8 +53,8 @@ def get_provider_info() -> dict[str, Any]:
             }
         ],
         "hooks": [_modules("hooks.kafka", "hooks.spark")],
-        "operators": [_modules(*map("operators.{}".format, _OPERATORS))],
-        "sensors": [_modules("sensors.progress", "sensors.timeouts")],
+        "operators": [_modules("operators.streaming", "operators.recovery", "operators.events")],
+        "sensors": [_modules("sensors.progress")],
         "triggers": [_modules("triggers.app", "triggers.polling", "triggers.settled")],
         "extra-links": [
             f"airflow_eos.links.{link}"
@@ -62,7 +64,7 @@ def get_provider_info() -> dict[str, Any]:
             f"airflow_eos.notifications.{notifier}"
             for notifier in ("RecoveryPlanNotifier", "DrillNotifier")
         ],
-        "cli": ["airflow_eos.airflow_cli.get_commands"],
+        "cli": ["airflow_eos.get_provider_info.get_commands"],
         "config": {
             "airflow_eos": {
                 "description": "The page of all pipelines, and where links of tasks lead.",
@@ -111,3 +113,36 @@ def _modules(*names: str) -> dict[str, Any]:
         "integration-name": _INTEGRATION,
         "python-modules": [f"airflow_eos.{name}" for name in names],
     }
+
+
+# --- airflow_cli ----------------------------------------------------------------------------------
+# ``airflow eos …``: the command line ``airflow-eos``, where Airflow's users look for it.
+
+
+def get_commands() -> list[CLICommand]:
+    """What the provider adds to ``airflow``; it is asked whenever that starts, so it costs nothing.
+
+    One command that hands everything on, since two descriptions of the same arguments would differ
+    one day.
+    """
+    from airflow.cli.cli_config import ActionCommand, Arg
+
+    told = "as for airflow-eos; try: airflow eos -- --help"
+    rest = Arg(("arguments",), nargs="...", help=told)  # type: ignore[no-untyped-call]
+    return [
+        ActionCommand(
+            name="eos",
+            help="Exactly-once Spark streaming: plan, recover, audit, status, drain",
+            func=run,
+            args=(rest,),
+        )
+    ]
+
+
+def run(args: Any) -> None:
+    """Run ``airflow-eos`` with what was said after ``airflow eos``."""
+    from airflow_eos.__main__ import main
+
+    given = [each for each in args.arguments if each != "--"]
+    sys.argv = ["airflow-eos", *given]
+    main()

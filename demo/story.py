@@ -24,7 +24,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from airflow_eos.audit.tables import audit_view
+from airflow_eos.commands.audit import audit_view
 from airflow_eos.recovery.tables import plan_view
 
 if TYPE_CHECKING:

@@ -24,6 +24,8 @@ project = "airflow_eos"
 author = "the authors of airflow_eos"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 
+exclude_patterns = ["protocol.md"]  # the contract, for whoever changes the code
+
 html_theme = "furo"
 html_title = "airflow_eos"
 html_copy_source = False
@@ -52,7 +54,7 @@ def point_out(page: str, text: str) -> str:
 
     def address(link: re.Match[str]) -> str:
         path = posixpath.normpath(posixpath.join(folder, link[0]))
-        if path.startswith("docs/"):
+        if path.startswith("docs/") and path.removeprefix("docs/") not in exclude_patterns:
             return link[0]
         kind = "tree" if (ROOT / path).is_dir() else "blob"
         return f"{HOME}/{kind}/main/{path}"

@@ -18,7 +18,7 @@ class Place:
     """One place where the driver can die, in batch 7 with three tasks.
 
     Attributes:
-        name: the failpoint; ``timeout`` is ``decided``, and nobody comes.
+        name: the failpoint; ``timeout`` is ``decided``, and no recovery runs in time.
         when: what has just been done.
         kafka: the state of each task's transaction.
         decided: whether ``decisions/7/1.json`` in ``eos`` says COMMIT.
@@ -75,7 +75,7 @@ PLACES = (
     ),
     Place(
         "timeout",
-        "decided, and nobody came before the timeout",
+        "decided, and no recovery ran before the timeout",
         (ABORTED, ABORTED, ABORTED),
         decided=True,
         plan="REPLAY",

@@ -19,13 +19,15 @@ pytest_plugins = ["airflow_eos.local.pytest_plugin"]
 
 
 def pytest_configure() -> None:
-    """Let Ctrl-C reach what the tests start.
+    """Let Ctrl-C, and a terminal that closes, reach what the tests start.
 
-    A shell without job control starts what is in the background deaf to it, and children inherit
-    that.
+    A shell without job control starts what is in the background deaf to the one, ``nohup`` to the
+    other, and children inherit that. We stay as deaf as ``nohup`` asks: a handler is not inherited.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: None)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -183,8 +183,7 @@ def _without_gap(attempts: list[int]) -> bool:
 #
 # ``eos/kept/<name>/perishable/<batch>/<key>`` is what one task wrote for that participant, an Arrow
 # stream. It is created, if absent, before the task reports: so it stands before any decision can
-# name
-# the work. It is read where the work was lost, and removed once its batch is over.
+# name the work. It is read where the work was lost, and removed once its batch is over.
 
 
 _KEPT = f"{EOS}/kept"

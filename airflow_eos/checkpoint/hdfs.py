@@ -209,18 +209,6 @@ def _meta(path: str, found: Any) -> dict[str, Any]:
 
 
 # --- hdfs -----------------------------------------------------------------------------------------
-# How an ``hdfs://`` location and its options become a client of hdfs-native, which needs no JVM.
-#
-# The options are Hadoop's own settings by their own names, which have dots, and a few of the
-# client:
-#
-# ==================== ==============================================================
-# hadoop_conf_dir      folder of core-site.xml and hdfs-site.xml; else HADOOP_CONF_DIR
-# kerberos_principal   who to log in as, with
-# kerberos_keytab      this file; else the ticket cache of the machine
-# kerberos_cache       another ticket cache
-# timeout              of each request, such as ``60s``
-# ==================== ==============================================================
 
 
 _CONF_DIR = "hadoop_conf_dir"

@@ -112,13 +112,6 @@ class StartedBy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 # --- liveness -------------------------------------------------------------------------------------
-# Signs of life, requests to stop, and who brings back a driver that has ended.
-#
-# ``eos/driver.json``; ``eos/drain.json`` and ``eos/drains/``; ``eos/restart.json`` and
-# ``eos/resumption.json``; and that somebody watches it, ``eos/watchdog.json``.
-#
-# Evidence for people and sensors, never for correctness: a heartbeat may lie (a stopped driver that
-# wakes up, clocks that differ), so no decision depends on one.
 
 
 log = structlog.get_logger(__name__)

@@ -254,8 +254,7 @@ class Guarded:
 # Storage options as a user writes them: obstore's configuration keys and its client options.
 #
 # obstore takes the two apart, users and other tools do not. Given in the wrong place, a client
-# option
-# such as ``aws_allow_http`` or ``timeout`` ends in a panic of its Rust code (0.12.1).
+# option such as ``aws_allow_http`` or ``timeout`` ends in a panic of its Rust code (0.12.1).
 
 
 # obstore names its keys in stubs only, which do not exist at runtime; a test compares.
@@ -338,14 +337,6 @@ def _bare(scheme: str, key: str) -> str:
 
 
 # --- locations ------------------------------------------------------------------------------------
-# Where a checkpoint may live: a location as a user writes it, read as Hadoop's ``Path`` does.
-#
-# Spark and we write into one folder, so there is one reading of its name, and it is Hadoop's:
-# nothing
-# is unescaped (``my%20data`` is a folder of that very name), slashes are collapsed, ``.`` and
-# ``..``
-# are resolved by the text. What Hadoop or its file systems would refuse, or read as something else
-# than the user can have meant, is refused here, before anything is written.
 
 
 log = structlog.get_logger(__name__)
@@ -426,7 +417,7 @@ def located(location: str) -> Location:
     return found
 
 
-KEPT = "one that is still there after the machine was started again"
+KEPT = "a folder that outlives a restart of the machine"
 MOVE = (
     "give another checkpointLocation before the first start: without its checkpoint a pipeline "
     "reads its input from the beginning, and delivers its rows again"

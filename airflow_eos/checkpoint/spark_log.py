@@ -201,7 +201,6 @@ def _json(data: bytes, kind: type[T], where: str) -> T:
 
 
 # --- spark_log ------------------------------------------------------------------------------------
-# Spark's own files of one checkpoint, found and read as what they say.
 
 
 Log = Literal["offsets", "commits"]

@@ -215,9 +215,9 @@ def hand_over(store: CheckpointStore, *, requested_by: str, reason: str) -> Drai
     living = [each for each in living_standbys(store) if each.behind == term]
     if not living:
         raise ConfigurationError(
-            f"Nobody was seen to stand by behind the driver of term {term} of {store.location}: "
-            "handed over, the pipeline would stand still. The driver goes on.",
-            Remedy(change="start the app that is to go on with --standby, and hand over then"),
+            f"No driver stands by for {store.location} (term {term}): a hand-over would stop the "
+            "pipeline. Nothing was changed.",
+            Remedy(change="start the new version of the app with --standby, then hand over"),
         )
     said = f"{requested_by} hands over to {living[0]}: {reason}"
     beat = read_heartbeat(store)

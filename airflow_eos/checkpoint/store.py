@@ -168,10 +168,6 @@ def _content(racer: int) -> bytes:
 
 
 # --- store ----------------------------------------------------------------------------------------
-# One checkpoint folder as an object store whose *create* has exactly one winner.
-#
-# The whole protocol rests on ``create``: put-if-absent is a hard link on local files and a
-# conditional put on S3, GCS and Azure. Everything else here is reading.
 
 
 T = TypeVar("T", bound=Stored)

@@ -34,7 +34,7 @@ def start(as_json: AsJson = False) -> None:  # noqa: FBT002 - a flag of the comm
 
 @app.command()
 def stop(
-    remove: Annotated[bool, typer.Option("--remove", help="Its topics and rows, too.")] = False,  # noqa: FBT002
+    remove: Annotated[bool, typer.Option("--remove", help="Topics and rows, too.")] = False,  # noqa: FBT002
     as_json: AsJson = False,  # noqa: FBT002 - a flag of the command line
 ) -> None:
     """Stop the broker in the background; the next start has its topics and rows again."""
@@ -65,7 +65,7 @@ def status(as_json: AsJson = False) -> None:  # noqa: FBT002 - a flag of the com
 @app.command()
 def topic(
     names: Annotated[list[str], typer.Argument(help="Topics to make.")],
-    partitions: Annotated[int, typer.Option(help="Of each.", min=1)] = 2,
+    partitions: Annotated[int, typer.Option(help="Partitions of each topic.", min=1)] = 2,
 ) -> None:
     """Make topics on the broker in the background; one that is there stays as it is."""
     from airflow_eos.local.broker import create_topic, topics
@@ -79,7 +79,7 @@ def topic(
 
 
 @app.command()
-def write(topic: Annotated[str, typer.Argument(help="It must be there.")]) -> None:
+def write(topic: Annotated[str, typer.Argument(help="An existing topic.")]) -> None:
     """Write each line of the standard input as a row: its value, or key, tab and value."""
     from airflow_eos.local.rows import write_rows
 
@@ -91,7 +91,7 @@ def write(topic: Annotated[str, typer.Argument(help="It must be there.")]) -> No
 
 @app.command()
 def read(
-    topic: Annotated[str, typer.Argument(help="It must be there.")],
+    topic: Annotated[str, typer.Argument(help="An existing topic.")],
     last: Annotated[bool, typer.Option("--last", help="Only the last row of each key.")] = False,  # noqa: FBT002 - a flag of the command line
 ) -> None:
     """Print the rows that readers see now (read_committed): key, tab and value."""

@@ -25,9 +25,12 @@ from airflow_eos.commands.options import (
     storage_options,
     word,
 )
+from airflow_eos.errors import ConfigurationError, EosError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+
+    from pyspark.sql import SparkSession
 
     from airflow_eos.delivery.port import Guarantee
     from airflow_eos.supervision.doctor import Line
@@ -41,10 +44,10 @@ def doctor(
     kafka_config: KafkaConfig = None,
     reach: Reach = None,
     topic: Annotated[
-        list[str] | None, typer.Option(help="A topic that is going to be written; repeatable.")
+        list[str] | None, typer.Option(help="A topic that the app will write; repeatable.")
     ] = None,
     input_topic: Annotated[
-        list[str] | None, typer.Option(help="A topic that is going to be read; repeatable.")
+        list[str] | None, typer.Option(help="A topic that the app will read; repeatable.")
     ] = None,
     group: Annotated[
         str | None, typer.Option(help="The consumer group that shows how far the pipeline is.")
@@ -53,7 +56,7 @@ def doctor(
         str | None, typer.Option(help="The sink's transactional_id_prefix, before a first start.")
     ] = None,
     guarantee: Annotated[
-        str | None, word("--guarantee", GUARANTEES, help="Which is going to be asked for.")
+        str | None, word("--guarantee", GUARANTEES, help="The guarantee that the app will use.")
     ] = None,
     master: Annotated[
         str | None,
@@ -63,11 +66,22 @@ def doctor(
         list[str] | None, typer.Option(help="key=value for that Spark app; repeatable.")
     ] = None,
     transaction_timeout: Annotated[
-        float, seconds("transaction_timeout", help="Of the sink; seconds, or '15 minutes'.")
+        float,
+        seconds(
+            "transaction_timeout",
+            help="The app's transaction_timeout: seconds, or '15 minutes'.",
+            show_default="15 minutes",
+        ),
     ] = 900.0,
-    trigger_interval: Annotated[float, seconds("trigger_interval")] = 1.0,
-    batch_within: Annotated[float, seconds("batch_within")] = 60.0,
-    recover_within: Annotated[float, seconds("recover_within")] = 300.0,
+    trigger_interval: Annotated[
+        float, seconds("trigger_interval", help="The app's trigger.", show_default="1 second")
+    ] = 1.0,
+    batch_within: Annotated[
+        float, seconds("batch_within", help="The app's batch_within.", show_default="1 minute")
+    ] = 60.0,
+    recover_within: Annotated[
+        float, seconds("recover_within", help="The app's recover_within.", show_default="5 minutes")
+    ] = 300.0,
     rounds: Annotated[
         int, typer.Option(min=1, help="Rounds of the store's race, 8 small writes each.")
     ] = 40,
@@ -102,8 +116,6 @@ def doctor(
         )
     )
     if master is not None:
-        from airflow_eos.commands.spark_probes import spark_lines
-
         lines += spark_lines(master, pairs(conf or [], "--conf"), checkpoint, options)
     if as_json:
         facts = [line._asdict() for line in lines]
@@ -147,3 +159,76 @@ def _show(lines: Sequence[Line]) -> None:
         else f"None of {len(lines)} checks failed.",
         highlight=False,
     )
+
+
+# --- spark_probes ---------------------------------------------------------------------------------
+# What the doctor asks a Spark that it starts: its Python workers, and its own file manager.
+
+ROUNDS = 20
+
+
+def spark_lines(
+    master: str, conf: Mapping[str, str], location: str, storage_options: Mapping[str, str] | None
+) -> list[Line]:
+    """Start a Spark app on ``master``, ask it, and end it; what is wrong is a line.
+
+    Args:
+        master: of Spark; its workers are those that run there.
+        conf: Spark's settings, as the pipeline's app has them.
+        location: of the checkpoint.
+        storage_options: of its store.
+    """
+    from airflow_eos.supervision.doctor import failed, tried
+
+    try:
+        spark = _session(master, conf)
+    except EosError as error:
+        return [failed("Spark app", error)]
+    try:
+        return [
+            *tried("Spark's workers", lambda: _workers(spark)),
+            *tried("Spark's own logs, raced", lambda: _raced(spark, location, storage_options)),
+        ]
+    finally:
+        spark.stop()
+
+
+def _session(master: str, conf: Mapping[str, str]) -> SparkSession:
+    try:
+        from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+        from pyspark.errors import PySparkException
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise ConfigurationError(
+            f"--master needs pyspark here ({error}): pip install 'airflow-provider-eos[spark]'."
+        ) from error
+    quiet = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
+    builder = SparkSession.builder.master(master).appName("airflow-eos doctor")
+    try:
+        return builder.config(map={**quiet, **conf}).getOrCreate()
+    except (PySparkException, Py4JError) as error:
+        [said, *_] = str(error).strip().splitlines() or [type(error).__name__]
+        raise ConfigurationError(
+            f"No Spark app could be started on {master}: {said} Check the master, and what "
+            "spark-submit would be told with --conf."
+        ) from error
+
+
+def _workers(spark: SparkSession) -> Line:
+    from airflow_eos.delivery.workers import check_workers
+    from airflow_eos.kinds.kafka.sink import TASK_MODULES, WRITER_MODULES
+    from airflow_eos.supervision.doctor import Line
+
+    modules = (*TASK_MODULES, *WRITER_MODULES["arrow"])
+    check_workers(spark, modules=modules)
+    count = spark.sparkContext.defaultParallelism
+    return Line("Spark's workers", "ok", f"{count} tasks could import what KafkaSink's tasks need")
+
+
+def _raced(spark: SparkSession, location: str, storage_options: Mapping[str, str] | None) -> Line:
+    from airflow_eos.checkpoint import CheckpointStore
+    from airflow_eos.delivery.spark_session import race_sparks_logs
+    from airflow_eos.supervision.doctor import sparks_raced
+
+    store = CheckpointStore.open(location, storage_options=storage_options)
+    return sparks_raced(race_sparks_logs(spark, store, rounds=ROUNDS))

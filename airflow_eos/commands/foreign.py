@@ -23,7 +23,7 @@ from airflow_eos.commands.options import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from airflow_eos.foreign.plan import ForeignPlan
+    from airflow_eos.foreign.flink import ForeignPlan
     from airflow_eos.kafka.client.connection import ConnectionPool
     from airflow_eos.kafka.client.settings import KafkaSettings
     from airflow_eos.kafka.transactions.coordinator import EndResult
@@ -67,7 +67,7 @@ def plan(
     Exit status: 0 nothing to do, 3 something to do, 4 something promised is lost, which a person
     must decide about, 2 an error.
     """
-    from airflow_eos.foreign.plan import ForeignAction
+    from airflow_eos.foreign.flink import ForeignAction
 
     settings = kafka_settings(bootstrap_servers, kafka_config)
     options = storage_options(storage_option)
@@ -91,7 +91,11 @@ def recover(
     ] = False,
     wait: Annotated[
         float,
-        seconds("wait", help="How long nothing may be written: the job must be stopped."),
+        seconds(
+            "wait",
+            help="How long to watch that the stopped job writes nothing.",
+            show_default="10 seconds",
+        ),
     ] = 10.0,
     yes: Annotated[  # noqa: FBT002 - a flag of the command line
         bool, typer.Option("--yes", help="Do not ask: the job is stopped, end what is shown.")
@@ -106,7 +110,7 @@ def recover(
     afterwards. Exit status: 0 done or nothing to do, 1 not confirmed, 4 something had been ended
     meanwhile (plan again), 2 an error or a refusal.
     """
-    from airflow_eos.foreign.plan import ForeignAction
+    from airflow_eos.foreign.flink import ForeignAction
     from airflow_eos.foreign.recover import recover_flink
     from airflow_eos.kafka.transactions.coordinator import EndResult
 

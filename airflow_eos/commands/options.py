@@ -38,7 +38,7 @@ Reach = Annotated[
 ]
 Prefix = Annotated[
     str | None,
-    typer.Option(help="Transactional id prefix, where the checkpoint does not tell it any more."),
+    typer.Option(help="Transactional id prefix, if the checkpoint does not have it any more."),
 ]
 StorageOption = Annotated[
     list[str] | None,
@@ -70,7 +70,11 @@ def word(name: str, words: Iterable[str], **option: Any) -> Any:
 
 Timeout = Annotated[
     float,
-    seconds("timeout", help="To look for a broker before giving up: seconds, or '1 minute'."),
+    seconds(
+        "timeout",
+        help="How long to look for a broker: seconds, or '1 minute'.",
+        show_default="30 seconds",
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 

@@ -103,7 +103,7 @@ def recover(
         word(
             "--assume",
             ("committed", "aborted"),
-            help="Rule what became of --transaction, for ever.",
+            help="Rule what became of --transaction; this cannot be changed.",
         ),
     ] = None,
     transaction: Annotated[
@@ -250,7 +250,7 @@ def accept(
         str | None,
         typer.Option(
             metavar="TOPIC:PARTITION:FIRST-LAST",
-            help="Instead: offsets of the input that ArrowKafkaSource is to step over.",
+            help="Instead of --batch: offsets of the input that ArrowKafkaSource leaves out.",
         ),
     ] = None,
     bootstrap_servers: BootstrapServers = None,
@@ -260,7 +260,7 @@ def accept(
         bool,
         typer.Option(
             "--give-up-open",
-            help="Also what could still be committed, where its system refuses it for ever.",
+            help="Also give up what could still be committed, if its system refuses it forever.",
         ),
     ] = False,
     yes: Annotated[  # noqa: FBT002 - a flag of the command line
@@ -270,7 +270,7 @@ def accept(
     timeout: Timeout = 30.0,
     as_json: AsJson = False,  # noqa: FBT002
 ) -> None:
-    """Go on with a promised batch as it is, for ever: what cannot be delivered is given up.
+    """Give up what cannot be delivered of a promised batch; this cannot be undone.
 
     For a batch that cannot be replayed, because its input is gone in part or the query now gives
     other rows. Nothing is written now. The next start settles what it can, delivers what is left of
@@ -278,12 +278,12 @@ def accept(
     and logs how many rows are given up.
 
     With --skip-input: for offsets of the input that nobody can read, in a batch in flight that was
-    not promised. ArrowKafkaSource reads around them for ever, also on a replay. Stop the app first.
+    not promised. ArrowKafkaSource never reads them, also in a replay. Stop the app first.
     Exit status: 0 accepted, 1 not confirmed, 2 an error or a refusal.
     """
     from airflow_eos.checkpoint import CheckpointStore, rulings
     from airflow_eos.recovery import gather, shortfall
-    from airflow_eos.recovery.run import participant_of
+    from airflow_eos.recovery.execute import participant_of
 
     if (batch is None) == (skip_input is None):
         raise ConfigurationError("Give either --batch or --skip-input.")
@@ -298,7 +298,7 @@ def accept(
         found = shortfall(gather(store, participant), batch, open_too=give_up_open)
         _show(found)
         if not yes:
-            if not typer.confirm(f"Give up at most {found.rows} rows for ever?", err=True):
+            if not typer.confirm(f"Give up at most {found.rows} rows, for good?", err=True):
                 raise typer.Exit(1)
             # Asking took its time, in which a recovery or a driver may have gone on.
             _require_still(
@@ -324,7 +324,7 @@ def _step_over(store: CheckpointStore, text: str, *, yes: bool, as_json: bool) -
     wanted = InputRange.of_text(text)
     found = _skippable(store, wanted)
     if not yes:
-        asked = f"Give up {found}, at most {found.records} records, for ever?"
+        asked = f"Give up {found}, at most {found.records} records, for good?"
         if not typer.confirm(asked, err=True):
             raise typer.Exit(1)
         found = _skippable(store, found)  # a driver may have gone on meanwhile
@@ -354,8 +354,8 @@ def _skippable(store: CheckpointStore, wanted: InputRange) -> InputRange:
     from airflow_eos.errors import PipelineAliveError
     from airflow_eos.protocol.promise import Promise
     from airflow_eos.recovery.acceptance import skippable
-    from airflow_eos.recovery.driver_liveness import signs_of_life
-    from airflow_eos.recovery.run import require_pipeline
+    from airflow_eos.recovery.execute import require_pipeline
+    from airflow_eos.recovery.facts import signs_of_life
 
     require_pipeline(store)
     signs = signs_of_life(store)
@@ -368,7 +368,7 @@ def _skippable(store: CheckpointStore, wanted: InputRange) -> InputRange:
                 change="stop the app",
                 commands=(again,),
                 start=True,
-                costs=f"at most {wanted.records} records of the input, for ever",
+                costs=f"at most {wanted.records} records of the input, for good",
             ).at(store.location),
         )
     state = read_state(store)
@@ -431,7 +431,7 @@ def disown(
 
     Only for a checkpoint that was moved (--moved), or is lost and not to be replaced by an older
     copy: what was delivered under the prefix is delivered again where the new owner reads the same
-    input. Stop the pipeline first. Exit status: 0 forgotten or nothing known, 1 you said no, 2 an
+    input. Stop the pipeline first. Exit status: 0 forgotten or nothing known, 1 not confirmed, 2 an
     error, or the owner is alive.
     """
     from rich.console import Console
@@ -489,7 +489,7 @@ def _require_silent(
     """
     from airflow_eos.checkpoint import CheckpointStore, read_heartbeat
     from airflow_eos.errors import EosError, PipelineAliveError, Remedy
-    from airflow_eos.recovery.driver_liveness import signs_of_life
+    from airflow_eos.recovery.facts import signs_of_life
 
     if found.owner is None:
         return ""
@@ -520,17 +520,19 @@ _LOOK_S = 0.5
 
 def drain(
     checkpoint: Checkpoint,
-    reason: Annotated[str, typer.Option(help="For whoever reads the request.")] = "asked by hand",
+    reason: Annotated[str, typer.Option(help="Shown with the request.")] = "asked by hand",
     wait: Annotated[
-        float, seconds("wait", help="Until the driver says that it stopped; or '2 minutes'.")
+        float,
+        seconds(
+            "wait", help="How long to wait until the driver has stopped.", show_default="2 minutes"
+        ),
     ] = 120.0,
     storage_option: StorageOption = None,
     as_json: AsJson = False,  # noqa: FBT002 - a flag of the command line
 ) -> None:
     """Let the running batch end, then stop the app; works on every cluster manager.
 
-    Exit status: 0 the driver stopped, 1 it has not said so within ``--wait``, or has failed, 2 an
-    error.
+    Exit status: 0 the driver stopped, 1 not within --wait, or it failed, 2 an error.
     """
     from rich.console import Console
 
@@ -559,17 +561,21 @@ def drain(
 
 def handover(
     checkpoint: Checkpoint,
-    reason: Annotated[str, typer.Option(help="For whoever reads the request.")] = "asked by hand",
+    reason: Annotated[str, typer.Option(help="Shown with the request.")] = "asked by hand",
     wait: Annotated[
-        float, seconds("wait", help="Until the driver that stood by drives; or '2 minutes'.")
+        float,
+        seconds(
+            "wait",
+            help="How long to wait until the driver that stands by has taken over.",
+            show_default="2 minutes",
+        ),
     ] = 120.0,
     storage_option: StorageOption = None,
     as_json: AsJson = False,  # noqa: FBT002 - a flag of the command line
 ) -> None:
-    """Let the running batch end, and the driver that stands by go on: an upgrade, or a move.
+    """Stop the driver after its running batch, and let the one that stands by take over.
 
-    Exit status: 0 it drives, 1 it has not said so within ``--wait``, 2 an error: nobody stands by,
-    for one.
+    Exit status: 0 it has taken over, 1 not within --wait, 2 an error, as where none stands by.
     """
     from rich.console import Console
 
@@ -586,7 +592,9 @@ def handover(
         answer = {"request": msgspec.to_builtins(request), "term": newest if driven else None}
         typer.echo(msgspec.json.encode(answer).decode())
     else:
-        said = "Handed over" if driven else f"Asked; nobody else has driven within {wait:g} s"
+        said = (
+            "Handed over" if driven else f"Asked; no other driver has taken over within {wait:g} s"
+        )
         Console().print(f"{said}: {store.location}", soft_wrap=True)
     raise typer.Exit(0 if driven else 1)
 

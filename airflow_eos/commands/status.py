@@ -1,7 +1,8 @@
-"""``airflow-eos status``: how far a pipeline is and whether it lives, from its checkpoint alone."""
+"""``airflow-eos status`` and ``ui``: how far a pipeline is and whether it lives."""
 
 from __future__ import annotations
 
+import socket
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,7 +25,13 @@ from airflow_eos.commands.options import (
     seconds,
     storage_options,
 )
-from airflow_eos.errors import EosError
+from airflow_eos.errors import (
+    ConfigurationError,
+    EosError,
+    LocalEnvironmentError,
+    Remedy,
+    StoreError,
+)
 from airflow_eos.tables import WIDTH, plain
 
 if TYPE_CHECKING:
@@ -38,11 +45,14 @@ if TYPE_CHECKING:
     from airflow_eos.checkpoint.standby import StandbyWatch
     from airflow_eos.checkpoint.store import CheckpointStore
     from airflow_eos.kafka.client.settings import KafkaSettings
-    from airflow_eos.recovery.driver_liveness import LifeWatch
+    from airflow_eos.recovery.facts import LifeWatch
     from airflow_eos.recovery.plan import Plan
 
 Watch = Annotated[bool, typer.Option("--watch", help="Look again and again, until Ctrl-C.")]
-Interval = Annotated[float, seconds("interval", help="Between two looks of a watch.")]
+Interval = Annotated[
+    float,
+    seconds("interval", help="Time between two looks with --watch.", show_default="2 seconds"),
+]
 
 _ON_A_DISK = {"files", "delta"}  # reached by what the checkpoint says, without a password
 
@@ -92,7 +102,7 @@ def status(
     )
     if watch:
         from airflow_eos.checkpoint.standby import StandbyWatch
-        from airflow_eos.recovery.driver_liveness import LifeWatch
+        from airflow_eos.recovery.facts import LifeWatch
 
         look = partial(look, watch=(LifeWatch(), StandbyWatch()))
         watch_status(look, every_s=interval, as_json=as_json)
@@ -131,7 +141,7 @@ def _look(
     from airflow_eos.checkpoint.progress import read_state, read_state_size, require_begun
     from airflow_eos.checkpoint.standby import StandbyWatch
     from airflow_eos.checkpoint.store import CheckpointStore
-    from airflow_eos.recovery.driver_liveness import read_sign, signs_of_life
+    from airflow_eos.recovery.facts import read_sign, signs_of_life
 
     store = CheckpointStore.open(checkpoint, storage_options=options)
     state, owner, (heart, unheard) = read_state(store), read_pipeline(store), heard(store)
@@ -261,7 +271,8 @@ def status_table(facts: dict[str, Any]) -> Table:
         row("state", _state(facts["state"]))
     row(
         "heartbeat",
-        f"{duration(facts['heartbeat_age_ms'])} ago, {heart['phase']}, {heart['application_id']}"
+        f"{duration(facts['heartbeat_age_ms'])} ago, {heart['phase']}, {heart['application_id']}, "
+        f"process {heart['pid']} on {heart['host']}"
         if heart
         else facts["unheard"] or "none",
     )
@@ -280,7 +291,7 @@ def status_table(facts: dict[str, Any]) -> Table:
 def _about_driver(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if facts["brought_back_by"]:
         by = facts["brought_back_by"]
-        yield "brought back", f"{by}; whether it still is at it, Airflow knows"
+        yield "brought back", f"{by}; look in Airflow whether it is still at work"
     for name in filter(facts.get, ("refused", "watchdog")):
         yield name, facts[name]
     for each in facts["standbys"]:
@@ -406,3 +417,88 @@ def _looks(look: Callable[[], Look], every_s: float) -> Iterator[Look]:
             found = look()
         except EosError as error:
             found = {"error": str(error)}
+
+
+# --- ui -------------------------------------------------------------------------------------------
+# ``airflow-eos ui``: the page without Airflow, to look at.
+
+
+PORT = 8642
+
+
+def ui(
+    checkpoints: Annotated[
+        list[str],
+        typer.Argument(help="Checkpoint locations: a path, s3a://, gs://, abfss:// …"),
+    ],
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = PORT,
+    bootstrap_servers: BootstrapServers = None,
+    kafka_config: KafkaConfig = None,
+    reach: Reach = None,
+    storage_option: StorageOption = None,
+) -> None:
+    """Show pipelines in a browser on this machine. Changes nothing, and needs no login.
+
+    Runs until Ctrl-C. From elsewhere: ssh -L 8642:localhost:8642 HOST.
+    """
+    try:
+        import uvicorn
+
+        from airflow_eos.page.app import standalone
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f"The page needs {error.name}, which is not installed: "
+            "pip install 'airflow-provider-eos[ui]'"
+        ) from error
+    from airflow_eos.page.views import Reach as How
+
+    options = storage_options(storage_option)
+    for each in checkpoints:
+        _require_there(each, options)
+    app = standalone(
+        checkpoints,
+        How(
+            storage=options,
+            kafka=kafka_if_given(bootstrap_servers, kafka_config),
+            participants=reach_in(reach),
+        ),
+    )
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False))
+    with _listening(port) as listening:
+        typer.echo(f"http://127.0.0.1:{listening.getsockname()[1]}/")
+        server.run(sockets=[listening])
+
+
+def _require_there(location: str, options: dict[str, str] | None) -> None:
+    """Refuse a place that holds no checkpoint: it would be shown as a new pipeline for ever.
+
+    A store that does not answer now may answer later, and the page says so.
+    """
+    from airflow_eos.checkpoint import CheckpointStore
+    from airflow_eos.checkpoint.backend import EOS
+
+    store = CheckpointStore.open(location, storage_options=options)
+    try:
+        there = store.head("metadata") or store.list(EOS) or store.folders(EOS)
+    except StoreError:
+        return
+    if not there:
+        raise ConfigurationError(
+            f"{store.location} holds no checkpoint: neither Spark's file metadata nor a folder "
+            f"{EOS}. Expected the checkpointLocation of a query that was started once.",
+            Remedy(change="give the location as the app has it, or start the app first"),
+        )
+
+
+def _listening(port: int) -> socket.socket:
+    listening = socket.socket()
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind(("127.0.0.1", port))
+        listening.listen(128)  # before its address is told: a browser may be there before uvicorn
+    except OSError as error:
+        listening.close()
+        raise LocalEnvironmentError(
+            f"Port {port} cannot be listened on: {error}. Give another one: --port 0 takes any."
+        ) from error
+    return listening

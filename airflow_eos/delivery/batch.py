@@ -3,7 +3,7 @@
 This is where a reader starts. The steps are those of the protocol; the tasks of a batch are in
 ``delivery/task.py`` and ``kinds/kafka/sink.py``, a batch that was promised before in ``replay.py``,
 the decision itself in ``checkpoint/decisions.py``, whether we are still the newest driver in
-``checkpoint/terms.py``, the end of a transaction in ``kafka/transactions/settle.py``.
+``checkpoint/terms.py``, the end of a transaction in ``kinds/kafka/participant.py``.
 """
 
 from __future__ import annotations
@@ -12,20 +12,26 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 import structlog
 
 from airflow_eos.checkpoint import Decision, DecisionLog, OffsetLog, Tenure, Verdict, read_state
 from airflow_eos.checkpoint.decisions import sealed
 from airflow_eos.checkpoint.pipeline import owner_of
-from airflow_eos.delivery.port import BatchSink, Progress
+from airflow_eos.delivery.port import BatchSink, Progress, TaskReport
 from airflow_eos.delivery.replay import Owing, Reading, Replay, replays, rows_owed, say_given_up
-from airflow_eos.delivery.task_reports import require_decidable, works_of
 from airflow_eos.errors import ConfigurationError, DeliveryError, PromiseLostError, SupersededError
 from airflow_eos.failpoints import failpoint
-from airflow_eos.protocol.decision import Outcome, PreparedWork, WorkIdentity
-from airflow_eos.protocol.participant import Participant
+from airflow_eos.protocol.decision import (
+    SPARED,
+    Outcome,
+    PreparedWork,
+    WorkIdentity,
+    by_time_left,
+)
+from airflow_eos.protocol.group import alone
+from airflow_eos.protocol.participant import Deciding, Participant
 from airflow_eos.protocol.promise import Outcomes, Promise
 
 if TYPE_CHECKING:
@@ -164,6 +170,67 @@ class Attempts:
         )
 
 
+# --- reports --------------------------------------------------------------------------------------
+# What the tasks of a batch report to the driver: and none is missing.
+
+
+def works_of(
+    batch_id: int, participants: Collection[str], reports: Sequence[TaskReport]
+) -> list[PreparedWork]:
+    """The open work of all tasks, checked to be the whole batch for each participant."""
+    for name in participants:
+        check_tasks(batch_id, [report for report in reports if report.participant == name])
+    return [report.work for report in reports if report.work]
+
+
+def check_tasks(batch_id: int, reports: Sequence[TaskReport]) -> None:
+    """One result for every task, or the batch is not whole.
+
+    Raises:
+        DeliveryError: a task reported twice or not at all.
+    """
+    tasks = [report.task for report in reports]
+    if tasks != list(range(len(tasks))):
+        raise DeliveryError(
+            f"Batch {batch_id}: results came from tasks {tasks}, expected each of "
+            f"0 to {len(tasks) - 1} once. Nothing was decided; the batch runs again."
+        )
+
+
+def require_decidable(participant: Participant, works: Sequence[PreparedWork]) -> None:
+    """Refuse to promise work that its system is about to end, or that would show more than its own.
+
+    Raises:
+        DeliveryError: nothing was decided.
+    """
+    for each in alone(participant):
+        if hasattr(each, "require_decidable"):
+            names = {member.name for member in each.members}
+            own = [work for work in works if work.participant in names]
+            cast("Deciding", each).require_decidable(own)
+    require_time_left(works, time.time_ns() // 1_000_000)
+
+
+def require_time_left(works: Sequence[PreparedWork], now_ms: int) -> None:
+    """Refuse to promise what its system is about to end: others would be settled, and it not.
+
+    Raises:
+        DeliveryError: less than a tenth of its timeout is left to some work.
+    """
+    for work in sorted(works, key=by_time_left):
+        if work.timeout_ms is None or work.ends_at_ms is None:
+            return
+        left_ms = work.ends_at_ms - now_ms
+        if left_ms < work.timeout_ms * SPARED:
+            raise DeliveryError(
+                f"{work.identity} was opened {(now_ms - work.opened_at_ms) / 1000:.1f} s ago, and "
+                f"its system ends it after {work.timeout_ms / 1000:.1f} s: too little is left to "
+                "promise it. Nothing was decided; the batch runs again, over the same range. Where "
+                "batches take that long, raise the timeout (transaction_timeout of KafkaSink) and "
+                "make later ones smaller (maxOffsetsPerTrigger)."
+            )
+
+
 # --- following ------------------------------------------------------------------------------------
 # Commits a pipeline's progress (such as consumer group offsets) after the rows of the batch.
 
@@ -213,11 +280,6 @@ class OffsetCommit:
 
 # --- query ----------------------------------------------------------------------------------------
 # One batch, on the driver: look, prepare, check, decide, settle, replay.
-#
-# This is where a reader starts. The steps are those of the protocol; the tasks of a batch are in
-# ``delivery/task.py`` and ``kinds/kafka/sink.py``, a promised batch in ``replay.py``,
-# the decision itself in ``checkpoint/decisions.py``, whether we are still the newest driver in
-# ``checkpoint/terms.py``, the end of a transaction in ``kafka/transactions/settle.py``.
 
 
 log = structlog.get_logger(__name__)
@@ -469,8 +531,7 @@ class ExactlyOnceBatch:
 #
 # Asked twice a batch: after Spark has planned it and before the first task (a superseded driver's
 # tasks would overwrite Spark's state files), and after the decision that is relied on was created
-# or
-# read, before anything becomes visible.
+# or read, before anything becomes visible.
 
 
 _STARTED_WITHIN_S = 60.0

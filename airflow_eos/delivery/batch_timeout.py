@@ -125,7 +125,6 @@ class BatchTasks:
 
 
 # --- governed -------------------------------------------------------------------------------------
-# A checkpoint policy, applied to one start of a query and to the tasks of its batches.
 
 
 _DEFAULT_TRIGGER = {"processingTime": "1 second"}

@@ -12,6 +12,7 @@ from airflow_eos.delivery.spill import SpillingSink, require_perishable
 from airflow_eos.delivery.task import (
     HASH_COLUMN,
     SinkTask,
+    collected,
     outlet,
     quoted,
     reports_of,
@@ -20,7 +21,6 @@ from airflow_eos.delivery.task import (
     selected,
     with_row_hashes,
 )
-from airflow_eos.delivery.task_reports import collected
 from airflow_eos.delivery.weaker_guarantees import VisibilityMarkers
 from airflow_eos.errors import ConfigurationError, SupersededError
 from airflow_eos.protocol.decision import check_name
@@ -113,7 +113,6 @@ class OneSink:
 
 
 # --- outputs --------------------------------------------------------------------------------------
-# Several sinks behind one decision: each row of the input is evaluated once, for all of them.
 
 
 _ROW = "r"

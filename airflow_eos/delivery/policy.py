@@ -129,10 +129,6 @@ def _require(holds: bool, problem: str) -> None:  # noqa: FBT001
 
 
 # --- policy ---------------------------------------------------------------------------------------
-# How a pipeline's checkpoints are governed, in Flink's words; ``docs/from-flink.md`` has them all.
-#
-# The same value says it to ``start_exactly_once`` and to ``SparkStreamingOperator``, which gives an
-# app what concerns the app.
 
 
 _NONE = timedelta(0)

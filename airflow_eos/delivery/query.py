@@ -1,26 +1,333 @@
-"""The running query as its user holds it: Spark's query, with drain and honest errors."""
+"""The running query, as its user holds it and as its heartbeat shows it: drained, or failed."""
 
 from __future__ import annotations
 
+import json
+import os
+import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from airflow_eos.delivery.heartbeat import HeartbeatWriter
-from airflow_eos.errors import SupersededError
+from airflow_eos.checkpoint import (
+    Heartbeat,
+    StartedBy,
+    clear_drain,
+    drain_requested,
+    read_heartbeat,
+    write_heartbeat,
+)
+from airflow_eos.checkpoint.backend import STANDBYS
+from airflow_eos.checkpoint.heartbeat import (
+    BY_AIRFLOW,
+    STARTED_BY,
+    Standstill,
+    beat_interval,
+    read_look,
+    request_to,
+)
+from airflow_eos.checkpoint.progress import StateSize, read_state_size, write_state_size
+from airflow_eos.checkpoint.standby import LOOKS_MISSED, process_mark
+from airflow_eos.checkpoint.terms import is_newest
+from airflow_eos.delivery.causes import cause_of
+from airflow_eos.errors import CheckpointError, CheckpointFormatError, SupersededError
+from airflow_eos.figures.events import Began, Failed, Phased, Progressed, QueryEnded, Watched
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from airflow_eos.checkpoint import Phase
+    from airflow_eos.checkpoint import CheckpointStore
+    from airflow_eos.checkpoint.heartbeat import End, Phase
+    from airflow_eos.figures.events import Observer
 
 log = structlog.get_logger(__name__)
+
+_FILES = "rocksdbSstFileSize"
+_WATCHED, _WATCHED_DISK = timedelta(seconds=2), timedelta(seconds=1)
+"""How often a driver beats while another stands by."""
+
+
+def state_size(
+    progress: Mapping[str, Any] | None, recent: Sequence[Any] = (), before: StateSize | None = None
+) -> StateSize | None:
+    """Of ``lastProgress``; None where no batch has ended yet, or the query keeps no state.
+
+    Args:
+        progress: with the names of Spark's JSON (``StreamingQueryProgress``).
+        recent: the newest of these, in Spark's own objects, in ascending order.
+        before: what was noted before; late rows are counted on from there.
+    """
+    operators = progress["stateOperators"] if progress is not None else []
+    if progress is None or not operators:
+        return None
+
+    def total(name: str) -> int:
+        return sum(int(operator[name]) for operator in operators)
+
+    files = [operator["customMetrics"].get(_FILES) for operator in operators]
+    late, counted = (0, 0) if before is None else (before.late_rows, before.late_counted)
+    for update in reversed(recent):
+        if update.batchId() > progress["batchId"]:
+            continue  # it has ended since: the next note's
+        if before is not None and update.batchId() <= before.batch_id:
+            break
+        late += sum(each.numRowsDroppedByWatermark() for each in update.stateOperators())
+        counted += 1
+    return StateSize(
+        batch_id=int(progress["batchId"]),
+        rows=total("numRowsTotal"),
+        memory_bytes=total("memoryUsedBytes"),
+        file_bytes=None if None in files else sum(files),
+        tasks=total("numStateStoreInstances"),
+        update_ms=total("allUpdatesTimeMs") + total("allRemovalsTimeMs"),
+        commit_ms=total("commitTimeMs"),
+        batch_ms=int(progress["durationMs"]["triggerExecution"]),
+        late_rows=late,
+        late_counted=counted,
+    )
+
+
+# --- heartbeat ------------------------------------------------------------------------------------
+# The driver's heartbeat, which also looks for a request to drain. Evidence, never correctness.
+
+
+class HeartbeatWriter:
+    """Writes ``eos/driver.json`` at the rate of its store and looks for requests to drain.
+
+    Never over the heartbeat of a newer term: who is superseded has nothing to say any more, and
+    drains.
+    """
+
+    def __init__(
+        self,
+        store: CheckpointStore,
+        *,
+        application_id: str,
+        trigger: timedelta,
+        master: str = "",
+        deploy_mode: str = "",
+        namespace: str = "",
+        observer: Observer | None = None,
+    ) -> None:
+        self.observer = observer
+        """Who is told what passes, for the figures; nobody by default."""
+        self._store = store
+        self._usual = self._interval = beat_interval(store.location)
+        self._application_id = application_id
+        self._trigger = trigger
+        self._master, self._deploy_mode, self._namespace = master, deploy_mode, namespace
+        self._started_by = StartedBy.of_text(os.environ.get(STARTED_BY))
+        self._process = process_mark(os.getpid())
+        self._started_at_ms = _now_ms()
+        self._batch_id: int | None = None
+        self.term: int | None = None
+        self._phase: Phase = "starting"
+        self._end: End | None = None
+        self._reason: str | None = None
+        self._restart_heals: bool | None = None
+        self._drained_by: str | None = None
+        self._ended = threading.Event()
+        self._beating = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self.draining = threading.Event()
+        self.superseded = threading.Event()
+        """Set once a newer term was seen: then there is nothing left to do but to end."""
+        self.before_stopped: Callable[[], None] = lambda: None
+        """Done by a driver that ends in order, before it says so."""
+        self._looked, self._stood_by = Standstill(), Standstill()
+        self._query: StreamingQuery | None = None
+        self._state: StateSize | None = None
+
+    def start(self, term: int | None = None) -> None:
+        """Beat once now, then from a thread; from the second time on nothing.
+
+        As soon as the term is ours: what comes before the first batch may take long, and whoever
+        looks meanwhile must find somebody here.
+        """
+        if self._thread is not None:
+            return
+        self.term = term
+        clear_drain(self._store, term=term, submission=self._submission)
+        self._thread = threading.Thread(target=self._run, name="airflow-eos-heartbeat", daemon=True)
+        self._beat()
+        self._thread.start()
+
+    def mark(self, batch_id: int, phase: Phase) -> None:
+        """What the driver is doing; told with the next beat."""
+        self._batch_id, self._phase = batch_id, phase
+        if self.observer is not None:
+            self.observer(Phased(batch_id, phase))
+
+    def begin(self, batch_id: int) -> None:
+        """Spark calls for a batch: what it says of the one before is told first."""
+        if self.observer is not None:
+            self._tell_progress(self.observer)
+            self.observer(Began(batch_id))
+
+    def fail(self, batch_id: int, error: BaseException) -> None:
+        """The batch raised."""
+        if self.observer is not None:
+            self.observer(Failed(batch_id, error))
+
+    def follow(self, query: StreamingQuery) -> None:
+        """Note from now on how large its state is."""
+        self._query = query
+
+    def stop(self, phase: Phase, error: BaseException | None = None) -> None:
+        """Beat for the last time, so that nobody waits for silence to tell.
+
+        A driver that never began to beat says nothing: another one may live here.
+        """
+        if phase == "stopped" and not self.superseded.is_set():
+            self.before_stopped()
+        self._end = _end_of(phase, error, drained=self.draining.is_set())
+        if error is not None:
+            cause = cause_of(error)
+            self._reason, self._restart_heals = str(cause), cause.restart_heals
+        self._phase = phase
+        self._ended.set()
+        if self.observer is not None:
+            self._tell_progress(self.observer)
+            meant = phase == "stopped" and self._drained_by != BY_AIRFLOW
+            self.observer(QueryEnded(as_meant=meant))
+        if self._thread is None:
+            return
+        if self._thread.is_alive():
+            self._thread.join(timeout=self._interval.total_seconds())
+        self._beat()
+
+    @property
+    def _submission(self) -> str | None:
+        return self._started_by.submission if self._started_by is not None else None
+
+    def _run(self) -> None:
+        while not self._ended.wait(self._interval.total_seconds()):
+            self._beat()
+
+    def _beat(self) -> None:
+        # One at a time: a slow store must not let an earlier beat land on the last one.
+        with self._beating:
+            self._beat_once()
+
+    def _beat_once(self) -> None:
+        try:
+            if self._is_superseded():
+                self.superseded.set()
+                self.draining.set()  # without input no batch would ever find out
+                return
+            self._interval = self._pace()  # said before it is kept: silence is counted by it
+            write_heartbeat(self._store, self._heartbeat())
+            request = drain_requested(self._store, term=self.term, submission=self._submission)
+            if request is not None:
+                if not self._ended.is_set():
+                    self._reason = f"{request.requested_by}: {request.reason}"
+                    self._drained_by = request.requested_by
+                self.draining.set()
+            self._note_state()
+            if self.observer is not None:
+                self._tell_progress(self.observer)
+                self._tell_watchdog(self.observer)
+        except CheckpointError as error:
+            log.warning("heartbeat_failed", error=str(error))
+
+    def _pace(self) -> timedelta:
+        """Faster while somebody stands by: who notices its end sooner takes over sooner."""
+        told = [(each.name, each.modified_at_ms) for each in self._store.list(STANDBYS)]
+        lasts_s = self._stood_by.lasts_s(told)
+        if not told or lasts_s >= LOOKS_MISSED * self._usual.total_seconds():
+            return self._usual
+        return min(self._usual, _WATCHED_DISK if self._store.is_on_a_disk else _WATCHED)
+
+    def _is_superseded(self) -> bool:
+        try:
+            standing = read_heartbeat(self._store)
+        except CheckpointFormatError:
+            standing = None  # damaged: this beat writes it anew, and terms say who is newer
+        if self.term is None:  # then another beats here, and we were given up
+            us = self._submission
+            others = us is not None and standing is not None and standing.submission != us
+            return others and request_to(self._store, us or "") is not None
+        if standing is not None and standing.term is not None and standing.term > self.term:
+            return True
+        return not is_newest(self._store, self.term)  # also by one that never began to beat
+
+    def _heartbeat(self) -> Heartbeat:
+        return Heartbeat(
+            term=self.term,
+            started_by=self._started_by,
+            master=self._master,
+            deploy_mode=self._deploy_mode,
+            namespace=self._namespace,
+            application_id=self._application_id,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            process=self._process,
+            batch_id=self._batch_id,
+            phase=self._phase,
+            end=self._end,
+            reason=self._reason,
+            drained_by=self._drained_by,
+            restart_heals=self._restart_heals,
+            beat_at_ms=_now_ms(),
+            interval_ms=int(self._interval.total_seconds() * 1000),
+            trigger_ms=int(self._trigger.total_seconds() * 1000),
+            started_at_ms=self._started_at_ms,
+        )
+
+    def _note_state(self) -> None:
+        query = self._query
+        if query is None:
+            return
+        before = self._state or read_state_size(self._store)
+        try:
+            progress = query.lastProgress
+            if progress is None or not progress["stateOperators"]:
+                return
+            if before is not None and progress["batchId"] <= before.batch_id:
+                return
+            size = state_size(progress, query._jsq.recentProgress(), before)  # noqa: SLF001 - few of them
+        except Exception:  # whatever Spark says, the heart goes on beating
+            log.exception("state_not_noted")
+            return
+        if size is not None:
+            write_state_size(self._store, size)
+            self._state = size
+
+    def _tell_watchdog(self, observer: Observer) -> None:
+        """By our own clock: how long the newest look of its watchdog has stood there."""
+        look = read_look(self._store)
+        if look is not None and look.interval_ms is not None:
+            silent_ms = 1000 * self._looked.lasts_s(look)
+            observer(Watched(silent_ms // look.interval_ms))
+
+    def _tell_progress(self, observer: Observer) -> None:
+        try:
+            progress = self._query.lastProgress if self._query is not None else None
+            if progress is not None:
+                observer(Progressed(json.loads(progress.json)))
+        except Exception:  # a figure that is missing is no reason to lose a batch
+            log.exception("progress_not_told")
+
+
+def _end_of(phase: Phase, error: BaseException | None, *, drained: bool) -> End:
+    if phase == "stopped":
+        return "drained" if drained else "finished"
+    return "superseded" if isinstance(error, SupersededError) else "failed"
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+# --- query ----------------------------------------------------------------------------------------
+# The running query as its user holds it: Spark's query, with drain and honest errors.
+
 
 _IDLE_LOOK_S = 0.02
 _PAUSED_LOOK_S = 0.5

@@ -20,7 +20,12 @@ from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.checkpoint.rehearsal import (
     REPORT,
     CheckpointCopy,
+    OutputComparison,
+    RehearsalReport,
     RehearsalRequest,
+    RowDifference,
+    RowExample,
+    compared,
     rehearsable,
 )
 from airflow_eos.checkpoint.topics import LostInput, lost_in_flight, same_topics_watched
@@ -31,13 +36,6 @@ from airflow_eos.delivery.spark_session import absolute
 from airflow_eos.errors import ConfigurationError, EosError, Remedy
 from airflow_eos.protocol.decision import Outcome, encode
 from airflow_eos.protocol.promise import Promise, together
-from airflow_eos.protocol.rehearsal import (
-    OutputComparison,
-    RehearsalReport,
-    RowDifference,
-    RowExample,
-    compared,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -87,14 +87,6 @@ def running_batch() -> int:
 
 
 # --- keeping --------------------------------------------------------------------------------------
-# A perishable sink whose rows are kept in the checkpoint as well, until readers have them.
-#
-# What a system ends by itself, as Kafka does at a timeout, is promised and lost, and a replay
-# evaluates its batch again. Where that gives other rows, as ``rand()`` does, and another
-# participant
-# of the decision has committed, the outcomes would be split for ever. Rows that are kept are
-# written
-# again as they were.
 
 
 def require_perishable(sink: Sink) -> None:

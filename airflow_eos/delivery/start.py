@@ -34,15 +34,20 @@ from airflow_eos.delivery.batch_timeout import (
     retained_batches,
     retaining,
 )
-from airflow_eos.delivery.heartbeat import HeartbeatWriter
 from airflow_eos.delivery.outputs import InPlanSink, OneSink, Output, Outputs
 from airflow_eos.delivery.policy import CheckpointPolicy
 from airflow_eos.delivery.port import PROGRESS, Guarantee
-from airflow_eos.delivery.query import ExactlyOnceQuery, GuardedBatch
+from airflow_eos.delivery.query import ExactlyOnceQuery, GuardedBatch, HeartbeatWriter
 from airflow_eos.delivery.rehearsal import Rehearsal
 from airflow_eos.delivery.replay import Reading, promise_in_flight
-from airflow_eos.delivery.source_checks import check_sources, topics_read
-from airflow_eos.delivery.source_port import OwnSource, active_session, beside, is_own
+from airflow_eos.delivery.source import (
+    OwnSource,
+    active_session,
+    beside,
+    check_sources,
+    is_own,
+    topics_read,
+)
 from airflow_eos.delivery.spark_session import (
     absolute,
     classic_session,
@@ -53,9 +58,8 @@ from airflow_eos.delivery.spark_session import (
     warn_where_it_is_lost,
     warn_where_two_can_plan,
 )
-from airflow_eos.delivery.standby import StandingBy, stand_by
+from airflow_eos.delivery.standby import StandingBy, stand_by, warm_up
 from airflow_eos.delivery.takeover import require_admitted, say_drained, take_over
-from airflow_eos.delivery.warm_up import warm_up
 from airflow_eos.delivery.weaker_guarantees import (
     AtLeastOnceBatch,
     AtMostOnceBatch,
@@ -84,8 +88,7 @@ if TYPE_CHECKING:
     from airflow_eos.checkpoint.mending import Mend
     from airflow_eos.checkpoint.topics import InputChange, TopicsRead
     from airflow_eos.delivery.port import BatchSink, Progress, ProgressPlace, Sink
-    from airflow_eos.delivery.source_checks import StreamSource
-    from airflow_eos.delivery.source_port import OpenedSource
+    from airflow_eos.delivery.source import OpenedSource, StreamSource
     from airflow_eos.figures.events import Observer
     from airflow_eos.protocol.participant import Participant
 
@@ -334,7 +337,6 @@ def _at_most_once(
 
 
 # --- start ----------------------------------------------------------------------------------------
-# ``start_exactly_once``: refuse, recover, then start the query.
 
 
 def start_exactly_once(

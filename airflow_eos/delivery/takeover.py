@@ -123,14 +123,6 @@ def _settled(store: CheckpointStore, decisions: DecisionLog) -> Decision | None:
 
 
 # --- takeover -------------------------------------------------------------------------------------
-# A starting driver takes the pipeline over: the last refusals, the term, recovery, Spark's log.
-#
-# The order is the proof. The gate is asked before anything is written, so that a start that is
-# refused leaves nothing behind; again once the names are claimed, and before the term is taken,
-# since
-# taking it stops whoever runs now; and again after it, since what a former driver noted before it
-# could see this term must be seen. Only then is anything read that Spark or a decision says, only
-# then is anything ended, and only then does Spark start and read it too.
 
 
 log = structlog.get_logger(__name__)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from airflow_eos.delivery.port import TaskReport, TaskWriter
 from airflow_eos.delivery.workers import tune_process
-from airflow_eos.errors import ConfigurationError
+from airflow_eos.errors import ConfigurationError, DeliveryError
 from airflow_eos.failpoints import failpoint
 
 if TYPE_CHECKING:
@@ -57,12 +58,10 @@ def in_arrow(schema: StructType) -> pa.Schema:
 # The content of a task's rows as one number that does not depend on their order.
 #
 # A 64-bit hash a row is made in the JVM (``xxhash64``, Spark's ``XxHash64`` expression, chained
-# over
-# the columns). On the Arrow side the hashes are summed modulo 2**64, once as they are and once
-# mixed
-# (the finaliser of splitmix64): 128 bits, the same for the same multiset of rows however they are
-# ordered, and additive over tasks, so a whole batch can be compared even when its rows are cut into
-# other tasks. Two sums, since one alone is the same for {a + 1, b - 1} as for {a, b}.
+# over the columns). On the Arrow side the hashes are summed modulo 2**64, once as they are and once
+# mixed (the finaliser of splitmix64): 128 bits, the same for the same multiset of rows however they
+# are ordered, and additive over tasks, so a whole batch can be compared even when its rows are cut
+# into other tasks. Two sums, since one alone is the same for {a + 1, b - 1} as for {a, b}.
 
 
 HASH_COLUMN = "__eos_hash"
@@ -141,7 +140,6 @@ def mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 # --- task -----------------------------------------------------------------------------------------
-# A task of a batch: its rows go to a writer for each participant, its reports to the driver.
 
 
 Opened = Callable[[int, int], TaskWriter]
@@ -187,6 +185,48 @@ def reports_of(
     """The reports of each task; who reads them makes the tasks write."""
     task = SinkTask(tuple(outlets), None if only is None else frozenset(only), marks)
     return hashed.mapInArrow(task, "report binary")
+
+
+def collected(tasks: DataFrame, participants: Collection[str]) -> list[TaskReport]:
+    """Run ``tasks``; their reports in the order of the tasks, one for each participant.
+
+    How many there are is Spark's to say: what came cannot tell that the last ones are missing. It
+    is asked of the plan that ran, afterwards: where Spark plans as it goes (the width of a
+    shuffle) that is settled by then, and nothing is evaluated for the answer.
+
+    Raises:
+        DeliveryError: not one report for each task and participant.
+    """
+    began_ms = time.time_ns() // 1_000_000
+    rows = tasks.collect()
+    ended_ms = time.time_ns() // 1_000_000
+    came_in = [msgspec.json.decode(bytes(row.report), type=TaskReport) for row in rows]
+    reports = [by_our_clock(report, began_ms, ended_ms) for report in came_in]
+    # DataFrame.rdd is public, and plans a conversion of rows that nobody needs.
+    ran = int(tasks._jdf.queryExecution().toRdd().getNumPartitions())  # noqa: SLF001
+    came = Counter(report.participant for report in reports)
+    if came != Counter(dict.fromkeys(participants, ran)):
+        raise DeliveryError(
+            f"Spark ran {ran} tasks, and {dict(came)} reported what they wrote; expected one "
+            "report each. Nothing was decided; the batch runs again."
+        )
+    return sorted(reports, key=lambda report: report.task)
+
+
+def by_our_clock(report: TaskReport, began_ms: int, ended_ms: int) -> TaskReport:
+    """The report, its work dated by the clock of this machine and not of the task's.
+
+    The work was opened after the tasks began, and the task reported before they ended: where its
+    dates contradict that, its clock is ahead or behind by so much at least, and is put right. Work
+    that nothing ends by itself is dated by its own system.
+    """
+    work = report.work
+    if work is None or work.timeout_ms is None:
+        return report
+    least_ms, most_ms = report.reported_at_ms - ended_ms, work.opened_at_ms - began_ms
+    ahead_ms = min(max(0, least_ms), most_ms)
+    dated = msgspec.structs.replace(work, opened_at_ms=work.opened_at_ms - ahead_ms)
+    return msgspec.structs.replace(report, work=dated)
 
 
 @dataclass(frozen=True)

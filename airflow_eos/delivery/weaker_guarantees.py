@@ -93,8 +93,8 @@ class AtLeastOnceBatch:
 # Where at-most-once is asked for: rows may be missing after a crash, and none comes twice.
 #
 # A batch is marked as spent before any of its rows is written, so nobody writes it again; a task
-# that
-# runs again writes nothing (:class:`~airflow_eos.delivery.task.SinkTask`). Nothing is prepared.
+# that runs again writes nothing (:class:`~airflow_eos.delivery.task.SinkTask`). Nothing is
+# prepared.
 
 
 log = structlog.get_logger(__name__)
@@ -157,13 +157,12 @@ class AtMostOnceBatch:
 # Marks of what readers may see although no decision names it: ``eos/spent/<batch>/…``.
 #
 # ===========  =====================================================================================
-# ``mark``     the driver's, before any row of the batch is written
-# ``<task>``   a task's, at most once, before it writes
-# ===========  =====================================================================================
+# ``mark``     the driver's, before any row of the batch is written ``<task>``   a task's, at most
+# once, before it writes ===========
+# =====================================================================================
 #
 # They are kept for the batches that Spark may still run again. A task that wakes up after that
-# finds
-# the place of its own mark empty, so it also looks for the driver's, which goes first.
+# finds the place of its own mark empty, so it also looks for the driver's, which goes first.
 
 
 @dataclass(frozen=True)

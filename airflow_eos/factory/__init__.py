@@ -1,7 +1,7 @@
 """``eos_pipeline(...)``: the DAGs of a pipeline from a few arguments, in place of a copied file.
 
 - :mod:`.settings`: what they share
-- :mod:`.pipeline`, :mod:`.recovery`, :mod:`.watchdog`: a DAG each
+- :mod:`.pipeline`, :mod:`.watchdog`, :mod:`.watchdog`: a DAG each
 - :mod:`.upgrade`: the DAG that brings a new version in, and back where it fails
 - :mod:`.drill`: the DAG that practises, with :mod:`.drilled`, its app
 - :mod:`.settings`: settings that are templates

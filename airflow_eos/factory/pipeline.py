@@ -11,12 +11,12 @@ from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSki
 from airflow.sdk import DAG, PokeReturnValue, get_current_context, task
 
 from airflow_eos.arguments import require_known
-from airflow_eos.factory.recovery import recovery
 from airflow_eos.factory.settings import Pipeline, pinned, rendered
 from airflow_eos.factory.watchdog import (
     last_heartbeat,
     note_that_it_begins,
     overtaken,
+    recovery,
     refusal_is_noted,
     store_of,
     watchdog,
@@ -195,7 +195,6 @@ def _started(pipeline: Pipeline) -> Any:
 
 
 # --- pipeline -------------------------------------------------------------------------------------
-# All DAGs of one pipeline.
 
 
 def eos_pipeline(

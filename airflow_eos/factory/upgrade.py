@@ -159,7 +159,7 @@ def who_approves() -> str:
     """A person, unless nothing differs; nobody where the new version has failed."""
     import msgspec
 
-    from airflow_eos.protocol.rehearsal import RehearsalReport
+    from airflow_eos.checkpoint.rehearsal import RehearsalReport
     from airflow_eos.supervision.rehearsal import report_view, sentence
     from airflow_eos.tables import as_text
 

@@ -1,19 +1,22 @@
-"""The DAG that looks at a pipeline every minute."""
+"""The DAGs that look after a pipeline: one looks at it every minute, one brings it back."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
 from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.providers.standard.operators.hitl import HITLOperator
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
-from airflow.sdk import DAG, PokeReturnValue, get_current_context, task
+from airflow.sdk import DAG, PokeReturnValue, chain, get_current_context, task
 
 from airflow_eos.arguments import taken
 from airflow_eos.factory.settings import Pipeline, pinned, rendered
+from airflow_eos.operators import AuditOperator, PlanRecoveryOperator, RecoverTransactionsOperator
 from airflow_eos.sensors import CheckpointProgressSensor, TransactionTimeoutSensor
 
 if TYPE_CHECKING:
@@ -250,7 +253,6 @@ def store_of(pipeline: Pipeline) -> CheckpointStore:
 
 
 # --- watchdog -------------------------------------------------------------------------------------
-# The DAG that looks at a pipeline every minute.
 
 
 _A_LOOK = timedelta(minutes=10)
@@ -430,3 +432,137 @@ def _needs_recovery(pipeline: Pipeline) -> Any:
         return not (stays_down(pipeline) or brought_back(pipeline))
 
     return needs_recovery()
+
+
+# --- recovery -------------------------------------------------------------------------------------
+# The DAG that brings a dead pipeline back; where only a person may decide, it asks one.
+
+
+COMMITTED = "Readers have the rows that nobody can tell of"
+ABORTED = "Readers do not have them: deliver them again"
+ORPHANS = "Abort what no checkpoint knows"
+LEAVE = "Leave all that alone"
+_CHOSEN = "((ti.xcom_pull(task_ids='ask') or {}).get('chosen_options') or [])"
+
+
+def recovery(pipeline: Pipeline, tags: list[str], notifiers: Sequence[Any] = ()) -> DAG:
+    """Bring a dead pipeline back: plan, ask if need be, execute, audit, resume.
+
+    Harmless at any time. A pipeline that is alive is refused. Steps that only a person may decide
+    wait for one; unanswered they are left alone, and fail ``execute``.
+    """
+    with DAG(
+        pipeline.recovery,
+        schedule=None,
+        tags=tags,
+        doc_md=recovery.__doc__,
+        # It only acts on what somebody has started; paused, a dead pipeline waits for ever.
+        is_paused_upon_creation=False,
+        **pinned(),
+    ) as dag:
+        plan = PlanRecoveryOperator(task_id="plan", **pipeline.transactions)
+        ask = HITLOperator(
+            task_id="ask",
+            subject=f"{pipeline.dag_id}: what recovery may not decide",
+            body="{{ ti.xcom_pull(task_ids='who_decides', key='words') }}",
+            options=[COMMITTED, ABORTED, ORPHANS, LEAVE],
+            defaults=[LEAVE],
+            multiple=True,
+            response_timeout=taken("ask_within", pipeline.ask_within),
+            notifiers=list(notifiers),
+        )
+        execute = RecoverTransactionsOperator(
+            task_id="execute",
+            plan="{{ ti.xcom_pull(task_ids='plan') | tojson }}",
+            assume=f"{{{{ {_ruling(COMMITTED)} or {_ruling(ABORTED)} }}}}",
+            allowed_actions=["commit", "abort", f"{{{{ {_ruling(ORPHANS)} or 'abort' }}}}"],
+            trigger_rule="none_failed_min_one_success",
+            **pipeline.transactions,
+        )
+        resume = TriggerDagRunOperator(
+            task_id="resume",
+            trigger_dag_id=pipeline.dag_id,
+            # Each dead driver is replaced once; again where who replaced it gave no sign of life.
+            trigger_run_id=RESUME + "{{ ti.xcom_pull(task_ids='verdict') }}",
+            skip_when_already_exists=True,
+        )
+        asked = who_decides()
+        chain(plan, asked, ask, execute)
+        asked >> execute
+        steps: list[Any] = [execute]
+        if audited := pipeline.order_id if pipeline.audit and not pipeline.outputs else None:
+            audit = AuditOperator(
+                task_id="audit",
+                input_topic=pipeline.input_topic,
+                output_topic=pipeline.output_topic,
+                dead_letter_topic=pipeline.dead_letter_topic,
+                id_expression=audited,
+                fail_on_violation=False,  # rows that the app has yet to read are no loss
+                **pipeline.place,
+            )
+            steps.append(audit)
+        chain(*steps, _verdict(pipeline, audited=bool(audited)), resume)
+    return dag
+
+
+def _ruling(option: str) -> str:
+    """A template's expression: what the answer means to the operator; '' where it was not given."""
+    meaning = {COMMITTED: "committed", ABORTED: "aborted", ORPHANS: "orphan"}[option]
+    return f"({meaning!r} if {option!r} in {_CHOSEN} else '')"
+
+
+@task.branch
+def who_decides() -> str:
+    """A person, where the plan has steps of ASK or ORPHAN; else nobody is asked."""
+    import json
+
+    from airflow_eos.notifications import plan_in_words
+    from airflow_eos.recovery import Plan
+
+    ti = get_current_context()["ti"]
+    plan = Plan.from_json(json.dumps(ti.xcom_pull(task_ids="plan")))
+    ti.xcom_push(key="words", value=plan_in_words(plan))
+    return "ask" if plan.needs_person else "execute"
+
+
+def _require_nothing_wrong(report: Mapping[str, Any] | None) -> None:
+    """Refuse what can never be right, of an app that may have rows to read yet.
+
+    Behind retention not all can be judged, which holds nobody up; an audit that has judged no row
+    at all has no answer to give.
+    """
+    if report is None:
+        raise AirflowFailException(
+            "The audit has no report: whether rows came twice is not known. Clear the task audit."
+        )
+    never = ("duplicated", "reordered", "visible_undecided", "unexpected")
+    if wrong := {name: report[name] for name in never if report[name]}:
+        raise AirflowFailException(f"The audit found {wrong}: {report['offenders'][:3]}")
+    if any(report["rows_out"].values()) and not report["matched"] and report["rows_in"]:
+        raise AirflowFailException(
+            f"The audit could judge no row: {report['unjudged'][0]['why']}. Correct order_id of "
+            "this pipeline, or take audit=False where its rows have no counterpart."
+        )
+
+
+def _verdict(pipeline: Pipeline, *, audited: bool) -> Any:
+    @task
+    def verdict() -> str:
+        """Fail on what can never be right; else name the driver that died, and the try.
+
+        Skipped, and the resumption with it, where the driver lives, or nobody wants another one, or
+        somebody brings it back already.
+        """
+        if audited:
+            _require_nothing_wrong(get_current_context()["ti"].xcom_pull(task_ids="audit"))
+        if why := stays_down(pipeline) or is_alive(pipeline):
+            raise AirflowSkipException(
+                f"The app is not resumed: {why}. What was left open is ended; {pipeline.dag_id} "
+                "starts the app where it is to run all the same."
+            )
+        named = resumption(pipeline)
+        if why := brought_back(pipeline, besides=f"{RESUME}{named}"):
+            raise AirflowSkipException(f"The app is not resumed: {why}.")
+        return named
+
+    return verdict()

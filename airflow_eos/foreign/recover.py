@@ -16,8 +16,7 @@ from airflow_eos.errors import (
     PipelineAliveError,
     Remedy,
 )
-from airflow_eos.foreign.flink_state import read_checkpoint
-from airflow_eos.foreign.plan import CoordinatorState, ForeignAction, make_plan
+from airflow_eos.foreign.flink import CoordinatorState, ForeignAction, make_plan, read_checkpoint
 from airflow_eos.kafka.client.errors import Deadline, wait
 from airflow_eos.kafka.transactions.coordinator import EndResult, end_transactions
 from airflow_eos.kafka.transactions.listing import described, list_lookalikes, open_in_partitions
@@ -25,8 +24,7 @@ from airflow_eos.kafka.transactions.listing import described, list_lookalikes, o
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from airflow_eos.foreign.flink_state import FlinkCheckpoint
-    from airflow_eos.foreign.plan import ForeignPlan, ForeignStep
+    from airflow_eos.foreign.flink import FlinkCheckpoint, ForeignPlan, ForeignStep
     from airflow_eos.kafka.client.connection import ConnectionPool
     from airflow_eos.kafka.transactions.identity import OpenTransaction, TransactionIdentity
 

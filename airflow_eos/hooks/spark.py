@@ -21,14 +21,14 @@ from airflow.sdk import BaseHook
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.secret_names import spark_redaction_regex
 from airflow_eos.supervision.heartbeat_monitor import ClusterManager
-from airflow_eos.supervision.workspace import write_private
+from airflow_eos.supervision.packaging import write_private
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from airflow_eos.checkpoint import StartedBy
-    from airflow_eos.supervision.workspace import Secrets
+    from airflow_eos.supervision.packaging import Secrets
 
 _AIRFLOWS_OWN = ("AIRFLOW_CONN_", "AIRFLOW_VAR_", "AIRFLOW__")
 """Settings and secrets of the worker, which a Spark driver has no business to know."""

@@ -1,4 +1,4 @@
 """Kafka, by concept; read from the bottom: client, records, transactions, producer, librdkafka.
 
-:mod:`.writers` is the door for a task that writes, :mod:`.transactions.settle` for a driver.
+The doors are in ``kinds/kafka``: ``sink`` for a task that writes, ``participant`` for a driver.
 """

@@ -494,7 +494,6 @@ def _prune(folder: Path) -> None:
 
 
 # --- broker ---------------------------------------------------------------------------------------
-# An embedded Kafka cluster: real brokers on this machine, gone with whoever started them.
 
 
 AT_FULL_SPEED = ("-XX:TieredStopAtLevel=4",)

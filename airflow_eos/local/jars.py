@@ -248,10 +248,6 @@ def _no_pyspark() -> LocalEnvironmentError:
 
 
 # --- jars -----------------------------------------------------------------------------------------
-# Fetch jars once, check them, and keep them in the user's cache folder.
-#
-# The Ivy inside pyspark does the fetching, with a cache and a user folder of its own: a half-filled
-# ``~/.m2`` or ``~/.ivy2`` of somebody else can make Ivy fail, and ours must not spoil theirs.
 
 
 log = structlog.get_logger(__name__)

@@ -1,11 +1,13 @@
 """The operators: run, recover and rehearse a pipeline, audit it, tell what is settled."""
 
 from airflow_eos import airflow_floor as _airflow_floor  # noqa: F401 - an old one ends here
-from airflow_eos.operators.audit import AuditOperator
 from airflow_eos.operators.events import EmitCompleteHoursOperator, EmitSettledBatchesOperator
-from airflow_eos.operators.recovery import PlanRecoveryOperator, RecoverTransactionsOperator
-from airflow_eos.operators.rehearse import RehearseOperator
-from airflow_eos.operators.streaming import SparkStreamingOperator
+from airflow_eos.operators.recovery import (
+    AuditOperator,
+    PlanRecoveryOperator,
+    RecoverTransactionsOperator,
+)
+from airflow_eos.operators.streaming import RehearseOperator, SparkStreamingOperator
 
 __all__ = [
     "AuditOperator",

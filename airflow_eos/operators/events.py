@@ -14,7 +14,7 @@ from airflow.sdk import Asset, AssetAlias
 from airflow_eos import errors
 from airflow_eos.arguments import Duration, taken
 from airflow_eos.hooks.arguments import CheckedArguments, as_rendered, no_retry_where_useless
-from airflow_eos.lineage.openlineage import BatchLineage
+from airflow_eos.lineage import BatchLineage
 
 if TYPE_CHECKING:
     from airflow.sdk import Context, XComArg

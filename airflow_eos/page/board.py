@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from airflow_eos.errors import EosError, UnknownClusterError
 from airflow_eos.page.pipeline_state import STALL_AFTER_MS, Look
 from airflow_eos.page.views import OpenBar, PlanLine, PlanView
-from airflow_eos.recovery.run import plan_recovery
+from airflow_eos.recovery.execute import plan_recovery
 from airflow_eos.recovery.tables import headline, seal_sentence, step_cells
 
 if TYPE_CHECKING:
@@ -142,8 +142,7 @@ class Answers(Generic[T]):
 # What recovery would do, as the shell says it; and what the input still holds.
 #
 # The one view of the page that asks the participants and the input's cluster: for one pipeline,
-# when
-# somebody looks at it.
+# when somebody looks at it.
 
 
 TIMEOUT_S = 10.0
@@ -235,10 +234,6 @@ def _of_topics(
 
 
 # --- board ----------------------------------------------------------------------------------------
-# Many pipelines at a time: looked at side by side, kept for a moment, answered in time.
-#
-# A list of 500 must not wait for the one store that does not answer: its row is that of the look
-# before, with its age, and a pipeline that was never looked at to the end is counted as pending.
 
 
 FRESH_S = 3.0

@@ -41,7 +41,7 @@ from airflow_eos.page.views import (
 )
 from airflow_eos.protocol.decision import Verdict, by_time_left
 from airflow_eos.protocol.promise import named_by
-from airflow_eos.recovery.driver_liveness import LifeWatch, Sign
+from airflow_eos.recovery.facts import LifeWatch, Sign
 from airflow_eos.supervision.progress import Health, Observation, judge, why_not_at_work
 
 if TYPE_CHECKING:
@@ -253,9 +253,6 @@ def state_of(
 
 
 # --- look -----------------------------------------------------------------------------------------
-# Reads a checkpoint into the list view or the detail view. Read-only.
-#
-# A row is made from the same snapshot that recovery reads, so that both speak of the same thing.
 
 
 log = structlog.get_logger(__name__)

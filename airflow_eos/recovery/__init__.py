@@ -22,10 +22,16 @@ if TYPE_CHECKING:
         resolve,
     )
     from airflow_eos.recovery.acceptance import Shortfall, shortfall
-    from airflow_eos.recovery.execute import ALLOWED_BY_DEFAULT, Report, Result, StepResult
+    from airflow_eos.recovery.execute import (
+        ALLOWED_BY_DEFAULT,
+        Report,
+        Result,
+        StepResult,
+        execute_recovery,
+        plan_recovery,
+    )
     from airflow_eos.recovery.facts import Facts, gather
     from airflow_eos.recovery.plan import Action, Plan, Seal, Step, make_plan
-    from airflow_eos.recovery.run import execute_recovery, plan_recovery
 
 _HOME = {
     "AuditReport": "audit.audit",
@@ -45,8 +51,8 @@ _HOME = {
     "resolve": "checkpoint.rulings",
     "Shortfall": "recovery.acceptance",
     "shortfall": "recovery.acceptance",
-    "execute_recovery": "recovery.run",
-    "plan_recovery": "recovery.run",
+    "execute_recovery": "recovery.execute",
+    "plan_recovery": "recovery.execute",
     "Action": "recovery.plan",
     "Plan": "recovery.plan",
     "Seal": "recovery.plan",

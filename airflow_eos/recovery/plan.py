@@ -181,37 +181,12 @@ def _named(members: Sequence[Member]) -> str:
 
 
 # --- plan -----------------------------------------------------------------------------------------
-# What recovery would do, as a value: facts in, plan out, no I/O.
-#
-# The table of the protocol, row by row:
-#
-# =====================================================  =======================================
-# what is found                                          what the plan says
-# =====================================================  =======================================
-# open, named by a COMMIT decision (all three equal)     COMMIT
-# open, not named                                        ABORT, after sealing the attempt
-# decided COMMIT, outcome COMMITTED                      nothing
-# decided COMMIT, outcome ABORTED, not delivered later   REPLAY when the app resumes
-# decided COMMIT, outcome UNKNOWN, open in part or not   ASK: a person decides
-# decided COMMIT, without rows, and not said yet         COMMIT, where nothing is lost or asked
-# decided COMMIT, the batch accepted as it is            nothing; ABORT what was given up with it
-# open under the name, checkpoint does not know it       ORPHAN: ended only when asked
-# a start on the checkpoint would be refused             ORPHAN, all that is open; and why
-# =====================================================  =======================================
-#
-# Why a finished batch needs no seal: the open transactions were listed *before* the checkpoint was
-# read. A task opens a transaction only after Spark wrote ``offsets/N``, and Spark writes
-# ``commits/N`` only after all that was decided for N is settled. So where the newest batch is
-# complete, whatever was listed belongs to it or to an older one, is not among the settled ones, and
-# no decision can name it any more: it is the leftover of a lost task attempt. Where the newest
-# batch is in flight, a driver that still runs could name it in its next decision; that decision is
-# taken from it first (the seal).
 
 
 _FOLLOWS = "; it follows, once readers have all rows of the batch"
 _NOT_TOLD_YET = (
-    "; it was not listed as open, and its end is told only when older open transactions of its "
-    "partition are through: committing finds out, and changes nothing twice"
+    "; it is not listed as open, and whether it is committed shows only when older open "
+    "transactions of its partition have ended: committing it again is harmless"
 )
 
 

@@ -1,25 +1,130 @@
-"""Is the pipeline getting on?"""
+"""Is a pipeline getting on, does its work run out of time, does it hold up readers?"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.common.compat.sdk import AirflowFailException
-from airflow.sdk import PokeReturnValue
+from airflow.providers.common.compat.sdk import AirflowFailException, conf
+from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
+from airflow_eos import errors
 from airflow_eos.arguments import Duration, milliseconds, taken
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.hooks.arguments import as_rendered, no_retry_where_useless
-from airflow_eos.sensors.deferring import LookOnceSensor
+from airflow_eos.hooks.arguments import CheckedArguments, as_rendered, no_retry_where_useless
 
 if TYPE_CHECKING:
     from airflow.sdk import Context, XComArg
 
-    from airflow_eos.supervision.progress import Conclusion, ProgressWatch
+    from airflow_eos.kafka.client.settings import KafkaSettings
+    from airflow_eos.supervision.progress import (
+        BlockedWatch,
+        Conclusion,
+        ProgressWatch,
+        SeenOpen,
+        TimeoutWatch,
+    )
     from airflow_eos.triggers.polling import PollingTrigger
+
+
+# --- deferring ------------------------------------------------------------------------------------
+# What the sensors share: look once, then wait here or in the triggerer.
+
+
+DEFERRABLE = conf.getboolean("operators", "default_deferrable", fallback=False)
+
+
+class LookOnceSensor(CheckedArguments, BaseSensorOperator):
+    """A sensor that looks with ``poke``; its subclasses say what each argument is for."""
+
+    participant_conn_ids: Mapping[str, str] | None = None
+
+    def __init__(
+        self,
+        *,
+        kafka_config_id: str | XComArg = "kafka_default",
+        storage_conn_id: str | XComArg | None = None,
+        storage_options: Mapping[str, str] | None = None,
+        deferrable: bool = DEFERRABLE,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.kafka_config_id: str = as_rendered(kafka_config_id)
+        self.storage_conn_id: str | None = as_rendered(storage_conn_id)
+        self.storage_options = storage_options
+        self.deferrable = deferrable
+
+    def execute(self, context: Context) -> Any:
+        """Look once; then wait here, or in the triggerer where ``deferrable``."""
+        if not self.deferrable:
+            return super().execute(context)
+        found = self.poke(context)
+        if not found.is_done:
+            self._defer()
+        return found.xcom_value
+
+    @abstractmethod
+    def poke(self, context: Context) -> PokeReturnValue:
+        """Look."""
+
+    def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:  # noqa: ARG002 - Airflow's signature
+        """Take the trigger's answer.
+
+        Raises:
+            AirflowFailException: the answer is a failure for good, as a stall is.
+            EosError: a trouble that may pass; what ``poke`` would have raised, so that ``retries``
+                treat both alike.
+        """
+        if event.get("raised"):
+            with no_retry_where_useless():
+                raise getattr(errors, event["raised"])(event["error"])
+        if event["error"]:
+            raise AirflowFailException(event["error"])
+        return event["value"]
+
+    def _settings(self) -> tuple[KafkaSettings, dict[str, str]]:
+        """Read the connections: of the cluster, and of the checkpoint's store."""
+        from airflow_eos.hooks.kafka import KafkaSettingsHook
+        from airflow_eos.hooks.store import CheckpointStoreHook
+
+        store = CheckpointStoreHook(self.storage_conn_id, self.storage_options)
+        return KafkaSettingsHook(self.kafka_config_id).settings(), store.options()
+
+    def _reach(self) -> dict[str, Any]:
+        """Read the connections of the other participants."""
+        from airflow_eos.hooks.store import ParticipantsHook
+
+        return ParticipantsHook(self.participant_conn_ids).reach()
+
+    def _defer(self) -> None:
+        """Hand over to the trigger, with the connections' names and nothing of what they hold."""
+        self.defer(
+            trigger=self._trigger()(
+                watch=self._watch().as_dict(),
+                kafka_config_id=self.kafka_config_id,
+                storage_conn_id=self.storage_conn_id,
+                storage_options=self.storage_options,
+                participant_conn_ids=self.participant_conn_ids,
+                poke_interval=self.poke_interval,
+            ),
+            method_name="execute_complete",
+            timeout=timedelta(seconds=self.timeout),
+        )
+
+    @abstractmethod
+    def _trigger(self) -> type[PollingTrigger]:
+        """Name the trigger that waits for this sensor."""
+
+    @abstractmethod
+    def _watch(self) -> ProgressWatch | TimeoutWatch | BlockedWatch:
+        """Make what looks, from the arguments; ConfigurationError where they cannot work."""
+
+
+# --- progress -------------------------------------------------------------------------------------
+# Is the pipeline getting on?
 
 
 class CheckpointProgressSensor(LookOnceSensor):
@@ -141,3 +246,160 @@ def _epoch_ms(moment: datetime | str) -> int:
     if not isinstance(at, datetime) or at.tzinfo is None:
         raise ConfigurationError(f"since={moment!s} has no time zone: add one, such as +00:00.")
     return round(at.timestamp() * 1000)
+
+
+# --- timeouts -------------------------------------------------------------------------------------
+# Does prepared work run out of time, hold locks for too long, or hold up a topic's readers?
+
+
+class TransactionTimeoutSensor(LookOnceSensor):
+    """Fires when prepared or open work has less than a part of its timeout left.
+
+    The broker aborts it at the end of its timeout, promised or not; until then every
+    ``read_committed`` reader of its partitions waits. So this is the moment for recovery, while
+    promised rows need not be replayed yet. Returns (XCom) the open work, the most urgent first:
+    ``participant``, ``key``, ``age_ms``, ``timeout_ms`` and ``time_left_ms``.
+
+    While nothing runs out of time the sensor waits until its ``timeout``; with ``soft_fail`` that
+    is a skip, which is what a watchdog wants.
+
+    How old the work is, its own system tells: a cluster whose clock may be asked for (Describe on
+    Cluster, and KRaft), a database. Elsewhere it counts from where this sensor saw it first.
+
+    Args:
+        checkpoint_location: of the pipeline, whose participants are all looked at (templated).
+        transactional_id_prefix: looked at besides them, where the checkpoint does not name it, as
+            before the first start (templated).
+        kafka_config_id: connection of the cluster that the pipeline *writes* to (templated).
+        part_left: above 0 and up to 1; 0.5 fires at half time.
+        max_age: for systems that end nothing by themselves, as Postgres, whose prepared
+            transactions hold locks; fires for what is older.
+        participant_conn_ids: connections of the pipeline's other participants, by name or kind
+            (templated).
+        storage_conn_id: connection of the checkpoint's object store, of type ``aws``,
+            ``google_cloud_platform`` or ``wasb``; None leaves it to the environment (templated).
+        storage_options: further options of that store, such as ``aws_region``; no secrets.
+        deferrable: wait in the triggerer, without a worker slot; as ``[operators]
+            default_deferrable`` says where it is not given.
+    """
+
+    template_fields: Sequence[str] = (
+        "checkpoint_location",
+        "transactional_id_prefix",
+        "kafka_config_id",
+        "storage_conn_id",
+        "participant_conn_ids",
+    )
+    ui_color = "#f4d6cc"
+    seen: SeenOpen | None = None
+    """What this process has seen, for systems that do not tell their time."""
+
+    def __init__(
+        self,
+        *,
+        checkpoint_location: str | XComArg | None = None,
+        transactional_id_prefix: str | XComArg | None = None,
+        part_left: float = 0.5,
+        max_age: Duration = timedelta(minutes=10),
+        participant_conn_ids: Mapping[str, str] | XComArg | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.checkpoint_location: str | None = as_rendered(checkpoint_location)
+        self.transactional_id_prefix: str | None = as_rendered(transactional_id_prefix)
+        self.part_left = part_left
+        self.max_age: timedelta = taken("max_age", max_age)
+        self.participant_conn_ids: Mapping[str, str] | None = as_rendered(participant_conn_ids)
+
+    def poke(self, context: Context) -> PokeReturnValue:  # noqa: ARG002 - Airflow's signature
+        """Look for transactions that run out of time."""
+        from airflow_eos.supervision.progress import SeenOpen
+
+        self.seen = self.seen or SeenOpen()
+        with no_retry_where_useless():
+            found = self._watch().look(*self._settings(), self._reach(), self.seen)
+        for each in found:
+            self.log.warning(
+                "%s of %s has %d ms left, and is %d ms old",
+                each["key"],
+                each["participant"],
+                each["time_left_ms"],
+                each["age_ms"],
+            )
+        return PokeReturnValue(bool(found), found or None)
+
+    def _trigger(self) -> type[PollingTrigger]:
+        from airflow_eos.triggers.polling import TransactionTimeoutTrigger
+
+        return TransactionTimeoutTrigger
+
+    def _watch(self) -> TimeoutWatch:
+        from airflow_eos.supervision.progress import TimeoutWatch
+
+        return TimeoutWatch(
+            prefix=self.transactional_id_prefix,
+            checkpoint=self.checkpoint_location,
+            part_left=self.part_left,
+            max_age_ms=milliseconds(self.max_age),
+        )
+
+
+class BlockedTopicSensor(LookOnceSensor):
+    """Fires when a transaction, of any program, has held the readers of a topic up for too long.
+
+    Every ``read_committed`` reader of a partition waits for the oldest transaction that is open
+    there, whoever wrote it. Returns (XCom) each partition that is held up, as ``airflow-eos blocked
+    --json`` has it: the transaction, whose it is by the form of its id, its age and its state, and
+    how much each consumer group waits for.
+
+    While nothing is held up the sensor waits until its ``timeout``; with ``soft_fail`` that is a
+    skip.
+
+    Args:
+        topics: one or several, looked at whoever writes them (templated).
+        max_age: fires for what is older; above what a batch of your own takes.
+        kafka_config_id: connection of their cluster (templated).
+        deferrable: wait in the triggerer, without a worker slot; as ``[operators]
+            default_deferrable`` says where it is not given.
+    """
+
+    template_fields: Sequence[str] = ("topics", "kafka_config_id")
+    ui_color = "#f4d6cc"
+
+    def __init__(
+        self,
+        *,
+        topics: str | Sequence[str] | XComArg,
+        max_age: Duration = timedelta(minutes=15),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.topics: str | Sequence[str] = as_rendered(topics)
+        self.max_age: timedelta = taken("max_age", max_age)
+
+    def poke(self, context: Context) -> PokeReturnValue:  # noqa: ARG002 - Airflow's signature
+        """Look for transactions that hold readers up."""
+        with no_retry_where_useless():
+            found = self._watch().look(self._settings()[0])
+        for each in found:
+            self.log.warning(
+                "readers of %s-%s stand at offset %s: %s transaction %s, %s ms old",
+                each["topic"],
+                each["partition"],
+                each["stable"],
+                each["owner"] or "somebody's",
+                each["transactional_id"] or f"of producer {each['producer_id']}",
+                each["age_ms"],
+            )
+        return PokeReturnValue(bool(found), found or None)
+
+    def _trigger(self) -> type[PollingTrigger]:
+        from airflow_eos.triggers.polling import BlockedTopicTrigger
+
+        return BlockedTopicTrigger
+
+    def _watch(self) -> BlockedWatch:
+        from airflow_eos.supervision.progress import BlockedWatch
+
+        topics = (self.topics,) if isinstance(self.topics, str) else tuple(self.topics)
+        return BlockedWatch(topics=topics, max_age_ms=milliseconds(self.max_age))

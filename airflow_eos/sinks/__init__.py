@@ -16,7 +16,6 @@ if TYPE_CHECKING:
         FixedDelay,
     )
     from airflow_eos.delivery.start import start_exactly_once
-    from airflow_eos.delivery.start_position import StartPosition
     from airflow_eos.kinds.consumer_group.sink import ConsumerGroup
     from airflow_eos.kinds.delta.sink import DeltaSink
     from airflow_eos.kinds.files.sink import FileSink
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from airflow_eos.kinds.upsert.redis import RedisUpsert
     from airflow_eos.kinds.upsert.sink import UpsertSink
     from airflow_eos.kinds.wal.sink import WriteAheadSink
+    from airflow_eos.sinks.source import StartPosition
 
 __all__ = [
     "CheckpointPolicy",
@@ -71,7 +71,7 @@ _HOMES = {
     "PostgresSink": "kinds.postgres.sink",
     "PostgresUpsert": "kinds.upsert.postgres",
     "RedisUpsert": "kinds.upsert.redis",
-    "StartPosition": "delivery.start_position",
+    "StartPosition": "sinks.source",
     "UpsertSink": "kinds.upsert.sink",
     "WriteAheadSink": "kinds.wal.sink",
     "start_exactly_once": "delivery.start",

@@ -23,12 +23,11 @@ from airflow_eos.delivery.causes import cause_of
 from airflow_eos.delivery.configured import OutputConfig
 from airflow_eos.delivery.options import AppFacts
 from airflow_eos.delivery.policy import CheckpointPolicy
-from airflow_eos.delivery.start_position import StartPosition
 from airflow_eos.errors import REFUSED_STATUS, ConfigurationError, EosError, exit_status
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kinds.consumer_group.sink import ConsumerGroup
 from airflow_eos.kinds.kafka.sink import kafka_sink
-from airflow_eos.sinks.source import tuned_source_options
+from airflow_eos.sinks.source import StartPosition, tuned_source_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from airflow_eos.delivery.outputs import Output
     from airflow_eos.delivery.port import Guarantee
     from airflow_eos.delivery.query import ExactlyOnceQuery
-    from airflow_eos.delivery.source_port import OwnSource
+    from airflow_eos.delivery.source import OwnSource
     from airflow_eos.kinds.kafka.sink import KafkaSink
 
 
@@ -108,12 +107,12 @@ def add_group_arguments(
     parser.add_argument(
         "--consumer-group",
         default=env.get("EOS_CONSUMER_GROUP"),
-        help="gets the offsets of what is settled, where lag tools look; nobody consumes as it",
+        help="gets the offsets of what is settled, for lag tools; no consumer may use it",
     )
     parser.add_argument(
         "--resume-from-group",
         action="store_true",
-        help="go on from the consumer group where the checkpoint is empty",
+        help="with an empty checkpoint, begin at the offsets of the consumer group",
     )
 
 
@@ -157,15 +156,18 @@ def add_policy_arguments(
 ) -> None:
     """``--min-pause``, ``--batch-timeout`` and ``--num-retained``; see ``CheckpointPolicy``."""
     parser.add_argument(
-        "--min-pause", default=_interval(env.get(_MIN_PAUSE)), help="from a batch to the next one"
+        "--min-pause", default=_interval(env.get(_MIN_PAUSE)), help="least pause after a batch"
     )
     parser.add_argument(
         "--batch-timeout",
         default=_interval(env.get(_TIMEOUT)),
-        help="a batch whose tasks take longer fails; as long as they like if not given",
+        help="a batch whose tasks take longer fails; no limit if not given",
     )
     parser.add_argument(
-        "--num-retained", type=int, default=env.get(_RETAINED), help="batches that logs go back"
+        "--num-retained",
+        type=int,
+        default=env.get(_RETAINED),
+        help="how many batches the logs keep",
     )
 
 
@@ -191,10 +193,22 @@ def _interval(told_ms: str | None) -> str | None:
 
 
 _TIMES = {
-    "trigger": ("EOS_TRIGGER_INTERVAL_MS", "1 second", "between two batches, or available-now"),
-    "transaction-timeout": ("EOS_TRANSACTION_TIMEOUT_MS", "15 minutes", "of the broker"),
+    "trigger": (
+        "EOS_TRIGGER_INTERVAL_MS",
+        "1 second",
+        "time between two batches, or available-now",
+    ),
+    "transaction-timeout": (
+        "EOS_TRANSACTION_TIMEOUT_MS",
+        "15 minutes",
+        "how long a transaction may be open",
+    ),
     "batch-within": ("EOS_BATCH_WITHIN_MS", "1 minute", "the longest batch expected"),
-    "recover-within": ("EOS_RECOVER_WITHIN_MS", "5 minutes", "after a crash, recovery has run"),
+    "recover-within": (
+        "EOS_RECOVER_WITHIN_MS",
+        "5 minutes",
+        "from a crash to a recovery that has run",
+    ),
 }
 
 
@@ -205,7 +219,8 @@ def argument_parser(description: str, *, prefix: str) -> argparse.ArgumentParser
         description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
     parser.add_argument(
-        "--bootstrap-servers", help="Kafka, where EOS_KAFKA_CONFIG_FILE names no configuration"
+        "--bootstrap-servers",
+        help="Kafka's host:port, unless EOS_KAFKA_CONFIG_FILE names a configuration",
     )
     checkpoint = env.get("EOS_CHECKPOINT_LOCATION")
     parser.add_argument(
@@ -222,7 +237,7 @@ def argument_parser(description: str, *, prefix: str) -> argparse.ArgumentParser
             f"--{name}", default=f"{told} milliseconds" if told else default, help=text
         )
     parser.add_argument(
-        "--max-offsets-per-trigger", type=int, help="rows a batch; everything there is if not given"
+        "--max-offsets-per-trigger", type=int, help="most rows of a batch; no limit if not given"
     )
     parser.add_argument(
         "--skip-lost-input",
@@ -250,7 +265,7 @@ def argument_parser(description: str, *, prefix: str) -> argparse.ArgumentParser
         "--standby",
         action="store_true",
         default=env.get("EOS_STANDBY", "").lower() == "true",
-        help="where a driver of this checkpoint runs, stand by until it has ended",
+        help="stand by until the running driver of this checkpoint has ended",
     )
     add_group_arguments(parser)
     add_policy_arguments(parser)

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, cast
 import structlog
 
 from airflow_eos.checkpoint.rulings import skipped_input
-from airflow_eos.delivery.start_position import StartPosition
 from airflow_eos.delivery.task import in_arrow
 from airflow_eos.delivery.workers import check_workers
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.kafka.client.reading import OffsetSpan
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.records.decode import COLUMNS, SCHEMA
+from airflow_eos.sinks.source import StartPosition
 from airflow_eos.sources.task import KafkaInput, starting_of
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ class ArrowKafkaSource:
         return (self.topics,) if isinstance(self.topics, str) else tuple(self.topics)
 
     def opened(self, spark: SparkSession, store: CheckpointStore) -> OpenedKafkaSource:
-        """For one pipeline; see :class:`~airflow_eos.delivery.source_port.OwnSource`.
+        """For one pipeline; see :class:`~airflow_eos.delivery.source.OwnSource`.
 
         Raises:
             ConfigurationError: this Spark is older than 4.2, or its workers lack something.

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from airflow_eos.checkpoint.progress import CheckpointState
     from airflow_eos.checkpoint.store import RaceResult
     from airflow_eos.delivery.port import Guarantee
-    from airflow_eos.kafka.client.capabilities import BrokerCapabilities
+    from airflow_eos.kafka.client.cluster import BrokerCapabilities
     from airflow_eos.kafka.client.connection import ConnectionPool
     from airflow_eos.kafka.client.consumer_groups import GroupCoordinator
     from airflow_eos.kafka.client.settings import KafkaSettings
@@ -467,7 +467,7 @@ def _transaction_log(wire: ConnectionPool) -> Line:
     from airflow_eos.kinds.kafka.preflight import require_transaction_log
 
     require_transaction_log(wire)
-    return Line("transactions", "ok", "nothing is known that would keep the cluster from them")
+    return Line("transactions", "ok", "nothing that is known forbids them")
 
 
 def _budget(request: DoctorRequest, wire: ConnectionPool) -> Line:
@@ -575,7 +575,7 @@ def _clock(store: CheckpointStore) -> Line:
 
 
 def _driver(store: CheckpointStore) -> Line:
-    from airflow_eos.recovery.driver_liveness import signs_of_life
+    from airflow_eos.recovery.facts import signs_of_life
 
     signs = signs_of_life(store) or ()
     return driver(read_heartbeat(store), signs)

@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING
 from airflow_eos.checkpoint.heartbeat import BY_AIRFLOW
 from airflow_eos.errors import REFUSED_STATUS
 from airflow_eos.protocol.decision import one_line
-from airflow_eos.recovery.driver_liveness import MISSED_BEATS
+from airflow_eos.recovery.facts import MISSED_BEATS
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint import DrainRequest, Heartbeat, StartedBy

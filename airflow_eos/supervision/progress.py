@@ -20,7 +20,7 @@ from airflow_eos.checkpoint.snapshot import read_snapshot
 from airflow_eos.errors import KafkaUnavailableError, TopicError
 from airflow_eos.protocol.decision import one_line
 from airflow_eos.protocol.group import alone
-from airflow_eos.recovery.driver_liveness import signs_of_life
+from airflow_eos.recovery.facts import signs_of_life
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -458,7 +458,7 @@ class TimeoutWatch:
             ConfigurationError: no prefix was given and the checkpoint names no participant, or
                 nothing says how to reach one of them.
         """
-        from airflow_eos.recovery.run import watched
+        from airflow_eos.recovery.execute import watched
 
         store = None
         if self.checkpoint is not None:

@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING, Any
 from airflow_eos.checkpoint import CheckpointStore, read_heartbeat, read_pipeline
 from airflow_eos.checkpoint.progress import read_state
 from airflow_eos.errors import DeliveryError, PipelineAliveError
-from airflow_eos.recovery.driver_liveness import signs_of_life
-from airflow_eos.recovery.execute import ALLOWED_BY_DEFAULT, execute
-from airflow_eos.recovery.facts import gather
+from airflow_eos.recovery.execute import (
+    ALLOWED_BY_DEFAULT,
+    execute,
+    execute_recovery,
+    participant_of,
+)
+from airflow_eos.recovery.facts import gather, signs_of_life
 from airflow_eos.recovery.plan import Action, make_plan
-from airflow_eos.recovery.run import execute_recovery, participant_of
 from airflow_eos.recovery.tables import plan_view, report_view
 from airflow_eos.supervision.heartbeat_monitor import HeartbeatObservation, read_pulse
 from airflow_eos.tables import as_text

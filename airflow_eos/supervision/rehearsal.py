@@ -9,10 +9,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from airflow_eos.checkpoint import CheckpointStore
-from airflow_eos.checkpoint.rehearsal import REPORT
+from airflow_eos.checkpoint.rehearsal import REPORT, RehearsalReport
 from airflow_eos.errors import AppFailedError, Remedy
 from airflow_eos.local.process import guarded, tail
-from airflow_eos.protocol.rehearsal import RehearsalReport
 from airflow_eos.secret_names import is_secret
 from airflow_eos.tables import plain, table
 

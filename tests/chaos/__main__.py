@@ -23,7 +23,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from airflow_eos.errors import CheckpointFormatError
 from tests.chaos.arena import Arena
 from tests.chaos.arrow_stage import ArrowStage, over_arrow
-from tests.chaos.chance import killed_often, racing_scenario, random_scenario
+from tests.chaos.chance import killed_often, racing_scenario, random_scenario, standing_by
 from tests.chaos.faults_several import with_outputs
 from tests.chaos.play import Played, Wedged, play
 from tests.chaos.processes import end_everything
@@ -92,7 +92,8 @@ def _scenarios(arguments: argparse.Namespace) -> list[Scenario]:
 
 def _scenario(seed: int, arguments: argparse.Namespace) -> Scenario:
     if arguments.race:
-        return racing_scenario(seed)
+        raced = racing_scenario(seed)
+        return standing_by(raced) if arguments.standbys else raced
     drawn = random_scenario(seed)
     if (arguments.engine, arguments.source) == ("loop", ARROW):
         drawn = over_arrow(drawn)

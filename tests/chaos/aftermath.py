@@ -28,7 +28,7 @@ def recover_at_once(stage: Stage, number: int, incident: Incident) -> None:
         for k in range(incident.recoveries)
     ]
     for process in running:
-        process.wait(40)
+        process.wait(300)
 
 
 def pass_retention(stage: Stage) -> None:

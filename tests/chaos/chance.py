@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+import msgspec
+
 from tests.chaos import faults, faults_beside
 from tests.chaos.drawing import MANY
 from tests.chaos.scenario import RETAINED, Incident, Scenario
@@ -69,6 +71,13 @@ def racing_scenario(seed: int) -> Scenario:
         retained=RETAINED if chance.random() < 0.5 else 100,
         incidents=incidents,
     )
+
+
+def standing_by(scenario: Scenario) -> Scenario:
+    """The same history with rivals that stand by."""
+    chance = random.Random(f"{scenario.seed} standing by")
+    incidents = tuple(faults_beside.standing_by(chance, each) for each in scenario.incidents)
+    return msgspec.structs.replace(scenario, incidents=incidents)
 
 
 def killed_often(seed: int, times: int) -> Scenario:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+import msgspec
+
 from tests.chaos.drawing import MANY, incident, nth
 from tests.chaos.scenario import (
     DRIVER_PLACES,
@@ -145,4 +147,21 @@ def racing(chance: random.Random) -> Incident:
         recoveries=chance.choice((0, 0, 1, 2)),
         recovery_failpoints=f"{killed}=kill" if killed else "",
         beside=chance.random() < 0.3,
+    )
+
+
+def standing_by(chance: random.Random, raced: Incident) -> Incident:
+    """The same where the second one stands by, two times of three before anything strikes."""
+    behind = chance.choice(("", "KILL", "STOP", "hand over", "hand over", ""))
+    if not behind:
+        return raced
+    place = raced.failpoints.partition("=")[0]
+    then = f", then kill at {place}" if place else ""
+    alone = "" if raced.group else ", workers go on"
+    return msgspec.structs.replace(
+        raced,
+        fault=f"{behind} of the first once the second stands by{then}{alone}",
+        behind=behind,
+        signal="",
+        past=max(1, raced.past),
     )

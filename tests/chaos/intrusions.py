@@ -81,7 +81,7 @@ def start_another(stage: Stage, driver: Process, number: int, incident: Incident
 
 def stop(driver: Process) -> None:
     driver.signal("STOP", group=True)
-    wait_until(lambda: driver.stopped() or driver.exit_code is not None, 1)
+    wait_until(lambda: driver.stopped() or driver.exit_code is not None, 60)
 
 
 def _show_harm(stage: Stage, let_in: Process) -> None:

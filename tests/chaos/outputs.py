@@ -18,7 +18,7 @@ from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.transactions.identity import as_transaction
 from airflow_eos.kafka.transactions.outcomes import delivered_rows
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
-from airflow_eos.kinds.files.layout import files_of
+from airflow_eos.kinds.files.folder import files_of
 from airflow_eos.kinds.files.sink import FileSink
 from airflow_eos.kinds.kafka.participant import KafkaParticipant
 from airflow_eos.kinds.kafka.sink import KafkaSink

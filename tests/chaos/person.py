@@ -19,7 +19,7 @@ from tests.support.follow import Person
 if TYPE_CHECKING:
     from tests.chaos.stage import Stage
 
-_MARKERS_S = 3.0
+_MARKERS_S = 20.0
 
 
 def planned(stage: Stage) -> Sequence[Step]:

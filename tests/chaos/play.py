@@ -92,7 +92,7 @@ def play(
             caught_up = history.finished
             wanted = len(history.fed)
             if caught_up:
-                wait_until(lambda: len(live.places) >= wanted, 2)
+                wait_until(lambda: len(live.places) >= wanted, 10)
         write_down(history, caught_up=caught_up)
     finally:
         history.end_all()

@@ -12,7 +12,7 @@ from tests.chaos.stage import Stage
 def write_down(stage: Stage, *, caught_up: bool) -> None:
     """Write down what is left: recovery once more, the checkpoint, the topic."""
     again = planned(stage)
-    at_rest = stage.arena.at_rest(stage.topic, stage.name, 10, stage.elsewhere.open)
+    at_rest = stage.arena.at_rest(stage.topic, stage.name, 30, stage.elsewhere.open)
     rows = everything(
         stage.arena.bootstrap, stage.topic, OUT_PARTITIONS, isolation=stage.scenario.isolation
     )

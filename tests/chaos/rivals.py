@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from airflow_eos.checkpoint import newest_term
+from airflow_eos.checkpoint.standby import hand_over, standbys
+from airflow_eos.errors import EosError
 from tests.chaos.aftermath import recover_at_once
 from tests.chaos.processes import wait_until
 from tests.chaos.settings import PATIENT_S
@@ -46,14 +49,17 @@ def race(stage: Stage, number: int, incident: Incident) -> None:
 
     Whoever is left goes on for as many batches as the incident says; then nobody is left.
     """
-    driver = stage.start(
-        stage.settings(f"driver-{number}", incident, failpoints=incident.failpoints)
-    )
+    of_both = "" if incident.behind else incident.failpoints
+    driver = stage.start(stage.settings(f"driver-{number}", incident, failpoints=of_both))
+    if incident.behind:
+        stage.await_work(driver)
     time.sleep(incident.apart_s)
     rival = start_rival(stage, number, incident, failpoints=incident.failpoints)
     both = (driver, rival)
     stage.await_work(driver)
     reached = True
+    if incident.behind:
+        reached = _end_before(stage, driver, rival, incident)
     if incident.failpoints:
         place = incident.failpoints.partition("=")[0]
         marks = [Path(each.settings.failpoints_dir) / f"{place}.hit" for each in both]
@@ -62,18 +68,58 @@ def race(stage: Stage, number: int, incident: Incident) -> None:
             stage.reached_s,
             every_s=stage.look_s,
         )
-        reached = any(mark.exists() for mark in marks)
-    else:
+        reached = reached and any(mark.exists() for mark in marks)
+    elif incident.signal:
         time.sleep(incident.at_s)
         stage.chance.choice(both).signal(incident.signal, group=incident.group)
     stage.journal.note("fault", fault=incident.fault, reached=reached)
     stage.feed(stage.chance.choice((0, 20, 40)))
     if incident.beside:
         recover_at_once(stage, number, incident)
-    if incident.past and (left := _alive(both)):
+    if incident.past and (left := _alive((rival, driver) if incident.behind else both)):
         stage.await_batches(left[0], latest_commit(stage.store) + incident.past)
+    if incident.behind == "STOP":
+        stage.journal.note("woken", name=driver.settings.name)
+        driver.signal("CONT", group=True)
+        time.sleep(stage.chance.uniform(0.2, 1.2))
     for each in stage.chance.sample(both, len(both)):
         stage.kill(each, incident)
+
+
+def _end_before(stage: Stage, driver: Process, rival: Process, incident: Incident) -> bool:
+    """Let the first end, or stand still, once the second stands by; False: it never did."""
+
+    def stands_by() -> bool:
+        return any(each.behind == newest_term(stage.store) > 0 for each in standbys(stage.store))
+
+    def settled() -> bool:
+        return stands_by() or len(_alive((driver, rival))) < 2
+
+    wait_until(settled, stage.start_s, every_s=stage.look_s)
+    if not stands_by() or driver.exit_code is not None:
+        return False
+    stage.feed(incident.feed)
+    time.sleep(stage.chance.uniform(0.0, incident.at_s))
+    if incident.behind == "KILL":
+        stage.kill(driver, incident)
+    elif incident.behind == "STOP":
+        driver.signal("STOP", group=incident.group)
+    else:
+        try:
+            hand_over(stage.store, requested_by="a person", reason="a history")
+        except EosError as error:
+            stage.journal.note("not handed over", why=str(error))
+            return False
+        if driver.wait(stage.start_s) is None:
+            return False
+    stage.feed(incident.feed)
+
+    def follows() -> bool:
+        return stage.admitted(rival) or rival.exit_code is not None
+
+    if not wait_until(follows, stage.start_s, every_s=stage.look_s):
+        stage.journal.note("crash", text=f"{rival.settings.name} stood by and did not follow")
+    return True
 
 
 def _alive(drivers: Sequence[Process]) -> list[Process]:

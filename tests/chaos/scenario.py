@@ -46,6 +46,9 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
         rival: a second driver: "at-start", or "when-stopped" and then the first is woken; or
             "racing": at the start, and either of the two may come to the failpoint, or be killed.
         apart_s: the second of those that race is started so much later.
+        behind: the second of those that race stands by first; then the first is killed ("KILL"),
+            stands still until the incident is over ("STOP"), or hands over ("hand over"), and the
+            failpoints are of the second alone.
         rule: what the proxy does: (api, nth, action).
         broker: the broker is killed and started again ``at_s`` after the start.
         rival_rows: so many times as many rows as the first takes into a batch: another end.
@@ -82,6 +85,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     rival: str = ""
     rival_rows: int = 1
     apart_s: float = 0.0
+    behind: str = ""
     past: int = 0
     gap_s: float = 0.0
     copy: str = ""

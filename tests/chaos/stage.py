@@ -39,10 +39,10 @@ class Stage:
     pace = 1.0
     """By how much slower than the loop engine it is: what comes by the clock comes later."""
     look_s = 0.01
-    reached_s = 20.0  # a machine that stalls; what cannot be reached any more is seen at once
-    bound_s = 90.0
-    start_s = 60.0
-    batches_s = 20.0
+    reached_s = 120.0  # a machine that stalls; what cannot be reached any more is seen at once
+    bound_s = 300.0
+    start_s = 120.0
+    batches_s = 120.0
 
     def __init__(self, arena: Arena, scenario: Scenario) -> None:
         self.arena = arena
@@ -257,11 +257,11 @@ class Stage:
                 every_s=self.look_s,
             )
             if "stop" in incident.failpoints:
-                wait_until(driver.stopped, 1)
+                wait_until(driver.stopped, 60 if mark.exists() else 1)
             elif place.startswith("task"):
                 time.sleep(self.chance.uniform(0.05, 0.4))  # the task runs again
             else:
-                driver.wait(2)
+                driver.wait(60 if mark.exists() else 2)
             self.journal.note("fault", fault=incident.fault, reached=reached and mark.exists())
             return
         if rule is not None:
@@ -320,7 +320,7 @@ class Stage:
     def let_live_reader_catch_up(self) -> dict[int, int]:
         """Wait until it has read what is stable now; returns up to where."""
         ends: dict[int, int] = self.arena.offsets(self.topic, stable=True)
-        assert wait_until(lambda: self.live.has_read(ends), 30), "the live reader is behind"
+        assert wait_until(lambda: self.live.has_read(ends), 300), "the live reader is behind"
         return ends
 
     # -- the end ---------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ def test_a_promise_that_timed_out_is_read_again(arena: Arena, kind: str) -> None
     ("how", "api", "nth"),
     [
         ("cut", "Fetch", 2),
-        ("drop-reply", "ListOffsets", 1),
+        pytest.param("drop-reply", "ListOffsets", 1, marks=pytest.mark.proof),
         pytest.param("drop-reply", "Fetch", 2, marks=pytest.mark.proof),
         pytest.param("cut", "ListOffsets", 1, marks=pytest.mark.proof),
     ],
@@ -52,5 +52,6 @@ def test_the_broker_is_killed_while_tasks_fetch(arena: Arena) -> None:
     exact(arena, Incident(fault="broker", broker=True, at_s=0.3, feed=400), kind="shuffle")
 
 
+@pytest.mark.proof
 def test_two_drivers_plan_from_the_start(arena: Arena) -> None:
     exact(arena, Incident(fault="two", rival="at-start", signal="KILL", at_s=1.0), kind="count")

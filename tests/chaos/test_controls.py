@@ -32,12 +32,14 @@ def test_without_the_decision_step(arena: Arena) -> None:
     assert {2, 3, 4} <= numbers(broken(arena, "no_decision", killed))
 
 
+@pytest.mark.proof
 def test_a_settle_that_is_not_idempotent(arena: Arena) -> None:
     """A settled batch that is settled again is taken for lost, and written again."""
     killed = Incident(fault="kill", failpoints="settled=kill@2")
     assert 2 in numbers(broken(arena, "settle_not_idempotent", killed))
 
 
+@pytest.mark.proof
 def test_a_recovery_that_aborts_what_was_decided(arena: Arena) -> None:
     """The replay heals the rows; that the promise was broken long before its time is seen."""
     killed = Incident(fault="kill", failpoints="decided=kill@2", recoveries=1)
@@ -53,6 +55,7 @@ def test_a_replay_that_compares_no_content(arena: Arena) -> None:
     assert {1, 2} <= numbers(played)
 
 
+@pytest.mark.proof
 def test_a_reader_set_to_read_uncommitted(arena: Arena) -> None:
     """It sees rows of an attempt that was aborted."""
     killed = Incident(fault="kill", failpoints="prepared=kill@2")

@@ -1,8 +1,13 @@
-"""Placed faults, a few seconds each: every failpoint once, two drivers, timeouts, lost replies."""
+"""Placed faults, a few seconds each: every failpoint once, two drivers, timeouts, lost replies.
+
+What real Spark shows of them in ``make test`` (tests/integration/sinks, hazards and recovery) is
+here left to ``make proof``.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
@@ -24,11 +29,17 @@ from tests.chaos.scenario import (
     Scenario,
     topics_of,
 )
+from tests.chaos.settings import PATIENT_S
 
 pytestmark = pytest.mark.chaos
 LONG = pytest.mark.proof
 
 _numbers = count(1)
+
+
+def some(places: Sequence[str], *ours: str) -> list[Any]:
+    """All of them; those that are not ours are left to ``make proof``."""
+    return [each if each in ours else pytest.param(each, marks=LONG) for each in places]
 
 
 def exact(
@@ -54,18 +65,20 @@ def told(played: Played, *kinds: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("kind", ["map", pytest.param("count", marks=LONG)])
-@pytest.mark.parametrize("place", DRIVER_PLACES)
+@pytest.mark.parametrize("place", some(DRIVER_PLACES, "sealed", "settled-some"))
 def test_driver_killed(arena: Arena, place: str, kind: str) -> None:
     nth = 1 if place == "sealed" else 2
     exact(arena, Incident(fault=place, failpoints=f"{place}=kill@{nth}"), kind=kind)
 
 
-@pytest.mark.parametrize("what", ["kill", pytest.param("raise", marks=LONG)])
+@pytest.mark.parametrize("what", ["kill", "raise"])
+@LONG
 @pytest.mark.parametrize("place", WORKER_PLACES)
 def test_task_lost_or_failed(arena: Arena, place: str, what: str) -> None:
     exact(arena, Incident(fault=place, failpoints=f"{place}={what}@2"), kind="shuffle")
 
 
+@LONG
 @pytest.mark.parametrize("place", RECOVERY_PLACES)
 def test_two_recoveries_one_killed(arena: Arena, place: str) -> None:
     left = "decided" if place == "recovery-acted-first" else "prepared"
@@ -96,6 +109,7 @@ def test_promise_left_until_its_timeout(arena: Arena, kind: str) -> None:
     exact(arena, left, left, kind=kind)
 
 
+@LONG
 def test_promise_replayed_under_another_parallelism(arena: Arena) -> None:
     left = Incident(
         fault="timeout", failpoints="settled-some=kill", timeout_s=SHORT_S, left_s=SHORT_S + 0.6
@@ -103,7 +117,8 @@ def test_promise_replayed_under_another_parallelism(arena: Arena) -> None:
     exact(arena, left, Incident(fault="kill", failpoints="decided=kill", width=5), kind="shuffle")
 
 
-@pytest.mark.parametrize("kind", ["map", pytest.param("count", marks=LONG)])
+@LONG
+@pytest.mark.parametrize("kind", ["map", "count"])
 def test_two_drivers_from_the_start(arena: Arena, kind: str) -> None:
     exact(arena, Incident(fault="two", rival="at-start", signal="KILL", at_s=1.0), kind=kind)
 
@@ -116,12 +131,10 @@ def test_whoever_of_two_comes_to_the_place_first_is_killed(arena: Arena, place: 
     nth = 1 if place == "sealed" else 2
     race = Incident(fault="race", rival=RACING, failpoints=f"{place}=kill@{nth}", past=1)
     # On a busy machine the two may end one another before either is there.
-    assert any(exact(arena, race).reached == 1 for _ in range(4))
+    assert any(exact(arena, race).reached == 1 for _ in range(12))
 
 
-@pytest.mark.parametrize(
-    "place", ["decided", "task-prepared", pytest.param("prepared", marks=LONG)]
-)
+@pytest.mark.parametrize("place", some(("decided", "task-prepared", "prepared"), "decided"))
 def test_a_zombie_comes_back_beside_its_successor(arena: Arena, place: str) -> None:
     exact(
         arena,
@@ -137,11 +150,12 @@ def test_a_zombie_comes_back_beside_its_successor(arena: Arena, place: str) -> N
 
 
 @pytest.mark.parametrize("action", ["drop-reply", pytest.param("cut", marks=LONG)])
-@pytest.mark.parametrize("api", ["EndTxn", "Produce", "InitProducerId"])
+@pytest.mark.parametrize("api", some(("EndTxn", "Produce", "InitProducerId"), "EndTxn"))
 def test_reply_lost(arena: Arena, api: str, action: str) -> None:
     exact(arena, Incident(fault=f"{action} {api}", rule=(api, 2, action)))
 
 
+@LONG
 def test_broker_killed(arena: Arena) -> None:
     exact(arena, Incident(fault="broker", broker=True, at_s=0.4))
 
@@ -150,7 +164,8 @@ def test_an_executor_killed(arena: Arena) -> None:
     exact(arena, Incident(fault="executor", executor=True, at_s=0.2), kind="shuffle")
 
 
-@pytest.mark.parametrize("place", ["decided", pytest.param("settled", marks=LONG)])
+@LONG
+@pytest.mark.parametrize("place", ["decided", "settled"])
 def test_ids_expired_before_anybody_came(arena: Arena, place: str) -> None:
     exact(arena, Incident(fault="expiry", failpoints=f"{place}=kill@2", left_s=EXPIRY_S + 1))
 
@@ -163,8 +178,8 @@ def test_a_promise_that_nobody_can_look_up_is_asked_and_never_guessed(
 
     Decided and lost (its timeout passed), or settled and read: the product cannot tell them apart.
     """
-    for tries in range(6):  # held up longer than its timeout by a busy machine, it never decides
-        short_s = SHORT_S * 2 ** (tries // 2)
+    for tries in range(5):  # held up longer than its timeout by a busy machine, it never decides
+        short_s = PATIENT_S * 2**tries
         left = Incident(
             fault="retention",
             failpoints=f"{place}=kill@2",
@@ -194,14 +209,10 @@ def test_files_of_sparks_that_a_power_cut_leaves_empty(
     exact(arena, Incident(fault="power cut", failpoints=f"{place}=kill@2", emptied=emptied))
 
 
+@LONG
 @pytest.mark.parametrize(
     "place",
-    [
-        "between",
-        "decided",
-        pytest.param("planned", marks=LONG),
-        pytest.param("returned", marks=LONG),
-    ],
+    ["between", "decided", "planned", "returned"],
 )
 def test_a_sleeper_that_outlives_what_spark_and_we_remember_of_its_batch(
     arena: Arena, place: str
@@ -222,8 +233,9 @@ def test_a_sleeper_that_outlives_what_spark_and_we_remember_of_its_batch(
     )
 
 
-@pytest.mark.parametrize("past", [1, pytest.param(0, marks=LONG)])
-@pytest.mark.parametrize("log", ["offsets", pytest.param("commits", marks=LONG)])
+@LONG
+@pytest.mark.parametrize("past", [1, 0])
+@pytest.mark.parametrize("log", ["offsets", "commits"])
 def test_an_entry_of_sparks_log_that_a_late_rename_replaces(
     arena: Arena, log: str, past: int
 ) -> None:
@@ -257,8 +269,9 @@ def test_two_drivers_that_both_add_each_batch(arena: Arena) -> None:
     exact(arena, both, both, batch_rows=5)
 
 
-@pytest.mark.parametrize("copy", ["restored", pytest.param("in place", marks=LONG)])
-@pytest.mark.parametrize("place", ["prepared", pytest.param("planned", marks=LONG)])
+@LONG
+@pytest.mark.parametrize("copy", ["restored", "in place"])
+@pytest.mark.parametrize("place", ["prepared", "planned"])
 def test_a_copy_of_the_checkpoint_that_lags_by_the_batch_in_flight_is_refused(
     arena: Arena, place: str, copy: str
 ) -> None:
@@ -277,6 +290,7 @@ def test_a_copy_of_the_checkpoint_that_lags_by_the_batch_in_flight_is_refused(
     assert (tried["must"], tried["let_in"]) == ("refuse", False)
 
 
+@LONG
 def test_the_newest_copy_of_the_checkpoint_is_let_in(arena: Arena) -> None:
     played = exact(
         arena,
@@ -286,15 +300,17 @@ def test_the_newest_copy_of_the_checkpoint_is_let_in(arena: Arena) -> None:
     assert (tried["must"], tried["let_in"]) == ("start", True)
 
 
+@LONG
 @pytest.mark.parametrize(
     "other",
-    ["another topic", "the same topic", pytest.param("another topic, left alone", marks=LONG)],
+    ["another topic", "the same topic", "another topic, left alone"],
 )
 def test_a_second_pipeline_with_the_prefix_is_refused(arena: Arena, other: str) -> None:
     """The first goes on unharmed, or starts again."""
     exact(arena, Incident(fault="second", other=other, feed=160), batch_rows=10)
 
 
+@LONG
 @pytest.mark.skipif(not ORDER_SURVIVES_REPLAY, reason="a replay across tasks shuffles its rows")
 def test_a_replay_under_another_parallelism_keeps_the_order_of_a_key(arena: Arena) -> None:
     left = Incident(

@@ -47,6 +47,7 @@ def test_killed_between_the_commits_and_with_postgres(arena: Arena) -> None:
         assert found.reached == 1, found.file.read_text()
 
 
+@pytest.mark.proof
 def test_what_only_kafka_lost_is_replayed_to_kafka_alone(arena: Arena) -> None:
     """By then PostgreSQL and the files have committed their part of the promise."""
     for seed in (804, 805, 806):  # held up beyond its timeout by a busy machine, it never decides
@@ -59,6 +60,7 @@ def test_what_only_kafka_lost_is_replayed_to_kafka_alone(arena: Arena) -> None:
     pytest.fail("no decision was for Kafka alone")
 
 
+@pytest.mark.proof
 def test_the_judge_sees_what_one_output_has_and_the_others_have_not(arena: Arena) -> None:
     """Negative controls, all of a driver that is killed when a batch is prepared."""
     controls = {

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from airflow_eos.checkpoint import heartbeat as beats
 from airflow_eos.checkpoint.locations import LOCAL
 from airflow_eos.local import avro_jars, spark_jars
-from airflow_eos.recovery import driver_liveness
+from airflow_eos.recovery import facts as driver_liveness
 from airflow_eos.sinks.source import tuned_spark_conf
 from tests.support.beats import BEAT
 from tests.support.host import Host, running

@@ -21,7 +21,7 @@ from airflow_eos.delivery.batch import Attempts, Authority, ExactlyOnceBatch
 from airflow_eos.errors import KafkaUnavailableError, SupersededError
 from airflow_eos.kafka.client.errors import Deadline
 from airflow_eos.kafka.transactions import coordinator as ending
-from airflow_eos.kafka.transactions import listing, settle
+from airflow_eos.kafka.transactions import listing
 from airflow_eos.kafka.transactions.coordinator import (
     EndResult,
     TransactionCoordinator,
@@ -501,7 +501,7 @@ def _by_row_count(tasks: Any, delivered: Any) -> list[int]:
 
 
 def _reading_exceptions_as(guess: Outcome) -> Any:
-    real = settle.settle
+    real = participant.settle
 
     def guessing(wire: Any, transactions: Any, **options: Any) -> Any:
         found: dict[Any, Outcome] = {}
@@ -528,7 +528,6 @@ def _unknown_becomes(patch: pytest.MonkeyPatch, guess: Outcome) -> None:
         found = real(wire, transactions, **options)
         return {i: guess if o is Outcome.UNKNOWN else o for i, o in found.items()}
 
-    patch.setattr(settle, "outcomes", guessed)
     patch.setattr(participant, "outcomes", guessed)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from airflow_eos.errors import KafkaUnavailableError
 from airflow_eos.kafka.client import errors as faults
-from airflow_eos.kafka.client.capabilities import BrokerCapabilities
+from airflow_eos.kafka.client.cluster import BrokerCapabilities
 from airflow_eos.kafka.client.fetch import READ_COMMITTED
 from airflow_eos.kafka.client.messages import (
     DescribeProducersRequest,

@@ -49,7 +49,7 @@ def main() -> int:
                 send(address)
             finally:
                 collector.terminate()
-                collector.wait(10)
+                collector.wait(120)
         text = shown.read_text(encoding="utf-8", errors="replace")
     metrics = set(re.findall(r"-> Name: (eos\.\S+)", text))
     spans = re.findall(r"^ +Name +: (\w+)", text, re.MULTILINE)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -16,6 +15,7 @@ from typing import Any
 
 import httpx
 
+from airflow_eos.local.broker import free_ports
 from tests.support.pipeline import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -103,7 +103,7 @@ def airflow_server(
     (dags / "pipelines.py").write_text(DAGS.format(checkpoint=checkpoint) + beside)
     passwords = {who: secrets.token_hex(8) for who in PEOPLE}
     (home / "passwords.json").write_text(json.dumps(passwords))
-    port, secret = _free_port(), secrets.token_hex(16)
+    [port], secret = free_ports(1), secrets.token_hex(16)
     environment = {
         **{k: v for k, v in os.environ.items() if not k.startswith("AIRFLOW__")},
         "AIRFLOW_HOME": str(home),
@@ -137,7 +137,7 @@ def airflow_server(
     finally:
         process.terminate()
         try:
-            process.wait(30)
+            process.wait(120)
         finally:
             process.kill()
             process.wait()
@@ -147,13 +147,6 @@ def airflow_server(
 def _answers(process: subprocess.Popen[bytes], url: str) -> bool:
     assert process.poll() is None, "the API server has ended"
     try:
-        return httpx.get(f"{url}/api/v2/version", timeout=5).is_success
+        return httpx.get(f"{url}/api/v2/version", timeout=60).is_success
     except httpx.TransportError:
         return False
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port

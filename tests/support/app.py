@@ -71,6 +71,8 @@ class AppSettings(msgspec.Struct, frozen=True, kw_only=True):
     """In the JVM of a ``tests.support.host``."""
     storage_options: dict[str, str] = {}
     """Of the checkpoint's store."""
+    beat_s: float = BEAT.total_seconds()
+    """Who beats seldom is not taken for dead on a busy machine."""
     journal: str = ""
     """Of a history, where the app tells how far it has come back."""
 
@@ -248,7 +250,7 @@ def group_of(settings: AppSettings) -> ConsumerGroup | None:
 
 def main() -> int:
     settings = msgspec.json.decode(sys.argv[1], type=AppSettings)
-    beats._BEATS[LOCAL] = BEAT
+    beats._BEATS[LOCAL] = timedelta(seconds=settings.beat_s)
     if settings.without_decisions:
         without_decisions()
     if settings.journal:

@@ -56,7 +56,7 @@ class Auditor(threading.Thread):
         enough = self.looks + times
         wait_until(
             lambda: self.looks >= enough or not self.is_alive(),
-            timeout=120,
+            timeout=300,
             what=f"{enough:,} looks at the books",
         )
         self._require_well()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from airflow_eos.kafka.client.capabilities import NEEDS, BrokerCapabilities
+from airflow_eos.kafka.client.cluster import NEEDS, BrokerCapabilities
 
 EVERYTHING = {need.message.API_KEY: (0, need.message.max_version) for need in NEEDS}
 

@@ -82,7 +82,7 @@ def _install(folder: Path) -> None:
 def _answers(url: str, headers: dict[str, str]) -> bool:
     asked = urllib.request.Request(url, method="PUT", headers=headers)
     try:
-        urllib.request.urlopen(asked, timeout=30.0).close()
+        urllib.request.urlopen(asked, timeout=60).close()
     except urllib.error.HTTPError as error:
         if error.code == 409:
             return True

@@ -31,7 +31,7 @@ class GroupSeen:
 
     def committed(self) -> dict[kafka.TopicPartition, OffsetAndMetadata]:
         """With what stands beside the offsets."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 300
         while True:
             try:
                 return dict(self._admin.list_group_offsets({self._group: None})[self._group])
@@ -83,7 +83,7 @@ class Watch:
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
-        self._thread.join(60)
+        self._thread.join(120)
         self._input.close()
         self._output.close()
         self.seen.close()
@@ -134,7 +134,7 @@ class Tail:
                 "fetch.wait.max.ms": 5,
             }
         )
-        found = self._consumer.list_topics(topic, timeout=10).topics[topic].partitions
+        found = self._consumer.list_topics(topic, timeout=60).topics[topic].partitions
         self._places = [TopicPartition(topic, p, 0) for p in found]
         self._consumer.assign(self._places)
 
@@ -144,7 +144,7 @@ class Tail:
             place.partition: self._consumer.get_watermark_offsets(place, timeout=10)[1]
             for place in self._places
         }
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while any(self._position(p) < end for p, end in ends.items()):
             assert time.monotonic() < deadline, f"{self._topic} cannot be read to {ends}"
             for message in self._consumer.consume(5000, timeout=0.02):

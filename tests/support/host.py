@@ -75,7 +75,7 @@ class Host:
         """End it, and whatever runs in it."""
         self._process.stdin.close()
         try:
-            self._process.wait(30)
+            self._process.wait(120)
         finally:
             self._process.kill()
             self._process.wait()

@@ -16,7 +16,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from airflow_eos.figures import exporting
+from airflow_eos.figures import recorder
 
 
 class Receiver:
@@ -111,14 +111,14 @@ def process_that_sends_to(address: str) -> Iterator[Callable[[], None]]:
             at_exit.pop()()
 
     def forget() -> None:
-        for each in (exporting._meters, exporting._tracer):
+        for each in (recorder._meters, recorder._tracer):
             each.cache_clear()
 
     forget()
     with (
         mock.patch.dict(os.environ, OTEL_EXPORTER_OTLP_ENDPOINT=address),
         mock.patch(
-            "airflow_eos.figures.exporting.atexit.register",
+            "airflow_eos.figures.recorder.atexit.register",
             lambda function, *given: at_exit.append(lambda: function(*given)),
         ),
     ):

@@ -129,7 +129,7 @@ class RealAirflow:
             return database.execute(query, given).fetchall()
 
     def _wait_for_answers(self) -> None:
-        for _ in range(240):
+        for _ in range(500):
             try:
                 socket.create_connection(("127.0.0.1", self.port), 1).close()
             except OSError:
@@ -145,7 +145,7 @@ class RealAirflow:
             env=self._environment,
             check=True,
             capture_output=True,
-            timeout=120,
+            timeout=300,
         )
 
     def clean(self, before: str) -> None:
@@ -155,10 +155,10 @@ class RealAirflow:
             env=self._environment,
             check=True,
             capture_output=True,
-            timeout=240,
+            timeout=300,
         )
 
-    def wait_for_dag(self, dag_id: str, timeout: float = 240) -> None:
+    def wait_for_dag(self, dag_id: str, timeout: float = 500) -> None:
         deadline = time.monotonic() + timeout
         while not self.rows("select 1 from dag where dag_id = %s", dag_id):
             assert time.monotonic() < deadline, self.log("dag-processor")

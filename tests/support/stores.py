@@ -73,7 +73,7 @@ class Moto:
     def __enter__(self) -> Self:
         self._thread.start()
         asked = urllib.request.Request(f"{self.endpoint}/bucket", method="PUT")
-        urllib.request.urlopen(asked, timeout=30.0).close()
+        urllib.request.urlopen(asked, timeout=60).close()
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -48,11 +48,11 @@ def read_messages(bootstrap: str, topic: str, *, isolation: str = "read_committe
         }
     )
     try:
-        partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
+        partitions = consumer.list_topics(topic, timeout=60).topics[topic].partitions
         consumer.assign([TopicPartition(topic, p, 0) for p in partitions])
         found: list[Any] = []
         ended: set[int | None] = set()
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while len(ended) < len(partitions):
             assert time.monotonic() < deadline, f"{topic} cannot be read to its end"
             # It waits for so many or for so long, also behind the end of all partitions.

@@ -48,7 +48,7 @@ class WeakS3(EmbeddedProcess):
     def _has_bucket(self) -> bool:
         asked = urllib.request.Request(f"http://{HOST}:{self.port}/{_BUCKET}", method="PUT")
         try:
-            urllib.request.urlopen(asked, timeout=30.0).close()
+            urllib.request.urlopen(asked, timeout=60).close()
         except urllib.error.HTTPError as error:
             return error.code == 409
         except OSError:

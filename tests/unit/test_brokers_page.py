@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_eos.kafka.client.capabilities import NEEDS
+from airflow_eos.kafka.client.cluster import NEEDS
 from tests.brokers.releases import RELEASES
 from tests.support.broker_profiles import KEYS, PROFILES
 

@@ -101,6 +101,7 @@ def test_every_page_that_a_source_names_is_there():
         ("howto/run", "../../tests/proof#kafka", f"{HOME}/tree/main/tests/proof#kafka"),
         ("howto/run", "../sinks.md#files", "../sinks.md#files"),
         ("index", "sinks.md", "sinks.md"),
+        ("index", "./protocol.md#terms", f"{HOME}/blob/main/docs/protocol.md#terms"),
     ],
 )
 def test_on_the_site_a_link_to_a_source_leads_to_the_repository(page, link, address, monkeypatch):
@@ -123,3 +124,10 @@ def test_the_project_has_one_address():
     for page in pages:
         for other in re.findall(ADDRESS, page.read_text()):
             assert other.endswith(("airflow-eos/airflow-eos", "airflow-eos/airflow-eos.")), page
+
+
+def test_the_site_has_at_most_28_000_words():
+    """As ``wc -w`` counts, code and tables with the rest; the reference is made of docstrings."""
+    left_out = {ROOT / "docs" / "protocol.md", *(ROOT / "docs" / "reference").glob("*.md")}
+    pages = set((ROOT / "docs").rglob("*.md")) - left_out
+    assert sum(len(page.read_text(encoding="utf-8").split()) for page in pages) <= 28_000

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib
 import importlib.util
 import json
 import shutil
@@ -19,13 +18,9 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
 
 from airflow_eos.checkpoint import CheckpointStore, write_heartbeat
-from airflow_eos.factory import eos_pipeline
+from airflow_eos.factory import eos_pipeline, watchdog
 from tests.unit.supervision.lives import beat as dead
 
-FACTORY = ("recovery", "watchdog")
-factory = SimpleNamespace(
-    **{name: importlib.import_module(f"airflow_eos.factory.{name}") for name in FACTORY}
-)
 ROOT = Path(__file__).parents[2]
 HATCH = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]
 WHEEL = HATCH["build"]["targets"]["wheel"]
@@ -109,12 +104,11 @@ def beat() -> SimpleNamespace:
 
 @pytest.fixture
 def dags(read, monkeypatch, airflow, beat, tmp_path) -> ModuleType:
-    for module in (factory.recovery, factory.watchdog):
-        monkeypatch.setattr(module, "get_current_context", lambda: {"ti": airflow})
-    monkeypatch.setattr(factory.watchdog, "last_heartbeat", lambda _: beat)
+    monkeypatch.setattr(watchdog, "get_current_context", lambda: {"ti": airflow})
+    monkeypatch.setattr(watchdog, "last_heartbeat", lambda _: beat)
     store = CheckpointStore.open(tmp_path)
     write_heartbeat(store, dead("failed", application_id=DEAD))
-    monkeypatch.setattr(factory.watchdog, "store_of", lambda _: store)
+    monkeypatch.setattr(watchdog, "store_of", lambda _: store)
     made: ModuleType = read(ROOT / "dags")
     return made
 
@@ -210,10 +204,10 @@ def test_what_failed_while_it_drained_is_recovered_and_not_started_again(dags, a
 def test_a_replacement_that_failed_before_its_first_heartbeat_is_replaced_itself(dags, airflow):
     """A broker that was away for the minute of the start would keep the pipeline down for ever."""
     tried = []
-    for _ in range(factory.watchdog.STARTS):
+    for _ in range(watchdog.STARTS):
         tried.append(resumed_as(dags, airflow))
         airflow.runs["eos_orders_etl", tried[-1]] = "failed"
-    assert len(set(tried)) == factory.watchdog.STARTS
+    assert len(set(tried)) == watchdog.STARTS
     for _ in range(3):
         with pytest.raises(AirflowFailException, match="Nobody brings the pipeline back any more"):
             resumed_as(dags, airflow)  # not for ever, and red
@@ -224,14 +218,14 @@ def test_housekeeping_that_deletes_airflows_rows_gives_no_twenty_starts_more(
 ):
     """`airflow db clean`: the count is in the checkpoint, where it does not reach."""
     tried = []
-    for _ in range(factory.watchdog.STARTS):
+    for _ in range(watchdog.STARTS):
         tried.append(resumed_as(dags, airflow))
         run = SimpleNamespace(run_id=tried[-1], conf={})
         context = {"ti": airflow, "dag_run": run}
-        monkeypatch.setattr(factory.watchdog, "get_current_context", lambda c=context: c)
-        factory.watchdog.note_that_it_begins(dags.PIPELINE)
+        monkeypatch.setattr(watchdog, "get_current_context", lambda c=context: c)
+        watchdog.note_that_it_begins(dags.PIPELINE)
         airflow.runs.clear()
-    assert len(set(tried)) == factory.watchdog.STARTS
+    assert len(set(tried)) == watchdog.STARTS
     with pytest.raises(AirflowFailException, match="Nobody brings the pipeline back any more"):
         resumed_as(dags, airflow)
 
@@ -241,8 +235,8 @@ def test_a_resumption_whose_rows_are_there_is_the_same_one_though_it_has_begun(
 ):
     first = resumed_as(dags, airflow)
     context = {"ti": airflow, "dag_run": SimpleNamespace(run_id=first, conf={})}
-    monkeypatch.setattr(factory.watchdog, "get_current_context", lambda: context)
-    factory.watchdog.note_that_it_begins(dags.PIPELINE)
+    monkeypatch.setattr(watchdog, "get_current_context", lambda: context)
+    watchdog.note_that_it_begins(dags.PIPELINE)
     airflow.runs = {("eos_orders_etl", first): "running"}
     assert resumed_as(dags, airflow) == first
 

@@ -19,7 +19,7 @@ def test_not_a_step_is_made_after_the_place_where_a_process_is_stopped():
     In a process of its own: this one has threads, whose locks a fork would take along.
     """
     ended = subprocess.run(
-        [sys.executable, __file__], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, __file__], capture_output=True, text=True, timeout=300, check=False
     )
     assert ended.returncode == 0, ended.stderr
 

@@ -33,7 +33,7 @@ def run(program: str, *args: str, absent: tuple[str, ...] = ()):
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=300,
     )
 
 

@@ -31,7 +31,7 @@ def test_the_picture_is_the_one_that_the_table_draws(place: Any):
 def test_each_place_is_one_where_the_code_can_be_killed():
     code = "".join(
         (ROOT / "airflow_eos" / path).read_text()
-        for path in ("delivery/batch.py", "kafka/transactions/settle.py")
+        for path in ("delivery/batch.py", "kinds/kafka/participant.py")
     )
     places = set(re.findall(r'failpoint\("([\w-]+)"\)', code))
     assert {place.name for place in PLACES} - {"timeout"} <= places

@@ -19,8 +19,7 @@ from airflow.sdk import Asset, BaseOperator
 from packaging.version import Version
 
 from airflow_eos import operators
-from airflow_eos.airflow_cli import get_commands
-from airflow_eos.get_provider_info import get_provider_info
+from airflow_eos.get_provider_info import get_commands, get_provider_info
 from airflow_eos.links import LINKS, RECOVERY_DAG
 from airflow_eos.operators import SparkStreamingOperator
 

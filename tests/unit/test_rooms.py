@@ -21,7 +21,7 @@ REGISTRIES = {
     "airflow_eos.sinks.__init__",  # names that users import
 }
 KAFKA_IS_ASKED_ITSELF = {
-    "airflow_eos.commands.spark_probes",
+    "airflow_eos.commands.doctor",
     "airflow_eos.sinks.app",
     "airflow_eos.supervision.doctor",
     "airflow_eos.supervision.preflight",

@@ -160,11 +160,13 @@ def test_every_public_name_is_in_the_reference():
 
 def test_no_public_name_is_hidden_by_a_module_of_the_same_name():
     """Whoever imports the module first would get that, and not the function."""
+    rooms = [importlib.import_module(f"airflow_eos.{room}") for room in PUBLIC]
     hidden = [
-        f"airflow_eos.{room}.{name}"
-        for room in PUBLIC
-        for name in importlib.import_module(f"airflow_eos.{room}").__all__
-        if importlib.util.find_spec(f"airflow_eos.{room}.{name}") is not None
+        f"{room.__name__}.{name}"
+        for room in rooms
+        for name in room.__all__
+        if hasattr(room, "__path__")  # a module by itself has none inside
+        and importlib.util.find_spec(f"{room.__name__}.{name}") is not None
     ]
     assert not hidden
 
@@ -238,3 +240,9 @@ def test_what_a_sentence_calls_a_command_or_a_target_is_one():
     said = "\n".join(SHELL.sub("", page.read_text(encoding="utf-8")) for page in PAGES)
     assert set(re.findall(r"`airflow-eos ([a-z-]+)", said)) <= commands
     assert set(re.findall(r"`make ([a-z-]+)", said)) <= TARGETS.keys()
+
+
+def test_the_page_of_commands_has_a_row_for_each_command():
+    page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+    group: Any = typer.main.get_command(app)
+    assert set(re.findall(r"^\| `([a-z-]+)` \|", page, re.MULTILINE)) == set(group.commands)

@@ -36,7 +36,7 @@ from airflow_eos.errors import (
     TransactionError,
 )
 from airflow_eos.kafka.client import errors as faults
-from airflow_eos.kafka.client.capabilities import MAX_TIMEOUT
+from airflow_eos.kafka.client.cluster import MAX_TIMEOUT
 from airflow_eos.kafka.client.errors import SHORTLY_S, Deadline
 from airflow_eos.kafka.client.messages import WriteTxnMarkersRequest
 from airflow_eos.kafka.client.offsets import (
@@ -216,8 +216,8 @@ def require_committed_everywhere(
 ) -> set[TransactionIdentity]:
     """See to it that readers can get to the rows of transactions that are committed.
 
-    One request where the markers are there, and one for each transaction. Others' transactions,
-    which hold readers up as well, are left alone.
+    One request where the markers are there, and one for each topic. Others' transactions, which
+    hold readers up as well, are left alone.
 
     Returns:
         Those whose rows are not where they were written: the log ends before them, or has another's

@@ -122,20 +122,30 @@ def replaced(
 ) -> set[TransactionIdentity]:
     """Those in whose place another's rows are, in one of their topics: it was made again since.
 
-    One look for each topic of each; compacted, past retention or gone says nothing of that.
+    One look for each topic, and one for each transaction where that found another's rows. What is
+    compacted, past retention or gone says nothing of that.
 
     Raises:
         TopicError: a topic may not be read.
         KafkaUnavailableError: some leader did not answer within ``deadline_s``.
     """
-    deadline = Deadline(deadline_s)
-    found: set[TransactionIdentity] = set()
-    left = [
+    written = [
         structs.replace(each, written=(at,))
         for each in transactions
         for at in {at.topic: at for at in each.written}.values()
     ]
-    refresh = False
+    deadline = Deadline(deadline_s)
+    first = {each.witness.topic: each for each in written}
+    topics = {each.witness.topic for each in _replaced(wire, [*first.values()], deadline)}
+    doubtful = [each for each in written if each.witness.topic in topics]
+    return {each.identity for each in _replaced(wire, doubtful, deadline)}
+
+
+def _replaced(
+    wire: ConnectionPool, transactions: list[PreparedTransaction], deadline: Deadline
+) -> list[PreparedTransaction]:
+    found: list[PreparedTransaction] = []
+    left, refresh = transactions, False
     while left:
         waiting: list[PreparedTransaction] = []
         for each, answer in _ask(wire, left, refresh=refresh):
@@ -143,7 +153,7 @@ def replaced(
             if told is None:
                 waiting.append(each)
             elif told is REPLACED:
-                found.add(each.identity)
+                found.append(each)
         if waiting and not deadline.pause():
             raise _unanswered(waiting, deadline)
         left, refresh = waiting, True

@@ -1,1 +1,1 @@
-"""Delta tables: :mod:`.participant` is the port, :mod:`.log` the table and its log."""
+"""Delta tables: :mod:`.participant` is the port, with the table and its log."""

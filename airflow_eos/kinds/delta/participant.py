@@ -2,17 +2,468 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote
 
-from airflow_eos.errors import ConfigurationError
-from airflow_eos.kinds.delta.log import DeltaLog, opened, refuse
-from airflow_eos.kinds.lake.participant import APPLICATION, LakeParticipant, checkpoint_of
+from airflow_eos.errors import ConfigurationError, Remedy, StoreError
+from airflow_eos.kinds.lake.participant import (
+    APPLICATION,
+    DataFile,
+    LakeParticipant,
+    LostRaceError,
+    checkpoint_of,
+    is_looser,
+)
 
 if TYPE_CHECKING:
+    from deltalake import CommitProperties, DeltaTable
+
     from airflow_eos.checkpoint.store import CheckpointStore
     from airflow_eos.protocol.participant import Member
+
+# --- log ------------------------------------------------------------------------------------------
+# A Delta table on a local disk: its log is looked at, and added to on the snapshot of that look.
+#
+# delta-rs refuses a commit whose application id is among those of the commits since its snapshot;
+# a *fresh* snapshot it never asks. So the witness is read and the commit made on one and the same.
+# Its log files are not synced by it (object_store writes and links them), which is done here.
+
+
+Fields = Mapping[str, Any]
+"""A struct as Spark's ``StructType.jsonValue()`` gives it, or Delta's ``Schema.to_json()``."""
+
+_REFUSED_OF_FIELDS = ("delta.generationExpression", "delta.invariants", "delta.identity.")
+
+
+def misfit(rows: Fields, table: Fields) -> str | None:
+    """Why rows of these columns cannot be appended to the table; None where they can.
+
+    A column that the table allows to be null may be missing.
+    """
+    ours = {field["name"]: field for field in rows["fields"]}
+    theirs = {field["name"]: field for field in table["fields"]}
+    foreign = sorted(ours.keys() - theirs.keys())
+    if foreign:
+        return f"the table has no column {', '.join(foreign)}"
+    for name, field in theirs.items():
+        nullable = name not in ours or ours[name]["nullable"]
+        if nullable and not field["nullable"]:
+            return f"column {name} may be null or missing, and the table says NOT NULL"
+        if name in ours and _plain(ours[name]["type"]) != _plain(field["type"]):
+            return (
+                f"column {name} is {_plain(ours[name]['type'])}, and {_plain(field['type'])} in "
+                "the table"
+            )
+        if name in ours and is_looser(ours[name]["type"], field["type"], _within):
+            return f"column {name} may be null within, where the table says NOT NULL"
+    return None
+
+
+def _within(kind: Any) -> list[tuple[bool, Any]]:
+    """See :data:`Within`."""
+    if not isinstance(kind, dict):
+        return []
+    if kind["type"] == "struct":
+        return [(field["nullable"], field["type"]) for field in kind["fields"]]
+    if kind["type"] == "array":
+        return [(kind["containsNull"], kind["elementType"])]
+    return [(False, kind["keyType"]), (kind["valueContainsNull"], kind["valueType"])]
+
+
+def computed(schema: Fields) -> list[str]:
+    """The columns that the table wants its writer to compute or to check, at any depth."""
+    found = []
+    for field in schema["fields"]:
+        if any(key.startswith(_REFUSED_OF_FIELDS) for key in field["metadata"]):
+            found.append(field["name"])
+        found += [f"{field['name']}.{name}" for name in _computed_within(field["type"])]
+    return found
+
+
+def _computed_within(kind: Any) -> list[str]:
+    if not isinstance(kind, dict):
+        return []
+    if kind["type"] == "struct":
+        return computed(kind)
+    inner = [kind.get(part) for part in ("elementType", "keyType", "valueType")]
+    return [name for each in inner for name in _computed_within(each)]
+
+
+def _plain(kind: Any) -> Any:
+    """A type without what is no matter of its bytes: nullability within, and comments."""
+    if isinstance(kind, list):
+        return [_plain(each) for each in kind]
+    if not isinstance(kind, dict):
+        return kind
+    left_out = {"nullable", "containsNull", "valueContainsNull", "metadata"}
+    return {key: _plain(value) for key, value in kind.items() if key not in left_out}
+
+
+# --- features -------------------------------------------------------------------------------------
+# What a Delta table asks of its writers, and whether the library that is here can do it.
+
+
+_LOG = "_delta_log"
+_COLUMN = {"name": "a", "type": "long", "nullable": True, "metadata": {}}
+
+
+def unwritable(table: DeltaTable) -> str | None:
+    """What the library says of a commit to a table of this protocol; None: it takes it.
+
+    It opens and reads tables that it cannot write, and says so at the commit: too late, since the
+    rows are promised by then.
+    """
+    found = table.protocol()
+    features = (found.reader_features, found.writer_features)
+    return _tried(
+        found.min_reader_version,
+        found.min_writer_version,
+        *(None if names is None else tuple(sorted(names)) for names in features),
+    )
+
+
+@lru_cache(maxsize=64)
+def _tried(
+    reader: int,
+    writer: int,
+    reader_features: tuple[str, ...] | None,
+    writer_features: tuple[str, ...] | None,
+) -> str | None:
+    """Commit nothing to an empty table of that protocol: no list of ours knows what it can."""
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    protocol: dict[str, Any] = {"minReaderVersion": reader, "minWriterVersion": writer}
+    if reader_features is not None:
+        protocol["readerFeatures"] = reader_features
+    if writer_features is not None:
+        protocol["writerFeatures"] = writer_features
+    metadata = {
+        "id": "0",
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": json.dumps({"type": "struct", "fields": [_COLUMN]}),
+        "partitionColumns": [],
+        "configuration": {},
+        "createdTime": 0,
+    }
+    with TemporaryDirectory(prefix="airflow-eos-") as folder:
+        first = Path(folder) / _LOG / f"{0:020d}.json"
+        first.parent.mkdir()
+        first.write_text(
+            "\n".join(map(json.dumps, [{"protocol": protocol}, {"metaData": metadata}]))
+        )
+        try:
+            table = DeltaTable(folder)
+            table.create_write_transaction([], "append", table.schema())
+        except DeltaError as error:
+            return str(error).strip().partition("\n")[0]
+    return None
+
+
+# --- opening --------------------------------------------------------------------------------------
+# Open a Delta table, and refuse what this release cannot write exactly once.
+
+
+_REFUSED = {
+    "delta.constraints.": "constraints, which every writer has to check",
+    "delta.setTransactionRetentionDuration": "a retention of application versions: it would "
+    "forget what was committed",
+}
+_REFUSED_UNLESS = {
+    "delta.columnMapping.mode": "none",
+    "delta.enableRowTracking": "false",
+    "delta.enableIcebergCompatV1": "false",
+    "delta.enableIcebergCompatV2": "false",
+}
+
+
+def opened(folder: Path) -> DeltaTable:
+    """The table as it is now (StoreError: it is not there, or cannot be read)."""
+    with asked(folder):
+        from deltalake import DeltaTable
+
+        return DeltaTable(folder)
+
+
+def refuse(folder: Path, table: DeltaTable) -> None:
+    """Refuse what we cannot write, and what forgets what was committed.
+
+    Raises:
+        ConfigurationError: which property, column or feature it is.
+        StoreError: the library cannot be tried.
+    """
+    metadata = table.metadata()
+    trouble = [
+        f"{key} ({why})"
+        for key in metadata.configuration
+        for prefix, why in _REFUSED.items()
+        if key.startswith(prefix)
+    ]
+    for key, allowed in _REFUSED_UNLESS.items():
+        found = metadata.configuration.get(key, allowed)
+        if found.lower() != allowed:
+            trouble.append(f"{key} = {found}")
+    trouble += [f"partitions by {name}" for name in metadata.partition_columns]
+    columns = computed(json.loads(table.schema().to_json()))
+    trouble += [f"the column {name}, which its writer has to compute or check" for name in columns]
+    with asked(folder):
+        why = unwritable(table)
+    if why is not None:
+        trouble.append(f"what deltalake cannot write ({why})")
+    if trouble:
+        raise ConfigurationError(
+            f"The Delta table {folder} has {'; '.join(trouble)}. This sink writes plain tables: "
+            "take it away, or deliver into another table. Nothing was dropped."
+        )
+
+
+def require_fit(folder: Path, rows: str) -> None:
+    """Refuse rows that are not of the table's columns as it is now, before they are promised.
+
+    Args:
+        folder: of the table.
+        rows: their schema, in Spark's JSON.
+
+    Raises:
+        ConfigurationError: which column, and why.
+        StoreError: there is no table, or it cannot be read.
+    """
+    table = _as_it_is(folder)
+    refuse(folder, table)
+    why = misfit(json.loads(rows), json.loads(table.schema().to_json()))
+    if why is not None:
+        raise ConfigurationError(
+            f"Rows cannot be appended to the Delta table {folder}: {why}. Select and cast the "
+            "columns that the table has."
+        )
+
+
+def _as_it_is(folder: Path) -> DeltaTable:
+    """Of a table that was opened before, what is new of its log: each batch asks."""
+    table = _opened_once(folder)
+    with contextlib.suppress(Exception):  # its log is another one, or cannot be read: opening tells
+        table.update_incremental()
+        if (folder / "_delta_log" / f"{table.version():020d}.json").exists():
+            return table
+    _opened_once.cache_clear()
+    return _opened_once(folder)
+
+
+@lru_cache(maxsize=64)
+def _opened_once(folder: Path) -> DeltaTable:
+    return opened(folder)
+
+
+@contextlib.contextmanager
+def asked(folder: Path) -> Iterator[None]:
+    """What delta-rs and the disk raise, as StoreError."""
+    from deltalake.exceptions import DeltaError, TableNotFoundError
+
+    try:
+        yield
+    except TableNotFoundError as error:
+        raise StoreError(
+            f"{folder} holds no Delta table. Is the disk mounted here? Create the table before "
+            "the pipeline starts. Nothing was concluded from what is not there."
+        ) from error
+    except (DeltaError, OSError) as error:
+        raise StoreError(
+            f"The Delta table {folder} cannot be read: {error}. Nothing was guessed; try again."
+        ) from error
+
+
+# --- history --------------------------------------------------------------------------------------
+# Which files a version of a Delta table has added, as long as its log goes back.
+
+
+def added_before(folder: Path, files: Collection[Path]) -> frozenset[Path]:
+    """Those that a commit names: readers can go back to its version.
+
+    The whole log is read: when a file was written and when a commit was, two machines may have
+    said. Names of ours have no character that is quoted in JSON. A file that is not there any more
+    is not among them: nobody can take it away.
+    """
+    wanted = {quote(file.name).encode(): file for file in files if file.exists()}
+    found = set()
+    for commit in (folder / "_delta_log").glob("*.json") if wanted else ():
+        text = commit.read_bytes()
+        found |= {file for name, file in wanted.items() if name in text}
+    return frozenset(found)
+
+
+# --- log ------------------------------------------------------------------------------------------
+
+
+class DeltaLog:
+    """See :class:`airflow_eos.kinds.lake.participant.LakeTable`.
+
+    Args:
+        folder: of the table.
+        table_id: of its metadata; another one is another table.
+    """
+
+    def __init__(self, folder: Path, table_id: str) -> None:
+        self.folder = folder
+        self.data = folder
+        self._table_id = table_id
+
+    @property
+    def address(self) -> dict[str, str]:
+        """Its folder, and its id."""
+        return {"table": str(self.folder), "id": self._table_id}
+
+    def look(self) -> DeltaSnapshot:
+        """A fresh snapshot."""
+        table = opened(self.folder)
+        found = str(table.metadata().id)
+        if found != self._table_id:
+            raise StoreError(
+                f"{self.folder} is not the table of this pipeline: its id is {found}, expected "
+                f"{self._table_id}. Was it made anew? Nothing was concluded from its log."
+            )
+        refuse(self.folder, table)
+        return DeltaSnapshot(self.folder, table)
+
+
+class DeltaSnapshot:
+    """See :class:`airflow_eos.kinds.lake.participant.TableSnapshot`."""
+
+    def __init__(self, folder: Path, table: DeltaTable) -> None:
+        self._folder = folder
+        self._table = table
+
+    def witness(self, slot: str) -> int | None:
+        """The version of the application id ``slot``."""
+        with asked(self._folder):
+            return self._table.transaction_version(slot)
+
+    def names(self, files: Collection[Path]) -> frozenset[Path]:
+        """Those that are rows of this snapshot."""
+        with asked(self._folder):
+            uris = self._table.file_uris()
+        named = {Path(unquote(uri.removeprefix("file://"))).name for uri in uris}
+        named |= {Path(uri).name for uri in uris}
+        return frozenset(file for file in files if file.name in named)
+
+    def still_names(self, files: Collection[Path]) -> frozenset[Path]:
+        """Also those of a version before, by what is left of the log."""
+        with asked(self._folder):
+            return self.names(files) | added_before(self._folder, files)
+
+    def check(self, files: Sequence[DataFile]) -> None:
+        """Compare what the files themselves say of their columns."""
+        import pyarrow.parquet as pq
+        from deltalake import Schema
+
+        for file in files:
+            try:
+                written = Schema.from_arrow(pq.read_schema(file.path))
+            except FileNotFoundError as error:
+                raise LostRaceError(f"{file.path} is gone") from error
+            rows = json.loads(written.to_json())
+            why = misfit(rows, self._schema)
+            if why is not None:
+                raise ConfigurationError(
+                    f"The table {self._folder} was changed since rows were promised to it: {why}. "
+                    "Nothing was dropped, and nothing is visible yet.",
+                    Remedy(change="put its columns back as they were", start=True),
+                )
+
+    def append(self, files: Sequence[DataFile], slot: str, number: int) -> None:
+        """One commit to the log, with the application id ``slot`` at version ``number``."""
+        from deltalake import CommitProperties, Transaction
+
+        self._commit(files, CommitProperties(app_transactions=[Transaction(slot, number)]))
+
+    def append_at_once(self, files: Sequence[DataFile]) -> None:
+        """Add files without a witness: at least once."""
+        self._commit(files, None)
+
+    def make_durable(self) -> None:
+        """Sync the log from its newest checkpoint to this version: whoever wrote it may not have.
+
+        A checkpoint was written of commits that were synced, or is newer than this look.
+        """
+        log = self._folder / "_delta_log"
+        newest = self._table.version()
+        with asked(self._folder):
+            since = _newest_checkpoint(log)
+            for version in range(min(since, newest), newest + 1):
+                for name in (f"{version:020d}.json", f"{version:020d}.checkpoint.parquet"):
+                    _sync(log / name)
+            _sync(log / "_last_checkpoint")
+            _sync(log)
+
+    def _commit(self, files: Sequence[DataFile], properties: CommitProperties | None) -> None:
+        from deltalake.exceptions import DeltaError
+        from deltalake.transaction import AddAction
+
+        adds = [
+            AddAction(
+                path=quote(file.path.name),
+                size=file.size,
+                partition_values={},
+                modification_time=file.modified_at_ms,
+                data_change=True,
+                stats=json.dumps({"numRecords": file.rows}),
+            )
+            for file in files
+        ]
+        try:
+            self._table.create_write_transaction(
+                list(adds), "append", self._table.schema(), commit_properties=properties
+            )
+        except (DeltaError, OSError) as error:
+            raise LostRaceError(f"{type(error).__name__}: {error}") from error
+
+    @cached_property
+    def _schema(self) -> Any:
+        return json.loads(self._table.schema().to_json())
+
+
+def publish(folder: Path, file: DataFile) -> None:
+    """Make one file visible now, whatever else is written meanwhile: at least once.
+
+    Raises:
+        StoreError: the table does not take it.
+    """
+    table = opened(folder)
+    refuse(folder, table)
+    try:
+        DeltaSnapshot(folder, table).append_at_once([file])
+    except LostRaceError as error:
+        raise StoreError(f"{folder} does not take {file.path.name}: {error}") from error
+
+
+def _newest_checkpoint(log: Path) -> int:
+    try:
+        found = json.loads((log / "_last_checkpoint").read_bytes())
+        return int(found["version"])
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return 0
+
+
+def _sync(path: Path) -> None:
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+# --- participant ----------------------------------------------------------------------------------
+
 
 KIND = "delta"
 SPARED_MS = 7 * 24 * 3600 * 1000

@@ -18,7 +18,14 @@ from airflow_eos.delivery.port import bound_store
 from airflow_eos.delivery.task import own_columns
 from airflow_eos.delivery.workers import check_workers
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.kinds.delta.participant import KIND, SPARED_MS, made, require_library
+from airflow_eos.kinds.delta.participant import (
+    KIND,
+    SPARED_MS,
+    made,
+    publish,
+    require_fit,
+    require_library,
+)
 from airflow_eos.kinds.lake.task import (
     ParquetOfTask,
     TaskFileSpec,
@@ -98,8 +105,6 @@ class DeltaSink:
             ConfigurationError: other columns or types, or such as Spark cannot hash.
             StoreError: there is no table.
         """
-        from airflow_eos.kinds.delta.log import require_fit
-
         require_library()
         require_fit(self.folder, schema.json())
         return own_columns(schema, row)
@@ -115,7 +120,6 @@ class DeltaSink:
         return spark.read.parquet(*(f"{self.folder}/{work.key}.parquet" for work in works))
 
     def _publish(self, file: DataFile) -> None:
-        from airflow_eos.kinds.delta.log import publish
 
         publish(self.folder, file)
 

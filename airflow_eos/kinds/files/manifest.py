@@ -29,8 +29,14 @@ import msgspec
 
 from airflow_eos.errors import ConfigurationError, Remedy, StoreError
 from airflow_eos.failpoints import failpoint
-from airflow_eos.kinds.files.layout import files_of, kept_at
-from airflow_eos.kinds.files.ownership import KIND, Marked, OwnedFolder, require_form
+from airflow_eos.kinds.files.folder import (
+    KIND,
+    Marked,
+    OwnedFolder,
+    files_of,
+    kept_at,
+    require_form,
+)
 from airflow_eos.kinds.files.place import visible_data
 from airflow_eos.kinds.lake.participant import decisions_naming, pipeline_of
 from airflow_eos.protocol.decision import Outcome, WorkIdentity, require_own
@@ -38,7 +44,7 @@ from airflow_eos.protocol.decision import Outcome, WorkIdentity, require_own
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.pipeline import PipelineIdentity
     from airflow_eos.checkpoint.store import CheckpointStore
-    from airflow_eos.kinds.files.layout import WorkFile
+    from airflow_eos.kinds.files.folder import WorkFile
     from airflow_eos.kinds.files.place import DataFolder
     from airflow_eos.protocol.decision import Decision, PreparedWork
 

@@ -2,10 +2,10 @@
 
 ================================================  =============================================
 ``<folder>/…/<key>.<end>``                        visible; the witnesses of their own commit
-``_eos.<folder>/<name>/work/<key>/…``             prepared: see :mod:`.layout` why it is beside
+``_eos.<folder>/<name>/work/<key>/…``             prepared: see :mod:`.folder` why it is beside
 ``_eos.<folder>/<name>/mark``                     a random id, created if absent: which disk this is
 ``_eos.<folder>/form``                            how files become visible here, of all names
-``_eos.<folder>/<name>/owner``, ``notes/``        whose name it is: ``checkpoint/name_owner.py``
+``_eos.<folder>/<name>/owner``, ``notes/``        whose name it is: ``checkpoint/pipeline.py``
 ================================================  =============================================
 
 A commit is a ``link`` (in a bucket a copy), which refuses to replace what is there; so it changes
@@ -22,16 +22,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_eos.errors import ConfigurationError, StoreError
-from airflow_eos.kinds.files.layout import files_of, visible_of
+from airflow_eos.kinds.files.folder import (
+    KIND,
+    Marked,
+    OwnedFolder,
+    files_of,
+    require_form,
+    visible_of,
+)
 from airflow_eos.kinds.files.manifest import LOG, ManifestParticipant
-from airflow_eos.kinds.files.ownership import KIND, Marked, OwnedFolder, require_form
 from airflow_eos.kinds.files.place import opened
 from airflow_eos.kinds.lake.participant import checkpoint_of
 from airflow_eos.protocol.decision import Outcome, WorkIdentity, require_own
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
-    from airflow_eos.kinds.files.layout import WorkFile
+    from airflow_eos.kinds.files.folder import WorkFile
     from airflow_eos.kinds.files.place import DataFolder
     from airflow_eos.protocol.decision import PreparedWork
     from airflow_eos.protocol.participant import Member

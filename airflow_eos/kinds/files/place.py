@@ -32,7 +32,7 @@ from airflow_eos.checkpoint.locations import (
 from airflow_eos.checkpoint.store import CheckpointStore
 from airflow_eos.errors import ConfigurationError, Remedy, StoreError
 from airflow_eos.failpoints import failpoint
-from airflow_eos.kinds.files.layout import KEPT, TAIL_BYTES, beside, tail_of, works_of
+from airflow_eos.kinds.files.folder import KEPT, TAIL_BYTES, beside, tail_of, works_of
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.locations import Guarded

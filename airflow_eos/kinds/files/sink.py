@@ -18,9 +18,8 @@ from airflow_eos.delivery.task import HASH_COLUMN, quoted, require_hashable, sel
 from airflow_eos.delivery.workers import check_workers
 from airflow_eos.errors import ConfigurationError, DeliveryError, TransactionError
 from airflow_eos.kinds.files import manifest, participant
-from airflow_eos.kinds.files.layout import NO_VALUE, files_of
+from airflow_eos.kinds.files.folder import KIND, NO_VALUE, files_of
 from airflow_eos.kinds.files.manifest import ManifestParticipant
-from airflow_eos.kinds.files.ownership import KIND
 from airflow_eos.kinds.files.participant import FilesParticipant
 from airflow_eos.kinds.files.place import opened
 from airflow_eos.kinds.files.task import LINE_COLUMN, Format, checked_compression, texts_of

@@ -11,14 +11,14 @@ from functools import partial
 from typing import TYPE_CHECKING, BinaryIO, Literal, Protocol
 
 from airflow_eos.errors import ConfigurationError, DeliveryError
-from airflow_eos.kinds.files.layout import (
+from airflow_eos.kinds.files.folder import (
+    KIND,
     TAIL_BYTES,
     detail,
     partition,
     prepared_name,
     tail_of,
 )
-from airflow_eos.kinds.files.ownership import KIND
 from airflow_eos.protocol.decision import PreparedWork
 
 if TYPE_CHECKING:

@@ -1,1 +1,1 @@
-"""Iceberg tables: :mod:`.participant` is the port, :mod:`.log` the table and its snapshots."""
+"""Iceberg tables: :mod:`.participant` is the port, with the table and its snapshots."""

@@ -7,20 +7,541 @@ alone would not stop who looked before it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.errors import ConfigurationError, StoreError
-from airflow_eos.kinds.iceberg.log import IcebergLog, location, opened, refuse
-from airflow_eos.kinds.lake.participant import APPLICATION, LakeParticipant, checkpoint_of
+from airflow_eos.checkpoint.locations import as_local_path
+from airflow_eos.errors import ConfigurationError, Remedy, StoreError
+from airflow_eos.kinds.lake.participant import (
+    APPLICATION,
+    DataFile,
+    LakeParticipant,
+    LostRaceError,
+    checkpoint_of,
+    is_looser,
+)
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyiceberg.catalog import Catalog
+    from pyiceberg.manifest import DataFile as IcebergFile
+    from pyiceberg.manifest import ManifestFile
+    from pyiceberg.schema import Schema
+    from pyiceberg.table import Table
+    from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.types import IcebergType, NestedField
 
     from airflow_eos.checkpoint.store import CheckpointStore
     from airflow_eos.protocol.participant import Member
+
+# --- log ------------------------------------------------------------------------------------------
+# An Iceberg table on a local disk: its snapshots are looked at, and one is added on top of them.
+#
+# A commit asserts the snapshot that was looked at, or that there is none; whoever adds one between
+# makes it fail. The library would then try again on the newer snapshot, without a look at the
+# witness, and two of us would both add the same files: its retries are off.
+
+
+_ID = b"PARQUET:field_id"
+
+
+def misfit(rows: pa.Schema, table: pa.Schema) -> str | None:
+    """Why rows of these columns cannot be appended to the table; None where they can.
+
+    A column that the table allows to be null may be missing.
+    """
+    ours = {field.name: field for field in rows}
+    theirs = {field.name: field for field in table}
+    foreign = sorted(ours.keys() - theirs.keys())
+    if foreign:
+        return f"the table has no column {', '.join(foreign)}"
+    for name, field in theirs.items():
+        nullable = name not in ours or ours[name].nullable
+        if nullable and not field.nullable:
+            return f"column {name} may be null or missing, and the table says it is required"
+        if name in ours and plain(ours[name].type) != plain(field.type):
+            return (
+                f"column {name} is {plain(ours[name].type)}, and {plain(field.type)} in the table"
+            )
+        if name in ours and is_looser(ours[name].type, field.type, _within):
+            return f"column {name} may be null within, where the table says it is required"
+    return None
+
+
+def _within(kind: pa.DataType) -> list[tuple[bool, pa.DataType]]:
+    """See :data:`Within`; maps are refused before, by their rows' fingerprint."""
+    import pyarrow as pa
+
+    fields: list[pa.Field] = []
+    if pa.types.is_struct(kind):
+        fields = [kind.field(at) for at in range(kind.num_fields)]
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        fields = [kind.value_field]
+    return [(field.nullable, field.type) for field in fields]
+
+
+def plain(kind: pa.DataType) -> str:
+    """A type without what is no matter of its bytes: nullability within, zones, wide offsets."""
+    import pyarrow as pa
+
+    if pa.types.is_struct(kind):
+        fields = (kind.field(at) for at in range(kind.num_fields))
+        return f"struct<{', '.join(f'{each.name}: {plain(each.type)}' for each in fields)}>"
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return f"list<{plain(kind.value_type)}>"
+    if pa.types.is_timestamp(kind):
+        return f"timestamp[{kind.unit}{', UTC' if kind.tz is not None else ''}]"
+    return str(kind).removeprefix("large_")
+
+
+def with_ids(rows: pa.Schema, table: pa.Schema) -> pa.Schema:
+    """The columns of rows that fit (see :func:`misfit`), each part with its id in the table."""
+    import pyarrow as pa
+
+    return pa.schema([_numbered(field, table.field(field.name)) for field in rows])
+
+
+def _numbered(ours: pa.Field, theirs: pa.Field) -> pa.Field:
+    import pyarrow as pa
+
+    kind, other = ours.type, theirs.type
+    if pa.types.is_struct(kind):
+        kind = pa.struct([_numbered(field, other.field(field.name)) for field in kind.fields])
+    elif pa.types.is_list(kind):
+        kind = pa.list_(_numbered(kind.value_field, other.value_field))
+    elif pa.types.is_large_list(kind):
+        kind = pa.large_list(_numbered(kind.value_field, other.value_field))
+    elif pa.types.is_map(kind):
+        key, item = _numbered(kind.key_field, other.key_field), kind.item_field
+        kind = pa.map_(key, _numbered(item, other.item_field))
+    return pa.field(ours.name, kind, ours.nullable, {_ID: theirs.metadata[_ID]})
+
+
+def drifted(file: Schema, table: Schema) -> str | None:
+    """Why a file's columns are not those of the table any more, by their ids; None where they are.
+
+    A column that was renamed, moved, widened or dropped since is no reason: readers do with this
+    file what they do with all that were there before it.
+    """
+    return _drifted(file.fields, table.fields, "")
+
+
+def _drifted(file: Sequence[NestedField], table: Sequence[NestedField], within: str) -> str | None:
+    ours, theirs = ({field.field_id: field for field in each} for each in (file, table))
+    made_again = {field.name for key, field in theirs.items() if key not in ours}
+    for key, field in ours.items():
+        if key not in theirs and field.name in made_again:
+            return f"column {within}{field.name} was dropped and made again, as another column"
+    for field in table:
+        name, mine = f"{within}{field.name}", ours.get(field.field_id)
+        if field.required and (mine is None or not mine.required):
+            return f"column {name} may be null or missing, and the table says it is required"
+        why = None if mine is None else _kind_drifted(mine.field_type, field.field_type, name)
+        if why is not None:
+            return why
+    return None
+
+
+def _kind_drifted(mine: IcebergType, theirs: IcebergType, name: str) -> str | None:
+    from pyiceberg.exceptions import ResolveError
+    from pyiceberg.schema import promote
+    from pyiceberg.types import ListType, MapType, StructType
+
+    if type(mine) is type(theirs) and isinstance(mine, StructType | ListType | MapType):
+        return _drifted(_parts(mine), _parts(theirs), f"{name}.")
+    try:
+        if mine != theirs:
+            promote(mine, theirs)
+    except ResolveError:
+        return f"column {name} is {mine}, and {theirs} in the table"
+    return None
+
+
+def _parts(kind: Any) -> Sequence[NestedField]:
+    from pyiceberg.types import ListType, StructType
+
+    if isinstance(kind, StructType):
+        return kind.fields
+    if isinstance(kind, ListType):
+        return (kind.element_field,)
+    return kind.key_field, kind.value_field
+
+
+# --- opening --------------------------------------------------------------------------------------
+# Open an Iceberg table, and refuse what we cannot write.
+
+
+def opened(catalog: Catalog, identifier: str) -> Table:
+    """The table as it is now (StoreError: it is not there, or cannot be read)."""
+    with asked(identifier):
+        return catalog.load_table(identifier)
+
+
+def location(identifier: str, table: Table) -> Path:
+    """The folder of the table (ConfigurationError: it is not on a disk)."""
+    found = table.location()
+    folder = as_local_path(found)
+    if folder is None:
+        raise ConfigurationError(
+            f"The Iceberg table {identifier} is at {found.partition('?')[0]}: expected a path on a "
+            "disk, the same for the driver and all executors. Object stores are not supported."
+        )
+    return folder
+
+
+def refuse(identifier: str, table: Table) -> None:
+    """Refuse what we, or the library, cannot write (ConfigurationError)."""
+    from pyiceberg.table.metadata import SUPPORTED_TABLE_FORMAT_VERSION
+
+    if table.format_version > SUPPORTED_TABLE_FORMAT_VERSION:
+        # It is read all the same: only the commit of what was decided would fail, each time.
+        raise ConfigurationError(
+            f"The Iceberg table {identifier} has format version {table.format_version}, and this "
+            f"pyiceberg writes {SUPPORTED_TABLE_FORMAT_VERSION} at most: take one that can, or "
+            "deliver into another table. Nothing was dropped."
+        )
+    if not table.spec().is_unpartitioned():
+        raise ConfigurationError(
+            f"The Iceberg table {identifier} is partitioned ({table.spec()}). This sink writes "
+            "tables without partitions: deliver into another one. Nothing was dropped."
+        )
+
+
+def require_fit(catalog: Catalog, identifier: str, rows: Any, bound: Any = None) -> None:
+    """Refuse rows that are not of the table's columns, before they are promised.
+
+    Args:
+        catalog: reached already.
+        identifier: of the table.
+        rows: an Arrow schema.
+        bound: the table's, by whose ids tasks write.
+
+    Raises:
+        ConfigurationError: other columns or types.
+        StoreError: the table's columns of these names are not those of ``bound`` any more.
+    """
+    table = opened(catalog, identifier).schema().as_arrow()
+    why = misfit(rows, table)
+    if why is not None:
+        raise ConfigurationError(
+            f"Rows cannot be appended to the Iceberg table {identifier}: {why}. Select and cast "
+            "the columns that the table has."
+        )
+    if bound is not None and not (
+        misfit(rows, bound) is None
+        and with_ids(rows, table).equals(with_ids(rows, bound), check_metadata=True)
+    ):
+        raise StoreError(
+            f"Columns of the Iceberg table {identifier} were made anew since this query started, "
+            "and rows are written by the ids of before. Nothing is promised of this batch.",
+            Remedy(start=True),
+        )
+
+
+@contextlib.contextmanager
+def asked(identifier: str) -> Iterator[None]:
+    """What a catalog and the disk raise, as StoreError: no error of theirs is an answer."""
+    from pyiceberg.exceptions import NoSuchTableError
+
+    try:
+        yield
+    except NoSuchTableError as error:
+        raise StoreError(
+            f"The catalog has no Iceberg table {identifier}. Create it before the pipeline "
+            "starts. Nothing was concluded from what is not there."
+        ) from error
+    except StoreError:
+        raise
+    except Exception as error:
+        raise StoreError(
+            f"The Iceberg table {identifier} cannot be read: {type(error).__name__}: "
+            f"{brief(error)}. Nothing was guessed; try again."
+        ) from error
+
+
+def brief(error: Exception) -> str:
+    """The first line of it."""
+    return str(error).strip().partition("\n")[0]
+
+
+# --- snapshots ------------------------------------------------------------------------------------
+# What the snapshots of an Iceberg table still tell: a second witness, and files of former rows.
+
+
+def summaries(table: Table, key: str) -> Iterator[str]:
+    """What each snapshot that has not expired says under ``key``."""
+    for snapshot in table.metadata.snapshots:
+        found = snapshot.summary[key] if snapshot.summary is not None else None
+        if found is not None:
+            yield str(found)
+
+
+def named(table: Table, files: Collection[Path]) -> set[Path]:
+    """Those that any snapshot names: readers can go back to it, or the table be put back.
+
+    All are asked: when a file was written and when a snapshot was, two machines may have said. A
+    file that is not there any more is not among them: nobody can take it away.
+    """
+    by_name = {file.name: file for file in files if file.exists()}
+    found: set[Path] = set()
+    for manifest in _manifests(table) if by_name else ():
+        entries = manifest.fetch_manifest_entry(table.io, discard_deleted=True)
+        names = {Path(entry.data_file.file_path).name for entry in entries}
+        found |= {by_name[name] for name in names & by_name.keys()}
+    return found
+
+
+def _manifests(table: Table) -> Iterator[ManifestFile]:
+    """Of all snapshots, each once: most are shared."""
+    seen: set[str] = set()
+    for snapshot in table.metadata.snapshots:
+        for manifest in snapshot.manifests(table.io):
+            if manifest.manifest_path not in seen:
+                seen.add(manifest.manifest_path)
+                yield manifest
+
+
+# --- log ------------------------------------------------------------------------------------------
+
+
+_SLOT = "eos."
+_RETRIES = "commit.retry.num-retries"
+_MERGES = "commit.manifest-merge.enabled"
+_METRICS = "write.metadata.metrics."
+_SYNCED_AT_MOST = 100
+
+
+class IcebergLog:
+    """See :class:`airflow_eos.kinds.lake.participant.LakeTable`.
+
+    Args:
+        catalog: reached already.
+        identifier: ``namespace.table``.
+        table_id: the table's uuid; another one is another table.
+        folder: its location.
+    """
+
+    def __init__(self, catalog: Catalog, identifier: str, table_id: str, folder: Path) -> None:
+        self._catalog = catalog
+        self._identifier = identifier
+        self._table_id = table_id
+        self.folder = folder
+        self.data = folder / "data"
+
+    @property
+    def address(self) -> dict[str, str]:
+        """Its name in its catalog, its id, and where it is."""
+        return {
+            "catalog": self._catalog.name,
+            "table": self._identifier,
+            "id": self._table_id,
+            "location": str(self.folder),
+        }
+
+    def look(self) -> IcebergSnapshot:
+        """The table as the catalog has it now."""
+        table = opened(self._catalog, self._identifier)
+        found = str(table.metadata.table_uuid)
+        if found != self._table_id:
+            raise StoreError(
+                f"{self._identifier} is not the table of this pipeline: its id is {found}, "
+                f"expected {self._table_id}. Was it made anew? Nothing was concluded from it."
+            )
+        if not self.folder.is_dir():
+            raise StoreError(
+                f"{self.folder} is not there. Is the disk mounted here? Nothing was concluded "
+                "from what is not there."
+            )
+        refuse(self._identifier, table)
+        return IcebergSnapshot(self._identifier, table)
+
+
+class IcebergSnapshot:
+    """See :class:`airflow_eos.kinds.lake.participant.TableSnapshot`."""
+
+    def __init__(self, identifier: str, table: Table) -> None:
+        self._identifier = identifier
+        self._table = table
+
+    def witness(self, slot: str) -> int | None:
+        """The property of the table: it outlives the snapshot that it came with.
+
+        Where somebody has unset it or set it back, the summary of that snapshot still says it.
+        """
+        kept = self._table.metadata.properties.get(_SLOT + slot)
+        told = [*summaries(self._table, _SLOT + slot), *([] if kept is None else [kept])]
+        for found in told:
+            if not found.isdecimal():
+                raise StoreError(
+                    f"{self._identifier}: the property {_SLOT + slot} is {found!r}, expected a "
+                    "number. Who changed it? Put it back; nothing was concluded from it."
+                )
+        return max(map(int, told), default=None)
+
+    def names(self, files: Collection[Path]) -> frozenset[Path]:
+        """Those that are rows of the current snapshot."""
+        with asked(self._identifier):
+            planned = {Path(task.file.file_path).name for task in self._table.scan().plan_files()}
+        return frozenset(file for file in files if file.name in planned)
+
+    def still_names(self, files: Collection[Path]) -> frozenset[Path]:
+        """The given files that a snapshot which has not expired names."""
+        with asked(self._identifier):
+            return frozenset(named(self._table, files))
+
+    def check(self, files: Sequence[DataFile]) -> None:
+        """Compare what the files themselves say of their columns, by their ids."""
+        for file in files:
+            why = drifted(_columns_of(file), self._table.schema())
+            if why is not None:
+                raise ConfigurationError(
+                    f"The table {self._identifier} was changed since rows were promised to it: "
+                    f"{why}. Nothing was dropped, and nothing is visible yet.",
+                    Remedy(change="put its columns back as they were", start=True),
+                    Remedy(
+                        change="where they cannot be put back, rename the column that was made "
+                        "again, so that the table has none of that name",
+                        start=True,
+                        costs="the promised values of that column are not seen",
+                    ),
+                )
+
+    def append(self, files: Sequence[DataFile], slot: str, number: int) -> None:
+        """One snapshot, empty where there are no files, with the property beside it.
+
+        Where the property is not there, as before the first of all, the table itself is asked
+        whether it has these rows: snapshots expire, and a property can be unset by hand.
+        """
+        if _SLOT + slot not in self._table.metadata.properties:
+            self._require_new(files, _SLOT + slot, number)
+        witness = {_SLOT + slot: str(number)}
+        self._commit(files, witness, properties=witness)
+
+    def _require_new(self, files: Sequence[DataFile], key: str, number: int) -> None:
+        there = self.names([file.path for file in files])
+        if there:
+            raise StoreError(
+                f"The Iceberg table {self._identifier} has {len(there)} of {len(files)} files that "
+                f"are to be added ({min(there).name}), and no property {key} that says so: it was "
+                f"unset by hand. Nothing was added twice. Set it to {number}, then try again."
+            )
+
+    def append_at_once(self, files: Sequence[DataFile]) -> None:
+        """Add files without a witness: at least once."""
+        self._commit(files, {}, properties={})
+
+    def make_durable(self) -> None:
+        """Sync the metadata and the newest manifests: the library does not."""
+        with asked(self._identifier):
+            snapshot = self._table.current_snapshot()
+            if snapshot is not None:
+                manifests = snapshot.manifests(self._table.io)
+                newest = sorted(manifests, key=lambda each: each.sequence_number, reverse=True)
+                for manifest in newest[:_SYNCED_AT_MOST]:
+                    _sync(manifest.manifest_path)
+                _sync(snapshot.manifest_list)
+            _sync(self._table.metadata_location)
+            _sync(str(Path(self._table.metadata_location).parent))
+
+    def _commit(
+        self,
+        files: Sequence[DataFile],
+        summary: Mapping[str, str],
+        *,
+        properties: Mapping[str, str],
+    ) -> None:
+        # This copy of the metadata alone: what is committed are the changes staged below.
+        self._table.metadata.properties[_RETRIES] = "0"
+        try:
+            added = [self._described(file) for file in files]
+            change = self._table.transaction()
+            update = change.update_snapshot(snapshot_properties=dict(summary))
+            merges = self._table.metadata.properties.get(_MERGES, "false").lower() == "true"
+            with update.merge_append() if merges else update.fast_append() as snapshot:
+                for file in added:
+                    snapshot.append_data_file(file)
+            if properties:
+                change.set_properties(dict(properties))
+            change.commit_transaction()
+        except LostRaceError:
+            raise
+        except Exception as error:  # whatever a catalog raises, the next look tells
+            raise LostRaceError(f"{type(error).__name__}: {brief(error)}") from error
+
+    def _described(self, file: DataFile) -> IcebergFile:
+        """A manifest's words of a file; bounds by the ids that the file has for its columns.
+
+        The library tells the bounds of columns in Python, which holds no year beyond 9999, and
+        makes text no reader could decode of one that is at the edge of what is a character: such
+        files go without bounds. They are promised; what they help is to skip a file.
+        """
+        try:
+            return _described(file, self._table.metadata, self._table.metadata.properties)
+        except (ArithmeticError, ValueError):
+            return _described(file, self._table.metadata, {f"{_METRICS}default": "counts"})
+
+
+def _columns_of(file: DataFile) -> Schema:
+    import pyarrow.parquet as pq
+    from pyiceberg.io.pyarrow import pyarrow_to_schema
+
+    try:
+        return pyarrow_to_schema(pq.read_schema(file.path))
+    except FileNotFoundError as error:
+        raise LostRaceError(f"{file.path} is gone") from error
+
+
+def _described(file: DataFile, table: TableMetadata, properties: Mapping[str, str]) -> IcebergFile:
+    import pyarrow.parquet as pq
+    from pyiceberg.io.pyarrow import (
+        compute_statistics_plan,
+        data_file_statistics_from_parquet_metadata,
+        parquet_path_to_id_mapping,
+    )
+    from pyiceberg.manifest import DataFile as Described
+    from pyiceberg.manifest import DataFileContent, FileFormat
+    from pyiceberg.typedef import Record
+
+    columns = _columns_of(file)
+    statistics = data_file_statistics_from_parquet_metadata(
+        parquet_metadata=pq.read_metadata(file.path),
+        stats_columns=compute_statistics_plan(columns, dict(properties)),
+        parquet_column_mapping=parquet_path_to_id_mapping(columns),
+    )
+    return Described.from_args(
+        content=DataFileContent.DATA,
+        file_path=f"file://{file.path}",
+        file_format=FileFormat.PARQUET,
+        partition=Record(),
+        file_size_in_bytes=file.size,
+        sort_order_id=None,
+        spec_id=table.default_spec_id,
+        equality_ids=None,
+        key_metadata=None,
+        **statistics.to_serialized_dict(),
+    )
+
+
+def _sync(uri: str) -> None:
+    path = as_local_path(uri)
+    if path is None:
+        return
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:  # cleaned meanwhile: a newer one stands for it
+        return
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+# --- participant ----------------------------------------------------------------------------------
+
 
 KIND = "iceberg"
 SPARED_MS = 3 * 24 * 3600 * 1000

@@ -18,15 +18,18 @@ from airflow_eos.delivery.port import bound_store
 from airflow_eos.delivery.task import in_arrow, own_columns
 from airflow_eos.delivery.workers import check_workers
 from airflow_eos.errors import ConfigurationError, StoreError
-from airflow_eos.kinds.iceberg.log import (
+from airflow_eos.kinds.iceberg.participant import (
+    KIND,
+    SPARED_MS,
     IcebergSnapshot,
     location,
+    made,
     opened,
+    reached,
     refuse,
     require_fit,
     with_ids,
 )
-from airflow_eos.kinds.iceberg.participant import KIND, SPARED_MS, made, reached
 from airflow_eos.kinds.lake.participant import LostRaceError
 from airflow_eos.kinds.lake.task import (
     ParquetOfTask,

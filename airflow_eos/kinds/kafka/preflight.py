@@ -10,8 +10,12 @@ import structlog
 
 from airflow_eos.errors import KafkaUnavailableError, Remedy, TimeoutBudgetError, TopicError
 from airflow_eos.kafka.client import errors as faults
-from airflow_eos.kafka.client.capabilities import MAX_TIMEOUT, STATE_COPIES, STATE_MIN_INSYNC
-from airflow_eos.kafka.client.cluster import topic_refused
+from airflow_eos.kafka.client.cluster import (
+    MAX_TIMEOUT,
+    STATE_COPIES,
+    STATE_MIN_INSYNC,
+    topic_refused,
+)
 from airflow_eos.kafka.client.fetch import READ_COMMITTED, fetch_request, only_partition
 from airflow_eos.protocol.decision import SPARED
 

@@ -27,8 +27,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from airflow_eos.checkpoint.backend import DECISIONS, EOS
 from airflow_eos.checkpoint.decisions import DecisionLog
-from airflow_eos.checkpoint.name_owner import OwnershipFile
-from airflow_eos.checkpoint.pipeline import PipelineIdentity, read_pipeline
+from airflow_eos.checkpoint.pipeline import OwnershipFile, PipelineIdentity, read_pipeline
 from airflow_eos.checkpoint.store import CheckpointStore
 from airflow_eos.errors import CheckpointFormatError, ConfigurationError, StoreError
 from airflow_eos.failpoints import failpoint

@@ -87,7 +87,7 @@ class Killed:
         try:
             wait_until(
                 lambda: self.committed > 1 or first.poll() is not None,
-                timeout=200,
+                timeout=300,
                 what="the app to deliver",
             )
             assert first.poll() is None
@@ -107,6 +107,7 @@ def killed(kafka_broker, topic, tmp_path) -> Killed:
 
 
 def test_the_next_try_adopts_the_app_of_a_killed_one_and_no_other_app_is_started(killed):
+    killed.arguments["patience"] = 300  # nobody falls silent
     with killed.a_try_that_is_killed() as before:
         assert before.deploy_mode == "client"
         assert before.started_by.task == ("orders", "etl", "r1", -1)
@@ -134,14 +135,14 @@ def test_an_adopted_app_that_is_killed_is_recovered_and_started_again(killed):
         second = operator(killed.arguments)
 
         def kill_it_then_drain() -> None:
-            wait_until(lambda: second._stream is not None, timeout=60, what="the second try")
+            wait_until(lambda: second._stream is not None, timeout=300, what="the second try")
             wait_until(
-                lambda: second._stream._app is not None, timeout=60, what="the app to be adopted"
+                lambda: second._stream._app is not None, timeout=300, what="the app to be adopted"
             )
             assert "was killed" in kill_elsewhere(before, ClusterManager())
             wait_until(
                 lambda: killed.heartbeat.application_id != before.application_id,
-                timeout=200,
+                timeout=300,
                 what="another app",
             )
             _drain_when_read(killed)
@@ -195,7 +196,7 @@ class Unborn:
         try:
             wait_until(
                 lambda: reached(self) or first.poll() is not None,
-                timeout=200,
+                timeout=300,
                 every=0.02,
                 what="the moment",
             )
@@ -208,7 +209,7 @@ class Unborn:
         """What was stopped before it beat goes on, once another driver delivers in its place."""
         wait_until(
             lambda: newest_term(self.killed.store) > 1 and self.killed.committed > 1,
-            timeout=200,
+            timeout=300,
             what="another driver to deliver",
         )
         for each in self.processes():
@@ -218,7 +219,7 @@ class Unborn:
         """Once the spare one has ended, which nobody does but itself, and all is read."""
         wait_until(
             lambda: len(self.jvms()) == 1 and self.killed.committed > 1,
-            timeout=200,
+            timeout=300,
             what="the spare app to end by itself",
         )
         _drain_when_read(self.killed)
@@ -273,6 +274,6 @@ def commits(killed: Killed) -> list[Decision]:
 
 
 def _drain_when_read(killed: Killed) -> None:
-    wait_until(killed.read_all, timeout=200, what="all rows to be read")
+    wait_until(killed.read_all, timeout=300, what="all rows to be read")
     term = newest_term(killed.store)
     request_drain(killed.store, requested_by="a test", reason="all is read", term=term)

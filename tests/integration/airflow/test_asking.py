@@ -13,7 +13,7 @@ import httpx
 import pytest
 from confluent_kafka import Producer
 
-from airflow_eos.factory.recovery import LEAVE, ORPHANS
+from airflow_eos.factory.watchdog import LEAVE, ORPHANS
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.transactions.identity import OpenTransaction
@@ -23,8 +23,8 @@ from demo.airflow import PrivateAirflow
 from demo.rest import DagRun
 from tests.support.pipeline import wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
-PATIENCE_S = 200  # on a busy machine every task takes a while
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
+PATIENCE_S = 500  # on a busy machine every task takes a while
 
 DAGS = """
 from airflow_eos.factory import eos_pipeline

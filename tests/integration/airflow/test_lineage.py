@@ -54,7 +54,7 @@ def told(tmp_path: Path) -> list[dict[str, Any]]:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=240,
+            timeout=300,
         )
         assert answer.returncode == 0, answer.stdout + answer.stderr
     assert written.exists(), answer.stdout + answer.stderr

@@ -26,7 +26,7 @@ def airflow(tmp_path):
     def run(*arguments: str, status: int = 0) -> str:
         command = [str(Path(sys.executable).with_name("airflow")), *arguments]
         answer = subprocess.run(
-            command, env=environment, capture_output=True, text=True, check=False, timeout=240
+            command, env=environment, capture_output=True, text=True, check=False, timeout=300
         )
         assert answer.returncode == status, answer.stdout + answer.stderr
         return answer.stdout if status == 0 else answer.stderr

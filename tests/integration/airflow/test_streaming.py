@@ -129,7 +129,7 @@ def test_a_failure_too_many_fails_the_try_and_the_next_one_waits_longer_each_tim
 
 
 def test_on_kill_drains_a_running_app_and_nothing_else_may_start_beside_it(etl):
-    task = etl.operator(drain_timeout=timedelta(minutes=1))
+    task = etl.operator(drain_timeout=timedelta(minutes=10))
     store = CheckpointStore.open(etl.checkpoint)
     refused: list[str] = []
     health: list[str] = []
@@ -143,7 +143,7 @@ def test_on_kill_drains_a_running_app_and_nothing_else_may_start_beside_it(etl):
 
     def while_it_runs() -> None:
         try:
-            wait_until(idle, timeout=200, what="all rows to be read")
+            wait_until(idle, timeout=300, what="all rows to be read")
             with pytest.raises(AirflowFailException) as alive:
                 etl.operator().execute({})
             refused.append(str(alive.value))

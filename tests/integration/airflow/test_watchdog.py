@@ -20,7 +20,7 @@ from tests.integration.airflow.conftest import ROOT
 from tests.support.jvm import spark_submit_opts
 from tests.support.pipeline import wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.proof, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 ROWS = 600
 DAGS = {"eos_orders_etl", "eos_recovery", "eos_watchdog"}

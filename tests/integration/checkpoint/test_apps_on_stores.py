@@ -55,7 +55,7 @@ def recover(where: Where, pipeline: Pipeline) -> str:
         said.append(ran.stdout)
         return ran.returncode == 0
 
-    wait_until(done, timeout=90, every=2, what="the dead driver's heartbeat to be old")
+    wait_until(done, timeout=300, every=2, what="the dead driver's heartbeat to be old")
     return said[-1]
 
 

@@ -106,7 +106,7 @@ def test_of_threads_that_create_at_once_one_wins_and_every_reader_sees_him_whole
 def race(where: Where, name: str, writer: int, gate: Barrier, told: SimpleQueue[object]) -> None:
     store = where.opened(name)
     for batch in range(PROCESS_ROUNDS):
-        gate.wait(timeout=120)
+        gate.wait(timeout=300)
         if store.create(f"eos/decisions/{batch}/1.json", content(writer)):
             told.put((batch, writer))
     told.put(None)
@@ -129,7 +129,7 @@ def test_of_processes_that_create_at_once_one_wins_each_place(where: Where, name
         else:
             winners.append(entry)
     for writer in writers:
-        writer.join(timeout=60)
+        writer.join(timeout=120)
     store = where.opened(name)
     assert sorted(batch for batch, _ in winners) == list(range(PROCESS_ROUNDS))
     for batch, winner in winners:

@@ -130,7 +130,7 @@ def jvm() -> Iterator[Any]:
     finally:
         gateway.shutdown()
         gateway.proc.stdin.close()
-        gateway.proc.wait(60)
+        gateway.proc.wait(120)
 
 
 @pytest.mark.parametrize("location", LOCAL)

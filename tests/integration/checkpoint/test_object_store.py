@@ -108,7 +108,7 @@ def test_the_mark_that_s3a_makes_of_a_folder_is_no_batch() -> None:
         store.put("offsets/0", b"v1")
         mark = f"{where.options['aws_endpoint']}/bucket/query/offsets/"
         asked = urllib.request.Request(mark, method="PUT", data=b"")
-        urllib.request.urlopen(asked, timeout=30.0).close()
+        urllib.request.urlopen(asked, timeout=60).close()
         newest = SparkLog(store).newest("offsets")
         assert newest is not None
         assert newest.name == "0"

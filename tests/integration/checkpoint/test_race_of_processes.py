@@ -32,7 +32,7 @@ def decide(folder: Path, name: str, gate: Barrier, told: SimpleQueue[tuple[int, 
             decided_at_ms=1_700_000_000_000,
             nonce=uuid.uuid4().hex,
         )
-        gate.wait(timeout=60)
+        gate.wait(timeout=300)
         if log.record(mine):
             told.put((batch_id, name))
     told.put((-1, name))
@@ -58,7 +58,7 @@ def test_of_eight_processes_exactly_one_decides_each_attempt(tmp_path):
         else:
             winners.append((batch_id, name))
     for writer in writers:
-        writer.join(timeout=60)
+        writer.join(timeout=120)
         assert writer.exitcode == 0
     assert sorted(batch_id for batch_id, _ in winners) == list(range(BATCHES))
     log = DecisionLog(CheckpointStore.open(tmp_path))

@@ -216,7 +216,7 @@ def classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
             *("-d", str(folder), str(SOURCE)),
         ],
         check=True,
-        timeout=120,
+        timeout=300,
     )
     return folder
 
@@ -264,7 +264,7 @@ def test_two_that_add_at_once(
     assert wait_until((pauses / "held").exists, 60)
     assert fast.add(1, content(2))
     (pauses / "held").unlink()
-    adding.join(60)
+    adding.join(120)
     assert told == [answer]
 
     played_slow, played_fast = MetadataLog(played), MetadataLog(played)

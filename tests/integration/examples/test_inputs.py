@@ -38,7 +38,7 @@ def test_rows_come_to_the_topic_and_avro_by_the_registry(kafka_broker, topic):
             *("-b", kafka_broker.bootstrap_servers, "--registry", running.url),
             *("--rows", "8", "--rate", "1000"),
         ]
-        subprocess.run(command, cwd=ROOT, check=True, timeout=60)
+        subprocess.run(command, cwd=ROOT, check=True, timeout=300)
     assert running.subjects == {f"{people}-value": [1]}
     assert json.loads(running.schemas[0]) == PERSON
 

@@ -26,7 +26,7 @@ def test_each_batch_of_a_real_query_is_one_trace_and_its_rows_are_counted(spark,
         query = start_exactly_once(
             rows, sink, checkpoint_location=str(checkpoint), trigger={"availableNow": True}
         )
-        assert query.awaitTermination(50)
+        assert query.awaitTermination(300)
         exit_now()
 
     assert ds.dataset(tmp_path / "out").count_rows() == 300

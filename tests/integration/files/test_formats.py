@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from airflow_eos.delivery.outputs import OneSink
 from airflow_eos.delivery.replay import undelivered
 from airflow_eos.errors import ConfigurationError, DeliveryError, StoreError
-from airflow_eos.kinds.files.layout import works_of
+from airflow_eos.kinds.files.folder import works_of
 from airflow_eos.sinks import FileSink
 
 pytestmark = pytest.mark.integration

@@ -21,7 +21,7 @@ from airflow_eos.checkpoint.locations import Guarded
 from airflow_eos.checkpoint.pipeline import owner_of
 from airflow_eos.checkpoint.rulings import resolve
 from airflow_eos.errors import ConfigurationError, DeliveryError, StoreError
-from airflow_eos.kinds.files.layout import files_of
+from airflow_eos.kinds.files.folder import files_of
 from airflow_eos.kinds.files.manifest import LOG, ManifestLog
 from airflow_eos.kinds.files.participant import FilesParticipant
 from airflow_eos.kinds.files.task import LINE_COLUMN

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, Verdict
 from airflow_eos.delivery.outputs import OneSink
 from airflow_eos.errors import StoreError
-from airflow_eos.kinds.files.layout import WorkFile, files_of
+from airflow_eos.kinds.files.folder import WorkFile, files_of
 from airflow_eos.kinds.files.manifest import LOG, ManifestLog, ManifestOutcome
 from airflow_eos.kinds.files.place import opened
 from airflow_eos.protocol.decision import Outcome, PreparedWork
@@ -100,7 +100,7 @@ def test_spark_streams_from_the_folder_as_from_its_own(spark, sink, tmp_path):
         .trigger(availableNow=True)
         .start(str(tmp_path / "copied"))
     )
-    assert query.awaitTermination(120)
+    assert query.awaitTermination(300)
     assert spark.read.parquet(str(tmp_path / "copied")).count() == 1200
 
 
@@ -136,7 +136,7 @@ def test_spark_s_own_sink_s_folder_is_refused(spark, sink, tmp_path):
         .trigger(availableNow=True)
         .start(sink.folder)
     )
-    assert query.awaitTermination(120)
+    assert query.awaitTermination(300)
     theirs = (Path(sink.folder) / LOG / "0").read_text().splitlines()
     with pytest.raises(Exception, match="written by Spark's own sink: a log has one writer"):
         sink.connect(timedelta())

@@ -112,7 +112,7 @@ def test_driver_killed(pipeline: Pipeline, spark: SparkSession, sink: FileSink, 
 
 @pytest.mark.parametrize(
     "described",
-    [DISK, pytest.param(BATCHES, marks=pytest.mark.proof), BUCKET],
+    [*(pytest.param(each, marks=pytest.mark.proof) for each in (DISK, BATCHES)), BUCKET],
     indirect=True,
 )
 def test_a_batch_that_was_published_in_part_or_not_is_ended_by_a_recovery(

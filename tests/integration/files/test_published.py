@@ -17,7 +17,7 @@ from pyarrow import fs
 from airflow_eos import failpoints
 from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.errors import ConfigurationError, DeliveryError, EosError, StoreError
-from airflow_eos.kinds.files.layout import files_of
+from airflow_eos.kinds.files.folder import files_of
 from airflow_eos.kinds.files.manifest import ManifestLog, ManifestOutcome
 from airflow_eos.kinds.files.place import Bucket
 from airflow_eos.kinds.files.task import LINE_COLUMN

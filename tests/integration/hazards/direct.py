@@ -214,7 +214,7 @@ def forget_writers() -> None:
     sink_module._writers.clear()
 
 
-def wait_for(condition: Any, *, seconds: float = 60) -> Any:
+def wait_for(condition: Any, *, seconds: float = 300) -> Any:
     """The first true answer."""
     deadline = time.monotonic() + seconds
     while not (answer := condition()):

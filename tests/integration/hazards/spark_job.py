@@ -49,4 +49,4 @@ class Job(Pipeline):
         query = start_exactly_once(
             self.frame() if df is None else df, sink or self.sink, **(given | changes)
         )
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(300)

@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.support.pipeline import Pipeline, finish, kill, wait_until
 
-PATIENCE_S = 240  # on a busy machine an app takes minutes
+PATIENCE_S = 500  # on a busy machine an app takes minutes
 
 
 @contextmanager

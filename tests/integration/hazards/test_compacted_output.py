@@ -100,7 +100,7 @@ def test_what_compaction_hides_of_a_half_kept_promise_is_asked_and_never_guessed
     pipeline, promised
 ):
     """What was kept is superseded, the rest timed out, the ids are forgotten: nothing tells."""
-    pipeline.timeout = timedelta(seconds=5)
+    pipeline.timeout = timedelta(seconds=8)
     prepared = [as_transaction(work) for work in promised("settled-some").works]
     still_open = set(pipeline.open_transactions())
     truth = {

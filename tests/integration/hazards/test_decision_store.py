@@ -161,7 +161,7 @@ def test_a_slow_decision_loses_to_a_second_driver_and_shows_nothing(
     assert on_its_way.wait(30)
     driver.run()
     taken_over.set()
-    slow_thread.join(30)
+    slow_thread.join(120)
     assert failures == ["SupersededError"]
     assert driver.broker.visible() == ["a", "b", "c"]
 

@@ -20,6 +20,7 @@ from airflow_eos.kafka.transactions.ownership import PrefixLedger
 from airflow_eos.local import EmbeddedKafka
 from tests.integration.hazards.guarded import Acl, Guarded
 from tests.integration.hazards.test_least_acls import AUTHORIZED
+from tests.support.jvm import spark_submit_opts
 from tests.support.owners import owner_at
 from tests.support.pipeline import ROOT
 
@@ -76,7 +77,7 @@ def test_rights_on_input_group_and_transactional_ids_are_told_one_by_one(
     read, group = guarded.names["INPUT"], guarded.names["GROUP"]
     prefix = guarded.names["PREFIX-"].removesuffix("-")
     asked = ["--kafka-config", str(config), "--input-topic", read, "--group", group]
-    asked += ["--prefix", prefix, "--timeout", "10"]
+    asked += ["--prefix", prefix, "--timeout", "100"]
     guarded.grant(
         Acl("app", "DescribeConfigs", "Cluster", "kafka-cluster", "Literal"),
         Acl("app", "Read", "Topic", "airflow-eos.prefixes", "Literal"),
@@ -131,34 +132,43 @@ def test_the_right_to_end_is_asked_for_without_ending_what_is_open(
         assert transactions.holder("lag-offsets") == held
 
 
+def asked_by(python: str, folder: Path) -> tuple[int, dict[str, dict[str, str]]]:
+    """Its status and its lines, of a process of its own: the Spark that it starts, it ends."""
+    asked = ["--master", "local[1]", "--conf", "spark.driver.host=127.0.0.1", "--json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "airflow_eos", "doctor", str(folder / "q"), *asked],
+        env={
+            **os.environ,
+            "PYSPARK_PYTHON": python,
+            "PYTHONPATH": str(ROOT),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_SUBMIT_OPTS": spark_submit_opts(),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout, done.stderr
+    return done.returncode, {line["what"]: line for line in json.loads(done.stdout)}
+
+
 @pytest.mark.slow
+@pytest.mark.proof
 def test_the_workers_of_a_master_are_asked_what_they_can_import(tmp_path: Path) -> None:
-    """In a process of its own: the Spark that it starts, it ends."""
+    status, lines = asked_by(sys.executable, tmp_path)
+    assert (status, lines["Spark's workers"]["verdict"]) == (0, "ok"), lines
+    assert "of 20 rounds, 2 at once" in lines["Spark's own logs, raced"]["found"]
+
+
+@pytest.mark.slow
+@pytest.mark.proof
+def test_workers_that_cannot_import_it_are_named_with_what_they_lack(tmp_path: Path) -> None:
+    """As a start says it, which tests/integration/sinks/test_workers.py has for all that lacks."""
     bare = tmp_path / "bare"
     base = getattr(sys, "_base_executable", sys.executable)
     subprocess.run([base, "-m", "venv", "--without-pip", str(bare)], check=True)
-    asked = ["--master", "local[1]", "--conf", "spark.driver.host=127.0.0.1", "--json"]
-    found = {}
-    for python in (sys.executable, str(bare / "bin" / "python")):
-        done = subprocess.run(
-            [sys.executable, "-m", "airflow_eos", "doctor", str(tmp_path / "q"), *asked],
-            env={
-                **os.environ,
-                "PYSPARK_PYTHON": python,
-                "PYTHONPATH": str(ROOT),
-                "SPARK_LOCAL_IP": "127.0.0.1",
-            },
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.stdout, done.stderr
-        lines = {line["what"]: line for line in json.loads(done.stdout)}
-        found[python] = (done.returncode, lines["Spark's workers"], lines)
-    status, line, lines = found[sys.executable]
-    assert (status, line["verdict"]) == (0, "ok"), lines
-    assert "of 20 rounds, 2 at once" in lines["Spark's own logs, raced"]["found"]
-    status, line, _ = found[str(bare / "bin" / "python")]
+    status, lines = asked_by(str(bare / "bin" / "python"), tmp_path)
+    line = lines["Spark's workers"]
     assert (status, line["verdict"]) == (1, "fail")
     assert "lacks" in line["found"]
     assert str(bare) in line["found"]

@@ -294,8 +294,8 @@ def forget_all(pipeline: Direct) -> None:
     admin = AdminClient({"bootstrap.servers": pipeline.bootstrap})
     name = pipeline.kafka_config["airflow-eos.prefixes.topic"]
     admin.delete_topics([name])[name].result(30)
-    deadline = time.monotonic() + 30
-    while name in admin.list_topics(timeout=10).topics:
+    deadline = time.monotonic() + 300
+    while name in admin.list_topics(timeout=60).topics:
         assert time.monotonic() < deadline
         time.sleep(0.1)
 

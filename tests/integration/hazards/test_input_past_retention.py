@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,7 @@ from airflow_eos import cli
 from airflow_eos.checkpoint import CheckpointStore, read_state
 from airflow_eos.errors import EosError, InputLostError
 from airflow_eos.local import EmbeddedKafka
-from airflow_eos.recovery.run import participant_of
+from airflow_eos.recovery.execute import participant_of
 from airflow_eos.sinks import KafkaSink, Output, start_exactly_once
 from airflow_eos.sources import ArrowKafkaSource
 from tests.integration.hazards.spark_job import Job
@@ -153,7 +151,7 @@ def test_a_stateful_batch_that_readers_have_says_what_is_lost_with_its_input(
     ("place", "kind"),
     [
         ("decided", "spark"),
-        ("settled-some", "arrow"),
+        pytest.param("settled-some", "arrow", marks=pytest.mark.proof),
         pytest.param("decided", "arrow", marks=pytest.mark.proof),
         pytest.param("settled-some", "spark", marks=pytest.mark.proof),
     ],
@@ -186,14 +184,9 @@ def test_a_promise_that_can_never_be_kept_is_accepted_as_it_is(
     job: Trimmed, die_once_at: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Part of it timed out, and its input is gone: only a person can let the pipeline go on."""
-    short = replace(
-        job.sink,
-        transaction_timeout=timedelta(seconds=8),
-        batch_within=timedelta(seconds=2),
-        recover_within=timedelta(seconds=2),
-    )
-    die_once_at("settled-some", sink=short)
-    wait_until(lambda: job.open_transactions() == (), what="the broker's own abort")
+    die_once_at("settled-some")
+    job.lose_what_is_open()
+    wait_until(lambda: job.open_transactions() == (), what="the markers")
     there = job.visible()
     assert 0 < len(there) < FED
     job.lose_input(before=ALL)
@@ -272,7 +265,7 @@ def wider(job: Trimmed, kafka_broker: EmbeddedKafka) -> Wider:
     return job
 
 
-@pytest.mark.parametrize("kind", ["spark", "arrow"])
+@pytest.mark.parametrize("kind", ["spark", pytest.param("arrow", marks=pytest.mark.proof)])
 def test_a_planned_batch_of_a_topic_that_was_removed_is_said_first_and_led_out_of(
     wider: Wider, die_once_at: Callable[..., None], kind: str
 ) -> None:

@@ -14,7 +14,7 @@ from airflow_eos.errors import NonDeterministicReplayError
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.sinks.source import stateful_spark_conf
 from tests.support.host import Host
-from tests.support.pipeline import KILLED, Pipeline, wait_until
+from tests.support.pipeline import KILLED, Pipeline
 from tests.support.topics import produce
 
 pytestmark = pytest.mark.integration
@@ -50,7 +50,9 @@ def joined(pipeline: Pipeline) -> Pipeline:
     return pipeline
 
 
-@pytest.mark.parametrize("place", ["prepared@2", "decided@2"])
+@pytest.mark.parametrize(
+    "place", ["prepared@2", pytest.param("decided@2", marks=pytest.mark.proof)]
+)
 def test_each_pair_of_two_topics_comes_once(
     joined: Pipeline, spark: SparkSession, place: str
 ) -> None:
@@ -69,8 +71,8 @@ def labels(pipeline: Pipeline) -> Path:
     write(folder, "old")
     pipeline.settings = {"kind": "lookup", "joined": str(folder)}
     pipeline.feed(6000, KEYS)
-    pipeline.run(timeout_s=10, failpoints="settled-some=kill@2", expect=KILLED)
-    wait_until(lambda: pipeline.open_transactions() == (), what="the broker's own abort")
+    pipeline.run(failpoints="settled-some=kill@2", expect=KILLED)
+    pipeline.lose_what_is_open()
     return folder
 
 
@@ -87,10 +89,10 @@ def test_a_table_that_changes_before_a_replay_is_noticed_and_one_that_does_not_i
     there = pipeline.visible()
     write(labels, "new")
     with pytest.raises(NonDeterministicReplayError):
-        pipeline.resume(spark, timeout_s=30)
+        pipeline.resume(spark)
     assert pipeline.visible() == there, "nothing of the changed table was written"
 
     write(labels, "old")  # as the error says: once the table is what it was, it goes on
-    pipeline.resume(spark, timeout_s=30)
+    pipeline.resume(spark)
     expected = Counter((key, f"old {value}") for key, value in pipeline.expected)
     assert Counter(pipeline.visible()) == expected

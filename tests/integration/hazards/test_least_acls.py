@@ -78,7 +78,7 @@ def run_app(guarded: Guarded, die_at: Callable[[str], None]) -> None:
     direct = guarded.direct
     direct.feed_numbers(50)
     direct.run()
-    direct.timeout = timedelta(seconds=4)  # promised well within it, also by a busy machine
+    direct.timeout = timedelta(seconds=8)  # promised well within it, also by a busy machine
     direct.feed_numbers(50)
     die_at("settled-some")
     with pytest.raises(RuntimeError, match="failpoint"):
@@ -104,7 +104,11 @@ def run_audit(guarded: Guarded) -> AuditReport:
     produce(guarded.broker.bootstrap_servers, names["INPUT"], rows)
     produce(guarded.broker.bootstrap_servers, names["OUTPUT"], rows)
     report = audit(
-        guarded.login("audit"), names["INPUT"], names["OUTPUT"], id_expression="value", timeout_s=10
+        guarded.login("audit"),
+        names["INPUT"],
+        names["OUTPUT"],
+        id_expression="value",
+        timeout_s=100,
     )
     assert (report.lost, report.duplicated, report.rows_in) == (0, 0, 5)
     return report
@@ -232,7 +236,7 @@ def names(message: str, missing: Acl, guarded: Guarded) -> None:
 
 def set_offsets(guarded: Guarded) -> None:
     member = Member("consumer_group", "consumer_group", {"group": guarded.names["GROUP"]})
-    with closing(connect_group(member, guarded.login("app"), timeout_s=10)) as group:
+    with closing(connect_group(member, guarded.login("app"), timeout_s=100)) as group:
         group.offsets.members()
         work = work_of("consumer_group", "p" * 32, 0, 1, {guarded.names["INPUT"]: {0: 5}}, 0)
         group.commit([work])

@@ -17,7 +17,7 @@ from airflow_eos.errors import ConfigurationError
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.protocol.decision import Decision, Outcome, encode
 from airflow_eos.recovery import plan_recovery, resolve
-from airflow_eos.recovery.run import participant_of
+from airflow_eos.recovery.execute import participant_of
 from tests.integration.hazards.direct import Direct, Frame
 
 pytestmark = pytest.mark.integration

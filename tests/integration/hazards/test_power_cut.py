@@ -37,7 +37,16 @@ def recovered(direct: Direct) -> None:
     execute_recovery(str(direct.checkpoint), kafka, force=True).require_complete()
 
 
-@pytest.mark.parametrize("recovers", [False, True], ids=["a start", "a recovery, then a start"])
+RECOVERS = pytest.mark.parametrize(
+    "recovers",
+    [
+        pytest.param(True, id="a recovery, then a start"),
+        pytest.param(False, id="a start", marks=pytest.mark.proof),
+    ],
+)
+
+
+@RECOVERS
 @pytest.mark.parametrize(
     ("place", "path"),
     [("decided", "offsets/1"), ("prepared", "offsets/1"), ("settled", "commits/1")],
@@ -56,7 +65,7 @@ def test_the_newest_entry_is_damaged(direct, die_at, place, path, recovers) -> N
 
 
 @pytest.mark.parametrize("place", ["decided", "prepared"])
-@pytest.mark.parametrize("recovers", [False, True], ids=["a start", "a recovery, then a start"])
+@RECOVERS
 def test_every_file_of_sparks_is_empty(direct, die_at, place, recovers) -> None:
     for _ in range(2):
         direct.feed_numbers(30)
@@ -76,7 +85,7 @@ def test_every_file_of_sparks_is_empty(direct, die_at, place, recovers) -> None:
     direct.assert_exactly_once()
 
 
-@pytest.mark.parametrize("recovers", [False, True], ids=["a start", "a recovery, then a start"])
+@RECOVERS
 def test_the_newest_entry_is_empty_and_the_name_of_the_commit_before_was_lost(
     direct, die_at, recovers
 ) -> None:

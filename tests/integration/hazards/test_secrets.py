@@ -114,7 +114,7 @@ def test_nothing_that_a_pipeline_says_or_leaves_holds_the_password(
     report = execute_recovery(plan, login(broker), force=True)
     pipeline.run()
     other = broker.create_topic(f"other-{uuid.uuid4().hex[:8]}", 1)
-    audited = audit(login(broker), other, pipeline.topic, id_expression="value", timeout_s=10)
+    audited = audit(login(broker), other, pipeline.topic, id_expression="value", timeout_s=100)
 
     assert "SASL" in caplog.text or "sasl" in caplog.text, "the clients do log at DEBUG"
     said = {
@@ -136,7 +136,7 @@ def test_nothing_that_a_pipeline_says_or_leaves_holds_the_password(
 
 ATTEMPTS: dict[str, Callable[[Direct], Any]] = {
     "starting": lambda p: p.run(),
-    "connecting": lambda p: ConnectionPool(p.settings, timeout_s=10),
+    "connecting": lambda p: ConnectionPool(p.settings, timeout_s=100),
     "planning": lambda p: plan_recovery(str(p.checkpoint), p.settings),
     "auditing": lambda p: audit(p.settings, "other", p.topic, timeout_s=30),
 }
@@ -172,12 +172,12 @@ def test_the_command_line_never_shows_the_password(
     pipeline.run()
     config = tmp_path / "kafka.json"
     config.write_text(json.dumps(login(broker, password)))
-    options = ["--kafka-config", str(config), "--timeout", "10"]
+    options = ["--kafka-config", str(config), "--timeout", "100"]
     ended = subprocess.run(
         [sys.executable, "-c", MAIN, command, str(pipeline.checkpoint), *options],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert ended.returncode == (0 if password == SECRET else 2), ended.stderr

@@ -93,7 +93,7 @@ def test_partitions_that_grow_are_read_from_their_beginning(job: Moving) -> None
     job.feed(200, keys=200)
     job.until_all_visible()
     query.drain()
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(300)
     job.assert_exactly_once()
     assert f'"{wanted - 1}"' in newest_offsets(job), "no row came by way of the new partitions"
 

@@ -41,7 +41,9 @@ def test_two_drivers_started_together(pipeline: Pipeline, spark: SparkSession) -
     assert pipeline.open_transactions() == ()
 
 
-@pytest.mark.parametrize("place", ["prepared@2", "decided@2"])
+@pytest.mark.parametrize(
+    "place", ["prepared@2", pytest.param("decided@2", marks=pytest.mark.proof)]
+)
 def test_a_driver_that_wakes_up_after_another_took_over(
     pipeline: Pipeline, spark: SparkSession, place: str
 ) -> None:

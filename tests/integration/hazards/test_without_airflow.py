@@ -71,7 +71,7 @@ def _run(
         cwd=Path(sys.executable).anchor,  # not the project, where Python would find the package
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=300,
         check=False,
     )
     assert not check or ended.returncode == 0, (

@@ -36,7 +36,9 @@ def pipeline(kafka_broker: EmbeddedKafka, host: Host, tmp_path: Path) -> Pipelin
     return Pipeline(kafka_broker, tmp_path, host=host)
 
 
-@pytest.mark.parametrize("place", ["settled@2", "before-prepare@2"])
+@pytest.mark.parametrize(
+    "place", ["settled@2", pytest.param("before-prepare@2", marks=pytest.mark.proof)]
+)
 def test_a_sleeper_plans_a_batch_again_that_spark_and_we_have_purged(
     pipeline: Pipeline, spark: SparkSession, place: str
 ) -> None:
@@ -56,7 +58,9 @@ def test_a_sleeper_plans_a_batch_again_that_spark_and_we_have_purged(
     assert pipeline.open_transactions() == ()
 
 
-@pytest.mark.parametrize("rows", [-150, 150], ids=["fewer", "more"])
+@pytest.mark.parametrize(
+    "rows", [pytest.param(-150, id="fewer", marks=pytest.mark.proof), pytest.param(150, id="more")]
+)
 def test_sparks_log_is_overwritten_by_a_driver_that_planned_the_batch_too(
     pipeline: Pipeline, spark: SparkSession, rows: int
 ) -> None:

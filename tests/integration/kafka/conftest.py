@@ -166,7 +166,7 @@ def _batch(
     return bytes(builder.buffer())
 
 
-def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
+def until(condition: Callable[[], Any], seconds: float = 300.0) -> Any:
     """The first true answer; a bounded wait for what the broker does in its own time."""
     deadline = time.monotonic() + seconds
     while not (answer := condition()):

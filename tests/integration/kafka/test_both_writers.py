@@ -23,7 +23,7 @@ from airflow_eos.kafka.producer.writer import TransactionalWriter
 from airflow_eos.kafka.transactions.coordinator import end_transactions
 from airflow_eos.kafka.transactions.identity import TransactionIdentity
 from airflow_eos.kafka.transactions.listing import list_open
-from airflow_eos.kafka.writers import PRODUCERS, Writer, open_writer
+from airflow_eos.kinds.kafka.sink import PRODUCERS, Writer, open_writer
 from airflow_eos.local import EmbeddedKafka
 
 pytestmark = pytest.mark.integration
@@ -191,7 +191,7 @@ LEAVING = """
 import sys
 import msgspec, pyarrow as pa
 from airflow_eos.kafka.client.settings import KafkaSettings
-from airflow_eos.kafka.writers import open_writer
+from airflow_eos.kinds.kafka.sink import open_writer
 servers, producer, topic, transactional_id = sys.argv[1:]
 settings = KafkaSettings.from_librdkafka({"bootstrap.servers": servers})
 writer = open_writer(settings, producer=producer, topic=topic, compression="lz4")
@@ -217,7 +217,7 @@ def test_what_was_prepared_stays_open_when_its_process_exits(
         ],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert left.returncode == 0, left.stderr

@@ -19,7 +19,7 @@ from airflow_eos.kafka.transactions.hanging import (
 )
 from airflow_eos.kafka.transactions.identity import PreparedTransaction
 from airflow_eos.kafka.transactions.listing import held_by_coordinators
-from airflow_eos.kafka.transactions.settle import settle
+from airflow_eos.kinds.kafka.participant import settle
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.protocol.decision import Outcome
 

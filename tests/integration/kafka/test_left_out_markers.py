@@ -30,8 +30,8 @@ from airflow_eos.kafka.transactions.identity import (
 )
 from airflow_eos.kafka.transactions.listing import not_ended_yet
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
-from airflow_eos.kafka.writers import open_writer
 from airflow_eos.kinds.kafka.participant import KafkaParticipant
+from airflow_eos.kinds.kafka.sink import open_writer
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.protocol.decision import Outcome
 from tests.integration.kafka.conftest import stable, until
@@ -154,7 +154,7 @@ def test_kafka_says_done_and_readers_never_get_past_it(
     assert not stable(settings, topic)
 
 
-@pytest.mark.parametrize("commit", [True, False])
+@pytest.mark.parametrize("commit", [True, pytest.param(False, marks=pytest.mark.proof)])
 def test_the_command_ends_it_as_its_coordinator_has_ended_it(
     settings: KafkaSettings,
     brokers: EmbeddedKafka,
@@ -176,7 +176,7 @@ def test_the_command_ends_it_as_its_coordinator_has_ended_it(
     assert visible(read, brokers, topic) == (list(range(ROWS)) if commit else [])
 
 
-@pytest.mark.parametrize("died", [False, True])
+@pytest.mark.parametrize("died", [False, pytest.param(True, marks=pytest.mark.proof)])
 def test_what_was_committed_is_seen(
     settings: KafkaSettings,
     brokers: EmbeddedKafka,
@@ -201,7 +201,7 @@ def test_what_was_committed_is_seen(
     assert visible(read, brokers, topic) == list(range(ROWS))
 
 
-@pytest.mark.parametrize("ours", [True, False])
+@pytest.mark.parametrize("ours", [True, pytest.param(False, marks=pytest.mark.proof)])
 def test_what_was_aborted_does_not_come_with_the_next_transaction_of_its_producer(
     settings: KafkaSettings,
     brokers: EmbeddedKafka,
@@ -228,7 +228,13 @@ def test_what_was_aborted_does_not_come_with_the_next_transaction_of_its_produce
     assert not twice if ours else twice
 
 
-@pytest.mark.parametrize("timeout_ms", [LONG_MS, SHORT_MS], ids=["by one that died", "by timeout"])
+@pytest.mark.parametrize(
+    "timeout_ms",
+    [
+        pytest.param(LONG_MS, id="by one that died"),
+        pytest.param(SHORT_MS, id="by timeout", marks=pytest.mark.proof),
+    ],
+)
 def test_what_nobody_looked_after_is_not_decided_with_the_next_transaction_of_its_producer(
     settings: KafkaSettings,
     brokers: EmbeddedKafka,

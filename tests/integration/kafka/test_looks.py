@@ -19,7 +19,7 @@ from airflow_eos.kafka.client.compacted_topic import Appender, CompactedTopicRea
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.transactions.hanging import find_hanging
-from airflow_eos.kafka.writers import PRODUCERS, open_writer
+from airflow_eos.kinds.kafka.sink import PRODUCERS, open_writer
 from airflow_eos.recovery import audit
 from airflow_eos.supervision.preflight import require_prefix_free
 from airflow_eos.supervision.progress import unread_offsets
@@ -34,7 +34,7 @@ def command(*arguments):
             [sys.executable, "-m", "airflow_eos", *given],
             capture_output=True,
             text=True,
-            timeout=90,
+            timeout=300,
             check=False,
         )
         assert "Usage:" not in ran.stderr, ran.stderr
@@ -81,7 +81,7 @@ LOOKS = {
 
 def topics(settings):
     admin = AdminClient({"bootstrap.servers": settings.bootstrap_servers})
-    return {name for name in admin.list_topics(timeout=10).topics if not name.startswith("__")}
+    return {name for name in admin.list_topics(timeout=60).topics if not name.startswith("__")}
 
 
 @pytest.mark.parametrize("look", LOOKS)

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from airflow_eos.errors import KafkaUnavailableError
-from airflow_eos.kafka.transactions import settle as settle_module
 from airflow_eos.kafka.transactions.coordinator import EndResult, end_transactions
 from airflow_eos.kafka.transactions.hanging import require_committed_everywhere
 from airflow_eos.kafka.transactions.outcomes import outcomes
-from airflow_eos.kafka.transactions.settle import settle
+from airflow_eos.kinds.kafka import participant as settle_module
+from airflow_eos.kinds.kafka.participant import settle
 from airflow_eos.local.broker import EmbeddedKafka
 from airflow_eos.protocol.decision import Outcome
 
@@ -27,7 +27,11 @@ FAST = {
 }
 
 
-@pytest.fixture(scope="module", params=[2, 1, 0], ids=lambda v: f"transaction-version-{v}")
+@pytest.fixture(
+    scope="module",
+    params=[2, pytest.param(1, marks=pytest.mark.proof), 0],
+    ids=lambda v: f"transaction-version-{v}",
+)
 def broker(request: pytest.FixtureRequest) -> Iterator[EmbeddedKafka]:
     with EmbeddedKafka(FAST, features={"transaction.version": request.param}) as running:
         yield running

@@ -236,6 +236,6 @@ def test_who_leaves_early_leaves_no_thread_that_fetches_on() -> None:
     left.close()
     for thread in threading.enumerate():
         if thread.name == "airflow-eos-fetch":
-            thread.join(5)
+            thread.join(120)
             assert not thread.is_alive()
     assert len(asked) <= 5

@@ -115,7 +115,7 @@ def java(source: str, *arguments: str, stdin: str = "") -> list[str]:
         input=stdin,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert ran.returncode == 0, ran.stderr[-2000:]

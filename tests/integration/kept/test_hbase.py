@@ -81,7 +81,7 @@ class Base:
 
     def wait(self, *tables: str) -> None:
         """Until their regions are served again."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         for table in tables:
             while True:
                 try:
@@ -97,7 +97,7 @@ class Base:
             [java_program(), "-cp", self.server.class_path, str(COMPACT), table],
             capture_output=True,
             text=True,
-            timeout=200,
+            timeout=300,
             check=False,
         )
         assert ran.returncode == 0, ran.stderr[-2000:]

@@ -39,27 +39,22 @@ _EACH_WAY = {
     "kafka+postgres",
 }
 
-# What a kind beside Kafka shows of itself, it need not show alone: ``kafka+postgres`` has what
-# ``postgres`` would say, and upserts wait in the files that ``wal`` has.
-_THIN_KINDS = _EACH_WAY - {"postgres", "upsert-postgres"}
-
-# A source of our own is one participant more, whatever the kind: beside one, and beside two.
-_ALONE_AND_BESIDE = {"files", "kafka+postgres"}
+# A source of our own is one participant more, whatever the kind.
+_READ_BY_US = {"kafka+postgres"}
 
 # What ``make test`` has of it, beside what it has of Kafka alone (sinks/test_crashes.py,
-# hazards/test_two_drivers.py): each kind killed after its decision, recovered without its app (then
-# also before the decision), and asleep in the middle of a commit of its own that somebody else ends
-# meanwhile; and the places of one kind only.
+# hazards/test_two_drivers.py): each kind killed once it has decided, some recovered without the app
+# (then also before the decision), and asleep in the middle of a commit of their own that somebody
+# else ends meanwhile; and the places of one kind only.
 _THIN = {"decided@2"}
+_OF_THEIR_OWN = {"mysql", "delta", "wal"}  # their place after the decision is one that others lack
 _THIN_STOP = {"settled-some@2"}
+_ASLEEP = {"mysql", "delta", "kafka+postgres"}
+_WITHOUT_ITS_APP = {"files", "kafka+postgres"}
 _THIN_OF_A_KIND = {
-    ("wal", "kept-ending@2"),
     ("wal", "kept-applied@2"),
-    ("wal", "task-prepared@2"),
     ("delta", "looked@2"),
-    ("delta", "task-noted@2"),
     ("iceberg", "task-filed@2"),
-    ("postgres", "task-wrote@2"),
     ("mysql", "moved@2"),
     ("mysql", "task-noted@2"),
     ("files", "task-prepared@2"),
@@ -90,7 +85,7 @@ def tasks() -> list[ParameterSet]:
 def stops() -> list[ParameterSet]:
     """Each kind with each place that a driver sleeps at while another takes over."""
     return [
-        _case(kind, place, thin=place in _THIN_STOP and kind in _THIN_KINDS)
+        _case(kind, place, thin=place in _THIN_STOP and kind in _ASLEEP)
         for kind in KINDS
         for place in STOPPED
     ]
@@ -98,15 +93,13 @@ def stops() -> list[ParameterSet]:
 
 def each(*, thin: bool) -> list[ParameterSet]:
     """Each kind."""
-    return [_case(kind, thin=thin and kind in _THIN_KINDS) for kind in KINDS]
+    return [_case(kind, thin=thin and kind in _WITHOUT_ITS_APP) for kind in KINDS]
 
 
 def rowwise() -> list[ParameterSet]:
     """Each kind that takes rows as they are."""
     return [
-        _case(kind, thin=kind in _ALONE_AND_BESIDE)
-        for kind, its in KINDS.items()
-        if its.query == "map"
+        _case(kind, thin=kind in _READ_BY_US) for kind, its in KINDS.items() if its.query == "map"
     ]
 
 
@@ -117,7 +110,10 @@ def with_servers() -> list[ParameterSet]:
 
 
 def _is_thin(kind: str, place: str, of_each: set[str]) -> bool:
-    return (place in of_each and kind in _EACH_WAY) or (kind, place) in _THIN_OF_A_KIND
+    return (place in of_each and kind in _EACH_WAY - _OF_THEIR_OWN) or (
+        kind,
+        place,
+    ) in _THIN_OF_A_KIND
 
 
 def _case(*values: str, thin: bool) -> ParameterSet:

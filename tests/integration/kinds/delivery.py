@@ -102,7 +102,7 @@ class Delivery:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
         )
         assert done.returncode in (0, KILLED), done.stdout + done.stderr
         return done.returncode

@@ -24,7 +24,6 @@ pytestmark = [pytest.mark.integration]
 
 KEPT = pytest.mark.parametrize("kind", ["random-kept+postgres"])
 REPLAYING = ("before-prepare", "prepared", "decided", "settled-some", "settled")
-THIN = ("decided",)
 
 
 def lose(delivery: Delivery) -> None:
@@ -80,9 +79,8 @@ def test_kafka_gets_the_very_rows_that_it_lost(delivery: Delivery) -> None:
     assert_as_promised(delivery, promised)
 
 
-@pytest.mark.parametrize(
-    "place", [pytest.param(p, marks=() if p in THIN else pytest.mark.proof) for p in REPLAYING]
-)
+@pytest.mark.proof
+@pytest.mark.parametrize("place", REPLAYING)
 @KEPT
 def test_a_driver_that_replays_them_is_killed(delivery: Delivery, place: str) -> None:
     promised = split(delivery)
@@ -141,6 +139,7 @@ def test_a_table_gets_the_very_rows_that_were_lost_with_its_files(delivery: Deli
     assert kept_beside(delivery.at, 1, "sink") == {}
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("kind", ["random+postgres"])
 def test_a_promise_that_only_postgres_keeps_is_not_compared(delivery: Delivery) -> None:
     """Kafka has its rows; that the query gives others now is nobody's loss."""

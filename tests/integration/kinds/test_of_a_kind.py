@@ -57,7 +57,7 @@ def test_the_server_crashes_under_a_decision(
         delivery.assert_exactly_once()
 
 
-@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+@pytest.mark.parametrize("kind", ["delta", pytest.param("iceberg", marks=pytest.mark.proof)])
 def test_promised_files_that_are_lost_are_replayed(delivery: Delivery) -> None:
     delivery.decided()
     assert isinstance(delivery.kind, Delta | Iceberg)

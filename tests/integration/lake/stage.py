@@ -150,7 +150,7 @@ class Stage:
 
     def killed(self, verb: str, failpoints: str, **asked: Any) -> None:
         child = self.start(verb, failpoints=failpoints, **asked)
-        _, told = child.communicate(timeout=60)
+        _, told = child.communicate(timeout=300)
         assert child.returncode == -signal.SIGKILL, told
 
 
@@ -167,7 +167,7 @@ def stopped(child: subprocess.Popen[str]) -> None:
         state = Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[0]
         return state == "T"
 
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not is_stopped():
         assert time.monotonic() < deadline, "the child did not stop"
         time.sleep(0.02)
@@ -176,6 +176,6 @@ def stopped(child: subprocess.Popen[str]) -> None:
 def answer(child: subprocess.Popen[str]) -> set[Outcome]:
     """What a commit in the child said, after it was stopped or not."""
     child.send_signal(signal.SIGCONT)
-    out, told = child.communicate(timeout=60)
+    out, told = child.communicate(timeout=300)
     assert child.returncode == 0, told
     return {Outcome(line) for line in out.split()}

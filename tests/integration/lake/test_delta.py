@@ -15,8 +15,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from airflow_eos.checkpoint import PipelineIdentity, claim
 from airflow_eos.errors import ConfigurationError, StoreError
-from airflow_eos.kinds.delta.log import computed, misfit
-from airflow_eos.kinds.delta.participant import connect
+from airflow_eos.kinds.delta.participant import computed, connect, misfit
 from airflow_eos.kinds.delta.sink import DeltaSink
 from airflow_eos.protocol.decision import Outcome
 from airflow_eos.protocol.participant import Member

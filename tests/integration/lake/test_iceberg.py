@@ -15,8 +15,7 @@ from pyspark.sql.types import ArrayType, StructType, TimestampType
 
 from airflow_eos.checkpoint import PipelineIdentity, claim
 from airflow_eos.errors import ConfigurationError, StoreError
-from airflow_eos.kinds.iceberg.log import misfit
-from airflow_eos.kinds.iceberg.participant import connect
+from airflow_eos.kinds.iceberg.participant import connect, misfit
 from airflow_eos.kinds.iceberg.sink import IcebergSink
 from airflow_eos.kinds.lake.participant import LostRaceError
 from airflow_eos.protocol.decision import Outcome

@@ -196,7 +196,7 @@ def test_rows_that_no_decision_names_have_ids_too(stage: Stage):
 
 def test_the_parts_of_a_map_have_their_ids():
     """Spark cannot hash maps yet, so no query delivers one; files would have its ids."""
-    from airflow_eos.kinds.iceberg.log import with_ids
+    from airflow_eos.kinds.iceberg.participant import with_ids
 
     numbered = {b"PARQUET:field_id": b"9"}
     key = pa.field("key", pa.string(), nullable=False, metadata={b"PARQUET:field_id": b"2"})

@@ -38,32 +38,42 @@ def run(tmp_path):
     call("stop")
 
 
+def await_answer(address: str) -> None:
+    """It is up; on a busy machine an answer takes longer than the second that one look waits."""
+    deadline = time.monotonic() + 300
+    while live_brokers(address) != {1}:
+        assert time.monotonic() < deadline
+
+
 def test_a_broker_in_the_background_starts_once_and_stops(run):
     assert run("status", "--json").returncode == 1
     started = run("start", "--json")
     assert started.returncode == 0, started.stderr
     facts = json.loads(started.stdout)
-    assert live_brokers(facts["bootstrap_servers"]) == {1}
+    await_answer(facts["bootstrap_servers"])
     assert json.loads(run("start", "--json").stdout)["pid"] == facts["pid"]
-    assert facts["bootstrap_servers"] in run("status").stdout
+    deadline = time.monotonic() + 300
+    while facts["bootstrap_servers"] not in run("status").stdout:  # nor does it wait longer
+        assert time.monotonic() < deadline
     assert json.loads(run("stop", "--json").stdout) == {"stopped": True}
     assert live_brokers(facts["bootstrap_servers"]) == set()
     assert json.loads(run("status", "--json").stdout) == {"running": False}
     assert "No broker was running" in run("stop").stdout
 
 
+@pytest.mark.proof
 def test_a_broker_whose_process_has_died_is_not_up_and_start_starts_another(run, tmp_path):
     facts = json.loads(run("start", "--json").stdout)
     for process in psutil.Process(facts["pid"]).children(recursive=True):
         process.kill()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 300
     while (told := run("status", "--json")).returncode == 0 and time.monotonic() < deadline:
         time.sleep(0.2)
     assert json.loads(told.stdout) == {"running": False}
     assert "has died" in (tmp_path / "airflow-eos" / "daemon.log").read_text()
     again = json.loads(run("start", "--json").stdout)
     assert again["pid"] != facts["pid"]
-    assert live_brokers(again["bootstrap_servers"]) == {1}
+    await_answer(again["bootstrap_servers"])
 
 
 def test_a_start_that_is_ended_early_leaves_no_broker_that_comes_up_later(run, tmp_path):
@@ -72,16 +82,16 @@ def test_a_start_that_is_ended_early_leaves_no_broker_that_comes_up_later(run, t
     )
     try:
         children: list[psutil.Process] = []
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 300
         while len(children) < 2 and time.monotonic() < deadline:  # its daemon, and a guard below
             children = psutil.Process(begun.pid).children(recursive=True)
             time.sleep(0.05)
         begun.terminate()
-        assert begun.wait(30) == 128 + signal.SIGTERM
+        assert begun.wait(120) == 128 + signal.SIGTERM
     finally:
         begun.kill()
     assert children
-    _, alive = psutil.wait_procs(children, timeout=20)
+    _, alive = psutil.wait_procs(children, timeout=120)
     assert [each.cmdline() for each in alive] == []
     assert json.loads(run("status", "--json").stdout) == {"running": False}
 
@@ -131,7 +141,7 @@ def test_a_broker_that_was_stopped_or_has_died_is_there_again_with_its_rows_and_
     assert run("read", "clicks").stdout == "DE\tone\n"
 
     psutil.Process(facts["pid"]).kill()  # as a machine that is switched off
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 300
     while live_brokers(address) and time.monotonic() < deadline:
         time.sleep(0.2)
     assert json.loads(run("start", "--json").stdout)["bootstrap_servers"] == address
@@ -150,4 +160,4 @@ def test_where_the_port_of_the_tutorial_is_taken_another_one_is_told(run):
             other.listen()
         address = json.loads(run("start", "--json").stdout)["bootstrap_servers"]
     assert not address.endswith(f":{PORT}")
-    assert live_brokers(address) == {1}
+    await_answer(address)

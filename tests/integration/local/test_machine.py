@@ -57,7 +57,7 @@ def test_its_disk_goes_with_it(machine: Machine):
 
 
 def _runs(pid: int) -> bool:
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 300
     while time.monotonic() < deadline:
         try:
             if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:

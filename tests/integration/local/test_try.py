@@ -12,13 +12,15 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.support.jvm import spark_submit_opts
 from tests.support.wheel import build_sdist, build_wheel, install, run
 
 PROGRAM = str(Path(sys.executable).with_name("airflow-eos"))
 
 
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
-    "kind", ["windows", *(pytest.param(k, marks=pytest.mark.examples) for k in ("map", "upsert"))]
+    "kind", ["map", *(pytest.param(k, marks=pytest.mark.examples) for k in ("windows", "upsert"))]
 )
 def test_a_new_pipeline_is_killed_recovered_and_every_row_is_there_once(tmp_path, kind):
     made = subprocess.run(
@@ -28,7 +30,11 @@ def test_a_new_pipeline_is_killed_recovered_and_every_row_is_there_once(tmp_path
     )
     assert made.returncode == 0, made.stderr
     tried = subprocess.run(
-        [PROGRAM, "try", str(tmp_path / "orders")], capture_output=True, text=True, timeout=600
+        [PROGRAM, "try", str(tmp_path / "orders")],
+        env={**os.environ, "SPARK_SUBMIT_OPTS": spark_submit_opts()},
+        capture_output=True,
+        text=True,
+        timeout=1100,
     )
     said = " ".join(tried.stdout.split())
     assert tried.returncode == 0, tried.stdout + tried.stderr
@@ -44,12 +50,16 @@ def test_a_trial_that_is_ended_early_leaves_no_process_and_no_folder(tmp_path, h
     temporary.mkdir()
     trial = subprocess.Popen(
         [PROGRAM, "try"],
-        env={**os.environ, "TMPDIR": str(temporary)},
+        env={
+            **os.environ,
+            "TMPDIR": str(temporary),
+            "SPARK_SUBMIT_OPTS": spark_submit_opts(),
+        },
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
     )
     try:
-        deadline = time.monotonic() + 240
+        deadline = time.monotonic() + 300
         # Spark runs, and has begun its checkpoint.
         while not list(temporary.glob("airflow-eos-try-*/killed/checkpoint/metadata")):
             assert trial.poll() is None, trial.communicate()[1]
@@ -57,11 +67,11 @@ def test_a_trial_that_is_ended_early_leaves_no_process_and_no_folder(tmp_path, h
             time.sleep(0.1)
         children = psutil.Process(trial.pid).children(recursive=True)
         trial.send_signal(how)
-        said = trial.communicate(timeout=60)[1]
+        said = trial.communicate(timeout=300)[1]
     finally:
         trial.kill()
     assert (trial.returncode, b"Traceback" in said) == (128 + how, False)
-    _, alive = psutil.wait_procs(children, timeout=20)
+    _, alive = psutil.wait_procs(children, timeout=120)
     assert [each.cmdline() for each in alive] == []
     assert list(temporary.iterdir()) == []
 

@@ -49,7 +49,7 @@ def test_a_commit_waits_for_a_lock_as_long_as_the_sink_was_told(unique: World):
         began = time.monotonic()
         with pytest.raises(StoreError, match="longer than lock_timeout"):
             my.commit([work])
-        assert time.monotonic() - began < 15
+        assert time.monotonic() - began < 45, "the server's own limit is 50 s"
         done(other, "ROLLBACK")
     my.commit([work])
     assert unique.seen() == [1]

@@ -56,8 +56,10 @@ def test_a_drained_pipeline_goes_on_exactly_again_and_again(
     "place",
     [
         "prepared@2",  # transactions are open, which nobody has promised
-        "decided@2",
-        "settled@2",  # readers have more than the group shows
+        pytest.param("decided@2", marks=pytest.mark.proof),
+        pytest.param(
+            "settled@2", marks=pytest.mark.proof
+        ),  # readers have more than the group shows
         "followed@2",  # the group shows all, and nobody has said that this is the end
     ],
 )
@@ -74,7 +76,7 @@ def test_one_that_was_not_drained_is_refused(
     assert pipeline.visible() == before
 
 
-@pytest.mark.parametrize("place", ["prepared", "settled"])
+@pytest.mark.parametrize("place", ["settled", pytest.param("prepared", marks=pytest.mark.proof)])
 def test_one_that_went_on_after_it_was_drained_is_refused(
     pipeline: Pipeline, spark: SparkSession, place: str
 ) -> None:
@@ -89,7 +91,7 @@ def test_one_that_went_on_after_it_was_drained_is_refused(
     assert "not drained" in said
 
 
-@pytest.mark.parametrize("place", ["prepared", "settled"])
+@pytest.mark.parametrize("place", ["prepared", pytest.param("settled", marks=pytest.mark.proof)])
 def test_a_group_that_was_put_back_to_when_it_was_drained_is_not_believed(
     pipeline: Pipeline, spark: SparkSession, place: str
 ) -> None:

@@ -42,7 +42,7 @@ class Stage:
 
     def participant(self) -> ConsumerGroupParticipant:
         member = Member("consumer_group", "consumer_group", {"group": self.group})
-        return connect(member, self.settings, timeout_s=10)
+        return connect(member, self.settings, timeout_s=100)
 
     def work(self, batch: int, *offsets: int, pipeline: str = OURS) -> PreparedWork:
         ends: Offsets = {self.topic: dict(enumerate(offsets))}

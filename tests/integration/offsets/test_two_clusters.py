@@ -27,7 +27,7 @@ from tests.support.topics import produce
 pytestmark = [pytest.mark.integration]
 
 PLACES = [
-    "decided@2",  # promised, nothing visible
+    pytest.param("decided@2", marks=pytest.mark.proof),  # promised, nothing visible
     pytest.param("settled-some@2", marks=pytest.mark.proof),  # a part of it is
     "group-prepared@2",  # visible, and in an open transaction of the group
     # shown, Spark does not know it yet

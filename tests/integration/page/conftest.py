@@ -27,7 +27,7 @@ AS_ELSEWHERE = r"""() => {
   }
 }"""
 """The folder of a test is nobody else's: a picture has another name of it."""
-_INTERVAL_MS = 300
+_INTERVAL_MS = 1000
 RECORDED = Path(__file__).parents[2] / "recorded" / "format_1" / "recording.tar.xz"
 
 

@@ -143,7 +143,7 @@ def planned(page: Page, action: str) -> int:
     def cells(column: int) -> list[str]:
         return [line.locator("td").nth(column).inner_text() for line in lines.all()]
 
-    wait_until(lambda: set(cells(0)) == {action}, timeout=90, every=0.5, what=f"a plan: {action}")
+    wait_until(lambda: set(cells(0)) == {action}, timeout=300, every=0.5, what=f"a plan: {action}")
     rows = (each.replace(",", "") for each in cells(4))
     return sum(int(each) for each in rows if each.isdigit())
 

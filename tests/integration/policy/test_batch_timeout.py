@@ -25,7 +25,7 @@ pytestmark = pytest.mark.integration
 
 ROWS = 120
 POLICY = CheckpointPolicy(timeout=timedelta(seconds=6))
-LATER = CheckpointPolicy(timeout=timedelta(minutes=2))
+LATER = CheckpointPolicy(timeout=timedelta(minutes=10))
 
 
 def dawdling(batches: Iterator[pa.RecordBatch], marker: str) -> Iterator[pa.RecordBatch]:
@@ -33,12 +33,12 @@ def dawdling(batches: Iterator[pa.RecordBatch], marker: str) -> Iterator[pa.Reco
     for batch in batches:
         yield batch
         if Path(marker).exists():
-            time.sleep(60)
+            time.sleep(300)
 
 
 @pytest.fixture
 def slow(job: Job) -> Path:
-    """While it is there, tasks take a minute."""
+    """While it is there, tasks take five minutes."""
     marker = job.folder / "slow"
     marker.touch()
     return marker
@@ -59,7 +59,7 @@ def test_it_is_failed_aborted_and_run_again_exactly(job: Job, slow: Path) -> Non
     started = time.monotonic()
     with pytest.raises(BatchTimeoutError, match=r"longer than 6 s \(timeout of the Checkpoint"):
         job.deliver(df=frame(job, slow), policy=POLICY)
-    assert time.monotonic() - started < 50, "it waited for the tasks to end by themselves"
+    assert time.monotonic() - started < 250, "it waited for the tasks to end by themselves"
     assert Verdict.COMMIT not in decisions(job)
     assert job.visible() == []
     assert job.open_transactions() == (), "what the tasks had prepared stayed open"
@@ -83,7 +83,7 @@ def test_its_staged_files_are_gone(job: Job, slow: Path) -> None:
             trigger={"availableNow": True},
             policy=policy,
         )
-        assert query.awaitTermination(120)
+        assert query.awaitTermination(500)
 
     with pytest.raises(BatchTimeoutError):
         deliver(POLICY)

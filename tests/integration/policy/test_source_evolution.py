@@ -118,7 +118,7 @@ def test_spark_does_not_start_again_over_a_batch_in_flight_of_offset_log_2(
         (tmp_path / f"{number}.txt").write_text("row\n")
         rows = spark.readStream.text(str(tmp_path))
         writer = rows.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
-        writer.trigger(availableNow=True).foreachBatch(write).start().awaitTermination(60)
+        writer.trigger(availableNow=True).foreachBatch(write).start().awaitTermination(300)
 
     with configured(spark, FORMAT_2):
         run(0)

@@ -53,7 +53,7 @@ def run(job: Job, start: str) -> set[str]:
     made = app(job, start)
     rows = made.read(job.spark, f"{job.name}-in").select("value")
     query = made.start(rows, topic=f"{job.name}-out", query_name=job.name)
-    assert query.awaitTermination(90)
+    assert query.awaitTermination(300)
     seen = [value for _, value in job.visible()]
     assert len(set(seen)) == len(seen)
     return set(seen)
@@ -91,6 +91,6 @@ def test_latest_reads_what_comes_after_the_first_start(job: Job) -> None:
     fill(job, range(3, 5))
     wait_until(lambda: len(job.visible()) >= 2 * job.partitions, what="rows")
     query.drain()
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(300)
     fill(job, range(5, 7))
     assert run(job, "latest") == expected(job, range(3, 7)), "nothing is skipped while it is down"

@@ -1,4 +1,4 @@
-"""What Spark promises a Python sink that writes Arrow in a stream (``docs/data-source.md``)."""
+"""What Spark promises a Python sink that writes Arrow in a stream (``notes/data-source.md``)."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def run(job: Job, expected: str = "nothing") -> list[dict[str, Any]]:
         .start()
     )
     try:
-        query.awaitTermination(60)
+        query.awaitTermination(300)
     except StreamingQueryException as error:
         assert expected in str(error), str(error)  # noqa: PT017 - not where nothing is expected
     return [json.loads(line) for line in calls.read_text().splitlines()]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from dataclasses import replace
 from datetime import timedelta
 from signal import SIGQUIT
@@ -199,10 +198,8 @@ def test_a_commit_waits_for_a_lock_as_long_as_the_sink_was_told(server: Embedded
     pg, work = world.participant(lock_timeout=timedelta(seconds=1)), world.prepare(1)
     with psycopg.connect(server.dsn) as other:
         other.execute(f"INSERT INTO {world.tag} VALUES (1, 'not yet')")
-        began = time.monotonic()
         with pytest.raises(StoreError, match="longer than lock_timeout"):
             pg.commit([work])
-        assert time.monotonic() - began < 15
         other.rollback()
     pg.commit([work])
     assert world.seen() == [1]

@@ -112,6 +112,7 @@ def test_killed_between_two_commits_of_a_decided_batch(
     require_resumed_exactly_once(pipeline)
 
 
+@pytest.mark.proof
 def test_killed_with_a_batch_prepared_and_undecided(recorded: dict[str, RecordedPipeline]) -> None:
     pipeline = recorded["killed-undecided"]
     batch = pipeline.killed.batch

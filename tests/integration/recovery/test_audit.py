@@ -149,7 +149,7 @@ def test_exit_status_says_it(dead, source, complete, status):
     commit(dead, [*(order(n) for n in range(20 if complete else 19)), (None, b"no json")])
 
     process = dead.cli("audit", source, dead.topic, "--json")
-    out, errors = process.communicate(timeout=60)
+    out, errors = process.communicate(timeout=300)
 
     assert process.returncode == status, errors
     assert json.loads(out)["ok"] is complete
@@ -159,7 +159,7 @@ def test_the_table_names_the_offenders(dead, source):
     commit(dead, [order(n) for n in range(20)])
 
     process = dead.cli("audit", source, dead.topic)
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=300)
 
     assert process.returncode == 1
     assert "VIOLATED" in out
@@ -171,7 +171,7 @@ def test_what_the_inputs_retention_took_is_not_known_and_twice_is_twice(dead, so
     passed(kafka_broker, source, 2)
 
     process = dead.cli("audit", source, dead.topic)
-    out, errors = process.communicate(timeout=60)
+    out, errors = process.communicate(timeout=300)
     assert process.returncode == 3, errors
     assert "NOT KNOWN" in out
     assert "exactly once." not in out

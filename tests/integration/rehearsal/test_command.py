@@ -70,7 +70,7 @@ def test_two_versions_are_rehearsed_while_the_pipeline_runs_and_it_delivers_each
     )
     try:
         pipeline.feed(500)
-        until = time.monotonic() + 200
+        until = time.monotonic() + 300
         while len(pipeline.visible()) < 500:
             assert time.monotonic() < until
             time.sleep(0.5)
@@ -87,7 +87,7 @@ def test_two_versions_are_rehearsed_while_the_pipeline_runs_and_it_delivers_each
             assert time.monotonic() < until + 200
             time.sleep(0.5)
         request_drain(store, requested_by="a test", reason="it is done")
-        assert old.wait(60) == 0
+        assert old.wait(120) == 0
     finally:
         if old.poll() is None:
             os.killpg(old.pid, signal.SIGKILL)

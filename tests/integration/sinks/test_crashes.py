@@ -59,7 +59,7 @@ def test_driver_killed_after_a_shuffle(pipeline: Pipeline, spark: SparkSession, 
     pipeline.assert_exactly_once()
 
 
-@pytest.mark.parametrize("place", ["task-wrote", "task-prepared"])
+@pytest.mark.parametrize("place", ["task-wrote", pytest.param("task-prepared", marks=LONG)])
 def test_python_worker_killed(pipeline: Pipeline, place: str) -> None:
     """Spark runs the task again under the next attempt's id; the lost one is aborted."""
     pipeline.feed(4000)

@@ -109,7 +109,7 @@ def test_rows_of_a_key_keep_their_order_through_replays_of_every_width(widths: W
     ("columns", "output"),
     [
         proof({"partition": "cast(null AS int)"}, {}, id="no-partition"),
-        pytest.param({"partition": "if(key = 'k1', 2, null)"}, {}, id="some-partitions"),
+        proof({"partition": "if(key = 'k1', 2, null)"}, {}, id="some-partitions"),
         proof({"timestamp": "cast(null AS timestamp)"}, {}, id="no-timestamp"),
         proof({"timestamp": TIME}, {}, id="timestamp"),
         proof({"timestamp": TIME}, ITS_OWN_TIME, id="stamped-by-the-topic"),

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from airflow_eos.kafka.writers import PRODUCERS
 from airflow_eos.local import EmbeddedKafka
 from tests.support.host import Host
 from tests.support.pipeline import Pipeline
@@ -21,7 +20,7 @@ def pipeline(kafka_broker: EmbeddedKafka, host: Host, tmp_path: Path) -> Pipelin
     return Pipeline(kafka_broker, tmp_path, host=host)
 
 
-@pytest.mark.parametrize("producer", PRODUCERS)
+@pytest.mark.parametrize("producer", ["arrow", pytest.param("librdkafka", marks=pytest.mark.proof)])
 def test_rows_arrive_once_and_in_order_of_their_keys(
     pipeline: Pipeline, spark: SparkSession, producer: str
 ) -> None:

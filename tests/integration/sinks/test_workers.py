@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from airflow_eos.kinds.kafka.sink import TASK_MODULES
+from tests.support.jvm import spark_submit_opts
 
 pytestmark = pytest.mark.integration
 
@@ -54,7 +55,12 @@ def said(bare, other, tmp_path_factory) -> dict[str, str]:
     pythons = [bare, NOWHERE, other, sys.executable]
     done = subprocess.run(
         [sys.executable, str(JOB), str(ROOT), *pythons],
-        env={**os.environ, "PYTHONPATH": "", "SPARK_LOCAL_IP": "127.0.0.1"},
+        env={
+            **os.environ,
+            "PYTHONPATH": "",
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_SUBMIT_OPTS": spark_submit_opts(),
+        },
         cwd=tmp_path_factory.mktemp("elsewhere"),  # a worker also finds what lies in its folder
         capture_output=True,
         text=True,

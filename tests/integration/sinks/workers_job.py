@@ -14,8 +14,7 @@ sys.path.insert(0, sys.argv[1])
 from pyspark.sql import SparkSession
 
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.kafka.writers import PRODUCERS
-from airflow_eos.kinds.kafka.sink import KafkaSink
+from airflow_eos.kinds.kafka.sink import PRODUCERS, KafkaSink
 
 spark = (
     SparkSession.builder.master("local[2]")

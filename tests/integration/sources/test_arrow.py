@@ -148,7 +148,9 @@ def test_rows_are_transformed_and_the_jvm_sees_ranges_alone(pipeline: Pipeline) 
     assert sum(each.numInputRows for each in query.recentProgress) == pipeline.partitions
 
 
-@pytest.mark.parametrize(("form", "alone"), [("parquet", True), ("json", False)])
+@pytest.mark.parametrize(
+    ("form", "alone"), [("parquet", True), pytest.param("json", False, marks=pytest.mark.proof)]
+)
 def test_a_task_writes_plain_columns_alone_and_spark_brings_the_rows_to_other_sinks(
     pipeline: Pipeline, spark: SparkSession, tmp_path: Path, form: Any, alone: bool
 ) -> None:
@@ -185,6 +187,7 @@ def test_a_large_range_is_cut_for_several_tasks_and_its_batch_says_how(pipeline:
     assert set(progress.end or {}) == {f"{pipeline.name}-in"}
 
 
+@pytest.mark.proof  # the next one has them, too
 @pytest.mark.usefixtures("spark")
 def test_partitions_that_are_added_are_read_from_their_beginning(
     pipeline: Pipeline, admin: AdminClient

@@ -22,10 +22,11 @@ def pipeline(kafka_broker: EmbeddedKafka, host: Host, tmp_path: Path) -> Pipelin
 @pytest.mark.parametrize(
     "place",
     [
-        "prepared@2",  # transactions are open and undecided
+        pytest.param("prepared@2", marks=pytest.mark.proof),  # transactions are open and undecided
         pytest.param("decided@2", marks=pytest.mark.proof),  # decided, not one committed
         "settled-some@2",  # decided, some committed
-        "settled",  # all of the first batch committed, Spark does not know it yet
+        # all of the first batch committed, Spark does not know it yet
+        pytest.param("settled", marks=pytest.mark.proof),
     ],
 )
 def test_driver_killed(pipeline: Pipeline, spark: SparkSession, place: str) -> None:
@@ -39,6 +40,7 @@ def test_driver_killed(pipeline: Pipeline, spark: SparkSession, place: str) -> N
     assert pipeline.open_transactions() == ()
 
 
+@pytest.mark.proof
 def test_ranges_that_were_cut_are_gone_on_with_by_a_driver_that_cuts_none(
     pipeline: Pipeline, spark: SparkSession
 ) -> None:
@@ -69,7 +71,7 @@ def test_a_promise_that_timed_out_is_replayed_by_spark_as_it_was_made_by_the_tas
 ) -> None:
     """The replay's hashes are made in the JVM, those of the promise were made in Arrow."""
     pipeline.feed(6000)
-    pipeline.run(kind="arrow", timeout_s=4, expect=KILLED, failpoints="settled-some=kill@2")
+    pipeline.run_in_time(kind="arrow", timeout_s=4, failpoints="settled-some=kill@2")
     wait_until(lambda: pipeline.open_transactions() == (), what="the broker's own abort")
     pipeline.resume(spark, kind="arrow", timeout_s=30)
     pipeline.assert_exactly_once()

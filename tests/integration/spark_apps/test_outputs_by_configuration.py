@@ -53,7 +53,7 @@ def run(*arguments: str, failpoints: str = "", expect: int = 0) -> str:
     ended = subprocess.run(
         [sys.executable, str(APP), *arguments],
         env=environment,
-        timeout=240,
+        timeout=300,
         check=False,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from airflow_eos.checkpoint import CheckpointStore, Decision
-from airflow_eos.checkpoint.name_owner import OwnershipFile
+from airflow_eos.checkpoint.pipeline import OwnershipFile
 from airflow_eos.failpoints import failpoint
 from airflow_eos.protocol.decision import OpenWork, Outcome, PreparedWork, WorkIdentity
 from airflow_eos.protocol.participant import Member, Owner, Ownership

@@ -141,7 +141,7 @@ def _answers(url: str) -> bool:
     """Whether it says that a table is not there, or is: before the master is ready it cannot."""
     asked = urllib.request.Request(f"{url}/t/schema", headers={"Accept": "application/json"})
     try:
-        urllib.request.urlopen(asked, timeout=10.0).close()
+        urllib.request.urlopen(asked, timeout=60).close()
     except urllib.error.HTTPError as error:
         return error.code == http.HTTPStatus.NOT_FOUND
     except OSError:

@@ -55,7 +55,7 @@ class EmbeddedRegistry(EmbeddedProcess):
 
 def _answers(port: int) -> bool:
     try:
-        urllib.request.urlopen(f"http://{HOST}:{port}/{_PATH}/subjects", timeout=5.0).close()
+        urllib.request.urlopen(f"http://{HOST}:{port}/{_PATH}/subjects", timeout=60).close()
     except OSError:
         return False
     return True

@@ -82,7 +82,7 @@ class EmbeddedS3(EmbeddedProcess):
 
 def _answers(port: int) -> bool:
     try:
-        urllib.request.urlopen(f"http://{HOST}:{port}/", timeout=5.0).close()
+        urllib.request.urlopen(f"http://{HOST}:{port}/", timeout=60).close()
     except urllib.error.HTTPError:
         return True  # it wants a signature
     except OSError:

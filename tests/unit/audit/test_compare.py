@@ -196,6 +196,7 @@ two_partitions = st.lists(st.tuples(st.integers(1, 9), st.integers(0, 1)), max_s
 )
 
 
+@settings(deadline=None)  # a busy machine
 @given(two_partitions, st.lists(st.integers(1, 9), max_size=20))
 def test_who_goes_on_from_where_all_is_out_loses_nothing_and_brings_again_what_is_said(went, came):
     found = compare([rows(went, "in")], [rows(in_a_line(came), "out")])

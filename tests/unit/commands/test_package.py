@@ -32,7 +32,7 @@ def test_it_works_alone_where_airflow_is_not_installed(tmp_path):
     program = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "sys.modules['airflow'] = sys.modules['pyspark'] = None\n"
-        "import airflow_eos.recovery.run, airflow_eos.kafka.producer.writer, airflow_eos\n"
+        "import airflow_eos.recovery.execute, airflow_eos.kafka.producer.writer, airflow_eos\n"
         "assert sys.argv[1] in airflow_eos.__file__, airflow_eos.__file__\n"
     )
     done = subprocess.run(

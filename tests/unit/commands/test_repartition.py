@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from airflow_eos.checkpoint import CheckpointStore, write_heartbeat
-from airflow_eos.commands import repartition as module
+from airflow_eos.commands import upgrade as module
 from airflow_eos.errors import ConfigurationError, PipelineAliveError, RecoveryError
 from tests.support.beats import beating, heartbeat
 

@@ -44,7 +44,7 @@ def watch(place: Path, *more: str) -> list[str]:
     return [sys.executable, *program, "status", str(place), "--watch", "--interval=0.1", *more]
 
 
-def read_until(fd: int, wanted: bytes, seen: bytes = b"", within_s: float = 30.0) -> bytes:
+def read_until(fd: int, wanted: bytes, seen: bytes = b"", within_s: float = 300.0) -> bytes:
     """What was read, the terminal's colours and breaks left in."""
     ends = time.monotonic() + within_s
     while wanted not in seen and time.monotonic() < ends:
@@ -77,8 +77,8 @@ def test_a_watch_shows_what_changes_and_ctrl_c_gives_the_terminal_back(tmp_path)
         assert b"batch 0, " in later
         assert LEAVE not in seen + later
         running.send_signal(signal.SIGINT)
-        last = read_until(ours, b"no sign of life", read_until(ours, LEAVE, within_s=10))
-        assert running.wait(10) == 0
+        last = read_until(ours, b"no sign of life", read_until(ours, LEAVE))
+        assert running.wait(120) == 0
     finally:
         running.kill()
         os.close(ours)
@@ -99,7 +99,7 @@ def test_a_watch_for_programs_prints_one_line_a_look(tmp_path):
         while later["progress"]["batch_in_flight"] == 0:
             later = json.loads(running.stdout.readline())
         running.send_signal(signal.SIGINT)
-        assert running.wait(10) == 0
+        assert running.wait(120) == 0
     finally:
         running.kill()
         running.stdout.close()

@@ -11,7 +11,7 @@ import pytest
 from airflow.sdk import DAG
 
 from airflow_eos.factory import eos_pipeline
-from airflow_eos.factory import recovery as asking
+from airflow_eos.factory import watchdog as asking
 from airflow_eos.recovery import Plan
 
 pytestmark = pytest.mark.unit

@@ -24,8 +24,7 @@ from airflow_eos.checkpoint.heartbeat import (
     read_look,
 )
 from airflow_eos.checkpoint.standby import write_standby
-from airflow_eos.factory import eos_pipeline, recovery, watchdog
-from airflow_eos.factory import watchdog as replacing
+from airflow_eos.factory import eos_pipeline, watchdog
 from airflow_eos.factory.watchdog import STALLED
 from airflow_eos.plugins import actions as acting
 from airflow_eos.protocol.decision import OpenWork
@@ -77,10 +76,9 @@ def run() -> SimpleNamespace:
 
 @pytest.fixture
 def dags(tmp_path, monkeypatch, airflow, run) -> dict[str, DAG]:
-    for module in (recovery, replacing, watchdog):
-        context = {"ti": airflow, "dag_run": run}
-        monkeypatch.setattr(module, "get_current_context", lambda c=context: c)
-    monkeypatch.setattr(replacing, "_LOOK_S", 0.02)
+    context = {"ti": airflow, "dag_run": run}
+    monkeypatch.setattr(watchdog, "get_current_context", lambda: context)
+    monkeypatch.setattr(watchdog, "_LOOK_S", 0.02)
     monkeypatch.setattr("airflow_eos.hooks.kafka.KafkaSettingsHook.settings", lambda _: None)
     monkeypatch.setattr("airflow_eos.kafka.client.connection.ConnectionPool", _begins)
     made = eos_pipeline(

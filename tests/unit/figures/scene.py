@@ -13,8 +13,7 @@ import obstore.store
 
 from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.delivery.batch import ExactlyOnceBatch
-from airflow_eos.delivery.heartbeat import HeartbeatWriter
-from airflow_eos.delivery.query import GuardedBatch
+from airflow_eos.delivery.query import GuardedBatch, HeartbeatWriter
 from airflow_eos.figures import observed_decisions, observed_participant, observed_store
 from airflow_eos.figures.events import Observer
 from tests.support.authority import authority_of

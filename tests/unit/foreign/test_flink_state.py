@@ -14,7 +14,7 @@ from contextlib import suppress
 import pytest
 
 from airflow_eos.errors import CheckpointFormatError
-from airflow_eos.foreign.flink_state import COMMITTER, read_checkpoint, read_metadata
+from airflow_eos.foreign.flink import COMMITTER, read_checkpoint, read_metadata
 from airflow_eos.kafka.transactions.identity import TransactionIdentity
 from tests.support.flink_bytes import PROMISED, RECORDED, SERIALIZED
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_eos.errors import CheckpointError, DecisionNeededError
-from airflow_eos.foreign.flink_state import FlinkCheckpoint
-from airflow_eos.foreign.plan import CoordinatorState, ForeignAction, make_plan
+from airflow_eos.foreign.flink import CoordinatorState, FlinkCheckpoint, ForeignAction, make_plan
 from airflow_eos.foreign.recover import _read, recover_flink
 from airflow_eos.kafka.transactions.identity import OpenTransaction, TransactionIdentity
 from tests.support.flink_bytes import copy_to

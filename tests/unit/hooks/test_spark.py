@@ -15,7 +15,7 @@ import pytest
 
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.hooks.spark import SparkSubmission, SubmitTarget
-from airflow_eos.supervision.workspace import Secrets
+from airflow_eos.supervision.packaging import Secrets
 
 
 @pytest.fixture
@@ -36,13 +36,13 @@ def submission(tmp_path, monkeypatch):
 
 
 def finish(started: SparkSubmission) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while started.running:
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
 
-def until(path: Path, seconds: float = 60) -> str:
+def until(path: Path, seconds: float = 300) -> str:
     deadline = time.monotonic() + seconds
     while not (path.exists() and path.read_text().endswith("\n")):
         assert time.monotonic() < deadline
@@ -114,9 +114,9 @@ time.sleep(600)
 """
     command = [sys.executable, "-c", task, str(tmp_path / "spark-submit")]
     process = subprocess.Popen(command, start_new_session=True)
-    until(tmp_path / "pid", seconds=60)
+    until(tmp_path / "pid")
     os.killpg(process.pid, signal.SIGKILL)
-    process.wait(10)
+    process.wait(120)
     (tmp_path / "drain.json").touch()
     assert until(tmp_path / "drained") == "ok\n"
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_eos.errors import KafkaError, KafkaUnavailableError
-from airflow_eos.kafka.client.capabilities import NEEDS
-from airflow_eos.kafka.client.cluster import ClusterView
+from airflow_eos.kafka.client.cluster import NEEDS, ClusterView
 from airflow_eos.kafka.client.messages import (
     ApiVersionsRequest,
     DescribeConfigsRequest,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.commands.blocked import _show
+from airflow_eos.commands.transactions import _show
 from airflow_eos.kafka.transactions import hanging as markers
 from airflow_eos.kafka.transactions.blocked import Blocked
 from airflow_eos.kafka.transactions.identity import OffsetRange, PreparedTransaction

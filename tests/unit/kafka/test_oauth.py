@@ -58,7 +58,7 @@ def serving():
     yield handler
     server.shutdown()
     server.server_close()
-    thread.join(5)
+    thread.join(120)
 
 
 endpoint = pytest.fixture(serving, name="endpoint")

@@ -24,8 +24,7 @@ from airflow.sdk import Asset
 
 from airflow_eos.checkpoint import CheckpointStore, PipelineIdentity, claim
 from airflow_eos.events import events_since, read_settled
-from airflow_eos.lineage.datasets import PartitionRange, lineage_of, read_lineage
-from airflow_eos.lineage.openlineage import BatchLineage
+from airflow_eos.lineage import BatchLineage, PartitionRange, lineage_of, read_lineage
 from airflow_eos.operators import EmitSettledBatchesOperator, SparkStreamingOperator
 from airflow_eos.protocol.decision import PreparedWork
 from airflow_eos.protocol.participant import Member

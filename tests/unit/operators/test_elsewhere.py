@@ -24,7 +24,8 @@ from airflow_eos.operators import SparkStreamingOperator
 from airflow_eos.operators.submission import rules_of
 from airflow_eos.plugins.page import EosPagePlugin
 from airflow_eos.supervision import heartbeat_monitor as stopping
-from airflow_eos.supervision.workspace import private_folder
+from airflow_eos.supervision.exit_status import ended
+from airflow_eos.supervision.packaging import private_folder
 
 from .conftest import PASSWORD, FakeSpark, heartbeat, started_by
 from .test_streaming import asked_to_drain, of_task
@@ -46,6 +47,10 @@ DEFERS: dict[str, Any] = {
 }
 
 
+SOON = timedelta(seconds=0.5)
+"""What never comes is waited for so long; what comes has minutes, since the machine may be busy."""
+
+
 @pytest.fixture
 def operator(store, kafka, spark):
     def make(**arguments):
@@ -56,8 +61,8 @@ def operator(store, kafka, spark):
                 "checkpoint_location": store.location,
                 "ship_package": False,
                 "restart_delay": timedelta(0),
-                "patience": timedelta(seconds=2),
-                "submit_timeout": timedelta(seconds=0.5),
+                "patience": timedelta(minutes=5),
+                "submit_timeout": timedelta(minutes=5),
                 **arguments,
             }
         )
@@ -206,28 +211,28 @@ def test_a_file_that_a_person_keeps_is_neither_replaced_nor_removed(
     assert not spark.constructed[0]["files"]
 
 
-def test_secrets_are_gone_from_the_worker_once_they_were_submitted(
-    operator, yarn, spark, driver, store
-):
-    shipped: list[Path] = []
+def test_secrets_are_gone_from_the_worker_once_they_were_submitted(operator, yarn, spark, store):
+    """The driver does not come up before they are."""
+    driving: list[threading.Thread] = []
 
     def submitted(fake):
-        shipped.extend(Path(each.partition("#")[0]) for each in told_files(fake))
+        shipped = [Path(each.partition("#")[0]) for each in told_files(fake)]
+        assert shipped
         assert all(each.exists() for each in shipped)
-        driver("waiting", "waiting", "stopped", after_s=0.1, end="finished")(fake)
+        us = StartedBy.of_text(told(fake)[STARTED_BY])
 
-    def gone_while_it_runs():
-        while (beat := read_heartbeat(store)) is None or not shipped:
-            time.sleep(0.005)
-        seen.append((beat.phase, [each.exists() for each in shipped]))
+        def drive():
+            while any(each.exists() for each in shipped):
+                time.sleep(0.005)
+            write_heartbeat(store, heartbeat("waiting", started_by=us, **CLUSTER))
+            write_heartbeat(store, heartbeat("stopped", started_by=us, end="finished", **CLUSTER))
 
-    seen: list[Any] = []
-    watcher = threading.Thread(target=gone_while_it_runs)
-    watcher.start()
+        driving.append(threading.Thread(target=drive))
+        driving[0].start()
+
     spark.runs = [submitted]
-    operator().execute(of_task())
-    watcher.join()
-    assert seen == [("waiting", [False])]
+    assert operator().execute(of_task())["end"] == "succeeded"
+    driving[0].join()
 
 
 def test_a_deferred_task_leaves_nothing_of_a_driver_in_the_cluster_on_its_worker(
@@ -241,7 +246,7 @@ def test_a_deferred_task_leaves_nothing_of_a_driver_in_the_cluster_on_its_worker
 
     spark.runs = [submitted]
     with pytest.raises(TaskDeferred):
-        operator(**DEFERS, submit_timeout=timedelta(seconds=20)).execute(of_task())
+        operator(**DEFERS).execute(of_task())
     assert len(folders) == 1
     assert not folders[0].exists()
 
@@ -251,13 +256,13 @@ def test_a_driver_that_never_comes_up_is_told_to_end_should_it_still_come(
 ):
     spark.runs = [lambda _: None]
     with pytest.raises(AppFailedError, match=r"never seen.*of the submit"):
-        operator(max_restarts=0).execute(of_task())
+        operator(max_restarts=0, submit_timeout=SOON).execute(of_task())
     us = StartedBy.of_text(told(spark)[STARTED_BY])
     assert drain_requested(store, submission=us.submission) is not None
 
 
 def test_killed_between_the_submit_and_the_first_heartbeat_the_next_try_starts_no_second_one(
-    operator, yarn, spark, driver, monkeypatch
+    operator, yarn, spark, store, monkeypatch
 ):
     """The submit went through, and nobody has written that down anywhere."""
 
@@ -267,13 +272,33 @@ def test_killed_between_the_submit_and_the_first_heartbeat_the_next_try_starts_n
     def die(*_):
         raise Killed
 
-    spark.runs = [driver("starting", *["waiting"] * 12, "stopped", end="finished")]
+    def lives(fake):
+        us = StartedBy.of_text(told(fake)[STARTED_BY])
+
+        def drive():
+            while not taken_over.wait(0.01):
+                write_heartbeat(store, heartbeat("waiting", started_by=us, **CLUSTER))
+            write_heartbeat(store, heartbeat("stopped", started_by=us, end="finished", **CLUSTER))
+
+        driving.append(threading.Thread(target=drive))
+        driving[0].start()
+
+    def watched(*seen):
+        taken_over.set()
+        return ended(*seen)
+
+    driving: list[threading.Thread] = []
+    taken_over = threading.Event()
+    spark.runs = [lives]
     with monkeypatch.context() as dying:
         dying.setattr("airflow_eos.supervision.run.ended", die)
         with pytest.raises(Killed):
             operator(cancel="leave").execute(of_task())
-    time.sleep(0.15)
+    while read_heartbeat(store) is None:
+        time.sleep(0.005)
+    monkeypatch.setattr("airflow_eos.supervision.run.ended", watched)
     assert operator().execute(of_task())["end"] == "succeeded"
+    driving[0].join()
     assert len(spark.calls) == 1
 
 
@@ -445,7 +470,8 @@ def test_once_it_beats_the_task_defers_and_the_app_keeps_what_it_runs_from(opera
     assert path == "airflow_eos.triggers.app.AppTrigger"
     assert PASSWORD not in json.dumps(arguments)
     ended.set()
-    time.sleep(0.1)
+    while read_heartbeat(store).phase != "stopped":
+        time.sleep(0.005)
     event = {"submission": arguments["watch"]["submission"], "end": "SUCCEEDED", "found": "x"}
     done = task.execute_complete(of_task(), {**event, "failures": [], "began_s": 1.0})
     assert done == {"batch_id": None, "restarts": 0, "end": "succeeded"}
@@ -455,21 +481,23 @@ def test_once_it_beats_the_task_defers_and_the_app_keeps_what_it_runs_from(opera
 def test_a_deferred_app_that_vanished_is_recovered_and_started_again_and_deferred_again(
     operator, spark, store, kafka
 ):
+    over = threading.Event()
+
     def lives(fake):
-        for _ in range(50):
+        while not over.wait(0.01):
             write_heartbeat(store, heartbeat(started_by=started_by(fake)))
-            time.sleep(0.01)
 
     spark.runs = [lives]
     event = {"submission": "s0", "end": "VANISHED", "found": "silent", "began_s": 1.0}
     with pytest.raises(TaskDeferred) as deferred:
         operator(**DEFERS).execute_complete(of_task(), {**event, "failures": [[1.0, 2.0]]})
+    over.set()
     watch = deferred.value.trigger.serialize()[1]["watch"]
     assert len(watch["failures"]) == 2
     assert watch["submission"] != "s0"
     event["failures"] = [[1.0, 2.0]] * 3
     with pytest.raises(AppFailedError, match=r"failed 4 times.*vanished"):
-        operator(**DEFERS).execute_complete(of_task(), event)
+        operator(**DEFERS, submit_timeout=SOON, patience=SOON).execute_complete(of_task(), event)
 
 
 def test_a_deferred_app_that_the_try_before_drained_is_started_again_and_costs_no_restart(
@@ -538,7 +566,7 @@ def test_deferrable_is_airflows_default(operator, monkeypatch):
 
 
 def test_what_is_kept_for_an_app_is_removed_by_the_next_start(operator, spark, says, store):
-    from airflow_eos.supervision.workspace import leave_behind
+    from airflow_eos.supervision.packaging import leave_behind
 
     with private_folder(store.location) as left:
         leave_behind(left)

@@ -11,12 +11,16 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 
 from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.checkpoint.heartbeat import STARTED_BY
-from airflow_eos.checkpoint.rehearsal import REPORT, RehearsalRequest
+from airflow_eos.checkpoint.rehearsal import (
+    REPORT,
+    OutputComparison,
+    RehearsalReport,
+    RehearsalRequest,
+)
 from airflow_eos.errors import AppFailedError
 from airflow_eos.operators import RehearseOperator
 from airflow_eos.protocol.decision import encode
-from airflow_eos.protocol.rehearsal import OutputComparison, RehearsalReport
-from airflow_eos.supervision.workspace import leave_behind, private_folder
+from airflow_eos.supervision.packaging import leave_behind, private_folder
 
 from .conftest import FakeSpark
 

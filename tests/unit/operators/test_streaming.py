@@ -46,7 +46,7 @@ from airflow_eos.errors import (
 from airflow_eos.operators import SparkStreamingOperator
 from airflow_eos.protocol.decision import WorkIdentity
 from airflow_eos.recovery import Action, Step
-from airflow_eos.supervision.workspace import leave_behind, private_folder
+from airflow_eos.supervision.packaging import leave_behind, private_folder
 
 from .conftest import PASSWORD, FakeSpark, heartbeat, started_by
 
@@ -63,7 +63,7 @@ def operator(store, kafka, spark):
                 "checkpoint_location": store.location,
                 "ship_package": False,
                 "restart_delay": timedelta(0),
-                "patience": timedelta(seconds=0.5),
+                "patience": timedelta(minutes=5),
                 **arguments,
             }
         )
@@ -176,7 +176,7 @@ def test_its_links_are_there_as_soon_as_the_driver_beats(operator, spark, store)
     def lives(fake):
         here = heartbeat(host=socket.gethostname(), started_by=started_by(fake))
         write_heartbeat(store, here)
-        until_s = time.monotonic() + 5
+        until_s = time.monotonic() + 300
         while not context["ti"].pushed and time.monotonic() < until_s:
             time.sleep(0.005)
         before_its_end.extend(each for each in context["ti"].pushed.values() if "4040" in each)
@@ -325,8 +325,8 @@ def beating(store):
 
     def begin(**other) -> SimpleNamespace:
         def beat():
-            where = {"host": "elsewhere", "pid": 4711, "interval_ms": 300}
-            write_heartbeat(store, heartbeat("waiting", **where, **other))
+            where = {"host": "elsewhere", "pid": 4711, "interval_ms": 3000}
+            write_heartbeat(store, heartbeat("waiting", **{**where, **other}))
 
         def run():
             while not ended.wait(0.01):
@@ -420,7 +420,7 @@ def test_an_adopted_app_that_the_try_before_drains_is_not_green_and_another_is_s
 def test_an_adopted_app_that_falls_silent_is_recovered_and_started_again(
     operator, spark, beating, says, kafka
 ):
-    ended = beating(started_by=life_of())
+    ended = beating(started_by=life_of(), interval_ms=300)
     threading.Timer(0.3, ended.set).start()
     spark.runs = [says("stopped")]
     task = operator(patience=timedelta(seconds=0.3))

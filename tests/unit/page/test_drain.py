@@ -17,7 +17,7 @@ from airflow_eos.checkpoint.heartbeat import (
     note_restart,
 )
 from airflow_eos.page.pipeline_state import Look
-from airflow_eos.recovery.driver_liveness import LifeWatch
+from airflow_eos.recovery.facts import LifeWatch
 from tests.support.beats import heartbeat
 from tests.support.fleet import said_again
 from tests.unit.page.conftest import listed

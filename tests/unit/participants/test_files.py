@@ -15,7 +15,7 @@ from airflow_eos.errors import (
     OwnershipError,
     StoreError,
 )
-from airflow_eos.kinds.files.layout import detail, files_of, tail_of, works_of
+from airflow_eos.kinds.files.folder import detail, files_of, tail_of, works_of
 from airflow_eos.kinds.files.participant import FilesParticipant, made
 from airflow_eos.kinds.files.place import Disk, opened
 from airflow_eos.participants import connect

@@ -16,7 +16,7 @@ import pytest
 from msgspec.structs import replace
 
 from airflow_eos.errors import CheckpointFormatError, StoreError, TransactionError
-from airflow_eos.kinds.files.layout import (
+from airflow_eos.kinds.files.folder import (
     beside,
     detail,
     escape,

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from airflow_eos.checkpoint import CheckpointStore, Decision, Verdict
-from airflow_eos.checkpoint.name_owner import OwnershipFile
+from airflow_eos.checkpoint.pipeline import OwnershipFile
 from airflow_eos.errors import OwnershipError, StoreError
 from airflow_eos.kafka.transactions.ownership import ownership as in_kafka
 from airflow_eos.protocol.participant import Note, Owner, superseded

@@ -9,8 +9,8 @@ from airflow_eos.checkpoint import CheckpointStore, take_term, write_heartbeat
 from airflow_eos.commands.recovery import _require_silent
 from airflow_eos.errors import PipelineAliveError, Remedy
 from airflow_eos.protocol.participant import Owner, Ownership
-from airflow_eos.recovery import driver_liveness as alive
-from airflow_eos.recovery.driver_liveness import LifeWatch, Sign, signs_of_life
+from airflow_eos.recovery import facts as alive
+from airflow_eos.recovery.facts import LifeWatch, Sign, signs_of_life
 from tests.support.beats import beating, heartbeat
 
 pytestmark = pytest.mark.unit
@@ -90,7 +90,7 @@ def test_an_owner_whose_heartbeat_was_removed_is_not_known_to_be_dead(store, mon
         move=Remedy(start=True),
     )
     monkeypatch.setattr(
-        "airflow_eos.recovery.driver_liveness.signs_of_life", lambda _: ("offsets/8 was written",)
+        "airflow_eos.recovery.facts.signs_of_life", lambda _: ("offsets/8 was written",)
     )
     with pytest.raises(PipelineAliveError, match="offsets/8"):
         _require_silent(name, None, moved=False, force=False)

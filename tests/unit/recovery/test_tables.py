@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_eos.audit.audit import AuditReport, Offender, _text
-from airflow_eos.audit.tables import audit_view
+from airflow_eos.commands.audit import audit_view
 from airflow_eos.recovery.plan import make_plan
 from airflow_eos.recovery.tables import plan_view
 from airflow_eos.tables import as_text, duration, time_left

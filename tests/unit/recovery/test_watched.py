@@ -9,7 +9,7 @@ import pytest
 from airflow_eos.checkpoint import CheckpointStore, PipelineIdentity, claim
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.protocol.participant import Member
-from airflow_eos.recovery import run
+from airflow_eos.recovery import execute as run
 
 TOTALS = Member("totals", "postgres", {"name": "etl.totals", "schema": "eos", "mark": "1"})
 ORDERS = Member("orders", "kafka", {"cluster_id": "c", "transactional_id_prefix": "etl"})

@@ -139,7 +139,7 @@ def test_hostile_decisions_are_refused_in_a_short_message(checkpoint: Path, cont
     started = time.monotonic()
     with pytest.raises(CheckpointError) as refused:
         read(checkpoint)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 60
     assert len(str(refused.value)) < 2000 + len(str(checkpoint)), "content is not poured into logs"
 
 

@@ -54,7 +54,7 @@ def ended_with(monkeypatch):
         async def event():
             return await anext(handed_over.value.trigger.run())
 
-        answer = asyncio.run(asyncio.wait_for(event(), 10)).payload
+        answer = asyncio.run(asyncio.wait_for(event(), 300)).payload
         with pytest.raises(Exception) as ended:  # noqa: PT011 - which one is the question
             task.resume_execution(handed_over.value.method_name, {"event": answer}, {})
         return ended.value

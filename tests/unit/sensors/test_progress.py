@@ -14,7 +14,7 @@ from airflow.providers.common.compat.sdk import (
     TaskDeferred,
 )
 
-from airflow_eos.recovery.driver_liveness import signs_of_life
+from airflow_eos.recovery.facts import signs_of_life
 from airflow_eos.sensors import CheckpointProgressSensor
 from airflow_eos.supervision import progress as watch
 

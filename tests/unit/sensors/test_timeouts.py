@@ -48,7 +48,7 @@ def sensor(checkpoint, monkeypatch):
             system = {"open": lambda: listed, "close": lambda: None}
             return SimpleNamespace(**system, clock_ms=lambda: now_ms if tells else None)
 
-        monkeypatch.setattr("airflow_eos.recovery.run.connect", connect)
+        monkeypatch.setattr("airflow_eos.recovery.execute.connect", connect)
         task = TransactionTimeoutSensor(
             **{"task_id": "timeouts", "checkpoint_location": checkpoint.location, **arguments}
         )

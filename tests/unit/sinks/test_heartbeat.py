@@ -24,8 +24,8 @@ from airflow_eos.checkpoint import (
 from airflow_eos.checkpoint import heartbeat as liveness
 from airflow_eos.checkpoint.heartbeat import STARTED_BY
 from airflow_eos.checkpoint.terms import is_newest
-from airflow_eos.delivery import heartbeat as module
-from airflow_eos.delivery.heartbeat import HeartbeatWriter
+from airflow_eos.delivery import query as module
+from airflow_eos.delivery.query import HeartbeatWriter
 from airflow_eos.errors import ConfigurationError, RowError, SupersededError
 from tests.unit.supervision.lives import started
 
@@ -110,7 +110,7 @@ def test_a_superseded_driver_without_input_ends_by_itself(writer, store, beats):
     newer = take_term(store, taken_by="b").term.number
     if beats:
         writer().start(newer)
-    assert old.draining.wait(2)
+    assert old.draining.wait(60)
     assert old.superseded.is_set()
     old.before_stopped = pytest.fail
     old.stop("stopped")
@@ -137,7 +137,7 @@ def test_a_drain_is_obeyed_only_by_the_driver_that_it_names(
     each = writer()
     each.start(2)
     request_drain(store, requested_by="ops", reason="why", term=term, submission=submission)
-    assert each.draining.wait(2 if obeyed else 0.1) is obeyed
+    assert each.draining.wait(60 if obeyed else 0.1) is obeyed
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_an_at_least_once_driver_that_comes_back_says_nothing_over_who_took_its_
     monkeypatch.setenv(STARTED_BY, newer.as_text())
     new = writer()
     new.start()
-    assert old.superseded.wait(2)
+    assert old.superseded.wait(60)
     assert old.draining.is_set()
     assert not new.superseded.is_set()
     new._beat()
@@ -182,7 +182,7 @@ def test_an_at_least_once_driver_that_drains_alone_says_how_it_ended(writer, sto
     each = writer()
     each.start()
     request_drain(store, requested_by="airflow", reason="cleared", submission="s1")
-    assert each.draining.wait(2)
+    assert each.draining.wait(60)
     assert not each.superseded.is_set()
     each.stop("stopped")
     assert (read_heartbeat(store).end, read_heartbeat(store).drained_by) == ("drained", "airflow")
@@ -197,7 +197,7 @@ def test_a_start_that_waits_in_its_cluster_stays_cancelled_whoever_starts_and_dr
     between.start(2)
     request_drain(store, requested_by="ann", reason="a release", term=2)
     request_drain(store, requested_by="airflow", reason="cleared", submission="s1")
-    assert between.draining.wait(2)
+    assert between.draining.wait(60)
     monkeypatch.setenv(STARTED_BY, msgspec.structs.replace(OURS, submission="s-pending").as_text())
     pending = writer()
     pending.start(3)
@@ -228,7 +228,7 @@ def test_how_it_ended_is_told_apart(writer, store):
         each.start()
         if drained:
             request_drain(store, requested_by="ops", reason="upgrade")
-            assert each.draining.wait(2)
+            assert each.draining.wait(60)
         each.stop(phase, error)
         beat = read_heartbeat(store)
         assert (beat.end, beat.reason) == expected
@@ -243,7 +243,7 @@ def test_an_old_heartbeat_that_comes_late_is_put_right_by_the_next_beat(writer, 
 
 
 def _until(reached) -> None:
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 300
     while not reached():
         assert time.monotonic() < deadline
         time.sleep(0.005)
@@ -257,13 +257,13 @@ def test_a_beat_that_takes_long_does_not_land_on_the_last_one(writer, store, mon
     def put(self, path, data):
         if threading.current_thread().name == "airflow-eos-heartbeat":
             entered.set()
-            slow.wait(5)
+            slow.wait(60)
         real(self, path, data)
 
     each = writer()
     each.start(1)
     monkeypatch.setattr(CheckpointStore, "put", put)
-    assert entered.wait(5)
+    assert entered.wait(60)
     threading.Timer(0.1, slow.set).start()
     each.stop("stopped")
     each._thread.join()

@@ -7,7 +7,7 @@ from functools import partial
 import pyarrow as pa
 import pytest
 
-from airflow_eos.kinds.files.layout import partition
+from airflow_eos.kinds.files.folder import partition
 from airflow_eos.kinds.files.task import Split
 
 pytestmark = pytest.mark.unit

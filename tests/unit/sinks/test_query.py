@@ -14,12 +14,10 @@ from structlog.testing import capture_logs
 
 from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, Verdict
 from airflow_eos.checkpoint.topics import LostInput
-from airflow_eos.delivery import task_reports as reports
-from airflow_eos.delivery.batch import ExactlyOnceBatch
+from airflow_eos.delivery.batch import ExactlyOnceBatch, check_tasks
 from airflow_eos.delivery.outputs import InPlanSink
 from airflow_eos.delivery.port import TaskReport
 from airflow_eos.delivery.replay import Reading
-from airflow_eos.delivery.task_reports import check_tasks
 from airflow_eos.errors import (
     DecisionNeededError,
     DeliveryError,
@@ -327,7 +325,7 @@ def test_a_batch_is_too_late_where_listing_took_the_time_that_was_left(
         return listed(self, **besides)
 
     monkeypatch.setattr(FakeParticipant, "open", slow)
-    monkeypatch.setattr(reports, "time", clock)
+    monkeypatch.setattr("airflow_eos.delivery.batch.time", clock)
     with pytest.raises(DeliveryError, match="too little is left"):
         driver(sink, log)(ROWS, 0)
     assert commits(log) == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_eos.delivery.policy import ExponentialDelay, Failure, FailureRate, FixedDelay
@@ -64,6 +64,7 @@ def test_failure_rate_forgets_what_was_long_ago():
 RUNS = st.lists(st.floats(0, 10_000), min_size=1, max_size=40).map(lambda runs: history(*runs))
 
 
+@settings(deadline=None)  # a busy machine
 @given(RUNS, st.integers(0, 5), st.floats(1, 4), st.integers(1, 600), st.integers(0, 3600))
 def test_an_exponential_delay_is_bounded_and_only_a_good_run_shortens_it(
     runs, attempts, multiplier, initial, more
@@ -79,6 +80,7 @@ def test_an_exponential_delay_is_bounded_and_only_a_good_run_shortens_it(
     assert limited.delay(runs) in (None, told[-1])
 
 
+@settings(deadline=None)  # a busy machine
 @given(RUNS, st.integers(1, 5), st.integers(1, 5000))
 def test_a_failure_rate_gives_up_only_over_its_rate(runs, failures, seconds):
     strategy = FailureRate(failures, timedelta(seconds=seconds))
@@ -86,6 +88,7 @@ def test_a_failure_rate_gives_up_only_over_its_rate(runs, failures, seconds):
     assert (strategy.delay(runs) is None) == (len(recent) > failures)
 
 
+@settings(deadline=None)  # a busy machine
 @given(RUNS, st.integers(0, 50))
 def test_a_fixed_delay_gives_up_after_its_attempts(runs, attempts):
     assert (FixedDelay(attempts).delay(runs) is None) == (len(runs) > attempts)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from airflow_eos.delivery.source_checks import StreamSource, check_sources, require_replayable
+from airflow_eos.delivery.source import StreamSource, check_sources, require_replayable
 from airflow_eos.errors import ConfigurationError
 
 

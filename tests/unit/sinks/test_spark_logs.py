@@ -76,7 +76,7 @@ class Stream:
             raise JvmError(manager.error)
         if manager.looks_first:
             assert manager.store.get(self.path) is None
-            manager.looked.wait(10)
+            manager.looked.wait(300)
             manager.store.put(self.path, self.data)
         elif not manager.store.create(self.path, self.data):
             if manager.torn:

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from airflow_eos.delivery.start_position import StartPosition
 from airflow_eos.errors import ConfigurationError
+from airflow_eos.sinks.source import StartPosition
 
 
 @pytest.mark.parametrize("name", ["earliest", "latest"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from airflow_eos.delivery.heartbeat import state_size
+from airflow_eos.delivery.query import state_size
 
 
 def operator(**other):

@@ -26,7 +26,7 @@ class Work:
         self.waited = False
 
     def run(self) -> None:
-        assert self.cancelled.wait(5)
+        assert self.cancelled.wait(300)
         raise RuntimeError("Job 7 cancelled")
 
     def cancel(self) -> None:
@@ -73,9 +73,9 @@ def test_what_ends_well_but_late_is_not_decided():
 
 def test_nothing_is_cancelled_once_it_has_returned():
     """A decided batch must settle: the watcher has ended before anybody can decide."""
-    before = threading.active_count()
-    within(SHORT, lambda: None, lambda: None, lambda: None)
-    assert threading.active_count() == before
+    before = set(threading.enumerate())
+    within(LONG, lambda: None, lambda: None, lambda: None)
+    assert set(threading.enumerate()) <= before
 
 
 def test_a_promised_batch_is_evaluated_without_a_limit():

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_eos.delivery.outputs import InPlanSink
 from airflow_eos.delivery.port import TaskReport
-from airflow_eos.delivery.task_reports import by_our_clock
+from airflow_eos.delivery.task import by_our_clock
 from airflow_eos.errors import DeliveryError
 from airflow_eos.protocol.decision import PreparedWork
 from tests.support.planned import LazyTasks

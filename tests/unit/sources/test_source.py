@@ -8,7 +8,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from airflow_eos.delivery.source_port import is_own
+from airflow_eos.delivery.source import is_own
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.kafka.records import kernels as loops
 from airflow_eos.sources import ArrowKafkaSource

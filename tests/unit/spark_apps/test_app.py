@@ -23,7 +23,7 @@ from airflow_eos.sinks import FileSink, KafkaSink, PostgresSink, StartPosition
 from airflow_eos.sinks.app import App, argument_parser, policy_environment, run_app
 from airflow_eos.sinks.source import tuned_source_options
 from airflow_eos.sources import ArrowKafkaSource
-from airflow_eos.supervision.workspace import Secrets
+from airflow_eos.supervision.packaging import Secrets
 
 OPERATOR = {
     "EOS_CHECKPOINT_LOCATION": "s3://lake/checkpoints/orders",

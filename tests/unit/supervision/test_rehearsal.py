@@ -8,15 +8,16 @@ from pathlib import Path
 import pytest
 
 from airflow_eos.checkpoint import CheckpointStore
-from airflow_eos.checkpoint.rehearsal import REPORT, RehearsalRequest
-from airflow_eos.errors import AppFailedError
-from airflow_eos.protocol.decision import encode
-from airflow_eos.protocol.rehearsal import (
+from airflow_eos.checkpoint.rehearsal import (
+    REPORT,
     OutputComparison,
     RehearsalReport,
+    RehearsalRequest,
     RowDifference,
     RowExample,
 )
+from airflow_eos.errors import AppFailedError
+from airflow_eos.protocol.decision import encode
 from airflow_eos.supervision.rehearsal import masked, rehearse, report_view
 from airflow_eos.tables import as_text
 

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from airflow_eos.supervision.workspace import Secrets, private_folder, remove_leftovers
+from airflow_eos.supervision.packaging import Secrets, private_folder, remove_leftovers
 
 CHECKPOINT = "s3a://lake/checkpoints/orders"
 # A task that has handed over its secrets and now runs, until it is killed.
 TASK = """
 import sys, time
-from airflow_eos.supervision.workspace import Secrets, private_folder
+from airflow_eos.supervision.packaging import Secrets, private_folder
 with private_folder(sys.argv[1]) as folder:
     Secrets(kafka={"sasl.password": "hunter-two"}, storage={}).hand_over(folder)
     print(folder, flush=True)

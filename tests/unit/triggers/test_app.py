@@ -57,7 +57,7 @@ def event_of(trigger: AppTrigger) -> dict[str, Any]:
     async def first():
         return (await anext(trigger.run())).payload
 
-    return asyncio.run(asyncio.wait_for(first(), 20))
+    return asyncio.run(asyncio.wait_for(first(), 300))
 
 
 def test_an_app_that_stops_in_order_is_one_event_with_what_was_counted_before(trigger, store):
@@ -192,7 +192,7 @@ def test_two_who_ask_for_the_same_share_a_look_and_others_do_not_wait_for_it():
 
     def slow() -> int:
         began.append(1)
-        release.wait(5)
+        release.wait(300)
         return len(began)
 
     async def play() -> Any:
@@ -203,7 +203,7 @@ def test_two_who_ask_for_the_same_share_a_look_and_others_do_not_wait_for_it():
 
     began_s = time.monotonic()
     assert asyncio.run(play()) == ([1] * 5, "at once", 2)
-    assert time.monotonic() - began_s < 4
+    assert time.monotonic() - began_s < 200, "who asked for another had to wait"
 
 
 def test_a_look_that_fails_fails_for_all_who_waited_and_not_for_who_comes_after():

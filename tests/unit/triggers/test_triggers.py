@@ -45,7 +45,7 @@ def events(trigger):
     async def collect():
         return [event.payload async for event in trigger.run()]
 
-    return asyncio.run(asyncio.wait_for(collect(), 10))
+    return asyncio.run(asyncio.wait_for(collect(), 300))
 
 
 def observed(batch: int, age_ms: int = 0, unread: int | None = None) -> Observation:

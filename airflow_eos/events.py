@@ -1,9 +1,4 @@
-"""Which events are due: a function of what is settled and of the last event that stands.
-
-An event is about a range of batches, and the next one begins where it ended: whoever knows the
-newest event knows what was told. So nothing is remembered beside the events themselves, and
-nothing can contradict them.
-"""
+"""What a checkpoint has settled, as events that follow one another without a gap."""
 
 from __future__ import annotations
 
@@ -24,6 +19,20 @@ from airflow_eos.protocol.promise import Promise
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.spark_log import OffsetsEntry
     from airflow_eos.checkpoint.store import CheckpointStore
+
+__all__ = [
+    "Settled",
+    "SettledBatch",
+    "SettledEvent",
+    "behind",
+    "crosses",
+    "events_since",
+    "hours_completed",
+    "newest_of",
+    "newest_settled",
+    "pipeline_of",
+    "read_settled",
+]
 
 Ends = Mapping[str, Any]
 """By source: ``{topic: {partition: offset of the next row}}``, or Spark's JSON of another kind."""

@@ -1,4 +1,4 @@
-"""What a streaming query reads, asked of its plan before the first row.
+"""What a streaming query reads: asked of its plan before the first row, or a source of ours.
 
 A guarantee needs a source that gives the rows of a planned batch again. Which sources a query has
 is Spark's to say, wherever in the query they stand: the leaves of its analysed plan.
@@ -7,22 +7,26 @@ is Spark's to say, wherever in the query they stand: the leaves of its analysed 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
 import structlog
 
 from airflow_eos.checkpoint.topics import TopicsRead, no_such_topic
+from airflow_eos.delivery.outputs import OneSink
 from airflow_eos.errors import ConfigurationError, KafkaError, Remedy
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from airflow_eos.checkpoint.store import CheckpointStore
     from airflow_eos.checkpoint.topics import Place
-    from airflow_eos.delivery.port import Guarantee
+    from airflow_eos.delivery.outputs import Outputs
+    from airflow_eos.delivery.port import Guarantee, Sink
+    from airflow_eos.delivery.task import SinkTask
 
 log = structlog.get_logger(__name__)
 
@@ -285,3 +289,61 @@ def _subscribed(jvm: Any, client: Any, options: Mapping[str, str]) -> list[str]:
         return list(json.loads(options["assign"]))
     matches = jvm.java.util.regex.Pattern.compile(options["subscribepattern"]).asMatchPredicate()
     return [name for name in client.listTopics().names().get() if matches.test(name)]
+
+
+# --- source_port ----------------------------------------------------------------------------------
+# A source of ours in the place of a DataFrame: its rows, and a way for tasks to read them.
+
+
+class OpenedSource(Protocol):
+    """The source of one query."""
+
+    @property
+    def frame(self) -> DataFrame:
+        """A streaming DataFrame of its rows, as any other."""
+        ...
+
+    def fused(self, sink: Sink) -> Callable[[SinkTask], DataFrame] | None:
+        """What runs a sink's task where the rows are read; None where only Spark can bring them."""
+        ...
+
+    def topics(self, resources: ExitStack) -> TopicsRead:
+        """Who answers for the topics that it reads."""
+        ...
+
+
+class OwnSource(Protocol):
+    """What a user gives: a value."""
+
+    def opened(self, spark: SparkSession, store: CheckpointStore) -> OpenedSource:
+        """Begin to read, for the pipeline of that checkpoint."""
+        ...
+
+
+def is_own(rows: DataFrame | OwnSource) -> TypeGuard[OwnSource]:
+    """Asked of the class: a DataFrame has its columns as attributes."""
+    return hasattr(type(rows), "opened")
+
+
+def active_session() -> SparkSession:
+    """The session in which a source is read that has none of its own.
+
+    Raises:
+        ConfigurationError: there is none.
+    """
+    from pyspark.sql import SparkSession
+
+    session = SparkSession.getActiveSession()
+    if session is None or not hasattr(session, "_jsparkSession"):
+        raise ConfigurationError(
+            "No Spark session is active in this thread, or it is Spark Connect's: expected that of "
+            "a classic driver. Make one first (SparkSession.builder.getOrCreate())."
+        )
+    return session
+
+
+def beside(own: OpenedSource | None, sink: OneSink | Outputs) -> OneSink | Outputs:
+    """The sink, whose tasks read for themselves where the source can and the sink is one."""
+    if own is None or not isinstance(sink, OneSink):
+        return sink
+    return replace(sink, fused=own.fused(sink.sink))

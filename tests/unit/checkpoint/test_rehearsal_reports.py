@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from airflow_eos.protocol.rehearsal import (
+from airflow_eos.checkpoint.rehearsal import (
     OutputComparison,
     RehearsalReport,
     RowDifference,

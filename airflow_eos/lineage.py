@@ -1,0 +1,240 @@
+"""Which rows of which topics became which rows of which others, for OpenLineage.
+
+Parsing a DAG imports this, and so nothing that reads a checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+if TYPE_CHECKING:
+    from airflow_eos.checkpoint.store import CheckpointStore
+    from airflow_eos.events import SettledEvent
+    from airflow_eos.protocol.decision import PreparedWork
+    from airflow_eos.protocol.participant import Member
+
+
+# --- openlineage ----------------------------------------------------------------------------------
+# What the OpenLineage provider asks an operator when its task has ended.
+
+
+OFFSETS = "kafkaOffsets"
+
+
+class BatchLineage:
+    """For operators: input and output topics of this task's batches, as one connected graph.
+
+    The operator has ``checkpoint_location``, ``kafka_config_id``, ``storage_conn_id`` and
+    ``storage_options``. Only the provider calls this, so it is installed where it is called.
+    """
+
+    checkpoint_location: str
+    kafka_config_id: str
+    storage_conn_id: str | None
+    storage_options: Mapping[str, str] | None
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
+        """Return the ``OperatorLineage`` of all batches that were settled since the task started.
+
+        Raises:
+            EosError: the checkpoint cannot be read; the provider logs it and goes on.
+        """
+        store, servers = self._place()
+        return _operator_lineage(_read(store, servers, self._batches_of(task_instance, store)))
+
+    def get_openlineage_facets_on_failure(self, task_instance: Any) -> Any:
+        """Return the same: what is settled was delivered, however the task ended."""
+        return self.get_openlineage_facets_on_complete(task_instance)
+
+    def _batches_of(self, task_instance: Any, store: CheckpointStore) -> Sequence[SettledEvent]:
+        return settled_since(store, round(task_instance.start_date.timestamp() * 1000))
+
+    def _place(self) -> tuple[CheckpointStore, str]:
+        from airflow_eos.hooks.kafka import KafkaSettingsHook
+        from airflow_eos.hooks.store import CheckpointStoreHook
+
+        hook = CheckpointStoreHook(self.storage_conn_id, self.storage_options)
+        store = hook.open(self.checkpoint_location)
+        return store, KafkaSettingsHook(self.kafka_config_id).settings().bootstrap_servers
+
+
+def settled_since(store: CheckpointStore, started_ms: int) -> tuple[SettledEvent, ...]:
+    """The batches settled since then, as one range, or nothing.
+
+    Args:
+        store: the checkpoint.
+        started_ms: ms since the epoch.
+
+    Raises:
+        CheckpointFormatError, StoreError: the checkpoint cannot be read.
+    """
+    from dataclasses import replace
+
+    from airflow_eos.events import events_since, read_settled
+
+    found = read_settled(store, after=None)
+    before = tuple(each for each in found.batches if each.settled_at_ms < started_ms)
+    newest = before[-1].batch_id if before else None
+    last = events_since(None, replace(found, newest=newest, batches=before))
+    return events_since(last[-1] if last else None, found)
+
+
+def _read(store: CheckpointStore, servers: str, events: Sequence[SettledEvent]) -> Lineage:
+
+    if not events:
+        return Lineage((), ())
+    first, last = events[0], events[-1]
+    whole = msgspec.structs.replace(last, from_batch=first.from_batch, start=first.start)
+    return read_lineage(store, whole, servers)
+
+
+def _operator_lineage(lineage: Lineage) -> Any:
+    # Whoever calls this is the OpenLineage provider, a dependency of the tests alone.
+    from airflow.providers.openlineage.extractors import OperatorLineage
+
+    return OperatorLineage(
+        inputs=[_dataset(each) for each in lineage.inputs],
+        outputs=[_dataset(each) for each in lineage.outputs],
+    )
+
+
+def _dataset(each: LineageDataset) -> Any:
+    from airflow.providers.common.compat.openlineage.facet import Dataset, DatasetFacet
+
+    facets: dict[str, Any] = {}
+    if each.ranges:
+        partitions = [asdict(part) for part in each.ranges]
+        facets[OFFSETS] = DatasetFacet().with_additional_properties(partitions=partitions)
+    if each.rows is not None:
+        facets["deliveredRows"] = DatasetFacet().with_additional_properties(rowCount=each.rows)
+    return Dataset(namespace=each.namespace, name=each.name, facets=facets)
+
+
+# --- datasets -------------------------------------------------------------------------------------
+# Input and output of a range of batches, named as OpenLineage names datasets.
+#
+# Spark's own OpenLineage listener sees ``foreachBatch`` as two jobs, one that reads and one that
+# writes (OpenLineage 3398). The decisions know both sides of the same batch.
+
+
+KAFKA = "kafka"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRange:
+    """Offsets ``start`` (included; None: not recorded) to ``end`` (excluded) of a partition.
+
+    Of an output it reaches from the first to the last row; others may have written in between.
+    """
+
+    partition: int
+    start: int | None
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class LineageDataset:
+    """One topic; or what else rows went to, without ranges. ``rows`` None: not told."""
+
+    namespace: str
+    name: str
+    ranges: tuple[PartitionRange, ...] = ()
+    rows: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """What a range of batches has read, and what it has delivered."""
+
+    inputs: tuple[LineageDataset, ...]
+    outputs: tuple[LineageDataset, ...]
+
+
+def read_lineage(store: CheckpointStore, event: SettledEvent, bootstrap_servers: str) -> Lineage:
+    """The lineage of the event's batches; of those that are pruned, the input alone.
+
+    Args:
+        store: the checkpoint.
+        event: which batches.
+        bootstrap_servers: of the cluster; its first server is the namespace, as everywhere.
+
+    Raises:
+        CheckpointFormatError: the pipeline or a decision cannot be read.
+        StoreError: the store did not answer.
+    """
+    from airflow_eos.checkpoint.decisions import DecisionLog
+    from airflow_eos.checkpoint.pipeline import read_pipeline
+    from airflow_eos.errors import SupersededError
+    from airflow_eos.protocol.promise import Promise
+
+    pipeline, log = read_pipeline(store), DecisionLog(store)
+    works: list[PreparedWork] = []
+    for batch in range(event.from_batch, event.to_batch + 1):
+        try:
+            promise = Promise.of(log.of_batch(batch))
+        except SupersededError:
+            continue  # its decisions are being pruned
+        works += promise.works if promise is not None else ()
+    members = pipeline.participants if pipeline is not None else ()
+    return lineage_of(event, works, members, bootstrap_servers)
+
+
+def lineage_of(
+    event: SettledEvent,
+    works: Iterable[PreparedWork],
+    members: Iterable[Member],
+    bootstrap_servers: str,
+) -> Lineage:
+    """The same, of what is known already."""
+    namespace = f"kafka://{bootstrap_servers.split(',')[0].strip()}"
+    inputs = _inputs(event.start, event.end)
+    outputs, rows = _outputs(works)
+    others = (each for each in members if each.kind != KAFKA and rows.get(each.name))
+    return Lineage(
+        tuple(_topic(namespace, topic, ranges) for topic, ranges in sorted(inputs.items())),
+        (
+            *(_topic(namespace, topic, ranges) for topic, ranges in sorted(outputs.items())),
+            *(LineageDataset(m.kind, m.target or m.name, rows=rows[m.name]) for m in others),
+        ),
+    )
+
+
+Ranges = dict[int, PartitionRange]
+
+
+def _topic(namespace: str, topic: str, ranges: Ranges) -> LineageDataset:
+    return LineageDataset(namespace, topic, tuple(ranges[each] for each in sorted(ranges)))
+
+
+def _inputs(start: Mapping[str, Any], end: Mapping[str, Any]) -> dict[str, Ranges]:
+    found: dict[str, Ranges] = {}
+    for source, topics in end.items():
+        if not isinstance(topics, Mapping):
+            continue  # a source of another kind, whose offsets are its own
+        began = start.get(source, {})
+        for topic, partitions in topics.items():
+            for partition, offset in partitions.items():
+                first = began.get(topic, {}).get(partition)
+                number = int(partition)
+                found.setdefault(topic, {})[number] = PartitionRange(number, first, offset)
+    return found
+
+
+def _outputs(works: Iterable[PreparedWork]) -> tuple[dict[str, Ranges], dict[str, int]]:
+    """Of topics what was written, and of every participant how many rows it was promised."""
+    found: dict[str, Ranges] = {}
+    rows: dict[str, int] = {}
+    for work in works:
+        rows[work.participant] = rows.get(work.participant, 0) + work.rows
+        for each in work.detail.get("written", ()) if work.kind == KAFKA else ():
+            ranges = found.setdefault(each["topic"], {})
+            number, first, end = each["partition"], each["first"], each["last"] + 1
+            known = ranges.get(number)
+            if known is not None:
+                first, end = min(first, known.start or 0), max(end, known.end)
+            ranges[number] = PartitionRange(number, first, end)
+    return found, rows
