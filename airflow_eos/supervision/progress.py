@@ -229,7 +229,7 @@ _ENDS_BY = {
     "recover": "recover CHECKPOINT",
     "hanging": "hanging {topic}",
     "wait": "its timeout, in {left}",
-    "ask": "whoever wrote it",
+    "ask": "its writer",
 }
 
 
