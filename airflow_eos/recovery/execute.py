@@ -277,7 +277,7 @@ def _sealed(
             return facts, current, seal
     raise RecoveryError(
         f"{store.location}: {_SEALS_LOST_AT_MOST} times in a row another process decided the "
-        "attempt that was to be sealed. A driver is running and restarting quickly. Nothing was aborted.",
+        "attempt that was to be sealed. A driver runs and restarts quickly. Nothing was aborted.",
         Remedy(("airflow-eos recover CHECKPOINT",), change="stop the app", start=True).at(
             store.location
         ),
