@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING, BinaryIO, Literal, Protocol
 from airflow_eos.errors import ConfigurationError, DeliveryError
 from airflow_eos.kinds.files.folder import (
     KIND,
-    TAIL_BYTES,
     detail,
     partition,
     prepared_name,
-    tail_of,
 )
-from airflow_eos.protocol.decision import PreparedWork
+from airflow_eos.protocol.decision import TAIL_BYTES, PreparedWork, tail_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
