@@ -193,8 +193,10 @@ class Disk:
             return found
 
     def below(self, path: str) -> list[StoredObject]:
-        """The file, or all files below the folder."""
+        """The file, or all files below the folder; what a link leads to is no work of ours."""
         at = self._at(path)
+        if at.is_symlink():
+            return []
         with self.refusing("listing prepared files"):
             files = [Path(top) / name for top, _, names in os.walk(at) for name in names]
             return [
