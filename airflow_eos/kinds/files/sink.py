@@ -26,17 +26,22 @@ from airflow_eos.kinds.files import manifest, participant
 from airflow_eos.kinds.files.folder import (
     KIND,
     NO_VALUE,
-    TAIL_BYTES,
     detail,
     files_of,
     partition,
     prepared_name,
-    tail_of,
 )
 from airflow_eos.kinds.files.manifest import ManifestParticipant
 from airflow_eos.kinds.files.participant import FilesParticipant
 from airflow_eos.kinds.files.place import opened
-from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, Outcome, PreparedWork, check_name
+from airflow_eos.protocol.decision import (
+    DEFAULT_PARTICIPANT,
+    TAIL_BYTES,
+    Outcome,
+    PreparedWork,
+    check_name,
+    tail_of,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa

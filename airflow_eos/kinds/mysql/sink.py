@@ -14,7 +14,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-import structlog
 from pymysql import MySQLError
 
 from airflow_eos.arguments import take_spans
@@ -42,7 +41,7 @@ from airflow_eos.kinds.mysql.session import (
     printable,
     quoted,
 )
-from airflow_eos.kinds.sql.participant import FORETOLD, GENERATION, HINT, key_is_there, name_of
+from airflow_eos.kinds.sql.participant import GENERATION, foretell, key_is_there, name_of
 from airflow_eos.kinds.sql.servers import as_text, parts_of
 from airflow_eos.kinds.sql.sink import TableSink
 from airflow_eos.kinds.upsert.columns import (
@@ -61,8 +60,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from airflow_eos.delivery.port import TaskWriter
-
-log = structlog.get_logger(__name__)
 
 
 # --- task -----------------------------------------------------------------------------------------
@@ -578,7 +575,7 @@ class MySqlSink(TableSink):
         tables = MySqlTableNames(name_of(self.prefix, self.name, called="prefix"))
         require_table(connection, self.table, tables.holding(tables.new_key(0, 0)))
         if by := may_refuse(connection, self.table):
-            log.warning(FORETOLD, table=self.table, by="; ".join(by), hint=HINT)
+            foretell(self.table, by)
 
     def _ask(self, doing: str, look: Callable[[Connection], T]) -> T:
         with closing(

@@ -17,7 +17,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-import structlog
 from psycopg import Error, errors, sql
 
 from airflow_eos.arguments import take_spans
@@ -48,7 +47,7 @@ from airflow_eos.kinds.postgres.session import (
     meaning,
     printable,
 )
-from airflow_eos.kinds.sql.participant import FORETOLD, GENERATION, HINT, key_is_there, name_of
+from airflow_eos.kinds.sql.participant import GENERATION, foretell, key_is_there, name_of
 from airflow_eos.kinds.sql.servers import OF_TRANSACTION
 from airflow_eos.kinds.sql.sink import TableSink
 from airflow_eos.kinds.upsert.columns import Limits, refuse_longer
@@ -59,8 +58,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from airflow_eos.delivery.port import TaskWriter
-
-log = structlog.get_logger(__name__)
 
 
 # --- task -----------------------------------------------------------------------------------------
@@ -717,7 +714,7 @@ class PostgresSink(TableSink):
             return
         require_numbers(connection, self.quoted_table)
         if by := may_refuse(connection, self.quoted_table):
-            log.warning(FORETOLD, table=self.quoted_table, by="; ".join(by), hint=HINT)
+            foretell(self.quoted_table, by)
 
     def _ask(self, doing: str, look: Callable[[Connection], T]) -> T:
         with closing(session_of(self.dsn, self.answer_within.total_seconds())) as session:
