@@ -337,8 +337,11 @@ class CheckpointStore:
     def delete_folder(self, prefix: str) -> bool:
         """Delete what lies directly under ``prefix``, hidden files too; False if nothing did.
 
-        The highest number first, so that whoever reads meanwhile sees no gap below it.
+        The highest number first, so that whoever reads meanwhile sees no gap below it. A link in
+        its place leads to what is another's: nothing behind it is deleted (StoreError).
         """
+        if isinstance(self._backend, LocalFiles) and (self._backend.root / prefix).is_symlink():
+            raise self._in_the_way(prefix)
         found = [str(meta["path"]) for meta in self._listing(prefix)["objects"]]
         self.delete(sorted(found, key=lambda path: (len(path), path), reverse=True))
         if isinstance(self._backend, Foldered):

@@ -17,7 +17,7 @@ from airflow_eos.checkpoint import CheckpointStore, read_heartbeat
 from airflow_eos.checkpoint.backend import HEARTBEAT
 from airflow_eos.checkpoint.progress import read_state
 from airflow_eos.checkpoint.snapshot import read_snapshot
-from airflow_eos.errors import KafkaUnavailableError, TopicError
+from airflow_eos.errors import KafkaUnavailableError, Remedy, TopicError
 from airflow_eos.protocol.decision import one_line
 from airflow_eos.protocol.group import alone
 from airflow_eos.recovery.facts import signs_of_life
@@ -189,7 +189,7 @@ def unread_offsets(kafka: KafkaSettings, sources: Sequence[SourceProgress]) -> i
 
     Raises:
         KafkaUnavailableError: the cluster did not answer.
-        TopicError: an input topic is gone.
+        TopicError: an input topic is gone, or ends before what was read of it.
     """
     if not sources or any(source.end is None for source in sources):
         return None
@@ -209,17 +209,30 @@ def _unread(client: AdminClient, read: dict[str, dict[int, int]]) -> int:
         for topic in read
         for partition in _partitions(client, topic)
     ]
-    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-    ends = client.list_offsets(
-        dict.fromkeys(partitions, latest),
-        isolation_level=IsolationLevel.READ_COMMITTED,
-        request_timeout=_TIMEOUT_S,
-    )
     # A partition that the query has not seen yet counts from its beginning.
-    return sum(
-        max(0, end.result(_TIMEOUT_S).offset - read[each.topic].get(each.partition, 0))
-        for each, end in ends.items()
+    at = {each: read[each.topic].get(each.partition, 0) for each in partitions}
+    ends = _ends(client, partitions, IsolationLevel.READ_COMMITTED)
+    past = [each for each in partitions if ends[each] < at[each]]  # it reads what is open, too
+    written = _ends(client, past, IsolationLevel.READ_UNCOMMITTED) if past else {}
+    for each, end in written.items():
+        if end < at[each]:
+            raise TopicError(
+                f"Partition {each.partition} of input topic {each.topic!r} ends at offset {end}, "
+                f"and the query has read it up to {at[each]}: the topic was deleted and made "
+                "again, or has lost rows. How much is unread is not known.",
+                Remedy(change="look at the app's last error, which says how to go on", start=True),
+            )
+    return sum(max(0, ends[each] - at[each]) for each in partitions)
+
+
+def _ends(
+    client: AdminClient, partitions: Sequence[TopicPartition], isolation: IsolationLevel
+) -> dict[TopicPartition, int]:
+    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    asked = client.list_offsets(
+        dict.fromkeys(partitions, latest), isolation_level=isolation, request_timeout=_TIMEOUT_S
     )
+    return {each: end.result(_TIMEOUT_S).offset for each, end in asked.items()}
 
 
 HELD_UP_AFTER_MS = 60_000
@@ -229,7 +242,7 @@ _ENDS_BY = {
     "recover": "recover CHECKPOINT",
     "hanging": "hanging {topic}",
     "wait": "its timeout, in {left}",
-    "ask": "whoever wrote it",
+    "ask": "its writer",
 }
 
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import re
 import uuid
-import zlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, Self
 
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     from airflow_eos.protocol.promise import OperatorRuling, Promise
 
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
-TAIL_BYTES = 1 << 16
 KEPT = "_eos"
 """What begins with this folder lies beside the data: see :func:`beside`."""
 # Spark's ExternalCatalogUtils.escapePathName: other readers of Hive's layout take them back too.
@@ -51,7 +49,7 @@ class WorkFile(NamedTuple):
         prepared: where nobody looks, relative to the folder.
         visible: where readers look.
         size: in bytes.
-        tail: the sum of its last bytes, see :func:`tail_of`; None where the decision has none.
+        tail: the sum of its last bytes, see ``tail_of``; None where the decision has none.
     """
 
     prepared: str
@@ -82,15 +80,6 @@ def detail(
 ) -> dict[str, object]:
     """What a decision holds of files: their ending, and bytes and sum in each partition."""
     return {"end": end, "partitions": dict(sizes), "tails": dict(tails or {})}
-
-
-def tail_of(last: bytes) -> int:
-    """The sum of the last :data:`TAIL_BYTES` of a file.
-
-    In them a Parquet file says where each of its columns lies and what it ranges over: another
-    file of the same size has others. And of a small file they are all.
-    """
-    return zlib.crc32(last)
 
 
 def files_of(work: PreparedWork) -> tuple[WorkFile, ...]:

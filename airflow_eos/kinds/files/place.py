@@ -32,7 +32,9 @@ from airflow_eos.checkpoint.locations import (
 from airflow_eos.checkpoint.store import CheckpointStore
 from airflow_eos.errors import ConfigurationError, Remedy, StoreError
 from airflow_eos.failpoints import failpoint
-from airflow_eos.kinds.files.folder import KEPT, TAIL_BYTES, beside, tail_of, works_of
+from airflow_eos.kinds.files.folder import KEPT, beside, works_of
+from airflow_eos.kinds.lake.participant import tail_in
+from airflow_eos.protocol.decision import TAIL_BYTES, tail_of
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.locations import Guarded
@@ -191,8 +193,10 @@ class Disk:
             return found
 
     def below(self, path: str) -> list[StoredObject]:
-        """The file, or all files below the folder."""
+        """The file, or all files below the folder; what a link leads to is no work of ours."""
         at = self._at(path)
+        if at.is_symlink():
+            return []
         with self.refusing("listing prepared files"):
             files = [Path(top) / name for top, _, names in os.walk(at) for name in names]
             return [
@@ -269,8 +273,8 @@ def _tail_of(file: Path, size: int) -> int | None:
     """None where it is not there, or is no file."""
     if size_of(file) is None:
         return None
-    with contextlib.suppress(FileNotFoundError), file.open("rb") as opened:
-        return tail_of(os.pread(opened.fileno(), TAIL_BYTES, max(0, size - TAIL_BYTES)))
+    with contextlib.suppress(FileNotFoundError):
+        return tail_in(file, size)
     return None
 
 

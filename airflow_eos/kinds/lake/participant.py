@@ -18,6 +18,7 @@ nothing is done: that is the floor.
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,7 +32,15 @@ from airflow_eos.checkpoint.pipeline import OwnershipFile, PipelineIdentity, rea
 from airflow_eos.checkpoint.store import CheckpointStore
 from airflow_eos.errors import CheckpointFormatError, ConfigurationError, StoreError
 from airflow_eos.failpoints import failpoint
-from airflow_eos.protocol.decision import OpenWork, Outcome, WorkIdentity, is_key, require_own
+from airflow_eos.protocol.decision import (
+    TAIL_BYTES,
+    OpenWork,
+    Outcome,
+    WorkIdentity,
+    is_key,
+    require_own,
+    tail_of,
+)
 from airflow_eos.protocol.group import in_turn
 from airflow_eos.protocol.participant import Member
 
@@ -253,9 +262,10 @@ class PreparedFiles:
                 file = self.of(work.key)
                 try:
                     found = file.stat()
+                    tail = tail_in(file, found.st_size)
                 except FileNotFoundError:
                     return []
-                if found.st_size != work.detail["bytes"]:
+                if (found.st_size, tail) != (work.detail["bytes"], work.detail.get("tail")):
                     return []
                 modified_at_ms = found.st_mtime_ns // 1_000_000
                 files.append(DataFile(file, found.st_size, work.rows, modified_at_ms))
@@ -272,6 +282,12 @@ class PreparedFiles:
                 "and recovery must be one user that may write there. Nothing was guessed; try "
                 "again."
             ) from error
+
+
+def tail_in(file: Path, size: int) -> int:
+    """The sum of the end of a file: another one of the same size has another."""
+    with file.open("rb") as opened:
+        return tail_of(os.pread(opened.fileno(), TAIL_BYTES, max(0, size - TAIL_BYTES)))
 
 
 def is_there(file: Path) -> bool:

@@ -4,6 +4,7 @@
 ``<prefix><key>``           a hash: a field for each column that is not null, and ``_eos``, the
                             version that wrote it; ``_eos`` alone is a row that was deleted
 ``eos-upsert:<prefix>``     a hash: the mark of the target, its owner, the newest note, the tally
+``eos-upsert:``             a set: the prefixes of all targets, of which none begins with another
 ==========================  =====================================================================
 
 Several key columns are joined by ``:`` (their own ``%`` and ``:`` as ``%25`` and ``%3A``). Values
@@ -25,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from airflow_eos.errors import ConfigurationError, DeliveryError
+from airflow_eos.errors import ConfigurationError, DeliveryError, Remedy
 from airflow_eos.kinds.upsert.columns import refuse_times
 from airflow_eos.kinds.upsert.target import (
     Lacking,
@@ -105,6 +106,20 @@ def may_forget(fsync: str | None) -> str | None:
 
 VERSION = "_eos"
 """The field of a row that holds its version."""
+
+# KEYS: the target's hash, and the set of all targets. ARGV: the prefix, a new mark. Of two prefixes
+# of which one begins with the other, a row of the one can have the name of a row of the other.
+MARK = """
+for _, other in ipairs(redis.call('SMEMBERS', KEYS[2])) do
+  local shorter = math.min(#other, #ARGV[1])
+  if other ~= ARGV[1] and string.sub(other, 1, shorter) == string.sub(ARGV[1], 1, shorter) then
+    return other
+  end
+end
+redis.call('SADD', KEYS[2], ARGV[1])
+redis.call('HSETNX', KEYS[1], 'mark', ARGV[2])
+return false
+"""
 
 # KEYS: the target's hash. ARGV: location, checkpoint. Where somebody has removed the whole
 # hash, the server's clock makes an epoch greater than all that were; else none is asked.
@@ -197,7 +212,7 @@ class RedisUpsert:
 
     Attributes:
         url: such as ``redis://:password@host:6379/0`` or ``unix:///path``.
-        prefix: of the keys, such as ``totals:``. No other prefix in use begins with it.
+        prefix: of the keys, such as ``totals:``. No other target's prefix may begin with it.
     """
 
     url: str = field(repr=False)
@@ -287,7 +302,20 @@ class RedisTarget:
     def marked(self) -> str:
         """See :meth:`UpsertConnection.marked`."""
         with self._asking("marking the target"):
-            self._client.hsetnx(self._meta, "mark", uuid.uuid4().hex)
+            other = self._client.eval(MARK, 2, self._meta, _META, self._prefix, uuid.uuid4().hex)
+        if other is not None:
+            theirs = other.decode()
+            raise ConfigurationError(
+                f"The prefixes {self._prefix!r} and {theirs!r}, which has another target there, "
+                "begin alike: a key of the one can be a key of the other, and the two would "
+                "overwrite each other's rows. Nothing was written.",
+                Remedy(change="give a prefix that begins otherwise", start=True),
+                Remedy(
+                    change=f"where nobody upserts to {theirs!r} any more, redis-cli SREM "
+                    f"'{_META}' '{theirs}'",
+                    start=True,
+                ),
+            )
         return self.mark() or ""
 
     def mark(self) -> str | None:

@@ -10,7 +10,6 @@ from airflow_eos.errors import TopicError
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.sensors import TransactionTimeoutSensor
 from airflow_eos.supervision.progress import unread_offsets
-from tests.support.topics import produce
 
 
 @pytest.fixture
@@ -49,11 +48,15 @@ def read(topic: str, **partitions: int) -> SourceProgress:
 
 def test_unread_offsets_are_counted_to_the_end_of_every_partition(kafka_broker, settings, topic):
     orders = topic("orders", 2)
-    produce(kafka_broker.bootstrap_servers, orders, [("k", str(number)) for number in range(10)])
+    producer = Producer({"bootstrap.servers": kafka_broker.bootstrap_servers})
+    for number in range(10):
+        producer.produce(orders, value=str(number), partition=number % 3 % 2)  # 7 and 3
+    assert producer.flush(30) == 0
     assert unread_offsets(settings, [read(orders)]) == 10  # partitions that it has not seen yet
-    in_one = unread_offsets(settings, [read(orders, p1=99)]) or 0
-    assert unread_offsets(settings, [read(orders, p0=in_one)]) == 10 - in_one
-    assert unread_offsets(settings, [read(orders, p0=in_one, p1=10 - in_one)]) == 0
+    assert unread_offsets(settings, [read(orders, p0=7)]) == 3
+    assert unread_offsets(settings, [read(orders, p0=7, p1=3)]) == 0
+    with pytest.raises(TopicError, match="ends at offset 3, and the query has read it up to 4"):
+        unread_offsets(settings, [read(orders, p0=7, p1=4)])
 
 
 def test_rows_of_an_open_transaction_upstream_are_not_unread(settings, topic, left_open):

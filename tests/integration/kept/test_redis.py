@@ -65,6 +65,21 @@ def upsert(
     participant.close()
 
 
+@pytest.mark.parametrize("prefix", ["t:a:", "t"])
+def test_a_prefix_that_begins_like_another_targets_is_refused(
+    upsert: UpsertParticipant, server: EmbeddedRedis, client: Any, prefix: str, tmp_path: Path
+) -> None:
+    """Its row ``1`` was our row ``a:1``: the newer version of the two left the other's out."""
+    del upsert
+    other = CheckpointStore.open(tmp_path / "other")
+    with pytest.raises(ConfigurationError, match="begin alike") as refused:
+        made(other, "totals", RedisUpsert(server.url, prefix).open(timeout_s=30))
+    made(other, "totals", RedisUpsert(server.url, "u:").open(timeout_s=30)).close()
+    command = refused.value.remedies[1].change.partition("SREM ")[2]
+    client.srem(*(each.strip("'") for each in command.split()))  # as it says
+    made(other, "totals", RedisUpsert(server.url, prefix).open(timeout_s=30)).close()
+
+
 def prepare(
     store: CheckpointStore, batch: int, task: int = 0, *, deleted: str | None = None, **rows: Any
 ) -> PreparedWork:

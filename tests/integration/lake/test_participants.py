@@ -99,6 +99,15 @@ def test_a_missing_file_is_no_abort_before_a_commit_has_said_so(stage: Stage):
     assert stage.values().total() == 0
 
 
+def test_another_file_of_the_same_size_is_not_what_was_promised(stage: Stage):
+    work, well = stage.prepare(1), stage.prepare(2, task=1)
+    stage.decide(work, well)
+    content = stage.file(work).read_bytes()
+    stage.file(work).write_bytes(content[:-12] + bytes(8) + content[-4:])
+    assert set(stage.participant().commit([work, well]).values()) == {ABORTED}
+    assert stage.values().total() == 0
+
+
 def test_a_committer_that_saw_the_file_loses_to_the_one_that_wrote_its_loss(stage: Stage):
     work = stage.prepare(1)
     stage.decide(work)

@@ -18,7 +18,8 @@ from airflow_eos.checkpoint.heartbeat import (
     read_heartbeat,
     standing_request,
 )
-from airflow_eos.errors import CheckpointError, ConfigurationError
+from airflow_eos.errors import CheckpointError, ConfigurationError, StoreError
+from airflow_eos.kinds.files.place import opened
 from airflow_eos.protocol.decision import encode
 from airflow_eos.recovery import Plan
 from tests.support.beats import heartbeat
@@ -196,6 +197,24 @@ def test_a_symlink_in_place_of_a_decision_is_read_as_the_data_it_points_to(
     with pytest.raises(CheckpointError) as refused:
         read(checkpoint)
     assert "TOP-SECRET" not in str(refused.value)
+
+
+def test_a_link_in_the_place_of_a_folder_has_nothing_deleted_behind_it(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    """What is pruned, or aborted, would be another team's files, by the login of the driver."""
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "1.json").write_text("precious")
+    (checkpoint / "eos" / "decisions" / "7").symlink_to(theirs)
+    with pytest.raises(StoreError, match="is not known"):
+        CheckpointStore.open(checkpoint).delete_folder("eos/decisions/7")
+    work = tmp_path / "_eos.data" / "orders" / "work"
+    work.mkdir(parents=True)
+    (work / "0-0-a").symlink_to(theirs)
+    place = opened(tmp_path / "data")
+    assert place.listed("_eos/orders/work") == {"0-0-a": []}
+    assert list(theirs.iterdir()) == [theirs / "1.json"]
 
 
 HEARTBEAT: dict[str, Any] = json.loads(encode(heartbeat()))

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
+from confluent_kafka import IsolationLevel
 
 from airflow_eos.checkpoint import Heartbeat
-from airflow_eos.checkpoint.progress import CheckpointState
+from airflow_eos.checkpoint.progress import CheckpointState, SourceProgress
+from airflow_eos.errors import TopicError
+from airflow_eos.kafka.client.settings import KafkaSettings
+from airflow_eos.supervision import progress
 from airflow_eos.supervision.progress import Health, Observation, confirm_after_ms, judge
 from tests.support.beats import heartbeat
 
@@ -122,3 +129,42 @@ def test_a_drivers_clock_that_is_wrong_changes_no_answer(skew_ms, alive):
         return answer.health, answer.reason
 
     assert found(skew_ms) == found(0)
+
+
+class Ends:
+    """Of one partition: what has ended, and all that is there."""
+
+    def __init__(self, stable: int, written: int) -> None:
+        self._ends = {
+            IsolationLevel.READ_COMMITTED: stable,
+            IsolationLevel.READ_UNCOMMITTED: written,
+        }
+
+    def list_topics(self, topic: str, **_how: Any) -> Any:
+        return SimpleNamespace(topics={topic: SimpleNamespace(error=None, partitions=[0])})
+
+    def list_offsets(self, asked: Any, *, isolation_level: Any, **_how: Any) -> Any:
+        told = SimpleNamespace(offset=self._ends[isolation_level])
+        return {each: SimpleNamespace(result=lambda _: told) for each in asked}
+
+
+@pytest.mark.parametrize(
+    ("stable", "written", "unread"),
+    [(9, 9, 4), (5, 9, 0), (3, 9, 0), (3, 5, 0)],
+    ids=["some", "none that has ended", "it reads what is open", "and all of it"],
+)
+def test_what_is_unread_is_counted_to_the_last_stable_offset(monkeypatch, stable, written, unread):
+    monkeypatch.setattr(progress, "AdminClient", lambda _: Ends(stable, written))
+    settings = KafkaSettings.from_librdkafka({"bootstrap.servers": "none:1"})
+    source = SourceProgress(0, "kafka", None, {"in": {0: 5}}, "-")
+    assert progress.unread_offsets(settings, [source]) == unread
+
+
+def test_a_topic_that_ends_before_what_was_read_of_it_has_not_nothing_unread(monkeypatch):
+    """It was made again: the query stands, and its sensor said that all was read."""
+    monkeypatch.setattr(progress, "AdminClient", lambda _: Ends(2, 4))
+    settings = KafkaSettings.from_librdkafka({"bootstrap.servers": "none:1"})
+    source = SourceProgress(0, "kafka", None, {"in": {0: 5}}, "-")
+    with pytest.raises(TopicError, match="is not known") as refused:
+        progress.unread_offsets(settings, [source])
+    assert refused.value.remedies
