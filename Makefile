@@ -12,7 +12,7 @@ unexport CI
 # And its last lines have room for why it failed.
 export COLUMNS := 240
 
-.PHONY: setup test proof examples browser cluster brokers mysql postgres docs servers lint unit matrix mutants demo chaos bench clean
+.PHONY: setup test classes proof examples browser cluster brokers mysql postgres docs servers lint unit matrix mutants demo chaos bench clean
 
 setup: $(STAMP)
 
@@ -22,8 +22,13 @@ $(STAMP): pyproject.toml uv.lock scripts/bootstrap $(wildcard airflow_eos/local/
 
 # Three workers for two cores, since tests wait more than they work; each keeps a broker of its own. In the order of the folders, since the
 # files with few tests are the long ones: last, they would leave one worker idle.
-test: lint servers
+test: setup servers
+	@$(MAKE) --no-print-directory --output-sync=target -j2 lint classes
 	$(BIN)/python -m pytest -m "not demo and not proof and not examples and not cluster and not browser" -n 3 --dist loadfile --no-loadscope-reorder --durations=60
+
+# The archive of Spark's classes that every JVM of the tests maps; else all workers wait for the first of them.
+classes: setup
+	@$(BIN)/python -c "from tests.support.jvm import spark_submit_opts; spark_submit_opts()"
 
 # Every kind of sink at every place that it can die at; the table is committed with its commit.
 proof: setup servers

@@ -117,7 +117,7 @@ def resolve(
         found = "gone again" if standing is None else f"{standing.outcome.value!r}"
         raise DecisionNeededError(
             f"{work} was ruled before, and that ruling is {found}, not {outcome.value!r}. "
-            "A ruling stands for ever, because the pipeline may have acted on it. If it was "
+            "A ruling cannot be changed, because the pipeline may have acted on it. If it was "
             f"wrong, stop the pipeline and look at {store.location}/{_path(work)}."
         )
     return standing

@@ -120,7 +120,7 @@ def recover(
         commits, aborts = len(made.of(ForeignAction.COMMIT)), len(made.of(ForeignAction.ABORT))
         if not as_json:
             _show(made, as_json=False)
-        asked = f"The job is stopped: commit {commits} and abort {aborts}, for ever?"
+        asked = f"The job is stopped: commit {commits} and abort {aborts}, for good?"
         if (commits or aborts) and not yes and not typer.confirm(asked, err=True):
             raise typer.Exit(1)
         ended = recover_flink(wire, made, give_up_lost=give_up_lost, quiet_s=wait)

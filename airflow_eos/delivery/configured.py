@@ -120,7 +120,7 @@ class OutputConfig:
             names = [each.name for each in outputs if transactional_prefix(each) == prefix]
             raise ConfigurationError(
                 f"outputs {', '.join(names)} have one transactional_id_prefix, {prefix!r}, and "
-                "would end each other's transactions: give each its own, for ever."
+                "would end each other's transactions: give each its own, and keep it."
             )
         return outputs
 

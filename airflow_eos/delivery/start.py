@@ -182,7 +182,7 @@ def require_not_cancelled(store: CheckpointStore) -> None:
     if request is not None:
         raise CalledOffError(
             f"{request.requested_by} has asked this start of the app to end ({request.reason}) "
-            f"before it began: it leaves {store.location} to whoever runs it now. Nothing was "
+            f"before it began: it leaves {store.location} to the driver that runs it. Nothing was "
             f"begun, and nothing is lost. {identity} says whether the app is to be started again."
         )
 

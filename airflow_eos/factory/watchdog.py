@@ -230,7 +230,7 @@ def _marked_as_success(pipeline: Pipeline, last: Heartbeat) -> str | None:
     )
     states = set(told.get(us.run_id, {}).values())  # a row that is gone is no state
     if states == {"success"}:
-        by = f"whoever marked {us} as a success"
+        by = f"the person who marked {us} as a success"
         request_drain(store_of(pipeline), requested_by=by, reason="marked", term=last.term)
         return f"{us} was marked as a success"
     if us.dag_id == pipeline.dag_id:

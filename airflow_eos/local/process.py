@@ -1,24 +1,17 @@
-"""What the embedded servers have in common: a guard, a time to come up, and their end."""
+"""A program that ends with the process that started it: its guard, and what it said last."""
 
 from __future__ import annotations
 
 import os
-import shutil
-import signal
 import subprocess
 import sys
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from airflow_eos.errors import LocalEnvironmentError
-
 _GUARD = Path(__file__).parent / "guard.py"
-_READY_SECONDS = 60.0  # on a machine that stands still for a while now and then
-_POLL = 0.05
 _TAIL = 2000  # characters of a log
 
 
@@ -46,51 +39,6 @@ class Embedded(ABC):
         """End it and remove its data. Closing twice is harmless."""
 
 
-class EmbeddedProcess(Embedded):
-    """A server of one process, which may be killed and started again on its data.
-
-    Attributes:
-        port: where it listens, the same after :meth:`kill` and :meth:`start`; 0 before the first.
-    """
-
-    def __init__(self) -> None:
-        self.port = 0
-        self._folder: Path | None = None
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def kill(self) -> None:
-        """End it with SIGKILL, guard and all; its data stays for :meth:`start`."""
-        if self._process is not None:
-            if self._process.poll() is None:
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-            self._process = None
-
-    def close(self) -> None:
-        """End it and remove its data. Closing twice is harmless."""
-        self.kill()
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder = None
-
-    def _run(
-        self,
-        command: Sequence[str],
-        folder: Path,
-        answers: Callable[[], bool],
-        seconds: float = _READY_SECONDS,
-    ) -> None:
-        """Return when it answers; what has not in time is ended (LocalEnvironmentError)."""
-        log = folder / "log"
-        self._process = guarded(command, folder=folder, log=log)
-        called = Path(command[0]).name
-        try:
-            wait_until_ready(self._process, answers, called=called, log=log, seconds=seconds)
-        except BaseException:  # Ctrl-C too must leave nothing behind
-            self.kill()
-            raise
-
-
 def guarded(
     command: Sequence[str], *, folder: Path, log: Path, env: Mapping[str, str] | None = None
 ) -> subprocess.Popen[bytes]:
@@ -113,29 +61,6 @@ def guarded(
             env=env,
             start_new_session=True,  # Ctrl-C in the terminal is for us, not for the server
         )
-
-
-def wait_until_ready(
-    process: subprocess.Popen[bytes],
-    answers: Callable[[], bool],
-    *,
-    called: str,
-    log: Path,
-    seconds: float = _READY_SECONDS,
-) -> None:
-    """Look until it answers.
-
-    Raises:
-        LocalEnvironmentError: it ended, or does not answer in time; with what it said last.
-    """
-    deadline = time.monotonic() + seconds
-    while not answers():
-        if process.poll() is not None or time.monotonic() > deadline:
-            raise LocalEnvironmentError(
-                f"{called} ended, or was not ready in {seconds:.0f} s:\n{tail(log)}\nTry "
-                "again; the machine may be too busy."
-            )
-        time.sleep(_POLL)
 
 
 def tail(log: Path) -> str:

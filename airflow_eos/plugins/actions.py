@@ -274,7 +274,7 @@ def _no_run(dag_id: str, allowed: Allowed) -> str:
     if dag_id not in allowed.paused:
         return f"There is no DAG {dag_id} any more."
     if allowed.paused[dag_id]:
-        return f"The DAG {dag_id} is paused: its run would wait for ever. Unpause it first."
+        return f"The DAG {dag_id} is paused: its run would wait forever. Unpause it first."
     return ""
 
 

@@ -91,7 +91,7 @@ def shortfall(facts: Facts, batch_id: int, *, open_too: bool = False) -> Shortfa
             f"Batch {batch_id}: {len(can_be_committed)} of its pieces of work "
             f"({sum(each.work.rows for each in can_be_committed)} rows) can still be "
             f"committed, first {can_be_committed[0].identity}; what is missing after that can be "
-            "accepted. Where the system refuses it for ever, --give-up-open gives it up too.",
+            "accepted. If the system refuses it forever, --give-up-open gives it up too.",
             Remedy(("airflow-eos recover CHECKPOINT",), start=True).at(facts.location),
         )
     outcomes = {each.identity: outcome for each, outcome in became}

@@ -276,8 +276,8 @@ def _sealed(
         if current.in_flight is None or still_in_flight(store, current.in_flight):
             return facts, current, seal
     raise RecoveryError(
-        f"{store.location}: {_SEALS_LOST_AT_MOST} times in a row somebody else decided the attempt "
-        "that was to be sealed. A driver is running and restarting quickly. Nothing was aborted.",
+        f"{store.location}: {_SEALS_LOST_AT_MOST} times in a row another process decided the "
+        "attempt that was to be sealed. A driver runs and restarts quickly. Nothing was aborted.",
         Remedy(("airflow-eos recover CHECKPOINT",), change="stop the app", start=True).at(
             store.location
         ),

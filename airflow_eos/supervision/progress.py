@@ -242,7 +242,7 @@ _ENDS_BY = {
     "recover": "recover CHECKPOINT",
     "hanging": "hanging {topic}",
     "wait": "its timeout, in {left}",
-    "ask": "whoever wrote it",
+    "ask": "its writer",
 }
 
 

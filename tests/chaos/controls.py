@@ -15,9 +15,9 @@ from airflow_eos.delivery import replay
 from airflow_eos.kafka.transactions.identity import transaction_of
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
 from airflow_eos.kinds.files.participant import made
-from airflow_eos.kinds.files.task import FilesOfTask
+from airflow_eos.kinds.files.sink import FilesOfTask
 from airflow_eos.kinds.kafka.participant import KafkaParticipant
-from airflow_eos.kinds.postgres.task import TransactionOfTask
+from airflow_eos.kinds.postgres.sink import TransactionOfTask
 from airflow_eos.protocol.decision import Outcome, PreparedWork
 from airflow_eos.protocol.promise import Promise
 from airflow_eos.recovery.facts import Facts

@@ -20,6 +20,7 @@ BESIDE = (
     "tests/integration/airflow/test_adoption.py",
     "tests/integration/airflow/test_drill.py",
     "tests/integration/airflow/test_housekeeping.py",
+    "tests/integration/airflow/test_lineage.py",
     "tests/integration/airflow/test_settled_events.py",
     "tests/integration/airflow/test_streaming.py",
     "tests/integration/airflow/test_upgrading.py",

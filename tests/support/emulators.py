@@ -20,7 +20,7 @@ import pytest
 
 from airflow_eos.local.broker import HOST, free_ports
 from airflow_eos.local.jars import cache_folder
-from airflow_eos.local.process import EmbeddedProcess
+from tests.support.servers.process import EmbeddedProcess
 
 AZURITE = "3.34.0"
 _ACCOUNT = "devstoreaccount1"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from airflow_eos.local.broker import HOST, free_ports
 from airflow_eos.local.jars import java_program
-from airflow_eos.local.process import EmbeddedProcess
 from tests.support.servers.jars import server_jars
+from tests.support.servers.process import EmbeddedProcess
 
 _BUCKET = "bucket"
 _READY_SECONDS = 120.0

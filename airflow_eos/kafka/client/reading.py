@@ -58,7 +58,7 @@ class OffsetSpan:
         return Remedy(
             commands=(f"airflow-eos accept CHECKPOINT --skip-input {place} --yes",),
             start=True,
-            costs=f"the records at offsets {first} to {last}, {last - first + 1} at most, for ever",
+            costs=f"the records at offsets {first} to {last}, {last - first + 1} at most, for good",
         )
 
 

@@ -226,13 +226,13 @@ def tell_what_is_not_verified(config: Mapping[str, Any]) -> None:
     if not verifies(config):
         _tell(
             "enable.ssl.certificate.verification=false",
-            "whoever is on the way can pose as the broker: give the authority's certificate as "
+            "others on the network can pose as the broker: give the authority's certificate as "
             "ssl.ca.location instead",
         )
     if not checks_host(config):
         _tell(
             "ssl.endpoint.identification.algorithm=none",
-            "whoever has any certificate of the same authority can pose as the broker: use names "
+            "others with a certificate of the same authority can pose as the broker: use names "
             "that are in the brokers' certificates instead",
         )
 

@@ -1,7 +1,5 @@
 """Record batches on their way: pipelined, in order per partition, resent where that heals.
 
-The rules of order are those of :mod:`~airflow_eos.kafka.producer.sender`.
-
 Not thread-safe but for ``give_up``: one thread at a time calls it. What sends is the wire's own
 I/O thread.
 """

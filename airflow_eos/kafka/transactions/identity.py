@@ -148,11 +148,6 @@ def transactional_id_of(prefix: str, task: int, attempt: int) -> str:
     return f"{prefix}{_OURS}-{task}-{attempt}"
 
 
-def is_transactional_id(text: str) -> bool:
-    """Whether a sink of ours may have used it."""
-    return re.fullmatch(_PREFIX + _NUMBERS, text) is not None
-
-
 def belongs_to_prefix(transactional_id: str, prefix: str) -> bool:
     """Whether the id is one of the prefix; ``etl`` does not own ``etl-eu-eos-0-0``."""
     return re.fullmatch(re.escape(prefix) + _NUMBERS, transactional_id) is not None

@@ -84,7 +84,7 @@ def _meant(said: str, error: pymysql.MySQLError) -> EosError:
         return StoreError(
             f"{said} Another transaction holds a row or the table for longer than lock_timeout. "
             "Nothing was made visible.",
-            Remedy(change="wait for whoever holds it", start=True),
+            Remedy(change="wait until the session that holds it ends", start=True),
         )
     if number in _CANCELLED:
         return StoreError(

@@ -6,35 +6,503 @@ see is refused before the decision. Every row is written twice, and nothing hold
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import structlog
+import numpy as np
+from pymysql import MySQLError
 
 from airflow_eos.arguments import take_spans
 from airflow_eos.closing import closed_on_error
 from airflow_eos.delivery.options import AppFacts, SinkOptions, unreached
 from airflow_eos.delivery.workers import check_workers
-from airflow_eos.errors import ConfigurationError
-from airflow_eos.kinds.mysql.participant import MySqlParticipant, MySqlTableNames, made
-from airflow_eos.kinds.mysql.session import Connection, MySqlConnection, printable
-from airflow_eos.kinds.mysql.task import check_columns, columns_of, may_refuse, require_table
-from airflow_eos.kinds.sql.participant import FORETOLD, HINT, name_of
+from airflow_eos.errors import ConfigurationError, DeliveryError, EosError, Remedy
+from airflow_eos.kinds.mysql.participant import (
+    FORM,
+    KIND,
+    MySqlParticipant,
+    MySqlTableNames,
+    begin_staged,
+    drop_staged,
+    end_staging,
+    made,
+)
+from airflow_eos.kinds.mysql.session import (
+    Connection,
+    MySqlConnection,
+    asked,
+    connected,
+    done,
+    meaning,
+    printable,
+    quoted,
+)
+from airflow_eos.kinds.sql.participant import GENERATION, foretell, key_is_there, name_of
 from airflow_eos.kinds.sql.servers import as_text, parts_of
 from airflow_eos.kinds.sql.sink import TableSink
-from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, check_name
+from airflow_eos.kinds.upsert.columns import (
+    Limits,
+    refuse_longer,
+    refuse_nulls,
+    refuse_numbers,
+    refuse_texts,
+    refuse_times,
+)
+from airflow_eos.kinds.upsert.mysql import fits, limits
+from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork, check_name
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
     from airflow_eos.delivery.port import TaskWriter
 
+
+# --- task -----------------------------------------------------------------------------------------
+# One task's rows: into a table of their own, in one transaction that says when they are whole.
+
+
+_ENGINE = """
+SELECT table_type, coalesce(engine, '') FROM information_schema.tables
+WHERE table_schema = database() AND table_name = %s
+"""
+_COLUMNS = """
+SELECT column_name, lower(column_type),
+       is_nullable = 'NO' AND column_default IS NULL AND extra NOT LIKE '%%auto_increment%%',
+       generation_expression IS NOT NULL AND generation_expression <> ''
+FROM information_schema.columns WHERE table_schema = database() AND table_name = %s
+ORDER BY ordinal_position
+"""
+_NEVER_NULL = """
+SELECT column_name FROM information_schema.columns
+WHERE table_schema = database() AND table_name = %s AND is_nullable = 'NO'
+"""
+# A row for each column: joined, they would be parted by what the session takes for an escape.
+_KEYS = """
+SELECT index_name, coalesce(column_name, 'an expression'),
+       column_name IS NOT NULL AND sub_part IS NULL
+FROM information_schema.statistics
+WHERE table_schema = database() AND table_name = %s AND non_unique = 0
+ORDER BY index_name, seq_in_index
+"""
+_FOREIGN = """
+SELECT constraint_name FROM information_schema.table_constraints
+WHERE table_schema = database() AND table_name = %s AND constraint_type = 'FOREIGN KEY'
+"""
+_TRIGGERS = """
+SELECT trigger_name FROM information_schema.triggers WHERE event_object_schema = database()
+AND event_object_table = %s AND event_manipulation = 'INSERT'
+"""
+# What the table would number next, and the last number that its column holds.
+_NUMBERS = """
+SELECT column_name, auto_increment, lower(column_type), @@auto_increment_increment
+FROM information_schema.columns JOIN information_schema.tables USING (table_schema, table_name)
+WHERE table_schema = database() AND table_name = %s AND extra LIKE '%%auto_increment%%'
+"""
+_BITS = {"tinyint": 8, "smallint": 16, "mediumint": 24, "int": 32, "bigint": 64}
+_TEXTS = ("json", "longtext", "mediumtext", "text", "tinytext")
+
+
+@dataclass(frozen=True)
+class MySqlColumn:
+    """A column of the table: its type, whether a row must give a value, whether it is made."""
+
+    type: str
+    is_required: bool
+    is_made: bool
+
+
+def columns_of(connection: Connection, table: str) -> dict[str, MySqlColumn]:
+    """The columns of ``table``; none where there is no such table."""
+    return {
+        name: MySqlColumn(kind, bool(required), bool(made))
+        for name, kind, required, made in asked(connection, _COLUMNS, table)
+    }
+
+
+def never_null(connection: Connection, table: str) -> frozenset[str]:
+    """The columns that hold no null: AUTO_INCREMENT, or a time, makes a value of its own of one."""
+    return frozenset(name for (name,) in asked(connection, _NEVER_NULL, table))
+
+
+def check_columns(types: Mapping[str, str], columns: Mapping[str, MySqlColumn], table: str) -> None:
+    """Refuse rows that the table could not take as they are.
+
+    Args:
+        types: of the rows, name to Spark's simple name of the type.
+        columns: of the table.
+        table: for people.
+
+    Raises:
+        ConfigurationError: all that is wrong, and what to do.
+    """
+    wrong = []
+    for name, spark in types.items():
+        column = columns.get(name)
+        if column is None:
+            wrong.append(f"has no column {name!r} (found: {', '.join(columns)}; capitals count)")
+        elif column.is_made:
+            wrong.append(f"generates {name!r} itself: drop it from the rows")
+        elif not _fits(spark, column.type):
+            wrong.append(
+                f"has {name!r} as {column.type}, which does not hold every {spark}: cast it, or "
+                "change the table (text for what is nested: to_json)"
+            )
+    wrong += [
+        f"needs {name!r}, which the rows do not have (NOT NULL without a default)"
+        for name, column in columns.items()
+        if column.is_required and name not in types and not column.is_made
+    ]
+    if wrong:
+        raise ConfigurationError(f"Table {table} {'; '.join(wrong)}.")
+
+
+def _fits(spark: str, kind: str) -> bool:
+    """Also what the staging table refuses by itself, before the decision."""
+    if spark == "string":
+        return fits(spark, kind) or kind.startswith(_TEXTS)
+    if spark.startswith("timestamp"):
+        return fits(spark, kind) or (spark == "timestamp" and kind == "timestamp(6)")
+    return fits(spark, kind)
+
+
+def require_table(connection: Connection, table: str, probe: str) -> None:
+    """Refuse a table that cannot keep what is promised of it (ConfigurationError).
+
+    Args:
+        connection: to its database.
+        table: as the user named it.
+        probe: a name for a table that is made and dropped: whether the user may.
+    """
+    found = asked(connection, _ENGINE, table)
+    if not found:
+        raise ConfigurationError(
+            f"There is no table {table!r} in this database, or its user cannot see it. Create it "
+            "first; the sink creates no tables of yours."
+        )
+    kind, engine = found[0]
+    if kind != "BASE TABLE" or engine != "InnoDB":
+        raise ConfigurationError(
+            f"{table!r} is {kind if kind != 'BASE TABLE' else engine}: rows can be moved together "
+            f"with their witness into InnoDB's tables alone. ALTER TABLE {table} ENGINE = InnoDB."
+        )
+    done(connection, f"EXPLAIN INSERT INTO {quoted(table)} VALUES ()")  # noqa: S608 - in quotes
+    done(connection, f"CREATE TABLE {quoted(probe)} LIKE {quoted(table)}")
+    done(connection, f"DROP TABLE {quoted(probe)}")
+
+
+def may_refuse(connection: Connection, table: str) -> list[str]:
+    """What of the table could refuse rows of two tasks that each could have."""
+    return [
+        *(f"UNIQUE ({', '.join(key)})" for key, _ in _keys(connection, table)),
+        *(f"FOREIGN KEY {name}" for (name,) in asked(connection, _FOREIGN, table)),
+        *(f"TRIGGER {name}" for (name,) in asked(connection, _TRIGGERS, table)),
+    ]
+
+
+def require_taken(
+    connection: Connection, holding: str, table: str, names: Sequence[str], rows: int
+) -> None:
+    """Refuse rows that their table would refuse once they are decided.
+
+    The staging table is ``LIKE`` it, and has refused what its columns, indexes, checks and
+    partitions do. A key of a row that is there is looked for; for foreign keys, triggers, and
+    keys that cannot be looked for, the rows are inserted into the table, and that is rolled back.
+    Only then does the trial take numbers of AUTO_INCREMENT, which no rollback gives back.
+
+    Raises:
+        DeliveryError: what the table would not take.
+        pymysql.MySQLError: why it refuses one.
+    """
+    numbers = asked(connection, _NUMBERS, table)
+    made = {name for name, *_ in numbers} - set(names)
+    unseen = [*asked(connection, _FOREIGN, table), *asked(connection, _TRIGGERS, table)]
+    for key, is_whole in _keys(connection, table):
+        if is_whole and set(key) <= set(names):
+            _require_new_key(connection, holding, table, key)
+        elif not made & set(key):
+            unseen.append((key,))
+    if unseen:
+        _try(connection, holding, table, names, rows)
+        numbers = asked(connection, _NUMBERS, table)
+    for name, following, kind, step in numbers:
+        if name in made and (following or 0) + rows * step > _last(kind):
+            raise DeliveryError(
+                f"Table {table} numbers its rows by {name} {kind}, next {following}, and {rows} "
+                "more would not all have a number. Nothing was made visible.",
+                Remedy(change=f"make {name} of table {table} a bigint", start=True),
+            )
+
+
+def _try(connection: Connection, holding: str, table: str, names: Sequence[str], rows: int) -> None:
+    columns = quoted(*names)
+    done(connection, "SAVEPOINT trial")
+    taken = done(
+        connection,
+        f"INSERT INTO {quoted(table)} ({columns}) "  # noqa: S608 - names in quotes
+        f"SELECT {columns} FROM {quoted(holding)}",
+    )
+    if taken != rows:
+        raise DeliveryError(
+            f"{rows} rows were sent to table {table}, which took {taken}. Nothing was made "
+            "visible.",
+            Remedy(change="drop the trigger that drops rows", start=True),
+        )
+    done(connection, "ROLLBACK TO SAVEPOINT trial")
+
+
+def _last(kind: str) -> float:
+    """The last number of a column; the server's last but one is ours: it stays where it ends."""
+    bits = _BITS.get(kind.partition("(")[0].partition(" ")[0])
+    return float("inf") if bits is None else 2 ** (bits - ("unsigned" not in kind)) - 1
+
+
+def _require_new_key(connection: Connection, holding: str, table: str, key: Sequence[str]) -> None:
+    equal = " AND ".join(f"held.{quoted(name)} = there.{quoted(name)}" for name in key)
+    if asked(
+        connection,
+        f"SELECT 1 FROM {quoted(holding)} AS held "  # noqa: S608 - names in quotes
+        f"JOIN {quoted(table)} AS there ON {equal} LIMIT 1",
+    ):
+        raise key_is_there(table, ", ".join(key))
+
+
+def _keys(connection: Connection, table: str) -> list[tuple[list[str], bool]]:
+    """The columns of each unique key, and whether it is of just them."""
+    keys: dict[str, list[tuple[str, bool]]] = {}
+    for key, column, is_whole in asked(connection, _KEYS, table):
+        keys.setdefault(key, []).append((column, bool(is_whole)))
+    return [
+        ([column for column, _ in columns], all(is_whole for _, is_whole in columns))
+        for columns in keys.values()
+    ]
+
+
+# --- literals -------------------------------------------------------------------------------------
+# Rows in Arrow as the literals of an INSERT; pure, and column by column.
+#
+# PyMySQL's own ``executemany`` makes a Python object of each value, and LOAD DATA LOCAL has to be
+# allowed on the server and lets it ask the client for files. Here no row is ever a Python object: a
+# statement is a slice of a buffer that Arrow has joined.
+
+
+def statements(rows: pa.RecordBatch, head: bytes, most: int) -> Iterator[bytes]:
+    """``head`` and as many rows as fit into ``most`` bytes, again and again.
+
+    Raises:
+        DeliveryError: a row alone is longer.
+    """
+    text = _tuples(rows)
+    _, offsets, data = text.buffers()
+    ends = np.frombuffer(offsets, np.int64, count=text.offset + len(text) + 1)[text.offset :]
+    room = most - len(head)
+    if (longest := int(np.diff(ends).max(initial=0))) > room:
+        raise DeliveryError(
+            f"A row is {longest} bytes as a statement, and the server's max_allowed_packet leaves "
+            f"{room}. Nothing was made visible. Raise it, or send less in a row."
+        )
+    at = 0
+    while at < len(text):
+        to = int(np.searchsorted(ends, ends[at] + room, side="right")) - 1
+        yield head + data[int(ends[at]) : int(ends[to]) - 1].to_pybytes()  # not the last comma
+        at = to
+
+
+def _tuples(rows: pa.RecordBatch) -> pa.LargeStringArray:
+    """``(1, 'a'),`` for each row."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    columns = [
+        pc.fill_null(_literals(column), pa.scalar("NULL", pa.large_string()))
+        for column in rows.columns
+    ]
+    comma = _text(",")
+    parts = [columns[0], *(part for column in columns[1:] for part in (comma, column))]
+    return pc.binary_join_element_wise(_text("("), *parts, _text("),"), _text(""))
+
+
+def _literals(column: pa.Array) -> pa.Array:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kind = column.type
+    if pa.types.is_boolean(kind):
+        return column.cast(pa.int8()).cast(pa.large_string())
+    if pa.types.is_integer(kind):
+        return column.cast(pa.large_string())
+    if pa.types.is_floating(kind):
+        # With an exponent it is read as a double, and not as a decimal of some digits.
+        text = column.cast(pa.float64()).cast(pa.large_string())
+        return pc.if_else(pc.match_substring(text, "e"), text, _joined(text, "e0"))
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return _joined("x'", _hex(column.cast(pa.large_binary())), "'")
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        column = column.cast(pa.timestamp("us", "UTC")).cast(pa.int64()).cast(pa.timestamp("us"))
+    text = column.cast(pa.large_string())
+    return _joined("'", pc.replace_substring(text, "'", "''"), "'")
+
+
+def _hex(column: pa.LargeBinaryArray) -> pa.LargeStringArray:
+    """Two digits for each byte: all bytes at once."""
+    import pyarrow as pa
+
+    if not len(column):
+        return column.cast(pa.large_string())
+    # A slice has the buffers of the whole, and says where in them it begins.
+    validity, offsets, data = column.buffers()
+    ends = np.frombuffer(offsets, dtype=np.int64, count=column.offset + len(column) + 1)
+    digits = pa.py_buffer(bytes(data or b"").hex().encode())
+    return pa.LargeStringArray.from_buffers(
+        len(column), pa.py_buffer(ends * 2), digits, validity, -1, column.offset
+    )
+
+
+def _joined(*parts: pa.Array | str) -> pa.Array:
+    import pyarrow.compute as pc
+
+    whole = [_text(part) if isinstance(part, str) else part for part in parts]
+    return pc.binary_join_element_wise(*whole, _text(""))
+
+
+def _text(value: str) -> pa.Scalar:
+    import pyarrow as pa
+
+    return pa.scalar(value, pa.large_string())
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+
+_STATEMENT_BYTES = 4 << 20  # longer ones are no faster
+
+
+class RowsOfTask:
+    """See :class:`~airflow_eos.delivery.task.TaskWriter`: begun by the first rows.
+
+    Args:
+        sink: where to.
+        task: of the batch.
+        attempt: of the task.
+        transactional: leave them where they wait; else they are visible at once.
+    """
+
+    def __init__(self, sink: MySqlSink, task: int, attempt: int, *, transactional: bool) -> None:
+        self._sink = sink
+        self._tables = MySqlTableNames(name_of(sink.prefix, sink.name, called="prefix"))
+        self._key = self._tables.new_key(task, attempt)
+        self._into = self._tables.holding(self._key) if transactional else sink.table
+        self._transactional = transactional
+        self._connection: Connection = None
+        self._names: list[str] = []
+        self._head = b""
+        self._most = 0
+        self._limits = Limits({}, {}, 0)
+        self._never_null: frozenset[str] = frozenset()
+        self._rows = 0
+        self._opened_at_ms = 0
+        self._generation = 0
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Insert a batch."""
+        refuse_numbers(rows, "MySQL")
+        refuse_times(rows, "MySQL", first_year=1000)
+        refuse_texts(rows, "MySQL")
+        with self._meaning("writing rows"):
+            if self._connection is None:
+                self._begin(rows.schema.names)
+            # The server cuts spaces at the end in silence, however strict it is.
+            refuse_longer(rows, self._limits)
+            refuse_nulls(rows, self._never_null, self._sink.table)
+            for statement in statements(rows, self._head, self._most):
+                self._rows += self._connection.query(statement)
+
+    def prepare(self, fingerprint: str) -> PreparedWork | None:
+        """Look whether their table takes the rows, and leave them to whoever decides.
+
+        Raises:
+            DeliveryError: it does not, or the work was aborted meanwhile.
+        """
+        if self._connection is None:
+            return None
+        with self._meaning("preparing the rows"):
+            if self._transactional:
+                require_taken(
+                    self._connection, self._into, self._sink.table, self._names, self._rows
+                )
+                self._leave()
+            done(self._connection, "COMMIT")
+        self._connection.close()
+        if not self._transactional:
+            return None
+        return PreparedWork(
+            kind=KIND,
+            participant=self._sink.name,
+            key=self._key,
+            rows=self._rows,
+            fingerprint=fingerprint,
+            opened_at_ms=self._opened_at_ms,
+            timeout_ms=None,
+            detail={"form": FORM, GENERATION: self._generation},
+        )
+
+    def abort(self) -> None:
+        """Roll back, also what is prepared, as far as we can: its reply may have been lost."""
+        if self._connection is None:
+            return
+        with contextlib.suppress(MySQLError):
+            self._connection.close()
+        if self._transactional:
+            # Else recovery, or the next batch, finds it.
+            with contextlib.suppress(MySQLError, EosError):
+                again = self._connected()
+                with contextlib.closing(again):
+                    drop_staged(again, self._tables, self._key)
+
+    def _begin(self, names: list[str]) -> None:
+        self._names = names
+        self._connection = self._connected()
+        with self._connection.cursor() as cursor:
+            self._limits = limits(cursor, self._sink.table)
+        self._most = min(_STATEMENT_BYTES, self._limits.row - 1024)
+        columns = quoted(*names).replace("%%", "%")
+        into = quoted(self._into).replace("%%", "%")
+        self._head = f"INSERT INTO {into} ({columns}) VALUES ".encode()  # noqa: S608 - in quotes
+        if self._transactional:
+            # At once, a number of its own is as good as another; where rows wait, two have it.
+            self._never_null = never_null(self._connection, self._sink.table)
+            self._opened_at_ms, self._generation = begin_staged(
+                self._connection, self._tables, self._key, target=self._sink.table, names=names
+            )
+        done(self._connection, "BEGIN")
+
+    def _leave(self) -> None:
+        if not end_staging(self._connection, self._key, self._rows):
+            raise DeliveryError(
+                f"Work {self._key} was aborted while it was written: another attempt took over. "
+                "Nothing of it is visible, and nothing is lost."
+            )
+
+    def _connected(self) -> Connection:
+        return connected(
+            self._sink.url,
+            lock_timeout_s=self._sink.lock_timeout.total_seconds(),
+            timeout_s=self._sink.answer_within.total_seconds(),
+        )
+
+    def _meaning(self, doing: str) -> contextlib.AbstractContextManager[None]:
+        return meaning(doing, printable(self._sink.url))
+
+
+# --- sink -----------------------------------------------------------------------------------------
+
+
 T = TypeVar("T")
-log = structlog.get_logger(__name__)
-TASK_MODULES = ("pyarrow", "numpy", "msgspec", "pymysql", "airflow_eos.kinds.mysql.task")
+TASK_MODULES = ("pyarrow", "numpy", "msgspec", "pymysql", "airflow_eos.kinds.mysql.sink")
 
 
 @dataclass(frozen=True)
@@ -101,15 +569,13 @@ class MySqlSink(TableSink):
 
     def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
         """The writer of one task, in a Spark worker."""
-        from airflow_eos.kinds.mysql.task import RowsOfTask
-
         return RowsOfTask(self, task, attempt, transactional=transactional)
 
     def _require(self, connection: Connection) -> None:
         tables = MySqlTableNames(name_of(self.prefix, self.name, called="prefix"))
         require_table(connection, self.table, tables.holding(tables.new_key(0, 0)))
         if by := may_refuse(connection, self.table):
-            log.warning(FORETOLD, table=self.table, by="; ".join(by), hint=HINT)
+            foretell(self.table, by)
 
     def _ask(self, doing: str, look: Callable[[Connection], T]) -> T:
         with closing(

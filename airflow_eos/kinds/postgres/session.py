@@ -119,7 +119,7 @@ _HINTS: tuple[
             "lock_timeout. Two tasks of a batch must not write one unique key (the second waits "
             "for a decision that waits for it). Nothing was made visible."
         ),
-        (Remedy(change="repartition by the key, or wait for whoever holds it", start=True),),
+        (Remedy(change="repartition by the key, or wait until its holder ends", start=True),),
     ),
     (
         (errors.QueryCanceled,),

@@ -503,11 +503,18 @@ def answered(act: Callable[[], T], *, anew: Callable[[], None], timeout_s: float
 # What is said of staged rows that a table does not take, before the decision and after it.
 
 
-FORETOLD = "decided_rows_may_be_refused"
-HINT = (
+_HINT = (
     "Two tasks of a batch that have one key are found only after the decision, and ask a person: "
     "repartition the rows by the key."
 )
+
+
+def foretell(table: str, by: Sequence[str]) -> None:
+    """Log what the table may refuse of rows that are decided."""
+    import structlog  # which a task, whose sink imports this module, is spared
+
+    log = structlog.get_logger(__name__)
+    log.warning("decided_rows_may_be_refused", table=table, by="; ".join(by), hint=_HINT)
 
 
 def key_is_there(table: str, key: str) -> DeliveryError:

@@ -14,7 +14,7 @@ import pytest
 from tests.integration.airflow.conftest import ROOT
 from tests.integration.page.conftest import recorded_checkpoint
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.proof, pytest.mark.slow, pytest.mark.timeout(1200)]
 SERVERS = "kafka-1.example:9092"
 
 DAGS = """

@@ -23,7 +23,7 @@ from airflow_eos.checkpoint import (
     claim,
 )
 from airflow_eos.kinds.files.manifest import LOG
-from airflow_eos.kinds.files.task import LINE_COLUMN
+from airflow_eos.kinds.files.sink import LINE_COLUMN
 from airflow_eos.participants import connect
 from airflow_eos.protocol.decision import Outcome, PreparedWork
 from airflow_eos.sinks import FileSink

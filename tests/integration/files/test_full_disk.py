@@ -13,7 +13,7 @@ import pytest
 
 from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.errors import StoreError
-from airflow_eos.kinds.files.task import LINE_COLUMN
+from airflow_eos.kinds.files.sink import LINE_COLUMN
 from airflow_eos.protocol.decision import Outcome
 from airflow_eos.sinks import FileSink
 

@@ -24,7 +24,7 @@ from airflow_eos.errors import ConfigurationError, DeliveryError, StoreError
 from airflow_eos.kinds.files.folder import files_of
 from airflow_eos.kinds.files.manifest import LOG, ManifestLog
 from airflow_eos.kinds.files.participant import FilesParticipant
-from airflow_eos.kinds.files.task import LINE_COLUMN
+from airflow_eos.kinds.files.sink import LINE_COLUMN
 from airflow_eos.protocol.decision import Outcome, PreparedWork, encode
 from airflow_eos.recovery import Action, Result
 from airflow_eos.recovery.execute import execute

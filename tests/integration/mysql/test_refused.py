@@ -16,8 +16,7 @@ from structlog.testing import capture_logs
 
 from airflow_eos.delivery.task import HASH_COLUMN, SinkTask, TaskOutput
 from airflow_eos.errors import ConfigurationError, DeliveryError, StoreError
-from airflow_eos.kinds.mysql.sink import MySqlSink
-from airflow_eos.kinds.mysql.task import MySqlColumn, check_columns, statements
+from airflow_eos.kinds.mysql.sink import MySqlColumn, MySqlSink, check_columns, statements
 from tests.integration.mysql.conftest import World, rows
 from tests.support.mysql import TOLD, mysql_server
 from tests.support.servers.mariadb import EmbeddedMariaDb
@@ -76,7 +75,7 @@ def test_rows_are_cut_into_statements_that_the_server_takes_and_none_is_lost(
     assert b",".join(each[2:] for each in pieces).count(b"),(") == 998
     with pytest.raises(DeliveryError, match=r"A row is \d+ bytes.*max_allowed_packet leaves 50"):
         list(statements(batch, b"V ", 52))
-    monkeypatch.setattr("airflow_eos.kinds.mysql.task._STATEMENT_BYTES", 1000)
+    monkeypatch.setattr("airflow_eos.kinds.mysql.sink._STATEMENT_BYTES", 1000)
     writer = world.sink.opened(0, 0)
     writer.write(batch)
     work = writer.prepare("0" * 32)

@@ -22,7 +22,7 @@ from pyspark.sql.types import (
 )
 
 from airflow_eos.errors import ConfigurationError, DeliveryError
-from airflow_eos.kinds.postgres.task import PostgresColumn, as_csv, fits
+from airflow_eos.kinds.postgres.sink import PostgresColumn, as_csv, fits
 from tests.integration.postgres.conftest import World
 
 UTC = dt.UTC

@@ -136,7 +136,7 @@ def test_past_retention_is_asked_and_a_ruling_answers_for_ever(dead):
 
     resolve(dead.store, named(promised.identity, DEFAULT_PARTICIPANT), Outcome.COMMITTED)
     assert planned(dead).steps == ()
-    with pytest.raises(DecisionNeededError, match="for ever"):
+    with pytest.raises(DecisionNeededError, match="cannot be changed"):
         resolve(dead.store, named(promised.identity, DEFAULT_PARTICIPANT), Outcome.ABORTED)
 
 

@@ -13,8 +13,8 @@ from xml.sax.saxutils import escape
 
 from airflow_eos.local.broker import HOST, free_ports
 from airflow_eos.local.jars import java_program
-from airflow_eos.local.process import EmbeddedProcess, wait_until_ready
 from tests.support.servers.jars import server_jars
+from tests.support.servers.process import EmbeddedProcess, wait_until_ready
 
 _MASTER = "org.apache.hadoop.hbase.master.HMaster"
 _REST = "org.apache.hadoop.hbase.rest.RESTServer"

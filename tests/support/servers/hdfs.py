@@ -9,8 +9,8 @@ from xml.sax.saxutils import escape
 
 from airflow_eos.local.broker import HOST, free_ports
 from airflow_eos.local.jars import java_program
-from airflow_eos.local.process import EmbeddedProcess
 from tests.support.servers.jars import hadoop_client_jars, hadoop_jars
+from tests.support.servers.process import EmbeddedProcess
 
 _MAIN = "org.apache.hadoop.test.MiniDFSClusterManager"
 _JVM = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from airflow_eos.errors import LocalEnvironmentError
 from airflow_eos.local.broker import HOST, free_ports
-from airflow_eos.local.process import EmbeddedProcess
+from tests.support.servers.process import EmbeddedProcess
 
 _LAY_OUT_TRIES = 3
 

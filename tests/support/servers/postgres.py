@@ -22,8 +22,9 @@ from pathlib import Path
 
 from airflow_eos.errors import LocalEnvironmentError
 from airflow_eos.local.broker import HOST, free_ports
-from airflow_eos.local.process import Embedded, guarded, tail, wait_until_ready
+from airflow_eos.local.process import Embedded, guarded, tail
 from tests.support.servers.jars import server_jars
+from tests.support.servers.process import wait_until_ready
 
 TOLD = os.environ.get("EOS_TESTS_POSTGRES")
 _BUNDLE = "postgres-17.6"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from airflow_eos.errors import LocalEnvironmentError
 from airflow_eos.local.broker import HOST, free_ports
-from airflow_eos.local.process import EmbeddedProcess
+from tests.support.servers.process import EmbeddedProcess
 
 _PORT_ATTEMPTS = 3  # another process can take a port between our look and the server's bind
 

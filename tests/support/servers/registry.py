@@ -10,8 +10,8 @@ from pathlib import Path
 
 from airflow_eos.local.broker import HOST, free_ports
 from airflow_eos.local.jars import java_program
-from airflow_eos.local.process import EmbeddedProcess
 from tests.support.servers.jars import server_jars
+from tests.support.servers.process import EmbeddedProcess
 
 APICURIO_VERSION = "2.6.13"  # 3 wants a newer Java than Spark does
 _PATH = "apis/ccompat/v7"

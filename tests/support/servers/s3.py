@@ -11,8 +11,8 @@ from pathlib import Path
 
 from airflow_eos.local.broker import HOST, free_ports
 from airflow_eos.local.jars import java_program
-from airflow_eos.local.process import EmbeddedProcess
 from tests.support.servers.jars import s3_jars
+from tests.support.servers.process import EmbeddedProcess
 
 _BUCKET = "bucket"
 

@@ -21,7 +21,8 @@ from typing import Any
 from airflow_eos.errors import LocalEnvironmentError
 from airflow_eos.local.broker import HOST, free_ports
 from airflow_eos.local.jars import java_program
-from airflow_eos.local.process import Embedded, guarded, wait_until_ready
+from airflow_eos.local.process import Embedded, guarded
+from tests.support.servers.process import wait_until_ready
 
 _BARE_PATH = "/usr/bin:/bin"
 _READY_SECONDS = 150.0  # several machines come up at once, on the two cores of one

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_eos.kinds.files.folder import partition
-from airflow_eos.kinds.files.task import Split
+from airflow_eos.kinds.files.sink import Split
 
 pytestmark = pytest.mark.unit
 
