@@ -117,3 +117,17 @@ def test_every_package_that_a_task_imports_is_looked_for():
     declared = {"msgspec", "numpy", "pyarrow", "kafka", "crc32c", "lz4", "cramjam", "structlog"}
     declared |= {"obstore", "pendulum", "confluent_kafka", "platformdirs", "rich"}
     assert declared & set(loaded) == set(TASK_MODULES)
+
+
+LOADED_BY_SQL = """
+import sys
+import airflow_eos.kinds.postgres.sink
+print(*sys.modules)
+"""
+
+
+def test_a_tasks_sink_does_not_load_what_only_a_driver_logs_with():
+    loaded = subprocess.run(
+        [sys.executable, "-c", LOADED_BY_SQL], capture_output=True, text=True, check=True, cwd=ROOT
+    ).stdout.split()
+    assert not {"structlog", "rich"} & set(loaded)
