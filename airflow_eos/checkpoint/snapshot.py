@@ -240,9 +240,10 @@ def unknown_beginning(store: CheckpointStore) -> OwnershipError | None:
     nothing, and may have written some of the batch. Once it is complete, what follows is the
     query's own.
     """
+    if newest_term(store) or read_pipeline(store) or store.folders(DECISIONS):
+        return None
     batch = read_state(store).in_flight
-    ours = newest_term(store) or read_pipeline(store) or store.folders(DECISIONS)
-    if batch is None or ours or store.head(mark_path(batch)) is not None:
+    if batch is None or store.head(mark_path(batch)) is not None:
         return None
     return OwnershipError(
         f"{store.location}: batch {batch} is planned and not complete, and no driver of this "

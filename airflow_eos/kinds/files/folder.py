@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from airflow_eos.checkpoint.pipeline import OwnershipFile
-from airflow_eos.errors import CheckpointFormatError, ConfigurationError, StoreError
+from airflow_eos.errors import CheckpointFormatError, ConfigurationError, Remedy, StoreError
 from airflow_eos.protocol.decision import OpenWork, is_key, require_own
 from airflow_eos.protocol.participant import Member
 
@@ -166,6 +166,7 @@ def _is_sized(item: tuple[object, object]) -> bool:
 
 
 _MARK = "mark"
+_MARK_FORM = re.compile(rb"[0-9a-f]{32}")
 
 
 class Marked:
@@ -187,7 +188,7 @@ class Marked:
         """The one that is there, else a new one.
 
         Raises:
-            StoreError: the place refuses, or it was written and is gone.
+            StoreError: the place refuses, it was written and is gone, or what is there is none.
         """
         path = f"{name}/{_MARK}"
         place.beside.create(path, uuid.uuid4().hex.encode())
@@ -196,7 +197,16 @@ class Marked:
             raise StoreError(
                 f"{place.beside.location}/{path} was written and is gone: who deletes it?"
             )
-        return cls(place, name, found.decode("ascii", errors="replace"))
+        if _MARK_FORM.fullmatch(found) is None:  # two disks with an empty one would be the same
+            raise StoreError(
+                f"{place.beside.location}/{path} is damaged: which folder this is, is not known.",
+                Remedy(
+                    change=f"write the mark of participant {name!r} in eos/pipeline.json into it, "
+                    "or remove it where nothing was delivered under that name",
+                    start=True,
+                ),
+            )
+        return cls(place, name, found.decode())
 
     def require(self) -> None:
         """Files that are not there say nothing where the disk is not there, or is another one."""

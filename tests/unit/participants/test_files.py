@@ -97,6 +97,16 @@ def test_a_visible_file_that_is_not_whole_is_no_witness(files, tmp_path):
     assert files.commit([work]) == {work.identity: Outcome.UNKNOWN}
 
 
+@pytest.mark.parametrize("left", [b"", b"\0" * 32, b"0" * 31], ids=["empty", "NULs", "cut off"])
+def test_a_mark_that_is_damaged_is_nobodys_folder(files, tmp_path, left):
+    """Of two disks whose marks are empty each would pass for the other."""
+    del files
+    (work_folder(tmp_path).parent / "mark").write_bytes(left)
+    with pytest.raises(StoreError, match="not known") as refused:
+        made(tmp_path, "orders")
+    assert "eos/pipeline.json" in refused.value.remedies[0].change
+
+
 def test_a_strangers_file_of_the_same_name_is_in_the_way_and_says_so(files, tmp_path):
     work = prepare(tmp_path)
     (tmp_path / "0-0-a.parquet").write_bytes(b"another's rows")
