@@ -103,7 +103,7 @@ def test_witnesses_that_are_gone_do_not_say_that_nothing_was_committed(world: Wo
 def test_a_commit_that_a_failover_lost_is_never_rolled_back(two_phase: World):
     """What was prepared is back, nobody in flight names it, and recovery would abort it."""
     pg, work = two_phase.participant(), two_phase.prepare(1)
-    with pytest.raises(OwnershipError, match=rf"commit \(never roll back\).*{work.key}"):
+    with pytest.raises(OwnershipError, match=rf"Commit \(never roll back\).*{work.key}"):
         require_owner(pg, "/a", 8, b7=(promised("a", work),))
 
 
