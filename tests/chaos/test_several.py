@@ -38,6 +38,7 @@ def played(arena: Arena, *scenarios: Scenario) -> Sequence[Played]:
         return list(pool.map(partial(play, arena), scenarios))
 
 
+@pytest.mark.proof
 def test_killed_between_the_commits_and_with_postgres(arena: Arena) -> None:
     between_commits = Incident(fault="between commits", failpoints="settled-some=kill@5")
     with_postgres = Incident(fault="crash", failpoints="decided=kill@2", database_s=0.2)

@@ -107,7 +107,12 @@ def opened_ahead_ms(pipeline: Direct) -> int:
 
 
 @pytest.mark.parametrize(
-    "ahead_ms", [-HOUR_MS // 2, HOUR_MS // 2], ids=["behind", "ahead"], indirect=True
+    "ahead_ms",
+    [
+        pytest.param(-HOUR_MS // 2, id="behind", marks=pytest.mark.proof),
+        pytest.param(HOUR_MS // 2, id="ahead"),
+    ],
+    indirect=True,
 )
 @pytest.mark.parametrize(
     "place",

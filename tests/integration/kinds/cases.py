@@ -40,7 +40,7 @@ _EACH_WAY = {
 }
 
 # A source of our own is one participant more, whatever the kind.
-_READ_BY_US = {"kafka+postgres"}
+_READ_BY_US = {"postgres"}
 
 # What ``make test`` has of it, beside what it has of Kafka alone (sinks/test_crashes.py,
 # hazards/test_two_drivers.py): each kind killed once it has decided, some recovered without the app
@@ -49,8 +49,8 @@ _READ_BY_US = {"kafka+postgres"}
 _THIN = {"decided@2"}
 _OF_THEIR_OWN = {"mysql", "delta", "wal"}  # their place after the decision is one that others lack
 _THIN_STOP = {"settled-some@2"}
-_ASLEEP = {"mysql", "delta", "kafka+postgres"}
-_WITHOUT_ITS_APP = {"files", "kafka+postgres"}
+_ASLEEP = {"delta"}
+_WITHOUT_ITS_APP = {"kafka+postgres"}
 _THIN_OF_A_KIND = {
     ("wal", "kept-applied@2"),
     ("delta", "looked@2"),

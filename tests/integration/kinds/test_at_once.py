@@ -23,7 +23,6 @@ PLACES = {
     "decided@2": (2 * BATCH, 2 * BATCH),
     "settled@2": (2 * BATCH, 2 * BATCH),
 }
-ONE = (KINDS[0], pytest.param(KINDS[1], marks=pytest.mark.proof))
 THIN = {"decided@2": KINDS}
 
 
@@ -58,7 +57,8 @@ def test_python_worker_killed(delivery: Delivery, place: str) -> None:
     delivery.assert_exactly_once()
 
 
-@pytest.mark.parametrize("kind", ONE)
+@pytest.mark.proof
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_recovery_has_nothing_to_end_and_the_app_goes_on(delivery: Delivery) -> None:
     assert delivery.decided().steps == ()
     report = execute_recovery(delivery.pipeline.checkpoint, reach=delivery.reach, force=True)
@@ -69,7 +69,8 @@ def test_a_recovery_has_nothing_to_end_and_the_app_goes_on(delivery: Delivery) -
     delivery.assert_exactly_once()
 
 
-@pytest.mark.parametrize("kind", ONE)
+@pytest.mark.proof
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_driver_that_wakes_up_after_another_took_over(delivery: Delivery) -> None:
     """Its tasks have written their batch; it decides nothing more, and its values are old."""
     delivery.pipeline.feed(3 * BATCH)

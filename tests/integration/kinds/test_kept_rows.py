@@ -111,6 +111,7 @@ def test_a_worker_dies_once_its_rows_are_kept(delivery: Delivery) -> None:
     assert kept_beside(delivery.at, 1) == {}
 
 
+@pytest.mark.proof
 @KEPT
 def test_what_was_kept_and_never_decided_is_left_nowhere(delivery: Delivery) -> None:
     delivery.pipeline.feed(2 * BATCH)

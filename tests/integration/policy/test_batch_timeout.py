@@ -69,6 +69,7 @@ def test_it_is_failed_aborted_and_run_again_exactly(job: Job, slow: Path) -> Non
     assert job.open_transactions() == ()
 
 
+@pytest.mark.proof
 def test_its_staged_files_are_gone(job: Job, slow: Path) -> None:
     job.feed(ROWS)
     folder = job.folder / "rows"

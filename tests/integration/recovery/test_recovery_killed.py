@@ -31,7 +31,11 @@ def assert_recovered(dead):
 
 @pytest.mark.parametrize(
     "place",
-    ["recovery-listed", "recovery-sealed", "recovery-acted-first", "settled-some"],
+    [
+        "recovery-listed",
+        "recovery-acted-first",
+        *(pytest.param(p, marks=pytest.mark.proof) for p in ("recovery-sealed", "settled-some")),
+    ],
 )
 def test_killed_at(dead, place):
     a_mixture(dead)
