@@ -5,7 +5,6 @@ from __future__ import annotations
 import enum
 import math
 import re
-import zlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, ClassVar, TypeVar
 
@@ -136,18 +135,6 @@ def check_name(name: str) -> str:
             f"Participant {name!r}: expected 1 to 50 letters, digits, underscores or hyphens."
         )
     return name
-
-
-TAIL_BYTES = 1 << 16
-
-
-def tail_of(last: bytes) -> int:
-    """The sum of the last :data:`TAIL_BYTES` of a file.
-
-    In them a Parquet file says where each of its columns lies and what it ranges over: another
-    file of the same size has others. And of a small file they are all.
-    """
-    return zlib.crc32(last)
 
 
 def is_key(text: str) -> bool:

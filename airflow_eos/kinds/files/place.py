@@ -22,19 +22,20 @@ import obstore.exceptions as failures
 
 from airflow_eos.checkpoint.backend import StoredObject, is_hidden, stored_object
 from airflow_eos.checkpoint.locations import (
+    TAIL_BYTES,
     as_local_path,
     brief,
     located,
     open_remote,
     printable,
     sync,
+    tail_in,
+    tail_of,
 )
 from airflow_eos.checkpoint.store import CheckpointStore
 from airflow_eos.errors import ConfigurationError, Remedy, StoreError
 from airflow_eos.failpoints import failpoint
 from airflow_eos.kinds.files.folder import KEPT, beside, works_of
-from airflow_eos.kinds.lake.participant import tail_in
-from airflow_eos.protocol.decision import TAIL_BYTES, tail_of
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.locations import Guarded
@@ -273,8 +274,8 @@ def _tail_of(file: Path, size: int) -> int | None:
     """None where it is not there, or is no file."""
     if size_of(file) is None:
         return None
-    with contextlib.suppress(FileNotFoundError):
-        return tail_in(file, size)
+    with contextlib.suppress(FileNotFoundError), file.open("rb") as opened:
+        return tail_in(opened, size)
     return None
 
 

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from airflow_eos.checkpoint.locations import as_local_path
+from airflow_eos.checkpoint.locations import as_local_path, tail_in
 from airflow_eos.checkpoint.store import CheckpointStore
 from airflow_eos.delivery.options import AppFacts, SinkOptions
 from airflow_eos.delivery.port import bound_store
@@ -36,11 +36,9 @@ from airflow_eos.kinds.files.participant import FilesParticipant
 from airflow_eos.kinds.files.place import opened
 from airflow_eos.protocol.decision import (
     DEFAULT_PARTICIPANT,
-    TAIL_BYTES,
     Outcome,
     PreparedWork,
     check_name,
-    tail_of,
 )
 
 if TYPE_CHECKING:
@@ -336,8 +334,7 @@ class _Held:
         self.flush()
         self._data.close()
         size = os.fstat(self.file.fileno()).st_size
-        last = os.pread(self.file.fileno(), TAIL_BYTES, max(0, size - TAIL_BYTES))
-        return size, tail_of(last)
+        return size, tail_in(self.file, size)
 
     def drop(self) -> None:
         self._rows, self.held = [], 0

@@ -18,7 +18,6 @@ nothing is done: that is the floor.
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,18 +27,17 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from airflow_eos.checkpoint.backend import DECISIONS, EOS
 from airflow_eos.checkpoint.decisions import DecisionLog
+from airflow_eos.checkpoint.locations import tail_in
 from airflow_eos.checkpoint.pipeline import OwnershipFile, PipelineIdentity, read_pipeline
 from airflow_eos.checkpoint.store import CheckpointStore
 from airflow_eos.errors import CheckpointFormatError, ConfigurationError, StoreError
 from airflow_eos.failpoints import failpoint
 from airflow_eos.protocol.decision import (
-    TAIL_BYTES,
     OpenWork,
     Outcome,
     WorkIdentity,
     is_key,
     require_own,
-    tail_of,
 )
 from airflow_eos.protocol.group import in_turn
 from airflow_eos.protocol.participant import Member
@@ -262,7 +260,8 @@ class PreparedFiles:
                 file = self.of(work.key)
                 try:
                     found = file.stat()
-                    tail = tail_in(file, found.st_size)
+                    with file.open("rb") as opened:
+                        tail = tail_in(opened, found.st_size)
                 except FileNotFoundError:
                     return []
                 if (found.st_size, tail) != (work.detail["bytes"], work.detail.get("tail")):
@@ -282,12 +281,6 @@ class PreparedFiles:
                 "and recovery must be one user that may write there. Nothing was guessed; try "
                 "again."
             ) from error
-
-
-def tail_in(file: Path, size: int) -> int:
-    """The sum of the end of a file: another one of the same size has another."""
-    with file.open("rb") as opened:
-        return tail_of(os.pread(opened.fileno(), TAIL_BYTES, max(0, size - TAIL_BYTES)))
 
 
 def is_there(file: Path) -> bool:

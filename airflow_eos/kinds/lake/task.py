@@ -9,10 +9,10 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_eos.checkpoint.locations import make_durable
+from airflow_eos.checkpoint.locations import make_durable, tail_in
 from airflow_eos.errors import ConfigurationError, DeliveryError, StoreError
 from airflow_eos.failpoints import failpoint
-from airflow_eos.kinds.lake.participant import DataFile, WorkNotes, tail_in
+from airflow_eos.kinds.lake.participant import DataFile, WorkNotes
 from airflow_eos.protocol.decision import PreparedWork
 
 if TYPE_CHECKING:
@@ -117,7 +117,8 @@ class ParquetOfTask:
             self._writer.close()
             make_durable(self._file)
             found = self._file.stat()
-            tail = tail_in(self._file, found.st_size)
+            with self._file.open("rb") as opened:
+                tail = tail_in(opened, found.st_size)
         failpoint("task-filed")
         if self._notes is None:
             modified_at_ms = found.st_mtime_ns // 1_000_000

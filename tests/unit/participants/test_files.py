@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from airflow_eos.checkpoint import Decision, Verdict
+from airflow_eos.checkpoint.locations import tail_of
 from airflow_eos.errors import (
     CheckpointFormatError,
     ConfigurationError,
@@ -19,7 +20,7 @@ from airflow_eos.kinds.files.folder import detail, files_of, works_of
 from airflow_eos.kinds.files.participant import FilesParticipant, made
 from airflow_eos.kinds.files.place import Disk, opened
 from airflow_eos.participants import connect
-from airflow_eos.protocol.decision import Outcome, PreparedWork, WorkIdentity, tail_of
+from airflow_eos.protocol.decision import Outcome, PreparedWork, WorkIdentity
 from airflow_eos.protocol.participant import Member
 from tests.support.owners import owner_at, require_at
 
