@@ -17,7 +17,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, CDPSession, Locator, Page, expect
+from playwright.sync_api import Browser, CDPSession, Locator, Page, ViewportSize, expect
 
 from airflow_eos.checkpoint import CheckpointStore, read_heartbeat, standing_request
 from airflow_eos.checkpoint.progress import read_state
@@ -163,6 +163,41 @@ def test_everybody_can_read_it_in_both_dresses(browser, tmp_path, scheme):
         assert named.nth(1).inner_text() == "sink"
         assert named.nth(2).inner_text().startswith("promised by batch 1003")
         picture(page, f"one-{scheme}", whole=True)
+        assert serious_findings(page) == []
+
+
+TELEPHONE: ViewportSize = {"width": 390, "height": 844}
+WIDER = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
+# Text that another thing covers, or that has no room for its first letters.
+HIDDEN = """() => [...document.querySelectorAll("tbody td *, tbody td, dd, h1, h2")].filter((e) => {
+  const box = e.getBoundingClientRect();
+  if (!box.width || !e.innerText?.trim() || e.children.length) return false;
+  if (e.closest(".c-name")?.getBoundingClientRect().width < 150) return true;
+  if (box.bottom > innerHeight || box.top < 0 || box.right > innerWidth) return false;
+  const there = document.elementFromPoint(box.left + box.width / 2, box.top + box.height / 2);
+  return there && there !== e && !e.contains(there) && !there.contains(e);
+}).map((e) => e.innerText)"""
+
+
+def test_on_a_telephone_nothing_is_wider_than_the_screen_or_covered(browser, tmp_path):
+    recorded = recorded_checkpoint(tmp_path / "recorded")
+    few = fleet(recorded, tmp_path, 32)
+    with (
+        served(tmp_path, *(each.relative_to(tmp_path) for each in few)) as url,
+        page_in(browser) as page,
+    ):
+        page.set_viewport_size(TELEPHONE)
+        page.goto(url)
+        expect(page.locator("tbody tr")).to_have_count(32, timeout=30_000)
+        expect(page.locator("tr[data-state=silent]").first).to_be_visible(timeout=SEEN_SILENT_MS)
+        picture(page, "list-telephone")
+        assert page.evaluate(WIDER) == 0
+        assert page.evaluate(HIDDEN) == []
+        page.get_by_role("link", name="stock-eu-003").click()
+        expect(page.locator(".part-batches tbody tr")).to_have_count(24)
+        picture(page, "one-telephone", whole=True)
+        assert page.evaluate(WIDER) == 0
+        assert page.evaluate(HIDDEN) == []
         assert serious_findings(page) == []
 
 
