@@ -143,13 +143,13 @@ def test_everybody_can_read_it_in_both_dresses(browser, tmp_path, scheme):
     ):
         page.goto(url)
         expect(page.locator("tbody tr")).to_have_count(32, timeout=30_000)
-        picture(page, f"list-{scheme}")
         assert serious_findings(page) == []
         # What was promised is in no calm where nobody is alive to settle it.
         calm = page.locator("tr[data-state=running] .left[data-urgency=calm] .left-fill").first
         alone = page.locator("tr[data-state=silent] .left[data-urgency=calm] .left-fill").first
         expect(alone).to_be_attached(timeout=SEEN_SILENT_MS)
         assert colour_of(calm) != colour_of(alone)
+        picture(page, f"list-{scheme}")
         expect(page.locator(".explained")).to_contain_text("readers were promised")
         expect(page.get_by_role("columnheader", name="Newest 16 batches")).to_be_visible()
         failed = page.locator("tr[data-state=failed]").first
@@ -162,6 +162,7 @@ def test_everybody_can_read_it_in_both_dresses(browser, tmp_path, scheme):
         named = page.get_by_role("region", name="Open work").locator("td")
         assert named.nth(1).inner_text() == "sink"
         assert named.nth(2).inner_text().startswith("promised by batch 1003")
+        expect(page.locator(".part-head .pill")).to_have_text("silent", timeout=SEEN_SILENT_MS)
         picture(page, f"one-{scheme}", whole=True)
         assert serious_findings(page) == []
 
@@ -195,6 +196,7 @@ def test_on_a_telephone_nothing_is_wider_than_the_screen_or_covered(browser, tmp
         assert page.evaluate(HIDDEN) == []
         page.get_by_role("link", name="stock-eu-003").click()
         expect(page.locator(".part-batches tbody tr")).to_have_count(24)
+        expect(page.locator(".part-head .pill")).to_have_text("silent", timeout=SEEN_SILENT_MS)
         picture(page, "one-telephone", whole=True)
         assert page.evaluate(WIDER) == 0
         assert page.evaluate(HIDDEN) == []
@@ -280,7 +282,7 @@ def test_who_has_no_pipeline_is_told_how_there_would_be_one(browser, tmp_path):
         expect(frame.locator(".part-head h1")).to_have_text("orders_etl")
         frame.get_by_role("link", name="← Pipelines").click()
         expect(frame.locator("tbody tr")).to_have_count(14)
-        outer.wait_for_timeout(1_500)
+        expect(frame.locator("tr[data-state=silent]").first).to_be_visible(timeout=SEEN_SILENT_MS)
         picture(outer, "airflow")
 
 
@@ -363,6 +365,9 @@ def test_a_running_pipeline_is_drained_from_airflow(
                 "aria-disabled", "true"
             )
             assert serious_findings(page) == []
+            # Each start seals an attempt, also the first one of all: nothing has gone wrong.
+            expect(page.locator(".aborted")).to_have_count(0)
+            expect(page.locator(".sealed")).to_have_count(1)
             picture(page, "running-light", whole=True)
 
             page.get_by_role("button", name="Drain").click()
