@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 import pendulum
+import structlog
 from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
@@ -29,10 +30,11 @@ if TYPE_CHECKING:
     from airflow_eos.checkpoint.progress import CheckpointState, SourceProgress
     from airflow_eos.checkpoint.snapshot import Snapshot
     from airflow_eos.kafka.client.settings import KafkaSettings
-    from airflow_eos.kafka.transactions.blocked import BlockedPartition
+    from airflow_eos.kafka.transactions.blocked import Blocked, BlockedPartition
     from airflow_eos.protocol.decision import OpenWork
     from airflow_eos.protocol.participant import Participant, TellsTime
 
+log = structlog.get_logger(__name__)
 _MARGIN_MS = 5_000
 """On top of the trigger interval, for a batch to be planned before a suspicion is confirmed."""
 
@@ -242,13 +244,14 @@ _ENDS_BY = {
     "recover": "recover CHECKPOINT",
     "hanging": "hanging {topic}",
     "wait": "its timeout, in {left}",
+    "ending": "its coordinator, once all its partitions have a leader",
     "ask": "its writer",
 }
 
 
 def held_up(
     kafka: KafkaSettings, store: CheckpointStore, *, deadline_s: float = _TIMEOUT_S
-) -> tuple[BlockedPartition, ...]:
+) -> Blocked:
     """What holds readers of a pipeline's topics up, of those that it reads and that it writes.
 
     Raises:
@@ -257,18 +260,17 @@ def held_up(
         CheckpointError: nobody can tell which topics these are.
     """
     from airflow_eos.kafka.client.connection import ConnectionPool
-    from airflow_eos.kafka.transactions.blocked import find_blocked
+    from airflow_eos.kafka.transactions.blocked import Blocked, find_blocked
 
     found = read_snapshot(store)
     read = {topic for source in found.state.sources for topic in source.end or ()}
     with closing(ConnectionPool(kafka, client_id="airflow-eos")) as wire:
         topics = read | _written(found, wire.cluster_id)
         if not topics:
-            return ()
-        held = find_blocked(
+            return Blocked(())
+        return find_blocked(
             wire, topics, older_than_ms=HELD_UP_AFTER_MS, groups=False, deadline_s=deadline_s
         )
-    return held.partitions
 
 
 def _written(found: Snapshot, cluster_id: str) -> set[str]:
@@ -540,5 +542,7 @@ class BlockedWatch:
 
         with closing(ConnectionPool(kafka, client_id="airflow-eos")) as wire:
             found = find_blocked(wire, set(self.topics), older_than_ms=self.max_age_ms)
+        for what in (*found.unnamed, *found.untold):
+            log.warning("what_holds_readers_up_is_not_known", what=what)
         told: list[dict[str, Any]] = msgspec.to_builtins(found.partitions)
         return told

@@ -14,6 +14,7 @@ from airflow_eos.kafka.client.cluster import (
     MAX_TIMEOUT,
     STATE_COPIES,
     STATE_MIN_INSYNC,
+    TRANSACTIONS,
     topic_refused,
 )
 from airflow_eos.kafka.client.fetch import READ_COMMITTED, fetch_request, only_partition
@@ -22,7 +23,6 @@ from airflow_eos.protocol.decision import SPARED
 if TYPE_CHECKING:
     from airflow_eos.kafka.client.connection import ConnectionPool
 
-TRANSACTIONS = "__transaction_state"
 _MIN_INSYNC, _UNCLEAN = "min.insync.replicas", "unclean.leader.election.enable"
 _POLICY = "cleanup.policy"
 _DISKLESS = ("diskless.enable", "inkless.enable")
@@ -280,7 +280,7 @@ def _require_readable(wire: ConnectionPool, topic: str) -> None:
     """
     partition, leader = min(wire.cluster.leaders(topic).items())
     request = fetch_request(topic, partition, 0, isolation=READ_COMMITTED, max_bytes=1)
-    answer = only_partition(wire.request(request, node_id=leader))
+    answer = only_partition(wire.request(request, node_id=leader), (topic, partition))
     if answer is not None and answer.error_code == faults.TOPIC_AUTHORIZATION_FAILED:
         doing, acl = f"while reading topic {topic!r}", f"Read on Topic {topic!r}"
         raise faults.refusal(answer.error_code, doing, acl=acl)

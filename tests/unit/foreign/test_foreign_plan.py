@@ -19,9 +19,9 @@ def opened(name: str, producer: int = 1, epoch: int = 0) -> OpenTransaction:
     return OpenTransaction(name, producer, epoch, 1, 60_000, (("out", 0),))
 
 
-def plan(*transactions, told=None, prefixes=("etl",)):
+def plan(*transactions, told=None, prefixes=("etl",), raised=(0,)):
     checkpoint = FlinkCheckpoint(7, (PROMISE,), ("etl",))
-    return make_plan("/c", checkpoint, prefixes, dict(transactions), told or {})
+    return make_plan("/c", checkpoint, prefixes, dict(transactions), told or {}, raised)
 
 
 def only(made) -> tuple[ForeignAction, str]:
@@ -66,7 +66,7 @@ def test_of_a_prefix_that_nobody_named_nothing_is_ended():
     [
         (None, ForeignAction.LOST),
         (CoordinatorState("CompleteCommit", 4000, 5), ForeignAction.COMMITTED),
-        (CoordinatorState("CompleteCommit", 4000, 6), ForeignAction.COMMITTED),
+        (CoordinatorState("CompleteCommit", 4000, 6), ForeignAction.LOST),
         (CoordinatorState("PrepareCommit", 4000, 5), ForeignAction.COMMITTED),
         (CoordinatorState("CompleteAbort", 4000, 6), ForeignAction.LOST),
         (CoordinatorState("PrepareAbort", 4000, 5), ForeignAction.LOST),
@@ -78,6 +78,18 @@ def test_of_a_prefix_that_nobody_named_nothing_is_ended():
 )
 def test_a_promise_that_is_not_open_is_committed_only_if_its_coordinator_says_so(told, action):
     assert only(plan(told={} if told is None else {"etl-0-7": told}))[0] is action
+
+
+@pytest.mark.parametrize(
+    ("raised", "action"),
+    [((0,), ForeignAction.LOST), ((0, 1), ForeignAction.COMMITTED)],
+    ids=["whoever took its id", "its own end, with transaction version 2"],
+)
+def test_what_another_committed_under_the_id_of_a_promise_is_not_the_promise(raised, action):
+    """A restored job aborts it by taking its id, which raises the epoch, and commits its own."""
+    told = CoordinatorState("CompleteCommit", 4000, 6)
+    made = plan(told={"etl-0-7": told}, raised=raised)
+    assert only(made)[0] is action
 
 
 def test_where_a_promise_is_lost_nothing_is_done_before_a_person_decides():
