@@ -129,7 +129,7 @@ def positions(
                 f"Partition {partition} of topic {topic!r} does not say where it begins and ends "
                 f"for {deadline}. Check that its leader runs, then start again."
             )
-    return found
+    return {place: found[place] for place in places}
 
 
 def _ask(
