@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.errors import KafkaUnavailableError
+from airflow_eos.errors import KafkaError, KafkaUnavailableError
 from airflow_eos.kafka.client import errors as faults
+from airflow_eos.kafka.client.consumer_groups import GroupCoordinator
+from airflow_eos.kafka.client.fetch import only_partition
 from airflow_eos.kafka.client.offsets import (
     LATEST,
     cleanup_policies,
@@ -108,3 +110,39 @@ def test_a_controller_that_does_not_tell_the_time_is_no_error_and_no_time(
 ) -> None:
     wire: Any = Leader(answer)
     assert cluster_clock_ms(wire) == clock
+
+
+def fetched(topic: str, partition: int) -> Any:
+    told = SimpleNamespace(partition_index=partition, preferred_read_replica=-1)
+    return SimpleNamespace(topic=topic, partitions=[told])
+
+
+def test_rows_of_another_partition_are_no_answer() -> None:
+    both = SimpleNamespace(responses=[fetched("other", 0), fetched("t", 1), fetched("t", 0)])
+    assert only_partition(both, ("t", 0)) is both.responses[2].partitions[0]
+    assert only_partition(SimpleNamespace(responses=both.responses[:2]), ("t", 0)) is None
+
+
+def test_an_offset_that_a_coordinator_could_not_read_is_not_one_that_nobody_committed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """UNSTABLE_OFFSET_COMMIT and the like come with the partition, and with an offset of -1."""
+    monkeypatch.setattr(faults, "time", VirtualTime())
+
+    def told(code: int, offset: int) -> Any:
+        each = SimpleNamespace(
+            partition_index=0, error_code=code, committed_offset=offset, metadata=None
+        )
+        return SimpleNamespace(error_code=0, topics=[SimpleNamespace(name="t", partitions=[each])])
+
+    unstable, refused = told(88, -1), told(faults.TOPIC_AUTHORIZATION_FAILED, -1)
+    found = SimpleNamespace(error_code=0, node_id=1)
+    for answers, expected in (([unstable, told(0, 7)], 7), ([unstable], None), ([refused], None)):
+        wire: Any = Leader(*answers)
+        wire.request = lambda _message, **_options: found
+        group = GroupCoordinator(wire, "readers")
+        if expected is not None:
+            assert group.read()["t", 0].offset == expected
+        else:
+            with pytest.raises(KafkaError):
+                group.read()
