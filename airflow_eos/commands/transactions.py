@@ -123,8 +123,7 @@ def hanging(
         seconds(
             "older_than",
             help="Only transactions whose newest row is older; by default the broker's "
-            "transaction.max.timeout.ms and 5 minutes. Less needs Describe on all transactional "
-            "ids.",
+            "transaction.max.timeout.ms and 5 minutes.",
         ),
     ] = None,
     end: Annotated[bool, typer.Option("--end", help="End them: write their markers.")] = False,  # noqa: FBT002

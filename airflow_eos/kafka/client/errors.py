@@ -224,8 +224,8 @@ def _is_certificate_alert(error: BaseException) -> bool:
     return "ALERT" in reason and ("CERTIFICATE" in reason or "UNKNOWN_CA" in reason)
 
 
-def translated(error: BaseException, servers: str) -> BaseException:
-    """kafka-python's exception as one of ours.
+def translated(error: BaseException, servers: str, message: str = "") -> BaseException:
+    """kafka-python's exception as one of ours; ``message`` is what was sent, by Kafka's name of it.
 
     What is neither a network nor an authentication fault (a programming error) stays as it is.
     """
@@ -243,18 +243,22 @@ def translated(error: BaseException, servers: str) -> BaseException:
             f"{str(error).rstrip('.')}. docs/brokers.md has what is needed, and what for."
         )
     elif isinstance(error, _NOT_REACHED):
-        ours = unavailable(servers, error)
+        ours = unavailable(servers, error, message)
     else:
         return error
     ours.__cause__ = error
     return ours
 
 
-def unavailable(servers: str, cause: object) -> KafkaUnavailableError:
-    """No answer within the time allowed; says whom we asked and what to check."""
+def unavailable(servers: str, cause: object, message: str = "") -> KafkaUnavailableError:
+    """No answer within the time allowed; says whom we asked and what to check.
+
+    And what: servers that do not speak a message close the connection at it, some of them.
+    """
     reason = str(cause) or type(cause).__name__
+    what = f" {message}" if message else ""
     return KafkaUnavailableError(
-        f"Kafka at {servers} did not answer: {reason}. Check that the brokers run, that "
+        f"Kafka at {servers} did not answer{what}: {reason}. Check that the brokers run, that "
         "bootstrap.servers and the brokers' advertised.listeners can be reached from this host, "
         "and that security.protocol is the listener's."
     )
