@@ -6,7 +6,6 @@ Answers are cached where a wrong one is answered by the broker with an error tha
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -460,10 +459,10 @@ class ClusterView:
         """
         if self._capabilities is None:
             nodes = self.brokers()
-            told = self._ask_each(nodes)
+            told, why = self._ask_each(nodes)
             if not told:
                 raise KafkaUnavailableError(
-                    f"None of the brokers {nodes} says what it can do. Check that they run."
+                    f"None of the brokers {nodes} says what it can do. {why}"
                 )
             settings, untold = self._settings()
             self._capabilities = BrokerCapabilities(
@@ -481,8 +480,9 @@ class ClusterView:
             self._transaction_version = self._capabilities.transaction_version
         return self._capabilities
 
-    def _ask_each(self, nodes: list[int]) -> dict[int, Any]:
-        """Broker → its answer; without those that do not give one in time."""
+    def _ask_each(self, nodes: list[int]) -> tuple[dict[int, Any], str]:
+        """Broker → its answer; without those that give none in time, and why one does not."""
+        why = "Check that they run."
         requests = [(_who_are_you(), node) for node in nodes]
         try:
             answers = dict(
@@ -491,11 +491,13 @@ class ClusterView:
         except KafkaUnavailableError:
             answers = {}
             for node in nodes:
-                with suppress(KafkaUnavailableError):
+                try:
                     answers[node] = self._wire.request(
                         _who_are_you(), node_id=node, timeout_s=_EACH_S
                     )
-        return {node: a for node, a in answers.items() if a.error_code == faults.NONE}
+                except KafkaUnavailableError as error:
+                    why = str(error)
+        return {node: a for node, a in answers.items() if a.error_code == faults.NONE}, why
 
     def _settings(self) -> tuple[dict[str, str], str]:
         """What a broker tells of its configuration, and why it does not tell all."""

@@ -85,8 +85,20 @@ def error_name(code: int) -> str:
 
 
 def said(answer: int | KafkaUnavailableError) -> str:
-    """What kept us waiting, an error code or the lack of an answer, for a message."""
-    return error_name(answer) if isinstance(answer, int) else str(answer)
+    """What kept us waiting, an error code or the lack of an answer, and why, for a message."""
+    if not isinstance(answer, int):
+        return str(answer).rstrip(".")
+    return f"{error_name(answer)}{_WAITS_FOR.get(answer, '')}"
+
+
+_WAITS_FOR = {
+    CONCURRENT_TRANSACTIONS: ", since the transaction before it has no markers yet in a partition "
+    "that it wrote to: see that each has a leader",
+    COORDINATOR_LOAD_IN_PROGRESS: ", since its broker still reads its log: give it more time",
+    COORDINATOR_NOT_AVAILABLE: ", since its partition of Kafka's own log has no leader: see that "
+    "all brokers run",
+}
+"""Of answers that pass: what it takes where they do not."""
 
 
 def is_retriable(code: int) -> bool:

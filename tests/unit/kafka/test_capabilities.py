@@ -154,7 +154,7 @@ def test_a_broker_that_does_not_answer_is_not_known_and_not_taken_for_one_that_c
 
 
 def test_where_none_answers_nothing_is_known() -> None:
-    with pytest.raises(KafkaUnavailableError, match=r"None of the brokers \[1, 2, 3\]"):
+    with pytest.raises(KafkaUnavailableError, match=r"brokers \[1, 2, 3\].*no answer"):
         Cluster(silent=(1, 2, 3)).view.capabilities()
 
 
