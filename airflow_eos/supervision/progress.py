@@ -19,6 +19,7 @@ from airflow_eos.checkpoint.backend import HEARTBEAT
 from airflow_eos.checkpoint.progress import read_state
 from airflow_eos.checkpoint.snapshot import read_snapshot
 from airflow_eos.errors import KafkaUnavailableError, Remedy, TopicError
+from airflow_eos.kafka.client import errors as faults
 from airflow_eos.protocol.decision import one_line
 from airflow_eos.protocol.group import alone
 from airflow_eos.recovery.facts import signs_of_life
@@ -234,7 +235,13 @@ def _ends(
     asked = client.list_offsets(
         dict.fromkeys(partitions, latest), isolation_level=isolation, request_timeout=_TIMEOUT_S
     )
-    return {each: end.result(_TIMEOUT_S).offset for each, end in asked.items()}
+    ends = {each: end.result(_TIMEOUT_S).offset for each, end in asked.items()}
+    untold = [f"{each.topic}-{each.partition}" for each, end in ends.items() if end < 0]
+    if untold:
+        raise KafkaUnavailableError(
+            f"Where {', '.join(untold)} ends, no leader tells. Check that they run, and ask again."
+        )
+    return ends
 
 
 HELD_UP_AFTER_MS = 60_000
@@ -317,6 +324,12 @@ def ends_by(each: BlockedPartition) -> str:
 def _partitions(client: AdminClient, topic: str) -> list[int]:
     found = client.list_topics(topic, timeout=_TIMEOUT_S).topics[topic]
     if found.error is not None:
+        code = found.error.code()
+        if code == faults.TOPIC_AUTHORIZATION_FAILED:
+            doing, acl = f"while looking at input topic {topic!r}", f"Describe on Topic {topic!r}"
+            raise faults.refusal(code, doing, acl=acl)
+        if code != faults.UNKNOWN_TOPIC_OR_PARTITION:  # it passes, or is the brokers' trouble
+            raise KafkaException(found.error)
         raise TopicError(
             f"Input topic {topic!r} cannot be looked at: {found.error.str()}. Was it deleted, or "
             "is kafka_config_id the connection of another cluster?"
