@@ -247,6 +247,7 @@ _IDS_PER_LOOKUP = 1000
 _TOPIC_GRACE_S = 1.2
 """A topic just created is unknown to the other brokers for an instant: ask again this long."""
 _TOPIC_S = 30.0
+_BROKERS_S = 60.0
 _SETTINGS_S = 10.0
 _ALL_S, _EACH_S = 5.0, 2.0
 """How long all brokers may take to say what they can do; then each alone, for those that do not."""
@@ -282,8 +283,18 @@ class ClusterView:
         self._capabilities: BrokerCapabilities | None = None
 
     def brokers(self) -> list[int]:
-        """Ids of the brokers alive by the cluster's metadata, asked for now."""
-        self._known.refresh()
+        """Ids of the brokers alive by the cluster's metadata, asked for now.
+
+        Raises:
+            KafkaUnavailableError: nobody told; what was told before lacks whoever has joined since.
+        """
+        deadline = Deadline(_BROKERS_S)
+        while not self._known.refresh():
+            if not deadline.pause():
+                raise KafkaUnavailableError(
+                    f"Which brokers run, none of those that are known tells within {deadline}. "
+                    "Check that they run, then ask again."
+                )
         return self._known.ids()
 
     def describe_topic(self, topic: str, *, rights: bool = False) -> Any:

@@ -143,10 +143,13 @@ class KnownBrokers:
         self._net = net
         self._cluster = manager.cluster
 
-    def refresh(self) -> None:
-        """Learn of brokers that have joined or moved; failures show in the next request."""
-        with suppress(Exception):
+    def refresh(self) -> bool:
+        """Learn of brokers that have joined or moved; False where nobody told."""
+        try:
             self._net.run(self._cluster.refresh_metadata)
+        except Exception:  # noqa: BLE001 - of the network, of kafka-python: it is no answer
+            return False
+        return True
 
     def has(self, node_id: int) -> bool:
         """Whether we know where that broker is."""

@@ -102,7 +102,7 @@ class Cluster:
 
     def __init__(self, *, silent: tuple[int, ...] = (), denied: bool = False) -> None:
         self.silent, self.denied = silent, denied
-        known: Any = SimpleNamespace(refresh=lambda: None, ids=lambda: [1, 2, 3])
+        known: Any = SimpleNamespace(refresh=lambda: True, ids=lambda: [1, 2, 3])
         self.view = ClusterView(self, known)
         self.asked = 0
 
@@ -182,8 +182,14 @@ class Answering:
 
     def __init__(self, *answers: Any) -> None:
         self.answers = list(answers)
-        known: Any = SimpleNamespace(has=lambda _node: True, ids=lambda: [1], refresh=lambda: None)
+        self.refreshes = [True]
+        known: Any = SimpleNamespace(
+            has=lambda _node: True, ids=lambda: [1], refresh=self._refreshed
+        )
         self.view = ClusterView(self, known)
+
+    def _refreshed(self) -> bool:
+        return self.refreshes.pop(0) if len(self.refreshes) > 1 else self.refreshes[0]
 
     def request(self, _message: Any, **_options: Any) -> Any:
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
@@ -266,3 +272,13 @@ def test_settings_of_something_else_are_not_taken_for_those_that_were_asked_for(
     told = SimpleNamespace(resource_name="other", error_code=0, configs=[config])
     with pytest.raises(KafkaError, match="settings of 't', and told of others"):
         Answering(SimpleNamespace(results=[told])).view.topic_config("t", ["diskless.enable"])
+
+
+def test_brokers_that_nobody_tells_of_now_are_not_those_of_before() -> None:
+    """One that has joined since coordinates transactions, too."""
+    wire = Answering()
+    wire.refreshes = [False, True]
+    assert wire.view.brokers() == [1]
+    wire.refreshes = [False]
+    with pytest.raises(KafkaUnavailableError, match="Which brokers run"):
+        wire.view.brokers()
