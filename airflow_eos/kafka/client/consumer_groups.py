@@ -109,7 +109,11 @@ class GroupCoordinator:
             groups=[self.group], include_authorized_operations=rights, max_version=5
         )
         answer = self.ask(
-            request, lambda answer: int(answer.groups[0].error_code), deadline_s=deadline_s
+            request,
+            lambda answer: next(
+                (int(each.error_code) for each in answer.groups), faults.COORDINATOR_NOT_AVAILABLE
+            ),
+            deadline_s=deadline_s,
         )
         return answer.groups[0]
 

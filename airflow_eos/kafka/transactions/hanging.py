@@ -166,7 +166,7 @@ def end_hanging(
 def _write_marker(
     wire: ConnectionPool, transaction: HangingTransaction, *, commit: bool, refresh: bool
 ) -> int | None:
-    """The leader's code; None where nobody answered."""
+    """The leader's code; None where nobody answered, or not for this partition."""
     leader = wire.cluster.leaders(transaction.topic, refresh=refresh).get(transaction.partition)
     if leader is None:
         return None
@@ -188,7 +188,15 @@ def _write_marker(
         answer = wire.submit(request, node_id=leader).result()
     except KafkaUnavailableError:
         return None
-    return int(answer.markers[0].topics[0].partitions[0].error_code)
+    asked = transaction.topic, transaction.partition
+    told = (
+        (topic.name, each)
+        for marker in answer.markers
+        for topic in marker.topics
+        for each in topic.partitions
+    )
+    codes = (int(e.error_code) for name, e in told if (name, e.partition_index) == asked)
+    return next(codes, None)
 
 
 # --- markers --------------------------------------------------------------------------------------
