@@ -68,7 +68,7 @@ def _show(found: Blocked) -> None:
         typer.echo(f"Not known: {printable(what)}")
     if found.unread:
         groups = printable(", ".join(found.unread))
-        typer.echo(f"Not known: how far these groups are (no right to read): {groups}")
+        typer.echo(f"Not known: how far these groups are (no right, or no answer): {groups}")
 
 
 def _show_partitions(found: Blocked) -> None:

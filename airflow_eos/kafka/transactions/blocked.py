@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 UNKNOWN = "not known"
 _ALL_TOLD_S, _ROW_S = 10.0, 10.0
 """How long one more question may take, without which less is known."""
+_Groups = tuple[dict[str, dict[Place, int]], tuple[str, ...], tuple[str, ...]]
+_NO_GROUPS: _Groups = ({}, (), ())
 
 
 class GroupBehind(msgspec.Struct, frozen=True):
@@ -114,7 +116,7 @@ class Blocked(msgspec.Struct, frozen=True):
 
     Attributes:
         partitions: held up, by topic and partition.
-        unread: consumer groups whose offsets these credentials may not read.
+        unread: consumer groups whose offsets may not be read, or are not told in time.
         untold: what no broker answers, for people.
         unnamed: partitions that stand still, and no leader says by which transaction; the same.
     """
@@ -144,7 +146,7 @@ def find_blocked(
 
     Raises:
         TopicError: a topic does not exist, or may not be read.
-        KafkaUnavailableError: some broker did not answer; a part is never returned as all.
+        KafkaUnavailableError: some leader did not answer; a part is never returned as all.
     """
     deadline = Deadline(deadline_s)
     places = partitions_of(wire, topics)
@@ -164,7 +166,7 @@ def find_blocked(
     still = {_which(each) for each in open_in_partitions(wire, doubtful, deadline)}
     first = {place: e for place, e in first.items() if place not in doubtful or _which(e) in still}
     now_ms = cluster_clock_ms(wire) or time.time_ns() // 1_000_000
-    committed, unread, unlisted = _committed(wire, deadline) if groups else ({}, (), ())
+    committed, unread, unlisted = _committed(wire, deadline) if groups else _NO_GROUPS
     found = [
         BlockedPartition(
             topic=place[0],
@@ -203,17 +205,15 @@ def _states(
     wire: ConnectionPool, producers: set[int], deadline: Deadline
 ) -> tuple[dict[int, Any], tuple[str, ...]]:
     """Producer → what its coordinator says, and why that of others may be hidden or missing."""
-    brokers = wire.cluster.capabilities()
     needed = (ListTransactionsRequest, DescribeTransactionsRequest)
+    states: dict[int, Any] = {}
     try:
-        brokers.require(*needed)
-    except KafkaError as error:
-        return {}, (str(error),)
-    states = {state.producer_id: state for state in of_producers(wire, producers, deadline)}
-    try:
+        wire.cluster.capabilities().require(*needed)
+        told = of_producers(wire, producers, Deadline(deadline.remaining / 2))
+        states |= {state.producer_id: state for state in told}
         if producers - states.keys():
             require_all_told(wire, deadline_s=min(_ALL_TOLD_S, deadline.remaining))
-    except KafkaError as error:
+    except KafkaError as error:  # who holds readers up the leaders have said already
         return states, (str(error),)
     return states, ()
 
@@ -272,17 +272,18 @@ def _behind(
     )
 
 
-def _committed(
-    wire: ConnectionPool, deadline: Deadline
-) -> tuple[dict[str, dict[Place, int]], tuple[str, ...], tuple[str, ...]]:
-    """Group → where it is in each partition; the groups that may not be asked; what is hidden."""
+def _committed(wire: ConnectionPool, deadline: Deadline) -> _Groups:
+    """Group → where it is in each partition; the groups that are not told of; what is hidden."""
     found: dict[str, dict[Place, int]] = {}
     unread = []
-    for group in _groups(wire, deadline):
+    try:
+        groups = _groups(wire, Deadline(deadline.remaining / 2))
+    except KafkaError as error:
+        return {}, (), (f"how far consumer groups are: {error}",)
+    for group in groups:
+        within_s = min(_ALL_TOLD_S, deadline.remaining)
         try:
-            read = GroupCoordinator(wire, group).read(deadline_s=deadline.remaining)
-        except KafkaUnavailableError:
-            raise
+            read = GroupCoordinator(wire, group).read(deadline_s=within_s)
         except KafkaError:
             unread.append(group)
         else:
@@ -295,8 +296,6 @@ def _unlisted(wire: ConnectionPool, deadline: Deadline) -> tuple[str, ...]:
     nobodys = GroupCoordinator(wire, f"airflow-eos-{uuid.uuid4().hex}")
     try:
         nobodys.read(deadline_s=min(_ALL_TOLD_S, deadline.remaining))
-    except KafkaUnavailableError:
-        raise
     except KafkaError:
         hidden = (
             "whether other consumer groups wait: those that these credentials may not describe "

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from airflow_eos.commands import transactions
-from airflow_eos.errors import KafkaError, TransactionError
+from airflow_eos.errors import KafkaError, KafkaUnavailableError, TransactionError
 from airflow_eos.kafka.transactions import blocked
 from airflow_eos.kafka.transactions.blocked import find_blocked, next_step
 from airflow_eos.kafka.transactions.listing import HangingTransaction
@@ -19,6 +19,8 @@ from airflow_eos.supervision.progress import ends_by
 from tests.support.capable import capable
 
 pytestmark = pytest.mark.unit
+
+COMMITTED = blocked._committed
 
 PLACE = ("t", 0)
 HOUR_MS = 3_600_000
@@ -34,6 +36,7 @@ class Brokers:
         self.stable = [5]
         self.states: list[Any] = []
         self.hidden = False
+        self.refuses: KafkaError | None = None
         self.first_row_ms = NOW_MS
         settings = {"transaction.max.timeout.ms": "900000"}
         self.wire: Any = SimpleNamespace(
@@ -43,7 +46,7 @@ class Brokers:
             "partitions_of": lambda *_: [PLACE],
             "positions": self._positions,
             "open_in_partitions": lambda *_: self._next(self.opened),
-            "of_producers": lambda *_: self.states,
+            "of_producers": self._of_producers,
             "require_all_told": self._require_all_told,
             "cluster_clock_ms": lambda _: NOW_MS,
             "read_span": self._read,
@@ -56,6 +59,11 @@ class Brokers:
 
     def _positions(self, *_: Any, committed_only: bool = True) -> dict[Any, int]:
         return {PLACE: self._next(self.stable) if committed_only else 12}
+
+    def _of_producers(self, *_: Any) -> list[Any]:
+        if self.refuses is not None:
+            raise self.refuses
+        return self.states
 
     def _require_all_told(self, *_: Any, **__: Any) -> None:
         if self.hidden:
@@ -133,3 +141,30 @@ def test_one_whose_markers_are_being_written_is_not_its_writers_to_end(brokers: 
     [found] = find_blocked(brokers.wire, {"t"}).partitions
     assert next_step(found) == "ending"
     assert "leader" in ends_by(found)
+
+
+@pytest.mark.parametrize("refusal", [KafkaError("denied"), KafkaUnavailableError("silent")])
+def test_what_coordinators_do_not_tell_hides_nothing_of_what_leaders_have_told(
+    brokers: Brokers, refusal: KafkaError
+) -> None:
+    brokers.refuses = refusal
+    found = find_blocked(brokers.wire, {"t"})
+    assert [each.state for each in found.partitions] == ["not known"]
+    assert found.untold == (str(refusal),)
+
+
+@pytest.mark.parametrize("refusal", [KafkaError("denied"), KafkaUnavailableError("silent")])
+def test_groups_that_are_not_told_hide_nothing_of_what_holds_them_up(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch, refusal: KafkaError
+) -> None:
+    def refused(*_: Any, **__: Any) -> Any:
+        raise refusal
+
+    monkeypatch.setattr(blocked, "_committed", COMMITTED)
+    monkeypatch.setattr(blocked, "_groups", refused)
+    found = find_blocked(brokers.wire, {"t"})
+    assert len(found.partitions) == 1
+    assert found.untold == (f"how far consumer groups are: {refusal}",)
+    monkeypatch.setattr(blocked, "_groups", lambda *_: ["readers"])
+    monkeypatch.setattr(blocked, "GroupCoordinator", lambda *_: SimpleNamespace(read=refused))
+    assert find_blocked(brokers.wire, {"t"}).unread == ("readers",)
