@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from airflow_eos.kafka.transactions.identity import OpenTransaction, TransactionIdentity
 
 _METADATA = "_metadata"
+_SHOWN = 50
 _CHECKPOINT = re.compile("chk-([0-9]+)")
 
 
@@ -99,13 +100,15 @@ def plan_flink(
 
 
 def _with_list(error: CheckpointFormatError, opened: Collection[OpenTransaction]) -> Exception:
-    """What is open, for a person to decide about, before what is wrong with the checkpoint."""
+    """What is open, the oldest first, for a person to decide about, before what is wrong there."""
     now_ms = time.time_ns() // 1_000_000
     each = [
         f"{one.identity} for {(now_ms - one.started_at_ms) // 1000} s in "
         + " ".join(f"{topic}/{partition}" for topic, partition in one.partitions)
-        for one in opened
+        for one in sorted(opened, key=lambda each: each.started_at_ms)[:_SHOWN]
     ]
+    if len(opened) > _SHOWN:
+        each.append(f"and {len(opened) - _SHOWN} more, which kafka-transactions.sh list shows")
     told = CheckpointFormatError(f"Open now: {'; '.join(each) or 'nothing'}. {error}")
     told.remedies = error.remedies
     return told

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
-from airflow_eos.errors import CheckpointError, DecisionNeededError
+from airflow_eos.errors import CheckpointError, CheckpointFormatError, DecisionNeededError
 from airflow_eos.foreign.flink import CoordinatorState, FlinkCheckpoint, ForeignAction, make_plan
-from airflow_eos.foreign.recover import _read, recover_flink
+from airflow_eos.foreign.recover import _read, _with_list, recover_flink
 from airflow_eos.kafka.transactions.identity import OpenTransaction, TransactionIdentity
 from tests.support.flink_bytes import copy_to
 
@@ -97,6 +98,14 @@ def test_where_a_promise_is_lost_nothing_is_done_before_a_person_decides():
     with pytest.raises(DecisionNeededError, match="--give-up-lost") as refused:
         recover_flink(None, made)  # type: ignore[arg-type]  # Kafka is not asked
     assert len(refused.value.remedies) == 2
+
+
+def test_of_ten_thousand_that_are_open_a_person_is_shown_the_oldest_and_how_many_more():
+    many = [replace(opened(f"etl-0-{n}"), started_at_ms=n) for n in range(10_000)]
+    said = str(_with_list(CheckpointFormatError("Not read."), many[::-1]))
+    assert len(said) < 10_000
+    assert "etl-0-0 " in said
+    assert "and 9950 more" in said
 
 
 def test_only_the_newest_completed_checkpoint_of_a_job_is_asked(tmp_path, monkeypatch):
