@@ -201,6 +201,23 @@ def test_before_the_first_watermark_only_a_person_knows_which_hours_had_rows():
     assert hours_completed(second, since=SINCE - HOUR) == ("2026-11-25T08", "2026-11-25T09")
 
 
+def test_no_hour_before_the_first_one_is_told_wherever_the_watermark_began():
+    """A first row of 1970, or a backfill: the first watermark is told, the hours before are not."""
+    first, second = watermarks(-56 * 366 * 24 * 60, 61)
+    assert hours_completed(first, since=SINCE) == ()
+    assert hours_completed(second, since=SINCE) == ("2026-11-25T09",)
+    with pytest.raises(CheckpointError, match=r"completes 491,905 hours.*Give since"):
+        hours_completed(second)
+
+
+@pytest.mark.parametrize("since", [None, SINCE])
+def test_a_watermark_beyond_all_dates_is_said_and_completes_nothing(since):
+    """Seconds that were taken for milliseconds, or the reverse, are in the year 58,000."""
+    for event in watermarks(29_000_000_000, 29_000_000_061):
+        with pytest.raises(CheckpointError, match="A row had a time of another century"):
+            hours_completed(event, since=since)
+
+
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # a busy machine
 @given(st.lists(st.integers(0, 400), min_size=1, max_size=30), st.data(), st.integers(1, 4))
 def test_looks_at_any_times_tell_each_hour_once_in_order_and_none_early(steps, data, at_most):
