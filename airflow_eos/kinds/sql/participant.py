@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 KEPT_BATCHES = 1000
 GENERATION = "generation"
 """In the detail of a work: that of its name when it was prepared."""
+WRITTEN_TABLE = "table"
+"""In the detail of a work: where its rows go."""
 
 
 def generation_of(work: PreparedWork) -> int:
