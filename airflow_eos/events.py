@@ -12,6 +12,7 @@ import msgspec
 from airflow_eos.checkpoint.backend import COMMITS, OFFSETS, is_batch
 from airflow_eos.checkpoint.decisions import DecisionLog
 from airflow_eos.checkpoint.progress import read_state
+from airflow_eos.checkpoint.rulings import is_accepted
 from airflow_eos.checkpoint.spark_log import SparkLog, kafka_offsets, parse_offsets
 from airflow_eos.errors import CheckpointError, CheckpointFormatError, Remedy, SupersededError
 from airflow_eos.protocol.participant import ANEW
@@ -46,7 +47,8 @@ class SettledBatch:
     Attributes:
         batch_id: Spark's number, from 0.
         end: where it ended, by source.
-        rows: delivered, by participant; None where no decision tells (any more).
+        rows: delivered, by participant; None where no decision tells (any more), or a person let
+            the batch go on without some of them.
         watermark_ms: after it, ms since the epoch; None where the query has none.
         settled_at_ms: when ``commits/N`` was written, ms since the epoch, by the store's clock.
     """
@@ -371,7 +373,7 @@ def _batch(store: CheckpointStore, log: SparkLog, batch: int) -> SettledBatch | 
     return SettledBatch(
         batch_id=batch,
         end=_ends(entry),
-        rows=None if promise is None else _rows(promise),
+        rows=None if promise is None or is_accepted(store, batch) else _rows(promise),
         watermark_ms=commit.next_watermark_ms or None,
         settled_at_ms=written.modified_at_ms,
     )

@@ -35,7 +35,7 @@ from airflow_eos.delivery.outputs import OneSink
 from airflow_eos.delivery.port import PROGRESS
 from airflow_eos.delivery.replay import FILLED_IN, read_back
 from airflow_eos.delivery.spark_session import absolute, stateful
-from airflow_eos.delivery.task import is_fixed
+from airflow_eos.delivery.task import is_fixed, quoted
 from airflow_eos.errors import ConfigurationError, EosError, Remedy
 from airflow_eos.protocol.decision import Outcome, encode
 from airflow_eos.protocol.promise import Promise, together
@@ -270,13 +270,16 @@ class Rehearsal:
             return f"what readers have of it could not be read ({cause_of(error)})"
         if had is None:
             return "what readers have of it is not in the output any more"
-        key, examples = self._told.key or (_KEY,), self._told.examples
-        if not is_fixed(alone.sink):
-            columns = other_columns(had, given)
-            return columns or difference(had, given, key, examples, keep, fixed=False)
+        fixed = is_fixed(alone.sink)
+        if not fixed and (columns := other_columns(had, given)):
+            return columns
         by_default = getattr(kind_of(alone), "by_default", ())  # what was compared before
         had = had.drop(*(name for name in by_default if name not in given.columns))
-        return difference(had, given, key, examples, keep)
+        key, examples = self._told.key or (_KEY,), self._told.examples
+        try:
+            return difference(had, given, key, examples, keep, fixed=fixed)
+        except Exception as error:  # noqa: BLE001 - no failure of the new version
+            return f"its rows could not be held against each other ({cause_of(error)})"
 
 
 def kind_of(alone: OneSink) -> Any:
@@ -330,6 +333,7 @@ def delivered(part: Promise) -> tuple[PreparedWork, ...] | None:
 
 
 _NET = "__eos_net"
+_MORE, _LESS = "__eos_more", "__eos_less"
 _HAD, _HAS = "__eos_had", "__eos_has"
 
 
@@ -360,24 +364,28 @@ def difference(
         return frame.select(*columns, F.lit(sign).alias(_NET))
 
     both = side(had, -1).unionByName(side(has, 1))
-    net = both.groupBy(*names).agg(F.sum(_NET).alias(_NET)).where(F.col(_NET) != 0)
+    columns = [quoted(name) for name in names]
+    net = both.groupBy(*columns).agg(F.sum(_NET).alias(_NET)).where(F.col(_NET) != 0)
     pairing = [name for name in key if name in names]
-    row = F.struct(*names)
+    by = [quoted(name) for name in pairing]
+    row = F.struct(*columns)
     more, less = F.greatest(F.col(_NET), F.lit(0)), F.greatest(-F.col(_NET), F.lit(0))
     by_key = keep(
-        net.groupBy(*(pairing or names)).agg(
-            F.sum(more).alias("more"),
-            F.sum(less).alias("less"),
+        net.groupBy(*(by or columns)).agg(
+            F.sum(more).alias(_MORE),
+            F.sum(less).alias(_LESS),
             F.min(F.when(F.col(_NET) < 0, row)).alias(_HAD),
             F.min(F.when(F.col(_NET) > 0, row)).alias(_HAS),
         )
     )
-    pairs = F.least("more", "less") if pairing else F.lit(0)
-    for name in pairing:  # rows without a key are nobody's other version
+    pairs = F.least(_MORE, _LESS) if by else F.lit(0)
+    for name in by:  # rows without a key are nobody's other version
         pairs = F.when(F.col(name).isNotNull(), pairs).otherwise(F.lit(0))
-    counts = by_key.agg(F.sum(pairs), F.sum("more"), F.sum("less")).first()
+    counts = by_key.agg(F.sum(pairs), F.sum(_MORE), F.sum(_LESS)).first()
     changed, new, missing = (int(count or 0) for count in counts or (0, 0, 0))
-    shown = by_key.orderBy(pairs.desc(), *(pairing or names)).limit(examples).collect()
+    # Without a key no column says the pairs: Spark takes a number for the place of a column.
+    order = (pairs.desc(), *by) if by else columns
+    shown = by_key.orderBy(*order).limit(examples).collect()
     return RowDifference(
         changed,
         missing - changed,
@@ -420,7 +428,7 @@ def _column(frame: DataFrame, name: str, kind: Any, *, fixed: bool) -> Column:
 
     if name not in frame.columns:
         return F.lit(None).cast(kind).alias(name)
-    column = F.col(f"`{name}`").cast(kind)
+    column = F.col(quoted(name)).cast(kind)
     if fixed and isinstance(kind, ArrayType):
         column = F.when(F.size(column) > 0, column)
     return column.alias(name)

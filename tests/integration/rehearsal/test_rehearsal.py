@@ -307,7 +307,8 @@ def test_columns_of_files_that_are_others_are_never_the_same(
         rows = [
             "cast(value AS string) AS value",
             f"cast(length(value) + 0.5 AS {length}) AS {name}",
-            f"cast({many} AS array<int>) AS many",
+            f"cast({many} AS array<int>) AS `m``a.ny`",
+            "1 AS more",
             "if(length(value) > 0, null, current_timestamp()) AS timestamp",
         ]
         return [Output("files", FileSink(str(tmp_path / "out")), rows=rows)]

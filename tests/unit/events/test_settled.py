@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.checkpoint.rulings import accept
 from airflow_eos.errors import CheckpointError, CheckpointFormatError
 from airflow_eos.events import (
     Settled,
@@ -145,6 +146,15 @@ def test_several_outputs_have_rows_each(tmp_path):
     logs.commit(0)
     [event] = events_since(None, read_settled(CheckpointStore.open(tmp_path), after=None))
     assert event.rows == {"clean": 7, "rejected": 3}
+
+
+def test_rows_of_a_batch_that_a_person_let_go_on_without_some_are_not_told(tmp_path):
+    """What was promised of it is more than readers have."""
+    logs = SettledLogs(tmp_path)
+    logs.settle(2)
+    store = CheckpointStore.open(tmp_path)
+    accept(store, 1, "any", missing={"sink": 3}, ruled_by="ada")
+    assert [each.rows for each in read_settled(store, after=None).batches] == [{"sink": ROWS}, None]
 
 
 def test_batches_that_spark_purged_are_left_out_and_the_oldest_are_read_first(tmp_path):
