@@ -467,6 +467,7 @@ ABORTED = "Readers do not have them: deliver them again"
 ORPHANS = "Abort what no checkpoint knows"
 LEAVE = "Leave all that alone"
 _CHOSEN = "((ti.xcom_pull(task_ids='ask') or {}).get('chosen_options') or [])"
+_BESIDE = f"(' leave' if {LEAVE!r} in {_CHOSEN} and {_CHOSEN}[1:] else '')"
 
 
 def recovery(pipeline: Pipeline, tags: list[str], notifiers: Sequence[Any] = ()) -> DAG:
@@ -498,7 +499,8 @@ def recovery(pipeline: Pipeline, tags: list[str], notifiers: Sequence[Any] = ())
         execute = RecoverTransactionsOperator(
             task_id="execute",
             plan="{{ ti.xcom_pull(task_ids='plan') | tojson }}",
-            assume=f"{{{{ {_ruling(COMMITTED)} or {_ruling(ABORTED)} }}}}",
+            # Of several no one is taken: the words of two are none that it knows.
+            assume=f"{{{{ [{_ruling(COMMITTED)}, {_ruling(ABORTED)}, {_BESIDE}] | select | join }}}}",
             allowed_actions=["commit", "abort", f"{{{{ {_ruling(ORPHANS)} or 'abort' }}}}"],
             trigger_rule="none_failed_min_one_success",
             **pipeline.transactions,
