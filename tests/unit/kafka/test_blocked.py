@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from airflow_eos.commands import transactions
+from airflow_eos.cli import app
 from airflow_eos.errors import KafkaError, KafkaUnavailableError, TransactionError
 from airflow_eos.kafka.transactions import blocked
 from airflow_eos.kafka.transactions.blocked import find_blocked, next_step
@@ -118,9 +118,7 @@ def test_readers_that_stand_still_behind_nothing_that_a_leader_names_are_told(
     monkeypatch.setattr(
         "airflow_eos.kafka.client.connection.ConnectionPool", lambda *_, **__: closed
     )
-    app = transactions.typer.Typer()
-    app.command()(transactions.blocked)
-    ran = CliRunner().invoke(app, ["t", "-b", "nowhere:1"])
+    ran = CliRunner().invoke(app, ["blocked", "t", "-b", "nowhere:1"])
     assert ran.exit_code == (not goes_on)
     assert ("No transaction holds readers up" in ran.output) is goes_on
     assert ("they stand at offset 5" in ran.output) is not goes_on

@@ -156,7 +156,7 @@ def test_each_broker_of_a_rolling_upgrade_is_asked_in_a_version_that_it_speaks(n
     older: Any = Speaking((4, 0))
     request = ListTransactionsRequest(transactional_id_pattern="etl-.*", max_version=2)
     queues = [
-        BrokerQueue(node, net, manager, lambda error: error)
+        BrokerQueue(node, net, manager, lambda error, _message: error)
         for node, manager in enumerate([newer, older])
     ]
     for queue in [*queues, *queues]:

@@ -187,7 +187,8 @@ def test_an_input_that_is_not_told_of_is_neither_deleted_nor_read_to_its_end(
     client = Ends(-1, -1)
     if code is not None:
         found = SimpleNamespace(error=Code(code), partitions=[])
-        client.list_topics = lambda topic, **_how: SimpleNamespace(topics={topic: found})
+        told = SimpleNamespace(topics={"in": found})
+        monkeypatch.setattr(client, "list_topics", lambda _topic, **_how: told)
     monkeypatch.setattr(progress, "AdminClient", lambda _: client)
     settings = KafkaSettings.from_librdkafka({"bootstrap.servers": "none:1"})
     source = SourceProgress(0, "kafka", None, {"in": {0: 5}}, "-")
