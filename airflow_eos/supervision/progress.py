@@ -438,6 +438,8 @@ class SeenOpen:
         since: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         self._clock, self.since = clock, dict(since)
+        self.needed: list[str] = []
+        """What nobody else dates, as of the last look."""
 
     def lasts_ms(self, listed: Sequence[OpenWork]) -> list[int]:
         """For how long each was; what is not among them has ended, and is forgotten."""
@@ -493,7 +495,9 @@ class TimeoutWatch:
             store = CheckpointStore.open(self.checkpoint, storage_options=storage)
         with closing(watched(store, kafka, reach=reach, prefix=self.prefix)) as participant:
             told = [aged for each in alone(participant) for aged in _aged(each)]
-        lasts_ms = (seen or SeenOpen()).lasts_ms([work for work, _ in told])
+        seen = seen or SeenOpen()
+        lasts_ms = seen.lasts_ms([work for work, _ in told])
+        seen.needed = [_name(work) for work, age_ms in told if age_ms is None]
         ages = [
             (work, least_ms if age_ms is None else age_ms)
             for (work, age_ms), least_ms in zip(told, lasts_ms, strict=True)

@@ -38,6 +38,8 @@ T = TypeVar("T")
 KEPT_BATCHES = 1000
 GENERATION = "generation"
 """In the detail of a work: that of its name when it was prepared."""
+WRITTEN_TABLE = "table"
+"""In the detail of a work: where its rows go."""
 
 
 def generation_of(work: PreparedWork) -> int:
