@@ -103,6 +103,9 @@ class EmitSettledBatchesOperator(BatchLineage, CheckedArguments):
                 older copy.
             EosError: the checkpoint cannot be read.
         """
+        return self._tell(context, has_waited=False)
+
+    def _tell(self, context: Context, *, has_waited: bool) -> list[str]:
         from airflow_eos.events import pipeline_of
 
         with no_retry_where_useless():
@@ -111,7 +114,8 @@ class EmitSettledBatchesOperator(BatchLineage, CheckedArguments):
             last, told_at = self._last(context, pipeline) if pipeline else (None, None)
             after = None if last is None else last.to_batch
             due_at = told_at + self.every if told_at else None
-            if self.deferrable and due_at is not None and due_at > datetime.now(UTC):
+            is_early = due_at is not None and due_at > datetime.now(UTC)
+            if self.deferrable and is_early and not has_waited:  # else by a clock that was wrong
                 self._wait(after, due_at)
             found = self._found(store, last)
             events = self._due(self._events(last, found))
@@ -132,7 +136,7 @@ class EmitSettledBatchesOperator(BatchLineage, CheckedArguments):
         if event["error"]:
             with no_retry_where_useless():
                 raise getattr(errors, event["raised"])(event["error"])
-        return self.execute(context)
+        return self._tell(context, has_waited=True)
 
     def _found(self, store: CheckpointStore, last: SettledEvent | None) -> Settled:
         from airflow_eos.events import read_settled
@@ -200,6 +204,7 @@ class EmitSettledBatchesOperator(BatchLineage, CheckedArguments):
                 checkpoint_location=self.checkpoint_location,
                 after=after,
                 not_before_ms=round(due_at.timestamp() * 1000) if due_at else 0,
+                at_most_s=self.every.total_seconds(),
                 storage_conn_id=self.storage_conn_id,
                 storage_options=self.storage_options,
                 poke_interval=self.poke_interval.total_seconds(),
