@@ -337,7 +337,12 @@ class RehearsalReport(Stored, frozen=True, kw_only=True):
         verdicts = {each.verdict for each in self.compared}
         if "differs" in verdicts:
             return DIFFERS
-        return SAME if verdicts == {"same"} else NOT_KNOWN
+        return SAME if verdicts == {"same"} and not self.is_empty else NOT_KNOWN
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no batch has a row, as where none closes a window: nothing was compared."""
+        return all(each.delivered == 0 == each.rehearsed for each in self.compared)
 
     @property
     def verdict(self) -> str:
