@@ -22,7 +22,7 @@ import structlog
 from msgspec.structs import replace
 
 from airflow_eos.checkpoint import StartedBy, drain_of
-from airflow_eos.checkpoint.backend import COMMITS, METADATA, OFFSETS, SOURCES
+from airflow_eos.checkpoint.backend import COMMITS, METADATA, OFFSETS, SOURCES, STATE_STORES
 from airflow_eos.checkpoint.heartbeat import ENDED, NOT_FOR_GOOD, STARTED_BY, beat_interval
 from airflow_eos.checkpoint.standby import (
     Standby,
@@ -319,7 +319,7 @@ _WITHIN_S = 120
 _FOLDERS = "airflow-eos-standby-"
 _OF_SOURCES = 20
 """Files of a source's own log that are copied; a source of files has many, and is not evaluated."""
-_STATE, _OF_THE_STATE = "state", "STATE_STORE_"
+_OF_THE_STATE = "STATE_STORE_"
 _SCHEMAS = ("_metadata", "_stateSchema")
 
 
@@ -401,9 +401,9 @@ def _copied(store: CheckpointStore, newest: int, folder: Path) -> bool:
 
 def _schemas(store: CheckpointStore) -> Iterator[str]:
     """What says of which form the state is: of each operator, and of the first of its parts."""
-    for operator in store.folders(_STATE):
-        first = f"{_STATE}/{operator}/0"
+    for operator in store.folders(STATE_STORES):
+        first = f"{STATE_STORES}/{operator}/0"
         stores = [f"{first}/{name}" for name in store.folders(first) if name not in _SCHEMAS]
-        for parent in (f"{_STATE}/{operator}", first, *stores):
+        for parent in (f"{STATE_STORES}/{operator}", first, *stores):
             for name in _SCHEMAS:
                 yield from store.below(f"{parent}/{name}")
