@@ -540,9 +540,7 @@ def drain_of(
     """
     if heartbeat is None:
         return standing_request(store, known=known)
-    return drain_requested(
-        store, term=heartbeat.term, submission=heartbeat.submission, known=known
-    )
+    return drain_requested(store, term=heartbeat.term, submission=heartbeat.submission, known=known)
 
 
 def standing_request(store: CheckpointStore, *, known: bool = False) -> DrainRequest | None:

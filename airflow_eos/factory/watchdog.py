@@ -500,7 +500,8 @@ def recovery(pipeline: Pipeline, tags: list[str], notifiers: Sequence[Any] = ())
             task_id="execute",
             plan="{{ ti.xcom_pull(task_ids='plan') | tojson }}",
             # Of several no one is taken: the words of two are none that it knows.
-            assume=f"{{{{ [{_ruling(COMMITTED)}, {_ruling(ABORTED)}, {_BESIDE}] | select | join }}}}",
+            assume="{{ [%s, %s, %s] | select | join }}"
+            % (_ruling(COMMITTED), _ruling(ABORTED), _BESIDE),
             allowed_actions=["commit", "abort", f"{{{{ {_ruling(ORPHANS)} or 'abort' }}}}"],
             trigger_rule="none_failed_min_one_success",
             **pipeline.transactions,
