@@ -381,7 +381,7 @@ class WatchdogLook(Evidence, frozen=True, kw_only=True):
 
     dag_id: str
     run_id: str
-    interval_ms: int | None
+    interval_ms: Annotated[int, msgspec.Meta(ge=1)] | None
 
 
 def note_look(store: CheckpointStore, look: WatchdogLook) -> None:

@@ -414,6 +414,24 @@ def test_how_many_rows_came_too_late_is_told_with_the_hours_or_said_to_be_unknow
     assert outlet.extra["late"] == {"rows": 3, "counted_batches": 4, "up_to_batch": 5}
 
 
+def test_a_new_checkpoint_tells_no_hour_again_and_leaves_none_out(airflow, by_minutes, tmp_path):
+    """It has another pipeline's id, and ``since`` still stands in the DAG's file."""
+    by_minutes.settle(8)  # 02:20
+    told_by(hourly(by_minutes), airflow, Outlet())
+    anew = SettledLogs(tmp_path / "anew", watermark_step_ms=20 * 60_000)
+    assert anew.pipeline != by_minutes.pipeline
+    anew.settle(9)  # 02:40
+    with pytest.raises(AirflowSkipException):
+        told_by(hourly(anew), airflow, Outlet())
+    anew.settle(4)  # 04:00
+    outlet = Outlet()
+    told_by(hourly(anew), airflow, outlet)
+    assert outlet.extra["hours"] == ["1970-01-01T02", "1970-01-01T03"]
+    anew.settle(3)
+    told_by(hourly(anew), airflow, outlet)
+    assert outlet.extra["hours"] == ["1970-01-01T04"]
+
+
 def test_an_hour_that_is_not_complete_is_waited_for_behind_what_was_looked_at(airflow, by_minutes):
     by_minutes.settle(2)
     told_by(hourly(by_minutes), airflow, Outlet())
