@@ -1,10 +1,11 @@
 """A starting driver takes the pipeline over: the last refusals, the term, recovery, Spark's log.
 
 The order is the proof. The gate is asked before anything is written, so that a start that is
-refused leaves nothing behind (by a standby while the driver before it still ends); again once the names are claimed, and before the term is taken, since
-taking it stops whoever runs now; and again after it, since what a former driver noted before it
-could see this term must be seen. Only then is anything read that Spark or a decision says, only
-then is anything ended, and only then does Spark start and read it too.
+refused leaves nothing behind (by who stands by, while the driver before it still ends); again once
+the names are claimed, and before the term is taken, since taking it stops whoever runs now; and
+again after it, since what a former driver noted before it could see this term must be seen. Only
+then is anything read that Spark or a decision says, only then is anything ended, and only then does
+Spark start and read it too.
 """
 
 from __future__ import annotations

@@ -303,8 +303,7 @@ class KafkaSink:
     def check(self, spark: SparkSession) -> None:
         """See :meth:`Sink.check`: can the executors import what the tasks import?"""
         check_importable(self.producer)
-        modules = (*TASK_MODULES, *WRITER_MODULES[self.producer])
-        check_workers(spark, modules=modules, ready="airflow_eos.delivery.workers:tune_process")
+        check_workers(spark, modules=(*TASK_MODULES, *WRITER_MODULES[self.producer]))
 
     def connect(self, interval: timedelta) -> KafkaParticipant:
         """See :meth:`Sink.connect`: the chain of timeouts, and the topics."""
