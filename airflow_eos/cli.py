@@ -7,10 +7,13 @@ it, so that ``airflow-eos --help`` is quick, and works where Spark or Airflow is
 
 from __future__ import annotations
 
+import signal
 import sys
+from typing import Annotated
 
 import typer
 
+from airflow_eos import __version__
 from airflow_eos.commands import (
     audit,
     broker,
@@ -25,12 +28,35 @@ from airflow_eos.commands import (
 )
 from airflow_eos.errors import EosError
 
+ERROR = 2
+UNREAD = 128 + signal.SIGPIPE
+
 app = typer.Typer(
     name="airflow-eos",
     help="Exactly-once Spark streaming to Kafka: plan, recover, audit, try out.",
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,  # they could hold passwords
 )
+
+
+def _print_version(wanted: bool) -> None:  # noqa: FBT001 - typer calls it with the flag
+    if wanted:
+        typer.echo(f"airflow-provider-eos {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _of_every_command(
+    version: Annotated[  # noqa: FBT002 - a flag of the command line
+        bool,
+        typer.Option(
+            "--version", help="Show the version and exit.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    """Take the options that stand before a command."""
+
+
 # Groups with add_typer, single commands with app.command("name")(function).
 app.command("try")(new.try_out)
 app.command("new")(new.new)
@@ -58,7 +84,9 @@ def main() -> None:
     """Run the command line.
 
     An ``EosError`` is one message on standard error and exit status 2, without a traceback: it says
-    what was found and what to do, and a traceback would only bury that.
+    what was found and what to do, and a traceback would only bury that. Any other exception is
+    shown with its traceback, and has the same status: Python's own, 1, is an answer of some
+    commands (rows are lost). Nor is it an answer that nobody reads the output (``| head``).
     """
     try:
         app()
@@ -66,7 +94,14 @@ def main() -> None:
         print(f"airflow-eos: {_shown(str(error))}", file=sys.stderr)  # noqa: T201
         if "--json" in sys.argv:
             print(_as_json(error))  # noqa: T201
-        sys.exit(2)
+        sys.exit(ERROR)
+    except SystemExit as ended:
+        if isinstance(ended.__context__, BrokenPipeError):
+            sys.exit(UNREAD)
+        raise
+    except Exception:  # noqa: BLE001 - whatever it is, it is no answer
+        sys.excepthook(*sys.exc_info())
+        sys.exit(ERROR)
 
 
 def _as_json(error: EosError) -> str:

@@ -156,10 +156,8 @@ class AtMostOnceBatch:
 # --- spent ----------------------------------------------------------------------------------------
 # Marks of what readers may see although no decision names it: ``eos/spent/<batch>/…``.
 #
-# ===========  =====================================================================================
-# ``mark``     the driver's, before any row of the batch is written ``<task>``   a task's, at most
-# once, before it writes ===========
-# =====================================================================================
+# ``mark`` is the driver's, before any row of the batch is written; ``<task>`` is a task's, at most
+# once, before it writes.
 #
 # They are kept for the batches that Spark may still run again. A task that wakes up after that
 # finds the place of its own mark empty, so it also looks for the driver's, which goes first.

@@ -227,7 +227,8 @@ def _of_topics(
         remarks.append(f"What is unread cannot be told: {error}")
     try:
         held = held_up(settings, listed.open(), deadline_s=TIMEOUT_S)
-        blocked = tuple(map(held_up_sentence, held))
+        blocked = tuple(map(held_up_sentence, held.partitions))
+        remarks += [f"Not known: {what}" for what in held.unnamed]
     except EosError as error:
         remarks.append(f"Whether readers are blocked cannot be told: {error}")
     return unread, blocked, tuple(remarks)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import msgspec
+import structlog
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
 from airflow.api_fastapi.core_api.security import get_user
@@ -42,6 +43,8 @@ from airflow_eos.plugins.actions import NAMES, Allowed, act, asked_of, buttons
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+log = structlog.get_logger(__name__)
 
 HEADER = "x-eos-token"
 MAX_AGE_S = 600
@@ -115,7 +118,9 @@ _REHEARSES = {"checkpoint_location", "application", "batches"}
 """Fields that tell who does what: subclasses keep them, whatever their name."""
 _NAMES = ("checkpoint_location", "kafka_config_id", "storage_conn_id", "participant_conn_ids")
 _A_TEMPLATE = "its checkpoint or a connection is a template, which only its task can render"
-_MAPPED = "what it is mapped over is known only when it runs"
+_MAPPED = "what it is mapped over is known only when it runs, or is too much"
+_MAPPED_AT_MOST = 1024
+"""As many tasks as Airflow makes of one, unless it is told otherwise ([core] max_map_length)."""
 _OF_A_GROUP = re.compile(r"MappedArgument\(.*_key='([^']*)'\)", re.DOTALL)
 """How Airflow writes down an argument that a mapped task group gives to a task."""
 
@@ -169,11 +174,21 @@ class DagPipelines(msgspec.Struct, frozen=True, kw_only=True):
 def in_a_dag(dag_id: str, data: Mapping[str, Any], bundle: str | None = None) -> DagPipelines:
     """Read a serialized DAG; pure, and cheap: nothing is deserialized.
 
+    One that cannot be read says so, and takes no other one from the page.
+
     Args:
         dag_id: its id.
         data: what Airflow has stored of it.
         bundle: that it comes from, as Airflow says.
     """
+    try:
+        return _read_dag(dag_id, data, bundle)
+    except Exception as error:  # what its author has put there
+        log.exception("page_dag_unreadable", dag_id=dag_id)
+        return DagPipelines(hidden={"*": f"it cannot be read ({type(error).__name__})"})
+
+
+def _read_dag(dag_id: str, data: Mapping[str, Any], bundle: str | None) -> DagPipelines:
     runs: list[PipelineReference] = []
     stands_by: list[PipelineReference] = []
     recovers, watches, hidden, owners = [], [], {}, set()
@@ -337,13 +352,16 @@ def _told(
     for mapped in (task.get("expand_input"), *groups):
         if mapped is None:
             continue
-        each = _mapped_over(mapped)
+        by_name = {name: name for name in _NAMES}
+        if mapped is not task.get("expand_input"):
+            by_name = {n: key for n, v in plain.items() if (key := _key_of(v)) is not None}
+        each = _mapped_over(mapped, set(by_name.values()))
         if each is None:
             return None
         keys = {key for one in each for key in one}
-        by_name = {name: name for name in keys & set(_NAMES)}
-        if mapped is not task.get("expand_input"):
-            by_name = {n: key for n, v in plain.items() if (key := _key_of(v)) in keys}
+        by_name = {name: key for name, key in by_name.items() if key in keys}
+        if by_name and len(found) * len(each) > _MAPPED_AT_MOST:
+            return None
         if by_name:
             found = [
                 {**one, **{name: value[key] for name, key in by_name.items() if key in value}}
@@ -355,8 +373,8 @@ def _told(
     return [one for n, one in enumerate(found) if one not in found[:n]]
 
 
-def _mapped_over(mapped: Mapping[str, Any]) -> list[dict[str, Any]] | None:
-    """The arguments of each mapped task; None where they are not written in the DAG."""
+def _mapped_over(mapped: Mapping[str, Any], wanted: set[str]) -> list[dict[str, Any]] | None:
+    """These arguments of each mapped task; None: they are not written in the DAG, or too many."""
     value = _plain(mapped.get("value"))
     if mapped.get("type") == "list-of-dicts" and isinstance(value, list):
         each = [_plain(one) for one in value]
@@ -364,12 +382,10 @@ def _mapped_over(mapped: Mapping[str, Any]) -> list[dict[str, Any]] | None:
     if mapped.get("type") != "dict-of-lists" or not isinstance(value, dict):
         return None
     found: list[dict[str, Any]] = [{}]
-    for name, values in value.items():
-        of_name = _plain(values)
-        if not isinstance(of_name, list):
-            if name in _NAMES:
-                return None
-            continue  # how many there are is no matter of where they are
+    for name in (each for each in value if each in wanted):  # others say not where they are
+        of_name = _plain(value[name])
+        if not isinstance(of_name, list) or len(found) * len(of_name) > _MAPPED_AT_MOST:
+            return None
         found = [{**one, name: _plain(each)} for one in found for each in of_name]
     return found
 

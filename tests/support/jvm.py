@@ -54,7 +54,7 @@ def _make(archive: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=300,
+        timeout=1800,  # half a minute alone, ten on a machine that others use as well
     )
     assert made.returncode == 0, made.stdout
     assert fresh.exists(), made.stdout

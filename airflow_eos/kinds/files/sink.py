@@ -515,7 +515,8 @@ def read_back(spark: SparkSession, sink: FileSink, works: Sequence[PreparedWork]
     from pyspark.sql.pandas.types import from_arrow_schema
 
     read = ReadFiles(sink)
-    schema = from_arrow_schema(read.of(files_of(works[0])[0].visible).schema)
+    found = read.of(files_of(works[0])[0].visible).schema
+    schema = from_arrow_schema(found, prefer_timestamp_ntz=True)  # else local times are instants
     tasks = min(len(works), spark.sparkContext.defaultParallelism)
     wanted = spark.createDataFrame([(msgspec.json.encode(work),) for work in works], "work binary")
     return wanted.repartition(tasks).mapInArrow(read, schema)

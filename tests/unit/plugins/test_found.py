@@ -255,3 +255,43 @@ def test_the_watchdog_of_the_example_is_known_by_what_it_looks_at():
     said = serialized(ROOT / "dags" / "eos_orders.py")
     [orders] = joined(said, ())
     assert watchdogs(said, orders) == ("eos_watchdog",)
+
+
+def _a_task(**fields: Any) -> dict[str, Any]:
+    task = {"task_id": "run", "template_fields": ["checkpoint_location", "application"], **fields}
+    return {"dag": {"tasks": [{"__type": "operator", "__var": task}]}}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"checkpoint_location": "/x\ud800"},
+        {"checkpoint_location": "/x", "template_fields": [[]]},
+        {"checkpoint_location": "/x", "expand_input": []},
+    ],
+)
+def test_a_dag_that_cannot_be_read_takes_no_other_from_the_page(fields):
+    """Whoever may write a DAG file would take the page from everybody."""
+    odd = in_a_dag("odd", _a_task(**fields))
+    [why] = not_shown("odd", odd, ())
+    assert "cannot be read" in why
+    assert odd.runs == ()
+
+
+def _mapped(**lists: int) -> dict[str, Any]:
+    value = {name: [f"/{name}/{n}" for n in range(count)] for name, count in lists.items()}
+    expand = {"type": "dict-of-lists", "value": {"__type": "dict", "__var": value}}
+    return _a_task(expand_input=expand, partial_kwargs={})
+
+
+def test_what_a_task_is_mapped_over_besides_costs_the_page_nothing():
+    """The product of four lists of a hundred is a hundred million: the server would stand still."""
+    found = in_a_dag("d", _mapped(checkpoint_location=3, application=100, name=100, conf=100))
+    assert len(found.runs) == 3
+
+
+def test_a_task_that_is_mapped_over_too_much_is_said_to_be():
+    found = in_a_dag("d", _mapped(checkpoint_location=1000, kafka_config_id=1000))
+    assert found.runs == ()
+    [why] = not_shown("d", found, ())
+    assert "is too much" in why

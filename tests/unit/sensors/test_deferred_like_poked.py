@@ -5,8 +5,14 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferred
-from airflow.sdk import Connection
+from airflow.providers.common.compat.sdk import (
+    AirflowException,
+    AirflowFailException,
+    AirflowSensorTimeout,
+    AirflowSkipException,
+    TaskDeferred,
+)
+from airflow.sdk import BaseSensorOperator, Connection
 
 from airflow_eos import errors
 from airflow_eos.hooks.kafka import KafkaSettingsHook
@@ -41,13 +47,13 @@ def ended_with(monkeypatch):
             task_id="timeouts", transactional_id_prefix="etl", **arguments
         )
 
-    def poked(error: Exception) -> BaseException:
+    def poked(error: Exception, **arguments) -> BaseException:
         with pytest.raises(Exception) as ended:  # noqa: PT011 - which one is the question
-            sensor(error).execute({})
+            sensor(error, **arguments).execute({})
         return ended.value
 
-    def deferred(error: Exception) -> BaseException:
-        task = sensor([], error, deferrable=True)
+    def deferred(error: Exception, **arguments) -> BaseException:
+        task = sensor([], error, deferrable=True, **arguments)
         with pytest.raises(TaskDeferred) as handed_over:
             task.execute({})
 
@@ -59,7 +65,7 @@ def ended_with(monkeypatch):
             task.resume_execution(handed_over.value.method_name, {"event": answer}, {})
         return ended.value
 
-    return lambda error: (poked(error), deferred(error))
+    return lambda error, **given: (poked(error, **given), deferred(error, **given))
 
 
 @pytest.mark.parametrize("kind", PASSING, ids=lambda kind: kind.__name__)
@@ -74,3 +80,29 @@ def test_what_only_a_person_can_change_is_final(ended_with, kind):
     poked, deferred = ended_with(kind("cannot work"))
     assert type(deferred) is type(poked) is AirflowFailException
     assert str(deferred) == str(poked) == f"{kind.__name__}: cannot work"
+
+
+@pytest.mark.parametrize("kind", [*FINAL, *PASSING], ids=lambda kind: kind.__name__)
+def test_soft_fail_skips_no_question_that_got_no_answer(ended_with, kind):
+    """Skipped, a watchdog would be green that has not been able to ask."""
+    for ended in ended_with(kind("cannot work"), soft_fail=True):
+        assert not isinstance(ended, AirflowSkipException)
+        assert "cannot work" in str(ended)
+
+
+@pytest.mark.parametrize(("said", "is_skip"), [("Trigger timeout", True), ("Trigger failure", False)])
+def test_a_wait_that_was_deferred_is_skipped_where_it_was_over_and_red_where_it_died(said, is_skip):
+    task = TransactionTimeoutSensor(task_id="t", transactional_id_prefix="etl", soft_fail=True)
+    with pytest.raises(AirflowException) as ended:
+        task.resume_execution("__fail__", {"error": said}, {})
+    assert isinstance(ended.value, AirflowSkipException) is is_skip
+
+
+def test_below_airflow_3_3_a_wait_that_was_deferred_is_skipped_too(monkeypatch):
+    def late(*_):
+        raise AirflowSensorTimeout("late")
+
+    monkeypatch.setattr(BaseSensorOperator, "resume_execution", late)
+    task = TransactionTimeoutSensor(task_id="t", transactional_id_prefix="etl", soft_fail=True)
+    with pytest.raises(AirflowSkipException):
+        task.resume_execution("__fail__", {}, {})

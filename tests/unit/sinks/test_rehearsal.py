@@ -9,7 +9,7 @@ from airflow_eos.delivery.rehearsal import delivered
 from airflow_eos.kafka.transactions.identity import OffsetRange
 from airflow_eos.protocol.decision import PreparedWork
 from airflow_eos.protocol.promise import Promise
-from airflow_eos.sinks import KafkaSink
+from airflow_eos.sinks import KafkaSink, MySqlSink
 from tests.unit.recovery.facts_of import commit, prepared
 
 pytestmark = pytest.mark.unit
@@ -55,3 +55,10 @@ def test_rows_that_name_no_topic_go_where_the_sink_says(columns, said):
     assert bool(sink.elsewhere([work], columns)) == bool(said)
     same = KafkaSink("h:1", "orders", "p")
     assert same.elsewhere([work], columns) == ""
+
+
+def test_rows_of_another_table_of_the_same_name_of_a_pipeline_go_elsewhere():
+    work = msgspec.structs.replace(A, detail={"table": "orders"})
+    sink = MySqlSink("mysql://h/d", "orders_v2", "p")
+    assert "are in table orders, and would go to orders_v2" in sink.elsewhere([work], ["id"])
+    assert MySqlSink("mysql://h/d", "orders", "p").elsewhere([work], ["id"]) == ""

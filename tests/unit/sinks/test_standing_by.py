@@ -25,12 +25,14 @@ from airflow_eos.checkpoint import (
     write_heartbeat,
 )
 from airflow_eos.checkpoint import standby as records
+from airflow_eos.checkpoint.backend import STANDBYS, WATCHDOG, standby_path
 from airflow_eos.checkpoint.heartbeat import (
     BY_AIRFLOW,
     BY_STANDBY,
     STARTED_BY,
     Phase,
     clear_drain,
+    missed_looks,
     request_to,
 )
 from airflow_eos.checkpoint.standby import (
@@ -56,6 +58,7 @@ from airflow_eos.errors import (
     OwnershipError,
     StoreError,
 )
+from airflow_eos.protocol.decision import encode
 from airflow_eos.recovery.facts import Sign, read_sign
 from tests.support.beats import heartbeat, standby
 
@@ -515,6 +518,27 @@ class Looked:
 @pytest.fixture
 def looked(world):
     return Looked(world)
+
+
+def test_a_copy_beside_what_a_dead_one_said_is_nobody_who_stands_by(world, looked):
+    """Two files of one name are two beats a look; a hand-over to it would stop the pipeline."""
+    said = lives(world, 1)
+    write_standby(world.store, said)
+    world.store.put(f"{STANDBYS}/copy of it.json", encode(msgspec.structs.replace(said, beat=7)))
+    assert [looked.look(0.1) for _ in range(3)] == [["not known"]] * 3
+    assert looked.look(3.0) == ["gone"]
+
+
+@pytest.mark.parametrize("interval_ms", [-1, 0, 10**15])
+def test_an_interval_that_no_standby_has_makes_nobody_wait(world, looked, interval_ms):
+    """Asked to hand over, one would wait for ever, or divide by it."""
+    said = msgspec.to_builtins(lives(world, 1)) | {"interval_ms": interval_ms}
+    world.store.put(standby_path(said["name"]), msgspec.json.encode(said))
+    assert looked.look() == []
+    note = {"format_version": 1, "dag_id": "d", "run_id": "r", "interval_ms": interval_ms}
+    world.store.put(WATCHDOG, msgspec.json.encode(note))
+    write_heartbeat(world.store, heartbeat())
+    assert missed_looks(world.store) is None
 
 
 def test_one_look_does_not_tell_whether_anybody_stands_by(world, looked):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 from dataclasses import replace
 
 import pyarrow as pa
@@ -33,6 +35,19 @@ def test_a_frame_with_a_column_of_that_name_is_no_source_of_ours():
             return f"column {name}"
 
     assert not is_own(Frame())
+
+
+def test_an_app_under_an_older_spark_can_name_it_and_is_told_what_it_takes() -> None:
+    """Spark < 4.2 has no such module: an import that needs it would be all that is said."""
+    app = """
+import sys, pyspark, pyspark.sql.datasource
+pyspark.__version__, sys.modules["pyspark.sql.streaming.datasource"] = "4.0.0", None
+from airflow_eos.sources import ArrowKafkaSource
+ArrowKafkaSource("none:1", "t").opened(None, None)
+"""
+    ran = subprocess.run([sys.executable, "-c", app], capture_output=True, text=True, check=False)
+    said = ran.stderr.splitlines()[-1]
+    assert "ConfigurationError: ArrowKafkaSource needs Spark 4.2" in said, ran.stderr
 
 
 def test_columns_that_kafka_has_not_are_refused():
