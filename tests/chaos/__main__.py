@@ -223,14 +223,14 @@ def _arguments() -> argparse.Namespace:
         type=_outputs,
         default=ALONE,
         metavar="KINDS",
-        help=f"of {','.join(KINDS)}, kafka first: all in one decision (engine loop)",
+        help=f"of {','.join(KINDS)}, kafka first: all in one decision (not with --race)",
     )
     parser.add_argument("--transaction-version", type=int, choices=(0, 1, 2))
     parser.add_argument("--jobs", type=int, default=2, help="histories at a time")
     parser.add_argument("--minutes", type=float, default=600, help="start none after this")
     arguments = parser.parse_args()
-    if arguments.outputs != ALONE and arguments.engine != "loop":
-        parser.error("--outputs is for the engine loop; tests/integration/several has Spark's")
+    if arguments.outputs != ALONE and arguments.race:
+        parser.error("--race is played to Kafka alone")
     if arguments.engine != "spark" and (arguments.checkpoint != PLACES[0] or arguments.attached):
         parser.error("--checkpoint and --attached are for the engine spark")
     if arguments.standbys and (arguments.engine != "spark" or not arguments.race):

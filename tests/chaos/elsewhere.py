@@ -19,6 +19,8 @@ from tests.chaos.journal import Journal
 from tests.chaos.outputs import table_of
 from tests.chaos.readers import decisions
 from tests.chaos.settings import FILES, POSTGRES
+from tests.chaos.spark_data import ends_of
+from tests.chaos.spark_files import read_end
 
 Row = tuple[str, str, str]  # key, value, run
 _POLL_S = 0.05
@@ -117,11 +119,19 @@ class Watched:
 
     A row of a run that it has not met is looked up in the decisions, as ``LiveReaders`` does; what
     was visible once must stay, or it is in what the final reader does not have.
+
+    ``fed`` is where each value stands in the input: where rows carry no run (engine spark), one is
+    decided if a decision that names its output reaches as far.
     """
 
     def __init__(
-        self, there: dict[str, Place], journal: Journal, checkpoint: CheckpointStore
+        self,
+        there: dict[str, Place],
+        journal: Journal,
+        checkpoint: CheckpointStore,
+        fed: dict[str, tuple[int, int]],
     ) -> None:
+        self._fed = fed
         self._there = there
         self._journal = journal
         self._checkpoint = checkpoint
@@ -171,19 +181,31 @@ class Watched:
             raise
 
     def _look_for_decisions(self, name: str, rows: list[Row]) -> None:
-        unknown = {(name, row[2]) for row in rows} - self._known
+        """Of each run that is new; of each row where they carry none."""
+        unknown = {row[2] or row[1]: row for row in rows}
+        unknown = {run: row for run, row in unknown.items() if (name, run) not in self._known}
         if not unknown:
             return
-        folder = self._journal.file.parent
-        decided = {
-            work["key"]
-            for each in decisions(folder, self._checkpoint)
-            for work in each["elsewhere"]
-        }
-        for row in rows:
-            if (name, row[2]) in unknown:
-                unknown.discard((name, row[2]))
-                file = folder / "runs" / f"{row[2]}.{name}"
-                if not file.exists() or json.loads(file.read_bytes()) not in decided:
-                    self._journal.note("ahead", output=name, row=row)
-        self._known |= {(name, row[2]) for row in rows}
+        decided: set[str] = set()
+        reached: Counter[int] = Counter()
+        for each in decisions(self._journal.file.parent, self._checkpoint):
+            keys = {work["key"] for work in each["elsewhere"] if work["participant"] == name}
+            decided |= keys
+            for partition, end in ends_of(read_end(each["offsets"])).items() if keys else ():
+                reached[partition] = max(reached[partition], end)
+        for run, row in unknown.items():
+            if not (self._is_named(run, name, decided) if row[2] else self._is_below(run, reached)):
+                self._journal.note("ahead", output=name, row=row)
+            self._known.add((name, run))
+
+    def _is_named(self, run: str, name: str, decided: set[str]) -> bool:
+        file = self._journal.file.parent / "runs" / f"{run}.{name}"
+        return file.exists() and json.loads(file.read_bytes()) in decided
+
+    def _is_below(self, value: str, reached: Counter[int]) -> bool:
+        """Whether what is decided reaches as far as the row of the input that has this value.
+
+        A count has no row of its own: the judge compares it with the topic.
+        """
+        partition, offset = self._fed.get(value, (0, -1))
+        return offset < reached[partition]

@@ -59,7 +59,7 @@ def _patient(drawn: Incident) -> Incident:
 
 def between_prepares(chance: random.Random, outputs: tuple[str, ...]) -> Incident:
     """A task has prepared in one system, and not in the next."""
-    place, what = f"{chance.choice(outputs)}-prepared", chance.choice(("kill", "raise"))
+    place, what = f"task-{chance.choice(outputs)}-prepared", chance.choice(("kill", "raise"))
     return incident(
         chance, fault=f"{what} task at {place}", failpoints=f"{place}={what}@{nth(chance)}"
     )
@@ -100,7 +100,7 @@ def database_killed(chance: random.Random, _outputs: tuple[str, ...]) -> Inciden
 
 def database_killed_meanwhile(chance: random.Random, _outputs: tuple[str, ...]) -> Incident:
     """It crashes with work prepared in it, of a driver that is dead or stands still."""
-    place = chance.choice(("postgres-prepared", "prepared", "decided", "settled-some"))
+    place = chance.choice(("task-postgres-prepared", "prepared", "decided", "settled-some"))
     return incident(
         chance,
         fault=f"kill driver at {place}, then PostgreSQL",
@@ -114,7 +114,7 @@ def database_killed_meanwhile(chance: random.Random, _outputs: tuple[str, ...]) 
 def role_limited(chance: random.Random, _outputs: tuple[str, ...]) -> Incident:
     """A role imposes a limit on every session, of the driver, its tasks and the recoveries."""
     limit = chance.choice(_LIMITS)
-    place = chance.choice(("", "postgres-prepared", "decided", "settled-some"))
+    place = chance.choice(("", "task-postgres-prepared", "decided", "settled-some"))
     return incident(
         chance,
         fault=f"a role with {limit}",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -60,7 +60,7 @@ class LoopOutputs:
         """As ``Outputs`` does: a column for each where there are several."""
         several = len(self.sinks) > 1
         outlets = tuple(
-            TaskOutput(sink.name, Opened(sink), sink.name if several else None)
+            TaskOutput(sink.name, sink.opened, sink.name if several else None)
             for sink in self.sinks
         )
         task = SinkTask(outlets, None if only is None else frozenset(only))
@@ -78,17 +78,6 @@ class LoopOutputs:
 
 
 @dataclass(frozen=True)
-class Opened:
-    """Gives a sink's writers; each says when it has prepared, for a kill before the next does."""
-
-    sink: Sink
-
-    def __call__(self, task: int, attempt: int) -> TaskWriter:
-        writer = self.sink.opened(task, attempt)
-        return writer if self.sink.name == DEFAULT_PARTICIPANT else _Telling(writer, self.sink.name)
-
-
-@dataclass(frozen=True)
 class _Telling:
     writer: TaskWriter
     name: str
@@ -98,34 +87,51 @@ class _Telling:
 
     def prepare(self, fingerprint: str) -> PreparedWork | None:
         work = self.writer.prepare(fingerprint)
-        failpoint(f"{self.name}-prepared")
+        failpoint(f"task-{self.name}-prepared")
         return work
 
     def abort(self) -> None:
         self.writer.abort()
 
 
+class _OneOfSeveral:
+    """A sink whose tasks say when they have prepared, for a kill before the next output does."""
+
+    def opened(self, task: int, attempt: int, **how: Any) -> TaskWriter:
+        sink: Any = super()
+        return _Telling(sink.opened(task, attempt, **how), cast("Sink", self).name)
+
+
+class ToTopic(_OneOfSeveral, KafkaSink):
+    """The topic of a history, as one of several outputs."""
+
+
+class ToTable(_OneOfSeveral, PostgresSink):
+    """Its table."""
+
+
+class ToFolder(_OneOfSeveral, FileSink):
+    """Its files."""
+
+
+def besides(outputs: Collection[str], prefix: str, dsn: str, files: str) -> dict[str, Sink]:
+    """The sinks of those of ``outputs`` that are not Kafka."""
+    table = partial(ToTable, dsn, table_of(prefix), gid_prefix=prefix, answer_within=_ANSWER_WITHIN)
+    ways: dict[str, Callable[..., Sink]] = {POSTGRES: table, FILES: partial(ToFolder, files)}
+    return {name: make(name=name) for name, make in ways.items() if name in outputs}
+
+
 def connected(settings: DriverSettings) -> tuple[LoopOutputs, Participant]:
     """The sinks of a driver, and its participants as one."""
     several = len(settings.outputs) > 1
-    kafka = KafkaSink(
+    kafka = (ToTopic if several else KafkaSink)(
         bootstrap_servers=settings.bootstrap,
         topic=settings.topic,
         transactional_id_prefix=settings.prefix,
         transaction_timeout=timedelta(seconds=settings.timeout_s),
         name=KAFKA if several else DEFAULT_PARTICIPANT,
     )
-    others: dict[str, Sink] = {}
-    if POSTGRES in settings.outputs:
-        others[POSTGRES] = PostgresSink(
-            settings.dsn,
-            table_of(settings.prefix),
-            gid_prefix=settings.prefix,
-            answer_within=_ANSWER_WITHIN,
-            name=POSTGRES,
-        )
-    if FILES in settings.outputs:
-        others[FILES] = FileSink(str(settings.files), name=FILES)
+    others = besides(settings.outputs, settings.prefix, settings.dsn, str(settings.files))
 
     def connect_kafka() -> Participant:
         # Not sink.connect, which would refuse timeouts as short as these.

@@ -56,7 +56,7 @@ class Process:
         """SIGKILL it and all that belongs to it, stopped or not, and wait until it is gone."""
         self.signal("KILL", group=True)
         self.wait(10)
-        _running.discard(self)
+        running.discard(self)
 
     def stopped(self) -> bool:
         """Whether it or one of its children stands still."""
@@ -67,7 +67,7 @@ class Process:
             return False
 
 
-_running: set[Process] = set()
+running: set[Process] = set()
 
 
 class Forked(Process):
@@ -80,7 +80,7 @@ class Forked(Process):
             self._process.start()
         assert self._process.pid is not None
         self.pid = self._process.pid
-        _running.add(self)
+        running.add(self)
 
     @property
     def exit_code(self) -> int | None:
@@ -109,7 +109,7 @@ class Forked(Process):
 
 def end_everything() -> None:
     """For a harness that is told to stop: nothing that it started goes on."""
-    for started in list(_running):
+    for started in list(running):
         started.end()
 
 

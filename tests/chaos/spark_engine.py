@@ -149,6 +149,9 @@ class SparkStage(Stage):
             attached=self._pair is not None,
             standby=self._standbys and settings.name.startswith("rival"),
             journal=str(settings.journal),
+            outputs=settings.outputs if len(settings.outputs) > 1 else (),
+            dsn=settings.dsn,
+            files=str(settings.files),
             without_decisions=settings.control == "no_decision",
             spark_conf=where.spark_conf
             | {"spark.sql.streaming.minBatchesToRetain": str(settings.retained)},

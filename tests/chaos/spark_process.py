@@ -9,7 +9,7 @@ from typing import IO
 
 import psutil
 
-from tests.chaos.processes import Process
+from tests.chaos.processes import Process, running
 from tests.chaos.settings import DriverSettings
 
 _EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
@@ -25,6 +25,7 @@ class SparkProcess(Process):
         self.pid = process.pid
         self._process = process
         self._log = log
+        running.add(self)
 
     @property
     def exit_code(self) -> int | None:

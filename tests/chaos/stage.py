@@ -66,8 +66,9 @@ class Stage:
         )
         self.dsn = arena.postgres.dsn if POSTGRES in scenario.outputs else ""
         there = places(self.folder, self.name, self.dsn, scenario.outputs)
-        self.elsewhere = Watched(there, self.journal, self.store)
         self.fed: list[str] = []
+        self._placed: dict[str, tuple[int, int]] = {}
+        self.elsewhere = Watched(there, self.journal, self.store, self._placed)
         self.finished = False
         self.chance = random.Random(f"{scenario.seed} played")
         self._input: Input | TopicInput = Input(self.folder, scenario.partitions)
@@ -162,7 +163,9 @@ class Stage:
         return named[-1] if named else ""
 
     def feed(self, count: int) -> None:
-        self.journal.note("input", rows=self._input.append(self.rows(count)))
+        placed = self._input.append(self.rows(count))
+        self._placed |= {value: (partition, offset) for partition, offset, _, value in placed}
+        self.journal.note("input", rows=placed)
 
     def rows(self, count: int) -> list[tuple[int, str, str]]:
         """The next rows of the input: partition, key, value."""

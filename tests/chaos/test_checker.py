@@ -328,6 +328,20 @@ def test_counts_alone_tell_of_lost_and_of_repeated_rows() -> None:
     assert {violation.number for violation in check(History.of(events))} == {2, 7, 10}
 
 
+def test_counts_of_another_output_are_those_of_the_topic() -> None:
+    events = whole_of_two()
+    events[0]["mode"] = "counts"
+    for reader in ("live", "final", "uncommitted"):
+        for count, row in enumerate(seen(events, reader)):
+            row[3] = str(count + 1)
+    for reader in ("live", "final"):
+        for count, row in enumerate(in_table(events, reader)):
+            row[1] = str(count + 1)
+    assert check(History.of(events)) == []
+    lose_in_the_table(events)
+    assert {violation.number for violation in check(History.of(events))} == {12}
+
+
 def test_the_report_names_the_first_row_and_tells_its_story() -> None:
     events = whole()
     duplicate(events)

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
+from airflow_eos.checkpoint import CheckpointStore
 from tests.chaos.chance import racing_scenario, standing_by
+from tests.chaos.elsewhere import Watched
+from tests.chaos.journal import Journal
+from tests.chaos.processes import wait_until
 from tests.chaos.spark_engine import last_error
+from tests.chaos.spark_files import offsets_text
 from tests.chaos.stage import goes_alone
 
 pytestmark = pytest.mark.unit
@@ -40,3 +48,38 @@ def test_histories_with_standbys_draw_every_end_of_the_first_and_say_who_is_left
     ]
     assert {each.behind for each in drawn} == {"", "KILL", "STOP", "hand over"}
     assert all(goes_alone(each) is not each.group for each in drawn)
+
+
+class Held:
+    """An output that has these rows."""
+
+    def __init__(self, *values: str) -> None:
+        self._values = values
+
+    def make(self) -> None: ...
+
+    def rows(self) -> list[tuple[str, str, str]]:
+        return [("k", value, "") for value in self._values]
+
+
+def test_a_row_of_no_run_is_ahead_where_no_decision_for_its_output_reaches_so_far(
+    tmp_path: Path,
+) -> None:
+    """Nothing but the offsets of a decision tells whose row it is; a count has no offset."""
+    store = CheckpointStore.open(tmp_path / "checkpoint")
+    work = {"kind": "files", "participant": "files", "key": "w", "rows": 2}
+    decision = {"nonce": "1", "works": [work], "offsets": offsets_text({"in": {"0": 2}}, 0)}
+    store.put("eos/decisions/0/1.json", json.dumps(decision).encode())
+    journal = Journal(tmp_path / "history.jsonl", "harness")
+    fed = {value: (0, offset) for offset, value in enumerate("abc")}
+    held = {"files": Held("a", "b", "c", "7"), "table": Held("a", "7")}
+    watched = Watched(held, journal, store, fed)  # type: ignore[arg-type]
+    with watched:
+        assert wait_until(lambda: journal.file.exists() and told(journal, "there") == 2, 30)
+    events = [json.loads(line) for line in journal.file.read_text().splitlines()]
+    ahead = [(e["output"], e["row"][1]) for e in events if e["event"] == "ahead"]
+    assert ahead == [("files", "c"), ("table", "a")]
+
+
+def told(journal: Journal, event: str) -> int:
+    return journal.file.read_text().count(f'"event": "{event}"')

@@ -33,6 +33,8 @@ from airflow_eos.sinks.source import tuned_spark_conf
 from airflow_eos.sources import ArrowKafkaSource
 from tests.support.beats import BEAT
 
+_WITHOUT_RUN = "struct(CAST(key AS BINARY) AS key, CAST(value AS BINARY) AS value, '' AS run)"
+
 
 class AppSettings(msgspec.Struct, frozen=True, kw_only=True):
     bootstrap_servers: str
@@ -75,6 +77,10 @@ class AppSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Who beats seldom is not taken for dead on a busy machine."""
     journal: str = ""
     """Of a history, where the app tells how far it has come back."""
+    outputs: tuple[str, ...] = ()
+    """Of a history that delivers to several: see ``tests.chaos.outputs``."""
+    dsn: str = ""
+    files: str = ""
 
     @property
     def source_servers(self) -> str:
@@ -213,8 +219,18 @@ def sink_of(settings: AppSettings) -> Sink | list[Output]:
 
         place = msgspec.convert(settings.place, Place)
         return kind_called(place.kind).sink(place)
+    if settings.outputs:
+        from tests.chaos.outputs import ToTopic, besides
+
+        others = besides(settings.outputs, settings.prefix, settings.dsn, settings.files)
+        beside = [Output(name, sink, rows=_WITHOUT_RUN) for name, sink in others.items()]
+        return [Output("kafka", _topic(settings, ToTopic)), *beside]
+    return _topic(settings, KafkaSink)
+
+
+def _topic(settings: AppSettings, of: type[KafkaSink]) -> KafkaSink:
     timeout = timedelta(seconds=settings.timeout_s)
-    return KafkaSink(
+    return of(
         bootstrap_servers=settings.bootstrap_servers,
         topic=settings.output_topic,
         transactional_id_prefix=settings.prefix,

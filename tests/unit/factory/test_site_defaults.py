@@ -27,7 +27,7 @@ SITE = {
     "SENSORS__DEFAULT_TIMEOUT": "61",
 }
 SAY = """
-import json
+import json, re
 from airflow_eos.factory import eos_drill, eos_pipeline
 
 told = dict(application="a.py", checkpoint="/d", prefix="p", input_topic="i", output_topic="o")
@@ -45,7 +45,8 @@ print("FOUND", json.dumps({
                 task.retries,
                 task.retry_delay.total_seconds(),
                 task.execution_timeout and task.execution_timeout.total_seconds(),
-                str(task.weight_rule).rpartition(".")[2].lower(),
+                # Airflow 3.1 names the class of the strategy, later ones the rule.
+                re.findall("(?i)(?:down|up)stream|absolute", str(task.weight_rule))[0].lower(),
                 getattr(task, "timeout", None),
             ]
             for task in dag.tasks
