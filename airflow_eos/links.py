@@ -47,8 +47,8 @@ class _Link(BaseOperatorLink):
         """
         try:
             return self.address(operator, _last_heartbeat(operator))
-        except Exception as error:
-            log.warning("The link %s has no address: %s", self.name, error)
+        except Exception:
+            log.warning("The link %s has no address", self.name, exc_info=True)
             return ""
 
     def address(self, operator: Any, heartbeat: Heartbeat | None) -> str:

@@ -467,7 +467,6 @@ ABORTED = "Readers do not have them: deliver them again"
 ORPHANS = "Abort what no checkpoint knows"
 LEAVE = "Leave all that alone"
 _CHOSEN = "((ti.xcom_pull(task_ids='ask') or {}).get('chosen_options') or [])"
-_BESIDE = f"(' leave' if {LEAVE!r} in {_CHOSEN} and {_CHOSEN}[1:] else '')"
 
 
 def recovery(pipeline: Pipeline, tags: list[str], notifiers: Sequence[Any] = ()) -> DAG:
@@ -499,8 +498,7 @@ def recovery(pipeline: Pipeline, tags: list[str], notifiers: Sequence[Any] = ())
         execute = RecoverTransactionsOperator(
             task_id="execute",
             plan="{{ ti.xcom_pull(task_ids='plan') | tojson }}",
-            # Of several no one is taken: the words of two are none that it knows.
-            assume=f"{{{{ [{_ruling(COMMITTED)}, {_ruling(ABORTED)}, {_BESIDE}] | select | join }}}}",
+            assume=_RULED,
             allowed_actions=["commit", "abort", f"{{{{ {_ruling(ORPHANS)} or 'abort' }}}}"],
             trigger_rule="none_failed_min_one_success",
             **pipeline.transactions,
@@ -535,6 +533,11 @@ def _ruling(option: str) -> str:
     """A template's expression: what the answer means to the operator; '' where it was not given."""
     meaning = {COMMITTED: "committed", ABORTED: "aborted", ORPHANS: "orphan"}[option]
     return f"({meaning!r} if {option!r} in {_CHOSEN} else '')"
+
+
+_LEFT = f"(' leave' if {LEAVE!r} in {_CHOSEN} and {_CHOSEN}[1:] else '')"
+# Of two answers that contradict each other none is taken: their words together are no known one.
+_RULED = f"{{{{ {_ruling(COMMITTED)} ~ {_ruling(ABORTED)} ~ {_LEFT} }}}}"
 
 
 @task.branch

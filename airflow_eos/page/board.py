@@ -31,35 +31,60 @@ MOMENT_S = 15.0
 """So young an answer is given rather than waited for."""
 GLANCE_S = 0.3
 """So long its successor is waited for all the same."""
+HELD_UP_S = 10.0
+"""A thread that has asked for so long is taken to be held up by a store that does not answer."""
 
 
 class _Threads:
     """A pool of threads that nobody waits for when the process ends.
 
     Those of ``ThreadPoolExecutor`` are joined then: a store that does not answer would keep a
-    server from stopping.
+    server from stopping. One that has been held up for long does not count: hundreds of pipelines
+    may be in a store that does not answer, and keep nobody from the others.
     """
 
-    def __init__(self, count: int) -> None:
-        self._left = count
+    def __init__(self, count: int, clock: Callable[[], float]) -> None:
+        self._count, self._clock = count, clock
+        self._lock = threading.Lock()
+        self._there, self._busy = 0, dict[int, float]()
         self._asked: SimpleQueue[tuple[Future[None], Callable[[], None]]] = SimpleQueue()
 
     def submit(self, question: Callable[[], None]) -> Future[None]:
-        """Ask it when a thread is free; one caller at a time."""
+        """Ask it when a thread is free."""
         future: Future[None] = Future()
         self._asked.put((future, question))
-        if self._left > 0:
-            self._left -= 1
-            threading.Thread(target=self._work, name="eos-page", daemon=True).start()
+        self.relieve()
         return future
 
+    def relieve(self) -> None:
+        """Let what waits have threads, in the place of those that are held up, too."""
+        with self._lock:
+            while self._at_hand() < self._count and self._idle() < self._asked.qsize():
+                self._there += 1
+                threading.Thread(target=self._work, name="eos-page", daemon=True).start()
+
+    def _idle(self) -> int:
+        return self._there - len(self._busy)
+
+    def _at_hand(self) -> int:
+        since_s = self._clock() - HELD_UP_S
+        return self._there - sum(at < since_s for at in self._busy.values())
+
     def _work(self) -> None:
+        me = threading.get_ident()
         while True:
             future, question = self._asked.get()
+            with self._lock:
+                self._busy[me] = self._clock()
             try:
                 future.set_result(question())
             except BaseException as error:  # noqa: BLE001 - whoever waits is told
                 future.set_exception(error)
+            with self._lock:
+                del self._busy[me]
+                if self._idle() > self._count:
+                    self._there -= 1
+                    return
 
 
 @dataclass
@@ -89,7 +114,7 @@ class Answers(Generic[T]):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._within_s, self._fresh_s, self._clock = within_s, fresh_s, clock
-        self._pool = _Threads(threads)
+        self._pool = _Threads(threads, clock)
         self._lock = threading.Lock()
         self._kept: dict[str, _Kept[T]] = {}
 
@@ -105,6 +130,7 @@ class Answers(Generic[T]):
                 for key, each in kept.items()
                 if (future := self._asked(each, questions[key])) is not None
             }
+        self._pool.relieve()
         young = self._clock() - MOMENT_S
         unknown = [future for key, future in running.items() if kept[key].at_s < young]
         wait(unknown, timeout=self._within_s)

@@ -11,6 +11,7 @@ import re
 import threading
 import time
 import uuid
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -245,8 +246,9 @@ def joined(
     named, tasks = list(setting), {each.key for each in setting}
     places = {(each.key, each.checkpoint_location) for each in named}
     for dag in dags.values():
+        of_task = Counter(each.key for each in dag.runs)
         for each in dag.runs:
-            is_mapped = sum(other.key == each.key for other in dag.runs) > 1
+            is_mapped = of_task[each.key] > 1
             replaced = (each.key, each.checkpoint_location) in places
             if not replaced and (is_mapped or each.key not in tasks):
                 named.append(each)
@@ -255,23 +257,42 @@ def joined(
         if each.checkpoint_location not in shown:
             named.append(each)
             shown.add(each.checkpoint_location)
+    said = SaidOf.of(dags)
     return tuple(
         each
         if each.recovery_dag_id
-        else msgspec.structs.replace(each, recovery_dag_id=recovery_of(dags, each)[0])
+        else msgspec.structs.replace(each, recovery_dag_id=recovery_of(dags, each, said)[0])
         for each in named
     )
 
 
+class SaidOf(msgspec.Struct, frozen=True):
+    """By checkpoint: the DAGs that recover it, and those that watch it; read once for them all."""
+
+    recovers: Mapping[str, Sequence[str]]
+    watches: Mapping[str, Sequence[str]]
+
+    @classmethod
+    def of(cls, dags: Mapping[str, DagPipelines]) -> SaidOf:
+        """What all of them say."""
+        recovers, watches = defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
+        for name, dag in dags.items():
+            for place in dag.recovers:
+                recovers[place].append(name)
+            for place in dag.watches:
+                watches[place].append(name)
+        return cls(recovers, watches)
+
+
 def recovery_of(
-    dags: Mapping[str, DagPipelines], pipeline: PipelineReference
+    dags: Mapping[str, DagPipelines], pipeline: PipelineReference, said: SaidOf
 ) -> tuple[str | None, str | None]:
     """The DAG that recovers it, or why none is taken for it; both None: none says that it does.
 
     Anybody's DAG may name a checkpoint. One counts that is of the bundle and the owners of the
     pipeline's own; of several the one of its file; and of several still none: a name says nothing.
     """
-    say_so = [name for name, dag in dags.items() if pipeline.checkpoint_location in dag.recovers]
+    say_so = said.recovers.get(pipeline.checkpoint_location, ())
     own = dags[pipeline.dag_id].place if pipeline.dag_id in dags else DagOrigin()
     ours = [name for name in say_so if dags[name].place.is_of(own)]
     if len(ours) > 1:
@@ -289,14 +310,13 @@ def recovery_of(
     )
 
 
-def watchdogs(dags: Mapping[str, DagPipelines], pipeline: PipelineReference) -> tuple[str, ...]:
+def watchdogs(
+    dags: Mapping[str, DagPipelines], pipeline: PipelineReference, said: SaidOf
+) -> tuple[str, ...]:
     """The DAGs of its own bundle and owners that look how it gets on."""
     own = dags[pipeline.dag_id].place if pipeline.dag_id in dags else DagOrigin()
-    return tuple(
-        name
-        for name, dag in dags.items()
-        if pipeline.checkpoint_location in dag.watches and dag.place.is_of(own)
-    )
+    looking = said.watches.get(pipeline.checkpoint_location, ())
+    return tuple(name for name in looking if dags[name].place.is_of(own))
 
 
 def not_shown(
@@ -498,28 +518,33 @@ def pipelines(
     for dag_id in sorted(said.keys() & may_see):
         remarks += not_shown(dag_id, said[dag_id], setting)
     every = [each for each in joined(said, setting) if each.dag_id in may_see]
-    looking = {dog for each in every for dog in watchdogs(said, each)}
+    by_place = SaidOf.of(said)
+    looking = {dog for each in every for dog in watchdogs(said, each, by_place)}
     asleep = {dog for dog, is_paused in paused(looking).items() if is_paused} if looking else ()
     listed = []
-    for each in every:
-        if each.recovery_dag_id is None and (why := recovery_of(said, each)[1]):
+    for each, name in zip(every, _names(every), strict=True):
+        if each.recovery_dag_id is None and (why := recovery_of(said, each, by_place)[1]):
             remarks.append(why)
         remarks += (
             f"{dog}, which watches {each.dag_id}, is paused: nobody notices when it dies."
-            for dog in watchdogs(said, each)
+            for dog in watchdogs(said, each, by_place)
             if dog in asleep
         )
-        listed.append(_listed(each, _name_of(each, every), by_setting=each in setting))
+        listed.append(_listed(each, name, by_setting=each in setting))
     return listed, remarks
 
 
-def _name_of(each: PipelineReference, every: Sequence[PipelineReference]) -> str:
-    """As short as it can be among all others."""
-    if sum(other.key == each.key for other in every) > 1:
-        return f"{each.dag_id}.{each.task_id} {each.checkpoint_location}"
-    if sum(other.dag_id == each.dag_id for other in every) > 1:
-        return f"{each.dag_id}.{each.task_id}"
-    return each.dag_id
+def _names(every: Sequence[PipelineReference]) -> list[str]:
+    """What each is called, as short as it can be among all others."""
+    tasks, dags = Counter(each.key for each in every), Counter(each.dag_id for each in every)
+    return [
+        f"{each.dag_id}.{each.task_id} {each.checkpoint_location}"
+        if tasks[each.key] > 1
+        else f"{each.dag_id}.{each.task_id}"
+        if dags[each.dag_id] > 1
+        else each.dag_id
+        for each in every
+    ]
 
 
 def stall_after_ms() -> int:

@@ -115,7 +115,7 @@ def test_an_answer_that_contradicts_itself_is_none(recovery, ti, chosen):
     """A ruling stands for ever: rows would be lost, or come twice."""
     execute = copy.copy(recovery.get_task("execute"))
     ti.answers |= {"plan": made_plan(), "ask": {"chosen_options": chosen}}
-    with pytest.raises(AirflowFailException, match="assume=.*expected one of"):
+    with pytest.raises(AirflowFailException, match=r"assume=.*expected one of"):
         execute.render_template_fields({"ti": ti}, recovery.get_template_env())
 
 

@@ -66,6 +66,16 @@ def poke(dag, context, monkeypatch) -> Callable[[str], PokeReturnValue]:
     return look
 
 
+def test_who_waits_for_the_app_does_not_take_its_slot(dag):
+    """A pool with one free slot gives it to the task of the greatest weight; a sensor keeps it."""
+
+    def weight(task_id: str) -> int:
+        behind = dag.get_task(task_id).get_flat_relative_ids(upstream=False)
+        return sum(dag.get_task(each).priority_weight for each in {task_id, *behind})
+
+    assert weight("run") > max(map(weight, WAITERS))
+
+
 @pytest.mark.parametrize("waiter", WAITERS)
 @pytest.mark.parametrize("state", ["failed", "upstream_failed", "skipped"])
 def test_nobody_waits_for_the_app_of_a_run_that_failed(poke, states, waiter, state):

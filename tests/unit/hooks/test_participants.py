@@ -10,6 +10,7 @@ import pytest
 from airflow.sdk.execution_time import task_runner
 
 from airflow_eos.errors import ConfigurationError
+from airflow_eos.hooks import store
 from airflow_eos.hooks.store import ParticipantsHook
 
 ADDRESS = {"host": "db", "port": 6543, "login": "etl", "password": "s3cr&t"}
@@ -44,6 +45,24 @@ def test_redis_gets_a_url_in_which_no_password_can_break_out(reach):
     told = reach(conn_type="redis", host="r", port=7000, password="a/b@c", extra={"db": 2})
     assert told == "redis://:a%2Fb%40c@r:7000/2"
     assert reach(conn_type="redis", host="r", extra={"ssl": True}) == "rediss://r:6379/0"
+
+
+@pytest.mark.parametrize(
+    ("connection", "masked"),
+    [
+        ({"conn_type": "redis", "host": "r", "password": "a/b@c"}, ["a%2Fb%40c"]),
+        ({"conn_type": "generic", "extra": {"url": "http://me:hush-hush@h/x"}}, ["hush-hush"]),
+        ({"conn_type": "generic", "extra": {"deep": {"ssl.key.pem": "KEY"}}}, ["KEY"]),
+        ({"conn_type": "generic", "extra": {"password_file": "/etc/pw", "host": "h"}}, []),
+    ],
+    ids=["quoted in a URL", "in a URL", "by a name of clients", "a place is none"],
+)
+def test_what_is_secret_in_a_connection_no_log_shows(reach, monkeypatch, connection, masked):
+    """Airflow masks a password as it is stored, and an exception has the URL."""
+    found: list[str] = []
+    monkeypatch.setattr(store, "mask_secret", found.append)
+    reach(**connection)
+    assert found == masked
 
 
 def test_an_object_store_gets_options_as_the_checkpoint_does(reach):

@@ -90,7 +90,9 @@ def test_soft_fail_skips_no_question_that_got_no_answer(ended_with, kind):
         assert "cannot work" in str(ended)
 
 
-@pytest.mark.parametrize(("said", "is_skip"), [("Trigger timeout", True), ("Trigger failure", False)])
+@pytest.mark.parametrize(
+    ("said", "is_skip"), [("Trigger timeout", True), ("Trigger failure", False)]
+)
 def test_a_wait_that_was_deferred_is_skipped_where_it_was_over_and_red_where_it_died(said, is_skip):
     task = TransactionTimeoutSensor(task_id="t", transactional_id_prefix="etl", soft_fail=True)
     with pytest.raises(AirflowException) as ended:
