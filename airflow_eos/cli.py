@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -28,6 +28,12 @@ from airflow_eos.commands import (
 )
 from airflow_eos.errors import EosError
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from airflow_eos.errors import Remedy
+
+_UsageError: Any = typer.BadParameter.__base__  # typer has a click of its own in newer releases
 ERROR = 2
 UNREAD = 128 + signal.SIGPIPE
 
@@ -92,24 +98,29 @@ def main() -> None:
         app()
     except EosError as error:
         print(f"airflow-eos: {_shown(str(error))}", file=sys.stderr)  # noqa: T201
-        if "--json" in sys.argv:
-            print(_as_json(error))  # noqa: T201
+        _tell_program(error, str(error), error.remedies)
         sys.exit(ERROR)
     except SystemExit as ended:
         if isinstance(ended.__context__, BrokenPipeError):
             sys.exit(UNREAD)
+        # What is wrong with the command line itself, typer has said to people alone.
+        if isinstance(ended.__context__, _UsageError):
+            _tell_program(ended.__context__, ended.__context__.format_message())
         raise
-    except Exception:  # noqa: BLE001 - whatever it is, it is no answer
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is no answer
         sys.excepthook(*sys.exc_info())
+        _tell_program(error, str(error))
         sys.exit(ERROR)
 
 
-def _as_json(error: EosError) -> str:
-    """For programs: the class, the message, and what to do as data."""
+def _tell_program(error: BaseException, message: str, remedies: Sequence[Remedy] = ()) -> None:
+    """With ``--json``: the class, the message, and what to do as data."""
+    if "--json" not in sys.argv:
+        return
     import msgspec
 
-    told = {"error": type(error).__name__, "message": str(error), "remedies": error.remedies}
-    return msgspec.json.format(msgspec.json.encode(told), indent=2).decode()
+    told = {"error": type(error).__name__, "message": message, "remedies": remedies}
+    print(msgspec.json.format(msgspec.json.encode(told), indent=2).decode())  # noqa: T201
 
 
 def _shown(message: str) -> str:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -57,6 +58,13 @@ ANSWERS = 1
 """What ``audit`` says of rows that are lost, ``doctor`` of a check that fails."""
 
 
+FAULT = """
+from airflow_eos.local import daemon
+def status(): raise RuntimeError("a fault of ours")
+daemon.status = status
+"""
+
+
 def run_by(python: str, *arguments: str, **how) -> subprocess.Popen[str]:
     """The command line, begun by lines that break something of it."""
     begin = f"{python}\nfrom airflow_eos.__main__ import main; main()"
@@ -67,12 +75,7 @@ def run_by(python: str, *arguments: str, **how) -> subprocess.Popen[str]:
 
 
 def test_an_exception_is_no_answer_of_a_command():
-    broken = (
-        "from airflow_eos.local import daemon\n"
-        "def status(): raise RuntimeError('a fault of ours')\n"
-        "daemon.status = status"
-    )
-    process = run_by(broken, "broker", "status")
+    process = run_by(FAULT, "broker", "status")
     _, said = process.communicate()
     assert "a fault of ours" in said, "with its trace"
     assert process.returncode == cli.ERROR != ANSWERS
@@ -91,6 +94,22 @@ def test_what_nobody_has_read_is_no_answer(tmp_path, arguments):
         _, said = process.communicate()
     assert said == ""
     assert process.returncode == cli.UNREAD != ANSWERS
+
+
+@pytest.mark.parametrize(
+    ("arguments", "broken", "said"),
+    [
+        (("plan", "--json"), "", "checkpoint"),
+        (("plan", "c", "--jsn", "--json"), "", "--jsn"),
+        (("plan", "/nowhere/c", "--json"), "", "names no pipeline"),
+        (("broker", "status", "--json"), FAULT, "a fault of ours"),
+    ],
+)
+def test_a_program_that_asks_for_json_gets_it_of_each_error(arguments, broken, said):
+    process = run_by(broken, *arguments)
+    told, _ = process.communicate()
+    assert said in json.loads(told)["message"]
+    assert process.returncode == cli.ERROR
 
 
 def test_a_command_line_without_its_libraries_is_an_error_and_no_answer():
