@@ -12,7 +12,8 @@ from typing import Any
 import msgspec
 import pytest
 from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -279,9 +280,12 @@ def test_input_that_is_compacted_proves_nothing_of_rows_that_are_fewer_or_counte
     job.deliver(df=job.counts(), output_mode="update")
     begun: list[int] = []
     begin = CheckpointCopy.begin
-    monkeypatch.setattr(
-        CheckpointCopy, "begin", lambda copy, batch: (begun.append(batch), begin(copy, batch))
-    )
+
+    def watched(copy: CheckpointCopy, batch: int) -> None:
+        begun.append(batch)
+        begin(copy, batch)
+
+    monkeypatch.setattr(CheckpointCopy, "begin", watched)
     counted = job.rehearse(job.counts(add=1), output_mode="update")
     assert [each.verdict for each in counted.compared] == ["not known", "not known"]
     assert begun == [0, 1], "the state of the first one lacks rows, or not: nobody knows"

@@ -107,9 +107,9 @@ def test_rows_that_differ_have_other_fingerprints(spark, hazard):
     hashes = set()
     for columns in OTHER_ROWS[hazard]:
         rows = spark.sql(f"SELECT {columns}")
-        alone = with_row_hashes(rows).first()
-        [one] = Outputs((Output("out", sink),)).rows(rows).first()
-        [[many]] = Outputs((Output("out", sink, rows="array(struct(*))"),)).rows(rows).first()
+        [alone] = with_row_hashes(rows).collect()
+        [[one]] = Outputs((Output("out", sink),)).rows(rows).collect()
+        [[[many]]] = Outputs((Output("out", sink, rows="array(struct(*))"),)).rows(rows).collect()
         assert alone[HASH_COLUMN] == one[HASH_COLUMN] == many[HASH_COLUMN]
         hashes.add(alone[HASH_COLUMN])
     assert len(hashes) == 2
@@ -119,9 +119,8 @@ def test_what_spark_need_not_agree_on_is_one_row(spark):
     """Whether a null can be there is another thing in a batch than in a stream."""
     sure = spark.sql("SELECT array(1, 2) AS a, named_struct('x', 1) AS b")
     unsure = spark.createDataFrame(sure.collect(), "a array<int>, b struct<x:int>")
-    assert (
-        with_row_hashes(sure).first()[HASH_COLUMN] == with_row_hashes(unsure).first()[HASH_COLUMN]
-    )
+    [one], [other] = (with_row_hashes(rows).collect() for rows in (sure, unsure))
+    assert one[HASH_COLUMN] == other[HASH_COLUMN]
 
 
 def test_a_column_arrives_under_its_name_whatever_is_in_it(spark):
