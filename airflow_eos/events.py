@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from airflow_eos.checkpoint.backend import COMMITS, OFFSETS, is_batch
+from airflow_eos.checkpoint.backend import COMMITS, OFFSETS, STATE_STORES, is_batch
 from airflow_eos.checkpoint.decisions import DecisionLog
 from airflow_eos.checkpoint.progress import read_state
 from airflow_eos.checkpoint.rulings import is_accepted
@@ -49,7 +49,8 @@ class SettledBatch:
         end: where it ended, by source.
         rows: delivered, by participant; None where no decision tells (any more), or a person let
             the batch go on without some of them.
-        watermark_ms: after it, ms since the epoch; None where the query has none.
+        watermark_ms: up to which readers have what the query gives, ms since the epoch; None where
+            it has no watermark.
         settled_at_ms: when ``commits/N`` was written, ms since the epoch, by the store's clock.
     """
 
@@ -342,9 +343,9 @@ def read_settled(
         return Settled(query_id, None, {}, ())
     first = 0 if after is None else after + 1
     kept = _numbers(store, OFFSETS) & _numbers(store, COMMITS)
-    batches = []
+    batches, keeps_state = [], bool(store.folders(STATE_STORES))
     for batch in sorted(number for number in kept if first <= number <= newest):
-        found = _batch(store, log, batch)
+        found = _batch(store, log, batch, keeps_state=keeps_state)
         if found is not None:  # else it was purged since it was listed
             batches.append(found)
         if at_most is not None and len(batches) == at_most:
@@ -358,7 +359,11 @@ def _numbers(store: CheckpointStore, folder: str) -> set[int]:
     return {int(entry.name) for entry in store.list(folder) if is_batch(entry.name)}
 
 
-def _batch(store: CheckpointStore, log: SparkLog, batch: int) -> SettledBatch | None:
+def _batch(
+    store: CheckpointStore, log: SparkLog, batch: int, *, keeps_state: bool
+) -> SettledBatch | None:
+    # A query with state gives the rows of a window in the batch that *runs* with the watermark
+    # behind it; the one before has only found out how far time has come.
     commit, written = log.commit(batch), log.find("commits", batch)
     try:
         promise = Promise.of(DecisionLog(store).of_batch(batch))
@@ -374,7 +379,7 @@ def _batch(store: CheckpointStore, log: SparkLog, batch: int) -> SettledBatch | 
         batch_id=batch,
         end=_ends(entry),
         rows=None if promise is None or is_accepted(store, batch) else _rows(promise),
-        watermark_ms=commit.next_watermark_ms or None,
+        watermark_ms=(entry.watermark_ms if keeps_state else commit.next_watermark_ms) or None,
         settled_at_ms=written.modified_at_ms,
     )
 

@@ -34,6 +34,11 @@ class Cause:
     says: str
     restart_heals: bool | None = None
 
+    @property
+    def is_of_what_is_gone(self) -> bool:
+        """Whether rows or state that it was to read are gone: that is no fault of the app."""
+        return self.says in (_LOST, _DATA_LOSS)
+
     def __str__(self) -> str:
         return f"{self.kind}: {self.says}"
 

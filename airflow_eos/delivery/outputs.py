@@ -165,10 +165,11 @@ class Outputs:
 
     def __post_init__(self) -> None:
         names = [output.name for output in self.outputs]
-        if not names or len(set(names)) != len(names):
+        # Spark's columns, some disks and some databases know no case.
+        if not names or len({name.casefold() for name in names}) != len(names):
             raise ConfigurationError(
-                f"Outputs {names}: expected one at least, and each name once; a name says which "
-                "prepared work is whose."
+                f"Outputs {names}: expected one at least, and each name once, in capitals or not; "
+                "a name says which prepared work is whose."
             )
         require_alone([output.sink for output in self.outputs])
 

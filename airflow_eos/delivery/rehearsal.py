@@ -128,7 +128,12 @@ class Rehearsal:
                     of_batch = evaluate(batch, lost)
                 except Exception as failed:
                     log.exception("rehearsal_failed", batch=batch)
-                    error = f"batch {batch}: {cause_of(failed)}"
+                    cause = cause_of(failed)
+                    if cause.is_of_what_is_gone:
+                        is_laid = False
+                        found.append(OutputComparison(batch, "", "not known", why=str(cause)))
+                        continue
+                    error = f"batch {batch}: {cause}"
                     break
                 # The state that it left lacks the rows that are gone, and the next one reads it.
                 is_laid = not lost or all(each.verdict == "same" for each in of_batch)

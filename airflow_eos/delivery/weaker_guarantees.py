@@ -17,7 +17,7 @@ import structlog
 
 from airflow_eos.checkpoint import DecisionLog, OffsetLog, take_term
 from airflow_eos.checkpoint.backend import SPENT, mark_path
-from airflow_eos.checkpoint.decisions import sealed
+from airflow_eos.checkpoint.decisions import AT_A_START, sealed
 from airflow_eos.checkpoint.pipeline import read_pipeline
 from airflow_eos.checkpoint.progress import read_state
 from airflow_eos.checkpoint.snapshot import unknown_beginning
@@ -310,7 +310,7 @@ def take_turn(
             sealed(
                 batch,
                 len(decided) + 1,
-                reason="sealed by a driver of another guarantee",
+                reason=f"{AT_A_START} with another guarantee",
                 decided_by=driver,
                 term=tenure.term.number,
             )

@@ -14,7 +14,7 @@ import structlog
 
 from airflow_eos.checkpoint import drain_of, newest_term
 from airflow_eos.checkpoint.backend import HEARTBEAT, is_batch
-from airflow_eos.checkpoint.decisions import DecisionLog
+from airflow_eos.checkpoint.decisions import AT_A_START, DecisionLog
 from airflow_eos.checkpoint.heartbeat import (
     Standstill,
     brought_back_by,
@@ -433,9 +433,11 @@ def _stage(found: Snapshot, planned: PlannedBatch, attempts: Sequence[Decision])
 
 def _attempt(decision: Decision) -> AttemptView:
     opened = [each.opened_at_ms for each in decision.works]
+    at_a_start = decision.reason.startswith(AT_A_START)
+    taken: Literal["abort", "sealed"] = "sealed" if at_a_start else "abort"
     return AttemptView(
         attempt=decision.attempt,
-        verdict="commit" if decision.verdict is Verdict.COMMIT else "abort",
+        verdict="commit" if decision.verdict is Verdict.COMMIT else taken,
         decided_at_ms=decision.decided_at_ms,
         decided_by=decision.decided_by,
         term=decision.term,

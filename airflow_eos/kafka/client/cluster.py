@@ -426,7 +426,7 @@ class ClusterView:
         answers = self._wire.request_many(requests, timeout_s=timeout_s)
         return [(i, a.error_code, a.node_id) for i, a in zip(ids, answers, strict=True)]
 
-    def require_coordinators(self, *, must_be_told: bool = False) -> None:
+    def require_coordinators(self, *, must_be_told: bool = False, timeout_s: float = 30.0) -> None:
         """Refuse a cluster some of whose transactions nobody coordinates just now, or lists.
 
         Each broker lists what it coordinates, and none says that others are missing. Where there is
@@ -434,19 +434,25 @@ class ClusterView:
 
         Args:
             must_be_told: also where these credentials may not see that.
+            timeout_s: how long one may be away, as while it moves.
 
         Raises:
             TopicError: they may not.
             KafkaUnavailableError: partitions of the log of transactions have no leader.
         """
-        found = self.describe_topic(TRANSACTIONS)
-        away = sorted(each.partition_index for each in found.partitions if each.leader_id < 0)
-        if away:
-            raise KafkaUnavailableError(
-                f"Which transactions are open is not known: partitions {away} of {TRANSACTIONS} "
-                "have no leader, and what is noted there nobody lists.",
-                Remedy(change="bring the brokers back that have their copies"),
-            )
+        deadline = Deadline(timeout_s)
+        while True:
+            found = self.describe_topic(TRANSACTIONS)
+            away = sorted(each.partition_index for each in found.partitions if each.leader_id < 0)
+            if not away:
+                break
+            if not deadline.pause():
+                raise KafkaUnavailableError(
+                    f"Which transactions are open is not known: partitions {away} of "
+                    f"{TRANSACTIONS} have no leader for {deadline}, and what is noted there nobody "
+                    "lists.",
+                    Remedy(change="bring the brokers back that have their copies"),
+                )
         told = {faults.NONE, faults.UNKNOWN_TOPIC_OR_PARTITION}
         if must_be_told and found.error_code not in told:
             raise topic_refused(found.error_code, TRANSACTIONS)

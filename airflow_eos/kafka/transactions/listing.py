@@ -189,7 +189,7 @@ def list_open(
         [transactional_id_of(prefix, 0, 0)], timeout_s=deadline_s
     )  # refuses where the ACL is missing
     if not besides:  # a batch lists again with the next one; who has only this needs all
-        wire.cluster.require_coordinators()
+        wire.cluster.require_coordinators(timeout_s=deadline.remaining)
     found = _listed(wire, _ongoing(wire, f"{re.escape(prefix)}-eos-[0-9]+-[0-9]+"), deadline)
     found -= {(known.transactional_id, known.producer_id) for known in besides}
     ids = {i for i, _ in found if belongs_to_prefix(i, prefix)}
@@ -205,7 +205,7 @@ def list_lookalikes(
         TransactionError, KafkaUnavailableError: as :func:`list_open`.
     """
     deadline = Deadline(deadline_s)
-    wire.cluster.require_coordinators()
+    wire.cluster.require_coordinators(timeout_s=deadline.remaining)
     found = _listed(wire, _ongoing(wire, f"{re.escape(prefix)}.*"), deadline)
     ids = {i for i, _ in found if whose(i, prefix)}
     return tuple(
@@ -257,7 +257,7 @@ def require_all_told(wire: ConnectionPool, *, deadline_s: float = 60.0) -> None:
             Remedy(change="grant Describe on TransactionalId '*'"),
         ) from error
     wire.cluster.forget_coordinators([nobodys])
-    wire.cluster.require_coordinators(must_be_told=True)
+    wire.cluster.require_coordinators(must_be_told=True, timeout_s=deadline_s)
 
 
 def committed_by_coordinators(

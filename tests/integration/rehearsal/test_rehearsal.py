@@ -259,6 +259,17 @@ def test_a_batch_whose_input_is_gone_is_not_known_and_the_next_one_is_compared(
     assert report.exit_status == 3
 
 
+def test_state_that_is_gone_is_no_failure_of_the_new_version(job: Rehearsed) -> None:
+    job.feed(300, keys=20)
+    job.deliver(df=job.counts(), output_mode="update")
+    for each in Path(job.checkpoint, "state").rglob("2.delta"):
+        each.unlink()
+    report = job.rehearse(job.counts(), batches=1, output_mode="update")
+    [found] = report.compared
+    assert (found.batch, found.verdict, report.exit_status) == (2, "not known", 3)
+    assert "files of the state are gone" in found.why
+
+
 def test_input_that_is_compacted_proves_nothing_of_rows_that_are_fewer_or_counted(
     job: Rehearsed, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -108,8 +108,9 @@ def test_rows_that_differ_have_other_fingerprints(spark, hazard):
     for columns in OTHER_ROWS[hazard]:
         rows = spark.sql(f"SELECT {columns}")
         alone = with_row_hashes(rows).first()
-        [inside] = Outputs((Output("out", sink),)).rows(rows).first()
-        assert alone[HASH_COLUMN] == inside[HASH_COLUMN]
+        [one] = Outputs((Output("out", sink),)).rows(rows).first()
+        [[many]] = Outputs((Output("out", sink, rows="array(struct(*))"),)).rows(rows).first()
+        assert alone[HASH_COLUMN] == one[HASH_COLUMN] == many[HASH_COLUMN]
         hashes.add(alone[HASH_COLUMN])
     assert len(hashes) == 2
 

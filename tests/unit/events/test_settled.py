@@ -157,6 +157,18 @@ def test_rows_of_a_batch_that_a_person_let_go_on_without_some_are_not_told(tmp_p
     assert [each.rows for each in read_settled(store, after=None).batches] == [{"sink": ROWS}, None]
 
 
+def test_a_query_with_state_has_given_what_the_watermark_of_its_batch_lets_go(tmp_path):
+    """The windows that the new watermark closes are given by the next batch."""
+    logs = SettledLogs(tmp_path, watermark_step_ms=10)
+    logs.settle(3)
+    store = CheckpointStore.open(tmp_path)
+    marks = [each.watermark_ms for each in read_settled(store, after=None).batches]
+    assert marks == [None, 10, 20]
+    store.put("state/0/0/1.delta", b"")
+    marks = [each.watermark_ms for each in read_settled(store, after=None).batches]
+    assert marks == [None, None, 10]
+
+
 def test_batches_that_spark_purged_are_left_out_and_the_oldest_are_read_first(tmp_path):
     logs = SettledLogs(tmp_path)
     logs.settle(6)

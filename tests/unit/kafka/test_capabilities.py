@@ -257,8 +257,10 @@ LOG = "__transaction_state"
 
 
 def test_a_log_of_transactions_without_a_leader_is_said_wherever_it_is_told() -> None:
+    away = topic(LOG, 0, (1, -1, -1))
     with pytest.raises(KafkaUnavailableError, match=r"partitions \[1, 2\] of __transaction_state"):
-        Answering(topic(LOG, 0, (1, -1, -1))).view.require_coordinators()
+        Answering(away).view.require_coordinators()
+    Answering(away, topic(LOG)).view.require_coordinators()  # it only moved
     Answering(topic(LOG)).view.require_coordinators(must_be_told=True)
     absent = Answering(topic(LOG, faults.UNKNOWN_TOPIC_OR_PARTITION, ()))  # not Apache Kafka
     absent.view.require_coordinators(must_be_told=True)

@@ -59,8 +59,8 @@ class Cluster:
 
     def forget_coordinators(self, ids: Any) -> None: ...
 
-    def require_coordinators(self, *, must_be_told: bool = False) -> None:
-        del must_be_told
+    def require_coordinators(self, *, must_be_told: bool = False, timeout_s: float) -> None:
+        del must_be_told, timeout_s
         if self.away:
             raise KafkaUnavailableError(f"partitions {self.away} of the log have no leader")
 
