@@ -322,13 +322,25 @@ class OpenWorkSensor(TransactionTimeoutSensor):
 
         ti, now_s = context["ti"], context["dag_run"].run_after.timestamp()
         # What is not remembered was not seen: its age begins here, and acts on nothing.
-        before = ti.xcom_pull(task_ids=self.task_id, key=SEEN, include_prior_dates=True)
+        before = self._remembered(ti)
         self.seen = SeenOpen(lambda: now_s, before if before is not None else {})
         found = super().poke(context)
         ti.xcom_push(key=SEEN, value=self.seen.since)
         if not found.is_done:
             raise AirflowSkipException("Nothing runs out of time.")
         return found
+
+    def _remembered(self, ti: Any) -> Mapping[str, float] | None:
+        """What looks before have seen; None: none has, or what it left cannot be read any more.
+
+        A backend may have lost it while its row still stands: each look would fail by that row.
+        """
+        try:
+            before = ti.xcom_pull(task_ids=self.task_id, key=SEEN, include_prior_dates=True)
+            return None if before is None else {name: float(at) for name, at in before.items()}
+        except Exception:
+            self.log.exception("What looks before have seen cannot be read: it is seen anew")
+            return None
 
 
 def since(former: dict[str, Any] | None, driver: str) -> str | None:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import threading
 import time
-from concurrent.futures import Future, wait
+from concurrent.futures import wait
 from dataclasses import dataclass
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from airflow_eos.errors import EosError, UnknownClusterError
@@ -18,9 +17,11 @@ from airflow_eos.page.pipeline_state import STALL_AFTER_MS, Look
 from airflow_eos.page.views import OpenBar, PlanLine, PlanView
 from airflow_eos.recovery.execute import plan_recovery
 from airflow_eos.recovery.tables import headline, seal_sentence, step_cells
+from airflow_eos.supervision.trigger_watch import Threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from concurrent.futures import Future
 
     from airflow_eos.page.views import DetailView, PipelineEntry, PipelineRow, Reach
     from airflow_eos.recovery.plan import Plan
@@ -31,60 +32,6 @@ MOMENT_S = 15.0
 """So young an answer is given rather than waited for."""
 GLANCE_S = 0.3
 """So long its successor is waited for all the same."""
-HELD_UP_S = 10.0
-"""A thread that has asked for so long is taken to be held up by a store that does not answer."""
-
-
-class _Threads:
-    """A pool of threads that nobody waits for when the process ends.
-
-    Those of ``ThreadPoolExecutor`` are joined then: a store that does not answer would keep a
-    server from stopping. One that has been held up for long does not count: hundreds of pipelines
-    may be in a store that does not answer, and keep nobody from the others.
-    """
-
-    def __init__(self, count: int, clock: Callable[[], float]) -> None:
-        self._count, self._clock = count, clock
-        self._lock = threading.Lock()
-        self._there, self._busy = 0, dict[int, float]()
-        self._asked: SimpleQueue[tuple[Future[None], Callable[[], None]]] = SimpleQueue()
-
-    def submit(self, question: Callable[[], None]) -> Future[None]:
-        """Ask it when a thread is free."""
-        future: Future[None] = Future()
-        self._asked.put((future, question))
-        self.relieve()
-        return future
-
-    def relieve(self) -> None:
-        """Let what waits have threads, in the place of those that are held up, too."""
-        with self._lock:
-            while self._at_hand() < self._count and self._idle() < self._asked.qsize():
-                self._there += 1
-                threading.Thread(target=self._work, name="eos-page", daemon=True).start()
-
-    def _idle(self) -> int:
-        return self._there - len(self._busy)
-
-    def _at_hand(self) -> int:
-        since_s = self._clock() - HELD_UP_S
-        return self._there - sum(at < since_s for at in self._busy.values())
-
-    def _work(self) -> None:
-        me = threading.get_ident()
-        while True:
-            future, question = self._asked.get()
-            with self._lock:
-                self._busy[me] = self._clock()
-            try:
-                future.set_result(question())
-            except BaseException as error:  # noqa: BLE001 - whoever waits is told
-                future.set_exception(error)
-            with self._lock:
-                del self._busy[me]
-                if self._idle() > self._count:
-                    self._there -= 1
-                    return
 
 
 @dataclass
@@ -114,7 +61,7 @@ class Answers(Generic[T]):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._within_s, self._fresh_s, self._clock = within_s, fresh_s, clock
-        self._pool = _Threads(threads, clock)
+        self._pool = Threads(threads, clock)
         self._lock = threading.Lock()
         self._kept: dict[str, _Kept[T]] = {}
 

@@ -21,6 +21,7 @@ from airflow_eos import errors
 from airflow_eos.arguments import Duration, milliseconds, taken
 from airflow_eos.errors import ConfigurationError, EosError
 from airflow_eos.hooks.arguments import CheckedArguments, as_rendered, no_retry_where_useless
+from airflow_eos.protocol.decision import one_line
 
 if TYPE_CHECKING:
     from airflow.sdk import Context, XComArg
@@ -363,8 +364,8 @@ class TransactionTimeoutSensor(LookOnceSensor):
         for each in found:
             self.log.warning(
                 "%s of %s has %d ms left, and is %d ms old",
-                each["key"],
-                each["participant"],
+                one_line(each["key"]),
+                one_line(each["participant"]),
                 each["time_left_ms"],
                 each["age_ms"],
             )
@@ -430,7 +431,7 @@ class BlockedTopicSensor(LookOnceSensor):
                 each["partition"],
                 each["stable"],
                 each["owner"] or "somebody's",
-                each["transactional_id"] or f"of producer {each['producer_id']}",
+                one_line(each["transactional_id"] or f"of producer {each['producer_id']}"),
                 each["age_ms"],
             )
         return PokeReturnValue(bool(found), found or None)

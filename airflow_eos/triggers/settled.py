@@ -6,11 +6,12 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping
+from functools import partial
 from typing import Any
 
 from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 
-from airflow_eos.errors import EosError
+from airflow_eos.errors import EosError, name_of
 
 log = logging.getLogger(__name__)
 _NOTHING = -1
@@ -50,12 +51,13 @@ class _AtACheckpoint(BaseTrigger):
         """A function that says the newest settled batch; the connection is asked for once."""
         from airflow_eos.events import newest_settled
         from airflow_eos.hooks.store import CheckpointStoreHook
+        from airflow_eos.supervision.trigger_watch import POLLS
 
         hook = CheckpointStoreHook(self.storage_conn_id, self.storage_options)
         store = await hook.aopen(self.checkpoint_location)
 
         async def look() -> int:
-            newest = await asyncio.to_thread(newest_settled, store)
+            newest = await POLLS.ask(object(), partial(newest_settled, store))
             return _NOTHING if newest is None else newest
 
         return look
@@ -101,7 +103,7 @@ class SettledBatchesTrigger(_AtACheckpoint):
             while await look() == told:  # noqa: ASYNC110 - nobody to wake us
                 await asyncio.sleep(self.poke_interval)
         except EosError as error:
-            answer = {"error": str(error), "raised": type(error).__name__}
+            answer = {"error": str(error), "raised": name_of(error)}
         yield TriggerEvent(answer)  # type: ignore[no-untyped-call]
 
 

@@ -55,6 +55,7 @@ OF_THE_RUN: dict[str, Any] = {
     "application_id": "Y",
     "started_by": started("s2", dag_id="orders", run_id="resume__X__0"),
 }
+WORK = OpenWork("kafka", "sink", "k", 0, 60)
 DRAINED: dict[str, Any] = {"phase": "stopped", "end": "drained"}
 FOR_GOOD: dict[str, Any] = {
     "phase": "failed",
@@ -492,6 +493,30 @@ def test_a_watchdog_remembers_from_run_to_run_what_is_open_where_no_clock_is_tol
         run.run_after += timedelta(minutes=1)
     assert fires == [True], "the first is a skip"
     json.dumps(kept)
+
+
+@pytest.mark.parametrize("lost", [True, False], ids=["its backend lost it", "it is no such thing"])
+def test_a_look_whose_memory_cannot_be_read_looks_all_the_same_and_remembers_anew(
+    dags, airflow, run, monkeypatch, lost
+):
+    """Its row still stands: by it each later look would fail, and none would ever see anything."""
+    kept: dict[str, Any] = {}
+    airflow.xcom_push = lambda *, key, value: kept.update({key: value})
+
+    def pull(**_: Any) -> Any:
+        if lost:
+            raise FileNotFoundError("s3://xcom/…")
+        return "gibberish"
+
+    airflow.xcom_pull = pull
+    monkeypatch.setattr(TimeoutWatch, "look", lambda *given: given[-1].lasts_ms([WORK]) and [])
+    task = dags["orders_watchdog"].get_task("timeouts")
+    for name in ("_settings", "_reach"):
+        monkeypatch.setattr(type(task), name, lambda *_: {})
+    run.run_after = datetime(2026, 11, 1, tzinfo=UTC)
+    with pytest.raises(AirflowSkipException, match="Nothing runs out of time"):
+        task.poke({"ti": airflow, "dag_run": run})
+    assert kept["seen"] == {"sink k": run.run_after.timestamp()}
 
 
 @pytest.mark.parametrize("error", [OwnershipError("another's"), AirflowTaskTimeout("hangs")])

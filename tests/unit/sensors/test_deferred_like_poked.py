@@ -15,7 +15,9 @@ from airflow.providers.common.compat.sdk import (
 from airflow.sdk import BaseSensorOperator, Connection
 
 from airflow_eos import errors
+from airflow_eos.checkpoint.spark_log import UnknownVersionError
 from airflow_eos.hooks.kafka import KafkaSettingsHook
+from airflow_eos.kinds.sql.participant import LostError
 from airflow_eos.sensors import TransactionTimeoutSensor
 from airflow_eos.supervision import progress as watch
 
@@ -73,6 +75,15 @@ def test_a_broker_or_store_that_is_away_for_a_moment_is_left_to_retries(ended_wi
     poked, deferred = ended_with(kind("away"))
     assert type(deferred) is type(poked) is kind
     assert str(deferred) == str(poked) == "away"
+
+
+@pytest.mark.parametrize("kind", [UnknownVersionError, LostError], ids=lambda kind: kind.__name__)
+def test_an_error_of_a_room_of_its_own_says_what_it_is_through_a_trigger_too(ended_with, kind):
+    """By its own name nobody finds it: an AttributeError would stand in its place."""
+    poked, deferred = ended_with(kind("a newer Spark wrote it"))
+    assert type(poked) is kind
+    assert isinstance(poked, type(deferred))
+    assert str(deferred) == str(poked)
 
 
 @pytest.mark.parametrize("kind", FINAL, ids=lambda kind: kind.__name__)
