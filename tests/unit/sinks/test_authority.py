@@ -154,7 +154,7 @@ def test_who_was_let_in_while_another_still_drove_is_asked_again_before_the_term
     store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It stood by; meanwhile the name went to another pipeline."""
-    participant = Remembering(store)
+    participant: Any = Remembering(store)
     admitted = takeover.require_admitted(store, participant, "we", None)
     participant.owner = "elsewhere"
     with pytest.raises(OwnershipError):
@@ -178,7 +178,7 @@ def test_what_an_empty_checkpoint_went_on_from_is_not_gone_on_from_once_another_
         def inherit(self, _owner: Owner) -> None:
             self.inherited = True
 
-    participant = Inheriting(store)
+    participant: Any = Inheriting(store)
     pipeline, _, forgotten = takeover.require_admitted(store, participant, "we", None)
     before = (pipeline, Former("another", None), forgotten)
     start(store, participant, monkeypatch, admitted=before, progress=Began())
