@@ -372,8 +372,9 @@ def _told(
     for mapped in (task.get("expand_input"), *groups):
         if mapped is None:
             continue
+        is_its_own = mapped is task.get("expand_input")
         by_name = {name: name for name in _NAMES}
-        if mapped is not task.get("expand_input"):
+        if not is_its_own:
             by_name = {n: key for n, v in plain.items() if (key := _key_of(v)) is not None}
         each = _mapped_over(mapped, set(by_name.values()))
         if each is None:

@@ -547,7 +547,8 @@ def test_a_checkpoint_that_is_gone_is_not_that_nobody_has_started_it(
     call, store, airflow, tmp_path, to_run
 ):
     """A disk that is not mounted is an empty folder, and a watchdog would be green for ever."""
-    ended = {"phase": "failed"} if to_run else {"phase": "stopped", "end": "finished"}
+    finished = {"phase": "stopped", "end": "finished"}
+    ended: dict[str, Any] = {"phase": "failed"} if to_run else finished
     write_heartbeat(store, beat(**X, **ended))
     take_term(store, taken_by="X")
     assert call("orders_watchdog", "should_be_running") is to_run

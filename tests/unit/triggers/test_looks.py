@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,9 @@ def test_a_store_with_more_apps_than_threads_keeps_nobody_from_being_watched():
     looks = SharedLooks(2, clock=lambda: now[0])
 
     async def watched() -> str:
-        hang = [asyncio.ensure_future(looks.ask(n, lambda: over.wait(600))) for n in range(5)]
+        hang: list[asyncio.Future[Any]] = [
+            asyncio.ensure_future(looks.ask(n, lambda: over.wait(600))) for n in range(5)
+        ]
         await asyncio.sleep(0.05)
         well = asyncio.ensure_future(looks.ask("well", lambda: "alive"))
         for n in range(1_000):
