@@ -10,7 +10,7 @@ from airflow.providers.common.compat.sdk import AirflowOptionalProviderFeatureEx
 from airflow.sdk import BaseHook
 
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.hooks.store import mask_secrets
+from airflow_eos.hooks.store import extra_of, mask_secrets
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -81,7 +81,7 @@ class KafkaSettingsHook(BaseHook):
 
     def _checked(self, connection: Connection) -> dict[str, Any]:
         """The configuration, checked; whichever way it was read, its secrets are masked first."""
-        config: dict[str, Any] = connection.extra_dejson
+        config = extra_of(connection)
         mask_secrets(config)
         _quiet_client_logs()
         where = f"Kafka connection {self.kafka_config_id!r}"

@@ -201,10 +201,32 @@ def options_of(connection: Any) -> dict[str, str]:
         host=connection.host,
         login=connection.login,
         password=connection.password,
-        extra=json.loads(connection.extra or "{}"),
+        extra=extra_of(connection),
     ).options()
     mask_secrets(options)
     return options
+
+
+def extra_of(connection: Any) -> dict[str, Any]:
+    """What the extra of a connection says, masked as Airflow masks it.
+
+    Airflow takes one that it cannot read for an empty one: a log-in by the machine's role, a
+    connection without TLS, a driver on the worker.
+
+    Raises:
+        ConfigurationError: it is no JSON object.
+    """
+    try:
+        is_read = isinstance(json.loads(connection.extra or "{}"), dict)
+    except ValueError:
+        is_read = False
+    if not is_read:
+        raise ConfigurationError(
+            f"Connection {connection.conn_id!r}: its extra is no JSON object, so what it says is "
+            "not known. Expected one such as {}."
+        )
+    found: dict[str, Any] = connection.extra_dejson
+    return found
 
 
 _PASSWORD = re.compile(r"://[^/?#\s@]*:([^/?#\s@]+)@", re.ASCII)
@@ -280,7 +302,7 @@ def told(connection: Connection) -> Any:
     """
     if connection.conn_type in STORES:
         return {"storage_options": options_of(connection)}
-    extra: dict[str, Any] = connection.extra_dejson
+    extra = extra_of(connection)
     mask_secrets(extra)
     if connection.conn_type == "redis":
         url = _redis_url(connection, extra)

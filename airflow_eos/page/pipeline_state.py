@@ -310,6 +310,10 @@ class Look:
             )
         except EosError as error:
             return DetailView(row=unreadable(self.listed, str(error)))
+        except Exception as error:
+            log.exception("page_look_failed", location=self.listed.location)
+            why = f"{type(error).__name__}: the server's log says more"
+            return DetailView(row=unreadable(self.listed, why))
 
     def _newest(self, store: CheckpointStore) -> tuple[PlannedBatch, ...]:
         return self._batches.newest(store)

@@ -643,12 +643,12 @@ def _of_another_team(dag_id: str, conn_ids: set[str]) -> list[str]:
 
 def _meant_for(named: PipelineReference) -> list[str] | None:
     """The folders that the store's connection is for; None: it does not say."""
-    from airflow_eos.hooks.store import CheckpointStoreHook
+    from airflow_eos.hooks.store import CheckpointStoreHook, extra_of
 
     if named.storage_conn_id is None:
         return None
     try:
-        extra = CheckpointStoreHook.get_connection(named.storage_conn_id).extra_dejson
+        extra = extra_of(CheckpointStoreHook.get_connection(named.storage_conn_id))
     except AirflowNotFoundException:
         return None  # what opens the store says so
     found = extra.get("eos_locations")

@@ -86,7 +86,7 @@ export function journey(batch, scale) {
   for (const ended of batch.attempts.filter((each) => each.verdict !== "commit")) {
     const how = ended.verdict === "abort" ? "aborted" : "sealed";
     const mark = h("span", { class: how, title: `Attempt ${ended.attempt} ${how}: ${ended.reason}` }, "×");
-    mark.style.left = of(ended.decided_at_ms - batch.planned_at_ms);
+    mark.style.left = `clamp(5px, ${of(ended.decided_at_ms - batch.planned_at_ms)}, calc(100% - 5px))`; // whole at the edges
     track.append(mark);
   }
   return track;

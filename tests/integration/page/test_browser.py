@@ -149,6 +149,7 @@ def test_everybody_can_read_it_in_both_dresses(browser, tmp_path, scheme):
         alone = page.locator("tr[data-state=silent] .left[data-urgency=calm] .left-fill").first
         expect(alone).to_be_attached(timeout=SEEN_SILENT_MS)
         assert colour_of(calm) != colour_of(alone)
+        expect(page.locator("tr[data-state=looking]")).to_have_count(0, timeout=SEEN_SILENT_MS)
         picture(page, f"list-{scheme}")
         expect(page.locator(".explained")).to_contain_text("readers were promised")
         expect(page.get_by_role("columnheader", name="Newest 16 batches")).to_be_visible()
@@ -271,19 +272,22 @@ def test_who_has_no_pipeline_is_told_how_there_would_be_one(browser, tmp_path):
         expect(page.locator("tbody tr")).to_have_count(0)
         assert serious_findings(page) == []
         shutil.rmtree(lake)
-        fleet(checkpoint, lake, 13)  # the server took its time, and they are to run now
+        # The server took its time, and they are to run now.
+        alive = kept_alive(fleet(checkpoint, lake, 13))
         # Where a task's link leads: to its pipeline, in the frame of Airflow's own UI.
         outer.context.add_cookies(
             [{"name": "_token", "value": server.token("ann"), "url": server.url}]
         )
         there = pipeline_id(str(checkpoint), "orders_etl", "run")
-        outer.goto(f"{server.url}/plugin/eos-pipelines#/{there}")
-        frame = outer.frame_locator("iframe")
-        expect(frame.locator(".part-head h1")).to_have_text("orders_etl")
-        frame.get_by_role("link", name="← Pipelines").click()
-        expect(frame.locator("tbody tr")).to_have_count(14)
-        expect(frame.locator("tr[data-state=silent]").first).to_be_visible(timeout=SEEN_SILENT_MS)
-        picture(outer, "airflow")
+        with alive:
+            outer.goto(f"{server.url}/plugin/eos-pipelines#/{there}")
+            frame = outer.frame_locator("iframe")
+            expect(frame.locator(".part-head h1")).to_have_text("orders_etl")
+            frame.get_by_role("link", name="← Pipelines").click()
+            expect(frame.locator("tbody tr")).to_have_count(14)
+            looking = frame.locator("tr[data-state=looking]")
+            expect(looking).to_have_count(0, timeout=SEEN_SILENT_MS)
+            picture(outer, "airflow")
 
 
 def test_a_killed_pipeline_shows_its_open_work_and_the_plan_of_the_shell(

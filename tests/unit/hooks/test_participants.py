@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import pytest
+from airflow.sdk import Connection
 from airflow.sdk.execution_time import task_runner
 
 from airflow_eos.errors import ConfigurationError
@@ -99,3 +100,14 @@ def test_a_trigger_gets_the_same(reach, monkeypatch):
 
 def test_without_connections_nobody_is_asked():
     assert ParticipantsHook(None).reach() == {}
+
+
+@pytest.mark.parametrize("extra", ['{"sslmode": "verify-full"', "[]", "nonsense"])
+def test_an_extra_that_nobody_can_read_is_no_empty_one(extra):
+    """Airflow would have it empty: the password without TLS, or the machine's own role."""
+    for conn_type in ("postgres", "aws", "generic"):
+        connection = Connection(
+            conn_id="of_it", conn_type=conn_type, host="db", password="x", extra=extra
+        )
+        with pytest.raises(ConfigurationError, match="'of_it': its extra is no JSON object"):
+            store.told(connection)
