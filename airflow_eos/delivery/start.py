@@ -439,19 +439,23 @@ def start_exactly_once(
     )
     # Asked anew when the turn comes: what was read before is as old as the wait.
     anew = MadeReady(lambda: request(are_warm=True).asked())
+    warm_ups = [first.warm_up] * WARM_UPS
     with ExitStack() as warm, closing(anew):
 
         def examine() -> None:
             first.examine()
             check = partial(first.sink.check, first.spark)
-            warm.enter_context(kept_warm(check, first=[first.warm_up] * WARM_UPS))
+            warm.enter_context(kept_warm(check, first=warm_ups))
 
-        return stand_by(
-            standing,
-            examine=examine,
-            start=lambda after: anew.take().start(after=after),
-            make_ready=anew.renew,
-        )
+        def make_ready() -> None:
+            warm_ups.clear()  # they would take from the start what they are to give it
+            anew.renew()
+
+        def start(after: int) -> ExactlyOnceQuery:
+            warm_ups.clear()
+            return anew.take().start(after=after)
+
+        return stand_by(standing, examine=examine, start=start, make_ready=make_ready)
 
 
 @dataclass(frozen=True)
