@@ -22,6 +22,7 @@ from airflow_eos.checkpoint import DecisionLog, read_state
 from airflow_eos.checkpoint.topics import LostInput
 from airflow_eos.delivery.port import BatchSink, TaskReport
 from airflow_eos.delivery.spill import kept_rows
+from airflow_eos.delivery.task import quoted
 from airflow_eos.errors import (
     DecisionNeededError,
     InputError,
@@ -445,7 +446,7 @@ def undelivered(rows: DataFrame, delivered: DataFrame, *, tasks: int) -> DataFra
     """
     both = _placed(rows).unionByName(_like(delivered, rows))
     filled_in = [name for name in FILLED_IN if name in rows.columns]
-    always = [name for name in rows.columns if name not in filled_in]
+    always = [quoted(name) for name in rows.columns if name not in filled_in]
     left = both
     for here, there in _pairs(both, filled_in):
         compared = [*always, *sorted(here & there)]
@@ -458,7 +459,7 @@ def undelivered(rows: DataFrame, delivered: DataFrame, *, tasks: int) -> DataFra
         left.where(~F.col(_DELIVERED))
         .repartition(tasks, _TASK)
         .sortWithinPartitions(_PLACE)
-        .select(*rows.columns)
+        .select(*map(quoted, rows.columns))
     )
 
 
@@ -475,7 +476,7 @@ def _placed(rows: DataFrame) -> DataFrame:
 def _like(delivered: DataFrame, rows: DataFrame) -> DataFrame:
     """The delivered rows in the columns and types of ``rows``."""
     return delivered.select(
-        *[F.col(field.name).cast(field.dataType) for field in rows.schema.fields],
+        *[F.col(quoted(f.name)).cast(f.dataType).alias(f.name) for f in rows.schema.fields],
         F.lit(True).alias(_DELIVERED),  # noqa: FBT003
         F.lit(0).alias(_TASK),
         F.lit(0).cast("long").alias(_PLACE),

@@ -149,3 +149,9 @@ def test_rows_that_gave_their_partition_pair_before_those_that_left_it_open(
     there: list[dict[str, Any]] = [{"value": "a", "partition": at} for at in (1, 1, 2)]
     found = by_task(undelivered(rows, seen(spark, there), tasks=1))
     assert [(each.value, each.partition) for each in found] == [("a", None)]
+
+
+def test_a_column_with_a_dot_in_its_name_is_compared_like_any_other(spark: SparkSession) -> None:
+    rows = spark.createDataFrame([("a", 1), ("b", 2)], "`k.ey` string, `it``s` int")
+    [left] = undelivered(rows, rows.limit(1), tasks=1).collect()
+    assert (left["k.ey"], left["it`s"]) == ("b", 2)
