@@ -203,7 +203,7 @@ def _total(batches: Sequence[SettledBatch]) -> dict[str, int] | None:
     return total
 
 
-# --- reached --------------------------------------------------------------------------------------
+# --- offsets that are there -----------------------------------------------------------------------
 # Are rows up to an offset there?
 
 
@@ -286,7 +286,7 @@ def _read(source: Any, topic: str, partition: str) -> int:
     return int(partitions.get(partition, 0))
 
 
-# --- reading --------------------------------------------------------------------------------------
+# --- settled batches ------------------------------------------------------------------------------
 # The settled batches of a checkpoint, from Spark's log and from the decisions.
 
 

@@ -115,7 +115,7 @@ def _modules(*names: str) -> dict[str, Any]:
     }
 
 
-# --- airflow_cli ----------------------------------------------------------------------------------
+# --- airflow cli ----------------------------------------------------------------------------------
 # ``airflow eos …``: the command line ``airflow-eos``, where Airflow's users look for it.
 
 

@@ -172,7 +172,7 @@ def _meta(path: str, found: os.stat_result) -> dict[str, Any]:
     return {"path": path, "size": found.st_size, "last_modified": modified}
 
 
-# --- guarded --------------------------------------------------------------------------------------
+# --- panics of the store --------------------------------------------------------------------------
 # An object store whose panics are errors.
 #
 # A panic of obstore's Rust code arrives as ``PanicException``, a BaseException that no handler of

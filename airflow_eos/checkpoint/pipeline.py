@@ -124,7 +124,7 @@ def _named(pipeline: PipelineIdentity) -> str:
     return " and ".join(map(str, pipeline.participants))
 
 
-# --- name_owner -----------------------------------------------------------------------------------
+# --- name owner -----------------------------------------------------------------------------------
 # Who owns a name beside data, and how far it delivered: objects that never change.
 #
 # ``<kept>/owner``: whose name it is, created if absent;

@@ -213,7 +213,7 @@ def _start(
     return log.began(name)
 
 
-# --- state_size -----------------------------------------------------------------------------------
+# --- state size -----------------------------------------------------------------------------------
 # ``eos/state.json``: how large a query's state is, and what it costs a batch; for people.
 
 

@@ -161,7 +161,7 @@ def _show(lines: Sequence[Line]) -> None:
     )
 
 
-# --- spark_probes ---------------------------------------------------------------------------------
+# --- spark probes ---------------------------------------------------------------------------------
 # What the doctor asks a Spark that it starts: its Python workers, and its own file manager.
 
 ROUNDS = 20

@@ -137,7 +137,7 @@ def _two_topics(readme: str, name: str) -> str:
     return readme
 
 
-# --- try_out --------------------------------------------------------------------------------------
+# --- try ------------------------------------------------------------------------------------------
 # ``airflow-eos try``: kill an app in the middle of a batch, and count every row.
 
 

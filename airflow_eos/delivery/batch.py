@@ -43,245 +43,6 @@ if TYPE_CHECKING:
     from airflow_eos.checkpoint.rulings import Acceptance
     from airflow_eos.protocol.participant import Owner
 
-
-class Attempts:
-    """What this driver writes into the decision log.
-
-    Args:
-        decisions: the decision log of the checkpoint.
-        authority: whether this driver may still go on.
-        driver: names this run for people, in every decision it writes.
-        kept: what was kept beside the work of attempts; None: nothing ever is.
-    """
-
-    def __init__(
-        self,
-        decisions: DecisionLog,
-        authority: Authority,
-        driver: str,
-        kept: PerishableRows | None = None,
-    ) -> None:
-        self.authority = authority
-        self.kept = kept
-        self.offsets = ""
-        """The ``offsets/N`` that the running batch is evaluated with."""
-        self._decisions = decisions
-        self._driver = driver
-        self._alone = False
-
-    def begin(self, batch_id: int) -> tuple[Decision, ...]:
-        """The decisions of the batch, with a former driver's attempt at it sealed.
-
-        Only the first batch of a run can have one: whoever planned a later one finds our term when
-        it looks. Sealing before anything is prepared means that this run never takes away
-        what may still be promised.
-
-        Where anybody has sealed, we look once more, now that our attempt's number is settled: a
-        newer driver of another guarantee takes just this attempt, after its term, and relies on it.
-
-        What sealed attempts have kept goes. It is listed before the look: a newer driver takes its
-        term before it keeps anything, so where we are still the newest, none of it is another's.
-
-        Raises:
-            SupersededError: we are not the newest driver any more; do nothing.
-        """
-        left = self.kept.listed(batch_id) if self.kept is not None and not self._alone else ()
-        self.offsets = self.authority.begin(batch_id)
-        decided = self._decisions.of_batch(batch_id)
-        while not self._alone:
-            attempt = len(decided) + 1
-            self._alone = self._seal(batch_id, attempt, AT_A_START)
-            decided = self._decisions.of_batch(batch_id)
-            if not self._alone and len(decided) < attempt:
-                raise self._superseded(batch_id, attempt, decided)
-            failpoint("sealed")
-        if not decided or Promise.of(decided) is not None:
-            return decided  # whoever keeps a promise looks again before it does
-        self.authority.require(batch_id)
-        if self.kept is not None and left:
-            self.kept.remove(left)
-        return decided
-
-    def promise(
-        self, batch_id: int, attempt: int, works: Sequence[PreparedWork]
-    ) -> Decision | SupersededError:
-        """Decide COMMIT; the error where somebody else has decided this attempt.
-
-        What the decision rests on is durable before it is.
-        """
-        self.authority.require_durable()
-        decision = Decision(
-            batch_id=batch_id,
-            attempt=attempt,
-            verdict=Verdict.COMMIT,
-            works=tuple(works),
-            offsets=self.offsets,
-            term=self.authority.term,
-            decided_by=self._driver,
-            decided_at_ms=time.time_ns() // 1_000_000,
-            nonce=uuid.uuid4().hex,
-        )
-        if self._decisions.record(decision):
-            return decision
-        return self._superseded(batch_id, attempt, self._decisions.of_batch(batch_id))
-
-    def give_up(self, batch_id: int, attempt: int, error: Exception) -> tuple[Decision, ...] | None:
-        """Seal our own attempt, then look: the decisions of the batch, or None where we lost it.
-
-        Raises:
-            SupersededError: the seal stands in a place that was pruned, which is no seal.
-        """
-        if not self._seal(batch_id, attempt, f"failed: {type(error).__name__}"):
-            return None
-        self.authority.require(batch_id)
-        return self._decisions.of_batch(batch_id)
-
-    def _seal(self, batch_id: int, attempt: int, reason: str) -> bool:
-        return self._decisions.record(
-            sealed(
-                batch_id,
-                attempt,
-                reason=reason,
-                decided_by=self._driver,
-                term=self.authority.term,
-            )
-        )
-
-    def _superseded(
-        self, batch_id: int, attempt: int, decided: Sequence[Decision]
-    ) -> SupersededError:
-        """The error for an attempt that was not ours to decide, with what to do about it."""
-        if len(decided) < attempt:
-            return SupersededError(
-                f"Batch {batch_id}, attempt {attempt}: the batch is over and its decisions are "
-                "pruned. What we wrote was not made visible and nothing is lost. Another driver "
-                "runs this checkpoint: find it and keep one of the two."
-            )
-        theirs = decided[attempt - 1]
-        advice = (
-            "Start the query again."
-            if theirs.decided_by.startswith("recovery")
-            else "Another driver runs this checkpoint: find it and keep one of the two."
-        )
-        return SupersededError(
-            f"Batch {batch_id}, attempt {attempt}: decided {theirs.verdict.name} by "
-            f"{theirs.decided_by} ({theirs.reason or 'no reason given'}). What we wrote "
-            f"was not made visible and nothing is lost. {advice}"
-        )
-
-
-# --- reports --------------------------------------------------------------------------------------
-# What the tasks of a batch report to the driver: and none is missing.
-
-
-def works_of(
-    batch_id: int, participants: Collection[str], reports: Sequence[TaskReport]
-) -> list[PreparedWork]:
-    """The open work of all tasks, checked to be the whole batch for each participant."""
-    for name in participants:
-        check_tasks(batch_id, [report for report in reports if report.participant == name])
-    return [report.work for report in reports if report.work]
-
-
-def check_tasks(batch_id: int, reports: Sequence[TaskReport]) -> None:
-    """One result for every task, or the batch is not whole.
-
-    Raises:
-        DeliveryError: a task reported twice or not at all.
-    """
-    tasks = [report.task for report in reports]
-    if tasks != list(range(len(tasks))):
-        raise DeliveryError(
-            f"Batch {batch_id}: results came from tasks {tasks}, expected each of "
-            f"0 to {len(tasks) - 1} once. Nothing was decided; the batch runs again."
-        )
-
-
-def require_decidable(participant: Participant, works: Sequence[PreparedWork]) -> None:
-    """Refuse to promise work that its system is about to end, or that would show more than its own.
-
-    Raises:
-        DeliveryError: nothing was decided.
-    """
-    for each in alone(participant):
-        if hasattr(each, "require_decidable"):
-            names = {member.name for member in each.members}
-            own = [work for work in works if work.participant in names]
-            cast("Deciding", each).require_decidable(own)
-    require_time_left(works, time.time_ns() // 1_000_000)
-
-
-def require_time_left(works: Sequence[PreparedWork], now_ms: int) -> None:
-    """Refuse to promise what its system is about to end: others would be settled, and it not.
-
-    Raises:
-        DeliveryError: less than a tenth of its timeout is left to some work.
-    """
-    for work in sorted(works, key=by_time_left):
-        if work.timeout_ms is None or work.ends_at_ms is None:
-            return
-        left_ms = work.ends_at_ms - now_ms
-        if left_ms < work.timeout_ms * SPARED:
-            raise DeliveryError(
-                f"{work.identity} was opened {(now_ms - work.opened_at_ms) / 1000:.1f} s ago, and "
-                f"its system ends it after {work.timeout_ms / 1000:.1f} s: too little is left to "
-                "promise it. Nothing was decided; the batch runs again, over the same range. Where "
-                "batches take that long, raise the timeout (transaction_timeout of KafkaSink) and "
-                "make later ones smaller (maxOffsetsPerTrigger)."
-            )
-
-
-# --- following ------------------------------------------------------------------------------------
-# Commits a pipeline's progress (such as consumer group offsets) after the rows of the batch.
-
-
-def say_again(store: CheckpointStore, decisions: DecisionLog, participant: Participant) -> None:
-    """Say once more how far the last complete batch was: a group's offsets expire, as in a week."""
-    batch = read_state(store).latest_commit
-    promise = Promise.of(decisions.of_batch(batch)) if batch is not None else None
-    if promise is not None and promise.followers:
-        participant.commit(promise.followers)
-
-
-class OffsetCommit:
-    """The work of a batch that has no rows, and follows those that have.
-
-    Args:
-        participant: commits it.
-        progress: says what it is; None: nobody wants to know.
-    """
-
-    def __init__(self, participant: Participant, progress: Progress | None) -> None:
-        self._participant = participant
-        self._progress = progress
-
-    def works(self, batch_id: int, attempt: int, offsets: str) -> Sequence[PreparedWork]:
-        """See :meth:`Progress.works`."""
-        return () if self._progress is None else self._progress.works(batch_id, attempt, offsets)
-
-    def commit(self, batch_id: int, works: Sequence[PreparedWork]) -> None:
-        """Commit the offsets of a batch that is complete or was accepted as incomplete.
-
-        Raises:
-            DeliveryError: it could not be said.
-        """
-        if not works:
-            return
-        failpoint("following")
-        outcomes = self._participant.commit(works)
-        late = [work for work in works if outcomes[work.identity] is not Outcome.COMMITTED]
-        if late:
-            raise DeliveryError(
-                f"Batch {batch_id} is delivered, and {late[0].identity} does not say so. Start the "
-                "query again: it says it before it goes on."
-            )
-        failpoint("followed")
-
-
-# --- query ----------------------------------------------------------------------------------------
-# One batch, on the driver: look, prepare, check, decide, settle, replay.
-
-
 log = structlog.get_logger(__name__)
 
 
@@ -524,6 +285,243 @@ class ExactlyOnceBatch:
         that one is over, which settling will find.
         """
         return {found.identity for found in self._participant.open(besides=besides)}
+
+
+# --- attempts -------------------------------------------------------------------------------------
+
+
+class Attempts:
+    """What this driver writes into the decision log.
+
+    Args:
+        decisions: the decision log of the checkpoint.
+        authority: whether this driver may still go on.
+        driver: names this run for people, in every decision it writes.
+        kept: what was kept beside the work of attempts; None: nothing ever is.
+    """
+
+    def __init__(
+        self,
+        decisions: DecisionLog,
+        authority: Authority,
+        driver: str,
+        kept: PerishableRows | None = None,
+    ) -> None:
+        self.authority = authority
+        self.kept = kept
+        self.offsets = ""
+        """The ``offsets/N`` that the running batch is evaluated with."""
+        self._decisions = decisions
+        self._driver = driver
+        self._alone = False
+
+    def begin(self, batch_id: int) -> tuple[Decision, ...]:
+        """The decisions of the batch, with a former driver's attempt at it sealed.
+
+        Only the first batch of a run can have one: whoever planned a later one finds our term when
+        it looks. Sealing before anything is prepared means that this run never takes away
+        what may still be promised.
+
+        Where anybody has sealed, we look once more, now that our attempt's number is settled: a
+        newer driver of another guarantee takes just this attempt, after its term, and relies on it.
+
+        What sealed attempts have kept goes. It is listed before the look: a newer driver takes its
+        term before it keeps anything, so where we are still the newest, none of it is another's.
+
+        Raises:
+            SupersededError: we are not the newest driver any more; do nothing.
+        """
+        left = self.kept.listed(batch_id) if self.kept is not None and not self._alone else ()
+        self.offsets = self.authority.begin(batch_id)
+        decided = self._decisions.of_batch(batch_id)
+        while not self._alone:
+            attempt = len(decided) + 1
+            self._alone = self._seal(batch_id, attempt, AT_A_START)
+            decided = self._decisions.of_batch(batch_id)
+            if not self._alone and len(decided) < attempt:
+                raise self._superseded(batch_id, attempt, decided)
+            failpoint("sealed")
+        if not decided or Promise.of(decided) is not None:
+            return decided  # whoever keeps a promise looks again before it does
+        self.authority.require(batch_id)
+        if self.kept is not None and left:
+            self.kept.remove(left)
+        return decided
+
+    def promise(
+        self, batch_id: int, attempt: int, works: Sequence[PreparedWork]
+    ) -> Decision | SupersededError:
+        """Decide COMMIT; the error where somebody else has decided this attempt.
+
+        What the decision rests on is durable before it is.
+        """
+        self.authority.require_durable()
+        decision = Decision(
+            batch_id=batch_id,
+            attempt=attempt,
+            verdict=Verdict.COMMIT,
+            works=tuple(works),
+            offsets=self.offsets,
+            term=self.authority.term,
+            decided_by=self._driver,
+            decided_at_ms=time.time_ns() // 1_000_000,
+            nonce=uuid.uuid4().hex,
+        )
+        if self._decisions.record(decision):
+            return decision
+        return self._superseded(batch_id, attempt, self._decisions.of_batch(batch_id))
+
+    def give_up(self, batch_id: int, attempt: int, error: Exception) -> tuple[Decision, ...] | None:
+        """Seal our own attempt, then look: the decisions of the batch, or None where we lost it.
+
+        Raises:
+            SupersededError: the seal stands in a place that was pruned, which is no seal.
+        """
+        if not self._seal(batch_id, attempt, f"failed: {type(error).__name__}"):
+            return None
+        self.authority.require(batch_id)
+        return self._decisions.of_batch(batch_id)
+
+    def _seal(self, batch_id: int, attempt: int, reason: str) -> bool:
+        return self._decisions.record(
+            sealed(
+                batch_id,
+                attempt,
+                reason=reason,
+                decided_by=self._driver,
+                term=self.authority.term,
+            )
+        )
+
+    def _superseded(
+        self, batch_id: int, attempt: int, decided: Sequence[Decision]
+    ) -> SupersededError:
+        """The error for an attempt that was not ours to decide, with what to do about it."""
+        if len(decided) < attempt:
+            return SupersededError(
+                f"Batch {batch_id}, attempt {attempt}: the batch is over and its decisions are "
+                "pruned. What we wrote was not made visible and nothing is lost. Another driver "
+                "runs this checkpoint: find it and keep one of the two."
+            )
+        theirs = decided[attempt - 1]
+        advice = (
+            "Start the query again."
+            if theirs.decided_by.startswith("recovery")
+            else "Another driver runs this checkpoint: find it and keep one of the two."
+        )
+        return SupersededError(
+            f"Batch {batch_id}, attempt {attempt}: decided {theirs.verdict.name} by "
+            f"{theirs.decided_by} ({theirs.reason or 'no reason given'}). What we wrote "
+            f"was not made visible and nothing is lost. {advice}"
+        )
+
+
+# --- reports --------------------------------------------------------------------------------------
+# What the tasks of a batch report to the driver: and none is missing.
+
+
+def works_of(
+    batch_id: int, participants: Collection[str], reports: Sequence[TaskReport]
+) -> list[PreparedWork]:
+    """The open work of all tasks, checked to be the whole batch for each participant."""
+    for name in participants:
+        check_tasks(batch_id, [report for report in reports if report.participant == name])
+    return [report.work for report in reports if report.work]
+
+
+def check_tasks(batch_id: int, reports: Sequence[TaskReport]) -> None:
+    """One result for every task, or the batch is not whole.
+
+    Raises:
+        DeliveryError: a task reported twice or not at all.
+    """
+    tasks = [report.task for report in reports]
+    if tasks != list(range(len(tasks))):
+        raise DeliveryError(
+            f"Batch {batch_id}: results came from tasks {tasks}, expected each of "
+            f"0 to {len(tasks) - 1} once. Nothing was decided; the batch runs again."
+        )
+
+
+def require_decidable(participant: Participant, works: Sequence[PreparedWork]) -> None:
+    """Refuse to promise work that its system is about to end, or that would show more than its own.
+
+    Raises:
+        DeliveryError: nothing was decided.
+    """
+    for each in alone(participant):
+        if hasattr(each, "require_decidable"):
+            names = {member.name for member in each.members}
+            own = [work for work in works if work.participant in names]
+            cast("Deciding", each).require_decidable(own)
+    require_time_left(works, time.time_ns() // 1_000_000)
+
+
+def require_time_left(works: Sequence[PreparedWork], now_ms: int) -> None:
+    """Refuse to promise what its system is about to end: others would be settled, and it not.
+
+    Raises:
+        DeliveryError: less than a tenth of its timeout is left to some work.
+    """
+    for work in sorted(works, key=by_time_left):
+        if work.timeout_ms is None or work.ends_at_ms is None:
+            return
+        left_ms = work.ends_at_ms - now_ms
+        if left_ms < work.timeout_ms * SPARED:
+            raise DeliveryError(
+                f"{work.identity} was opened {(now_ms - work.opened_at_ms) / 1000:.1f} s ago, and "
+                f"its system ends it after {work.timeout_ms / 1000:.1f} s: too little is left to "
+                "promise it. Nothing was decided; the batch runs again, over the same range. Where "
+                "batches take that long, raise the timeout (transaction_timeout of KafkaSink) and "
+                "make later ones smaller (maxOffsetsPerTrigger)."
+            )
+
+
+# --- following ------------------------------------------------------------------------------------
+# Commits a pipeline's progress (such as consumer group offsets) after the rows of the batch.
+
+
+def say_again(store: CheckpointStore, decisions: DecisionLog, participant: Participant) -> None:
+    """Say once more how far the last complete batch was: a group's offsets expire, as in a week."""
+    batch = read_state(store).latest_commit
+    promise = Promise.of(decisions.of_batch(batch)) if batch is not None else None
+    if promise is not None and promise.followers:
+        participant.commit(promise.followers)
+
+
+class OffsetCommit:
+    """The work of a batch that has no rows, and follows those that have.
+
+    Args:
+        participant: commits it.
+        progress: says what it is; None: nobody wants to know.
+    """
+
+    def __init__(self, participant: Participant, progress: Progress | None) -> None:
+        self._participant = participant
+        self._progress = progress
+
+    def works(self, batch_id: int, attempt: int, offsets: str) -> Sequence[PreparedWork]:
+        """See :meth:`Progress.works`."""
+        return () if self._progress is None else self._progress.works(batch_id, attempt, offsets)
+
+    def commit(self, batch_id: int, works: Sequence[PreparedWork]) -> None:
+        """Commit the offsets of a batch that is complete or was accepted as incomplete.
+
+        Raises:
+            DeliveryError: it could not be said.
+        """
+        if not works:
+            return
+        failpoint("following")
+        outcomes = self._participant.commit(works)
+        late = [work for work in works if outcomes[work.identity] is not Outcome.COMMITTED]
+        if late:
+            raise DeliveryError(
+                f"Batch {batch_id} is delivered, and {late[0].identity} does not say so. Start the "
+                "query again: it says it before it goes on."
+            )
+        failpoint("followed")
 
 
 # --- authority ------------------------------------------------------------------------------------

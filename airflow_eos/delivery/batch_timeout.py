@@ -124,7 +124,7 @@ class BatchTasks:
         return sum(stage.numActiveTasks for stage in stages if stage)
 
 
-# --- governed -------------------------------------------------------------------------------------
+# --- a sink with a time limit ---------------------------------------------------------------------
 
 
 _DEFAULT_TRIGGER = {"processingTime": "1 second"}

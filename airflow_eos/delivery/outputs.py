@@ -338,7 +338,7 @@ def _struct(columns: Sequence[str]) -> str:
     return f"struct({', '.join(columns)})"
 
 
-# --- wrapped --------------------------------------------------------------------------------------
+# --- a sink around another ------------------------------------------------------------------------
 # A sink around another one, which does as that one does where it does not say otherwise.
 
 
@@ -382,7 +382,7 @@ class WrappedSink:
         return self.sink.delivered(spark, works)
 
 
-# --- planned --------------------------------------------------------------------------------------
+# --- a sink in the query's plan -------------------------------------------------------------------
 # A sink whose tasks are a part of the streaming query, so that no row leaves its plan.
 
 

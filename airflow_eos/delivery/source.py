@@ -136,7 +136,7 @@ def _options(leaf: object) -> dict[str, str]:
     return {str(name).lower(): str(options.get(name)) for name in options.keySet()}
 
 
-# --- source_topics --------------------------------------------------------------------------------
+# --- source topics --------------------------------------------------------------------------------
 # The Kafka topics that a query reads, asked of their cluster by the client of Spark's own source.
 #
 # With the same configuration, so that whoever may read may ask: it takes the right to describe the
@@ -291,7 +291,7 @@ def _subscribed(jvm: Any, client: Any, options: Mapping[str, str]) -> list[str]:
     return [name for name in client.listTopics().names().get() if matches.test(name)]
 
 
-# --- source_port ----------------------------------------------------------------------------------
+# --- source port ----------------------------------------------------------------------------------
 # A source of ours in the place of a DataFrame: its rows, and a way for tasks to read them.
 
 

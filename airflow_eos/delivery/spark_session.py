@@ -131,7 +131,7 @@ _OTHER_TRIGGERS = {
 }
 
 
-# --- spark_logs -----------------------------------------------------------------------------------
+# --- spark logs -----------------------------------------------------------------------------------
 # Whether Spark's own logs have one winner here: its own file manager is raced, not believed.
 #
 # ``offsets/N`` and ``commits/N`` are written by Spark's ``CheckpointFileManager``, whatever store

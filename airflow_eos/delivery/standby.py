@@ -372,7 +372,7 @@ def _examined(examine: Callable[[], None], sleep: Callable[[float], None]) -> No
             return
 
 
-# --- warm_up --------------------------------------------------------------------------------------
+# --- warm up --------------------------------------------------------------------------------------
 # The newest batch once more, in a copy of Spark's log and into nothing, before its turn comes.
 #
 # Where the state has another form than this app's, Spark refuses it here, while the other driver

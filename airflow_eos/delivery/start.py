@@ -157,7 +157,7 @@ def _require_supported(spark: SparkSession, rows: DataFrame, output_mode: str) -
         ) from error
 
 
-# --- wanted ---------------------------------------------------------------------------------------
+# --- starts that were called off ------------------------------------------------------------------
 # Stop a cancelled start before it takes over the checkpoint.
 #
 # A cluster lets a start wait for its turn. Whoever has given it up has asked it to end, and has
@@ -188,7 +188,7 @@ def require_not_cancelled(store: CheckpointStore) -> None:
         )
 
 
-# --- guaranteed -----------------------------------------------------------------------------------
+# --- what is done by each guarantee ---------------------------------------------------------------
 # What a query does with each batch, by its guarantee: refuse, take the term, recover, begin.
 
 

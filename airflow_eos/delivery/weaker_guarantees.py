@@ -89,7 +89,7 @@ class AtLeastOnceBatch:
             )
 
 
-# --- at_most_once ---------------------------------------------------------------------------------
+# --- at most once ---------------------------------------------------------------------------------
 # Where at-most-once is asked for: rows may be missing after a crash, and none comes twice.
 #
 # A batch is marked as spent before any of its rows is written, so nobody writes it again; a task
@@ -153,7 +153,7 @@ class AtMostOnceBatch:
         self._on_phase(batch_id, "waiting")
 
 
-# --- spent ----------------------------------------------------------------------------------------
+# --- visibility marks -----------------------------------------------------------------------------
 # Marks of what readers may see although no decision names it: ``eos/spent/<batch>/…``.
 #
 # ``mark`` is the driver's, before any row of the batch is written; ``<task>`` is a task's, at most
@@ -206,7 +206,7 @@ def may_be_visible(store: CheckpointStore) -> bool:
     return batch is not None and store.head(mark_path(batch)) is not None
 
 
-# --- changing -------------------------------------------------------------------------------------
+# --- a change of guarantee ------------------------------------------------------------------------
 # A checkpoint whose guarantee is changed: what is refused, and how a former driver is stopped.
 #
 # Of the batch in flight a *mark* says that some of it may be visible, a COMMIT decision that some

@@ -188,7 +188,7 @@ def pinned(**task_defaults: Any) -> dict[str, Any]:
     }
 
 
-# --- rendering ------------------------------------------------------------------------------------
+# --- templates ------------------------------------------------------------------------------------
 # Settings that are Jinja templates, in tasks of ours: Airflow renders those of operators only.
 
 

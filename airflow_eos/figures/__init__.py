@@ -89,7 +89,7 @@ def _is_wanted(env: Mapping[str, str], signal: str) -> bool:
     return protocol == _PROTOCOL
 
 
-# --- ports ----------------------------------------------------------------------------------------
+# --- observed parts -------------------------------------------------------------------------------
 # The decision log, the participants and the store, as they tell an observer what passes.
 #
 # Each does what it always does, then tells; who is not observed is given back as it is.

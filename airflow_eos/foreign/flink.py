@@ -196,7 +196,7 @@ def _refused(found: str, expected: str) -> CheckpointFormatError:
     )
 
 
-# --- _metadata ------------------------------------------------------------------------------------
+# --- the metadata file ----------------------------------------------------------------------------
 
 
 def read_metadata(data: bytes) -> tuple[int, tuple[OperatorState, ...]]:

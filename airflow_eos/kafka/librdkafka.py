@@ -145,7 +145,7 @@ class Reports:
         )
 
 
-# --- transactional_producer -----------------------------------------------------------------------
+# --- transactional producer -----------------------------------------------------------------------
 # One producer of librdkafka for one transaction: rows out, delivery reports in, then let go.
 
 

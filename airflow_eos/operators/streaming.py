@@ -154,7 +154,7 @@ class SparkArguments(CheckedArguments):
         self.spark_submit = spark_submit
 
 
-# --- streaming_arguments --------------------------------------------------------------------------
+# --- streaming arguments --------------------------------------------------------------------------
 # The arguments of a stream that an operator runs.
 
 

@@ -184,7 +184,7 @@ def _require_no_secret(env_vars: Mapping[str, object]) -> None:
         )
 
 
-# --- watching -------------------------------------------------------------------------------------
+# --- the watch ------------------------------------------------------------------------------------
 # Watches the app in the worker, or defers to the triggerer.
 
 

@@ -111,7 +111,7 @@ class Answers(Generic[T]):
         return kept.running
 
 
-# --- planned --------------------------------------------------------------------------------------
+# --- the plan -------------------------------------------------------------------------------------
 # What recovery would do, as the shell says it; and what the input still holds.
 #
 # The one view of the page that asks the participants and the input's cluster: for one pipeline,

@@ -225,7 +225,7 @@ class ActionResult(msgspec.Struct, frozen=True):
     said: str
 
 
-# --- listed ---------------------------------------------------------------------------------------
+# --- which pipelines are shown --------------------------------------------------------------------
 # Which pipelines the page shows, as whoever starts it says so.
 
 

@@ -104,7 +104,7 @@ def require_own(headers: Mapping[str, str], own: set[str]) -> None:
         raise HTTPException(403, f"The request has no {HEADER}: press the button on the page.")
 
 
-# --- found ----------------------------------------------------------------------------------------
+# --- Airflow's pipelines --------------------------------------------------------------------------
 # Which pipelines Airflow has: read from the serialized DAGs, and from one setting beside them.
 #
 # A DAG already says where its checkpoint is and which connections lead there, and what a user may
@@ -454,7 +454,7 @@ def _is_plain(arguments: Mapping[str, Any]) -> bool:
     return is_text and "{{" not in text and "{%" not in text
 
 
-# --- reading --------------------------------------------------------------------------------------
+# --- Airflow's database ---------------------------------------------------------------------------
 # Airflow's database and configuration, as far as the page asks them.
 
 

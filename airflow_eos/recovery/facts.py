@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from airflow_eos.protocol.decision import Decision, OpenWork, WorkIdentity
     from airflow_eos.protocol.participant import Admission, Member, Participant
 
-# --- driver_liveness ------------------------------------------------------------------------------
+# --- driver liveness ------------------------------------------------------------------------------
 # Is a driver still running this pipeline? Seen by the reader's own clock: yes, no, or not known.
 #
 # What a heartbeat and a file say of the time is the driver's clock and the store's; those of two

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from airflow_eos.triggers.polling import PollingTrigger
 
 
-# --- deferring ------------------------------------------------------------------------------------
+# --- what the sensors share -----------------------------------------------------------------------
 # What the sensors share: look once, then wait here or in the triggerer.
 
 

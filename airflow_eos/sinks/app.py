@@ -96,7 +96,7 @@ def _is_read_once(variable: str) -> bool:
     return told in {"1", "true"} or variable in told.split(",")
 
 
-# --- group_arguments ------------------------------------------------------------------------------
+# --- group arguments ------------------------------------------------------------------------------
 # What concerns the consumer group on the way to an app: environment, then arguments.
 
 
@@ -130,7 +130,7 @@ def group_of(args: argparse.Namespace, kafka: KafkaSettings) -> ConsumerGroup | 
     return ConsumerGroup(group, kafka.bootstrap_servers, kafka.config(), resume=resume)
 
 
-# --- policy_arguments -----------------------------------------------------------------------------
+# --- policy arguments -----------------------------------------------------------------------------
 # What concerns the checkpoint's policy on the way to an app: environment, then arguments.
 
 

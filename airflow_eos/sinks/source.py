@@ -92,7 +92,7 @@ def stateful_spark_conf() -> dict[str, str]:
     }
 
 
-# --- start_position -------------------------------------------------------------------------------
+# --- start position -------------------------------------------------------------------------------
 # Where the first start of a pipeline begins to read a Kafka topic.
 #
 # For the first start only: once Spark has planned a batch the checkpoint decides, whatever is said

@@ -339,7 +339,7 @@ def sparks_group(found: Line) -> Line:
     )
 
 
-# --- asked ----------------------------------------------------------------------------------------
+# --- arguments ------------------------------------------------------------------------------------
 # Arguments of the doctor; one failed check does not stop the others.
 
 
@@ -377,7 +377,7 @@ def tried(what: str, probe: Callable[[], Line]) -> list[Line]:
         return [failed(what, error)]
 
 
-# --- kafka_examination ----------------------------------------------------------------------------
+# --- kafka examination ----------------------------------------------------------------------------
 # The doctor's probes of a Kafka cluster. What they ask for changes nothing there.
 
 

@@ -176,7 +176,7 @@ def _words(span_ms: int) -> str:
     return pendulum.duration(seconds=max(1, round(span_ms / 1000))).in_words()
 
 
-# --- unread ---------------------------------------------------------------------------------------
+# --- lag ------------------------------------------------------------------------------------------
 # How much a query has not read yet: its last offsets against the ends of the topics.
 
 

@@ -194,7 +194,7 @@ class Rules:
         return delay.total_seconds()
 
 
-# --- finding --------------------------------------------------------------------------------------
+# --- the app that lives ---------------------------------------------------------------------------
 # Look for the app that lives, until it is known what a try does: take it over, or start one.
 
 
@@ -348,7 +348,7 @@ class Finder:
         )
 
 
-# --- watching -------------------------------------------------------------------------------------
+# --- the watch ------------------------------------------------------------------------------------
 # Watch the app of a try until it has ended, or until somebody else can watch it.
 
 

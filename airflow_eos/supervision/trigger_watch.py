@@ -161,7 +161,7 @@ class AppWatch:
         return f"{asked}; {kill_if_it_beats(store, self.submission, self.manager)}"
 
 
-# --- looks ----------------------------------------------------------------------------------------
+# --- shared looks ---------------------------------------------------------------------------------
 # Looks at many checkpoints from one event loop: one thread pool, and one look for all who ask.
 
 

@@ -231,7 +231,7 @@ def _not_made(topic: str, error: Any, settings: KafkaSettings) -> TopicError:
     )
 
 
-# --- compacted ------------------------------------------------------------------------------------
+# --- the topic ------------------------------------------------------------------------------------
 # A small compacted topic of one partition: read whole, appended to. Knows no meaning.
 #
 # Over librdkafka, which finds leaders and repeats by itself. No consumer group is joined.

@@ -340,7 +340,7 @@ def wait(seconds: float) -> None:
     time.sleep(seconds)
 
 
-# --- next_step ------------------------------------------------------------------------------------
+# --- next step ------------------------------------------------------------------------------------
 # What each answer of a transaction coordinator asks for, once: the table of ``docs/protocol.md``.
 #
 # The same table serves commit and abort: where the transaction has ended the other way, it is not

@@ -178,7 +178,7 @@ def batch_headers(records: Any) -> Iterator[FetchedRecordBatch]:
         position = end
 
 
-# --- ahead ----------------------------------------------------------------------------------------
+# --- prefetch -------------------------------------------------------------------------------------
 # Prefetch: fetch the next responses in the background while earlier ones are decoded.
 
 

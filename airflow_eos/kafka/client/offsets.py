@@ -189,7 +189,7 @@ def _request(places: list[Place], when: int, isolation: int) -> ListOffsetsReque
     )
 
 
-# --- log_ends -------------------------------------------------------------------------------------
+# --- log ends -------------------------------------------------------------------------------------
 # Where the log of a partition begins and ends, as its leader itself has it.
 #
 # A consumer is told the high watermark: how far all replicas in sync have the log. The leader may

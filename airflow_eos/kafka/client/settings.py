@@ -320,7 +320,7 @@ def context(config: Mapping[str, Any]) -> ssl.SSLContext:
     return made
 
 
-# --- java_options ---------------------------------------------------------------------------------
+# --- java options ---------------------------------------------------------------------------------
 # librdkafka's TLS and SASL settings as options of the Java client inside Spark.
 
 

@@ -196,7 +196,7 @@ def _snappy(data: bytes) -> bytes:
     return b"".join(bytes(cramjam.snappy.decompress_raw(block)) for block in blocks)
 
 
-# --- unpacking ------------------------------------------------------------------------------------
+# --- decompression --------------------------------------------------------------------------------
 # Record batches decompressed, one after the other, in one buffer: what the decoders start from.
 
 

@@ -40,7 +40,7 @@ def _memcpy(_context: Any, _to: Any, _source: Any, _count: Any) -> Any:
 memcpy: Any = intrinsic(_memcpy)
 
 
-# --- compiled -------------------------------------------------------------------------------------
+# --- shared parts ---------------------------------------------------------------------------------
 
 
 _MOST, _LEAST = (1 << 63) - 1, -(1 << 63)
@@ -179,7 +179,7 @@ def gather(data: Any, places: Any, lengths: Any, ends: Any, out: Any) -> None:
     ends[len(places)] = at
 
 
-# --- compiled_encoding ----------------------------------------------------------------------------
+# --- compiled encoding ----------------------------------------------------------------------------
 # The compiled way of ``batch.encode_runs``: columns → records; see :mod:`.numba_kernels`.
 
 
@@ -279,7 +279,7 @@ def encode(
     edges[len(cuts) - 1] = at
 
 
-# --- compiled_hashes ------------------------------------------------------------------------------
+# --- compiled hashes ------------------------------------------------------------------------------
 # The loop of :mod:`.numpy_kernels` over bytes, XXH64; see :mod:`.numba_kernels`.
 
 
@@ -375,7 +375,7 @@ def hash_bytes(data: Any, offsets: Any, valid: Any, told: Any, hashes: Any) -> N
         hashes[row] = h
 
 
-# --- compiled_scatter -----------------------------------------------------------------------------
+# --- compiled scatter -----------------------------------------------------------------------------
 # Rows → records of their partitions, in the order in which they come; see :mod:`.numba_kernels`.
 #
 # The same bytes as sorting the rows by partition and encoding them one run after the other, without

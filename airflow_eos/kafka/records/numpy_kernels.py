@@ -223,7 +223,7 @@ def gathered(data: NDArray[np.uint8], places: I64, lengths: I64) -> tuple[Any, A
     )
 
 
-# --- row_hashes -----------------------------------------------------------------------------------
+# --- row hashes -----------------------------------------------------------------------------------
 # Spark's ``xxhash64`` of a row, made on Arrow columns: the same number as in the JVM.
 #
 # Spark's ``XxHash64`` goes from column to column, each hashed with the result of the one before as

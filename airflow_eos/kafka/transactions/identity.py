@@ -265,7 +265,7 @@ def as_open_work(listed: OpenTransaction, participant: str) -> OpenWork:
     )
 
 
-# --- pending --------------------------------------------------------------------------------------
+# --- the transaction of a writer ------------------------------------------------------------------
 # The one transaction that a writer writes, and what it lets go of; the same for every writer.
 
 

@@ -357,7 +357,7 @@ def _ongoing(wire: ConnectionPool, pattern: str) -> Any:
     return ListTransactionsRequest(state_filters=[ONGOING], producer_id_filters=[], **filters)
 
 
-# --- in_partitions --------------------------------------------------------------------------------
+# --- transactions in partitions -------------------------------------------------------------------
 # What the leaders of partitions say: which transactions are open there, known or not (KIP-664).
 
 

@@ -276,7 +276,7 @@ def _by_batch(transaction: PreparedTransaction, answer: Any) -> Outcome | _Repla
     return Outcome.UNKNOWN
 
 
-# --- readback -------------------------------------------------------------------------------------
+# --- rows read back -------------------------------------------------------------------------------
 # Rows that committed transactions delivered, read back from their recorded offsets.
 #
 # A replay whose fingerprints do not pair compares rows: what is missing is what was promised less

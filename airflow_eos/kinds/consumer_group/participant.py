@@ -135,7 +135,7 @@ def foreign(group: str, mark: OffsetMetadata) -> OwnershipError:
     )
 
 
-# --- consumer_group -------------------------------------------------------------------------------
+# --- consumer group -------------------------------------------------------------------------------
 
 
 GROUP = "group"

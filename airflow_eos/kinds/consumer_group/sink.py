@@ -138,7 +138,7 @@ def check_group(group: str) -> str:
     return group
 
 
-# --- group_state ----------------------------------------------------------------------------------
+# --- group state ----------------------------------------------------------------------------------
 # What a group shows, and whose offsets they are.
 
 
@@ -222,7 +222,7 @@ _BY_HAND = (
 )
 
 
-# --- group_progress -------------------------------------------------------------------------------
+# --- group progress -------------------------------------------------------------------------------
 # A consumer group, as one driver begins with it, goes on with it, and leaves it.
 
 

@@ -168,7 +168,7 @@ def _tried(
     return None
 
 
-# --- opening --------------------------------------------------------------------------------------
+# --- opening a table ------------------------------------------------------------------------------
 # Open a Delta table, and refuse what this release cannot write exactly once.
 
 

@@ -111,7 +111,7 @@ def kept_of(settled: Iterable[ManifestOutcome]) -> list[ManifestOutcome]:
     return [each for theirs in of.values() for each in theirs[-_KEPT:]]
 
 
-# --- manifest_log ---------------------------------------------------------------------------------
+# --- manifest log ---------------------------------------------------------------------------------
 # Spark's own log of a folder of data, ``_spark_metadata``: whoever reads by it sees whole batches.
 #
 # ====================================  =========================================================

@@ -171,7 +171,7 @@ def _parts(kind: Any) -> Sequence[NestedField]:
     return kind.key_field, kind.value_field
 
 
-# --- opening --------------------------------------------------------------------------------------
+# --- opening a table ------------------------------------------------------------------------------
 # Open an Iceberg table, and refuse what we cannot write.
 
 

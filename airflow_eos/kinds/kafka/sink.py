@@ -43,189 +43,8 @@ if TYPE_CHECKING:
     from airflow_eos.kafka.transactions.identity import WrittenTransaction
     from airflow_eos.kinds.kafka.participant import KafkaParticipant
 
-
-# --- writers --------------------------------------------------------------------------------------
-# What a task asks of a writer, and the choice between the two.
-#
-# ``arrow`` encodes record batches itself, ``librdkafka`` leaves that to confluent-kafka's producer.
-# Both refuse the same rows, leave the same transaction open and are ended by the same coordinator.
-
-
 Producer = Literal["arrow", "librdkafka"]
 PRODUCERS: tuple[Producer, ...] = ("arrow", "librdkafka")
-
-
-class Writer(Protocol):
-    """One transaction after the other: ``begin`` → ``write`` … → ``prepare``, or ``abort``."""
-
-    def begin(self, transactional_id: str | None, timeout_ms: int) -> None:
-        """Start a transaction in name only; None: write idempotently without one."""
-
-    def write(self, rows: pa.RecordBatch) -> None:
-        """Send rows; an error can come from a later call, after it only ``abort`` is of use."""
-
-    def prepare(self) -> WrittenTransaction | None:
-        """Wait until every row is acknowledged and let go; None if there was no row."""
-
-    def abort(self, prepared: TransactionIdentity | None = None) -> None:
-        """Abort what was begun and not prepared, none is no error; and ``prepared``."""
-
-
-def check_importable(producer: Producer) -> None:
-    """Refuse a producer whose library is not installed where this runs.
-
-    Raises:
-        ConfigurationError: confluent-kafka cannot be imported.
-    """
-    if producer != "librdkafka":
-        return
-    try:
-        importlib.import_module("confluent_kafka")
-    except ImportError as error:
-        raise ConfigurationError(
-            f"producer='librdkafka' needs confluent-kafka, which cannot be imported here: {error}. "
-            "Install confluent-kafka>=2.16 on the driver and on every executor, or use "
-            "producer='arrow'."
-        ) from error
-
-
-def open_writer(
-    settings: KafkaSettings, *, producer: Producer, topic: str | None, compression: str
-) -> Writer:
-    """A writer with connections of its own.
-
-    Raises:
-        ConfigurationError: no such compression, or the producer's library is not installed.
-        KafkaError: no broker answers, or it does not accept these credentials.
-    """
-    from airflow_eos.kafka.client.connection import ConnectionPool
-
-    check_importable(producer)
-    if producer == "librdkafka":
-        from airflow_eos.kafka.librdkafka import LibrdkafkaWriter
-
-        return LibrdkafkaWriter(
-            ConnectionPool(settings), settings, topic=topic, compression=compression
-        )
-    from airflow_eos.kafka.producer.writer import TransactionalWriter
-
-    return TransactionalWriter(ConnectionPool(settings), topic=topic, compression=compression)
-
-
-# --- columns --------------------------------------------------------------------------------------
-
-
-_TEXT = ("string", "binary")
-ACCEPTED: dict[str, tuple[str, ...]] = {
-    "value": _TEXT,
-    "key": _TEXT,
-    "topic": ("string",),
-    "partition": ("int",),
-    "headers": ("array<struct<key:string,value:binary>>",),
-    "timestamp": ("timestamp", "timestamp_ntz"),
-}
-
-
-def kafka_columns(schema: StructType, row: str, *, default_topic: str | None) -> list[str]:
-    """The columns of ``schema`` in a fixed order, ready for the writer, as SQL.
-
-    Raises:
-        ConfigurationError: the value column is missing, a column has a wrong type or is not
-            known, or no topic is named.
-    """
-    types = {field.name: field.dataType.simpleString() for field in schema.fields}
-    _check(types, default_topic)
-    # Kafka knows no null headers and no microseconds. What is written must be what is hashed,
-    # or rows read back for a replay would not compare equal.
-    as_kafka_has_it = {
-        "headers": f"coalesce({row}`headers`, cast(array() AS {ACCEPTED['headers'][0]}))",
-        "timestamp": f"date_trunc('millisecond', {row}`timestamp`)",
-        "topic": f"coalesce({row}`topic`, {_literal(default_topic)})",
-    }
-    return [
-        f"{as_kafka_has_it.get(name, f'{row}`{name}`')} AS `{name}`"
-        for name in ACCEPTED
-        if name in types
-    ]
-
-
-def _literal(text: str | None) -> str:
-    if text is None:
-        return "cast(NULL AS string)"
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
-
-
-def _check(types: dict[str, str], default_topic: str | None) -> None:
-    if "value" not in types:
-        raise ConfigurationError(
-            f"The rows have no column 'value' (found: {', '.join(types) or 'none'}). Select one of "
-            "type string or binary, for example to_json(struct(...)) AS value."
-        )
-    for name, found in types.items():
-        accepted = ACCEPTED.get(name)
-        if accepted is None:
-            raise ConfigurationError(
-                f"The rows have a column '{name}' that Kafka has no place for. Expected only "
-                f"{', '.join(ACCEPTED)}: drop it, or put it into the value."
-            )
-        if found not in accepted:
-            raise ConfigurationError(
-                f"Column '{name}' is of type {found}; expected {' or '.join(accepted)}. Cast it: "
-                f"col('{name}').cast('{accepted[0]}')."
-            )
-    if default_topic is None and "topic" not in types:
-        raise ConfigurationError(
-            "No topic: the sink names none and the rows have no column 'topic'. Give KafkaSink "
-            "a topic, or select one for each row."
-        )
-
-
-# --- read_back ------------------------------------------------------------------------------------
-# What committed transactions wrote, read back by Spark's executors, one task a transaction.
-
-
-DELIVERED_SCHEMA = (
-    "value binary, key binary, topic string, partition int, "
-    "headers array<struct<key:string,value:binary>>, timestamp timestamp"
-)
-
-
-def read_back(
-    spark: SparkSession, settings: KafkaSettings, works: Sequence[PreparedWork]
-) -> DataFrame:
-    """The rows as :data:`DELIVERED_SCHEMA`."""
-    wanted = [(msgspec.json.encode(work),) for work in works]
-    frame = spark.createDataFrame(wanted, "work binary")
-    return frame.repartition(max(1, len(wanted))).mapInArrow(_ReadBack(settings), DELIVERED_SCHEMA)
-
-
-@dataclass(frozen=True)
-class _ReadBack:
-    settings: KafkaSettings
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
-        from airflow_eos.kafka.transactions.outcomes import SCHEMA, delivered_rows
-
-        columns = ["value", "key", "topic", "partition", "headers", "timestamp"]
-        timestamp = SCHEMA.get_field_index("timestamp")
-        # Spark's Arrow reader takes timestamps in microseconds only (ArrowUtils.fromArrowType).
-        as_spark = SCHEMA.set(timestamp, pa.field("timestamp", pa.timestamp("us", tz="UTC")))
-        with ConnectionPool(self.settings) as wire:
-            for batch in batches:
-                transactions = [
-                    as_transaction(msgspec.json.decode(encoded, type=PreparedWork))
-                    for encoded in batch.column("work").to_pylist()
-                ]
-                for rows in delivered_rows(wire, transactions):
-                    yield rows.cast(as_spark).select(columns)
-
-
-# --- sink -----------------------------------------------------------------------------------------
-
-
 _LOOK_FOR_BROKER_S = 20.0
 # Third-party modules by name, so that all that is missing is told at once; then ours, which load
 # the rest and leave the workers warm.
@@ -431,6 +250,181 @@ def _warm_writer(sink: KafkaSink) -> Writer:
 def _forget_writer(sink: KafkaSink) -> None:
     """After a failure the next task starts from a new connection."""
     _writers.pop(_target(sink), None)
+
+
+# --- writers --------------------------------------------------------------------------------------
+# What a task asks of a writer, and the choice between the two.
+#
+# ``arrow`` encodes record batches itself, ``librdkafka`` leaves that to confluent-kafka's producer.
+# Both refuse the same rows, leave the same transaction open and are ended by the same coordinator.
+
+
+class Writer(Protocol):
+    """One transaction after the other: ``begin`` → ``write`` … → ``prepare``, or ``abort``."""
+
+    def begin(self, transactional_id: str | None, timeout_ms: int) -> None:
+        """Start a transaction in name only; None: write idempotently without one."""
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Send rows; an error can come from a later call, after it only ``abort`` is of use."""
+
+    def prepare(self) -> WrittenTransaction | None:
+        """Wait until every row is acknowledged and let go; None if there was no row."""
+
+    def abort(self, prepared: TransactionIdentity | None = None) -> None:
+        """Abort what was begun and not prepared, none is no error; and ``prepared``."""
+
+
+def check_importable(producer: Producer) -> None:
+    """Refuse a producer whose library is not installed where this runs.
+
+    Raises:
+        ConfigurationError: confluent-kafka cannot be imported.
+    """
+    if producer != "librdkafka":
+        return
+    try:
+        importlib.import_module("confluent_kafka")
+    except ImportError as error:
+        raise ConfigurationError(
+            f"producer='librdkafka' needs confluent-kafka, which cannot be imported here: {error}. "
+            "Install confluent-kafka>=2.16 on the driver and on every executor, or use "
+            "producer='arrow'."
+        ) from error
+
+
+def open_writer(
+    settings: KafkaSettings, *, producer: Producer, topic: str | None, compression: str
+) -> Writer:
+    """A writer with connections of its own.
+
+    Raises:
+        ConfigurationError: no such compression, or the producer's library is not installed.
+        KafkaError: no broker answers, or it does not accept these credentials.
+    """
+    from airflow_eos.kafka.client.connection import ConnectionPool
+
+    check_importable(producer)
+    if producer == "librdkafka":
+        from airflow_eos.kafka.librdkafka import LibrdkafkaWriter
+
+        return LibrdkafkaWriter(
+            ConnectionPool(settings), settings, topic=topic, compression=compression
+        )
+    from airflow_eos.kafka.producer.writer import TransactionalWriter
+
+    return TransactionalWriter(ConnectionPool(settings), topic=topic, compression=compression)
+
+
+# --- columns --------------------------------------------------------------------------------------
+
+
+_TEXT = ("string", "binary")
+ACCEPTED: dict[str, tuple[str, ...]] = {
+    "value": _TEXT,
+    "key": _TEXT,
+    "topic": ("string",),
+    "partition": ("int",),
+    "headers": ("array<struct<key:string,value:binary>>",),
+    "timestamp": ("timestamp", "timestamp_ntz"),
+}
+
+
+def kafka_columns(schema: StructType, row: str, *, default_topic: str | None) -> list[str]:
+    """The columns of ``schema`` in a fixed order, ready for the writer, as SQL.
+
+    Raises:
+        ConfigurationError: the value column is missing, a column has a wrong type or is not
+            known, or no topic is named.
+    """
+    types = {field.name: field.dataType.simpleString() for field in schema.fields}
+    _check(types, default_topic)
+    # Kafka knows no null headers and no microseconds. What is written must be what is hashed,
+    # or rows read back for a replay would not compare equal.
+    as_kafka_has_it = {
+        "headers": f"coalesce({row}`headers`, cast(array() AS {ACCEPTED['headers'][0]}))",
+        "timestamp": f"date_trunc('millisecond', {row}`timestamp`)",
+        "topic": f"coalesce({row}`topic`, {_literal(default_topic)})",
+    }
+    return [
+        f"{as_kafka_has_it.get(name, f'{row}`{name}`')} AS `{name}`"
+        for name in ACCEPTED
+        if name in types
+    ]
+
+
+def _literal(text: str | None) -> str:
+    if text is None:
+        return "cast(NULL AS string)"
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def _check(types: dict[str, str], default_topic: str | None) -> None:
+    if "value" not in types:
+        raise ConfigurationError(
+            f"The rows have no column 'value' (found: {', '.join(types) or 'none'}). Select one of "
+            "type string or binary, for example to_json(struct(...)) AS value."
+        )
+    for name, found in types.items():
+        accepted = ACCEPTED.get(name)
+        if accepted is None:
+            raise ConfigurationError(
+                f"The rows have a column '{name}' that Kafka has no place for. Expected only "
+                f"{', '.join(ACCEPTED)}: drop it, or put it into the value."
+            )
+        if found not in accepted:
+            raise ConfigurationError(
+                f"Column '{name}' is of type {found}; expected {' or '.join(accepted)}. Cast it: "
+                f"col('{name}').cast('{accepted[0]}')."
+            )
+    if default_topic is None and "topic" not in types:
+        raise ConfigurationError(
+            "No topic: the sink names none and the rows have no column 'topic'. Give KafkaSink "
+            "a topic, or select one for each row."
+        )
+
+
+# --- read back ------------------------------------------------------------------------------------
+# What committed transactions wrote, read back by Spark's executors, one task a transaction.
+
+
+DELIVERED_SCHEMA = (
+    "value binary, key binary, topic string, partition int, "
+    "headers array<struct<key:string,value:binary>>, timestamp timestamp"
+)
+
+
+def read_back(
+    spark: SparkSession, settings: KafkaSettings, works: Sequence[PreparedWork]
+) -> DataFrame:
+    """The rows as :data:`DELIVERED_SCHEMA`."""
+    wanted = [(msgspec.json.encode(work),) for work in works]
+    frame = spark.createDataFrame(wanted, "work binary")
+    return frame.repartition(max(1, len(wanted))).mapInArrow(_ReadBack(settings), DELIVERED_SCHEMA)
+
+
+@dataclass(frozen=True)
+class _ReadBack:
+    settings: KafkaSettings
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        from airflow_eos.kafka.transactions.outcomes import SCHEMA, delivered_rows
+
+        columns = ["value", "key", "topic", "partition", "headers", "timestamp"]
+        timestamp = SCHEMA.get_field_index("timestamp")
+        # Spark's Arrow reader takes timestamps in microseconds only (ArrowUtils.fromArrowType).
+        as_spark = SCHEMA.set(timestamp, pa.field("timestamp", pa.timestamp("us", tz="UTC")))
+        with ConnectionPool(self.settings) as wire:
+            for batch in batches:
+                transactions = [
+                    as_transaction(msgspec.json.decode(encoded, type=PreparedWork))
+                    for encoded in batch.column("work").to_pylist()
+                ]
+                for rows in delivered_rows(wire, transactions):
+                    yield rows.cast(as_spark).select(columns)
 
 
 # --- configuration --------------------------------------------------------------------------------

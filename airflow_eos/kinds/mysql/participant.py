@@ -267,7 +267,7 @@ def _drop(connection: Connection, tables: MySqlTableNames, key: str) -> bool:
     return True
 
 
-# --- book -----------------------------------------------------------------------------------------
+# --- ownership table ------------------------------------------------------------------------------
 # The ownership table: owner, newest batch, and the batch below which records were deleted.
 
 

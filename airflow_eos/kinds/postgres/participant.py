@@ -335,7 +335,7 @@ def drop_staged(connection: Connection, tables: PostgresTableNames, key: str) ->
     return True
 
 
-# --- book -----------------------------------------------------------------------------------------
+# --- ownership table ------------------------------------------------------------------------------
 # The ownership table: owner, newest batch, and the batch below which records were deleted.
 
 

@@ -536,7 +536,7 @@ class SqlParticipant(ABC):
         self._session.close()
 
 
-# --- answering ------------------------------------------------------------------------------------
+# --- lost connections -----------------------------------------------------------------------------
 # A connection that is lost says nothing about what the server did, so the same is asked again.
 
 
@@ -576,7 +576,7 @@ def answered(act: Callable[[], T], *, anew: Callable[[], None], timeout_s: float
         tries += 1
 
 
-# --- staged ---------------------------------------------------------------------------------------
+# --- rows that a table refuses --------------------------------------------------------------------
 # What is said of staged rows that a table does not take, before the decision and after it.
 
 

@@ -72,7 +72,7 @@ def _of_several(settings: Mapping[str, str]) -> str | None:
     return None
 
 
-# --- mysql_url ------------------------------------------------------------------------------------
+# --- mysql url ------------------------------------------------------------------------------------
 # How a database of MySQL or MariaDB is named: one URL, as a user writes it.
 
 

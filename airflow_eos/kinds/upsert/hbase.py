@@ -231,7 +231,7 @@ def _plain(value: str) -> bytes:
     return base64.b64decode(value)
 
 
-# --- hbase_cells ----------------------------------------------------------------------------------
+# --- hbase cells ----------------------------------------------------------------------------------
 # Rows as the cells of HBase, in the form that its REST server reads; pure, and by whole columns.
 #
 # A request is a ``CellSet`` of Protocol Buffers: rows, each a key and its cells, each a column, a
@@ -413,7 +413,7 @@ def refuse_schema(table: str, family: str, schema: Mapping[str, Any] | None) -> 
         raise ConfigurationError(f"Table {table!r} {'; '.join(wrong)}.")
 
 
-# --- hbase_target ---------------------------------------------------------------------------------
+# --- hbase target ---------------------------------------------------------------------------------
 # What an upsert asks of HBase: see :mod:`.hbase` for what lies there.
 
 

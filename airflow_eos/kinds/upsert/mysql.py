@@ -375,7 +375,7 @@ class MySqlDatabase:
             ) from error
 
 
-# --- mysql_rights ---------------------------------------------------------------------------------
+# --- mysql rights ---------------------------------------------------------------------------------
 # What of a table in MySQL could refuse or change a row beside its columns: rights, triggers.
 
 

@@ -300,7 +300,7 @@ def text_of(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return (column if is_bytes else column.cast(pa.string())).cast(pa.binary())
 
 
-# --- idle -----------------------------------------------------------------------------------------
+# --- idle connections -----------------------------------------------------------------------------
 # A connection that nobody used for long may be gone: its server closed it, or what is between.
 
 
