@@ -18,10 +18,12 @@ def main() -> None:
     """Run the command line, or say in one sentence what to install."""
     missing = [name for name in _EXTRA if find_spec(name) is None]
     if missing:
-        sys.exit(
+        print(  # noqa: T201
             f"airflow-eos: {', '.join(missing)} not installed. The command line is an extra: "
-            "pip install 'airflow-provider-eos[cli]'"
+            "pip install 'airflow-provider-eos[cli]'",
+            file=sys.stderr,
         )
+        sys.exit(2)  # as every error: 1 is an answer of some commands
     from airflow_eos.cli import main as run
 
     for number in (signal.SIGTERM, signal.SIGHUP):

@@ -7,10 +7,13 @@ it, so that ``airflow-eos --help`` is quick, and works where Spark or Airflow is
 
 from __future__ import annotations
 
+import signal
 import sys
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from airflow_eos import __version__
 from airflow_eos.commands import (
     audit,
     broker,
@@ -25,12 +28,41 @@ from airflow_eos.commands import (
 )
 from airflow_eos.errors import EosError
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from airflow_eos.errors import Remedy
+
+_UsageError: Any = typer.BadParameter.__base__  # typer has a click of its own in newer releases
+ERROR = 2
+UNREAD = 128 + signal.SIGPIPE
+
 app = typer.Typer(
     name="airflow-eos",
     help="Exactly-once Spark streaming to Kafka: plan, recover, audit, try out.",
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,  # they could hold passwords
 )
+
+
+def _print_version(wanted: bool) -> None:  # noqa: FBT001 - typer calls it with the flag
+    if wanted:
+        typer.echo(f"airflow-provider-eos {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _of_every_command(
+    version: Annotated[  # noqa: FBT002 - a flag of the command line
+        bool,
+        typer.Option(
+            "--version", help="Show the version and exit.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    """Take the options that stand before a command."""
+
+
 # Groups with add_typer, single commands with app.command("name")(function).
 app.command("try")(new.try_out)
 app.command("new")(new.new)
@@ -58,23 +90,37 @@ def main() -> None:
     """Run the command line.
 
     An ``EosError`` is one message on standard error and exit status 2, without a traceback: it says
-    what was found and what to do, and a traceback would only bury that.
+    what was found and what to do, and a traceback would only bury that. Any other exception is
+    shown with its traceback, and has the same status: Python's own, 1, is an answer of some
+    commands (rows are lost). Nor is it an answer that nobody reads the output (``| head``).
     """
     try:
         app()
     except EosError as error:
         print(f"airflow-eos: {_shown(str(error))}", file=sys.stderr)  # noqa: T201
-        if "--json" in sys.argv:
-            print(_as_json(error))  # noqa: T201
-        sys.exit(2)
+        _tell_program(error, str(error), error.remedies)
+        sys.exit(ERROR)
+    except SystemExit as ended:
+        if isinstance(ended.__context__, BrokenPipeError):
+            sys.exit(UNREAD)
+        # What is wrong with the command line itself, typer has said to people alone.
+        if isinstance(ended.__context__, _UsageError):
+            _tell_program(ended.__context__, ended.__context__.format_message())
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is no answer
+        sys.excepthook(*sys.exc_info())
+        _tell_program(error, str(error))
+        sys.exit(ERROR)
 
 
-def _as_json(error: EosError) -> str:
-    """For programs: the class, the message, and what to do as data."""
+def _tell_program(error: BaseException, message: str, remedies: Sequence[Remedy] = ()) -> None:
+    """With ``--json``: the class, the message, and what to do as data."""
+    if "--json" not in sys.argv:
+        return
     import msgspec
 
-    told = {"error": type(error).__name__, "message": str(error), "remedies": error.remedies}
-    return msgspec.json.format(msgspec.json.encode(told), indent=2).decode()
+    told = {"error": type(error).__name__, "message": message, "remedies": remedies}
+    print(msgspec.json.format(msgspec.json.encode(told), indent=2).decode())  # noqa: T201
 
 
 def _shown(message: str) -> str:

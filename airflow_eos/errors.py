@@ -378,6 +378,11 @@ class CalledOffError(EosError):
     remedies: tuple[Remedy, ...] = (Remedy(start=True),)
 
 
+def name_of(error: EosError) -> str:
+    """The kind of an error, as this module has it: a room's own is told as what it is a kind of."""
+    return next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == __name__)
+
+
 NO_RETRY_HEALS = (
     AppRefusedError,
     ConfigurationError,

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from airflow_eos.checkpoint.backend import COMMITS, OFFSETS, is_batch
+from airflow_eos.checkpoint.backend import COMMITS, OFFSETS, STATE_STORES, is_batch
 from airflow_eos.checkpoint.decisions import DecisionLog
 from airflow_eos.checkpoint.progress import read_state
+from airflow_eos.checkpoint.rulings import is_accepted
 from airflow_eos.checkpoint.spark_log import SparkLog, kafka_offsets, parse_offsets
 from airflow_eos.errors import CheckpointError, CheckpointFormatError, Remedy, SupersededError
+from airflow_eos.protocol.participant import ANEW
 from airflow_eos.protocol.promise import Promise
 
 if TYPE_CHECKING:
@@ -45,8 +47,10 @@ class SettledBatch:
     Attributes:
         batch_id: Spark's number, from 0.
         end: where it ended, by source.
-        rows: delivered, by participant; None where no decision tells (any more).
-        watermark_ms: after it, ms since the epoch; None where the query has none.
+        rows: delivered, by participant; None where no decision tells (any more), or a person let
+            the batch go on without some of them.
+        watermark_ms: up to which readers have what the query gives, ms since the epoch; None where
+            it has no watermark.
         settled_at_ms: when ``commits/N`` was written, ms since the epoch, by the store's clock.
     """
 
@@ -134,6 +138,7 @@ def events_since(
     *,
     each_batch: bool = False,
     at_most: int | None = None,
+    former_watermark_ms: int | None = None,
 ) -> tuple[SettledEvent, ...]:
     """The events that are due, in ascending order, each beginning where the one before ended.
 
@@ -142,6 +147,7 @@ def events_since(
         found: what the checkpoint says now.
         each_batch: an event for each batch; what Spark has purged is in the range of the first.
         at_most: so many events, the others are due the next time; None: all.
+        former_watermark_ms: what the pipelines before this one have reached, for its first event.
 
     Raises:
         CheckpointError: the checkpoint is behind the event, so it is an older copy.
@@ -160,13 +166,16 @@ def events_since(
     groups = [[batch] for batch in batches] if each_batch else [batches] if batches else []
     events: list[SettledEvent] = []
     for group in groups[:at_most]:
-        last = _event(found, last, group)
+        last = _event(found, last, group, former_watermark_ms)
         events.append(last)
     return tuple(events)
 
 
 def _event(
-    found: Settled, last: SettledEvent | None, batches: Sequence[SettledBatch]
+    found: Settled,
+    last: SettledEvent | None,
+    batches: Sequence[SettledBatch],
+    former_watermark_ms: int | None,
 ) -> SettledEvent:
     first = 0 if last is None else last.to_batch + 1
     newest = batches[-1]
@@ -180,7 +189,7 @@ def _event(
         rows=_total(batches) if whole else None,
         watermark_ms=newest.watermark_ms,
         settled_at_ms=newest.settled_at_ms,
-        watermark_before_ms=None if last is None else last.watermark_reached_ms,
+        watermark_before_ms=former_watermark_ms if last is None else last.watermark_reached_ms,
     )
 
 
@@ -228,6 +237,19 @@ def crosses(event: SettledEvent, wanted: Wanted) -> bool:
 
 
 HOUR_MS = 3_600_000
+MOST_HOURS = 10 * 366 * 24
+"""Of one event: what is more is no pause of a pipeline, but a time that no row can have."""
+_LAST_MS = round(datetime(9999, 12, 31, tzinfo=UTC).timestamp()) * 1000
+
+
+def hours_between(event: SettledEvent, *, since: datetime | None = None) -> range:
+    """The hours that :func:`hours_completed` names, counted from the epoch."""
+    reached, before = event.watermark_reached_ms, event.watermark_before_ms
+    begins = None if since is None else round(since.timestamp() * 1000)
+    told = [at for at in (before, begins) if at is not None]
+    if reached is None or not told:
+        return range(0)
+    return range(max(told) // HOUR_MS, reached // HOUR_MS)
 
 
 def hours_completed(event: SettledEvent, *, since: datetime | None = None) -> tuple[str, ...]:
@@ -239,15 +261,22 @@ def hours_completed(event: SettledEvent, *, since: datetime | None = None) -> tu
 
     Args:
         event: of a query with a watermark.
-        since: before the first watermark nobody knows which hours had rows: the earliest one, for
-            the event that has none before it. None: that event completes no hour.
+        since: the earliest hour, since before the first watermark nobody knows which hours had
+            rows. None: an event that has no watermark before it completes no hour.
+
+    Raises:
+        CheckpointError: they are more than can be told, as where a row had a time of another
+            century; the watermark, which never goes back, is beyond all dates then, or was.
     """
-    reached, before = event.watermark_reached_ms, event.watermark_before_ms
-    if before is None and since is not None:
-        before = round(since.timestamp() * 1000)
-    if before is None or reached is None:
-        return ()
-    hours = range(before // HOUR_MS, reached // HOUR_MS)
+    hours = hours_between(event, since=since)
+    if len(hours) > MOST_HOURS or (event.watermark_reached_ms or 0) > _LAST_MS:
+        raise CheckpointError(
+            f"Batch {event.to_batch} of pipeline {event.pipeline} completes {len(hours):,} hours: "
+            f"its watermark went to {event.watermark_reached_ms} ms since 1970. A row had a time "
+            "of another century (seconds taken for milliseconds?). Nothing was told.",
+            Remedy(change="give since, the first hour that is to be told, where the rest is right"),
+            ANEW,
+        )
     return tuple(f"{datetime.fromtimestamp(hour * 3600, UTC):%Y-%m-%dT%H}" for hour in hours)
 
 
@@ -314,9 +343,9 @@ def read_settled(
         return Settled(query_id, None, {}, ())
     first = 0 if after is None else after + 1
     kept = _numbers(store, OFFSETS) & _numbers(store, COMMITS)
-    batches = []
+    batches, keeps_state = [], bool(store.folders(STATE_STORES))
     for batch in sorted(number for number in kept if first <= number <= newest):
-        found = _batch(store, log, batch)
+        found = _batch(store, log, batch, keeps_state=keeps_state)
         if found is not None:  # else it was purged since it was listed
             batches.append(found)
         if at_most is not None and len(batches) == at_most:
@@ -330,7 +359,11 @@ def _numbers(store: CheckpointStore, folder: str) -> set[int]:
     return {int(entry.name) for entry in store.list(folder) if is_batch(entry.name)}
 
 
-def _batch(store: CheckpointStore, log: SparkLog, batch: int) -> SettledBatch | None:
+def _batch(
+    store: CheckpointStore, log: SparkLog, batch: int, *, keeps_state: bool
+) -> SettledBatch | None:
+    # A query with state gives the rows of a window in the batch that *runs* with the watermark
+    # behind it; the one before has only found out how far time has come.
     commit, written = log.commit(batch), log.find("commits", batch)
     try:
         promise = Promise.of(DecisionLog(store).of_batch(batch))
@@ -345,8 +378,8 @@ def _batch(store: CheckpointStore, log: SparkLog, batch: int) -> SettledBatch | 
     return SettledBatch(
         batch_id=batch,
         end=_ends(entry),
-        rows=None if promise is None else _rows(promise),
-        watermark_ms=commit.next_watermark_ms or None,
+        rows=None if promise is None or is_accepted(store, batch) else _rows(promise),
+        watermark_ms=(entry.watermark_ms if keeps_state else commit.next_watermark_ms) or None,
         settled_at_ms=written.modified_at_ms,
     )
 

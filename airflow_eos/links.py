@@ -15,8 +15,6 @@ from urllib.parse import quote
 from airflow.providers.common.compat.sdk import conf
 from airflow.sdk import BaseOperatorLink
 
-from airflow_eos.errors import EosError
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -43,11 +41,14 @@ class _Link(BaseOperatorLink):
     def get_link(self, operator: Any, *, ti_key: Any) -> str:  # noqa: ARG002 - Airflow's signature
         """Return the address; empty where its template names what is not known (yet).
 
-        Airflow calls it where a task ends, and 3.1.0 fails the task with whatever it raises.
+        Airflow calls it where a task ends, and 3.1.0 fails the task with whatever it raises: a
+        checkpoint that cannot be read just now, a connection that is gone, a secrets backend that
+        is away, a template that is none.
         """
         try:
             return self.address(operator, _last_heartbeat(operator))
-        except EosError:  # a checkpoint that cannot be read just now
+        except Exception:
+            log.warning("The link %s has no address", self.name, exc_info=True)
             return ""
 
     def address(self, operator: Any, heartbeat: Heartbeat | None) -> str:

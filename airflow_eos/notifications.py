@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,8 @@ try:
     from airflow.sdk import DeadlineAlert, DeadlineReference  # type: ignore[attr-defined]
 except ImportError:  # Airflow 3.1 has them, and exports them not
     from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
+
+from airflow_eos.protocol.decision import one_line
 
 if TYPE_CHECKING:
     from airflow.sdk import AsyncCallback, Context, SyncCallback  # type: ignore[attr-defined]
@@ -89,19 +92,29 @@ def plan_in_words(plan: Plan) -> str:
         ),
     )
     batch = "no batch in flight" if plan.in_flight is None else f"batch {plan.in_flight} in flight"
-    lines = [f"Recovery plan of `{plan.location}`: {batch}, {len(steps)} steps."]
+    lines = [f"Recovery plan of {_code(plan.location)}: {batch}, {len(steps)} steps."]
     if plan.needs_person:
         lines.append(f"**{plan.count(*asked)} of them wait for a person.**")
     if plan.alive:
-        lines.append(f"The pipeline shows signs of life: {'; '.join(plan.alive)}.")
+        lines.append(f"The pipeline shows signs of life: {_words('; '.join(plan.alive))}.")
     for step in steps[:FEW]:
-        what = f"`{step.work.key}`" if step.work else f"{step.works} pieces of work"
+        what = _code(step.work.key) if step.work else f"{step.works} pieces of work"
         rows = "" if step.rows is None else f", {step.rows} rows"
         left = "" if step.time_left_ms is None else f", time left {time_left(step.time_left_ms)}"
-        lines.append(f"- **{step.action.value}** {what}{rows}{left}: {step.reason}")
+        lines.append(f"- **{step.action.value}** {what}{rows}{left}: {_words(step.reason)}")
     if len(steps) > FEW:
         lines.append(f"- and {len(steps) - FEW} more")
     return "\n".join(lines)
+
+
+def _code(name: str) -> str:
+    """A name that somebody else has given, as Markdown: no program decides how it is shown."""
+    return f"`{one_line(name).replace('`', chr(39))}`"
+
+
+def _words(said: str) -> str:
+    """The same of a sentence with such names in it: no link, no picture, no HTML."""
+    return re.sub(r"([\[<])", r"\\\1", one_line(said))
 
 
 # --- drill ----------------------------------------------------------------------------------------

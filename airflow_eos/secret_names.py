@@ -10,7 +10,7 @@ import re
 _HIDDEN = (
     r"password|passphrase|secret|jaas\.config|oauthbearer\.config|token(?!\.endpoint|_file)"
     r"|ssl\.key\.pem|ssl\.keystore\.key|private\.key\.pem"
-    r"|(access|account|customer|encryption|master|sas)_key"
+    r"|(access|account|customer|encryption|master|sas)[_.]key"
 )
 
 _SPARKS_OWN = "(?i)secret|password|token|access[.]?key"

@@ -84,7 +84,7 @@ def is_compacted(settings: KafkaSettings, topic: str, timeout_s: float) -> bool 
     except KafkaException as error:
         if error.args[0].code() == Code.TOPIC_AUTHORIZATION_FAILED:
             return None
-        raise _unavailable(error) from error
+        raise _unavailable(_servers(settings), error) from error
 
 
 def topic_id(settings: KafkaSettings, topic: str, timeout_s: float) -> str | None:
@@ -98,7 +98,7 @@ def topic_id(settings: KafkaSettings, topic: str, timeout_s: float) -> str | Non
     try:
         found = asked[topic].result(timeout_s).topic_id
     except KafkaException as error:
-        raise _unavailable(error) from error
+        raise _unavailable(_servers(settings), error) from error
     # librdkafka's base64 is not URL-safe; Java's, by which the product notes it, is.
     return None if found is None else str(found).translate(str.maketrans("+/", "-_"))
 
@@ -122,9 +122,15 @@ def peek(
 
 
 class AuditConsumer(Consumer):
-    """A consumer that remembers whether it was refused: librdkafka only goes on trying."""
+    """A consumer that remembers whether it was refused: librdkafka only goes on trying.
+
+    Attributes:
+        servers: whom it asks.
+        refusal: why they did not accept it.
+    """
 
     def __init__(self, config: dict[str, Any], **others: Any) -> None:
+        self.servers = str(config.get("bootstrap.servers"))
         self.refusal: Code | None = None
         super().__init__({**config, "error_cb": self._hear}, **others)
 
@@ -144,21 +150,24 @@ def _partitions(consumer: AuditConsumer, topic: str, timeout_s: float) -> list[i
             consumer.poll(0)  # lets it tell of a refusal
             if consumer.refusal is not None:
                 raise KafkaError(
-                    f"Kafka did not accept this client: {consumer.refusal.str()}. Check "
-                    "security.protocol, sasl.mechanism and its credentials."
+                    f"Kafka at {consumer.servers} did not accept this client: "
+                    f"{consumer.refusal.str()}. Check security.protocol, sasl.mechanism and its "
+                    "credentials."
                 ) from error
             if time.monotonic() >= deadline:
-                raise _unavailable(error) from error
+                raise _unavailable(consumer.servers, error) from error
     if metadata.error is not None or not metadata.partitions:
         raise cannot_read(topic, metadata.error)
     return sorted(metadata.partitions)
 
 
-def _watermarks(consumer: Consumer, place: TopicPartition, timeout_s: float) -> tuple[int, int]:
+def _watermarks(
+    consumer: AuditConsumer, place: TopicPartition, timeout_s: float
+) -> tuple[int, int]:
     try:
         found: Any = consumer.get_watermark_offsets(place, timeout=timeout_s, cached=False)
     except KafkaException as error:
-        raise _unavailable(error) from error
+        raise _unavailable(consumer.servers, error) from error
     if found is None:
         raise KafkaUnavailableError(
             f"No broker told the offsets of {place.topic} in {timeout_s} s."
@@ -181,11 +190,15 @@ def concerns_the_group(error: Code | None) -> bool:
     return error is not None and error.code() == Code.GROUP_AUTHORIZATION_FAILED
 
 
-def _unavailable(error: KafkaException) -> KafkaUnavailableError:
+def _unavailable(servers: str, error: KafkaException) -> KafkaUnavailableError:
     return KafkaUnavailableError(
-        f"Kafka did not answer: {error.args[0].str()}. Check bootstrap.servers and that the "
-        "brokers run, then try again."
+        f"Kafka at {servers} did not answer: {error.args[0].str()}. Check bootstrap.servers and "
+        "that the brokers run, then try again."
     )
+
+
+def _servers(settings: KafkaSettings) -> str:
+    return str(settings.librdkafka().get("bootstrap.servers"))
 
 
 def reader(settings: KafkaSettings, isolation: str) -> AuditConsumer:

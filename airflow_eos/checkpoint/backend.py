@@ -82,6 +82,8 @@ def stored_object(meta: Any) -> StoredObject:
 
 OFFSETS = "offsets"
 COMMITS = "commits"
+STATE_STORES = "state"
+"""There where the query keeps state, and nowhere else."""
 METADATA = "metadata"
 SOURCES = "sources"
 

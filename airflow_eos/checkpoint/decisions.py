@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
 
 _ATTEMPT = re.compile(r"([1-9][0-9]{0,8})\.json", re.ASCII)
+AT_A_START = "sealed by the driver starting"
+"""So begins why each start seals an attempt, also where there was none: that is no fault."""
 _FOLDERS_ONE_BY_ONE = 100
 """From so many batches on, listing all folders is cheaper than asking for each."""
 

@@ -34,7 +34,13 @@ from airflow_eos.checkpoint.backend import (
 )
 from airflow_eos.checkpoint.locations import HDFS, LOCAL, located
 from airflow_eos.checkpoint.terms import newest_term
-from airflow_eos.errors import REFUSED_FOR_GOOD, CheckpointFormatError, ConfigurationError, EosError
+from airflow_eos.errors import (
+    REFUSED_FOR_GOOD,
+    CheckpointFormatError,
+    ConfigurationError,
+    EosError,
+    Remedy,
+)
 from airflow_eos.protocol.decision import Evidence, encode, one_line
 
 if TYPE_CHECKING:
@@ -375,7 +381,7 @@ class WatchdogLook(Evidence, frozen=True, kw_only=True):
 
     dag_id: str
     run_id: str
-    interval_ms: int | None
+    interval_ms: Annotated[int, msgspec.Meta(ge=1)] | None
 
 
 def note_look(store: CheckpointStore, look: WatchdogLook) -> None:
@@ -505,28 +511,41 @@ def drain_newest(store: CheckpointStore, *, requested_by: str, reason: str) -> D
 
 
 def drain_requested(
-    store: CheckpointStore, *, term: int | None = None, submission: str | None = None
+    store: CheckpointStore,
+    *,
+    term: int | None = None,
+    submission: str | None = None,
+    known: bool = False,
 ) -> DrainRequest | None:
     """The request that means the driver of this term and submission, or None.
 
     One by a person goes first: what a person asks for ends in order, whoever else asks.
     """
-    standing = standing_request(store)
+    standing = standing_request(store, known=known)
     if standing is not None and standing.is_for(term, submission):
         return standing
-    return None if submission is None else request_to(store, submission)
+    return None if submission is None else request_to(store, submission, known=known)
 
 
-def drain_of(store: CheckpointStore, heartbeat: Heartbeat | None) -> DrainRequest | None:
-    """The request that means the driver of this heartbeat; where none has beaten, the one there."""
+def drain_of(
+    store: CheckpointStore, heartbeat: Heartbeat | None, *, known: bool = False
+) -> DrainRequest | None:
+    """The request that means the driver of this heartbeat; where none has beaten, the one there.
+
+    Args:
+        store: the checkpoint.
+        heartbeat: the last.
+        known: for who starts an app where nobody asked it to stop: a request that is damaged may be
+            a person's (CheckpointFormatError). To others it says nothing.
+    """
     if heartbeat is None:
-        return standing_request(store)
-    return drain_requested(store, term=heartbeat.term, submission=heartbeat.submission)
+        return standing_request(store, known=known)
+    return drain_requested(store, term=heartbeat.term, submission=heartbeat.submission, known=known)
 
 
-def standing_request(store: CheckpointStore) -> DrainRequest | None:
+def standing_request(store: CheckpointStore, *, known: bool = False) -> DrainRequest | None:
     """What stands in ``eos/drain.json``, whoever is meant."""
-    return _read(store, DRAIN)
+    return _read(store, DRAIN, known=known)
 
 
 def clear_drain(store: CheckpointStore, *, term: int | None, submission: str | None) -> None:
@@ -557,15 +576,24 @@ def _prune(store: CheckpointStore, ours: str | None) -> None:
     store.delete(each.path for each in old if each.path != own)
 
 
-def request_to(store: CheckpointStore, submission: str) -> DrainRequest | None:
+def request_to(
+    store: CheckpointStore, submission: str, *, known: bool = False
+) -> DrainRequest | None:
     """The request to this start of an app, in its own place; None where there is none."""
-    return _read(store, drain_path(submission))
+    return _read(store, drain_path(submission), known=known)
 
 
-def _read(store: CheckpointStore, path: str) -> DrainRequest | None:
+def _read(store: CheckpointStore, path: str, *, known: bool) -> DrainRequest | None:
     """What cannot be read asks nobody for anything; whoever asks again replaces it."""
     try:
         return store.read(path, DrainRequest)
     except CheckpointFormatError as error:
+        if known:
+            raise CheckpointFormatError(
+                f"{path} cannot be read, so whether a person has asked the app to stop is not "
+                "known, and nobody starts it.",
+                Remedy(commands=("airflow-eos drain CHECKPOINT",), costs="the app stays down"),
+                Remedy(change="start the app by hand, where it is to run"),
+            ) from error
         log.warning("drain_request_unreadable", error=str(error), hint="ask again")
         return None

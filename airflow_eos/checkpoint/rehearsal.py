@@ -17,7 +17,7 @@ from typing import Literal
 
 import msgspec
 
-from airflow_eos.checkpoint.backend import COMMITS, METADATA, OFFSETS, SOURCES
+from airflow_eos.checkpoint.backend import COMMITS, METADATA, OFFSETS, SOURCES, STATE_STORES
 from airflow_eos.checkpoint.decisions import DecisionLog
 from airflow_eos.checkpoint.mending import decided_offsets
 from airflow_eos.checkpoint.progress import read_state
@@ -30,7 +30,6 @@ from airflow_eos.protocol.promise import Content, Promise
 
 REHEARSAL = "EOS_REHEARSAL"
 REPORT = "rehearsal.json"
-_STATE = "state"
 _VERSIONED = re.compile(r"([0-9]+)[._]", re.ASCII)
 _COPIES_AT_ONCE = 8
 
@@ -144,7 +143,9 @@ class CheckpointCopy:
         if batch:
             self._put(f"{OFFSETS}/{batch - 1}", self._planned(batch - 1).encode())
             paths.append(f"{COMMITS}/{batch - 1}")
-            paths += [path for path in self._original.below(_STATE) if _is_before(path, batch)]
+            paths += [
+                path for path in self._original.below(STATE_STORES) if _is_before(path, batch)
+            ]
         with ThreadPoolExecutor(_COPIES_AT_ONCE) as pool:
             for copied in pool.map(self._copied, paths):
                 self.copied_bytes += copied
@@ -336,7 +337,12 @@ class RehearsalReport(Stored, frozen=True, kw_only=True):
         verdicts = {each.verdict for each in self.compared}
         if "differs" in verdicts:
             return DIFFERS
-        return SAME if verdicts == {"same"} else NOT_KNOWN
+        return SAME if verdicts == {"same"} and not self.is_empty else NOT_KNOWN
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no batch has a row, as where none closes a window: nothing was compared."""
+        return all(each.delivered == 0 == each.rehearsed for each in self.compared)
 
     @property
     def verdict(self) -> str:

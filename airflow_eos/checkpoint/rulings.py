@@ -242,6 +242,11 @@ def read_acceptance(store: CheckpointStore, batch_id: int, promise: str) -> Acce
     return found
 
 
+def is_accepted(store: CheckpointStore, batch_id: int) -> bool:
+    """Whether a person let the batch go on as it was, so that its promise tells no numbers."""
+    return store.head(_batch_path(batch_id)) is not None
+
+
 def skip_input(
     store: CheckpointStore, topic: str, partition: int, first: int, last: int, *, ruled_by: str
 ) -> SkippedInput:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import msgspec
 
@@ -56,7 +56,7 @@ class Standby(Evidence, frozen=True, kw_only=True):
     pid: int
     behind: int
     beat: int
-    interval_ms: int
+    interval_ms: Annotated[int, msgspec.Meta(ge=1, le=60_000)]
     end: StandbyEnd | None = None
     reason: str = ""
 
@@ -77,14 +77,17 @@ def standbys(store: CheckpointStore) -> tuple[Standby, ...]:
 
 
 def _said(store: CheckpointStore) -> list[tuple[int, Standby]]:
-    """What each has said last and when, by the store's clock; the newest last."""
+    """What each has said last and when, by the store's clock; the newest last.
+
+    Each at its own place: beside a copy of what it said once it would seem to change.
+    """
     found = []
     for entry in sorted(store.list(STANDBYS), key=lambda each: each.modified_at_ms):
         try:
             standby = store.read(entry.path, Standby)
         except CheckpointFormatError:
             continue
-        if standby is not None:
+        if standby is not None and entry.path == standby_path(standby.name):
             found.append((entry.modified_at_ms, standby))
     return found
 

@@ -7,6 +7,7 @@ conditional put on S3, GCS and Azure. Everything else here is reading.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import time
@@ -185,8 +186,18 @@ _OF_A_FILE = re.compile(
     r"(^|/)((offsets|commits|_spark_metadata)/[0-9]+(\.compact)?|[^/]+\.json)$", re.ASCII
 )
 """Paths at which no folder stands."""
+_OF_A_DISK = {
+    errno.ENOSPC: Remedy(change="make room on the disk of the checkpoint", start=True),
+    errno.EDQUOT: Remedy(change="raise the quota there, or make room", start=True),
+    errno.EROFS: Remedy(change="mount the disk of the checkpoint so that it can be written to"),
+}
 _PAUSES_S = (0.0, 0.2, 1.0, 3.0)
 """Before each try of a create. obstore retries by itself (3 minutes); these come on top of it."""
+
+
+def _of_a_disk(error: Exception | None) -> Remedy | None:
+    """What a disk lacks, which is no matter of reach or credentials."""
+    return _OF_A_DISK.get(getattr(error, "errno", None) or 0)
 
 
 class CheckpointStore:
@@ -309,6 +320,12 @@ class CheckpointStore:
                 return standing == data
             if isinstance(failure, _REFUSALS):
                 break
+        if (disk := _of_a_disk(failure)) is not None:
+            raise StoreError(
+                f"{self.location}: creating {path} failed: {brief(failure)}. It is not known "
+                "whether it was written: the same step, run again, finds out.",
+                disk,
+            ) from failure
         raise StoreError(
             f"{self.location}: creating {path} failed: {brief(failure)}. Expected the store to "
             "create the object or to say that it exists. It is not known whether it was written: "
@@ -432,6 +449,8 @@ class CheckpointStore:
                 "(files of the cloud's command line are not read).",
                 keys,
             )
+        if (disk := _of_a_disk(error)) is not None:
+            return StoreError(f"{self.location}: {doing} {path} failed: {brief(error)}.", disk)
         return StoreError(
             f"{self.location}: {doing} {path} failed: {brief(error)}. Expected the store to "
             "answer: check that it is reachable and that the credentials allow it, then try again."

@@ -56,10 +56,11 @@ def make_project(name: str, kind: Kind, folder: Path) -> list[Path]:
         ConfigurationError: the name cannot be one of a Python module and a topic, or the folder is
             there already, or cannot be written.
     """
-    if _NAME.fullmatch(name) is None or keyword.iskeyword(name):
+    reserved = " is a word of Python's own" if keyword.iskeyword(name) else ""
+    if reserved or _NAME.fullmatch(name) is None:
         raise ConfigurationError(
-            f"name {name!r}: expected a letter, then up to 59 letters, digits or underscores, all "
-            "lower case, as for a Python module: orders, clicks_eu."
+            f"name {name!r}{reserved}: expected a letter, then up to 59 letters, digits or "
+            "underscores, all lower case, as for a Python module: orders, clicks_eu."
         )
     if folder.exists():
         raise ConfigurationError(

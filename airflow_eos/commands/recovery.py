@@ -90,13 +90,13 @@ def recover(
         Path | None,
         typer.Option("--plan", help="Execute this plan, made by `airflow-eos plan --out`."),
     ] = None,
-    dry_run: Annotated[bool, typer.Option(help="Show the plan and stop.")] = False,  # noqa: FBT002
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and stop.")] = False,  # noqa: FBT002
     allow: Annotated[
         list[str] | None,
         typer.Option(help="commit, abort, orphan; repeatable. Without it: commit and abort."),
     ] = None,
     force: Annotated[  # noqa: FBT002
-        bool, typer.Option(help="Go on although the pipeline shows signs of life.")
+        bool, typer.Option("--force", help="Go on although the pipeline shows signs of life.")
     ] = False,
     assume: Annotated[
         str | None,
@@ -418,10 +418,12 @@ def disown(
     kafka_config: KafkaConfig = None,
     moved: Annotated[  # noqa: FBT002
         bool,
-        typer.Option(help="Its checkpoint was moved: only the place is forgotten, no batch is."),
+        typer.Option(
+            "--moved", help="Its checkpoint was moved: only the place is forgotten, no batch is."
+        ),
     ] = False,
     force: Annotated[  # noqa: FBT002
-        bool, typer.Option(help="Go on although the owner shows signs of life.")
+        bool, typer.Option("--force", help="Go on although the owner shows signs of life.")
     ] = False,
     storage_option: StorageOption = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,  # noqa: FBT002

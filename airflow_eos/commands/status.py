@@ -188,8 +188,10 @@ def _held_up(
         found = held_up(settings, store, deadline_s=timeout_s)
     except EosError as error:
         return {"blocked": None, "blocked_not_known": str(error)}
-    told = [{"says": held_up_sentence(each)} | msgspec.to_builtins(each) for each in found]
-    return {"blocked": told, "blocked_not_known": None}
+    told = [
+        {"says": held_up_sentence(each)} | msgspec.to_builtins(each) for each in found.partitions
+    ]
+    return {"blocked": told, "blocked_not_known": "; ".join(found.unnamed) or None}
 
 
 def _unasked(

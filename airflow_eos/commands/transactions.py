@@ -41,7 +41,7 @@ def blocked(
     Of each partition that is held up: the transaction at its last stable offset, whose it is by the
     form of its transactional id, its age, what its coordinator says, and how much each consumer
     group waits for. Nothing is ended because of the form of a name: what ends it is in the last
-    column. Exit status: 0 nothing holds them up, 1 something does, 2 an error.
+    column. Exit status: 0 nothing holds them up, 1 something does, known or not, 2 an error.
     """
     from airflow_eos.kafka.client.connection import ConnectionPool
     from airflow_eos.kafka.transactions.blocked import find_blocked
@@ -53,19 +53,22 @@ def blocked(
         typer.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
     else:
         _show(found)
-    if found.partitions:
+    if found.partitions or found.unnamed:
         raise typer.Exit(1)
 
 
 def _show(found: Blocked) -> None:
+    from airflow_eos.tables import printable
+
     if found.partitions:
         _show_partitions(found)
-    else:
+    elif not found.unnamed:
         typer.echo("No transaction holds readers up.")
-    for what in found.untold:
-        typer.echo(f"Not known: {what}")
+    for what in (*found.unnamed, *found.untold):
+        typer.echo(f"Not known: {printable(what)}")
     if found.unread:
-        typer.echo(f"Not known: how far these groups are (no right to read): {found.unread}")
+        groups = printable(", ".join(found.unread))
+        typer.echo(f"Not known: how far these groups are (no right, or no answer): {groups}")
 
 
 def _show_partitions(found: Blocked) -> None:
@@ -120,8 +123,7 @@ def hanging(
         seconds(
             "older_than",
             help="Only transactions whose newest row is older; by default the broker's "
-            "transaction.max.timeout.ms and 5 minutes. Less needs Describe on all transactional "
-            "ids.",
+            "transaction.max.timeout.ms and 5 minutes.",
         ),
     ] = None,
     end: Annotated[bool, typer.Option("--end", help="End them: write their markers.")] = False,  # noqa: FBT002

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -15,12 +16,15 @@ import msgspec
 import typer
 
 from airflow_eos.commands.options import AsJson, Checkpoint, StorageOption, pairs, storage_options
-from airflow_eos.errors import ConfigurationError
+from airflow_eos.errors import ConfigurationError, Remedy
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from airflow_eos.checkpoint import CheckpointStore
+
+
+_IN_THE_CLUSTER = re.compile(r"(--deploy-mode|spark\.submit\.deployMode)[\s=]+['\"]?cluster\b")
 
 
 def rehearse(
@@ -81,12 +85,23 @@ def rehearse(
 
 
 def _starter(submit: str) -> list[str]:
-    """The command, where it is; that of this Python's pyspark where none is on the path."""
+    """The command, where it is; that of this Python's pyspark where none is on the path.
+
+    The driver must be here: a cluster's would not find in its environment that it is to rehearse,
+    and would start for good.
+    """
     name, *options = shlex.split(submit)
     found = shutil.which(name) or shutil.which(name, path=Path(sys.executable).parent)
     if found is None:
         raise ConfigurationError(f"--submit {submit!r}: there is no program {name!r} here.")
-    return [found, *options]
+    if _IN_THE_CLUSTER.search(submit):
+        raise ConfigurationError(
+            "--submit asks for deploy mode cluster, where the driver is not told that it is to "
+            "rehearse, and would take the pipeline over. Nothing was started.",
+            Remedy(change="take --deploy-mode client"),
+        )
+    here = ["--deploy-mode", "client"] if "submit" in Path(name).name else []
+    return [found, *options, *here]
 
 
 # --- repartition ----------------------------------------------------------------------------------

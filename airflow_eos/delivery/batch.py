@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 import structlog
 
 from airflow_eos.checkpoint import Decision, DecisionLog, OffsetLog, Tenure, Verdict, read_state
-from airflow_eos.checkpoint.decisions import sealed
+from airflow_eos.checkpoint.decisions import AT_A_START, sealed
 from airflow_eos.checkpoint.pipeline import owner_of
 from airflow_eos.delivery.port import BatchSink, Progress, TaskReport
 from airflow_eos.delivery.replay import Owing, Reading, Replay, replays, rows_owed, say_given_up
@@ -90,7 +90,7 @@ class Attempts:
         decided = self._decisions.of_batch(batch_id)
         while not self._alone:
             attempt = len(decided) + 1
-            self._alone = self._seal(batch_id, attempt, "sealed by the driver starting")
+            self._alone = self._seal(batch_id, attempt, AT_A_START)
             decided = self._decisions.of_batch(batch_id)
             if not self._alone and len(decided) < attempt:
                 raise self._superseded(batch_id, attempt, decided)

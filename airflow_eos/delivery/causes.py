@@ -34,6 +34,11 @@ class Cause:
     says: str
     restart_heals: bool | None = None
 
+    @property
+    def is_of_what_is_gone(self) -> bool:
+        """Whether rows or state that it was to read are gone: that is no fault of the app."""
+        return self.says in (_LOST, _DATA_LOSS)
+
     def __str__(self) -> str:
         return f"{self.kind}: {self.says}"
 
@@ -169,16 +174,26 @@ def cause_of(error: BaseException) -> Cause:
         kind = kind.removeprefix(_OURS)
         heals = False if kind in _OURS_FOR_A_PERSON else None
         return Cause(kind, "the driver's log says what was found, and what to do", heals)
-    return _known(kind, sqlstate) or Cause(kind, "see the driver's log")
+    found = _known(kind, sqlstate)
+    if found is None:  # a file that is not there, say: the condition before it says of what
+        conditions = (name for name, _ in reversed(named) if name.isupper())
+        found = next(filter(None, map(_by_name, conditions)), None)
+    return found or Cause(kind, "see the driver's log")
 
 
-def _known(kind: str, sqlstate: str | None) -> Cause | None:
-    parts = kind.split(".")
-    for name in (kind, parts[0]):
+def _by_name(kind: str) -> Cause | None:
+    for name in (kind, kind.split(".")[0]):
         if name in _RESTART:
             return Cause(kind, _RESTART[name], restart_heals=True)
         if name in _PERSON:
             return Cause(kind, _PERSON[name], restart_heals=False)
+    return None
+
+
+def _known(kind: str, sqlstate: str | None) -> Cause | None:
+    found = _by_name(kind)
+    if found is not None:
+        return found
     for length in (2, 5):
         says = _SQLSTATES.get(sqlstate[:length]) if sqlstate else None
         if says is not None:

@@ -13,6 +13,7 @@ from airflow_eos.delivery.task import (
     HASH_COLUMN,
     SinkTask,
     collected,
+    is_fixed,
     outlet,
     quoted,
     reports_of,
@@ -96,7 +97,8 @@ class OneSink:
         outlets = [outlet(self.sink, self.guarantee)]
         if self.fused is not None and rows.isStreaming:
             return self.fused(SinkTask(tuple(outlets), marks=self.marks))
-        return reports_of(with_row_hashes(rows), outlets, only=only, marks=self.marks)
+        hashed = with_row_hashes(rows, fixed=is_fixed(self.sink))
+        return reports_of(hashed, outlets, only=only, marks=self.marks)
 
     def prepare(self, rows: DataFrame, *, only: Collection[int] | None = None) -> list[TaskReport]:
         """See :meth:`BatchSink.prepare`."""
@@ -163,10 +165,11 @@ class Outputs:
 
     def __post_init__(self) -> None:
         names = [output.name for output in self.outputs]
-        if not names or len(set(names)) != len(names):
+        # Spark's columns, some disks and some databases know no case.
+        if not names or len({name.casefold() for name in names}) != len(names):
             raise ConfigurationError(
-                f"Outputs {names}: expected one at least, and each name once; a name says which "
-                "prepared work is whose."
+                f"Outputs {names}: expected one at least, and each name once, in capitals or not; "
+                "a name says which prepared work is whose."
             )
         require_alone([output.sink for output in self.outputs])
 
@@ -212,7 +215,10 @@ class Outputs:
             ]
         )
         return typed.selectExpr(
-            *[_hashed(name, *_row_type(name, typed.schema[name].dataType)) for name in self.names]
+            *[
+                _hashed(output, *_row_type(output.name, typed.schema[output.name].dataType))
+                for output in self.outputs
+            ]
         )
 
     def tasks(self, rows: DataFrame, *, only: Collection[int] | None = None) -> DataFrame:
@@ -312,11 +318,11 @@ def _typed(output: Output, row: StructType, many: bool) -> str:  # noqa: FBT001
     return _each(column, many, _struct(output.sink.columns(row, at)))
 
 
-def _hashed(name: str, row: StructType, many: bool) -> str:  # noqa: FBT001
+def _hashed(output: Output, row: StructType, many: bool) -> str:  # noqa: FBT001
     """The rows with their hashes, as :func:`with_row_hashes` would make them of a DataFrame."""
-    column = f"`{name}`"
+    column = f"`{output.name}`"
     at = f"{_ROW}." if many else f"{column}."
-    hashed = f"{row_hash([quoted(field, at) for field in row.fieldNames()])} AS {HASH_COLUMN}"
+    hashed = f"{row_hash(row, at, fixed=is_fixed(output.sink))} AS {HASH_COLUMN}"
     return _each(column, many, _struct([*selected(row.fieldNames(), at), hashed]))
 
 

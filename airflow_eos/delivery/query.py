@@ -359,6 +359,8 @@ class GuardedBatch:
         """Whether a batch was left to the next start, which Spark tells as an error."""
         self.ending = threading.Event()
         """Set to end a pause early."""
+        self.on_drained: Callable[[], None] = lambda: None
+        """Called when a batch is left: Spark plans and writes nothing after that."""
         self.is_wanted: Callable[[], bool] = lambda: True
         """Whether nobody has stopped the query by Spark's own means, which would wait for us."""
 
@@ -366,6 +368,7 @@ class GuardedBatch:
         """Deliver the batch; see ``ExactlyOnceBatch``."""
         if self._heartbeat.draining.is_set():
             self.drained = True
+            self.on_drained()
             raise Drained(f"batch {batch_id} waits for the next start")
         self._heartbeat.begin(batch_id)
         try:
@@ -396,10 +399,11 @@ class ExactlyOnceQuery:
         self._query = query
         self._run = run
         self._run.is_wanted = lambda: bool(query.isActive)
+        self._run.on_drained = self._say_drained
         self._heartbeat = heartbeat
         self._resources = resources
         self._closing = threading.Lock()
-        self._closed = False
+        self._said = False
         threading.Thread(target=self._watch, name="airflow-eos-drain", daemon=True).start()
 
     def awaitTermination(self, timeout: int | None = None) -> bool:  # noqa: N802 - Spark's name
@@ -454,6 +458,11 @@ class ExactlyOnceQuery:
                 return
             time.sleep(_IDLE_LOOK_S)
 
+    def _say_drained(self) -> None:
+        """Who stands by need not wait until Spark has come to rest."""
+        if not self._heartbeat.superseded.is_set():
+            self._say("stopped")
+
     def _end_in_order(self) -> None:
         if self._heartbeat.superseded.is_set():
             error = SupersededError(
@@ -465,8 +474,13 @@ class ExactlyOnceQuery:
         self._close("stopped")
 
     def _close(self, phase: Phase, error: BaseException | None = None) -> None:
+        self._say(phase, error)
         with self._closing:
-            if not self._closed:
-                self._closed = True
+            self._resources.close()
+
+    def _say(self, phase: Phase, error: BaseException | None = None) -> None:
+        """Once: the first who knows of the end."""
+        with self._closing:
+            if not self._said:
+                self._said = True
                 self._heartbeat.stop(phase, error)
-                self._resources.close()

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import structlog
 
 from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.checkpoint.pipeline import read_pipeline
 from airflow_eos.checkpoint.rehearsal import (
     REPORT,
     CheckpointCopy,
@@ -31,8 +32,10 @@ from airflow_eos.checkpoint.rehearsal import (
 from airflow_eos.checkpoint.topics import LostInput, lost_in_flight, same_topics_watched
 from airflow_eos.delivery.causes import cause_of
 from airflow_eos.delivery.outputs import OneSink
+from airflow_eos.delivery.port import PROGRESS
 from airflow_eos.delivery.replay import FILLED_IN, read_back
-from airflow_eos.delivery.spark_session import absolute
+from airflow_eos.delivery.spark_session import absolute, stateful
+from airflow_eos.delivery.task import is_fixed, quoted
 from airflow_eos.errors import ConfigurationError, EosError, Remedy
 from airflow_eos.protocol.decision import Outcome, encode
 from airflow_eos.protocol.promise import Promise, together
@@ -79,6 +82,9 @@ class Rehearsal:
         self._plan = rehearsable(self._original, told.batches)
         self._copy = CheckpointCopy(self._original, self.store)
         self._kept: Mapping[str, OneSink] = {}
+        former = read_pipeline(self._original)
+        self._former = [each.name for each in former.participants] if former is not None else []
+        self._keeps_state = True
         if self._plan.batches:
             first = self._plan.batches[0]
             self._copy.begin(first)
@@ -105,6 +111,7 @@ class Rehearsal:
         with ExitStack() as resources:
             read = topics(resources)
             same_topics_watched(self._original, [each.ids for each in read])
+            self._keeps_state = bool(stateful(frame))
             self._kept = kept_in(self._told.keep, sink) if self._told.keep else {}
             evaluate = partial(self._evaluated, frame, sink, output_mode, query_name)
             is_laid = True
@@ -113,16 +120,24 @@ class Rehearsal:
                     self._copy.begin(batch)
                 self._copy.plan(batch)
                 lost = lost_in_flight(self.store, read)
-                is_laid = not lost.past_retention
-                if not is_laid:
+                if lost.past_retention:
+                    is_laid = False
                     found.append(OutputComparison(batch, "", "not known", why=str(lost)))
                     continue
                 try:
-                    found += evaluate(batch, lost)
+                    of_batch = evaluate(batch, lost)
                 except Exception as failed:
                     log.exception("rehearsal_failed", batch=batch)
-                    error = f"batch {batch}: {cause_of(failed)}"
+                    cause = cause_of(failed)
+                    if cause.is_of_what_is_gone:
+                        is_laid = False
+                        found.append(OutputComparison(batch, "", "not known", why=str(cause)))
+                        continue
+                    error = f"batch {batch}: {cause}"
                     break
+                # The state that it left lacks the rows that are gone, and the next one reads it.
+                is_laid = not lost or all(each.verdict == "same" for each in of_batch)
+                found += of_batch
         report = RehearsalReport(
             checkpoint=self._original.location,
             compared=tuple(found),
@@ -188,7 +203,8 @@ class Rehearsal:
             reports = sink.prepare(rows, only=())  # no task opens a writer
             return [
                 self._of_output(promise.part(name), sink, name, rows, reports, lost, keep)
-                for name in dict.fromkeys((*sink.names, *promise.participants))
+                for name in dict.fromkeys((*sink.names, *promise.participants, *self._former))
+                if name in sink.names or name != PROGRESS  # it has no rows to compare
             ]
 
     def _of_output(
@@ -205,7 +221,12 @@ class Rehearsal:
         found = together(report.content for report in reports if report.participant == name)
         counts = (part.batch_id, name, promised, found)
         if name not in sink.names:
-            return compared(*counts, RowDifference(missing=part.rows))
+            why = "" if part.rows else "the new version has no such output"
+            missing = RowDifference(missing=part.rows)
+            return OutputComparison(part.batch_id, name, "differs", part.rows, 0, missing, why)
+        if name not in self._former and not found[0]:
+            why = "the old version has no such output"
+            return OutputComparison(part.batch_id, name, "differs", 0, 0, why=why)
         alone = sink.part(name)
         given = alone.rows(rows)
         if name in self._kept:
@@ -219,25 +240,30 @@ class Rehearsal:
             )
         if promised == found:
             return compared(*counts, None)
-        if lost and found[0] < promised[0]:
+        told = compared(*counts, self._difference(part, alone, keep(given), keep))
+        if lost and told.verdict == "differs" and not self._is_proven(told):
             return OutputComparison(
                 part.batch_id, name, "not known", promised[0], found[0], why=str(lost)
             )
-        by_default = getattr(kind, "by_default", ())
-        return compared(*counts, self._difference(part, alone, keep(given), by_default, keep))
+        return told
+
+    def _is_proven(self, told: OutputComparison) -> bool:
+        """Whether it differs, though input is gone: that only takes rows away, without state."""
+        if self._keeps_state:
+            return False
+        found = told.difference
+        if found is None:
+            return (told.rehearsed or 0) > (told.delivered or 0)
+        return bool(found.changed or found.new)
 
     def _difference(
         self,
         part: Promise,
         alone: OneSink,
         given: DataFrame,
-        by_default: Sequence[str],
         keep: Callable[[DataFrame], DataFrame],
     ) -> RowDifference | str:
-        """By what readers have; a sentence where that cannot be read.
-
-        ``by_default``: the sink says these where rows do not, which was compared before.
-        """
+        """By what readers have; a sentence where that cannot be read."""
         works = delivered(part)
         if works is None:
             return "which of its pieces of work readers have is not known"
@@ -249,8 +275,16 @@ class Rehearsal:
             return f"what readers have of it could not be read ({cause_of(error)})"
         if had is None:
             return "what readers have of it is not in the output any more"
+        fixed = is_fixed(alone.sink)
+        if not fixed and (columns := other_columns(had, given)):
+            return columns
+        by_default = getattr(kind_of(alone), "by_default", ())  # what was compared before
         had = had.drop(*(name for name in by_default if name not in given.columns))
-        return difference(had, given, self._told.key or (_KEY,), self._told.examples, keep)
+        key, examples = self._told.key or (_KEY,), self._told.examples
+        try:
+            return difference(had, given, key, examples, keep, fixed=fixed)
+        except Exception as error:  # noqa: BLE001 - no failure of the new version
+            return f"its rows could not be held against each other ({cause_of(error)})"
 
 
 def kind_of(alone: OneSink) -> Any:
@@ -304,6 +338,7 @@ def delivered(part: Promise) -> tuple[PreparedWork, ...] | None:
 
 
 _NET = "__eos_net"
+_MORE, _LESS = "__eos_more", "__eos_less"
 _HAD, _HAS = "__eos_had", "__eos_has"
 
 
@@ -313,42 +348,49 @@ def difference(
     key: Sequence[str],
     examples: int,
     keep: Callable[[DataFrame], DataFrame] = lambda frame: frame,
+    *,
+    fixed: bool = True,
 ) -> RowDifference:
     """What ``has``, of the new version, differs in from ``had``, which readers have.
 
-    A column that one of them lacks is null there; an empty array is as good as null. What the
-    system fills in where a row leaves it null is compared only where ``has`` always says it.
+    Where columns are ``fixed`` (Kafka's), one that is lacking is null, an empty array is as good
+    as null, and what the system fills in where a row leaves it null is compared only where ``has``
+    always says it.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
-    untold = _left_open(has) & set(had.columns)
+    untold = _left_open(has) & set(had.columns) if fixed else set()
     types = {field.name: field.dataType for field in (*had.schema.fields, *has.schema.fields)}
     types = {name: kind for name, kind in types.items() if name not in untold}
     names = sorted(types)
 
     def side(frame: DataFrame, sign: int) -> DataFrame:
-        columns = [_column(frame, name, types[name]) for name in names]
+        columns = [_column(frame, name, types[name], fixed=fixed) for name in names]
         return frame.select(*columns, F.lit(sign).alias(_NET))
 
     both = side(had, -1).unionByName(side(has, 1))
-    net = both.groupBy(*names).agg(F.sum(_NET).alias(_NET)).where(F.col(_NET) != 0)
+    columns = [quoted(name) for name in names]
+    net = both.groupBy(*columns).agg(F.sum(_NET).alias(_NET)).where(F.col(_NET) != 0)
     pairing = [name for name in key if name in names]
-    row = F.struct(*names)
+    by = [quoted(name) for name in pairing]
+    row = F.struct(*columns)
     more, less = F.greatest(F.col(_NET), F.lit(0)), F.greatest(-F.col(_NET), F.lit(0))
     by_key = keep(
-        net.groupBy(*(pairing or names)).agg(
-            F.sum(more).alias("more"),
-            F.sum(less).alias("less"),
+        net.groupBy(*(by or columns)).agg(
+            F.sum(more).alias(_MORE),
+            F.sum(less).alias(_LESS),
             F.min(F.when(F.col(_NET) < 0, row)).alias(_HAD),
             F.min(F.when(F.col(_NET) > 0, row)).alias(_HAS),
         )
     )
-    pairs = F.least("more", "less") if pairing else F.lit(0)
-    for name in pairing:  # rows without a key are nobody's other version
+    pairs = F.least(_MORE, _LESS) if by else F.lit(0)
+    for name in by:  # rows without a key are nobody's other version
         pairs = F.when(F.col(name).isNotNull(), pairs).otherwise(F.lit(0))
-    counts = by_key.agg(F.sum(pairs), F.sum("more"), F.sum("less")).first()
+    counts = by_key.agg(F.sum(pairs), F.sum(_MORE), F.sum(_LESS)).first()
     changed, new, missing = (int(count or 0) for count in counts or (0, 0, 0))
-    shown = by_key.orderBy(pairs.desc(), *(pairing or names)).limit(examples).collect()
+    # Without a key no column says the pairs: Spark takes a number for the place of a column.
+    order = (pairs.desc(), *by) if by else columns
+    shown = by_key.orderBy(*order).limit(examples).collect()
     return RowDifference(
         changed,
         missing - changed,
@@ -368,14 +410,31 @@ def _left_open(has: DataFrame) -> set[str]:
     return left | (set(FILLED_IN) - set(given))
 
 
-def _column(frame: DataFrame, name: str, kind: Any) -> Column:
+def other_columns(had: DataFrame, has: DataFrame) -> str:
+    """Which columns, or types of them, readers have and the new version does not, or the reverse.
+
+    Asked before rows are: 1.5 that is brought into the type of 1 is the same.
+    """
+    before, after = (
+        {field.name: field.dataType.simpleString() for field in frame.schema.fields}
+        for frame in (had, has)
+    )
+    told = [
+        f"{name} is {before.get(name, 'not there')}, and would be {after.get(name, 'gone')}"
+        for name in dict.fromkeys((*before, *after))
+        if before.get(name) != after.get(name)
+    ]
+    return f"its columns are others: {'; '.join(told)}" if told else ""
+
+
+def _column(frame: DataFrame, name: str, kind: Any, *, fixed: bool) -> Column:
     from pyspark.sql import functions as F  # noqa: N812
     from pyspark.sql.types import ArrayType
 
     if name not in frame.columns:
         return F.lit(None).cast(kind).alias(name)
-    column = F.col(f"`{name}`").cast(kind)
-    if isinstance(kind, ArrayType):
+    column = F.col(quoted(name)).cast(kind)
+    if fixed and isinstance(kind, ArrayType):
         column = F.when(F.size(column) > 0, column)
     return column.alias(name)
 

@@ -16,13 +16,13 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import structlog
 from msgspec.structs import replace
 
 from airflow_eos.checkpoint import StartedBy, drain_of
-from airflow_eos.checkpoint.backend import COMMITS, METADATA, OFFSETS, SOURCES
+from airflow_eos.checkpoint.backend import COMMITS, METADATA, OFFSETS, SOURCES, STATE_STORES
 from airflow_eos.checkpoint.heartbeat import ENDED, NOT_FOR_GOOD, STARTED_BY, beat_interval
 from airflow_eos.checkpoint.standby import (
     Standby,
@@ -56,10 +56,14 @@ log = structlog.get_logger(__name__)
 
 _STEP_S = 0.1
 """How often a process of this machine is looked for."""
+_ENDING_LOOK_S = 0.05
 _LOOK_S = 0.25
+_FRESH_S = 10.0
+"""What was made ready while the driver ends is made anew after so long."""
 _EXAMINED_AT_MOST = 3
 """Looks at a pipeline that goes on meanwhile; what refuses each of them is no accident."""
 
+Ready = TypeVar("Ready", bound="Closeable")
 Started = TypeVar("Started")
 
 
@@ -174,8 +178,11 @@ class StandingBy:
         self._has_stood_by = False
         self._is_ending = False
 
-    def until_our_turn(self) -> int:
+    def until_our_turn(self, make_ready: Callable[[], object] = lambda: None) -> int:
         """Wait; returns the term after which ours is to come.
+
+        Args:
+            make_ready: called while the driver ends as it was asked to.
 
         Raises:
             CalledOffError: nobody is needed: all is read, or a person has stopped the pipeline.
@@ -183,8 +190,10 @@ class StandingBy:
         watch, sign, unanswered = LifeWatch(self._clock), None, False
         while True:
             look_at = self._clock() + (0.0 if sign is None else self._pause_s(sign))
-            while self._clock() < look_at and not (sign and sign.current and is_gone(sign.current)):
-                self._sleep(_STEP_S)
+            while (left := look_at - self._clock()) > 0 and not (
+                sign and sign.current and is_gone(sign.current)
+            ):
+                self._sleep(min(_STEP_S, left))
             try:
                 self._still_wanted()
                 sign = read_sign(self._store)
@@ -192,6 +201,8 @@ class StandingBy:
                 if found.turn is Turn.WAIT:
                     self._has_stood_by = True
                     self._say(sign.term)
+                    if self._is_ending:
+                        make_ready()
                 unanswered = False
             except CheckpointError as error:  # no answer, which says nothing of the driver
                 if not unanswered:
@@ -242,7 +253,7 @@ class StandingBy:
     def _pause_s(self, sign: Sign) -> float:
         """Some looks for each beat: a store bills each. More while the driver ends as asked."""
         if self._is_ending:
-            return _STEP_S
+            return _ENDING_LOOK_S
         interval_s = sign.heartbeat.interval_ms / 1000 if sign.heartbeat else self._interval_s
         return max(_LOOK_S, interval_s / 4)
 
@@ -260,11 +271,64 @@ class StandingBy:
         return self._said
 
 
+class Closeable(Protocol):
+    """What holds connections."""
+
+    def close(self) -> None:
+        """Let go of them."""
+        ...
+
+
+class MadeReady(Generic[Ready]):
+    """What comes before a start takes its term, done while the driver still ends.
+
+    Not kept for long: the last batch of that one may take hours.
+
+    Args:
+        make: does it, anew each time.
+        clock: seconds.
+    """
+
+    def __init__(
+        self, make: Callable[[], Ready], *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._make, self._clock = make, clock
+        self._made: tuple[float, Ready] | None = None
+
+    def renew(self) -> None:
+        """Do it where it is not fresh; what keeps one from it is told once the turn has come."""
+        if self._is_fresh():
+            return
+        self.close()
+        try:
+            self._made = self._clock(), self._make()
+        except EosError as error:
+            log.warning("standby_not_ready_yet", error=str(error))
+
+    def take(self) -> Ready:
+        """What is fresh; else what is done now. It is the caller's to close."""
+        if self._made is None or not self._is_fresh():
+            self.close()
+            return self._make()
+        (_, ready), self._made = self._made, None
+        return ready
+
+    def close(self) -> None:
+        """Let go of what nobody took."""
+        if self._made is not None:
+            self._made[1].close()
+            self._made = None
+
+    def _is_fresh(self) -> bool:
+        return self._made is not None and self._clock() - self._made[0] <= _FRESH_S
+
+
 def stand_by(
     standing: StandingBy,
     *,
     examine: Callable[[], None],
     start: Callable[[int], Started],
+    make_ready: Callable[[], object] = lambda: None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Started:
     """Examine all that a start examines, stand by, and start when the turn has come.
@@ -273,6 +337,7 @@ def stand_by(
         standing: what watches.
         examine: raises what a start would raise, and changes nothing.
         start: takes the term after this one, or raises ``OvertakenError``; then starts.
+        make_ready: called again and again while the driver ends as it was asked to.
         sleep: seconds.
 
     Raises:
@@ -281,7 +346,7 @@ def stand_by(
     try:
         _examined(examine, sleep)
         while True:
-            after = standing.until_our_turn()
+            after = standing.until_our_turn(make_ready)
             try:
                 started = start(after)
             except OvertakenError as error:
@@ -316,10 +381,12 @@ def _examined(examine: Callable[[], None], sleep: Callable[[float], None]) -> No
 
 
 _WITHIN_S = 120
+WARM_UPS = 20
+"""Java compiles what runs often: after some others a first batch takes half as long."""
 _FOLDERS = "airflow-eos-standby-"
 _OF_SOURCES = 20
 """Files of a source's own log that are copied; a source of files has many, and is not evaluated."""
-_STATE, _OF_THE_STATE = "state", "STATE_STORE_"
+_OF_THE_STATE = "STATE_STORE_"
 _SCHEMAS = ("_metadata", "_stateSchema")
 
 
@@ -401,9 +468,9 @@ def _copied(store: CheckpointStore, newest: int, folder: Path) -> bool:
 
 def _schemas(store: CheckpointStore) -> Iterator[str]:
     """What says of which form the state is: of each operator, and of the first of its parts."""
-    for operator in store.folders(_STATE):
-        first = f"{_STATE}/{operator}/0"
+    for operator in store.folders(STATE_STORES):
+        first = f"{STATE_STORES}/{operator}/0"
         stores = [f"{first}/{name}" for name in store.folders(first) if name not in _SCHEMAS]
-        for parent in (f"{_STATE}/{operator}", first, *stores):
+        for parent in (f"{STATE_STORES}/{operator}", first, *stores):
             for name in _SCHEMAS:
                 yield from store.below(f"{parent}/{name}")

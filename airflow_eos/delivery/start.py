@@ -7,7 +7,7 @@ import socket
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, cast, get_args
@@ -58,8 +58,9 @@ from airflow_eos.delivery.spark_session import (
     warn_where_it_is_lost,
     warn_where_two_can_plan,
 )
-from airflow_eos.delivery.standby import StandingBy, stand_by, warm_up
-from airflow_eos.delivery.takeover import require_admitted, say_drained, take_over
+from airflow_eos.delivery.standby import WARM_UPS, MadeReady, StandingBy, stand_by, warm_up
+from airflow_eos.delivery.takeover import Admitted, require_admitted, say_drained, take_over
+from airflow_eos.delivery.task import collected
 from airflow_eos.delivery.weaker_guarantees import (
     AtLeastOnceBatch,
     AtMostOnceBatch,
@@ -204,10 +205,11 @@ def make_batch_function(
     reading: Reading | None = None,
     after: int | None = None,
     unreadable: Callable[[], Iterable[Mend]] = tuple,
+    reached: _Participants | None = None,
 ) -> ExactlyOnceBatch | AtLeastOnceBatch | AtMostOnceBatch:
     """Refuse what cannot work; then take the term, which stops whoever runs now; then recover.
 
-    With ``after`` the term after this one, or none.
+    With ``after`` the term after this one, or none. ``reached``: who was reached before.
     """
     warn_where_it_is_lost(store)
     if sink.guarantee != "exactly_once":
@@ -219,10 +221,8 @@ def make_batch_function(
         return _at_least_once(sink, store, governed, driver, retained, heartbeat, unreadable)
     if sink.guarantee == "at_most_once":
         return _at_most_once(sink, store, governed, driver, retained, heartbeat)
-    progress = consumer_group.opened(store) if consumer_group is not None else None
-    participant = resources.enter_context(closing(_reached(sink, interval, progress)))
-    if progress is not None:
-        resources.callback(progress.close)
+    reached = reached or _Participants.of(store, sink, interval, consumer_group, resources)
+    participant, progress = reached.participant, reached.progress
     store.check_create_if_absent()
     require_not_spent(store)
     decisions = observed_decisions(store, heartbeat.observer)
@@ -234,6 +234,7 @@ def make_batch_function(
         driver=driver,
         on_term=heartbeat.start,
         progress=progress,
+        admitted=reached.admitted,
         after=after,
         unreadable=unreadable,
     )
@@ -263,6 +264,31 @@ def make_batch_function(
         kept=kept,
         reading=reading,
     )
+
+
+@dataclass(frozen=True)
+class _Participants:
+    """All who take part, as one, and what the gate said where it was asked already."""
+
+    participant: Participant
+    progress: Progress | None
+    admitted: Admitted | None = None
+
+    @classmethod
+    def of(
+        cls,
+        store: CheckpointStore,
+        sink: OneSink | Outputs,
+        interval: timedelta,
+        consumer_group: ProgressPlace | None,
+        resources: ExitStack,
+    ) -> _Participants:
+        """Reach them; ``resources`` closes them."""
+        progress = consumer_group.opened(store) if consumer_group is not None else None
+        participant = resources.enter_context(closing(_reached(sink, interval, progress)))
+        if progress is not None:
+            resources.callback(progress.close)
+        return cls(participant, progress)
 
 
 def _driver(spark: SparkSession) -> str:
@@ -411,12 +437,20 @@ def start_exactly_once(
         application_id=first.spark.sparkContext.applicationId,
         still_wanted=partial(require_not_cancelled, first.store),
     )
-    with kept_warm(partial(first.sink.check, first.spark)):
-        # Asked anew when the turn has come: what was read before is as old as the wait.
+    # Asked anew when the turn comes: what was read before is as old as the wait.
+    anew = MadeReady(lambda: request(are_warm=True).asked())
+    with ExitStack() as warm, closing(anew):
+
+        def examine() -> None:
+            first.examine()
+            check = partial(first.sink.check, first.spark)
+            warm.enter_context(kept_warm(check, first=[first.warm_up] * WARM_UPS))
+
         return stand_by(
             standing,
-            examine=first.examine,
-            start=lambda after: request(are_warm=True).start(after=after),
+            examine=examine,
+            start=lambda after: anew.take().start(after=after),
+            make_ready=anew.renew,
         )
 
 
@@ -496,40 +530,62 @@ class _StartRequest:
 
     def examine(self) -> None:
         """Refuse what a start would refuse before it takes the term; changes nothing."""
-        with ExitStack() as resources:
-            topics = self.read.topics(self.spark, resources)
-            same_topics_watched(self.store, [each.ids for each in topics])
-            _require_readable(self.store)
-            self._change(topics).require_accepted()
-            self.read.require_same_sources(self.store)
-            require_not_spent(self.store)
-            group = self.consumer_group
-            progress = group.opened(self.store) if group is not None else None
-            participant = resources.enter_context(
-                closing(_reached(self.sink, self.interval, progress))
-            )
-            if progress is not None:
-                resources.callback(progress.close)
-            require_admitted(self.store, participant, _driver(self.spark), progress)
+        with closing(self.asked()):
+            self.warm_up()
+
+    def warm_up(self) -> None:
+        """The newest batch once more, into nothing; see there."""
         frame, is_own = self.read.frame, self.read.own is not None
+        # The very plan of a start's batches, but for its writers: no task opens one.
         warm_up(
             self.store,
-            frame if is_own else self.sink.rows(frame),
+            frame if is_own else self.sink.tasks(self.sink.rows(frame), only=()),
             output_mode=self.output_mode,
-            # As a batch does it, but for its writers: no task opens one.
             evaluate=None
             if is_own or stateful(frame)
-            else lambda rows: self.sink.prepare(rows, only=()),
+            else lambda tasks: collected(tasks, self.sink.names),
         )
 
-    def start(self, *, after: int | None = None) -> ExactlyOnceQuery:
-        """Take the term and recover; then Spark starts. ``after``: see ``take_term``."""
+    def asked(self) -> _AskedStart:
+        """Ask what a start asks before it writes anything, and keep open what has answered.
+
+        ``exactly_once`` alone: others have no gate.
+        """
+        with ExitStack() as resources:
+            topics, look = self._input(resources)
+            _require_readable(self.store)
+            require_not_spent(self.store)
+            reached = _Participants.of(
+                self.store, self.sink, self.interval, self.consumer_group, resources
+            )
+            admitted = require_admitted(
+                self.store, reached.participant, _driver(self.spark), reached.progress
+            )
+            reached = replace(reached, admitted=admitted)
+            return _AskedStart(self, topics, look, reached, resources.pop_all())
+
+    def _input(self, resources: ExitStack) -> tuple[Sequence[TopicsRead], Callable[[], None]]:
+        """Who answers for the topics, and the look at them; refuse an input that has changed."""
+        topics = self.read.topics(self.spark, resources)
+        look = same_topics_watched(self.store, [each.ids for each in topics])
+        warn_of_lost_rows(topics)
+        self._change(topics).require_accepted()
+        self.read.require_same_sources(self.store)
+        return topics, look
+
+    def start(
+        self, *, after: int | None = None, asked: _AskedStart | None = None
+    ) -> ExactlyOnceQuery:
+        """Take the term and recover; then Spark starts. ``after``: see ``take_term``.
+
+        With ``asked``, what was asked before the term is not asked once more before it.
+        """
         with ExitStack() as resources, retaining(self.spark, self.policy):
-            topics = self.read.topics(self.spark, resources)
-            look = same_topics_watched(self.store, [each.ids for each in topics])
-            warn_of_lost_rows(topics)
-            self._change(topics).require_accepted()
-            self.read.require_same_sources(self.store)
+            if asked is None:
+                topics, look = self._input(resources)
+            else:
+                topics, look = asked.topics, asked.look
+                resources.enter_context(asked.resources)
             heartbeat = _heartbeat(self.spark, self.store, self.interval, self.observer)
             evaluation = RunningPlan()
 
@@ -554,6 +610,7 @@ class _StartRequest:
                     ),
                     after,
                     lambda: self._change(topics).mends(),
+                    None if asked is None else asked.reached,
                 )
                 streamed = batch.streamed(self.read.frame)
                 heartbeat.start()
@@ -572,6 +629,25 @@ class _StartRequest:
                 heartbeat.stop("failed", error)  # or "starting" would count as a sign of life
                 raise
             return ExactlyOnceQuery(query, run, heartbeat, resources.pop_all())
+
+
+@dataclass(frozen=True)
+class _AskedStart:
+    """A start that is let in for now: the term alone tells whether it still is."""
+
+    request: _StartRequest
+    topics: Sequence[TopicsRead]
+    look: Callable[[], None]
+    reached: _Participants
+    resources: ExitStack
+
+    def start(self, *, after: int) -> ExactlyOnceQuery:
+        """See :meth:`_StartRequest.start`."""
+        return self.request.start(after=after, asked=self)
+
+    def close(self) -> None:
+        """Let go of what has answered."""
+        self.resources.close()
 
 
 def _rehearse(

@@ -1,10 +1,11 @@
 """A starting driver takes the pipeline over: the last refusals, the term, recovery, Spark's log.
 
 The order is the proof. The gate is asked before anything is written, so that a start that is
-refused leaves nothing behind; again once the names are claimed, and before the term is taken, since
-taking it stops whoever runs now; and again after it, since what a former driver noted before it
-could see this term must be seen. Only then is anything read that Spark or a decision says, only
-then is anything ended, and only then does Spark start and read it too.
+refused leaves nothing behind (by who stands by, while the driver before it still ends); again once
+the names are claimed, and before the term is taken, since taking it stops whoever runs now; and
+again after it, since what a former driver noted before it could see this term must be seen. Only
+then is anything read that Spark or a decision says, only then is anything ended, and only then does
+Spark start and read it too.
 """
 
 from __future__ import annotations
@@ -127,6 +128,9 @@ def _settled(store: CheckpointStore, decisions: DecisionLog) -> Decision | None:
 
 log = structlog.get_logger(__name__)
 
+Admitted = tuple[PipelineIdentity, "Former | None", tuple[str, ...]]
+"""See :func:`require_admitted`."""
+
 
 def take_over(
     store: CheckpointStore,
@@ -136,12 +140,15 @@ def take_over(
     driver: str,
     on_term: Callable[[int], None] = lambda _term: None,
     progress: Progress | None = None,
+    admitted: Admitted | None = None,
     after: int | None = None,
     unreadable: Callable[[], Iterable[Mend]] = tuple,
 ) -> tuple[Tenure, OffsetLog]:
     """Own the name, become the newest driver, end what is open, put Spark's log right.
 
     ``on_term`` is told our term as soon as we have it.
+
+    ``admitted``: what the gate said first, where it was asked while another driver still ended.
 
     ``after``: take the term after this one or none; see ``take_term``.
 
@@ -159,7 +166,9 @@ def take_over(
         DecisionNeededError: recovery found what only a person may decide.
         KafkaError, CheckpointError, …: as they come.
     """
-    pipeline, former, forgotten = require_admitted(store, participant, driver, progress)
+    if admitted is None or admitted[1] is not None:  # whoever ended since may have begun it
+        admitted = require_admitted(store, participant, driver, progress)
+    pipeline, former, forgotten = admitted
     owner = Owner.at(claim(store, pipeline).id, store.location)
     participant.claim(owner)
     _require(store, participant, former, owner)
@@ -183,7 +192,7 @@ def take_over(
 
 def require_admitted(
     store: CheckpointStore, participant: Participant, driver: str, progress: Progress | None
-) -> tuple[PipelineIdentity, Former | None, tuple[str, ...]]:
+) -> Admitted:
     """The gate as a start meets it first; changes nothing.
 
     Returns:

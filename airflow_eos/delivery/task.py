@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark import TaskContext
     from pyspark.sql import DataFrame
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
     from airflow_eos.delivery.port import Guarantee, Sink
     from airflow_eos.delivery.weaker_guarantees import VisibilityMarkers
@@ -58,9 +59,10 @@ def in_arrow(schema: StructType) -> pa.Schema:
 # The content of a task's rows as one number that does not depend on their order.
 #
 # A 64-bit hash a row is made in the JVM (``xxhash64``, Spark's ``XxHash64`` expression, chained
-# over the columns). On the Arrow side the hashes are summed modulo 2**64, once as they are and once
-# mixed (the finaliser of splitmix64): 128 bits, the same for the same multiset of rows however they
-# are ordered, and additive over tasks, so a whole batch can be compared even when its rows are cut
+# over the columns' names and types and over what is in them). On the Arrow side the hashes are
+# summed modulo 2**64, once as they are and once mixed (the finaliser of splitmix64): 128 bits, the
+# same for the same multiset of rows however they are ordered, and additive over tasks, so a whole
+# batch can be compared even when its rows are cut
 # into other tasks. Two sums, since one alone is the same for {a + 1, b - 1} as for {a, b}.
 
 
@@ -68,18 +70,60 @@ HASH_COLUMN = "__eos_hash"
 _MASK = (1 << 64) - 1
 
 
-def with_row_hashes(rows: DataFrame) -> DataFrame:
-    """Add the column ``HASH_COLUMN``, over all columns of ``rows``."""
-    columns = [quoted(name) for name in rows.columns]
-    return rows.selectExpr("*", f"{row_hash(columns)} AS {HASH_COLUMN}")
+def with_row_hashes(rows: DataFrame, *, fixed: bool = False) -> DataFrame:
+    """Add the column ``HASH_COLUMN``, over all columns of ``rows``; see :func:`row_hash`."""
+    return rows.selectExpr("*", f"{row_hash(rows.schema, fixed=fixed)} AS {HASH_COLUMN}")
 
 
-def row_hash(columns: Sequence[str]) -> str:
-    """The SQL of a row's hash over ``columns``, which are SQL as well."""
-    # xxhash64 passes over a null as if the column were not there: hash the nulls as well,
-    # or (null, "a") and ("a", null) would be one row.
-    # Also where no null can be: a batch and a streaming query need not agree on that.
-    return f"xxhash64({', '.join(f'{column}, isnull({column})' for column in columns)})"
+def row_hash(schema: StructType, row: str = "", *, fixed: bool = False) -> str:
+    """The SQL of the hash of a row: of its columns' names and types, and of what is in them.
+
+    Spark hashes 1.25 as it hashes 125, and a row with another name as the one with the former.
+
+    Args:
+        schema: of the row.
+        row: stands before each of its columns, see :meth:`Sink.columns`.
+        fixed: the system gives the columns their meaning, and there is one for each name.
+    """
+    if fixed:
+        # xxhash64 passes over a null as if the column were not there: hash the nulls as well,
+        # or (null, "a") and ("a", null) would be one row.
+        # Also where no null can be: a batch and a streaming query need not agree on that.
+        columns = [quoted(name, row) for name in schema.fieldNames()]
+        return f"xxhash64({', '.join(f'{column}, isnull({column})' for column in columns)})"
+    whole = [_hashed(quoted(field.name, row), field.dataType) for field in schema.fields]
+    return f"xxhash64({', '.join([f'{columns_number(schema)}L', *whole])})"
+
+
+def columns_number(schema: StructType) -> int:
+    """Names and types of the columns as a number of 64 bits, not the one that SQL cannot write."""
+    told = msgspec.json.encode([(f.name, f.dataType.simpleString()) for f in schema.fields])
+    return int.from_bytes(hashlib.sha256(told).digest()[:8]) >> 1
+
+
+def _hashed(value: str, kind: DataType, depth: int = 0) -> str:
+    """What of a value is hashed, nulls inside of it as well: xxhash64 passes over those, too."""
+    from pyspark.sql.types import ArrayType, StringType, StructType
+
+    whole = value
+    if isinstance(kind, ArrayType):
+        each = f"__eos_{depth}"
+        whole = (
+            f"transform({value}, {each} -> xxhash64({_hashed(each, kind.elementType, depth + 1)}))"
+        )
+    elif isinstance(kind, StructType):
+        fields = [
+            _hashed(f"{value}.{quoted(field.name)}", field.dataType, depth) for field in kind.fields
+        ]
+        whole = ", ".join(fields) or value
+    elif isinstance(kind, StringType) and "collate" in kind.simpleString():
+        whole = f"cast({value} AS binary)"  # by its collation "a" may be "A"
+    return f"{whole}, isnull({value})"
+
+
+def is_fixed(sink: Sink) -> bool:
+    """Whether the columns of ``sink`` have one meaning each; see :func:`row_hash`."""
+    return getattr(getattr(sink, "sink", sink), "fixed_columns", False)
 
 
 def require_hashable(schema: StructType) -> None:

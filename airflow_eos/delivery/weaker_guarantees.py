@@ -17,7 +17,7 @@ import structlog
 
 from airflow_eos.checkpoint import DecisionLog, OffsetLog, take_term
 from airflow_eos.checkpoint.backend import SPENT, mark_path
-from airflow_eos.checkpoint.decisions import sealed
+from airflow_eos.checkpoint.decisions import AT_A_START, sealed
 from airflow_eos.checkpoint.pipeline import read_pipeline
 from airflow_eos.checkpoint.progress import read_state
 from airflow_eos.checkpoint.snapshot import unknown_beginning
@@ -156,10 +156,8 @@ class AtMostOnceBatch:
 # --- spent ----------------------------------------------------------------------------------------
 # Marks of what readers may see although no decision names it: ``eos/spent/<batch>/…``.
 #
-# ===========  =====================================================================================
-# ``mark``     the driver's, before any row of the batch is written ``<task>``   a task's, at most
-# once, before it writes ===========
-# =====================================================================================
+# ``mark`` is the driver's, before any row of the batch is written; ``<task>`` is a task's, at most
+# once, before it writes.
 #
 # They are kept for the batches that Spark may still run again. A task that wakes up after that
 # finds the place of its own mark empty, so it also looks for the driver's, which goes first.
@@ -312,7 +310,7 @@ def take_turn(
             sealed(
                 batch,
                 len(decided) + 1,
-                reason="sealed by a driver of another guarantee",
+                reason=f"{AT_A_START} with another guarantee",
                 decided_by=driver,
                 term=tenure.term.number,
             )

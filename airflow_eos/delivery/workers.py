@@ -68,17 +68,19 @@ def check_workers(spark: SparkSession, *, modules: Sequence[str], ready: str = "
 
 
 @contextmanager
-def kept_warm(check: Callable[[], None]) -> Iterator[None]:
+def kept_warm(check: Callable[[], None], *, first: Sequence[Callable[[], None]]) -> Iterator[None]:
     """Ask the workers again and again meanwhile: Spark ends those that were idle for a minute.
 
-    In the background, since a cluster may let the question wait.
+    In the background, since a cluster may let the question wait. What is to be done ``first`` is
+    done there, too, one after the other.
     """
     over = threading.Event()
+    left = list(first)
 
     def ask() -> None:
-        while not over.wait(_WARM_S):
+        while not over.wait(0 if left else _WARM_S):
             try:
-                check()
+                (left.pop() if left else check)()
             except Exception as error:  # noqa: BLE001 - they are colder, and that is all
                 import structlog  # which a task, whose sink imports this module, is spared
 

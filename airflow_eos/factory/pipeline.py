@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 RUN = "run"
 """The task that lives as long as the app."""
 
+_BEFORE_WHO_WAITS = 10
+"""Of a pool with one free slot the app has it, and not a sensor that waits for the app."""
+
 _FIRST_BATCH_WAITS = timedelta(days=7)
 """The sensor fails by itself where nothing comes any more."""
 
@@ -115,6 +118,7 @@ def streaming(pipeline: Pipeline, **more: Any) -> SparkStreamingOperator:
             "task_id": RUN,
             "max_restarts": pipeline.max_restarts,
             "retries": pipeline.retries,
+            "priority_weight": _BEFORE_WHO_WAITS,
             **app_arguments(pipeline),
             **more,
         }

@@ -178,7 +178,8 @@ def pinned(**task_defaults: Any) -> dict[str, Any]:
         "dagrun_timeout": None,
         "default_args": {
             "retries": 0,
-            "retry_delay": timedelta(seconds=30),
+            # Airflow has waited for a dead worker already; nobody is in charge meanwhile.
+            "retry_delay": timedelta(seconds=5),
             "execution_timeout": None,
             "depends_on_past": False,
             "weight_rule": "downstream",

@@ -174,7 +174,7 @@ def who_approves() -> str:
         )
     if report.verdict == "same":
         return "require_approved"
-    found = as_text(report_view(report), width=120)
+    found = as_text(report_view(report), width=120).replace("```", "...")  # none ends the block
     words = (
         f"New: `{params['application']}`. Where it fails: back to "
         f"`{params['former_application']}`; what was delivered stays delivered.\n\n```\n{found}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
@@ -14,7 +13,7 @@ from airflow.providers.standard.operators.hitl import HITLOperator
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG, PokeReturnValue, chain, get_current_context, task
 
-from airflow_eos.arguments import taken
+from airflow_eos.arguments import milliseconds, taken
 from airflow_eos.factory.settings import Pipeline, pinned, rendered
 from airflow_eos.operators import AuditOperator, PlanRecoveryOperator, RecoverTransactionsOperator
 from airflow_eos.sensors import CheckpointProgressSensor, TransactionTimeoutSensor
@@ -37,6 +36,7 @@ RESUME = "resume__"
 """Before what names a resumption: the id of its run."""
 
 _LOOK_S = 1.0
+_MONDAY = datetime(2026, 1, 5, tzinfo=UTC)
 
 
 def last_heartbeat(pipeline: Pipeline) -> Heartbeat | None:
@@ -116,7 +116,7 @@ def stays_down(pipeline: Pipeline) -> str | None:
         return str(refusal)
     if last is None:
         return None
-    request = drain_of(store_of(pipeline), last)
+    request = drain_of(store_of(pipeline), last, known=True)
     asked_by = {last.drained_by, request.requested_by if request is not None else None} - {None}
     if people := asked_by - NOT_FOR_GOOD:
         how = "stopped" if last.phase == "stopped" else "died"
@@ -259,6 +259,8 @@ _A_LOOK = timedelta(minutes=10)
 """A look that hangs would keep all later ones from looking."""
 SEEN = "seen"
 """The open work that a look has seen, and since when."""
+WANTED = "wanted"
+"""Where a look has seen a pipeline that is to run; None: it is to be down."""
 STALLED = "stalled"
 """The answer of ``progress`` that recovery goes by. There is none where the question failed."""
 
@@ -309,7 +311,10 @@ class StallSensor(CheckpointProgressSensor):
 
 
 class OpenWorkSensor(TransactionTimeoutSensor):
-    """Looks once a run, and remembers from run to run what it saw, by the scheduler's clock."""
+    """Looks once a run, and remembers from run to run what it saw, by the scheduler's clock.
+
+    Skipped where nothing runs out of time: ``soft_fail`` would also skip what could not be asked.
+    """
 
     def poke(self, context: Context) -> PokeReturnValue:
         """Look at the open work, as all looks before would have, had they been this one."""
@@ -317,11 +322,25 @@ class OpenWorkSensor(TransactionTimeoutSensor):
 
         ti, now_s = context["ti"], context["dag_run"].run_after.timestamp()
         # What is not remembered was not seen: its age begins here, and acts on nothing.
-        before = ti.xcom_pull(task_ids=self.task_id, key=SEEN, include_prior_dates=True)
+        before = self._remembered(ti)
         self.seen = SeenOpen(lambda: now_s, before if before is not None else {})
         found = super().poke(context)
         ti.xcom_push(key=SEEN, value=self.seen.since)
+        if not found.is_done:
+            raise AirflowSkipException("Nothing runs out of time.")
         return found
+
+    def _remembered(self, ti: Any) -> Mapping[str, float] | None:
+        """What looks before have seen; None: none has, or what it left cannot be read any more.
+
+        A backend may have lost it while its row still stands: each look would fail by that row.
+        """
+        try:
+            before = ti.xcom_pull(task_ids=self.task_id, key=SEEN, include_prior_dates=True)
+            return None if before is None else {name: float(at) for name, at in before.items()}
+        except Exception:
+            self.log.exception("What looks before have seen cannot be read: it is seen anew")
+            return None
 
 
 def since(former: dict[str, Any] | None, driver: str) -> str | None:
@@ -360,8 +379,6 @@ def watchdog(pipeline: Pipeline, tags: list[str]) -> DAG:
         timeouts = OpenWorkSensor(
             task_id="timeouts",
             part_left=0.5,
-            timeout=0,  # look once: the next look is a minute away
-            soft_fail=True,
             deferrable=False,
             **pipeline.transactions,
         )
@@ -381,14 +398,31 @@ def _should_be_running(pipeline: Pipeline) -> Any:
 
         A heartbeat that is gone does not say that nobody has: a term says that somebody did.
         """
-        heartbeat = last_heartbeat(pipeline)
-        if heartbeat is None and newest_term(store_of(pipeline)) == 0:
+        heartbeat, store = last_heartbeat(pipeline), store_of(pipeline)
+        ti = get_current_context()["ti"]
+        if heartbeat is None and newest_term(store) == 0:
+            _require_never_wanted(pipeline, store.location)
             return False
         _note_look(pipeline)
         ended = heartbeat is not None and heartbeat.phase == "stopped"
-        return not ended or stays_down(pipeline) is None
+        is_wanted = not ended or stays_down(pipeline) is None
+        ti.xcom_push(key=WANTED, value=store.location if is_wanted else None)
+        return is_wanted
 
     return should_be_running()
+
+
+def _require_never_wanted(pipeline: Pipeline, location: str) -> None:
+    """Refuse to take an empty folder for a pipeline that nobody has started, where one was seen."""
+    ti = get_current_context()["ti"]
+    seen = ti.xcom_pull(task_ids="should_be_running", key=WANTED, include_prior_dates=True)
+    if seen:
+        raise AirflowFailException(
+            f"No driver has ever run at {location}, and a look before has seen one at {seen} that "
+            "is to run: a disk that is not mounted, a checkpoint that was deleted, or a setting "
+            f"that has changed. Nothing is started. Bring it back, or trigger {pipeline.dag_id} "
+            "to begin anew there; pause this DAG where it is to stay down."
+        )
 
 
 def _note_look(pipeline: Pipeline) -> None:
@@ -400,19 +434,21 @@ def _note_look(pipeline: Pipeline) -> None:
     note_look(store_of(pipeline), look)
 
 
-def interval_of(schedule: str | None) -> int | None:
-    """How far two runs of a cron expression are apart, in ms; None where it is no such one."""
+def interval_of(schedule: object) -> int | None:
+    """How far two runs are apart, in ms; None where a schedule does not say: an asset's, say."""
     from croniter import CroniterError, croniter  # type: ignore[import-untyped]
 
-    if schedule is None:
+    if isinstance(schedule, timedelta):
+        return milliseconds(schedule)
+    if not isinstance(schedule, str):
         return None
+    # The longest pause around any hour of a week: nights without a look are no missed ones.
+    week = (_MONDAY + timedelta(hours=n, seconds=1) for n in range(7 * 24))
     try:
-        runs = croniter(schedule, datetime(2026, 1, 1, tzinfo=UTC), ret_type=float)
+        around = [croniter(schedule, each, ret_type=float) for each in week]
     except CroniterError:
         return None
-    times = [runs.get_next() for _ in range(9)]
-    # The longest pause of them: nights without a look are no missed ones.
-    longest_s: float = max(after - before for before, after in pairwise(times))
+    longest_s: float = max(each.get_next() - each.get_prev() for each in around)
     return round(1000 * longest_s)
 
 
@@ -474,7 +510,7 @@ def recovery(pipeline: Pipeline, tags: list[str], notifiers: Sequence[Any] = ())
         execute = RecoverTransactionsOperator(
             task_id="execute",
             plan="{{ ti.xcom_pull(task_ids='plan') | tojson }}",
-            assume=f"{{{{ {_ruling(COMMITTED)} or {_ruling(ABORTED)} }}}}",
+            assume=_RULED,
             allowed_actions=["commit", "abort", f"{{{{ {_ruling(ORPHANS)} or 'abort' }}}}"],
             trigger_rule="none_failed_min_one_success",
             **pipeline.transactions,
@@ -509,6 +545,11 @@ def _ruling(option: str) -> str:
     """A template's expression: what the answer means to the operator; '' where it was not given."""
     meaning = {COMMITTED: "committed", ABORTED: "aborted", ORPHANS: "orphan"}[option]
     return f"({meaning!r} if {option!r} in {_CHOSEN} else '')"
+
+
+_LEFT = f"(' leave' if {LEAVE!r} in {_CHOSEN} and {_CHOSEN}[1:] else '')"
+# Of two answers that contradict each other none is taken: their words together are no known one.
+_RULED = f"{{{{ {_ruling(COMMITTED)} ~ {_ruling(ABORTED)} ~ {_LEFT} }}}}"
 
 
 @task.branch

@@ -523,6 +523,7 @@ def make_plan(
     prefixes: Collection[str],
     opened: Mapping[OpenTransaction, str],
     told: Mapping[str, CoordinatorState],
+    raised: Collection[int] = (0,),
 ) -> ForeignPlan:
     """Commit what is promised and open, abort what else is open under the prefixes.
 
@@ -532,10 +533,11 @@ def make_plan(
         prefixes: that a person named.
         opened: everything open under the prefixes, and whose it is by the form of its id.
         told: of each promised transactional id; absent where its coordinator does not know it.
+        raised: by how much a commit may have raised the epoch there.
     """
     by_identity = {each.identity: each for each in opened}
     steps = [
-        _promised(each, prefixes, by_identity.get(each), told.get(each.transactional_id))
+        _promised(each, prefixes, by_identity.get(each), told.get(each.transactional_id), raised)
         for each in checkpoint.promised
     ]
     for each, whose in opened.items():
@@ -558,6 +560,7 @@ def _promised(
     prefixes: Collection[str],
     opened: OpenTransaction | None,
     told: CoordinatorState | None,
+    raised: Collection[int],
 ) -> ForeignStep:
     if not any(is_of_flink(promise.transactional_id, prefix) for prefix in prefixes):
         return _step(ForeignAction.LEAVE, promise, "promised; its prefix was not named")
@@ -565,14 +568,12 @@ def _promised(
         return _step(ForeignAction.COMMIT, promise, "promised, and open", opened)
     if told is None:
         return _step(ForeignAction.LOST, promise, "its coordinator does not know it any more")
-    # The end raises the epoch by one with transaction version 2, and so does every timeout.
-    same = told.producer_id == promise.producer_id and told.producer_epoch in {
-        promise.producer_epoch,
-        promise.producer_epoch + 1,
-    }
-    if same and told.state in _COMMITTED:
+    # Whoever takes the id raises its epoch, too: what he commits is not what was promised.
+    above = told.producer_epoch - promise.producer_epoch
+    same = told.producer_id == promise.producer_id
+    if same and above in raised and told.state in _COMMITTED:
         return _step(ForeignAction.COMMITTED, promise, "committed already")
-    if same and told.state in _ABORTED:
+    if same and above in {0, 1} and told.state in _ABORTED:  # every timeout raises it
         return _step(ForeignAction.LOST, promise, "aborted: by its timeout, or whoever took its id")
     found = f"{told.state}, producer {told.producer_id}, epoch {told.producer_epoch}"
     return _step(ForeignAction.LOST, promise, f"not known: its id has been used since ({found})")

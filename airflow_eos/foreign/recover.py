@@ -16,10 +16,21 @@ from airflow_eos.errors import (
     PipelineAliveError,
     Remedy,
 )
-from airflow_eos.foreign.flink import CoordinatorState, ForeignAction, make_plan, read_checkpoint
+from airflow_eos.foreign.flink import (
+    CoordinatorState,
+    ForeignAction,
+    is_of_flink,
+    make_plan,
+    read_checkpoint,
+)
 from airflow_eos.kafka.client.errors import Deadline, wait
 from airflow_eos.kafka.transactions.coordinator import EndResult, end_transactions
-from airflow_eos.kafka.transactions.listing import described, list_lookalikes, open_in_partitions
+from airflow_eos.kafka.transactions.listing import (
+    described,
+    list_lookalikes,
+    open_in_partitions,
+    raised_by_a_commit,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -29,6 +40,7 @@ if TYPE_CHECKING:
     from airflow_eos.kafka.transactions.identity import OpenTransaction, TransactionIdentity
 
 _METADATA = "_metadata"
+_SHOWN = 50
 _CHECKPOINT = re.compile("chk-([0-9]+)")
 
 
@@ -73,24 +85,30 @@ def plan_flink(
             f"{', '.join(checkpoint.prefixes) or 'none'}.",
             Remedy(change="name with --prefix the one that is meant"),
         )
-    promised = {each.transactional_id for each in checkpoint.promised}
+    promised = {
+        each.transactional_id
+        for each in checkpoint.promised
+        if any(is_of_flink(each.transactional_id, prefix) for prefix in prefixes)
+    }
     told = {
         each.transactional_id: CoordinatorState(
             each.transaction_state, each.producer_id, each.producer_epoch
         )
         for each in described(wire, promised, deadline)
     }
-    return make_plan(location, checkpoint, prefixes, opened, told)
+    return make_plan(location, checkpoint, prefixes, opened, told, raised_by_a_commit(wire))
 
 
 def _with_list(error: CheckpointFormatError, opened: Collection[OpenTransaction]) -> Exception:
-    """What is open, for a person to decide about, before what is wrong with the checkpoint."""
+    """What is open, the oldest first, for a person to decide about, before what is wrong there."""
     now_ms = time.time_ns() // 1_000_000
     each = [
         f"{one.identity} for {(now_ms - one.started_at_ms) // 1000} s in "
         + " ".join(f"{topic}/{partition}" for topic, partition in one.partitions)
-        for one in opened
+        for one in sorted(opened, key=lambda each: each.started_at_ms)[:_SHOWN]
     ]
+    if len(opened) > _SHOWN:
+        each.append(f"and {len(opened) - _SHOWN} more, which kafka-transactions.sh list shows")
     told = CheckpointFormatError(f"Open now: {'; '.join(each) or 'nothing'}. {error}")
     told.remedies = error.remedies
     return told

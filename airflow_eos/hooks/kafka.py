@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowOptionalProviderFeatureException
 from airflow.sdk import BaseHook
-from airflow.sdk.log import mask_secret
 
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.secret_names import is_secret
+from airflow_eos.hooks.store import extra_of, mask_secrets
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -82,8 +81,8 @@ class KafkaSettingsHook(BaseHook):
 
     def _checked(self, connection: Connection) -> dict[str, Any]:
         """The configuration, checked; whichever way it was read, its secrets are masked first."""
-        config: dict[str, Any] = connection.extra_dejson
-        _mask_secrets(config)
+        config = extra_of(connection)
+        mask_secrets(config)
         _quiet_client_logs()
         where = f"Kafka connection {self.kafka_config_id!r}"
         if not config.get("bootstrap.servers"):
@@ -125,13 +124,6 @@ def _resolved(connection: Connection) -> dict[str, Any]:
     except (ValueError, AirflowOptionalProviderFeatureException) as error:
         raise ConfigurationError(f"Kafka connection {connection.conn_id!r}: {error}") from error
     return config
-
-
-def _mask_secrets(config: dict[str, Any]) -> None:
-    """Airflow's masker knows "password" and "secret"; clients also keep keys and JAAS lines."""
-    for name, value in config.items():
-        if is_secret(name) and isinstance(value, str) and value:
-            mask_secret(value)
 
 
 def _quiet_client_logs() -> None:

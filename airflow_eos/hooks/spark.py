@@ -19,6 +19,7 @@ from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.sdk import BaseHook
 
 from airflow_eos.errors import ConfigurationError
+from airflow_eos.hooks.store import extra_of
 from airflow_eos.secret_names import spark_redaction_regex
 from airflow_eos.supervision.heartbeat_monitor import ClusterManager
 from airflow_eos.supervision.packaging import write_private
@@ -165,7 +166,7 @@ class SubmitTarget(ClusterManager):
         master = host if by_host else f"{connection.conn_type}://{host}"
         if connection.port:
             master += f":{connection.port}"
-        extra = connection.extra_dejson
+        extra = extra_of(connection)
         mode = deploy_mode or extra.get("deploy-mode") or conf.get("spark.submit.deployMode")
         target = cls(
             conn_id=conn_id,

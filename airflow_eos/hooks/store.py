@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -200,12 +201,54 @@ def options_of(connection: Any) -> dict[str, str]:
         host=connection.host,
         login=connection.login,
         password=connection.password,
-        extra=json.loads(connection.extra or "{}"),
+        extra=extra_of(connection),
     ).options()
-    for name, value in options.items():
-        if is_secret(name):
-            mask_secret(value)
+    mask_secrets(options)
     return options
+
+
+def extra_of(connection: Any) -> dict[str, Any]:
+    """What the extra of a connection says, masked as Airflow masks it.
+
+    Airflow takes one that it cannot read for an empty one: a log-in by the machine's role, a
+    connection without TLS, a driver on the worker.
+
+    Raises:
+        ConfigurationError: it is no JSON object.
+    """
+    try:
+        is_read = isinstance(json.loads(connection.extra or "{}"), dict)
+    except ValueError:
+        is_read = False
+    if not is_read:
+        raise ConfigurationError(
+            f"Connection {connection.conn_id!r}: its extra is no JSON object, so what it says is "
+            "not known. Expected one such as {}."
+        )
+    found: dict[str, Any] = connection.extra_dejson
+    return found
+
+
+_PASSWORD = re.compile(r"://[^/?#\s@]*:([^/?#\s@]+)@", re.ASCII)
+"""The password in a URL, as it is written there."""
+
+
+def mask_secrets(value: object, name: str = "") -> None:
+    """Let no log show what has the name of a secret, or is the password of a URL; however deep.
+
+    Airflow's masker knows passwords by their names; clients also keep keys and JAAS lines.
+    """
+    if isinstance(value, Mapping):
+        for key, each in value.items():
+            mask_secrets(each, str(key))
+    elif isinstance(value, list | tuple):
+        for each in value:
+            mask_secrets(each, name)
+    elif isinstance(value, str) and value:
+        if is_secret(name) and not name.lower().endswith("_file"):  # which is a place
+            mask_secret(value)
+        for password in _PASSWORD.findall(value):
+            mask_secret(password)
 
 
 # --- participants ---------------------------------------------------------------------------------
@@ -259,9 +302,12 @@ def told(connection: Connection) -> Any:
     """
     if connection.conn_type in STORES:
         return {"storage_options": options_of(connection)}
-    extra: dict[str, Any] = connection.extra_dejson
+    extra = extra_of(connection)
+    mask_secrets(extra)
     if connection.conn_type == "redis":
-        return _redis_url(connection, extra)
+        url = _redis_url(connection, extra)
+        mask_secrets(url)  # quoted, its password is another text
+        return url
     if connection.conn_type in ("postgres", "mysql"):
         database = {"postgres": "dbname", "mysql": "database"}[connection.conn_type]
         given = {name: getattr(connection, ours) for name, ours in _LIBPQ.items()}

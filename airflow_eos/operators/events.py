@@ -92,6 +92,7 @@ class EmitSettledBatchesOperator(BatchLineage, CheckedArguments):
         self.deferrable = deferrable
         self.poke_interval: timedelta = taken("poke_interval", poke_interval)
         self._told: Sequence[SettledEvent] = ()
+        self._stand: Sequence[Any] = ()
 
     def execute(self, context: Context) -> list[str]:
         """Return the keys of the events that Airflow stores if this task succeeds.
@@ -102,7 +103,10 @@ class EmitSettledBatchesOperator(BatchLineage, CheckedArguments):
                 older copy.
             EosError: the checkpoint cannot be read.
         """
-        from airflow_eos.events import events_since, pipeline_of
+        return self._tell(context, has_waited=False)
+
+    def _tell(self, context: Context, *, has_waited: bool) -> list[str]:
+        from airflow_eos.events import pipeline_of
 
         with no_retry_where_useless():
             store = self._store()
@@ -110,10 +114,11 @@ class EmitSettledBatchesOperator(BatchLineage, CheckedArguments):
             last, told_at = self._last(context, pipeline) if pipeline else (None, None)
             after = None if last is None else last.to_batch
             due_at = told_at + self.every if told_at else None
-            if self.deferrable and due_at is not None and due_at > datetime.now(UTC):
+            is_early = due_at is not None and due_at > datetime.now(UTC)
+            if self.deferrable and is_early and not has_waited:  # else by a clock that was wrong
                 self._wait(after, due_at)
             found = self._found(store, last)
-            events = self._due(events_since(last, found, each_batch=self.each_batch))
+            events = self._due(self._events(last, found))
         if not events and self.deferrable:
             self._wait(found.newest, due_at)  # that one, too, was looked at
         if not events:
@@ -131,13 +136,18 @@ class EmitSettledBatchesOperator(BatchLineage, CheckedArguments):
         if event["error"]:
             with no_retry_where_useless():
                 raise getattr(errors, event["raised"])(event["error"])
-        return self.execute(context)
+        return self._tell(context, has_waited=True)
 
     def _found(self, store: CheckpointStore, last: SettledEvent | None) -> Settled:
         from airflow_eos.events import read_settled
 
         at_most = _AT_MOST if self.each_batch else None
         return read_settled(store, after=None if last is None else last.to_batch, at_most=at_most)
+
+    def _events(self, last: SettledEvent | None, found: Settled) -> tuple[SettledEvent, ...]:
+        from airflow_eos.events import events_since
+
+        return events_since(last, found, each_batch=self.each_batch)
 
     def _due(self, events: Sequence[SettledEvent]) -> Sequence[SettledEvent]:
         """Those that are to be told now; the batches of others are in a later one."""
@@ -159,7 +169,7 @@ class EmitSettledBatchesOperator(BatchLineage, CheckedArguments):
         """
         from airflow_eos.events import newest_of
 
-        stand = _looked_back(context, self.asset, pipeline)
+        self._stand = stand = _looked_back(context, self.asset, pipeline)
         self._require_alone(stand)
         ours = [each for each in stand if newest_of(pipeline, [each.extra]) is not None]
         last = newest_of(pipeline, [each.extra for each in ours])
@@ -194,6 +204,7 @@ class EmitSettledBatchesOperator(BatchLineage, CheckedArguments):
                 checkpoint_location=self.checkpoint_location,
                 after=after,
                 not_before_ms=round(due_at.timestamp() * 1000) if due_at else 0,
+                at_most_s=self.every.total_seconds(),
                 storage_conn_id=self.storage_conn_id,
                 storage_options=self.storage_options,
                 poke_interval=self.poke_interval.total_seconds(),
@@ -223,9 +234,9 @@ class EmitCompleteHoursOperator(EmitSettledBatchesOperator):
     None where that is not known.
 
     Args:
-        since: the first hour, an instant with its zone: before the first watermark nobody knows
-            which hours had rows. None: the first hour is the one in which the first watermark that
-            is told stands.
+        since: the first hour, an instant with its zone: none before it is told, and before the
+            first watermark nobody knows which hours had rows. None: the first hour is the one in
+            which the first watermark that is told stands.
         **kwargs: of :class:`EmitSettledBatchesOperator`, but for ``each_batch``.
     """
 
@@ -237,25 +248,41 @@ class EmitCompleteHoursOperator(EmitSettledBatchesOperator):
                 "instant with its zone."
             )
         self.since = since
+        self._former_ms: int | None = None
+
+    def _last(self, context: Context, pipeline: str) -> tuple[SettledEvent | None, datetime | None]:
+        """A new checkpoint goes on behind the hours that were told of the pipelines before it."""
+        from airflow_eos.events import SettledEvent
+
+        last, told_at = super()._last(context, pipeline)
+        extras = [each.extra for each in self._stand if last is None and _has_hours(each.extra)]
+        told = [event for event in map(SettledEvent.from_extra, extras) if event is not None]
+        self._former_ms = max((event.watermark_reached_ms or 0 for event in told), default=None)
+        return last, told_at
+
+    def _events(self, last: SettledEvent | None, found: Settled) -> tuple[SettledEvent, ...]:
+        from airflow_eos.events import events_since
+
+        return events_since(last, found, former_watermark_ms=self._former_ms)
 
     def _found(self, store: CheckpointStore, last: SettledEvent | None) -> Settled:
         """Of the newest batch alone, until that completes an hour: an hour has many."""
-        from airflow_eos.events import events_since, newest_settled, read_settled
+        from airflow_eos.events import newest_settled, read_settled
 
         newest = newest_settled(store)
         if newest is not None:
             alone = read_settled(store, after=newest - 1)
-            if not self._due(events_since(last, alone)):
+            events = self._events(last, alone)
+            if not any(self._count(each) or self._is_the_first(each) for each in events):
                 return alone
         return self._in_time(super()._found(store, last), last)
 
     def _in_time(self, found: Settled, last: SettledEvent | None) -> Settled:
         """So many batches that Airflow's server stores their hours in time; one may have more."""
-        from airflow_eos.events import events_since
 
         def hours(count: int) -> int:
             alone = replace(found, batches=found.batches[:count])
-            return sum(len(self._hours(each)) for each in events_since(last, alone))
+            return sum(map(self._count, self._events(last, alone)))
 
         count = bisect_right(range(1, len(found.batches) + 1), _AT_MOST, key=hours)
         if count < len(found.batches) and not hours(count):
@@ -269,6 +296,11 @@ class EmitCompleteHoursOperator(EmitSettledBatchesOperator):
         from airflow_eos.events import hours_completed
 
         return hours_completed(event, since=self.since)
+
+    def _count(self, event: SettledEvent) -> int:
+        from airflow_eos.events import hours_between
+
+        return len(hours_between(event, since=self.since))
 
     def _is_the_first(self, event: SettledEvent) -> bool:
         """It completes nothing, and says from where on hours are counted."""
@@ -291,6 +323,10 @@ class EmitCompleteHoursOperator(EmitSettledBatchesOperator):
             outlet.extra = event.as_extra() | {"hours": hours, "late": late}
             if hours and hasattr(outlet, "add_partitions"):  # from Airflow 3.3 on
                 outlet.add_partitions(hours)
+
+
+def _has_hours(extra: Any) -> bool:
+    return isinstance(extra, Mapping) and bool(extra.get("hours"))
 
 
 def _looked_back(context: Context, asset: Asset, pipeline: str) -> list[Any]:

@@ -508,12 +508,13 @@ class RehearseOperator(StreamingArguments):
         from airflow_eos.checkpoint.rehearsal import RehearsalRequest
         from airflow_eos.hooks.spark import SubmitTarget
         from airflow_eos.operators.submission import rehearsal_of, secrets_of
-        from airflow_eos.supervision.packaging import private_folder
+        from airflow_eos.supervision.packaging import private_folder, remove_leftovers
         from airflow_eos.supervision.rehearsal import report_of, report_view, sentence
         from airflow_eos.tables import as_text
 
         rehearsal = f"{self.checkpoint_location} rehearsal"  # not the folders of who runs
         with no_retry_where_useless(), private_folder(rehearsal) as folder:
+            remove_leftovers(folder, rehearsal)  # a copy of the state is large
             secrets = secrets_of(self)
             target = SubmitTarget.of(
                 self.conn_id, deploy_mode=self.deploy_mode, conf=self.conf or {}

@@ -114,6 +114,7 @@ def rehearsal_of(
     handed = target.hand_over(secrets, folder, _told(task, None) | request.environment())
     arguments = _arguments(task, target, folder, handed)
     arguments["conf"] = redacting(task.conf or {})
+    arguments["deploy_mode"] = "client"  # whatever Spark's own defaults say on this machine
     return SparkSubmission(task.application, env=handed.told, arguments=arguments)
 
 

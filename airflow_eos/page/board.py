@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import threading
 import time
-from concurrent.futures import Future, wait
+from concurrent.futures import wait
 from dataclasses import dataclass
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from airflow_eos.errors import EosError, UnknownClusterError
@@ -18,9 +17,11 @@ from airflow_eos.page.pipeline_state import STALL_AFTER_MS, Look
 from airflow_eos.page.views import OpenBar, PlanLine, PlanView
 from airflow_eos.recovery.execute import plan_recovery
 from airflow_eos.recovery.tables import headline, seal_sentence, step_cells
+from airflow_eos.supervision.trigger_watch import Threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from concurrent.futures import Future
 
     from airflow_eos.page.views import DetailView, PipelineEntry, PipelineRow, Reach
     from airflow_eos.recovery.plan import Plan
@@ -31,35 +32,6 @@ MOMENT_S = 15.0
 """So young an answer is given rather than waited for."""
 GLANCE_S = 0.3
 """So long its successor is waited for all the same."""
-
-
-class _Threads:
-    """A pool of threads that nobody waits for when the process ends.
-
-    Those of ``ThreadPoolExecutor`` are joined then: a store that does not answer would keep a
-    server from stopping.
-    """
-
-    def __init__(self, count: int) -> None:
-        self._left = count
-        self._asked: SimpleQueue[tuple[Future[None], Callable[[], None]]] = SimpleQueue()
-
-    def submit(self, question: Callable[[], None]) -> Future[None]:
-        """Ask it when a thread is free; one caller at a time."""
-        future: Future[None] = Future()
-        self._asked.put((future, question))
-        if self._left > 0:
-            self._left -= 1
-            threading.Thread(target=self._work, name="eos-page", daemon=True).start()
-        return future
-
-    def _work(self) -> None:
-        while True:
-            future, question = self._asked.get()
-            try:
-                future.set_result(question())
-            except BaseException as error:  # noqa: BLE001 - whoever waits is told
-                future.set_exception(error)
 
 
 @dataclass
@@ -89,7 +61,7 @@ class Answers(Generic[T]):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._within_s, self._fresh_s, self._clock = within_s, fresh_s, clock
-        self._pool = _Threads(threads)
+        self._pool = Threads(threads, clock)
         self._lock = threading.Lock()
         self._kept: dict[str, _Kept[T]] = {}
 
@@ -105,6 +77,7 @@ class Answers(Generic[T]):
                 for key, each in kept.items()
                 if (future := self._asked(each, questions[key])) is not None
             }
+        self._pool.relieve()
         young = self._clock() - MOMENT_S
         unknown = [future for key, future in running.items() if kept[key].at_s < young]
         wait(unknown, timeout=self._within_s)
@@ -227,7 +200,8 @@ def _of_topics(
         remarks.append(f"What is unread cannot be told: {error}")
     try:
         held = held_up(settings, listed.open(), deadline_s=TIMEOUT_S)
-        blocked = tuple(map(held_up_sentence, held))
+        blocked = tuple(map(held_up_sentence, held.partitions))
+        remarks += [f"Not known: {what}" for what in held.unnamed]
     except EosError as error:
         remarks.append(f"Whether readers are blocked cannot be told: {error}")
     return unread, blocked, tuple(remarks)

@@ -14,7 +14,7 @@ import structlog
 
 from airflow_eos.checkpoint import drain_of, newest_term
 from airflow_eos.checkpoint.backend import HEARTBEAT, is_batch
-from airflow_eos.checkpoint.decisions import DecisionLog
+from airflow_eos.checkpoint.decisions import AT_A_START, DecisionLog
 from airflow_eos.checkpoint.heartbeat import (
     Standstill,
     brought_back_by,
@@ -310,6 +310,10 @@ class Look:
             )
         except EosError as error:
             return DetailView(row=unreadable(self.listed, str(error)))
+        except Exception as error:
+            log.exception("page_look_failed", location=self.listed.location)
+            why = f"{type(error).__name__}: the server's log says more"
+            return DetailView(row=unreadable(self.listed, why))
 
     def _newest(self, store: CheckpointStore) -> tuple[PlannedBatch, ...]:
         return self._batches.newest(store)
@@ -433,9 +437,11 @@ def _stage(found: Snapshot, planned: PlannedBatch, attempts: Sequence[Decision])
 
 def _attempt(decision: Decision) -> AttemptView:
     opened = [each.opened_at_ms for each in decision.works]
+    at_a_start = decision.reason.startswith(AT_A_START)
+    taken: Literal["abort", "sealed"] = "sealed" if at_a_start else "abort"
     return AttemptView(
         attempt=decision.attempt,
-        verdict="commit" if decision.verdict is Verdict.COMMIT else "abort",
+        verdict="commit" if decision.verdict is Verdict.COMMIT else taken,
         decided_at_ms=decision.decided_at_ms,
         decided_by=decision.decided_by,
         term=decision.term,

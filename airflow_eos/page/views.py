@@ -97,10 +97,13 @@ class PipelineRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
-    """One decision. ``opened_at_ms`` is when the first and the last of its work was opened."""
+    """One decision; ``sealed`` is the abort that each start begins with, and no fault.
+
+    ``opened_at_ms`` is when the first and the last of its work was opened.
+    """
 
     attempt: int
-    verdict: Literal["commit", "abort"]
+    verdict: Literal["commit", "abort", "sealed"]
     decided_at_ms: int
     decided_by: str
     term: int | None

@@ -11,12 +11,14 @@ import re
 import threading
 import time
 import uuid
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import msgspec
+import structlog
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
 from airflow.api_fastapi.core_api.security import get_user
@@ -42,6 +44,8 @@ from airflow_eos.plugins.actions import NAMES, Allowed, act, asked_of, buttons
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+log = structlog.get_logger(__name__)
 
 HEADER = "x-eos-token"
 MAX_AGE_S = 600
@@ -115,7 +119,9 @@ _REHEARSES = {"checkpoint_location", "application", "batches"}
 """Fields that tell who does what: subclasses keep them, whatever their name."""
 _NAMES = ("checkpoint_location", "kafka_config_id", "storage_conn_id", "participant_conn_ids")
 _A_TEMPLATE = "its checkpoint or a connection is a template, which only its task can render"
-_MAPPED = "what it is mapped over is known only when it runs"
+_MAPPED = "what it is mapped over is known only when it runs, or is too much"
+_MAPPED_AT_MOST = 1024
+"""As many tasks as Airflow makes of one, unless it is told otherwise ([core] max_map_length)."""
 _OF_A_GROUP = re.compile(r"MappedArgument\(.*_key='([^']*)'\)", re.DOTALL)
 """How Airflow writes down an argument that a mapped task group gives to a task."""
 
@@ -169,11 +175,21 @@ class DagPipelines(msgspec.Struct, frozen=True, kw_only=True):
 def in_a_dag(dag_id: str, data: Mapping[str, Any], bundle: str | None = None) -> DagPipelines:
     """Read a serialized DAG; pure, and cheap: nothing is deserialized.
 
+    One that cannot be read says so, and takes no other one from the page.
+
     Args:
         dag_id: its id.
         data: what Airflow has stored of it.
         bundle: that it comes from, as Airflow says.
     """
+    try:
+        return _read_dag(dag_id, data, bundle)
+    except Exception as error:  # what its author has put there
+        log.exception("page_dag_unreadable", dag_id=dag_id)
+        return DagPipelines(hidden={"*": f"it cannot be read ({type(error).__name__})"})
+
+
+def _read_dag(dag_id: str, data: Mapping[str, Any], bundle: str | None) -> DagPipelines:
     runs: list[PipelineReference] = []
     stands_by: list[PipelineReference] = []
     recovers, watches, hidden, owners = [], [], {}, set()
@@ -230,8 +246,9 @@ def joined(
     named, tasks = list(setting), {each.key for each in setting}
     places = {(each.key, each.checkpoint_location) for each in named}
     for dag in dags.values():
+        of_task = Counter(each.key for each in dag.runs)
         for each in dag.runs:
-            is_mapped = sum(other.key == each.key for other in dag.runs) > 1
+            is_mapped = of_task[each.key] > 1
             replaced = (each.key, each.checkpoint_location) in places
             if not replaced and (is_mapped or each.key not in tasks):
                 named.append(each)
@@ -240,23 +257,42 @@ def joined(
         if each.checkpoint_location not in shown:
             named.append(each)
             shown.add(each.checkpoint_location)
+    said = SaidOf.of(dags)
     return tuple(
         each
         if each.recovery_dag_id
-        else msgspec.structs.replace(each, recovery_dag_id=recovery_of(dags, each)[0])
+        else msgspec.structs.replace(each, recovery_dag_id=recovery_of(dags, each, said)[0])
         for each in named
     )
 
 
+class SaidOf(msgspec.Struct, frozen=True):
+    """By checkpoint: the DAGs that recover it, and those that watch it; read once for them all."""
+
+    recovers: Mapping[str, Sequence[str]]
+    watches: Mapping[str, Sequence[str]]
+
+    @classmethod
+    def of(cls, dags: Mapping[str, DagPipelines]) -> SaidOf:
+        """What all of them say."""
+        recovers, watches = defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
+        for name, dag in dags.items():
+            for place in dag.recovers:
+                recovers[place].append(name)
+            for place in dag.watches:
+                watches[place].append(name)
+        return cls(recovers, watches)
+
+
 def recovery_of(
-    dags: Mapping[str, DagPipelines], pipeline: PipelineReference
+    dags: Mapping[str, DagPipelines], pipeline: PipelineReference, said: SaidOf
 ) -> tuple[str | None, str | None]:
     """The DAG that recovers it, or why none is taken for it; both None: none says that it does.
 
     Anybody's DAG may name a checkpoint. One counts that is of the bundle and the owners of the
     pipeline's own; of several the one of its file; and of several still none: a name says nothing.
     """
-    say_so = [name for name, dag in dags.items() if pipeline.checkpoint_location in dag.recovers]
+    say_so = said.recovers.get(pipeline.checkpoint_location, ())
     own = dags[pipeline.dag_id].place if pipeline.dag_id in dags else DagOrigin()
     ours = [name for name in say_so if dags[name].place.is_of(own)]
     if len(ours) > 1:
@@ -274,14 +310,13 @@ def recovery_of(
     )
 
 
-def watchdogs(dags: Mapping[str, DagPipelines], pipeline: PipelineReference) -> tuple[str, ...]:
+def watchdogs(
+    dags: Mapping[str, DagPipelines], pipeline: PipelineReference, said: SaidOf
+) -> tuple[str, ...]:
     """The DAGs of its own bundle and owners that look how it gets on."""
     own = dags[pipeline.dag_id].place if pipeline.dag_id in dags else DagOrigin()
-    return tuple(
-        name
-        for name, dag in dags.items()
-        if pipeline.checkpoint_location in dag.watches and dag.place.is_of(own)
-    )
+    looking = said.watches.get(pipeline.checkpoint_location, ())
+    return tuple(name for name in looking if dags[name].place.is_of(own))
 
 
 def not_shown(
@@ -337,13 +372,16 @@ def _told(
     for mapped in (task.get("expand_input"), *groups):
         if mapped is None:
             continue
-        each = _mapped_over(mapped)
+        by_name = {name: name for name in _NAMES}
+        if mapped is not task.get("expand_input"):
+            by_name = {n: key for n, v in plain.items() if (key := _key_of(v)) is not None}
+        each = _mapped_over(mapped, set(by_name.values()))
         if each is None:
             return None
         keys = {key for one in each for key in one}
-        by_name = {name: name for name in keys & set(_NAMES)}
-        if mapped is not task.get("expand_input"):
-            by_name = {n: key for n, v in plain.items() if (key := _key_of(v)) in keys}
+        by_name = {name: key for name, key in by_name.items() if key in keys}
+        if by_name and len(found) * len(each) > _MAPPED_AT_MOST:
+            return None
         if by_name:
             found = [
                 {**one, **{name: value[key] for name, key in by_name.items() if key in value}}
@@ -355,8 +393,8 @@ def _told(
     return [one for n, one in enumerate(found) if one not in found[:n]]
 
 
-def _mapped_over(mapped: Mapping[str, Any]) -> list[dict[str, Any]] | None:
-    """The arguments of each mapped task; None where they are not written in the DAG."""
+def _mapped_over(mapped: Mapping[str, Any], wanted: set[str]) -> list[dict[str, Any]] | None:
+    """These arguments of each mapped task; None: they are not written in the DAG, or too many."""
     value = _plain(mapped.get("value"))
     if mapped.get("type") == "list-of-dicts" and isinstance(value, list):
         each = [_plain(one) for one in value]
@@ -364,12 +402,10 @@ def _mapped_over(mapped: Mapping[str, Any]) -> list[dict[str, Any]] | None:
     if mapped.get("type") != "dict-of-lists" or not isinstance(value, dict):
         return None
     found: list[dict[str, Any]] = [{}]
-    for name, values in value.items():
-        of_name = _plain(values)
-        if not isinstance(of_name, list):
-            if name in _NAMES:
-                return None
-            continue  # how many there are is no matter of where they are
+    for name in (each for each in value if each in wanted):  # others say not where they are
+        of_name = _plain(value[name])
+        if not isinstance(of_name, list) or len(found) * len(of_name) > _MAPPED_AT_MOST:
+            return None
         found = [{**one, name: _plain(each)} for one in found for each in of_name]
     return found
 
@@ -482,28 +518,33 @@ def pipelines(
     for dag_id in sorted(said.keys() & may_see):
         remarks += not_shown(dag_id, said[dag_id], setting)
     every = [each for each in joined(said, setting) if each.dag_id in may_see]
-    looking = {dog for each in every for dog in watchdogs(said, each)}
+    by_place = SaidOf.of(said)
+    looking = {dog for each in every for dog in watchdogs(said, each, by_place)}
     asleep = {dog for dog, is_paused in paused(looking).items() if is_paused} if looking else ()
     listed = []
-    for each in every:
-        if each.recovery_dag_id is None and (why := recovery_of(said, each)[1]):
+    for each, name in zip(every, _names(every), strict=True):
+        if each.recovery_dag_id is None and (why := recovery_of(said, each, by_place)[1]):
             remarks.append(why)
         remarks += (
             f"{dog}, which watches {each.dag_id}, is paused: nobody notices when it dies."
-            for dog in watchdogs(said, each)
+            for dog in watchdogs(said, each, by_place)
             if dog in asleep
         )
-        listed.append(_listed(each, _name_of(each, every), by_setting=each in setting))
+        listed.append(_listed(each, name, by_setting=each in setting))
     return listed, remarks
 
 
-def _name_of(each: PipelineReference, every: Sequence[PipelineReference]) -> str:
-    """As short as it can be among all others."""
-    if sum(other.key == each.key for other in every) > 1:
-        return f"{each.dag_id}.{each.task_id} {each.checkpoint_location}"
-    if sum(other.dag_id == each.dag_id for other in every) > 1:
-        return f"{each.dag_id}.{each.task_id}"
-    return each.dag_id
+def _names(every: Sequence[PipelineReference]) -> list[str]:
+    """What each is called, as short as it can be among all others."""
+    tasks, dags = Counter(each.key for each in every), Counter(each.dag_id for each in every)
+    return [
+        f"{each.dag_id}.{each.task_id} {each.checkpoint_location}"
+        if tasks[each.key] > 1
+        else f"{each.dag_id}.{each.task_id}"
+        if dags[each.dag_id] > 1
+        else each.dag_id
+        for each in every
+    ]
 
 
 def stall_after_ms() -> int:
@@ -602,12 +643,12 @@ def _of_another_team(dag_id: str, conn_ids: set[str]) -> list[str]:
 
 def _meant_for(named: PipelineReference) -> list[str] | None:
     """The folders that the store's connection is for; None: it does not say."""
-    from airflow_eos.hooks.store import CheckpointStoreHook
+    from airflow_eos.hooks.store import CheckpointStoreHook, extra_of
 
     if named.storage_conn_id is None:
         return None
     try:
-        extra = CheckpointStoreHook.get_connection(named.storage_conn_id).extra_dejson
+        extra = extra_of(CheckpointStoreHook.get_connection(named.storage_conn_id))
     except AirflowNotFoundException:
         return None  # what opens the store says so
     found = extra.get("eos_locations")

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.common.compat.sdk import AirflowFailException, conf
+from airflow.providers.common.compat.sdk import (
+    AirflowFailException,
+    AirflowSensorTimeout,
+    AirflowSkipException,
+    conf,
+)
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
 from airflow_eos import errors
 from airflow_eos.arguments import Duration, milliseconds, taken
-from airflow_eos.errors import ConfigurationError
+from airflow_eos.errors import ConfigurationError, EosError
 from airflow_eos.hooks.arguments import CheckedArguments, as_rendered, no_retry_where_useless
+from airflow_eos.protocol.decision import one_line
 
 if TYPE_CHECKING:
     from airflow.sdk import Context, XComArg
@@ -60,11 +67,39 @@ class LookOnceSensor(CheckedArguments, BaseSensorOperator):
     def execute(self, context: Context) -> Any:
         """Look once; then wait here, or in the triggerer where ``deferrable``."""
         if not self.deferrable:
-            return super().execute(context)
+            with self._unanswered_is_no_skip():
+                return super().execute(context)
         found = self.poke(context)
         if not found.is_done:
             self._defer()
         return found.xcom_value
+
+    def resume_execution(
+        self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context
+    ) -> Any:
+        """Take what came of the wait, as it would have ended here."""
+        with self._unanswered_is_no_skip():
+            return super().resume_execution(next_method, next_kwargs, context)
+
+    @contextmanager
+    def _unanswered_is_no_skip(self) -> Iterator[None]:
+        """``soft_fail`` is for an answer, as a stall or a timeout is: what got none is red.
+
+        Airflow lets it skip whatever fails for good; and below 3.3 not what has waited deferred.
+        """
+        try:
+            yield
+        except AirflowSensorTimeout as late:
+            if self.soft_fail:
+                raise AirflowSkipException(str(late)) from late
+            raise
+        except AirflowSkipException as skip:
+            why = skip.__cause__
+            # By its name: it is in one place in Airflow 3.1 and in another in 3.3.
+            died = type(why).__name__ == "TaskDeferralError"  # of the trigger
+            if self.soft_fail and why and (died or isinstance(why.__cause__, EosError)):
+                raise why from why.__cause__
+            raise
 
     @abstractmethod
     def poke(self, context: Context) -> PokeReturnValue:
@@ -264,7 +299,8 @@ class TransactionTimeoutSensor(LookOnceSensor):
     is a skip, which is what a watchdog wants.
 
     How old the work is, its own system tells: a cluster whose clock may be asked for (Describe on
-    Cluster, and KRaft), a database. Elsewhere it counts from where this sensor saw it first.
+    Cluster, and KRaft), a database. Elsewhere it counts from where this sensor saw it first, which
+    ``mode="reschedule"`` would forget: refused there.
 
     Args:
         checkpoint_location: of the pipeline, whose participants are all looked at (templated).
@@ -315,14 +351,21 @@ class TransactionTimeoutSensor(LookOnceSensor):
         """Look for transactions that run out of time."""
         from airflow_eos.supervision.progress import SeenOpen
 
+        is_forgotten = self.seen is None and self.reschedule
         self.seen = self.seen or SeenOpen()
         with no_retry_where_useless():
             found = self._watch().look(*self._settings(), self._reach(), self.seen)
+            if is_forgotten and self.seen.needed:
+                raise ConfigurationError(
+                    "mode='reschedule': each look is a process of its own, which forgets since "
+                    f"when {', '.join(self.seen.needed)} is open, and its system does not tell. "
+                    "Expected mode='poke' or deferrable=True."
+                )
         for each in found:
             self.log.warning(
                 "%s of %s has %d ms left, and is %d ms old",
-                each["key"],
-                each["participant"],
+                one_line(each["key"]),
+                one_line(each["participant"]),
                 each["time_left_ms"],
                 each["age_ms"],
             )
@@ -388,7 +431,7 @@ class BlockedTopicSensor(LookOnceSensor):
                 each["partition"],
                 each["stable"],
                 each["owner"] or "somebody's",
-                each["transactional_id"] or f"of producer {each['producer_id']}",
+                one_line(each["transactional_id"] or f"of producer {each['producer_id']}"),
                 each["age_ms"],
             )
         return PokeReturnValue(bool(found), found or None)

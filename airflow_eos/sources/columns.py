@@ -31,32 +31,44 @@ _HEADERS = re.compile(r"coalesce\(`(\w+)`, cast\(array\(\) AS array<struct<.*>>\
 
 @dataclass(frozen=True)
 class Prepared:
-    """Rows in a sink's columns, with their hashes. It is pickled into every task."""
+    """Rows in a sink's columns, with their hashes. It is pickled into every task.
+
+    Attributes:
+        columns: their names, and what makes them.
+        number: of their names and types, which goes into each hash; None where it does not.
+    """
 
     columns: tuple[tuple[str, Callable[[Any], Any]], ...]
+    number: int | None = None
 
     def __call__(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Of one batch."""
         made = [make(rows.column(name)) for name, make in self.columns]
-        hashes = row_hashes(made, rows.num_rows)
+        hashes = row_hashes(made, rows.num_rows, self.number)
         names = [name for name, _ in self.columns]
         return pa.RecordBatch.from_arrays(
             [*made, pa.array(hashes.view(np.int64))], [*names, HASH_COLUMN]
         )
 
 
-def prepared_by(expressions: Sequence[str], schema: pa.Schema) -> Prepared | None:
+def prepared_by(
+    expressions: Sequence[str], schema: pa.Schema, number: int | None = None
+) -> Prepared | None:
     """What makes a sink's columns of rows of ``schema``; None where only Spark can.
 
     Args:
         expressions: as :meth:`~airflow_eos.delivery.port.Sink.columns` gives them.
         schema: of the rows.
+        number: of the columns' names and types, where the hash of a row has it.
     """
     columns = [_column(each) for each in expressions]
     known = [each for each in columns if each is not None]
-    if len(known) < len(columns) or not all(_can_hash(schema.field(n).type) for n, _ in known):
+    kinds = [schema.field(name).type for name, _ in known]
+    if len(known) < len(columns) or not all(map(_can_hash, kinds)):
         return None
-    return Prepared(tuple(known))
+    if number is not None and any(map(pa.types.is_list, kinds)):
+        return None
+    return Prepared(tuple(known), number)
 
 
 def _column(expression: str) -> tuple[str, Callable[[Any], Any]] | None:
@@ -96,10 +108,12 @@ def _can_hash(kind: Any) -> bool:
     )
 
 
-def row_hashes(columns: Sequence[Any], count: int) -> Words:
-    """``xxhash64(a, isnull(a), b, isnull(b), …)``, as ``sinks.fingerprint.row_hash`` has it."""
+def row_hashes(columns: Sequence[Any], count: int, number: int | None = None) -> Words:
+    """``xxhash64(number, a, isnull(a), b, isnull(b), …)``, as ``delivery.task.row_hash`` has it."""
     hashes = np.full(count, SEED)
     always = np.ones(count, np.bool_)
+    if number is not None:
+        hash_longs(np.full(count, number, np.int64), always, hashes)
     for column in columns:
         valid = column.is_valid().to_numpy(zero_copy_only=False) if column.null_count else always
         if _is_bytes(column.type):

@@ -230,10 +230,13 @@ class OpenedKafkaSource:
 
     def fused(self, sink: Sink) -> Callable[[SinkTask], DataFrame] | None:
         """What runs a sink's task over the ranges themselves; None where only Spark can."""
+        from airflow_eos.delivery.task import columns_number, is_fixed
         from airflow_eos.sources.columns import prepared_by
         from airflow_eos.sources.task import FusedTask
 
-        prepared = prepared_by(sink.columns(self.frame.schema), self._task.schema)
+        columns = sink.columns(self.frame.schema)
+        number = None if is_fixed(sink) else columns_number(self.frame.selectExpr(*columns).schema)
+        prepared = prepared_by(columns, self._task.schema, number)
         if prepared is None:
             return None
 

@@ -285,14 +285,18 @@ SPARKS_GROUPS = "spark-kafka-source"
 """What the groups of Spark's Kafka source begin with, unless ``groupIdPrefix`` is set."""
 
 
+_UNTOLD = "the broker does not tell rights"
+_SEEN = "the first batch shows it"
+
+
 def topic(
     name: str, partitions: int, operations: Collection[int] | None, needed: Right = "Write"
 ) -> Line:
     """A topic, and whether these credentials may do with it what is needed."""
     what = f"topic {name}"
     count = f"{partitions} partition{'s' if partitions != 1 else ''}"
-    if operations is None:
-        return Line(what, "ok", f"{count}; the broker does not tell rights")
+    if not operations:  # who may describe it has that right at least
+        return Line(what, "warn", f"{count}; {_UNTOLD}", needed, _SEEN)
     if OPERATIONS[needed] not in operations:
         return Line(
             what,
@@ -307,8 +311,8 @@ def topic(
 def group(name: str, operations: Collection[int] | None) -> Line:
     """The consumer group that shows how far the pipeline is; who sets its offsets reads it."""
     what = f"group {name}"
-    if operations is None:
-        return Line(what, "ok", "the broker does not tell rights")
+    if not operations:
+        return Line(what, "warn", _UNTOLD, "Read on the group", _SEEN)
     if OPERATIONS["Read"] in operations:
         return Line(what, "ok", "may be read, and its offsets set")
     return Line(
@@ -323,7 +327,8 @@ def group(name: str, operations: Collection[int] | None) -> Line:
 def sparks_group(found: Line) -> Line:
     """The same of Spark's own groups: a warning, as a query may name others, or read without."""
     if found.verdict != "fail":
-        return found._replace(what="Spark's groups", found="may be read")
+        said = "may be read" if found.verdict == "ok" else found.found
+        return found._replace(what="Spark's groups", found=said)
     return Line(
         "Spark's groups",
         "warn",

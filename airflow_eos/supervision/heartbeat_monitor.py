@@ -29,7 +29,7 @@ from airflow_eos.checkpoint.heartbeat import (
     STARTED_BY,
     StartedBy,
 )
-from airflow_eos.errors import AppRefusedError, EosError, StoreError
+from airflow_eos.errors import AppRefusedError, CheckpointFormatError, EosError, StoreError
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint import CheckpointStore, Heartbeat
@@ -309,15 +309,21 @@ def require_not_drained(store: CheckpointStore, submission: str) -> None:
     that does not answer says nothing.
 
     Raises:
-        AppRefusedError: so it is.
+        AppRefusedError: so it is, or what stands there cannot be read.
     """
     try:
         beat = read_heartbeat(store)
-        ours = beat is not None and beat.submission == submission
-        request = drain_of(store, beat) if ours else None
     except EosError as error:
         log.warning("Whether somebody has asked the app to drain cannot be told: %s", error)
         return
+    try:
+        ours = beat is not None and beat.submission == submission
+        request = drain_of(store, beat, known=True) if ours else None
+    except StoreError as error:
+        log.warning("Whether somebody has asked the app to drain cannot be told: %s", error)
+        return
+    except CheckpointFormatError as error:
+        raise AppRefusedError(str(error)) from error
     if request is not None and request.requested_by not in NOT_FOR_GOOD:
         raise AppRefusedError(
             f"{request.requested_by} asked the app to drain ({request.reason}), and it failed. So "

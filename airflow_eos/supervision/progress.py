@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 import pendulum
+import structlog
 from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
@@ -18,6 +19,7 @@ from airflow_eos.checkpoint.backend import HEARTBEAT
 from airflow_eos.checkpoint.progress import read_state
 from airflow_eos.checkpoint.snapshot import read_snapshot
 from airflow_eos.errors import KafkaUnavailableError, Remedy, TopicError
+from airflow_eos.kafka.client import errors as faults
 from airflow_eos.protocol.decision import one_line
 from airflow_eos.protocol.group import alone
 from airflow_eos.recovery.facts import signs_of_life
@@ -29,10 +31,11 @@ if TYPE_CHECKING:
     from airflow_eos.checkpoint.progress import CheckpointState, SourceProgress
     from airflow_eos.checkpoint.snapshot import Snapshot
     from airflow_eos.kafka.client.settings import KafkaSettings
-    from airflow_eos.kafka.transactions.blocked import BlockedPartition
+    from airflow_eos.kafka.transactions.blocked import Blocked, BlockedPartition
     from airflow_eos.protocol.decision import OpenWork
     from airflow_eos.protocol.participant import Participant, TellsTime
 
+log = structlog.get_logger(__name__)
 _MARGIN_MS = 5_000
 """On top of the trigger interval, for a batch to be planned before a suspicion is confirmed."""
 
@@ -232,7 +235,13 @@ def _ends(
     asked = client.list_offsets(
         dict.fromkeys(partitions, latest), isolation_level=isolation, request_timeout=_TIMEOUT_S
     )
-    return {each: end.result(_TIMEOUT_S).offset for each, end in asked.items()}
+    ends = {each: end.result(_TIMEOUT_S).offset for each, end in asked.items()}
+    untold = [f"{each.topic}-{each.partition}" for each, end in ends.items() if end < 0]
+    if untold:
+        raise KafkaUnavailableError(
+            f"Where {', '.join(untold)} ends, no leader tells. Check that they run, and ask again."
+        )
+    return ends
 
 
 HELD_UP_AFTER_MS = 60_000
@@ -242,13 +251,14 @@ _ENDS_BY = {
     "recover": "recover CHECKPOINT",
     "hanging": "hanging {topic}",
     "wait": "its timeout, in {left}",
+    "ending": "its coordinator, once all its partitions have a leader",
     "ask": "its writer",
 }
 
 
 def held_up(
     kafka: KafkaSettings, store: CheckpointStore, *, deadline_s: float = _TIMEOUT_S
-) -> tuple[BlockedPartition, ...]:
+) -> Blocked:
     """What holds readers of a pipeline's topics up, of those that it reads and that it writes.
 
     Raises:
@@ -257,18 +267,17 @@ def held_up(
         CheckpointError: nobody can tell which topics these are.
     """
     from airflow_eos.kafka.client.connection import ConnectionPool
-    from airflow_eos.kafka.transactions.blocked import find_blocked
+    from airflow_eos.kafka.transactions.blocked import Blocked, find_blocked
 
     found = read_snapshot(store)
     read = {topic for source in found.state.sources for topic in source.end or ()}
     with closing(ConnectionPool(kafka, client_id="airflow-eos")) as wire:
         topics = read | _written(found, wire.cluster_id)
         if not topics:
-            return ()
-        held = find_blocked(
+            return Blocked(())
+        return find_blocked(
             wire, topics, older_than_ms=HELD_UP_AFTER_MS, groups=False, deadline_s=deadline_s
         )
-    return held.partitions
 
 
 def _written(found: Snapshot, cluster_id: str) -> set[str]:
@@ -315,6 +324,12 @@ def ends_by(each: BlockedPartition) -> str:
 def _partitions(client: AdminClient, topic: str) -> list[int]:
     found = client.list_topics(topic, timeout=_TIMEOUT_S).topics[topic]
     if found.error is not None:
+        code = found.error.code()
+        if code == faults.TOPIC_AUTHORIZATION_FAILED:
+            doing, acl = f"while looking at input topic {topic!r}", f"Describe on Topic {topic!r}"
+            raise faults.refusal(code, doing, acl=acl)
+        if code != faults.UNKNOWN_TOPIC_OR_PARTITION:  # it passes, or is the brokers' trouble
+            raise KafkaException(found.error)
         raise TopicError(
             f"Input topic {topic!r} cannot be looked at: {found.error.str()}. Was it deleted, or "
             "is kafka_config_id the connection of another cluster?"
@@ -423,6 +438,8 @@ class SeenOpen:
         since: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         self._clock, self.since = clock, dict(since)
+        self.needed: list[str] = []
+        """What nobody else dates, as of the last look."""
 
     def lasts_ms(self, listed: Sequence[OpenWork]) -> list[int]:
         """For how long each was; what is not among them has ended, and is forgotten."""
@@ -478,7 +495,9 @@ class TimeoutWatch:
             store = CheckpointStore.open(self.checkpoint, storage_options=storage)
         with closing(watched(store, kafka, reach=reach, prefix=self.prefix)) as participant:
             told = [aged for each in alone(participant) for aged in _aged(each)]
-        lasts_ms = (seen or SeenOpen()).lasts_ms([work for work, _ in told])
+        seen = seen or SeenOpen()
+        lasts_ms = seen.lasts_ms([work for work, _ in told])
+        seen.needed = [_name(work) for work, age_ms in told if age_ms is None]
         ages = [
             (work, least_ms if age_ms is None else age_ms)
             for (work, age_ms), least_ms in zip(told, lasts_ms, strict=True)
@@ -540,5 +559,7 @@ class BlockedWatch:
 
         with closing(ConnectionPool(kafka, client_id="airflow-eos")) as wire:
             found = find_blocked(wire, set(self.topics), older_than_ms=self.max_age_ms)
+        for what in (*found.unnamed, *found.untold):
+            log.warning("what_holds_readers_up_is_not_known", what=what)
         told: list[dict[str, Any]] = msgspec.to_builtins(found.partitions)
         return told

@@ -389,7 +389,7 @@ class Watcher:
         A heartbeat alone does not tell: a driver that is dead has left one, and whoever watches it
         next would count its silence anew.
         """
-        looked_s, seen, seen_alive = 0.0, None, False
+        looked_s, seen, seen_alive = float("-inf"), None, False
         while True:
             known = app.known  # before the look: after an end only a later look counts
             busy = known is not None and known.running
@@ -467,7 +467,9 @@ class StreamRun:
         on_first_heartbeat: called with the first heartbeat of each app that is watched.
         reopen: opens the checkpoint with the keys of now, where it refuses those of before.
         rules: see there.
-        sleep, clock: seconds (``clock`` since the epoch); a test gives its own.
+        sleep, clock: seconds; a test gives its own. A time of day would jump: a pause of 10 seconds
+            would last an hour, or a driver that comes up be given up.
+        wall: seconds since the epoch, for what other processes are told.
     """
 
     def __init__(
@@ -481,11 +483,12 @@ class StreamRun:
         reopen: Callable[[], CheckpointStore] | None = None,
         rules: Rules,
         sleep: Callable[[float], None] = time.sleep,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self._identity, self._rules = identity, rules
         self._submit, self._recover = submit, recover
-        self._sleep, self._clock = sleep, clock
+        self._sleep, self._clock, self._wall = sleep, clock, wall
         self._pulse = Pulse(store, every_s=CHILD_LOOK_S, reopen=reopen, clock=clock)
         self._finder = Finder(identity, self._pulse, rules, self._pause, clock)
         self._watcher = Watcher(
@@ -558,7 +561,7 @@ class StreamRun:
         app = self._app
         if app is None or app.given_up:
             found = self._finder.another(pulse, app.submission if app is not None else None)
-            app = None if found is None else AppRun(found, None, self._clock(), self._clock())
+            app = None if found is None else AppRun(found, None, self._clock(), self._wall())
         if app is None or not app.may_live(pulse, self._rules.patience, self._clock):
             return
         if self._rules.cancel == "leave":
@@ -654,7 +657,7 @@ class StreamRun:
                 note_refusal(self._store, exit_status.found, dag_id=run.dag_id, run_id=run.run_id)
             raise AppRefusedError(f"The app ended with what no restart can heal: {exit_status}")
         require_not_drained(self._store, app.submission)
-        self._failures.append(Failure(app.began_s, self._clock()))
+        self._failures.append(Failure(app.began_s, self._wall()))
         delay_s = self._rules.pause_after(self._failures, exit_status)
         log.warning("Restart %d in %g s: %s", len(self._failures), delay_s, exit_status)
         self._say_who_restarts()
@@ -679,7 +682,7 @@ class StreamRun:
         )
         if submission is None:
             return None
-        self._app = AppRun(submission, None, self._clock(), self._clock())
+        self._app = AppRun(submission, None, self._clock(), self._wall())
         return self._app
 
     def _started(self) -> AppRun:
@@ -693,7 +696,7 @@ class StreamRun:
         self._pulse.forget()
         identity = self._identity.begun_anew()
         process = self._submit(identity)
-        self._app = app = AppRun(identity.submission, process, self._clock(), self._clock())
+        self._app = app = AppRun(identity.submission, process, self._clock(), self._wall())
         process.start()
         if self._stopped_because:  # a signal came between the lines above
             self.stop(self._stopped_because)

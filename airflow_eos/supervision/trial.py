@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.errors import ConfigurationError, LocalEnvironmentError
+from airflow_eos.errors import ConfigurationError, LocalEnvironmentError, Remedy
 from airflow_eos.local import spark_jars
 from airflow_eos.local.broker import create_topic
 from airflow_eos.local.process import guarded, tail
@@ -54,7 +54,8 @@ def read_project(folder: Path) -> Project:
         if not file.is_file():
             raise ConfigurationError(
                 f"{folder} has no {file.relative_to(folder)}: expected a folder that `airflow-eos "
-                "new NAME` has made."
+                "new NAME` has made.",
+                Remedy(commands=("airflow-eos new NAME", "airflow-eos try NAME")),
             )
     split = (line.partition("\t") for line in rows.read_text(encoding="utf-8").splitlines())
     outputs = folder / "outputs.json"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from airflow_eos.delivery.policy import Failure
@@ -166,6 +168,60 @@ class AppWatch:
 T = TypeVar("T")
 
 _WORKERS = 8
+HELD_UP_S = 10.0
+"""A thread that has asked for so long is taken to be held up by a store that does not answer."""
+
+
+class Threads:
+    """A pool of threads that nobody waits for when the process ends.
+
+    Those of ``ThreadPoolExecutor`` are joined then: a store that does not answer would keep a
+    server from stopping. One that has been held up for long does not count: hundreds of pipelines
+    may be in a store that does not answer, and keep nobody from the others.
+    """
+
+    def __init__(self, count: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._count, self._clock = count, clock
+        self._lock = threading.Lock()
+        self._there, self._busy = 0, dict[int, float]()
+        self._asked: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
+
+    def submit(self, question: Callable[[], T]) -> Future[T]:
+        """Ask it when a thread is free."""
+        future: Future[T] = Future()
+        self._asked.put((future, question))
+        self.relieve()
+        return future
+
+    def relieve(self) -> None:
+        """Let what waits have threads, in the place of those that are held up, too."""
+        with self._lock:
+            while self._at_hand() < self._count and self._idle() < self._asked.qsize():
+                self._there += 1
+                threading.Thread(target=self._work, name="airflow-eos-look", daemon=True).start()
+
+    def _idle(self) -> int:
+        return self._there - len(self._busy)
+
+    def _at_hand(self) -> int:
+        since_s = self._clock() - HELD_UP_S
+        return self._there - sum(at < since_s for at in self._busy.values())
+
+    def _work(self) -> None:
+        me = threading.get_ident()
+        while True:
+            future, question = self._asked.get()
+            with self._lock:
+                self._busy[me] = self._clock()
+            try:
+                future.set_result(question())
+            except BaseException as error:  # noqa: BLE001 - whoever waits is told
+                future.set_exception(error)
+            with self._lock:
+                del self._busy[me]
+                if self._idle() > self._count:
+                    self._there -= 1
+                    return
 
 
 class SharedLooks:
@@ -174,8 +230,10 @@ class SharedLooks:
     Used by one event loop. Nothing is remembered: each answer is read after its first asker asked.
     """
 
-    def __init__(self, workers: int = _WORKERS) -> None:
-        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="airflow-eos-look")
+    def __init__(
+        self, workers: int = _WORKERS, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._pool = Threads(workers, clock)
         self._waiting: dict[Hashable, Future[Any]] = {}
 
     async def ask(self, key: Hashable, read: Callable[[], T]) -> T:
@@ -191,4 +249,6 @@ class SharedLooks:
 
 
 LOOKS = SharedLooks()
-"""Shared by all triggers of this process."""
+"""Shared by all triggers of this process that watch an app."""
+POLLS = SharedLooks()
+"""Shared by all that wait for a sensor, whose looks take longer."""

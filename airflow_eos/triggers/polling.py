@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_eos.errors import EosError
+from airflow_eos.errors import EosError, name_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping
 
     from airflow_eos.kafka.client.settings import KafkaSettings
     from airflow_eos.supervision.progress import SeenOpen
+
+T = TypeVar("T")
 
 
 class PollingTrigger(BaseTrigger):
@@ -81,8 +84,14 @@ class PollingTrigger(BaseTrigger):
             while (answer := await self.look(kafka, storage, reach)) is None:  # noqa: ASYNC110 - nobody to wake us
                 await asyncio.sleep(self.poke_interval)
         except EosError as error:
-            answer = {"error": str(error), "raised": type(error).__name__, "value": None}
+            answer = {"error": str(error), "raised": name_of(error), "value": None}
         yield TriggerEvent(answer)  # type: ignore[no-untyped-call]
+
+    async def _asked(self, look: Callable[..., T], *given: Any) -> T:
+        """Look in one of the threads that look: the event loop's own are for all triggers."""
+        from airflow_eos.supervision.trigger_watch import POLLS
+
+        return await POLLS.ask(object(), partial(look, *given))
 
     @abstractmethod
     async def look(
@@ -106,13 +115,11 @@ class CheckpointProgressTrigger(PollingTrigger):
         from airflow_eos.supervision.progress import ProgressWatch
 
         watch = ProgressWatch(**self.watch)
-        first = await asyncio.to_thread(watch.look, kafka, storage)
+        first = await self._asked(watch.look, kafka, storage)
         found = watch.conclude(first)
         if found.again_after_s is not None:
             await asyncio.sleep(found.again_after_s)
-            found = watch.conclude(
-                await asyncio.to_thread(watch.look, kafka, storage), earlier=first
-            )
+            found = watch.conclude(await self._asked(watch.look, kafka, storage), earlier=first)
         if found.done or found.error:
             return {"error": found.error, "value": dict(found.value)}
         return None
@@ -135,7 +142,7 @@ class TransactionTimeoutTrigger(PollingTrigger):
 
         self._seen = self._seen or SeenOpen()
         look = TimeoutWatch(**self.watch).look
-        found = await asyncio.to_thread(look, kafka, storage, reach, self._seen)
+        found = await self._asked(look, kafka, storage, reach, self._seen)
         return {"error": None, "value": found} if found else None
 
 
@@ -149,5 +156,5 @@ class BlockedTopicTrigger(PollingTrigger):
         del storage, reach  # it is one cluster's matter
         from airflow_eos.supervision.progress import BlockedWatch
 
-        found = await asyncio.to_thread(BlockedWatch(**self.watch).look, kafka)
+        found = await self._asked(BlockedWatch(**self.watch).look, kafka)
         return {"error": None, "value": found} if found else None

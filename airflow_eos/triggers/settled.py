@@ -6,11 +6,12 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping
+from functools import partial
 from typing import Any
 
 from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 
-from airflow_eos.errors import EosError
+from airflow_eos.errors import EosError, name_of
 
 log = logging.getLogger(__name__)
 _NOTHING = -1
@@ -50,12 +51,13 @@ class _AtACheckpoint(BaseTrigger):
         """A function that says the newest settled batch; the connection is asked for once."""
         from airflow_eos.events import newest_settled
         from airflow_eos.hooks.store import CheckpointStoreHook
+        from airflow_eos.supervision.trigger_watch import POLLS
 
         hook = CheckpointStoreHook(self.storage_conn_id, self.storage_options)
         store = await hook.aopen(self.checkpoint_location)
 
         async def look() -> int:
-            newest = await asyncio.to_thread(newest_settled, store)
+            newest = await POLLS.ask(object(), partial(newest_settled, store))
             return _NOTHING if newest is None else newest
 
         return look
@@ -69,7 +71,8 @@ class SettledBatchesTrigger(_AtACheckpoint):
     Args:
         checkpoint_location: of the pipeline.
         after: the last batch that was told; None: none was.
-        not_before_ms: ms since the epoch; so long it waits at least.
+        not_before_ms, at_most_s: ms since the epoch, until which it waits first, and for how many
+            seconds at most: that time is of another machine, whose clock may be years ahead.
         storage_conn_id, storage_options: of the checkpoint's store; no secrets.
         poke_interval: seconds between two looks.
     """
@@ -80,26 +83,27 @@ class SettledBatchesTrigger(_AtACheckpoint):
         checkpoint_location: str,
         after: int | None,
         not_before_ms: int = 0,
+        at_most_s: float = 0,
         storage_conn_id: str | None = None,
         storage_options: Mapping[str, str] | None = None,
         poke_interval: float = 5,
     ) -> None:
-        own = {"after": after, "not_before_ms": not_before_ms}
+        own = {"after": after, "not_before_ms": not_before_ms, "at_most_s": at_most_s}
         super().__init__(own, checkpoint_location, storage_conn_id, storage_options, poke_interval)
-        self.after, self.not_before_ms = after, not_before_ms
+        self.after, self.not_before_ms, self.at_most_s = after, not_before_ms, at_most_s
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield one event, when another batch is settled or a look failed."""
         told = _NOTHING if self.after is None else self.after
         answer: dict[str, Any] = {"error": None}
         try:
-            await asyncio.sleep(max(0, self.not_before_ms / 1000 - time.time()))
+            await asyncio.sleep(min(self.not_before_ms / 1000 - time.time(), self.at_most_s))
             look = await self._looks()
             # One that is behind is of a new checkpoint or an older copy: the task tells them apart.
             while await look() == told:  # noqa: ASYNC110 - nobody to wake us
                 await asyncio.sleep(self.poke_interval)
         except EosError as error:
-            answer = {"error": str(error), "raised": type(error).__name__}
+            answer = {"error": str(error), "raised": name_of(error)}
         yield TriggerEvent(answer)  # type: ignore[no-untyped-call]
 
 

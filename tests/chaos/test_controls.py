@@ -46,6 +46,7 @@ def test_a_recovery_that_aborts_what_was_decided(arena: Arena) -> None:
     assert 8 in numbers(broken(arena, "recovery_aborts_decided", killed))
 
 
+@pytest.mark.proof
 def test_a_replay_that_compares_no_content(arena: Arena) -> None:
     """Tasks are paired by number, and read other partitions after the restart."""
     killed = Incident(  # decided in time on a busy machine too, else nothing is replayed

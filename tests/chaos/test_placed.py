@@ -65,7 +65,7 @@ def told(played: Played, *kinds: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("kind", ["map", pytest.param("count", marks=LONG)])
-@pytest.mark.parametrize("place", some(DRIVER_PLACES, "sealed", "settled-some"))
+@pytest.mark.parametrize("place", some(DRIVER_PLACES, "settled-some"))
 def test_driver_killed(arena: Arena, place: str, kind: str) -> None:
     nth = 1 if place == "sealed" else 2
     exact(arena, Incident(fault=place, failpoints=f"{place}=kill@{nth}"), kind=kind)

@@ -74,6 +74,8 @@ class FakeCluster:
 
     def forget_coordinators(self, ids: Iterable[str]) -> None: ...
 
+    def require_coordinators(self, *, timeout_s: float) -> None: ...
+
     def brokers(self) -> list[int]:
         return [1]
 
@@ -158,7 +160,9 @@ class FakeWire:
             )
             for t in self._broker.ongoing()
         ]
-        return SimpleNamespace(error_code=faults.NONE, transaction_states=states)
+        return SimpleNamespace(
+            error_code=faults.NONE, transaction_states=states, unknown_state_filters=()
+        )
 
     def _describe(self, message: Any) -> Any:
         states = [self._described(each) for each in message.transactional_ids]
@@ -192,6 +196,7 @@ class FakeWire:
             high_watermark=log.end,
             last_stable_offset=log.last_stable,
             preferred_read_replica=-1,
+            partition_index=index,
             records=b"".join(_batch(t) for t in at),
             aborted_transactions=[
                 SimpleNamespace(producer_id=t.identity.producer_id, first_offset=t.first)
@@ -199,7 +204,7 @@ class FakeWire:
             ],
         )
         self._broker.settle_down(index)  # whoever asks again finds the markers written
-        return SimpleNamespace(responses=[SimpleNamespace(partitions=[answer])])
+        return SimpleNamespace(responses=[SimpleNamespace(topic=TOPIC, partitions=[answer])])
 
     def _offsets(self, message: Any) -> Any:
         [topic] = message.topics

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from types import SimpleNamespace
@@ -33,7 +34,7 @@ from airflow_eos.delivery.batch import Authority, ExactlyOnceBatch
 from airflow_eos.delivery.outputs import InPlanSink
 from airflow_eos.delivery.port import TaskReport
 from airflow_eos.delivery.replay import Reading, promise_in_flight
-from airflow_eos.delivery.takeover import take_over
+from airflow_eos.delivery.takeover import require_admitted, take_over
 from airflow_eos.errors import (
     CheckpointError,
     DecisionNeededError,
@@ -258,17 +259,23 @@ class Driver:
     def _taken(self, decisions: DecisionLog, participant: Participant) -> tuple[Tenure, OffsetLog]:
         """As a start; or as one that has stood by: it looks, and takes the term after that one.
 
-        What it saw of the other driver is anything: it may live, be dead, or come again.
+        What it saw of the other driver is anything: it may live, be dead, or come again. The gate
+        was asked while that one still ended, or has not answered then.
         """
         store = self.world.store
-        after = newest_term(store) if self.world.standbys else None
         for left in reversed(range(_OVERTAKEN_AT_MOST)):
+            admitted = after = None
+            if self.world.standbys:
+                with suppress(EosError):
+                    admitted = require_admitted(store, participant, self.name, None)
+                after = newest_term(store)
             try:
-                return take_over(store, decisions, participant, driver=self.name, after=after)
+                return take_over(
+                    store, decisions, participant, driver=self.name, admitted=admitted, after=after
+                )
             except OvertakenError:
                 if not left:
                     raise
-                after = newest_term(store)
         raise AssertionError
 
     def _fails(self, planned: Planned) -> None:

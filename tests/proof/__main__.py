@@ -28,6 +28,7 @@ BESIDE = (
     "tests/integration/brokers/test_profiles.py",
     "tests/integration/files/test_manifest.py",
     "tests/integration/files/test_partitioned_crashes.py",
+    "tests/integration/guarantees/test_guarantees.py",
     "tests/integration/hazards/test_broker_clock.py",
     "tests/integration/hazards/test_disasters.py",
     "tests/integration/hazards/test_doctor.py",

@@ -38,7 +38,8 @@ class Metadata:
             SimpleNamespace(partition_index=index, leader_id=leader)
             for index, leader in self.topics.get(name, {}).items()
         ]
-        return SimpleNamespace(topics=[SimpleNamespace(error_code=code, partitions=partitions)])
+        told = SimpleNamespace(name=name, error_code=code, partitions=partitions)
+        return SimpleNamespace(topics=[told])
 
     def request_many(self, requests: Any, **_options: Any) -> list[Any]:
         return [self._found(message) for message, _ in requests]

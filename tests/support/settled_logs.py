@@ -35,7 +35,8 @@ class SettledLogs:
             self.next = batch + 1
 
     def plan(self, batch: int) -> str:
-        numbers = {"batchWatermarkMs": 0, "batchTimestampMs": 1_700_000_000_000 + batch}
+        before_ms = max(0, batch - 1) * self.watermark_step_ms
+        numbers = {"batchWatermarkMs": before_ms, "batchTimestampMs": 1_700_000_000_000 + batch}
         offsets = f"v1\n{json.dumps(numbers)}\n{self._ends(batch + 1)}"
         self._write(f"offsets/{batch}", offsets)
         return offsets

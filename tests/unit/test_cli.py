@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 import sys
 
 import pytest
 
-from airflow_eos import cli
+from airflow_eos import __version__, cli
 from airflow_eos.errors import EosError
 
 
@@ -49,3 +52,80 @@ def test_each_command_that_answers_a_program_has_json():
         name for name, each in found.items() if not any("--json" in p.opts for p in each.params)
     }
     assert without == WITHOUT_JSON
+
+
+ANSWERS = 1
+"""What ``audit`` says of rows that are lost, ``doctor`` of a check that fails."""
+
+
+FAULT = """
+from airflow_eos.local import daemon
+def status(): raise RuntimeError("a fault of ours")
+daemon.status = status
+"""
+
+
+def run_by(python: str, *arguments: str, **how) -> subprocess.Popen[str]:
+    """The command line, begun by lines that break something of it."""
+    begin = f"{python}\nfrom airflow_eos.__main__ import main; main()"
+    return subprocess.Popen(
+        [sys.executable, "-c", begin, *arguments],
+        **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **how},
+    )
+
+
+def test_an_exception_is_no_answer_of_a_command():
+    process = run_by(FAULT, "broker", "status")
+    _, said = process.communicate()
+    assert "a fault of ours" in said, "with its trace"
+    assert process.returncode == cli.ERROR != ANSWERS
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--help",), ("doctor", "--rounds", "1"), ("doctor", "--rounds", "1", "--json")]
+)
+def test_what_nobody_has_read_is_no_answer(tmp_path, arguments):
+    """As in ``airflow-eos audit … | head -1``, where the shell looks at both."""
+    reads, writes = os.pipe()
+    os.close(reads)
+    located = [str(tmp_path)] if "doctor" in arguments else []
+    with os.fdopen(writes, "w") as closed:
+        process = run_by("", *arguments, *located, stdout=closed)
+        _, said = process.communicate()
+    assert said == ""
+    assert process.returncode == cli.UNREAD != ANSWERS
+
+
+@pytest.mark.parametrize(
+    ("arguments", "broken", "said"),
+    [
+        (("plan", "--json"), "", "checkpoint"),
+        (("plan", "c", "--jsn", "--json"), "", "--jsn"),
+        (("plan", "/nowhere/c", "--json"), "", "names no pipeline"),
+        (("broker", "status", "--json"), FAULT, "a fault of ours"),
+    ],
+)
+def test_a_program_that_asks_for_json_gets_it_of_each_error(arguments, broken, said):
+    process = run_by(broken, *arguments)
+    told, _ = process.communicate()
+    assert said in json.loads(told)["message"]
+    assert process.returncode == cli.ERROR
+
+
+def test_a_command_line_without_its_libraries_is_an_error_and_no_answer():
+    broken = "import sys; sys.modules['rich'] = None; import importlib.util as u; f = u.find_spec\n"
+    broken += "u.find_spec = lambda name: None if name == 'rich' else f(name)"
+    process = run_by(broken, "broker", "status")
+    _, said = process.communicate()
+    assert said == (
+        "airflow-eos: rich not installed. The command line is an extra: "
+        "pip install 'airflow-provider-eos[cli]'\n"
+    )
+    assert process.returncode == cli.ERROR != ANSWERS
+
+
+def test_the_version_is_told():
+    process = run_by("", "--version")
+    told, _ = process.communicate()
+    assert told == f"airflow-provider-eos {__version__}\n"
+    assert process.returncode == 0

@@ -52,6 +52,10 @@ class Airflow:
     def xcom_pull(self, *, task_ids: str, key: str = "return_value", **_: Any) -> Any:
         return self.answers.get(task_ids if key == "return_value" else f"{task_ids}.{key}")
 
+    def xcom_push(self, *, key: str, value: Any) -> None:
+        """Of the one task that is looked at again and again."""
+        self.answers[f"should_be_running.{key}"] = value
+
     def get_task_states(
         self, dag_id: str, *, task_ids: list[str], run_ids: list[str], **_: Any
     ) -> Any:

@@ -76,7 +76,7 @@ main()
 """
     done = run(program, "--help")
 
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert re.fullmatch(rf"airflow-eos: {lacking} .*'airflow-provider-eos\[cli\]'\n", done.stderr)
 
 

@@ -17,6 +17,8 @@ from airflow_eos.secret_names import is_secret
         "aws_access_key_id",
         "AWS_SESSION_TOKEN",
         "azure_storage_account_key",
+        "spark.hadoop.fs.azure.account.key.lake.dfs.core.windows.net",
+        "spark.hadoop.fs.s3a.encryption.key",
         "sas_key",
     ],
 )

@@ -6,7 +6,6 @@ Answers are cached where a wrong one is answered by the broker with an error tha
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -247,14 +246,13 @@ def _listed(brokers: tuple[int, ...]) -> str:
 _IDS_PER_LOOKUP = 1000
 _TOPIC_GRACE_S = 1.2
 """A topic just created is unknown to the other brokers for an instant: ask again this long."""
+_TOPIC_S = 30.0
+_BROKERS_S = 60.0
 _SETTINGS_S = 10.0
 _ALL_S, _EACH_S = 5.0, 2.0
 """How long all brokers may take to say what they can do; then each alone, for those that do not."""
-_PASSES = (
-    faults.COORDINATOR_LOAD_IN_PROGRESS,
-    faults.COORDINATOR_NOT_AVAILABLE,
-    faults.NOT_COORDINATOR,
-)
+TRANSACTIONS = "__transaction_state"
+"""Kafka's own log of transactions: who leads a partition of it coordinates what is noted there."""
 _RESOURCE_TOPIC, _RESOURCE_BROKER = 2, 4  # org.apache.kafka.common.config.ConfigResource.Type
 
 
@@ -285,19 +283,46 @@ class ClusterView:
         self._capabilities: BrokerCapabilities | None = None
 
     def brokers(self) -> list[int]:
-        """Ids of the brokers alive by the cluster's metadata, asked for now."""
-        self._known.refresh()
+        """Ids of the brokers alive by the cluster's metadata, asked for now.
+
+        Raises:
+            KafkaUnavailableError: nobody told; what was told before lacks whoever has joined since.
+        """
+        deadline = Deadline(_BROKERS_S)
+        while not self._known.refresh():
+            if not deadline.pause():
+                raise KafkaUnavailableError(
+                    f"Which brokers run, none of those that are known tells within {deadline}. "
+                    "Check that they run, then ask again."
+                )
         return self._known.ids()
 
     def describe_topic(self, topic: str, *, rights: bool = False) -> Any:
-        """Metadata with an error code; never creates. ``rights``: what these credentials may do."""
+        """Metadata with an error code; never creates. ``rights``: what these credentials may do.
+
+        Raises:
+            KafkaUnavailableError: what was answered passes by itself, and has not.
+        """
         request = MetadataRequest(
             topics=[MetadataRequest.MetadataRequestTopic(name=topic)],
             allow_auto_topic_creation=False,
             include_cluster_authorized_operations=False,
             include_topic_authorized_operations=rights,
         )
-        return self._wire.request(request).topics[0]
+        deadline = Deadline(_TOPIC_S)
+        code = faults.LEADER_NOT_AVAILABLE
+        while True:
+            for found in self._wire.request(request).topics:
+                code = int(found.error_code)
+                # Absent is an answer, and so is a refusal; "just now" is none.
+                final = code == faults.UNKNOWN_TOPIC_OR_PARTITION or not faults.is_retriable(code)
+                if found.name == topic and final:
+                    return found
+            if not deadline.pause():
+                raise KafkaUnavailableError(
+                    f"What topic {topic!r} is, nobody says: {faults.error_name(code)} for "
+                    f"{deadline}. Check that the brokers and their controller run, then ask again."
+                )
 
     def leaders(self, topic: str, *, refresh: bool = False) -> dict[int, int]:
         """Partition → id of its leading broker, -1 where there is none now; every partition.
@@ -328,9 +353,7 @@ class ClusterView:
             found = self.describe_topic(topic)
             if found.error_code == faults.NONE:
                 return {p.partition_index: p.leader_id for p in found.partitions}
-            missing = found.error_code == faults.UNKNOWN_TOPIC_OR_PARTITION
-            # LEADER_NOT_AVAILABLE of the topic as a whole: it is being created.
-            if not missing and found.error_code != faults.LEADER_NOT_AVAILABLE:
+            if found.error_code != faults.UNKNOWN_TOPIC_OR_PARTITION:
                 raise topic_refused(found.error_code, topic)
             if not deadline.pause():
                 return None
@@ -367,11 +390,13 @@ class ClusterView:
 
     def _look_up(self, ids: list[str], found: dict[str, int], timeout_s: float) -> dict[str, int]:
         """Add to ``found``; returns the ids to ask for again, with the error that says why."""
-        refused: dict[str, int] = {}
+        # Whoever is in no answer has no coordinator yet, as far as anybody says.
+        refused = dict.fromkeys(ids, faults.COORDINATOR_NOT_AVAILABLE)
         for found_id, code, node_id in self._find_coordinators(ids, timeout_s):
             if code == faults.NONE:
                 self._coordinators[found_id] = found[found_id] = node_id
-            elif code in _PASSES:
+                refused.pop(found_id, None)
+            elif faults.next_step(code) in faults.ASK_AGAIN:
                 refused[found_id] = code
             else:
                 raise faults.refusal(
@@ -401,6 +426,37 @@ class ClusterView:
         answers = self._wire.request_many(requests, timeout_s=timeout_s)
         return [(i, a.error_code, a.node_id) for i, a in zip(ids, answers, strict=True)]
 
+    def require_coordinators(self, *, must_be_told: bool = False, timeout_s: float = 30.0) -> None:
+        """Refuse a cluster some of whose transactions nobody coordinates just now, or lists.
+
+        Each broker lists what it coordinates, and none says that others are missing. Where there is
+        no such topic, as on other servers than Kafka, nothing is known of it.
+
+        Args:
+            must_be_told: also where these credentials may not see that.
+            timeout_s: how long one may be away, as while it moves.
+
+        Raises:
+            TopicError: they may not.
+            KafkaUnavailableError: partitions of the log of transactions have no leader.
+        """
+        deadline = Deadline(timeout_s)
+        while True:
+            found = self.describe_topic(TRANSACTIONS)
+            away = sorted(each.partition_index for each in found.partitions if each.leader_id < 0)
+            if not away:
+                break
+            if not deadline.pause():
+                raise KafkaUnavailableError(
+                    f"Which transactions are open is not known: partitions {away} of "
+                    f"{TRANSACTIONS} have no leader for {deadline}, and what is noted there nobody "
+                    "lists.",
+                    Remedy(change="bring the brokers back that have their copies"),
+                )
+        told = {faults.NONE, faults.UNKNOWN_TOPIC_OR_PARTITION}
+        if must_be_told and found.error_code not in told:
+            raise topic_refused(found.error_code, TRANSACTIONS)
+
     def _learn(self, node_ids: Iterable[int]) -> None:
         if not all(map(self._known.has, {node_id for node_id in node_ids if node_id >= 0})):
             self._known.refresh()
@@ -420,10 +476,10 @@ class ClusterView:
         """
         if self._capabilities is None:
             nodes = self.brokers()
-            told = self._ask_each(nodes)
+            told, why = self._ask_each(nodes)
             if not told:
                 raise KafkaUnavailableError(
-                    f"None of the brokers {nodes} says what it can do. Check that they run."
+                    f"None of the brokers {nodes} says what it can do. {why}"
                 )
             settings, untold = self._settings()
             self._capabilities = BrokerCapabilities(
@@ -441,8 +497,9 @@ class ClusterView:
             self._transaction_version = self._capabilities.transaction_version
         return self._capabilities
 
-    def _ask_each(self, nodes: list[int]) -> dict[int, Any]:
-        """Broker → its answer; without those that do not give one in time."""
+    def _ask_each(self, nodes: list[int]) -> tuple[dict[int, Any], str]:
+        """Broker → its answer; without those that give none in time, and why one does not."""
+        why = "Check that they run."
         requests = [(_who_are_you(), node) for node in nodes]
         try:
             answers = dict(
@@ -451,11 +508,13 @@ class ClusterView:
         except KafkaUnavailableError:
             answers = {}
             for node in nodes:
-                with suppress(KafkaUnavailableError):
+                try:
                     answers[node] = self._wire.request(
                         _who_are_you(), node_id=node, timeout_s=_EACH_S
                     )
-        return {node: a for node, a in answers.items() if a.error_code == faults.NONE}
+                except KafkaUnavailableError as error:
+                    why = str(error)
+        return {node: a for node, a in answers.items() if a.error_code == faults.NONE}, why
 
     def _settings(self) -> tuple[dict[str, str], str]:
         """What a broker tells of its configuration, and why it does not tell all."""
@@ -500,7 +559,9 @@ class ClusterView:
             node_id=node_id,
             timeout_s=30.0 if node_id is None else _SETTINGS_S,
         )
-        result = answer.results[0]
+        result = next((each for each in answer.results if each.resource_name == name), None)
+        if result is None:
+            raise KafkaError(f"A broker was asked for settings of {name!r}, and told of others.")
         if result.error_code == faults.NONE:
             return {c.name: c.value for c in result.configs if c.value is not None}
         if kind == _RESOURCE_TOPIC and result.error_code == faults.UNKNOWN_TOPIC_OR_PARTITION:

@@ -59,6 +59,11 @@ class Call:
             self.future.set_exception(error)
 
 
+def _name(message: Any) -> str:
+    """As Kafka's documentation has it."""
+    return type(message).__name__.removesuffix("Request")
+
+
 class BrokerQueue:
     """The requests to one broker, in order. All but ``waiting.append`` runs on the I/O thread."""
 
@@ -67,7 +72,7 @@ class BrokerQueue:
         node_id: int,
         net: NetworkSelector,
         manager: ConnectionManager,
-        translated: Callable[[BaseException], BaseException],
+        translated: Callable[[BaseException, str], BaseException],
     ) -> None:
         self._node_id = node_id
         self._net = net
@@ -118,7 +123,7 @@ class BrokerQueue:
 
     def _failed(self, call: Call, error: BaseException) -> None:
         self._in_flight -= 1
-        ours = self._translated(error)
+        ours = self._translated(error, _name(call.message))
         call.fail(ours)
         if isinstance(ours, KafkaUnavailableError):
             self.fail(ours)
@@ -138,10 +143,13 @@ class KnownBrokers:
         self._net = net
         self._cluster = manager.cluster
 
-    def refresh(self) -> None:
-        """Learn of brokers that have joined or moved; failures show in the next request."""
-        with suppress(Exception):
+    def refresh(self) -> bool:
+        """Learn of brokers that have joined or moved; False where nobody told."""
+        try:
             self._net.run(self._cluster.refresh_metadata)
+        except Exception:  # noqa: BLE001 - of the network, of kafka-python: it is no answer
+            return False
+        return True
 
     def has(self, node_id: int) -> bool:
         """Whether we know where that broker is."""
@@ -395,7 +403,7 @@ class ConnectionPool:
                 (i, self.submit(requests[i][0], node_id=requests[i][1], timeout_s=per_try))
                 for i in left
             ]
-            left, failure = self._gather(futures, answers, deadline)
+            left, failure = self._gather(futures, answers, requests, deadline)
             if failure is None:
                 return answers
             if not deadline.pause():
@@ -406,7 +414,11 @@ class ConnectionPool:
         return int(self._manager.broker_version_data.api_version(message_class))
 
     def _gather(
-        self, futures: list[tuple[int, Future[Any]]], answers: list[Any], deadline: Deadline
+        self,
+        futures: list[tuple[int, Future[Any]]],
+        answers: list[Any],
+        requests: Sequence[tuple[Any, int | None]],
+        deadline: Deadline,
     ) -> tuple[list[int], KafkaUnavailableError | None]:
         left: list[int] = []
         failure: KafkaUnavailableError | None = None
@@ -416,7 +428,11 @@ class ConnectionPool:
             except TimeoutError as error:
                 future.cancel()
                 left.append(i)
-                failure = faults.unavailable(self._servers, "no answer within the time allowed")
+                message, node_id = requests[i]
+                # A throttled request waits here (KIP-219), and not where its broker is slow.
+                slow = node_id is None or not self._manager.is_paused(node_id)
+                why = "no answer within the time allowed" if slow else "a quota throttles us"
+                failure = faults.unavailable(self._servers, why, _name(message))
                 failure.__cause__ = self._manager.last_error or error
             except KafkaUnavailableError as error:
                 left.append(i)
@@ -441,12 +457,12 @@ class ConnectionPool:
         queue.waiting.append(call)
         queue.pump()
 
-    def _translated(self, error: BaseException) -> BaseException:
+    def _translated(self, error: BaseException, message: str = "") -> BaseException:
         if isinstance(error, EosError):
             return error
         if faults.is_authentication(error):
             self._manager.forget_refusals()
-        return faults.translated(error, self._servers)
+        return faults.translated(error, self._servers, message)
 
     @property
     def cluster_id(self) -> str:

@@ -40,6 +40,12 @@ class CommittedOffset(msgspec.Struct, frozen=True):
     metadata: str = ""
 
 
+def _read_code(answer: Any) -> int:
+    """Of the group, else of the first partition that has one: no offset there is no answer then."""
+    parts = (each.error_code for topic in answer.topics for each in topic.partitions)
+    return int(answer.error_code) or next((int(code) for code in parts if code), faults.NONE)
+
+
 class GroupCoordinator:
     """One group, as its coordinator knows it.
 
@@ -64,7 +70,7 @@ class GroupCoordinator:
         request = OffsetFetchRequest(group_id=self.group, topics=None, max_version=7)
         answer = self.ask(
             request,
-            lambda answer: int(answer.error_code),
+            _read_code,
             deadline_s=deadline_s,
             passes=_NOBODY_YET,
         )
@@ -103,7 +109,11 @@ class GroupCoordinator:
             groups=[self.group], include_authorized_operations=rights, max_version=5
         )
         answer = self.ask(
-            request, lambda answer: int(answer.groups[0].error_code), deadline_s=deadline_s
+            request,
+            lambda answer: next(
+                (int(each.error_code) for each in answer.groups), faults.COORDINATOR_NOT_AVAILABLE
+            ),
+            deadline_s=deadline_s,
         )
         return answer.groups[0]
 

@@ -85,8 +85,20 @@ def error_name(code: int) -> str:
 
 
 def said(answer: int | KafkaUnavailableError) -> str:
-    """What kept us waiting, an error code or the lack of an answer, for a message."""
-    return error_name(answer) if isinstance(answer, int) else str(answer)
+    """What kept us waiting, an error code or the lack of an answer, and why, for a message."""
+    if not isinstance(answer, int):
+        return str(answer).rstrip(".")
+    return f"{error_name(answer)}{_WAITS_FOR.get(answer, '')}"
+
+
+_WAITS_FOR = {
+    CONCURRENT_TRANSACTIONS: ", since the transaction before it has no markers yet in a partition "
+    "that it wrote to: see that each has a leader",
+    COORDINATOR_LOAD_IN_PROGRESS: ", since its broker still reads its log: give it more time",
+    COORDINATOR_NOT_AVAILABLE: ", since its partition of Kafka's own log has no leader: see that "
+    "all brokers run",
+}
+"""Of answers that pass: what it takes where they do not."""
 
 
 def is_retriable(code: int) -> bool:
@@ -224,8 +236,8 @@ def _is_certificate_alert(error: BaseException) -> bool:
     return "ALERT" in reason and ("CERTIFICATE" in reason or "UNKNOWN_CA" in reason)
 
 
-def translated(error: BaseException, servers: str) -> BaseException:
-    """kafka-python's exception as one of ours.
+def translated(error: BaseException, servers: str, message: str = "") -> BaseException:
+    """kafka-python's exception as one of ours; ``message`` is what was sent, by Kafka's name of it.
 
     What is neither a network nor an authentication fault (a programming error) stays as it is.
     """
@@ -243,18 +255,22 @@ def translated(error: BaseException, servers: str) -> BaseException:
             f"{str(error).rstrip('.')}. docs/brokers.md has what is needed, and what for."
         )
     elif isinstance(error, _NOT_REACHED):
-        ours = unavailable(servers, error)
+        ours = unavailable(servers, error, message)
     else:
         return error
     ours.__cause__ = error
     return ours
 
 
-def unavailable(servers: str, cause: object) -> KafkaUnavailableError:
-    """No answer within the time allowed; says whom we asked and what to check."""
+def unavailable(servers: str, cause: object, message: str = "") -> KafkaUnavailableError:
+    """No answer within the time allowed; says whom we asked and what to check.
+
+    And what: servers that do not speak a message close the connection at it, some of them.
+    """
     reason = str(cause) or type(cause).__name__
+    what = f" {message}" if message else ""
     return KafkaUnavailableError(
-        f"Kafka at {servers} did not answer: {reason}. Check that the brokers run, that "
+        f"Kafka at {servers} did not answer{what}: {reason}. Check that the brokers run, that "
         "bootstrap.servers and the brokers' advertised.listeners can be reached from this host, "
         "and that security.protocol is the listener's."
     )

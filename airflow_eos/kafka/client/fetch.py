@@ -125,14 +125,15 @@ def fetch_request(
     )
 
 
-def only_partition(response: Any) -> Any:
+def only_partition(response: Any, asked: tuple[str, int]) -> Any:
     """The answer for the one partition asked for; ``None`` where the response holds none.
 
     One that sends its reader to another replica is none: it has no rows, whatever the log has.
     """
     for topic in response.responses:
         for partition in topic.partitions:
-            return partition if partition.preferred_read_replica < 0 else None
+            if (topic.topic, partition.partition_index) == asked:
+                return partition if partition.preferred_read_replica < 0 else None
     return None
 
 

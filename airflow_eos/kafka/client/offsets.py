@@ -113,24 +113,23 @@ def positions(
     found: dict[Place, int] = {}
     deadline = Deadline(_WITHIN_S)
     refresh = False
-    while len(found) < len(places):
+    while left := [place for place in places if place not in found]:
         asked: dict[int, list[Place]] = defaultdict(list)
         leaders = {
             topic: wire.cluster.leaders(topic, refresh=refresh)
             for topic in {topic for topic, _ in places}
         }
-        for place in places:
-            if place not in found:
-                asked[leaders[place[0]].get(place[1], -1)].append(place)
+        for place in left:
+            asked[leaders[place[0]].get(place[1], -1)].append(place)
         found |= _ask(wire, asked, when, committed_only)
         refresh = True
-        if len(found) < len(places) and not deadline.pause():
-            topic, partition = next(place for place in places if place not in found)
+        if not found.keys() >= set(left) and not deadline.pause():
+            topic, partition = next(place for place in left if place not in found)
             raise KafkaUnavailableError(
                 f"Partition {partition} of topic {topic!r} does not say where it begins and ends "
                 f"for {deadline}. Check that its leader runs, then start again."
             )
-    return found
+    return {place: found[place] for place in places}
 
 
 def _ask(
@@ -157,7 +156,10 @@ def _ask(
                     f"while asking for offsets of partition {each.partition_index} of topic "
                     f"{topic.name!r}"
                 )
-                if faults.answered(each.error_code, doing, acl=f"Describe on Topic {topic.name!r}"):
+                said = faults.answered(
+                    each.error_code, doing, acl=f"Describe on Topic {topic.name!r}"
+                )
+                if said and (when >= 0 or each.offset >= 0):  # an end of -1 is none: ask again
                     found[topic.name, each.partition_index] = int(each.offset)
     return found
 
@@ -263,12 +265,15 @@ def _log_ends_ask(
         max_version=versions[1],
     )
     try:
-        answer = wire.submit(request, node_id=leader).result().topics[0].partitions[0]
+        topics = wire.submit(request, node_id=leader).result().topics
     except KafkaUnavailableError:
+        return None
+    told = {(each.name, of.partition_index): of for each in topics for of in each.partitions}
+    if (answer := told.get((topic, partition))) is None:
         return None
     doing = f"while asking for the offsets of partition {partition} of topic {topic!r}"
     said = faults.answered(answer.error_code, doing, acl=f"Describe on Topic {topic!r}")
-    return int(answer.offset) if said else None
+    return int(answer.offset) if said and answer.offset >= 0 else None
 
 
 # --- quorum ---------------------------------------------------------------------------------------
@@ -300,10 +305,12 @@ def cluster_clock_ms(wire: ConnectionPool) -> int | None:
         raise
     except KafkaError:  # a broker that does not know the question
         return None
-    if answer.error_code != faults.NONE:
-        return None
-    [found] = answer.topics[0].partitions
-    if found.error_code != faults.NONE:
-        return None
-    leader = next(each for each in found.current_voters if each.replica_id == found.leader_id)
-    return int(leader.last_caught_up_timestamp)
+    told = [
+        int(each.last_caught_up_timestamp)
+        for topics in answer.topics
+        for found in topics.partitions
+        if answer.error_code == found.error_code == faults.NONE
+        for each in found.current_voters
+        if each.replica_id == found.leader_id and each.last_caught_up_timestamp > 0
+    ]
+    return told[0] if told else None

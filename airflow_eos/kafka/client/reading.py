@@ -179,7 +179,8 @@ def _answer(
         max_wait_ms=_WAIT_MS,
     )
     try:
-        answer = only_partition(wire.submit(request, node_id=leaders[span.partition]).result())
+        response = wire.submit(request, node_id=leaders[span.partition]).result()
+        answer = only_partition(response, (span.topic, span.partition))
     except KafkaUnavailableError:
         return None
     if answer is None:  # a quota: the broker sends nothing, and says for how long

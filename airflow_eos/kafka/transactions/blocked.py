@@ -8,6 +8,7 @@ Everything here is a look: it ends nothing, and its answers are of one moment.
 from __future__ import annotations
 
 import time
+import uuid
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -29,8 +30,15 @@ from airflow_eos.kafka.client.offsets import (
     partitions_of,
     positions,
 )
+from airflow_eos.kafka.client.reading import OffsetSpan, read_span
 from airflow_eos.kafka.transactions.identity import owner_of
-from airflow_eos.kafka.transactions.listing import of_producers, open_in_partitions
+from airflow_eos.kafka.transactions.listing import (
+    ENDED,
+    ENDING,
+    of_producers,
+    open_in_partitions,
+    require_all_told,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -39,7 +47,10 @@ if TYPE_CHECKING:
     from airflow_eos.kafka.transactions.listing import HangingTransaction
 
 UNKNOWN = "not known"
-_ENDED = {"CompleteCommit", "CompleteAbort"}
+_ALL_TOLD_S, _ROW_S = 10.0, 10.0
+"""How long one more question may take, without which less is known."""
+_Groups = tuple[dict[str, dict[Place, int]], tuple[str, ...], tuple[str, ...]]
+_NO_GROUPS: _Groups = ({}, (), ())
 
 
 class GroupBehind(msgspec.Struct, frozen=True):
@@ -70,9 +81,9 @@ class BlockedPartition(msgspec.Struct, frozen=True, kw_only=True):
         transactional_id: None where no coordinator tells it.
         owner: by the form of that id; empty where it has none of a program that we know.
         state: as its coordinator says it; ``hanging``: it is older than a transaction can become,
-            and no coordinator tells of it; ``marker missing``: its coordinator is through with it;
+            and no coordinator has it; ``marker missing``: its coordinator is through with it;
             ``not known``: nobody says, or these credentials may not describe the id.
-        age_ms: since it began, as its coordinator says, else since its newest row.
+        age_ms: since it began, as its coordinator says, else since its first row, as that says.
         timeout_ms: its coordinator ends it at this age; None where nobody tells.
         behind_it: how many more transactions are open in the partition.
         groups: of which the offsets may be read.
@@ -105,13 +116,15 @@ class Blocked(msgspec.Struct, frozen=True):
 
     Attributes:
         partitions: held up, by topic and partition.
-        unread: consumer groups whose offsets these credentials may not read.
+        unread: consumer groups whose offsets may not be read, or are not told in time.
         untold: what no broker answers, for people.
+        unnamed: partitions that stand still, and no leader says by which transaction; the same.
     """
 
     partitions: tuple[BlockedPartition, ...]
     unread: tuple[str, ...] = ()
     untold: tuple[str, ...] = ()
+    unnamed: tuple[str, ...] = ()
 
 
 def find_blocked(
@@ -133,7 +146,7 @@ def find_blocked(
 
     Raises:
         TopicError: a topic does not exist, or may not be read.
-        KafkaUnavailableError: some broker did not answer; a part is never returned as all.
+        KafkaUnavailableError: some leader did not answer; a part is never returned as all.
     """
     deadline = Deadline(deadline_s)
     places = partitions_of(wire, topics)
@@ -143,15 +156,17 @@ def find_blocked(
     held = {place for place in places if stable[place] < ends[place]}
     for each in sorted(open_in_partitions(wire, held, deadline)):
         opened[each.topic, each.partition].append(each)
+    unnamed = _unnamed(wire, {place: stable[place] for place in held - opened.keys()})
     if not opened:  # what was open a moment ago has ended
-        return Blocked(())
+        return Blocked((), unnamed=unnamed)
     first = {place: min(found, key=lambda t: t.start) for place, found in opened.items()}
     states, untold = _states(wire, {each.producer_id for each in first.values()}, deadline)
     doubtful = {place for place, e in first.items() if not _writes(states.get(e.producer_id), e)}
-    still = open_in_partitions(wire, doubtful, deadline)  # it may have ended between the questions
-    first = {place: e for place, e in first.items() if place not in doubtful or e in still}
+    # It may have ended between the questions; or may have written more rows.
+    still = {_which(each) for each in open_in_partitions(wire, doubtful, deadline)}
+    first = {place: e for place, e in first.items() if place not in doubtful or _which(e) in still}
     now_ms = cluster_clock_ms(wire) or time.time_ns() // 1_000_000
-    committed, unread = _committed(wire, deadline) if groups else ({}, ())
+    committed, unread, unlisted = _committed(wire, deadline) if groups else _NO_GROUPS
     found = [
         BlockedPartition(
             topic=place[0],
@@ -162,24 +177,45 @@ def find_blocked(
             producer_epoch=each.producer_epoch,
             behind_it=len(opened[place]) - 1,
             groups=_behind(committed, place, each.start, ends[place]),
-            **_told(wire, each, states.get(each.producer_id), now_ms),
+            **_told(wire, each, states.get(each.producer_id), now_ms, all_told=not untold),
         )
         for place, each in sorted(first.items())
     ]
-    return Blocked(tuple(e for e in found if e.age_ms >= older_than_ms), unread, untold)
+    older = tuple(each for each in found if each.age_ms >= older_than_ms)
+    return Blocked(older, unread, (*untold, *unlisted), unnamed)
+
+
+def _which(each: HangingTransaction) -> tuple[Place, int, int, int]:
+    """What stays the same of it while it goes on."""
+    return (each.topic, each.partition), each.start, each.producer_id, each.producer_epoch
+
+
+def _unnamed(wire: ConnectionPool, stood: Mapping[Place, int]) -> tuple[str, ...]:
+    """The partitions that stand where they stood, and no leader says what is open there."""
+    now = positions(wire, stood.keys(), LATEST)
+    return tuple(
+        f"what readers of {topic}-{partition} wait for: they stand at offset {at}, before its end, "
+        "and its leader names no open transaction"
+        for (topic, partition), at in sorted(stood.items())
+        if now[topic, partition] == at
+    )
 
 
 def _states(
     wire: ConnectionPool, producers: set[int], deadline: Deadline
 ) -> tuple[dict[int, Any], tuple[str, ...]]:
-    """Producer → what its coordinator says, and what nobody can say."""
-    brokers = wire.cluster.capabilities()
+    """Producer → what its coordinator says, and why that of others may be hidden or missing."""
     needed = (ListTransactionsRequest, DescribeTransactionsRequest)
+    states: dict[int, Any] = {}
     try:
-        brokers.require(*needed)
-    except KafkaError as error:
-        return {}, (str(error),)
-    return {state.producer_id: state for state in of_producers(wire, producers, deadline)}, ()
+        wire.cluster.capabilities().require(*needed)
+        told = of_producers(wire, producers, Deadline(deadline.remaining / 2))
+        states |= {state.producer_id: state for state in told}
+        if producers - states.keys():
+            require_all_told(wire, deadline_s=min(_ALL_TOLD_S, deadline.remaining))
+    except KafkaError as error:  # who holds readers up the leaders have said already
+        return states, (str(error),)
+    return states, ()
 
 
 def _writes(state: Any, each: HangingTransaction) -> bool:
@@ -188,20 +224,34 @@ def _writes(state: Any, each: HangingTransaction) -> bool:
     return (each.topic, each.partition) in {(t.topic, p) for t in topics for p in t.partitions}
 
 
+def _began_ms(wire: ConnectionPool, each: HangingTransaction) -> int:
+    """By its first row, where that can be read; the newest says nothing of how long it holds."""
+    span = OffsetSpan(each.topic, each.partition, each.start, each.start + 1)
+    try:
+        for batches in read_span(wire, span, committed_only=False, fetch_bytes=1, stalled_s=_ROW_S):
+            return min(batches[0].base_timestamp_ms, each.last_written_ms)
+    except KafkaError:  # past retention, or not to be read
+        pass
+    return each.last_written_ms
+
+
 def _told(
-    wire: ConnectionPool, each: HangingTransaction, state: Any, now_ms: int
+    wire: ConnectionPool, each: HangingTransaction, state: Any, now_ms: int, *, all_told: bool
 ) -> dict[str, Any]:
     """What is known of one transaction beside its place."""
-    age_ms = max(0, now_ms - each.last_written_ms)
     longest_ms = wire.cluster.capabilities().longest_life_ms
-    said = "hanging" if longest_ms is not None and age_ms > longest_ms else UNKNOWN
+    old = longest_ms is not None and now_ms - each.last_written_ms > longest_ms
+    said = "hanging" if old and all_told else UNKNOWN
+    age_ms = 0
+    if state is None or not _writes(state, each):
+        age_ms = max(0, now_ms - _began_ms(wire, each))
     if state is None:
         nobody = {"transactional_id": None, "owner": "", "timeout_ms": None}
         return {**nobody, "state": said, "age_ms": age_ms}
     if _writes(state, each):
         said = str(state.transaction_state)
         age_ms = max(0, now_ms - state.transaction_start_time_ms)
-    elif state.transaction_state in _ENDED:
+    elif state.transaction_state in ENDED:
         said = "marker missing"
     return {
         "transactional_id": state.transactional_id,
@@ -222,22 +272,37 @@ def _behind(
     )
 
 
-def _committed(
-    wire: ConnectionPool, deadline: Deadline
-) -> tuple[dict[str, dict[Place, int]], tuple[str, ...]]:
-    """Group → where it is in each partition; and the groups that may not be asked."""
+def _committed(wire: ConnectionPool, deadline: Deadline) -> _Groups:
+    """Group → where it is in each partition; the groups that are not told of; what is hidden."""
     found: dict[str, dict[Place, int]] = {}
     unread = []
-    for group in _groups(wire, deadline):
+    try:
+        groups = _groups(wire, Deadline(deadline.remaining / 2))
+    except KafkaError as error:
+        return {}, (), (f"how far consumer groups are: {error}",)
+    for group in groups:
+        within_s = min(_ALL_TOLD_S, deadline.remaining)
         try:
-            read = GroupCoordinator(wire, group).read(deadline_s=deadline.remaining)
-        except KafkaUnavailableError:
-            raise
+            read = GroupCoordinator(wire, group).read(deadline_s=within_s)
         except KafkaError:
             unread.append(group)
         else:
             found[group] = {place: each.offset for place, each in read.items()}
-    return found, tuple(unread)
+    return found, tuple(unread), _unlisted(wire, deadline)
+
+
+def _unlisted(wire: ConnectionPool, deadline: Deadline) -> tuple[str, ...]:
+    """What a list of groups leaves out in silence: those that the principal may not describe."""
+    nobodys = GroupCoordinator(wire, f"airflow-eos-{uuid.uuid4().hex}")
+    try:
+        nobodys.read(deadline_s=min(_ALL_TOLD_S, deadline.remaining))
+    except KafkaError:
+        hidden = (
+            "whether other consumer groups wait: those that these credentials may not describe "
+            "are not listed (Describe on Group '*')"
+        )
+        return (hidden,)
+    return ()
 
 
 def _groups(wire: ConnectionPool, deadline: Deadline) -> list[str]:
@@ -263,11 +328,13 @@ def _groups(wire: ConnectionPool, deadline: Deadline) -> list[str]:
             )
 
 
-Next = Literal["recover", "hanging", "wait", "ask"]
+Next = Literal["recover", "hanging", "wait", "ending", "ask"]
 
 
 def next_step(each: BlockedPartition) -> Next:
     """What a person does about it: the one command that fits, or to wait, or to ask its owner."""
+    if each.state in ENDING:  # its markers are being written, by which partition has a leader
+        return "ending"
     if each.state in {"hanging", "marker missing"}:
         return "hanging"
     if each.owner == "airflow-eos":

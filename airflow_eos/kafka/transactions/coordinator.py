@@ -80,7 +80,7 @@ class TransactionCoordinator:
         answer, code = self._ask(
             transactional_id,
             DescribeTransactionsRequest(transactional_ids=[transactional_id]),
-            lambda answer: int(answer.transaction_states[0].error_code),
+            lambda answer: _first(each.error_code for each in answer.transaction_states),
             deadline_s,
         )
         if code != faults.NONE:
@@ -120,7 +120,10 @@ class TransactionCoordinator:
             max_version=3,
         )
         transactional_id = identity.transactional_id
-        _, code = self._ask(transactional_id, request, _partition_code, deadline_s)
+        asked = sum(map(len, topics.values()))
+        _, code = self._ask(
+            transactional_id, request, lambda answer: _partition_code(answer, asked), deadline_s
+        )
         if code == faults.NONE:
             return
         if next_step(code) is NextStep.LOOK:
@@ -166,14 +169,24 @@ class TransactionCoordinator:
                 )
 
 
-def _partition_code(answer: Any) -> int:
-    """The most telling code of AddPartitionsToTxn v3: one partition's error stops all others."""
+def _first(codes: Iterable[int]) -> int:
+    """The one code; where an answer holds none, it says nothing, and is asked for again."""
+    return int(next(iter(codes), faults.COORDINATOR_NOT_AVAILABLE))
+
+
+def _partition_code(answer: Any, asked: int) -> int:
+    """The most telling code of AddPartitionsToTxn v3: one partition's error stops all others.
+
+    Rows for one that is left out would belong to no transaction that a coordinator knows.
+    """
     codes = [
         partition.partition_error_code
         for topic in answer.results_by_topic_v3_and_below
         for partition in topic.results_by_partition
     ]
     final = [c for c in codes if c not in {faults.NONE, faults.OPERATION_NOT_ATTEMPTED}]
+    if not final and len(codes) < asked:
+        return faults.COORDINATOR_NOT_AVAILABLE
     return int(final[0]) if final else faults.NONE
 
 

@@ -193,7 +193,7 @@ class GroupOffsets:
             if not deadline.pause():
                 raise KafkaUnavailableError(
                     f"The coordinator of {self._id!r} gave no final answer within {deadline}: "
-                    f"{faults.error_name(code)}."
+                    f"{faults.said(code)}."
                 )
 
     def _request(

@@ -10,9 +10,11 @@ replayed, as after a timeout.
 The order of the questions is the proof. A coordinator adds a partition to a transaction *before*
 the partition takes the first row, and forgets it *after* the marker is there. So what is open in
 the partition, then unknown to every coordinator, then still open from the same offset, is hanging.
-Coordinators do not list what the asking principal may not describe, though, and brokers before 3.6
-do not verify that a partition was added; hence the age as well, as Kafka's own tool has it: what is
-older than the longest timeout would have been ended, whoever owns it.
+Coordinators do not list what the asking principal may not describe, nor what is coordinated by a
+partition of their log without a leader: neither may be (:func:`.listing.require_all_told`). And
+brokers before 3.6 do not verify that a partition was added; hence the age as well, as Kafka's own
+tool has it: what is older than the longest timeout would have been ended. The age alone is no
+proof: it is that of the newest row, by the time that its writer gave it.
 """
 
 from __future__ import annotations
@@ -53,6 +55,7 @@ from airflow_eos.kafka.transactions.listing import (
     held_by_coordinators,
     not_ended_yet,
     open_in_partitions,
+    require_all_told,
 )
 from airflow_eos.kafka.transactions.outcomes import outcomes, replaced
 from airflow_eos.protocol.decision import Outcome
@@ -91,6 +94,7 @@ def find_hanging(
 
     Raises:
         TopicError: a topic does not exist, or may not be read.
+        TransactionError: what coordinators know may be hidden from these credentials.
         KafkaUnavailableError: some broker did not answer; a part is never returned as all.
     """
     deadline = Deadline(deadline_s)
@@ -103,6 +107,7 @@ def find_hanging(
     held = held_by_coordinators(
         wire, {each.producer_id for each in old}, deadline_s=deadline.remaining
     )
+    require_all_told(wire, deadline_s=deadline.remaining)
     unknown = {e for e in old if (e.producer_id, e.topic, e.partition) not in held}
     where = {(each.topic, each.partition) for each in unknown}
     still = open_in_partitions(wire, where, deadline)
@@ -161,7 +166,7 @@ def end_hanging(
 def _write_marker(
     wire: ConnectionPool, transaction: HangingTransaction, *, commit: bool, refresh: bool
 ) -> int | None:
-    """The leader's code; None where nobody answered."""
+    """The leader's code; None where nobody answered, or not for this partition."""
     leader = wire.cluster.leaders(transaction.topic, refresh=refresh).get(transaction.partition)
     if leader is None:
         return None
@@ -183,7 +188,15 @@ def _write_marker(
         answer = wire.submit(request, node_id=leader).result()
     except KafkaUnavailableError:
         return None
-    return int(answer.markers[0].topics[0].partitions[0].error_code)
+    asked = transaction.topic, transaction.partition
+    told = (
+        (topic.name, each)
+        for marker in answer.markers
+        for topic in marker.topics
+        for each in topic.partitions
+    )
+    codes = (int(e.error_code) for name, e in told if (name, e.partition_index) == asked)
+    return next(codes, None)
 
 
 # --- markers --------------------------------------------------------------------------------------

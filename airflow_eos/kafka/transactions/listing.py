@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+import uuid
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.errors import KafkaError, KafkaUnavailableError, TransactionError
+from airflow_eos.errors import KafkaError, KafkaUnavailableError, Remedy, TransactionError
 from airflow_eos.kafka.client import errors as faults
 from airflow_eos.kafka.client.errors import ASK_AGAIN, Deadline, next_step, wait
 from airflow_eos.kafka.client.messages import (
@@ -34,7 +35,10 @@ FIRST_ROUND_S = 2.0
 """How long to wait for all brokers at first; twice as long each time."""
 ONGOING, COMMITTED = "Ongoing", "CompleteCommit"
 """Of ``org.apache.kafka.clients.admin.TransactionState``."""
-_ENDING = frozenset({"PrepareCommit", "PrepareAbort"})
+ENDING = frozenset({"PrepareCommit", "PrepareAbort"})
+ENDED = frozenset({COMMITTED, "CompleteAbort"})
+_THROUGH = ENDED | {"Empty", "Dead"}
+"""In each other state, and in one that a later broker may have, a coordinator is not through."""
 _IDS_PER_DESCRIBE = 500
 
 
@@ -51,8 +55,8 @@ def not_ended_yet(
     return frozenset(
         state.transactional_id
         for state in described(wire, ids, Deadline(deadline_s))
-        if state.transaction_state in _ENDING
-        or (state.transaction_state == ONGOING and open_transaction(state).identity in identities)
+        if state.transaction_state not in _THROUGH
+        and (state.transaction_state != ONGOING or open_transaction(state).identity in identities)
     )
 
 
@@ -88,7 +92,10 @@ def described(wire: ConnectionPool, wanted: Collection[str], deadline: Deadline)
             pause(deadline, str(error))
             patience_s *= 2
             continue
-        for state in (state for answer in answers for state in answer.transaction_states):
+        states = [state for answer in answers for state in answer.transaction_states]
+        # Of what was asked for and is in no answer, nothing was told: it is not forgotten.
+        again += set(ids).difference(state.transactional_id for state in states)
+        for state in states:
             if next_step(state.error_code) in ASK_AGAIN:
                 again.append(state.transactional_id)
             elif state.error_code == faults.NONE:
@@ -98,7 +105,9 @@ def described(wire: ConnectionPool, wanted: Collection[str], deadline: Deadline)
         ids = again
         if ids:
             wire.cluster.forget_coordinators(ids)
-            pause(deadline, f"the coordinators of {len(ids)} ids are moving")
+            pause(
+                deadline, f"the coordinators of {len(ids)} ids are moving, or say nothing of them"
+            )
     return found
 
 
@@ -179,6 +188,8 @@ def list_open(
     wire.cluster.coordinators(
         [transactional_id_of(prefix, 0, 0)], timeout_s=deadline_s
     )  # refuses where the ACL is missing
+    if not besides:  # a batch lists again with the next one; who has only this needs all
+        wire.cluster.require_coordinators(timeout_s=deadline.remaining)
     found = _listed(wire, _ongoing(wire, f"{re.escape(prefix)}-eos-[0-9]+-[0-9]+"), deadline)
     found -= {(known.transactional_id, known.producer_id) for known in besides}
     ids = {i for i, _ in found if belongs_to_prefix(i, prefix)}
@@ -194,6 +205,7 @@ def list_lookalikes(
         TransactionError, KafkaUnavailableError: as :func:`list_open`.
     """
     deadline = Deadline(deadline_s)
+    wire.cluster.require_coordinators(timeout_s=deadline.remaining)
     found = _listed(wire, _ongoing(wire, f"{re.escape(prefix)}.*"), deadline)
     ids = {i for i, _ in found if whose(i, prefix)}
     return tuple(
@@ -211,7 +223,7 @@ def held_by_coordinators(
 ) -> frozenset[tuple[int, str, int]]:
     """(producer id, topic, partition) of all in a transaction that its coordinator has not ended.
 
-    Of ids that the principal may not describe, nothing is told.
+    Of ids that the principal may not describe, nothing is told: see :func:`require_all_told`.
 
     Raises:
         KafkaUnavailableError: as :func:`list_open`.
@@ -224,22 +236,53 @@ def held_by_coordinators(
     )
 
 
+def require_all_told(wire: ConnectionPool, *, deadline_s: float = 60.0) -> None:
+    """Refuse where the coordinators may leave some out, so that absent would be read as "none".
+
+    They name no id that the principal may not describe, and no error says so; but one who may
+    describe an id that nobody has may describe each.
+
+    Raises:
+        TransactionError: not allowed to describe all ids.
+        TopicError: not allowed to see whether all coordinators are there.
+        KafkaUnavailableError: some are away.
+    """
+    nobodys = f"airflow-eos-{uuid.uuid4().hex}"
+    try:
+        wire.cluster.coordinators([nobodys], timeout_s=deadline_s)
+    except TransactionError as error:
+        raise TransactionError(
+            "Whether a transaction has a coordinator is not known: coordinators leave out those "
+            "that these credentials may not describe, and they may not describe all.",
+            Remedy(change="grant Describe on TransactionalId '*'"),
+        ) from error
+    wire.cluster.forget_coordinators([nobodys])
+    wire.cluster.require_coordinators(must_be_told=True, timeout_s=deadline_s)
+
+
 def committed_by_coordinators(
     wire: ConnectionPool, producer_ids: Collection[int], *, deadline_s: float = 60.0
 ) -> frozenset[tuple[int, int]]:
     """(producer id, epoch) of each newest transaction of an id, where that was committed.
 
-    With transaction version 2 every end raises the epoch (KIP-890), and the raised one is told.
-
     Raises:
         KafkaUnavailableError: as :func:`list_open`.
     """
-    raised = 1 if wire.cluster.transaction_version >= 2 else 0
     return frozenset(
         (state.producer_id, state.producer_epoch - raised)
         for state in of_producers(wire, producer_ids, Deadline(deadline_s))
         if state.transaction_state == COMMITTED
+        for raised in raised_by_a_commit(wire)
     )
+
+
+def raised_by_a_commit(wire: ConnectionPool) -> tuple[int, ...]:
+    """By how much the epoch of a committed transaction may be above that of its rows.
+
+    With transaction version 2 its end raises it (KIP-890), where a client asks for that: those
+    before Kafka 4.0 do not.
+    """
+    return (0, 1) if wire.cluster.transaction_version >= 2 else (0,)
 
 
 def of_producers(
@@ -294,6 +337,13 @@ def _ask_all(
             loading.append(node)  # its part of __transaction_state is not read yet
         elif answer.error_code != faults.NONE:
             raise refused(answer.error_code, "listing", "*")
+        if answer.unknown_state_filters:  # then nothing is listed, whatever is open
+            raise TransactionError(
+                f"Broker {node} lists no transactions of the state "
+                f"{', '.join(answer.unknown_state_filters)}, which it does not know: what is open "
+                "there is not known.",
+                Remedy(change="use a cluster whose brokers list them", start=True),
+            )
     if loading:
         pause(deadline, f"brokers {loading} are loading their transactions")
     return not loading

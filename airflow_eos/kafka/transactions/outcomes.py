@@ -196,7 +196,8 @@ def _ask(
         futures.append((transaction, wire.submit(request, node_id=leader)))
     for transaction, future in futures:
         try:
-            answers.append((transaction, only_partition(future.result())))
+            asked = transaction.witness.topic, transaction.witness.partition
+            answers.append((transaction, only_partition(future.result(), asked)))
         except KafkaUnavailableError:
             answers.append((transaction, None))
     return answers
@@ -394,7 +395,8 @@ def _fetch(wire: ConnectionPool, written: OffsetRange, offset: int, *, refresh: 
         max_wait_ms=_WAIT_MS,
     )
     try:
-        answer = only_partition(wire.submit(request, node_id=leader).result())
+        asked = written.topic, written.partition
+        answer = only_partition(wire.submit(request, node_id=leader).result(), asked)
     except KafkaUnavailableError:
         return None
     if answer is None:  # a quota: the broker sends nothing, and says for how long

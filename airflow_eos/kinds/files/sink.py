@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -27,6 +27,7 @@ from airflow_eos.kinds.files.folder import (
     KIND,
     NO_VALUE,
     detail,
+    escape,
     files_of,
     partition,
     prepared_name,
@@ -460,6 +461,23 @@ class FileSink:
         publish = None if transactional else self._publish
         return FilesOfTask(self, self.place(), task, attempt, publish=publish)
 
+    def elsewhere(self, works: Sequence[PreparedWork], columns: Collection[str]) -> str:
+        """Why rows would go into other partitions than this work did; empty: they do not.
+
+        Readers take a column's type from the names of its folders.
+        """
+        del columns
+        ours = "/".join(escape(name) for name in self.partition_by)
+        went = {
+            "/".join(part.partition("=")[0] for part in folder.split("/"))
+            for work in works
+            for folder in work.detail["partitions"]
+        }
+        if went <= {ours}:
+            return ""
+        before, after = " or ".join(sorted(went)) or "nothing", ours or "nothing"
+        return f"files are partitioned by {before}, and would be by {after}"
+
     def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
         """See :meth:`Sink.delivered`."""
         return read_back(spark, self, works)
@@ -515,7 +533,8 @@ def read_back(spark: SparkSession, sink: FileSink, works: Sequence[PreparedWork]
     from pyspark.sql.pandas.types import from_arrow_schema
 
     read = ReadFiles(sink)
-    schema = from_arrow_schema(read.of(files_of(works[0])[0].visible).schema)
+    found = read.of(files_of(works[0])[0].visible).schema
+    schema = from_arrow_schema(found, prefer_timestamp_ntz=True)  # else local times are instants
     tasks = min(len(works), spark.sparkContext.defaultParallelism)
     wanted = spark.createDataFrame([(msgspec.json.encode(work),) for work in works], "work binary")
     return wanted.repartition(tasks).mapInArrow(read, schema)

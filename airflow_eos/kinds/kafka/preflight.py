@@ -8,12 +8,19 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from airflow_eos.errors import KafkaUnavailableError, Remedy, TimeoutBudgetError, TopicError
+from airflow_eos.errors import (
+    KafkaError,
+    KafkaUnavailableError,
+    Remedy,
+    TimeoutBudgetError,
+    TopicError,
+)
 from airflow_eos.kafka.client import errors as faults
 from airflow_eos.kafka.client.cluster import (
     MAX_TIMEOUT,
     STATE_COPIES,
     STATE_MIN_INSYNC,
+    TRANSACTIONS,
     topic_refused,
 )
 from airflow_eos.kafka.client.fetch import READ_COMMITTED, fetch_request, only_partition
@@ -22,7 +29,6 @@ from airflow_eos.protocol.decision import SPARED
 if TYPE_CHECKING:
     from airflow_eos.kafka.client.connection import ConnectionPool
 
-TRANSACTIONS = "__transaction_state"
 _MIN_INSYNC, _UNCLEAN = "min.insync.replicas", "unclean.leader.election.enable"
 _POLICY = "cleanup.policy"
 _DISKLESS = ("diskless.enable", "inkless.enable")
@@ -133,12 +139,14 @@ def _of_transactions(wire: ConnectionPool) -> Durability:
     """
     try:
         return _of_topic(wire, TRANSACTIONS)
-    except TopicError:
-        config = wire.cluster.capabilities().settings
+    except KafkaUnavailableError:
+        raise
+    except KafkaError:
+        told = wire.cluster.capabilities().settings
         return Durability(
             TRANSACTIONS,
-            copies=int(config.get(STATE_COPIES, 3)),
-            min_insync=int(config.get(STATE_MIN_INSYNC, 2)),
+            copies=int(told.get(STATE_COPIES, 3)),
+            min_insync=int(told[STATE_MIN_INSYNC]) if STATE_MIN_INSYNC in told else None,
             unclean=False,
         )
 
@@ -278,9 +286,15 @@ def _require_readable(wire: ConnectionPool, topic: str) -> None:
     Reading it is needed only when an outcome is asked of the log: after a crash, when it is needed
     most.
     """
-    partition, leader = min(wire.cluster.leaders(topic).items())
+    led = {each: leader for each, leader in wire.cluster.leaders(topic).items() if leader >= 0}
+    if not led:
+        raise KafkaUnavailableError(
+            f"No partition of topic {topic!r} has a leader now, so nobody says whether it may be "
+            "read. Check that the brokers run that have its copies."
+        )
+    partition, leader = min(led.items())
     request = fetch_request(topic, partition, 0, isolation=READ_COMMITTED, max_bytes=1)
-    answer = only_partition(wire.request(request, node_id=leader))
+    answer = only_partition(wire.request(request, node_id=leader), (topic, partition))
     if answer is not None and answer.error_code == faults.TOPIC_AUTHORIZATION_FAILED:
         doing, acl = f"while reading topic {topic!r}", f"Read on Topic {topic!r}"
         raise faults.refusal(answer.error_code, doing, acl=acl)

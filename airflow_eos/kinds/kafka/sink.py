@@ -277,6 +277,7 @@ class KafkaSink:
     name: str = DEFAULT_PARTICIPANT
 
     perishable: ClassVar[bool] = True  # see delivery/spill.py
+    fixed_columns: ClassVar[bool] = True  # see delivery/task.py
     by_default: ClassVar[tuple[str, ...]] = ("topic",)  # see delivery/rehearsal.py
 
     def __post_init__(self) -> None:

@@ -11,13 +11,13 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pymysql
 
 from airflow_eos.closing import closed_on_error
-from airflow_eos.errors import CheckpointFormatError, ConfigurationError, StoreError
+from airflow_eos.errors import CheckpointFormatError, ConfigurationError
 from airflow_eos.failpoints import failpoint
 from airflow_eos.kinds.mysql.session import (
     LOCK_WAIT,
@@ -33,15 +33,13 @@ from airflow_eos.kinds.mysql.session import (
 )
 from airflow_eos.kinds.sql.participant import (
     KeysOfName,
-    LedgerState,
     NameRow,
+    OwnershipTable,
     SqlParticipant,
     cannot_be_moved,
     floor_of,
     generation_of,
     name_of,
-    standing_of,
-    witnesses_are_gone,
     would_not_all_arrive,
 )
 from airflow_eos.kinds.sql.servers import as_text
@@ -288,76 +286,14 @@ UPDATE {NAMES} SET generation = greatest(generation, %s), counted_batch = %s WHE
 _FORGET = f"DELETE FROM {WORKS} WHERE name = %s AND generation < %s"  # noqa: S608
 
 
-class MySqlOwnershipTable:
-    """See :class:`~airflow_eos.kinds.sql.participant.OwnershipTable`.
-
-    Args:
-        session: to the database.
-        tables: of the name.
-        mark: the random id of the name in this database, which another one does not have.
-    """
+class MySqlOwnershipTable(OwnershipTable):
+    """See :class:`~airflow_eos.kinds.sql.participant.OwnershipTable`."""
 
     tables = (NAMES, WORKS)
 
     def __init__(self, session: MySqlConnection, tables: MySqlTableNames, mark: str) -> None:
-        self._session = session
+        super().__init__(session, tables, mark)
         self._own = tables
-        self._mark = mark
-
-    @property
-    def name(self) -> str:
-        """The name."""
-        return self._own.name
-
-    @property
-    def called(self) -> str:
-        """The name and its database, for people."""
-        return f"name {self.name!r} in {self._session.place}"
-
-    def standing(self) -> NameRow:
-        """See :meth:`OwnershipTable.standing`."""
-        return self._session.run("asking who owns the name", self.row)
-
-    def ask(self, keys: Sequence[str]) -> LedgerState:
-        """See :meth:`OwnershipTable.ask`."""
-
-        def ask(connection: Connection) -> LedgerState:
-            self.row(connection)
-            open_ = waiting(connection, keys)
-            there = witnessed(connection, [*keys, self._mark])
-            if self._mark not in there:
-                raise witnesses_are_gone(self, self._mark)
-            # Last: what has gone meanwhile was below the floor by then.
-            return LedgerState(self.row(connection).floor, open_, there)
-
-        return self._session.run("asking for outcomes", ask)
-
-    def listed(self) -> list[tuple[str, int, str]]:
-        """See :meth:`OwnershipTable.listed`."""
-
-        def ask(connection: Connection) -> list[tuple[str, int, str]]:
-            self.row(connection)
-            return listed(connection, self._own)
-
-        return self._session.run("listing what waits", ask)
-
-    def clock_ms(self) -> int:
-        """See :meth:`Book.clock_ms`."""
-
-        def ask(connection: Connection) -> int:
-            [(now_ms,)] = asked(connection, f"SELECT {NOW_MS}")
-            return int(now_ms)
-
-        return self._session.run("asking for the time", ask)
-
-    def claim(self, owner: str) -> None:
-        """See :meth:`OwnershipTable.claim`."""
-
-        def act(connection: Connection) -> None:
-            self.row(connection)
-            done(connection, _CLAIM, owner, self.name)
-
-        self._session.run("claiming the name", act)
 
     def note(self, note: Note, owner: str) -> NameRow:
         """See :meth:`OwnershipTable.note`; and what crashes have left goes."""
@@ -380,22 +316,24 @@ class MySqlOwnershipTable:
 
         self._session.run("forgetting old witnesses", act)
 
-    def row(self, connection: Connection) -> NameRow:
-        """The row of the name, refused where it is another database's.
+    def _row(self, connection: Connection) -> Sequence[Any] | None:
+        return next(iter(asked(connection, _STANDING, self.name)), None)
 
-        Rows that are not there say nothing where this is not the database of the work.
+    def _waiting(self, connection: Connection, keys: Sequence[str]) -> set[str]:
+        return waiting(connection, keys)
 
-        Raises:
-            StoreError: it has another mark, or none.
-        """
-        found = asked(connection, _STANDING, self.name)
-        if not found or found[0][0] != self._mark:
-            raise StoreError(
-                f"This is not the database of {self.name!r}: its mark in {NAMES} is "
-                f"{found[0][0] if found else 'missing'}, expected {self._mark}. Nothing was "
-                "concluded from rows that are not there. Is the connection right?"
-            )
-        return standing_of(found[0][1:])
+    def _witnessed(self, connection: Connection, keys: Sequence[str]) -> set[str]:
+        return witnessed(connection, keys)
+
+    def _listed(self, connection: Connection) -> list[tuple[str, int, str]]:
+        return listed(connection, self._own)
+
+    def _now_ms(self, connection: Connection) -> int:
+        [(now_ms,)] = asked(connection, f"SELECT {NOW_MS}")
+        return int(now_ms)
+
+    def _claim(self, connection: Connection, owner: str) -> None:
+        done(connection, _CLAIM, owner, self.name)
 
 
 # --- participant ----------------------------------------------------------------------------------

@@ -41,7 +41,13 @@ from airflow_eos.kinds.mysql.session import (
     printable,
     quoted,
 )
-from airflow_eos.kinds.sql.participant import GENERATION, foretell, key_is_there, name_of
+from airflow_eos.kinds.sql.participant import (
+    GENERATION,
+    WRITTEN_TABLE,
+    foretell,
+    key_is_there,
+    name_of,
+)
 from airflow_eos.kinds.sql.servers import as_text, parts_of
 from airflow_eos.kinds.sql.sink import TableSink
 from airflow_eos.kinds.upsert.columns import (
@@ -447,7 +453,7 @@ class RowsOfTask:
             fingerprint=fingerprint,
             opened_at_ms=self._opened_at_ms,
             timeout_ms=None,
-            detail={"form": FORM, GENERATION: self._generation},
+            detail={"form": FORM, GENERATION: self._generation, WRITTEN_TABLE: self._sink.table},
         )
 
     def abort(self) -> None:

@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg import errors, sql
@@ -34,15 +34,13 @@ from airflow_eos.kinds.postgres.session import (
 )
 from airflow_eos.kinds.sql.participant import (
     KeysOfName,
-    LedgerState,
     NameRow,
+    OwnershipTable,
     SqlParticipant,
     cannot_be_moved,
     floor_of,
     generation_of,
     name_of,
-    standing_of,
-    witnesses_are_gone,
     would_not_all_arrive,
 )
 from airflow_eos.protocol.decision import Outcome, PreparedWork
@@ -357,80 +355,17 @@ UPDATE {names} SET generation = greatest(generation, %s), counted_batch = %s WHE
 _FORGET = "DELETE FROM {works} WHERE name = %s AND generation < %s"
 
 
-class PostgresOwnershipTable:
-    """See :class:`~airflow_eos.kinds.sql.participant.OwnershipTable`.
-
-    Args:
-        session: to the database.
-        tables: of the name.
-        mark: the random id of the name in this database, which another one does not have.
-    """
+class PostgresOwnershipTable(OwnershipTable):
+    """See :class:`~airflow_eos.kinds.sql.participant.OwnershipTable`."""
 
     def __init__(self, session: PostgresConnection, tables: PostgresTableNames, mark: str) -> None:
-        self._session = session
+        super().__init__(session, tables, mark)
         self._own = tables
-        self._mark = mark
 
     @property
     def tables(self) -> tuple[str, str]:
         """See :attr:`OwnershipTable.tables`."""
         return f"{self._own.schema}.names", f"{self._own.schema}.works"
-
-    @property
-    def name(self) -> str:
-        """The name."""
-        return self._own.name
-
-    @property
-    def called(self) -> str:
-        """The name and its database, for people."""
-        return f"name {self.name!r} in {self._session.place}"
-
-    def standing(self) -> NameRow:
-        """See :meth:`OwnershipTable.standing`."""
-        return self._session.run("asking who owns the name", self.row)
-
-    def ask(self, keys: Sequence[str]) -> LedgerState:
-        """See :meth:`OwnershipTable.ask`."""
-
-        def ask(connection: Connection) -> LedgerState:
-            self.row(connection)
-            open_ = waiting(connection, self._own, keys)
-            there = witnessed(connection, self._own, [*keys, self._mark])
-            if self._mark not in there:
-                raise witnesses_are_gone(self, self._mark)
-            # Last: what has gone meanwhile was below the floor by then.
-            return LedgerState(self.row(connection).floor, open_, there)
-
-        return self._session.run("asking for outcomes", ask)
-
-    def listed(self) -> list[tuple[str, int, str]]:
-        """See :meth:`OwnershipTable.listed`."""
-
-        def ask(connection: Connection) -> list[tuple[str, int, str]]:
-            self.row(connection)
-            return listed(connection, self._own)
-
-        return self._session.run("listing what waits", ask)
-
-    def clock_ms(self) -> int:
-        """See :meth:`Book.clock_ms`."""
-
-        def ask(connection: Connection) -> int:
-            [(now_ms,)] = connection.execute(_CLOCK).fetchall()
-            return int(now_ms)
-
-        return self._session.run("asking for the time", ask)
-
-    def claim(self, owner: str) -> None:
-        """See :meth:`OwnershipTable.claim`."""
-
-        def act(connection: Connection) -> None:
-            self.row(connection)
-            with durable(connection):
-                connection.execute(self._own.statement(_CLAIM), [owner, self.name])
-
-        self._session.run("claiming the name", act)
 
     def note(self, note: Note, owner: str) -> NameRow:
         """See :meth:`OwnershipTable.note`."""
@@ -456,22 +391,25 @@ class PostgresOwnershipTable:
 
         self._session.run("forgetting old witnesses", act)
 
-    def row(self, connection: Connection) -> NameRow:
-        """The row of the name, refused where it is another database's.
+    def _row(self, connection: Connection) -> Sequence[Any] | None:
+        return connection.execute(self._own.statement(_STANDING), [self.name]).fetchone()
 
-        Rows that are not there say nothing where this is not the database of the work.
+    def _waiting(self, connection: Connection, keys: Sequence[str]) -> set[str]:
+        return waiting(connection, self._own, keys)
 
-        Raises:
-            StoreError: it has another mark, or none.
-        """
-        found = connection.execute(self._own.statement(_STANDING), [self.name]).fetchone()
-        if found is None or found[0] != self._mark:
-            raise StoreError(
-                f"This is not the database of {self.name!r}: its mark in {self.tables[0]} is "
-                f"{found[0] if found else 'missing'}, expected {self._mark}. Nothing was "
-                "concluded from rows that are not there. Is the connection right?"
-            )
-        return standing_of(found[1:])
+    def _witnessed(self, connection: Connection, keys: Sequence[str]) -> set[str]:
+        return witnessed(connection, self._own, keys)
+
+    def _listed(self, connection: Connection) -> list[tuple[str, int, str]]:
+        return listed(connection, self._own)
+
+    def _now_ms(self, connection: Connection) -> int:
+        [(now_ms,)] = connection.execute(_CLOCK).fetchall()
+        return int(now_ms)
+
+    def _claim(self, connection: Connection, owner: str) -> None:
+        with durable(connection):
+            connection.execute(self._own.statement(_CLAIM), [owner, self.name])
 
 
 # --- participant ----------------------------------------------------------------------------------

@@ -47,7 +47,13 @@ from airflow_eos.kinds.postgres.session import (
     meaning,
     printable,
 )
-from airflow_eos.kinds.sql.participant import GENERATION, foretell, key_is_there, name_of
+from airflow_eos.kinds.sql.participant import (
+    GENERATION,
+    WRITTEN_TABLE,
+    foretell,
+    key_is_there,
+    name_of,
+)
 from airflow_eos.kinds.sql.servers import OF_TRANSACTION
 from airflow_eos.kinds.sql.sink import TableSink
 from airflow_eos.kinds.upsert.columns import Limits, refuse_longer
@@ -430,6 +436,7 @@ class TransactionOfTask:
                 "system": self._history.system,
                 "timeline": self._history.timeline,
                 GENERATION: generation,
+                WRITTEN_TABLE: self._sink.quoted_table,
             },
         )
 
@@ -682,6 +689,11 @@ class PostgresSink(TableSink):
     def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
         """The writer of one task, in a Spark worker."""
         return TransactionOfTask(self, task, attempt, transactional=transactional)
+
+    @property
+    def written_table(self) -> str:
+        """See :attr:`TableSink.written_table`."""
+        return self.quoted_table
 
     @cached_property
     def quoted_table(self) -> str:

@@ -49,7 +49,8 @@ class SpilledTaskRows:
 
     Args:
         place: where the rows are kept.
-        about: goes into the schema of the rows, for whoever applies them.
+        about: goes into the schema of the rows, for whoever applies them, and into the decision,
+            for whoever asks it later what they were.
         look: is shown each batch of rows, and may refuse it.
         now: applies the rows at once, where they are visible at once and nothing is kept.
     """
@@ -67,6 +68,7 @@ class SpilledTaskRows:
         self._now = now
         self._batch = running_batch()
         self._stream = SpillStream(about)
+        self._about = dict(about or {})
         self._rows = 0
         self._opened_at_ms = 0
 
@@ -92,7 +94,7 @@ class SpilledTaskRows:
             fingerprint=fingerprint,
             opened_at_ms=self._opened_at_ms,
             timeout_ms=None,
-            detail={"bytes": len(stream)},
+            detail={**self._about, "bytes": len(stream)},
         )
         if self._now is not None:
             from airflow_eos.kinds.spill.participant import table_of

@@ -33,9 +33,13 @@ if TYPE_CHECKING:
     from airflow_eos.protocol.decision import Decision
     from airflow_eos.protocol.promise import OperatorRuling, Promise
 
+T = TypeVar("T")
+
 KEPT_BATCHES = 1000
 GENERATION = "generation"
 """In the detail of a work: that of its name when it was prepared."""
+WRITTEN_TABLE = "table"
+"""In the detail of a work: where its rows go."""
 
 
 def generation_of(work: PreparedWork) -> int:
@@ -104,49 +108,136 @@ def witnesses_are_gone(book: OwnershipTable, mark: str) -> StoreError:
     )
 
 
-class OwnershipTable(Protocol):
-    """The rows of one name; each call is durable when it returns, and may be repeated."""
+class Session(Protocol):
+    """A way to the database, which is found again when it is lost."""
+
+    @property
+    def place(self) -> str:
+        """Where it is, for people."""
+        ...
+
+    def run(self, doing: str, act: Callable[[Any], T], /) -> T:
+        """Call ``act`` with a connection; it may be repeated at any point of it."""
+        ...
+
+    def close(self) -> None:
+        """Let go of it; what waits there stays."""
+
+
+class OwnershipTable(ABC):
+    """The rows of one name in a database; each call is durable when it returns, may be repeated.
+
+    A kind has the statements, which go over a connection of its own.
+
+    Args:
+        session: to the database.
+        keys: of the name.
+        mark: the random id of the name in this database, which another one does not have.
+    """
+
+    def __init__(self, session: Session, keys: KeysOfName, mark: str) -> None:
+        self._session = session
+        self.name = keys.name
+        self._mark = mark
+
+    @property
+    @abstractmethod
+    def tables(self) -> tuple[str, str]:
+        """The tables of names and of witnesses, for people."""
+
+    @abstractmethod
+    def note(self, note: Note, owner: str) -> NameRow:
+        """Remember the highest note, of the owner alone; what stood before it."""
+
+    @abstractmethod
+    def begin_generation(self, generation: int, counted: int) -> None:
+        """Never an older one; then witnesses below its floor may go. Count from ``counted``."""
+
+    @abstractmethod
+    def _row(self, connection: Any) -> Sequence[Any] | None:
+        """Mark, owner, batch, attempt, decision, generation and counted_batch of the name."""
+
+    @abstractmethod
+    def _waiting(self, connection: Any, keys: Sequence[str]) -> set[str]:
+        """Those that have not ended."""
+
+    @abstractmethod
+    def _witnessed(self, connection: Any, keys: Sequence[str]) -> set[str]:
+        """Those whose rows are visible."""
+
+    @abstractmethod
+    def _listed(self, connection: Any) -> list[tuple[str, int, str]]:
+        """All that waits under the name."""
+
+    @abstractmethod
+    def _now_ms(self, connection: Any) -> int:
+        """What time it is there."""
+
+    @abstractmethod
+    def _claim(self, connection: Any, owner: str) -> None:
+        """Write the owner where there is none."""
 
     @property
     def called(self) -> str:
         """The name and its database, for people."""
-        ...
-
-    @property
-    def tables(self) -> tuple[str, str]:
-        """The tables of names and of witnesses, for people."""
-        ...
-
-    @property
-    def name(self) -> str:
-        """The name."""
-        ...
+        return f"name {self.name!r} in {self._session.place}"
 
     def standing(self) -> NameRow:
         """The row of the name, refused where it is another database's (StoreError)."""
-        ...
+        return self._session.run("asking who owns the name", self.row)
 
     def ask(self, keys: Sequence[str]) -> LedgerState:
         """What waits, asked first, and what is visible of these."""
-        ...
 
-    def listed(self) -> Collection[tuple[str, int, str]]:
+        def ask(connection: Any) -> LedgerState:
+            self.row(connection)
+            open_ = self._waiting(connection, keys)
+            there = self._witnessed(connection, [*keys, self._mark])
+            if self._mark not in there:
+                raise witnesses_are_gone(self, self._mark)
+            # Last: what has gone meanwhile was below the floor by then.
+            return LedgerState(self.row(connection).floor, open_, there)
+
+        return self._session.run("asking for outcomes", ask)
+
+    def listed(self) -> list[tuple[str, int, str]]:
         """All that waits under the name: key, since when (ms), and for which table."""
-        ...
+
+        def ask(connection: Any) -> list[tuple[str, int, str]]:
+            self.row(connection)
+            return self._listed(connection)
+
+        return self._session.run("listing what waits", ask)
 
     def clock_ms(self) -> int:
         """What time it is there, ms since the epoch."""
-        ...
+        return self._session.run("asking for the time", self._now_ms)
 
     def claim(self, owner: str) -> None:
         """Own the name if nobody does."""
 
-    def note(self, note: Note, owner: str) -> NameRow:
-        """Remember the highest note, of the owner alone; what stood before it."""
-        ...
+        def act(connection: Any) -> None:
+            self.row(connection)
+            self._claim(connection, owner)
 
-    def begin_generation(self, generation: int, counted: int) -> None:
-        """Never an older one; then witnesses below its floor may go. Count from ``counted``."""
+        self._session.run("claiming the name", act)
+
+    def row(self, connection: Any) -> NameRow:
+        """The row of the name, refused where it is another database's.
+
+        Rows that are not there say nothing where this is not the database of the work.
+
+        Raises:
+            StoreError: it has another mark, or none.
+        """
+        found = self._row(connection)
+        if found is None or found[0] != self._mark:
+            raise StoreError(
+                f"This is not the database of {self.name!r}: its mark in {self.tables[0]} is "
+                f"{found[0] if found else 'missing'}, expected {self._mark}. Nothing was "
+                "concluded from rows that are not there. Is the connection right?"
+            )
+        return standing_of(found[1:])
 
 
 class Ledger:
@@ -298,18 +389,6 @@ def name_of(prefix: str, participant: str, *, called: str = "gid_prefix") -> str
 _LOOKS_AT_MOST = 6
 
 
-class Connection(Protocol):
-    """A way to the database."""
-
-    @property
-    def place(self) -> str:
-        """Where it is, for people."""
-        ...
-
-    def close(self) -> None:
-        """Let go of it; what waits there stays."""
-
-
 class SqlParticipant(ABC):
     """Most of a :class:`~airflow_eos.protocol.participant.Participant`.
 
@@ -325,7 +404,7 @@ class SqlParticipant(ABC):
     """For people: what to look at."""
 
     def __init__(
-        self, session: Connection, book: OwnershipTable, *, keys: KeysOfName, name: str
+        self, session: Session, book: OwnershipTable, *, keys: KeysOfName, name: str
     ) -> None:
         self._session = session
         self._book = book
@@ -460,8 +539,6 @@ class SqlParticipant(ABC):
 # --- answering ------------------------------------------------------------------------------------
 # A connection that is lost says nothing about what the server did, so the same is asked again.
 
-
-T = TypeVar("T")
 
 _PAUSES_S = (0.0, 0.1, 0.5, 1.0, 2.0)
 

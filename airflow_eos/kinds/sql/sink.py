@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Self
 
 from airflow_eos.delivery.task import HASH_COLUMN, selected
 from airflow_eos.errors import ConfigurationError, NonDeterministicReplayError
+from airflow_eos.kinds.sql.participant import WRITTEN_TABLE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -50,6 +51,22 @@ class TableSink:
             )
         self.check_types({each.name: each.dataType.simpleString() for each in schema.fields})
         return selected(names, row)
+
+    def elsewhere(self, works: Sequence[PreparedWork], columns: Collection[str]) -> str:
+        """Why rows would go elsewhere than this work went; empty: they do not.
+
+        The name of a pipeline in a database is of no table, and a version may take another one.
+        """
+        del columns
+        went = {str(work.detail.get(WRITTEN_TABLE)) for work in works}
+        if went <= {self.written_table}:
+            return ""
+        return f"rows are in table {', '.join(sorted(went))}, and would go to {self.written_table}"
+
+    @property
+    def written_table(self) -> str:
+        """The table, as decisions name it."""
+        return self.table
 
     def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
         """Refused: a table does not tell which work a row came with.

@@ -6,7 +6,7 @@ twice in a batch, the last row of its task stays, and of two tasks that of the h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -129,6 +129,14 @@ class UpsertSink:
             look=self._refuse,
             now=None if transactional else self._now,
         )
+
+    def elsewhere(self, works: Sequence[PreparedWork], columns: Collection[str]) -> str:
+        """Why rows would change another row than this work did; empty: they do not."""
+        del columns
+        ours = RowSchema(tuple(self.key), self.deleted)
+        if all(ours.metadata().items() <= work.detail.items() for work in works):
+            return ""
+        return f"rows were written by another key, or deletes by another column, than {ours}"
 
     def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
         """Kept rows are never lost, so nothing is ever compared with them.

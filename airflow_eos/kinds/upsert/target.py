@@ -43,6 +43,11 @@ class RowSchema(msgspec.Struct, frozen=True):
     key: tuple[str, ...]
     deleted: str | None = None
 
+    def __str__(self) -> str:
+        """For people."""
+        deletes = f", deletes by {self.deleted}" if self.deleted is not None else ""
+        return f"key {', '.join(self.key)}{deletes}"
+
     def metadata(self) -> dict[str, str]:
         """For the schema of the rows."""
         return {_ABOUT.decode(): msgspec.json.encode(self).decode()}

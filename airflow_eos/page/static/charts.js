@@ -83,9 +83,10 @@ export function journey(batch, scale) {
     part.style.width = of(step.to - step.from);
     track.append(part);
   }
-  for (const aborted of batch.attempts.filter((each) => each.verdict === "abort")) {
-    const mark = h("span", { class: "aborted", title: `Attempt ${aborted.attempt} aborted: ${aborted.reason}` }, "×");
-    mark.style.left = of(aborted.decided_at_ms - batch.planned_at_ms);
+  for (const ended of batch.attempts.filter((each) => each.verdict !== "commit")) {
+    const how = ended.verdict === "abort" ? "aborted" : "sealed";
+    const mark = h("span", { class: how, title: `Attempt ${ended.attempt} ${how}: ${ended.reason}` }, "×");
+    mark.style.left = `clamp(5px, ${of(ended.decided_at_ms - batch.planned_at_ms)}, calc(100% - 5px))`; // whole at the edges
     track.append(mark);
   }
   return track;

@@ -115,6 +115,19 @@ def test_what_was_delivered_is_read_back_as_it_was_given_to_the_tasks(spark, row
     assert undelivered(again, some, tasks=2).count() == 3000 - some.count() == 2000
 
 
+def test_local_times_are_read_back_as_local_times_in_any_zone(spark, tmp_path):
+    """Taken for instants they would be others in the session's zone: delivered rows came twice."""
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    try:
+        local = spark.sql("SELECT timestamp_ntz'2026-03-29 02:30:00' AS at, current_date() AS day")
+        sink = FileSink(str(tmp_path))
+        works = delivered(sink, local)
+        assert undelivered(local, sink.delivered(spark, works), tasks=1).count() == 0
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", zone)
+
+
 def test_maps_can_be_lines_and_no_parquet(spark, tmp_path):
     maps = spark.range(10).selectExpr("id", "map('a', id) AS m")
     delivered(FileSink(str(tmp_path), format="json"), maps)

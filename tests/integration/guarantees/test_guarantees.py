@@ -19,7 +19,11 @@ pytestmark = [pytest.mark.integration]
 
 @pytest.mark.parametrize(
     ("guarantee", "missing", "twice"),
-    [("exactly_once", 0, 0), ("at_least_once", 0, 2000), ("at_most_once", 0, 0)],
+    [
+        pytest.param("exactly_once", 0, 0, marks=pytest.mark.proof),
+        ("at_least_once", 0, 2000),
+        ("at_most_once", 0, 0),
+    ],
 )
 def test_the_driver_is_killed_after_the_tasks_have_written(
     kafka_broker: EmbeddedKafka,

@@ -7,11 +7,16 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
-from airflow_eos.errors import EosError
+from airflow_eos.errors import EosError, TopicError, TransactionError
+from airflow_eos.kafka.client.connection import ConnectionPool
+from airflow_eos.kafka.client.settings import KafkaSettings
+from airflow_eos.kafka.transactions.blocked import find_blocked
+from airflow_eos.kafka.transactions.hanging import find_hanging
 from airflow_eos.kinds.consumer_group.participant import connect as connect_group
 from airflow_eos.kinds.consumer_group.participant import work_of
 from airflow_eos.local import EmbeddedKafka
@@ -20,8 +25,10 @@ from airflow_eos.protocol.participant import Member
 from airflow_eos.recovery import Action, AuditReport, audit, execute_recovery, plan_recovery
 from tests.integration.hazards.direct import forget_writers, wait_for
 from tests.integration.hazards.guarded import Acl, Guarded
+from tests.integration.kafka.conftest import raw_kafka
 from tests.support.topics import produce
 
+__all__ = ["raw_kafka"]
 pytestmark = pytest.mark.integration
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "security.md"
@@ -255,3 +262,30 @@ def test_an_acl_that_a_consumer_group_lacks_is_named(guarded: Guarded, missing: 
     with pytest.raises(EosError) as refused:
         set_offsets(guarded)
     names(str(refused.value), missing, guarded)
+
+
+def test_a_transaction_that_is_hidden_from_who_looks_is_neither_hanging_nor_nothing(
+    guarded: Guarded, raw_kafka: Callable[[str], Any]
+) -> None:
+    """Kafka lists no id that one may not describe, and no error says so."""
+    out, raw = guarded.names["OUTPUT"], raw_kafka(guarded.broker.bootstrap_servers)
+    settings = KafkaSettings.from_librdkafka(guarded.login("audit"))
+    theirs = raw.prepare(f"theirs-{out}", out)
+    guarded.grant(
+        Acl("audit", "Read", "Topic", "OUTPUT", "literal"),
+        Acl("audit", "Describe", "TransactionalId", "PREFIX-", "prefixed"),
+    )
+    with closing(ConnectionPool(settings)) as wire:
+        with pytest.raises(TransactionError, match=r"leave out.*TransactionalId '\*'"):
+            find_hanging(wire, {out}, older_than_ms=0)
+        found = find_blocked(wire, {out})
+        assert [each.state for each in found.partitions] == ["not known"]
+        assert "may not describe" in "".join(found.untold)
+        guarded.grant(Acl("audit", "Describe", "TransactionalId", "*", "literal"))
+        with pytest.raises(TopicError, match="Describe on Topic '__transaction_state'"):
+            find_hanging(wire, {out}, older_than_ms=0)
+        guarded.grant(Acl("audit", "Describe", "Topic", "__transaction_state", "literal"))
+        assert find_hanging(wire, {out}, older_than_ms=0) == ()
+        [told] = find_blocked(wire, {out}).partitions
+        assert (told.transactional_id, told.state) == (theirs.transactional_id, "Ongoing")
+    raw.end(theirs)

@@ -56,7 +56,8 @@ def test_a_task_leaves_one_object_with_its_batch_in_the_key(store, batch_7):
     work = writer.prepare("f" * 32)
     assert (work.kind, work.participant, work.rows) == ("upsert", "totals", 2)
     assert (batch_of(work.key), task_of(work.key)) == (7, 3)
-    assert work.detail == {"bytes": SpilledRows(store, "totals").listed()[0].size}
+    about = RowSchema(("id",), "gone").metadata()
+    assert work.detail == {"bytes": SpilledRows(store, "totals").listed()[0].size} | about
     kept = SpilledRows(store, "totals").read(work.key)
     assert kept is not None
     table = table_of(kept, "there")

@@ -19,12 +19,17 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 AS_ELSEWHERE = r"""() => {
-  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-  const mine = /\/\S*?\/pytest-\d+\/[^/]+/g;
-  while (texts.nextNode()) {
-    const text = texts.currentNode;
-    if (mine.test(text.data)) text.data = text.data.replace(mine, "/data");
-  }
+  const tidy = () => {
+    const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+    while (texts.nextNode()) {
+      const said = texts.currentNode.data.replace(/\/\S*?\/pytest-\d+\/[^/]+/g, "/data");
+      if (said !== texts.currentNode.data) texts.currentNode.data = said;
+    }
+  };
+  tidy();
+  // What is asked again meanwhile is written anew.
+  const all = { childList: true, subtree: true, characterData: true };
+  new MutationObserver(tidy).observe(document.body, all);
 }"""
 """The folder of a test is nobody else's: a picture has another name of it."""
 _INTERVAL_MS = 1000

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, CDPSession, Locator, Page, expect
+from playwright.sync_api import Browser, CDPSession, Locator, Page, ViewportSize, expect
 
 from airflow_eos.checkpoint import CheckpointStore, read_heartbeat, standing_request
 from airflow_eos.checkpoint.progress import read_state
@@ -143,13 +143,14 @@ def test_everybody_can_read_it_in_both_dresses(browser, tmp_path, scheme):
     ):
         page.goto(url)
         expect(page.locator("tbody tr")).to_have_count(32, timeout=30_000)
-        picture(page, f"list-{scheme}")
         assert serious_findings(page) == []
         # What was promised is in no calm where nobody is alive to settle it.
         calm = page.locator("tr[data-state=running] .left[data-urgency=calm] .left-fill").first
         alone = page.locator("tr[data-state=silent] .left[data-urgency=calm] .left-fill").first
         expect(alone).to_be_attached(timeout=SEEN_SILENT_MS)
         assert colour_of(calm) != colour_of(alone)
+        expect(page.locator("tr[data-state=looking]")).to_have_count(0, timeout=SEEN_SILENT_MS)
+        picture(page, f"list-{scheme}")
         expect(page.locator(".explained")).to_contain_text("readers were promised")
         expect(page.get_by_role("columnheader", name="Newest 16 batches")).to_be_visible()
         failed = page.locator("tr[data-state=failed]").first
@@ -162,7 +163,44 @@ def test_everybody_can_read_it_in_both_dresses(browser, tmp_path, scheme):
         named = page.get_by_role("region", name="Open work").locator("td")
         assert named.nth(1).inner_text() == "sink"
         assert named.nth(2).inner_text().startswith("promised by batch 1003")
+        expect(page.locator(".part-head .pill")).to_have_text("silent", timeout=SEEN_SILENT_MS)
         picture(page, f"one-{scheme}", whole=True)
+        assert serious_findings(page) == []
+
+
+TELEPHONE: ViewportSize = {"width": 390, "height": 844}
+WIDER = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
+# Text that another thing covers, or that has no room for its first letters.
+HIDDEN = """() => [...document.querySelectorAll("tbody td *, tbody td, dd, h1, h2")].filter((e) => {
+  const box = e.getBoundingClientRect();
+  if (!box.width || !e.innerText?.trim() || e.children.length) return false;
+  if (e.closest(".c-name")?.getBoundingClientRect().width < 150) return true;
+  if (box.bottom > innerHeight || box.top < 0 || box.right > innerWidth) return false;
+  const there = document.elementFromPoint(box.left + box.width / 2, box.top + box.height / 2);
+  return there && there !== e && !e.contains(there) && !there.contains(e);
+}).map((e) => e.innerText)"""
+
+
+def test_on_a_telephone_nothing_is_wider_than_the_screen_or_covered(browser, tmp_path):
+    recorded = recorded_checkpoint(tmp_path / "recorded")
+    few = fleet(recorded, tmp_path, 32)
+    with (
+        served(tmp_path, *(each.relative_to(tmp_path) for each in few)) as url,
+        page_in(browser) as page,
+    ):
+        page.set_viewport_size(TELEPHONE)
+        page.goto(url)
+        expect(page.locator("tbody tr")).to_have_count(32, timeout=30_000)
+        expect(page.locator("tr[data-state=silent]").first).to_be_visible(timeout=SEEN_SILENT_MS)
+        picture(page, "list-telephone")
+        assert page.evaluate(WIDER) == 0
+        assert page.evaluate(HIDDEN) == []
+        page.get_by_role("link", name="stock-eu-003").click()
+        expect(page.locator(".part-batches tbody tr")).to_have_count(24)
+        expect(page.locator(".part-head .pill")).to_have_text("silent", timeout=SEEN_SILENT_MS)
+        picture(page, "one-telephone", whole=True)
+        assert page.evaluate(WIDER) == 0
+        assert page.evaluate(HIDDEN) == []
         assert serious_findings(page) == []
 
 
@@ -234,19 +272,22 @@ def test_who_has_no_pipeline_is_told_how_there_would_be_one(browser, tmp_path):
         expect(page.locator("tbody tr")).to_have_count(0)
         assert serious_findings(page) == []
         shutil.rmtree(lake)
-        fleet(checkpoint, lake, 13)  # the server took its time, and they are to run now
+        # The server took its time, and they are to run now.
+        alive = kept_alive(fleet(checkpoint, lake, 13))
         # Where a task's link leads: to its pipeline, in the frame of Airflow's own UI.
         outer.context.add_cookies(
             [{"name": "_token", "value": server.token("ann"), "url": server.url}]
         )
         there = pipeline_id(str(checkpoint), "orders_etl", "run")
-        outer.goto(f"{server.url}/plugin/eos-pipelines#/{there}")
-        frame = outer.frame_locator("iframe")
-        expect(frame.locator(".part-head h1")).to_have_text("orders_etl")
-        frame.get_by_role("link", name="← Pipelines").click()
-        expect(frame.locator("tbody tr")).to_have_count(14)
-        outer.wait_for_timeout(1_500)
-        picture(outer, "airflow")
+        with alive:
+            outer.goto(f"{server.url}/plugin/eos-pipelines#/{there}")
+            frame = outer.frame_locator("iframe")
+            expect(frame.locator(".part-head h1")).to_have_text("orders_etl")
+            frame.get_by_role("link", name="← Pipelines").click()
+            expect(frame.locator("tbody tr")).to_have_count(14)
+            looking = frame.locator("tr[data-state=looking]")
+            expect(looking).to_have_count(0, timeout=SEEN_SILENT_MS)
+            picture(outer, "airflow")
 
 
 def test_a_killed_pipeline_shows_its_open_work_and_the_plan_of_the_shell(
@@ -328,6 +369,9 @@ def test_a_running_pipeline_is_drained_from_airflow(
                 "aria-disabled", "true"
             )
             assert serious_findings(page) == []
+            # Each start seals an attempt, also the first one of all: nothing has gone wrong.
+            expect(page.locator(".aborted")).to_have_count(0)
+            expect(page.locator(".sealed")).to_have_count(1)
             picture(page, "running-light", whole=True)
 
             page.get_by_role("button", name="Drain").click()

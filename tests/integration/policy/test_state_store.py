@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.checkpoint.progress import StateSize, read_state_size
+from airflow_eos.events import events_since, hours_completed, read_settled
 from airflow_eos.sinks.source import stateful_spark_conf
 from tests.integration.hazards.spark_job import Job
 from tests.support.topics import produce
@@ -100,3 +102,19 @@ def test_rows_behind_the_watermark_are_counted_over_two_drivers(job: Job) -> Non
     size = noted(job)
     assert size.late_rows == 5
     assert size.late_counted == size.batch_id + 1
+
+
+def test_an_hour_is_complete_when_its_windows_are_there_and_no_batch_sooner(job: Job) -> None:
+    """The batch that moves the watermark gives no window of it: the next one does."""
+    minute = F.split(F.col("value").cast("string"), ":")[1].cast("long")
+    timed = job.frame(maxOffsetsPerTrigger="100").withColumn("at", F.timestamp_seconds(60 * minute))
+    windows = timed.withWatermark("at", "90 minutes").groupBy(F.window("at", "1 hour")).count()
+    job.feed(500)
+    job.deliver(df=windows.select(F.col("count").cast("string").alias("value")))
+    settled = read_settled(CheckpointStore.open(job.checkpoint), after=None)
+    told = given = 0
+    for event in events_since(None, settled, each_batch=True):
+        told += len(hours_completed(event, since=datetime(1970, 1, 1, tzinfo=UTC)))
+        given += (event.rows or {}).get("sink", 0)
+        assert told == given
+    assert told > 2

@@ -32,9 +32,11 @@ def assert_recovered(dead):
 @pytest.mark.parametrize(
     "place",
     [
-        "recovery-listed",
         "recovery-acted-first",
-        *(pytest.param(p, marks=pytest.mark.proof) for p in ("recovery-sealed", "settled-some")),
+        *(
+            pytest.param(place, marks=pytest.mark.proof)
+            for place in ("recovery-listed", "recovery-sealed", "settled-some")
+        ),
     ],
 )
 def test_killed_at(dead, place):

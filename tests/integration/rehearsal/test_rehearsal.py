@@ -13,15 +13,16 @@ import msgspec
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.checkpoint.progress import read_state
-from airflow_eos.checkpoint.rehearsal import REHEARSAL, REPORT, RehearsalReport
+from airflow_eos.checkpoint.rehearsal import REHEARSAL, REPORT, CheckpointCopy, RehearsalReport
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.local import EmbeddedKafka
-from airflow_eos.sinks import KafkaSink, Output
+from airflow_eos.sinks import FileSink, KafkaSink, Output
 from tests.integration.hazards.spark_job import Job
 from tests.integration.policy.test_state_store import configured
 from tests.support.topics import read_messages, read_topic
@@ -257,6 +258,111 @@ def test_a_batch_whose_input_is_gone_is_not_known_and_the_next_one_is_compared(
     ]
     assert "not in its log any more" in report.compared[0].why
     assert report.exit_status == 3
+
+
+def test_state_that_is_gone_is_no_failure_of_the_new_version(job: Rehearsed) -> None:
+    job.feed(300, keys=20)
+    job.deliver(df=job.counts(), output_mode="update")
+    for each in Path(job.checkpoint, "state").rglob("2.delta"):
+        each.unlink()
+    report = job.rehearse(job.counts(), batches=1, output_mode="update")
+    [found] = report.compared
+    assert (found.batch, found.verdict, report.exit_status) == (2, "not known", 3)
+    assert "files of the state are gone" in found.why
+
+
+def test_input_that_is_compacted_proves_nothing_of_rows_that_are_fewer_or_counted(
+    job: Rehearsed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that are gone are missing of no version, and a count lacks them in its value."""
+    compact(job)
+    job.feed(200, keys=20)
+    job.deliver(df=job.counts(), output_mode="update")
+    begun: list[int] = []
+    begin = CheckpointCopy.begin
+
+    def watched(copy: CheckpointCopy, batch: int) -> None:
+        begun.append(batch)
+        begin(copy, batch)
+
+    monkeypatch.setattr(CheckpointCopy, "begin", watched)
+    counted = job.rehearse(job.counts(add=1), output_mode="update")
+    assert [each.verdict for each in counted.compared] == ["not known", "not known"]
+    assert begun == [0, 1], "the state of the first one lacks rows, or not: nobody knows"
+    assert "is compacted" in counted.compared[0].why
+    assert counted.exit_status == 3
+    assert job.rehearse(job.counts(), output_mode="update").exit_status == 0
+
+
+def test_of_compacted_input_other_rows_differ_and_fewer_are_not_known(job: Rehearsed) -> None:
+    compact(job)
+    job.feed(100)
+    job.deliver(df=job.rows())
+    [fewer] = job.rehearse(job.rows().where("key != 'k8'")).compared
+    assert (fewer.verdict, fewer.difference) == ("not known", None)
+    other = job.rows().withColumn("value", F.upper(F.col("value").cast("string")))
+    assert job.rehearse(other).exit_status == 1
+
+
+def compact(job: Rehearsed) -> None:
+    resource = ConfigResource("TOPIC", f"{job.name}-in")
+    entry = ConfigEntry("cleanup.policy", "compact", incremental_operation=AlterConfigOpType.SET)
+    resource.add_incremental_config(entry)
+    admin = AdminClient({"bootstrap.servers": job.bootstrap})
+    for answer in admin.incremental_alter_configs([resource]).values():
+        answer.result(30)
+
+
+def test_columns_of_files_that_are_others_are_never_the_same(
+    job: Rehearsed, tmp_path: Path
+) -> None:
+    """By Spark's hash a column has no name; brought into one type 1.5 is 1; [] is not null."""
+
+    def to(name: str = "length", length: str = "double", many: str = "array()") -> Any:
+        rows = [
+            "cast(value AS string) AS value",
+            f"cast(length(value) + 0.5 AS {length}) AS {name}",
+            f"cast({many} AS array<int>) AS `m``a.ny`",
+            "1 AS more",
+            "if(length(value) > 0, null, current_timestamp()) AS timestamp",
+        ]
+        return [Output("files", FileSink(str(tmp_path / "out")), rows=rows)]
+
+    job.feed(20)
+    job.deliver(to(), df=job.rows())
+    told = {
+        "same": to(),
+        "its columns are others: length is double, and would be gone": to(name="size"),
+        "length is double, and would be int": to(length="int"),
+        "changed": to(many="null"),
+    }
+    for said, sink in told.items():
+        [found] = job.rehearse(job.rows(), sink=sink).compared
+        assert found.verdict == ("same" if said == "same" else "differs"), said
+        assert said in found.why or said in {"same", "changed"}
+    assert found.difference is not None
+    assert (found.difference.missing, found.difference.new) == (20, 20)
+
+
+def test_an_output_without_a_row_is_not_the_same_where_the_other_version_has_none(
+    job: Rehearsed,
+) -> None:
+    """A start of it would be refused: other outputs take part than in the checkpoint."""
+
+    def to(name: str, where: str) -> Output:
+        sink = replace(job.sink, transactional_id_prefix=f"{job.name}-{name}")
+        rows = f"if({where}, struct(key, value), null)"
+        return Output(name, sink, rows=rows)
+
+    job.feed(20)
+    job.deliver([to("all", "true"), to("none", "false")], df=job.rows())
+    report = job.rehearse(job.rows(), sink=[to("all", "true"), to("other", "false")])
+    found = {each.output: (each.verdict, each.why) for each in report.compared}
+    assert found == {
+        "all": ("same", ""),
+        "none": ("differs", "the new version has no such output"),
+        "other": ("differs", "the old version has no such output"),
+    }
 
 
 def test_a_version_that_fails_is_told_with_the_batch(job: Rehearsed) -> None:

@@ -6,9 +6,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from airflow_eos.delivery.outputs import Outputs
 from airflow_eos.delivery.task import HASH_COLUMN, own_columns, with_row_hashes
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.kinds.kafka.sink import kafka_columns
+from airflow_eos.sinks import FileSink, Output
 
 pytestmark = pytest.mark.integration
 
@@ -60,6 +62,65 @@ def test_a_null_moved_to_another_column_is_another_row(spark):
     assert left is not None
     assert right is not None
     assert left[HASH_COLUMN] != right[HASH_COLUMN]
+
+
+OTHER_ROWS = {
+    "a column has another name": ("1 AS a, 2 AS b", "1 AS a, 2 AS c"),
+    "cents are called euros": (
+        "cast(125 AS decimal(10,0)) AS a",
+        "cast(1.25 AS decimal(10,2)) AS a",
+    ),
+    "a number is called an instant": ("cast(7 AS bigint) AS a", "timestamp_micros(7) AS a"),
+    "a local time is called an instant": (
+        "timestamp_ntz'2026-01-01 10:00:00' AS a",
+        "timestamp'2026-01-01 10:00:00Z' AS a",
+    ),
+    "a null inside of an array": ("array(1, null, 2) AS a", "array(1, 2) AS a"),
+    "a null at another place of an array": ("array(null, 1) AS a", "array(1, null) AS a"),
+    "arrays inside of an array cut elsewhere": (
+        "array(array(1, 2), array(3)) AS a",
+        "array(array(1), array(2, 3)) AS a",
+    ),
+    "a null in another field": (
+        "named_struct('x', cast(null AS int), 'y', 1) AS a",
+        "named_struct('x', 1, 'y', cast(null AS int)) AS a",
+    ),
+    "a struct of nulls and no struct": (
+        "named_struct('x', cast(null AS int)) AS a",
+        "if(true, null, named_struct('x', 1)) AS a",
+    ),
+    "a null in a struct of an array": (
+        "array(named_struct('x', cast(null AS int), 'y', 1)) AS a",
+        "array(named_struct('x', 1, 'y', cast(null AS int))) AS a",
+    ),
+    "a text that its collation takes for another": (
+        "collate('a', 'UTF8_LCASE') AS a",
+        "collate('A', 'UTF8_LCASE') AS a",
+    ),
+}
+
+
+@pytest.mark.parametrize("hazard", OTHER_ROWS)
+def test_rows_that_differ_have_other_fingerprints(spark, hazard):
+    """Spark's hash knows no names or types, and passes over what is null inside of a column."""
+    sink = FileSink("/nowhere")
+    hashes = set()
+    for columns in OTHER_ROWS[hazard]:
+        rows = spark.sql(f"SELECT {columns}")
+        [alone] = with_row_hashes(rows).collect()
+        [[one]] = Outputs((Output("out", sink),)).rows(rows).collect()
+        [[[many]]] = Outputs((Output("out", sink, rows="array(struct(*))"),)).rows(rows).collect()
+        assert alone[HASH_COLUMN] == one[HASH_COLUMN] == many[HASH_COLUMN]
+        hashes.add(alone[HASH_COLUMN])
+    assert len(hashes) == 2
+
+
+def test_what_spark_need_not_agree_on_is_one_row(spark):
+    """Whether a null can be there is another thing in a batch than in a stream."""
+    sure = spark.sql("SELECT array(1, 2) AS a, named_struct('x', 1) AS b")
+    unsure = spark.createDataFrame(sure.collect(), "a array<int>, b struct<x:int>")
+    [one], [other] = (with_row_hashes(rows).collect() for rows in (sure, unsure))
+    assert one[HASH_COLUMN] == other[HASH_COLUMN]
 
 
 def test_a_column_arrives_under_its_name_whatever_is_in_it(spark):

@@ -107,9 +107,11 @@ def test_columns_that_a_sink_cannot_take_are_refused_as_if_it_were_alone(orders)
         Outputs((Output("keyed", KAFKA, rows=["id AS key"]),)).rows(orders)
 
 
-def test_each_name_is_given_once(files):
+@pytest.mark.parametrize("name", ["table", "Table"])
+def test_each_name_is_given_once(files, name):
+    """Where a disk or a database knows no case, one would abort what the other has prepared."""
     with pytest.raises(ConfigurationError, match="each name once"):
-        Outputs((Output("table", files), Output("table", KAFKA)))
+        Outputs((Output("table", files), Output(name, KAFKA)))
 
 
 @pytest.mark.parametrize(

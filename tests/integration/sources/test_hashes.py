@@ -10,8 +10,9 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from airflow_eos.delivery.task import HASH_COLUMN, with_row_hashes
+from airflow_eos.delivery.task import HASH_COLUMN, columns_number, with_row_hashes
 from airflow_eos.kafka.records import kernels as loops
+from airflow_eos.kafka.records.decode import HEADER
 from airflow_eos.sinks import KafkaSink
 from airflow_eos.sources.columns import prepared_by
 
@@ -72,7 +73,7 @@ def test_a_kafka_sinks_rows_are_what_spark_makes_of_them(spark: SparkSession) ->
     rows = rows.cast(pa.schema([_typed(field) for field in rows.schema]))
     prepared = prepared_by(columns, rows.schema)
     assert prepared is not None
-    spark_says = with_row_hashes(given.selectExpr(*columns)).toArrow().to_pylist()
+    spark_says = with_row_hashes(given.selectExpr(*columns), fixed=True).toArrow().to_pylist()
     assert [row[HASH_COLUMN] for row in prepared(rows).to_pylist()] == [
         row[HASH_COLUMN] for row in spark_says
     ]
@@ -94,16 +95,19 @@ def test_plain_columns_of_every_kind_are_hashed_as_spark_hashes_them(spark: Spar
     )
     (rows,) = given.toArrow().combine_chunks().to_batches()
     rows = rows.cast(pa.schema([_typed(field) for field in rows.schema]))
-    prepared = prepared_by([f"`{name}` AS `{name}`" for name in given.columns], rows.schema)
+    columns = [f"`{name}` AS `{name}`" for name in given.columns]
+    prepared = prepared_by(columns, rows.schema, columns_number(given.schema))
     assert prepared is not None
     spark_says = with_row_hashes(given).toArrow().column(HASH_COLUMN).to_pylist()
     assert prepared(rows).column(HASH_COLUMN).to_pylist() == spark_says
 
 
 def test_what_only_spark_knows_is_left_to_spark() -> None:
-    schema = pa.schema([("a", pa.float64()), ("b", pa.binary())])
+    schema = pa.schema([("a", pa.float64()), ("b", pa.binary()), ("c", pa.list_(HEADER))])
     assert prepared_by(["`a` AS `a`"], schema) is None
     assert prepared_by(["upper(`b`) AS `b`"], schema) is None
+    assert prepared_by(["`c` AS `c`"], schema, 7) is None
+    assert prepared_by(["`c` AS `c`"], schema) is not None
     assert prepared_by(["`b` AS `b`"], schema) is not None
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 from obstore.exceptions import AlreadyExistsError, GenericError, PermissionDeniedError
 
@@ -52,6 +54,21 @@ def test_a_read_back_that_fails_too_is_asked_again(troubled, backend):
     backend.reading = [GenericError("still no network")]
     assert troubled.create(PATH, b"ours") is True
     assert backend.calls["put"] == 2
+
+
+@pytest.mark.parametrize(
+    ("number", "said"), [(errno.ENOSPC, "Make room"), (errno.EROFS, "Mount the disk")]
+)
+def test_a_full_or_read_only_disk_is_said_and_no_credentials_are_asked_for(
+    troubled, backend, number, said
+):
+    for ask in (troubled.create, troubled.put):
+        backend.before = [OSError(number, "the disk refuses")] * 4
+        with pytest.raises(StoreError, match=said) as refused:
+            ask(PATH, b"ours")
+        assert "credentials" not in str(refused.value)
+    backend.before = []
+    assert troubled.get(PATH) is None
 
 
 def test_a_store_that_stays_away_is_unknown_never_lost(troubled, backend):

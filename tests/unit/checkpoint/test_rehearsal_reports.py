@@ -13,6 +13,7 @@ from airflow_eos.checkpoint.rehearsal import (
     RowExample,
     compared,
 )
+from airflow_eos.supervision.rehearsal import sentence
 
 pytestmark = pytest.mark.unit
 
@@ -62,6 +63,14 @@ def test_equal_rows_but_for_what_the_system_fills_in_are_not_known_to_be_the_sam
 def test_the_exit_status_is_that_of_the_worst(verdicts, status):
     found = report(*map(of, verdicts))
     assert found.exit_status == status
+
+
+def test_batches_without_a_row_compare_nothing_whatever_the_new_version_does():
+    """As where the newest twenty close no window: another sum in it would be the same."""
+    empty = OutputComparison(1, "sink", "same", 0, 0)
+    assert report(empty, empty).exit_status == 3
+    assert report(empty, OutputComparison(2, "sink", "same", 1, 1)).exit_status == 0
+    assert "none of these batches has a row" in sentence(report(empty))
 
 
 def test_a_version_that_fails_is_no_good_whatever_it_gave_before():

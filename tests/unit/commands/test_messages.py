@@ -192,3 +192,23 @@ def test_an_app_is_rehearsed_by_a_program_of_the_path_or_of_this_python_or_by_it
     assert _starter(f"{sys.executable} -B") == [sys.executable, "-B"]
     with pytest.raises(ConfigurationError, match="no program 'no-such-submit' here"):
         _starter("no-such-submit --master local")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "--deploy-mode cluster",
+        "--deploy-mode=cluster",
+        "--conf spark.submit.deployMode=cluster",
+        "--master yarn --conf 'spark.submit.deployMode = cluster'",
+    ],
+)
+def test_a_rehearsal_in_the_cluster_would_start_for_good_and_is_refused(options):
+    """A driver there has another environment: it would take the term, and deliver."""
+    with pytest.raises(ConfigurationError, match="would take the pipeline over"):
+        _starter(f"spark-submit {options}")
+
+
+def test_a_rehearsal_runs_here_whatever_the_defaults_of_spark_say():
+    _, *options = _starter("spark-submit --master yarn")
+    assert options == ["--master", "yarn", "--deploy-mode", "client"]

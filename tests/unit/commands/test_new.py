@@ -58,6 +58,11 @@ def test_a_name_that_is_no_module_is_refused_and_nothing_is_written(tmp_path, na
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_name_that_python_keeps_for_itself_is_said_to_be_one(tmp_path):
+    with pytest.raises(ConfigurationError, match="'class' is a word of Python's own"):
+        make_project("class", Kind.map, tmp_path / "made")
+
+
 def test_a_folder_that_is_there_is_never_written_into(tmp_path):
     (tmp_path / "orders").mkdir()
     with pytest.raises(ConfigurationError, match="is there already"):

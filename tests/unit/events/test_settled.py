@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.checkpoint.rulings import accept
 from airflow_eos.errors import CheckpointError, CheckpointFormatError
 from airflow_eos.events import (
     Settled,
@@ -147,6 +148,27 @@ def test_several_outputs_have_rows_each(tmp_path):
     assert event.rows == {"clean": 7, "rejected": 3}
 
 
+def test_rows_of_a_batch_that_a_person_let_go_on_without_some_are_not_told(tmp_path):
+    """What was promised of it is more than readers have."""
+    logs = SettledLogs(tmp_path)
+    logs.settle(2)
+    store = CheckpointStore.open(tmp_path)
+    accept(store, 1, "any", missing={"sink": 3}, ruled_by="ada")
+    assert [each.rows for each in read_settled(store, after=None).batches] == [{"sink": ROWS}, None]
+
+
+def test_a_query_with_state_has_given_what_the_watermark_of_its_batch_lets_go(tmp_path):
+    """The windows that the new watermark closes are given by the next batch."""
+    logs = SettledLogs(tmp_path, watermark_step_ms=10)
+    logs.settle(3)
+    store = CheckpointStore.open(tmp_path)
+    marks = [each.watermark_ms for each in read_settled(store, after=None).batches]
+    assert marks == [None, 10, 20]
+    store.put("state/0/0/1.delta", b"")
+    marks = [each.watermark_ms for each in read_settled(store, after=None).batches]
+    assert marks == [None, None, 10]
+
+
 def test_batches_that_spark_purged_are_left_out_and_the_oldest_are_read_first(tmp_path):
     logs = SettledLogs(tmp_path)
     logs.settle(6)
@@ -199,6 +221,23 @@ def test_before_the_first_watermark_only_a_person_knows_which_hours_had_rows():
     assert hours_completed(second) == ()
     assert hours_completed(second, since=SINCE) == ("2026-11-25T09",)
     assert hours_completed(second, since=SINCE - HOUR) == ("2026-11-25T08", "2026-11-25T09")
+
+
+def test_no_hour_before_the_first_one_is_told_wherever_the_watermark_began():
+    """A first row of 1970, or a backfill: the first watermark is told, the hours before are not."""
+    first, second = watermarks(-56 * 366 * 24 * 60, 61)
+    assert hours_completed(first, since=SINCE) == ()
+    assert hours_completed(second, since=SINCE) == ("2026-11-25T09",)
+    with pytest.raises(CheckpointError, match=r"completes 491,905 hours.*Give since"):
+        hours_completed(second)
+
+
+@pytest.mark.parametrize("since", [None, SINCE])
+def test_a_watermark_beyond_all_dates_is_said_and_completes_nothing(since):
+    """Seconds that were taken for milliseconds, or the reverse, are in the year 58,000."""
+    for event in watermarks(29_000_000_000, 29_000_000_061):
+        with pytest.raises(CheckpointError, match="A row had a time of another century"):
+            hours_completed(event, since=since)
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # a busy machine

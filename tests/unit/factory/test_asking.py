@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.sdk import DAG
 
 from airflow_eos.factory import eos_pipeline
@@ -99,6 +100,23 @@ def test_what_the_person_said_is_what_recovery_is_told(recovery, ti, chosen, ass
     assert execute.assume == assume
     assert ("orphan" in execute.allowed_actions) is orphans
     assert {"commit", "abort"} <= set(execute.allowed_actions)
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        [asking.COMMITTED, asking.ABORTED],
+        [asking.COMMITTED, asking.LEAVE],
+        [asking.ORPHANS, asking.LEAVE],
+    ],
+    ids=["yes and no", "yes and leave it", "abort and leave it"],
+)
+def test_an_answer_that_contradicts_itself_is_none(recovery, ti, chosen):
+    """A ruling stands for ever: rows would be lost, or come twice."""
+    execute = copy.copy(recovery.get_task("execute"))
+    ti.answers |= {"plan": made_plan(), "ask": {"chosen_options": chosen}}
+    with pytest.raises(AirflowFailException, match=r"assume=.*expected one of"):
+        execute.render_template_fields({"ti": ti}, recovery.get_template_env())
 
 
 def test_what_a_person_must_decide_and_nobody_did_stays_undone(recovery):

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
-from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
+from airflow.providers.common.compat.sdk import (
+    AirflowFailException,
+    AirflowSkipException,
+    AirflowTaskTimeout,
+)
 from airflow.sdk import DAG
 
 from airflow_eos.checkpoint import CheckpointStore, request_drain, take_term, write_heartbeat
@@ -24,6 +30,7 @@ from airflow_eos.checkpoint.heartbeat import (
     read_look,
 )
 from airflow_eos.checkpoint.standby import write_standby
+from airflow_eos.errors import CheckpointFormatError, OwnershipError
 from airflow_eos.factory import eos_pipeline, watchdog
 from airflow_eos.factory.watchdog import STALLED
 from airflow_eos.plugins import actions as acting
@@ -48,6 +55,7 @@ OF_THE_RUN: dict[str, Any] = {
     "application_id": "Y",
     "started_by": started("s2", dag_id="orders", run_id="resume__X__0"),
 }
+WORK = OpenWork("kafka", "sink", "k", 0, 60)
 DRAINED: dict[str, Any] = {"phase": "stopped", "end": "drained"}
 FOR_GOOD: dict[str, Any] = {
     "phase": "failed",
@@ -480,15 +488,91 @@ def test_a_watchdog_remembers_from_run_to_run_what_is_open_where_no_clock_is_tol
         monkeypatch.setattr(type(task), name, lambda *_: {})
     fires = []
     for _ in range(2):
-        fires.append(task.poke({"ti": airflow, "dag_run": run}).is_done)
+        with suppress(AirflowSkipException):
+            fires.append(task.poke({"ti": airflow, "dag_run": run}).is_done)
         run.run_after += timedelta(minutes=1)
-    assert fires == [False, True]
+    assert fires == [True], "the first is a skip"
     json.dumps(kept)
+
+
+@pytest.mark.parametrize("lost", [True, False], ids=["its backend lost it", "it is no such thing"])
+def test_a_look_whose_memory_cannot_be_read_looks_all_the_same_and_remembers_anew(
+    dags, airflow, run, monkeypatch, lost
+):
+    """Its row still stands: by it each later look would fail, and none would ever see anything."""
+    kept: dict[str, Any] = {}
+    airflow.xcom_push = lambda *, key, value: kept.update({key: value})
+
+    def pull(**_: Any) -> Any:
+        if lost:
+            raise FileNotFoundError("s3://xcom/…")
+        return "gibberish"
+
+    airflow.xcom_pull = pull
+    monkeypatch.setattr(TimeoutWatch, "look", lambda *given: given[-1].lasts_ms([WORK]) and [])
+    task = dags["orders_watchdog"].get_task("timeouts")
+    for name in ("_settings", "_reach"):
+        monkeypatch.setattr(type(task), name, lambda *_: {})
+    run.run_after = datetime(2026, 11, 1, tzinfo=UTC)
+    with pytest.raises(AirflowSkipException, match="Nothing runs out of time"):
+        task.poke({"ti": airflow, "dag_run": run})
+    assert kept["seen"] == {"sink k": run.run_after.timestamp()}
+
+
+@pytest.mark.parametrize("error", [OwnershipError("another's"), AirflowTaskTimeout("hangs")])
+def test_a_watchdog_is_red_that_could_not_ask_what_runs_out_of_time(
+    dags, airflow, run, monkeypatch, error
+):
+    """Airflow skips with ``soft_fail`` whatever fails for good: nobody would ever look."""
+
+    def look(*_: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(TimeoutWatch, "look", look)
+    task = dags["orders_watchdog"].get_task("timeouts")
+    for name in ("_settings", "_reach"):
+        monkeypatch.setattr(type(task), name, lambda *_: {})
+    run.run_after = datetime(2026, 11, 1, tzinfo=UTC)
+    with pytest.raises((AirflowFailException, AirflowTaskTimeout)):
+        task.execute({"ti": airflow, "dag_run": run})
 
 
 def test_a_heartbeat_that_is_gone_is_not_that_nobody_has_started_it(call, store):
     take_term(store, taken_by="whose heartbeat is gone")
     assert call("orders_watchdog", "should_be_running")
+
+
+@pytest.mark.parametrize("to_run", [True, False])
+def test_a_checkpoint_that_is_gone_is_not_that_nobody_has_started_it(
+    call, store, airflow, tmp_path, to_run
+):
+    """A disk that is not mounted is an empty folder, and a watchdog would be green for ever."""
+    ended = {"phase": "failed"} if to_run else {"phase": "stopped", "end": "finished"}
+    write_heartbeat(store, beat(**X, **ended))
+    take_term(store, taken_by="X")
+    assert call("orders_watchdog", "should_be_running") is to_run
+    shutil.rmtree(tmp_path / "eos")
+    for _ in range(2):
+        if not to_run:
+            assert call("orders_watchdog", "should_be_running") is False
+            continue
+        with pytest.raises(AirflowFailException, match="a look before has seen one"):
+            call("orders_watchdog", "should_be_running")
+
+
+def test_a_request_to_stop_that_cannot_be_read_keeps_everybody_from_starting_it(
+    call, store, airflow
+):
+    """Whoever asked may have been a person; only another word of one starts it."""
+    write_heartbeat(store, beat(**X, phase="failed"))
+    request_drain(store, requested_by="ada", reason="x", term=1)
+    store.put("eos/drain.json", b'{"format_ver')
+    airflow.answers = STALL
+    for ask in (("orders_watchdog", "needs_recovery"), ("orders_recovery", "verdict")):
+        with pytest.raises(CheckpointFormatError, match="not known, and nobody starts it"):
+            call(*ask)
+    request_drain(store, requested_by="ada", reason="x", term=1)
+    assert "ada asked" in skips(call, "orders_recovery", "verdict")
 
 
 def test_a_watchdog_says_in_the_checkpoint_that_it_looks(call, store, run):
@@ -508,7 +592,18 @@ def test_a_watchdog_says_in_the_checkpoint_that_it_looks(call, store, run):
 
 @pytest.mark.parametrize(
     ("schedule", "minutes"),
-    [("* * * * *", 1), ("*/5 * * * *", 5), ("@hourly", 60), (None, None), ("@once", None)],
+    [
+        ("* * * * *", 1),
+        ("*/5 * * * *", 5),
+        ("@hourly", 60),
+        ("*/10 8-18 * * *", 13 * 60 + 10),
+        ("0 8-18 * * 1-5", 62 * 60),
+        (timedelta(minutes=2), 2),
+        (None, None),
+        ("@once", None),
+        ("@continuous", None),
+        (object(), None),
+    ],
 )
 def test_how_often_a_watchdog_looks_follows_from_its_schedule(schedule, minutes):
     expected = None if minutes is None else minutes * 60_000

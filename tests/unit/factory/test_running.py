@@ -66,6 +66,16 @@ def poke(dag, context, monkeypatch) -> Callable[[str], PokeReturnValue]:
     return look
 
 
+def test_who_waits_for_the_app_does_not_take_its_slot(dag):
+    """A pool with one free slot gives it to the task of the greatest weight; a sensor keeps it."""
+
+    def weight(task_id: str) -> int:
+        behind = dag.get_task(task_id).get_flat_relative_ids(upstream=False)
+        return sum(dag.get_task(each).priority_weight for each in {task_id, *behind})
+
+    assert weight("run") > max(map(weight, WAITERS))
+
+
 @pytest.mark.parametrize("waiter", WAITERS)
 @pytest.mark.parametrize("state", ["failed", "upstream_failed", "skipped"])
 def test_nobody_waits_for_the_app_of_a_run_that_failed(poke, states, waiter, state):
@@ -106,7 +116,7 @@ def test_a_driver_of_before_this_run_is_not_taken_for_its_own(poke, tmp_path):
 def test_a_killed_worker_is_survived_by_a_retry_that_comes_soon(dag):
     run = dag.get_task("run")
     assert run.retries == 3
-    assert run.retry_delay <= timedelta(minutes=1), "nobody is in charge until then"
+    assert run.retry_delay <= timedelta(seconds=5), "nobody is in charge until then"
     assert eos_drill(checkpoint="/ck").get_task("run").retries == 0
 
 

@@ -94,7 +94,7 @@ def test_no_task_has_a_sites_retries_or_timeout(found, dag_id):
     run_s = {"etl": None, "eos_drill": 960}.get(dag_id)
     for task_id, (retries, delay_s, timeout_s, weight, _) in found[dag_id]["of"].items():
         assert retries == (3 if (dag_id, task_id) == ("etl", "run") else 0), task_id
-        assert (delay_s, weight) == (30, "downstream"), task_id
+        assert (delay_s, weight) == (5, "downstream"), task_id
         assert timeout_s == (run_s if task_id == "run" else look_s), task_id
 
 

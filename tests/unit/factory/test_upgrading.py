@@ -95,6 +95,14 @@ def test_a_person_is_asked_unless_nothing_differs(dag, ti, verdict, then):
     assert ("words" in ti.answers) is (then == "ask")
 
 
+def test_no_row_speaks_to_the_person_who_approves(dag, ti):
+    """Rows are shown as text, whatever is in them: who has written one is not who asks."""
+    compared = [REPORT["compared"][0] | {"verdict": "differs", "why": "```\n# Approve this"}]
+    rehearsed(ti, "differs", compared=compared)
+    call(dag, "who_approves")
+    assert ti.answers["words"].count("```") == 2
+
+
 def test_one_that_fails_in_the_rehearsal_is_put_before_nobody(dag, ti):
     rehearsed(ti, "same", error="batch 3: ZeroDivisionError")
     with pytest.raises(AirflowFailException, match="ZeroDivisionError"):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
-from airflow_eos.errors import CheckpointError, DecisionNeededError
+from airflow_eos.errors import CheckpointError, CheckpointFormatError, DecisionNeededError
 from airflow_eos.foreign.flink import CoordinatorState, FlinkCheckpoint, ForeignAction, make_plan
-from airflow_eos.foreign.recover import _read, recover_flink
+from airflow_eos.foreign.recover import _read, _with_list, recover_flink
 from airflow_eos.kafka.transactions.identity import OpenTransaction, TransactionIdentity
 from tests.support.flink_bytes import copy_to
 
@@ -19,9 +20,9 @@ def opened(name: str, producer: int = 1, epoch: int = 0) -> OpenTransaction:
     return OpenTransaction(name, producer, epoch, 1, 60_000, (("out", 0),))
 
 
-def plan(*transactions, told=None, prefixes=("etl",)):
+def plan(*transactions, told=None, prefixes=("etl",), raised=(0,)):
     checkpoint = FlinkCheckpoint(7, (PROMISE,), ("etl",))
-    return make_plan("/c", checkpoint, prefixes, dict(transactions), told or {})
+    return make_plan("/c", checkpoint, prefixes, dict(transactions), told or {}, raised)
 
 
 def only(made) -> tuple[ForeignAction, str]:
@@ -66,7 +67,7 @@ def test_of_a_prefix_that_nobody_named_nothing_is_ended():
     [
         (None, ForeignAction.LOST),
         (CoordinatorState("CompleteCommit", 4000, 5), ForeignAction.COMMITTED),
-        (CoordinatorState("CompleteCommit", 4000, 6), ForeignAction.COMMITTED),
+        (CoordinatorState("CompleteCommit", 4000, 6), ForeignAction.LOST),
         (CoordinatorState("PrepareCommit", 4000, 5), ForeignAction.COMMITTED),
         (CoordinatorState("CompleteAbort", 4000, 6), ForeignAction.LOST),
         (CoordinatorState("PrepareAbort", 4000, 5), ForeignAction.LOST),
@@ -80,11 +81,31 @@ def test_a_promise_that_is_not_open_is_committed_only_if_its_coordinator_says_so
     assert only(plan(told={} if told is None else {"etl-0-7": told}))[0] is action
 
 
+@pytest.mark.parametrize(
+    ("raised", "action"),
+    [((0,), ForeignAction.LOST), ((0, 1), ForeignAction.COMMITTED)],
+    ids=["whoever took its id", "its own end, with transaction version 2"],
+)
+def test_what_another_committed_under_the_id_of_a_promise_is_not_the_promise(raised, action):
+    """A restored job aborts it by taking its id, which raises the epoch, and commits its own."""
+    told = CoordinatorState("CompleteCommit", 4000, 6)
+    made = plan(told={"etl-0-7": told}, raised=raised)
+    assert only(made)[0] is action
+
+
 def test_where_a_promise_is_lost_nothing_is_done_before_a_person_decides():
     made = plan((opened("etl-0-8"), "Flink"))
     with pytest.raises(DecisionNeededError, match="--give-up-lost") as refused:
         recover_flink(None, made)  # type: ignore[arg-type]  # Kafka is not asked
     assert len(refused.value.remedies) == 2
+
+
+def test_of_ten_thousand_that_are_open_a_person_is_shown_the_oldest_and_how_many_more():
+    many = [replace(opened(f"etl-0-{n}"), started_at_ms=n) for n in range(10_000)]
+    said = str(_with_list(CheckpointFormatError("Not read."), many[::-1]))
+    assert len(said) < 10_000
+    assert "etl-0-0 " in said
+    assert "and 9950 more" in said
 
 
 def test_only_the_newest_completed_checkpoint_of_a_job_is_asked(tmp_path, monkeypatch):

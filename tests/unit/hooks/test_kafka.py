@@ -17,7 +17,7 @@ from airflow.providers_manager import ProvidersManager
 from airflow.sdk import Connection
 
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.hooks import kafka as module
+from airflow_eos.hooks import store
 from airflow_eos.hooks.kafka import KafkaSettingsHook
 
 SECRETS = {
@@ -56,7 +56,7 @@ def test_the_whole_extra_is_the_configuration(connect):
 
 def test_every_secret_is_masked_and_nothing_else(connect, monkeypatch):
     masked: list[str] = []
-    monkeypatch.setattr(module, "mask_secret", masked.append)
+    monkeypatch.setattr(store, "mask_secret", masked.append)
     connect(PLAIN | SECRETS)
     KafkaSettingsHook().librdkafka()
     assert sorted(masked) == sorted(SECRETS.values())
@@ -88,7 +88,7 @@ def test_a_trigger_reads_the_same_without_blocking(monkeypatch):
 def test_every_secret_is_masked_in_a_trigger_too(monkeypatch, servers):
     """Also of a connection that is refused: its message and its frames are logged."""
     masked: list[str] = []
-    monkeypatch.setattr(module, "mask_secret", masked.append)
+    monkeypatch.setattr(store, "mask_secret", masked.append)
     extra = PLAIN | SECRETS | {"bootstrap.servers": servers}
 
     async def aget(_, conn_id):

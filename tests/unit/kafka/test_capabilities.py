@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.errors import KafkaError, KafkaUnavailableError
+from airflow_eos.errors import KafkaError, KafkaUnavailableError, TopicError
+from airflow_eos.kafka.client import errors as faults
 from airflow_eos.kafka.client.cluster import NEEDS, ClusterView
 from airflow_eos.kafka.client.messages import (
     ApiVersionsRequest,
@@ -20,9 +21,12 @@ from airflow_eos.kafka.client.messages import (
     WriteTxnMarkersRequest,
 )
 from airflow_eos.supervision.doctor import protocol
+from tests.model.wire import VirtualTime
 from tests.support.capable import EVERYTHING, capable
 
 pytestmark = pytest.mark.unit
+
+LEADER_NOT_AVAILABLE, NOT_CONTROLLER = 5, 41
 
 TOLD = {"transaction.max.timeout.ms": "900000"}
 
@@ -98,7 +102,7 @@ class Cluster:
 
     def __init__(self, *, silent: tuple[int, ...] = (), denied: bool = False) -> None:
         self.silent, self.denied = silent, denied
-        known: Any = SimpleNamespace(refresh=lambda: None, ids=lambda: [1, 2, 3])
+        known: Any = SimpleNamespace(refresh=lambda: True, ids=lambda: [1, 2, 3])
         self.view = ClusterView(self, known)
         self.asked = 0
 
@@ -109,7 +113,8 @@ class Cluster:
             if self.denied:
                 raise KafkaError("the principal needs the ACL DescribeConfigs on Cluster")
             config = SimpleNamespace(name="transaction.max.timeout.ms", value="60000")
-            return SimpleNamespace(results=[SimpleNamespace(error_code=0, configs=[config])])
+            told = SimpleNamespace(resource_name=str(node_id), error_code=0, configs=[config])
+            return SimpleNamespace(results=[told])
         assert isinstance(message, ApiVersionsRequest)
         self.asked += 1
         level = 1 if node_id == 2 else 2
@@ -149,7 +154,7 @@ def test_a_broker_that_does_not_answer_is_not_known_and_not_taken_for_one_that_c
 
 
 def test_where_none_answers_nothing_is_known() -> None:
-    with pytest.raises(KafkaUnavailableError, match=r"None of the brokers \[1, 2, 3\]"):
+    with pytest.raises(KafkaUnavailableError, match=r"brokers \[1, 2, 3\].*no answer"):
         Cluster(silent=(1, 2, 3)).view.capabilities()
 
 
@@ -167,3 +172,116 @@ def test_a_need_of_two_versions_is_one_message() -> None:
     assert not capable(most={MetadataRequest: 8}).speak(MetadataRequest)
     assert not capable([DescribeProducersRequest]).speak(DescribeProducersRequest)
     assert not capable([WriteTxnMarkersRequest]).speak(WriteTxnMarkersRequest)
+
+
+# -- what a broker may answer to a question about topics, coordinators and settings ----------------
+
+
+class Answering:
+    """A wire whose broker gives these answers, one after the other, then the last for ever."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers = list(answers)
+        self.refreshes = [True]
+        known: Any = SimpleNamespace(
+            has=lambda _node: True, ids=lambda: [1], refresh=self._refreshed
+        )
+        self.view = ClusterView(self, known)
+
+    def _refreshed(self) -> bool:
+        return self.refreshes.pop(0) if len(self.refreshes) > 1 else self.refreshes[0]
+
+    def request(self, message: Any, **_options: Any) -> Any:
+        del message
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+    def request_many(self, requests: Any, **_options: Any) -> list[Any]:
+        return [self.request(message) for message, _ in requests]
+
+    def highest_version(self, _message: Any) -> int:
+        return 4
+
+
+@pytest.fixture(autouse=True)
+def _time_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(faults, "time", VirtualTime())
+
+
+def topic(name: str, code: int = 0, leaders: tuple[int, ...] = (1,)) -> Any:
+    partitions = [
+        SimpleNamespace(partition_index=index, leader_id=leader)
+        for index, leader in enumerate(leaders)
+    ]
+    told = SimpleNamespace(name=name, error_code=code, partitions=partitions)
+    return SimpleNamespace(topics=[told])
+
+
+NOBODY = SimpleNamespace(topics=[])
+
+
+@pytest.mark.parametrize(
+    "passing",
+    [topic("t", LEADER_NOT_AVAILABLE), topic("t", NOT_CONTROLLER), topic("other"), NOBODY],
+    ids=["no leader yet", "not the controller", "another topic", "nothing"],
+)
+def test_what_passes_is_asked_again_and_is_no_topic_that_does_not_exist(passing: Any) -> None:
+    assert Answering(passing, topic("t")).view.leaders("t") == {0: 1}
+    with pytest.raises(KafkaUnavailableError, match="What topic 't' is, nobody says"):
+        Answering(passing).view.find_leaders("t")
+
+
+def test_a_topic_that_is_absent_or_denied_is_an_answer() -> None:
+    assert Answering(topic("t", faults.UNKNOWN_TOPIC_OR_PARTITION)).view.find_leaders("t") is None
+    with pytest.raises(TopicError, match="Describe on Topic 't'"):
+        Answering(topic("t", faults.TOPIC_AUTHORIZATION_FAILED)).view.find_leaders("t")
+
+
+def coordinators(**codes: int) -> Any:
+    told = [SimpleNamespace(key=k, error_code=code, node_id=1) for k, code in codes.items()]
+    return SimpleNamespace(coordinators=told)
+
+
+@pytest.mark.parametrize(
+    "passing",
+    [coordinators(a=0), coordinators(a=0, b=NOT_CONTROLLER), coordinators(a=0, b=-1)],
+    ids=["left out", "not the controller", "an error of the broker"],
+)
+def test_a_coordinator_that_is_not_told_is_looked_for_again(passing: Any) -> None:
+    wire = Answering(passing, coordinators(b=0))
+    assert wire.view.coordinators(["a", "b"]) == {"a": 1, "b": 1}
+    with pytest.raises(KafkaUnavailableError, match="No coordinator for 1 transactional ids"):
+        Answering(passing).view.coordinators(["a", "b"])
+
+
+LOG = "__transaction_state"
+
+
+def test_a_log_of_transactions_without_a_leader_is_said_wherever_it_is_told() -> None:
+    away = topic(LOG, 0, (1, -1, -1))
+    with pytest.raises(KafkaUnavailableError, match=r"partitions \[1, 2\] of __transaction_state"):
+        Answering(away).view.require_coordinators()
+    Answering(away, topic(LOG)).view.require_coordinators()  # it only moved
+    Answering(topic(LOG)).view.require_coordinators(must_be_told=True)
+    absent = Answering(topic(LOG, faults.UNKNOWN_TOPIC_OR_PARTITION, ()))  # not Apache Kafka
+    absent.view.require_coordinators(must_be_told=True)
+    denied = Answering(topic(LOG, faults.TOPIC_AUTHORIZATION_FAILED, ()))
+    denied.view.require_coordinators()
+    with pytest.raises(TopicError, match="Describe on Topic '__transaction_state'"):
+        denied.view.require_coordinators(must_be_told=True)
+
+
+def test_settings_of_something_else_are_not_taken_for_those_that_were_asked_for() -> None:
+    config = SimpleNamespace(name="diskless.enable", value="false")
+    told = SimpleNamespace(resource_name="other", error_code=0, configs=[config])
+    with pytest.raises(KafkaError, match="settings of 't', and told of others"):
+        Answering(SimpleNamespace(results=[told])).view.topic_config("t", ["diskless.enable"])
+
+
+def test_brokers_that_nobody_tells_of_now_are_not_those_of_before() -> None:
+    """One that has joined since coordinates transactions, too."""
+    wire = Answering()
+    wire.refreshes = [False, True]
+    assert wire.view.brokers() == [1]
+    wire.refreshes = [False]
+    with pytest.raises(KafkaUnavailableError, match="Which brokers run"):
+        wire.view.brokers()

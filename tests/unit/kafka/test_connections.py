@@ -67,7 +67,10 @@ def net():
 
 @pytest.fixture
 def queue(manager, net):
-    return BrokerQueue(1, net, manager, lambda error: faults.translated(error, "one:9092"))
+    def translated(error, message):
+        return faults.translated(error, "one:9092", message)
+
+    return BrokerQueue(1, net, manager, translated)
 
 
 def submit(queue, *messages):
@@ -100,6 +103,13 @@ def test_nothing_overtakes_a_request_that_was_lost(queue, manager):
         assert isinstance(future.exception(0), KafkaUnavailableError)
     assert submit(queue, "repeated")
     assert names(manager)[-1] == "repeated"
+
+
+def test_a_broker_that_closes_the_connection_at_a_message_is_told_with_the_message(queue, manager):
+    """As servers do that do not speak it: the brokers run, and their listeners can be reached."""
+    [future] = submit(queue, ListTransactionsRequest())
+    manager.sent[0][1].failure(kafka_errors.KafkaConnectionError("socket disconnected"))
+    assert "did not answer ListTransactions: " in str(future.exception(0))
 
 
 def test_a_request_the_broker_is_too_old_for_fails_alone(queue, manager, net):
@@ -146,7 +156,7 @@ def test_each_broker_of_a_rolling_upgrade_is_asked_in_a_version_that_it_speaks(n
     older: Any = Speaking((4, 0))
     request = ListTransactionsRequest(transactional_id_pattern="etl-.*", max_version=2)
     queues = [
-        BrokerQueue(node, net, manager, lambda error: error)
+        BrokerQueue(node, net, manager, lambda error, _message: error)
         for node, manager in enumerate([newer, older])
     ]
     for queue in [*queues, *queues]:

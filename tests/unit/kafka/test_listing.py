@@ -37,6 +37,12 @@ class Cluster:
         self.first: dict[int, int | None] = {}
         self.ended: set[str] = set()
         self.pattern_known = True
+        self.unknown_states: list[str] = []
+        self.silent_of: list[str] = []
+        self.away: list[int] = []
+        self.state = "Ongoing"
+        self.transaction_version = 1
+        self.may_describe_all = True
 
     @property
     def cluster(self) -> Cluster:
@@ -47,9 +53,16 @@ class Cluster:
         return [1, 2]
 
     def coordinators(self, ids: Any, **_options: Any) -> dict[str, int]:
+        if not (self.may_describe_all or {"etl-eos-0-0", "etl-eos-1-0"}.issuperset(ids)):
+            raise TransactionError("Kafka answered TRANSACTIONAL_ID_AUTHORIZATION_FAILED (53)")
         return {each: next((n for n, held in self.held.items() if each in held), 1) for each in ids}
 
     def forget_coordinators(self, ids: Any) -> None: ...
+
+    def require_coordinators(self, *, must_be_told: bool = False, timeout_s: float) -> None:
+        del must_be_told, timeout_s
+        if self.away:
+            raise KafkaUnavailableError(f"partitions {self.away} of the log have no leader")
 
     def highest_version(self, _message: Any) -> int:
         return 2 if self.pattern_known else 1
@@ -68,7 +81,11 @@ class Cluster:
             raise KafkaUnavailableError(f"broker {node} does not answer")
         held = [] if code else self.held[node]
         states = [SimpleNamespace(transactional_id=each, producer_id=7) for each in held]
-        return SimpleNamespace(error_code=code, transaction_states=states)
+        return SimpleNamespace(
+            error_code=code,
+            transaction_states=states,
+            unknown_state_filters=self.unknown_states,
+        )
 
     def _tell(self, message: Any) -> Any:
         return SimpleNamespace(
@@ -76,7 +93,7 @@ class Cluster:
                 SimpleNamespace(
                     transactional_id=each,
                     error_code=faults.NONE,
-                    transaction_state="CompleteAbort" if each in self.ended else "Ongoing",
+                    transaction_state="CompleteAbort" if each in self.ended else self.state,
                     producer_id=7,
                     producer_epoch=1,
                     transaction_start_time_ms=0,
@@ -84,6 +101,7 @@ class Cluster:
                     topics=[],
                 )
                 for each in message.transactional_ids
+                if each not in self.silent_of
             ]
         )
 
@@ -163,3 +181,65 @@ def test_once_more_means_all_of_them(cluster, listed, monkeypatch):
 
     monkeypatch.setattr(listing, "wait", taken_over)
     assert listed() == ["etl-eos-0-0", "etl-eos-1-0"]
+
+
+def test_an_id_that_is_in_no_answer_is_not_one_that_was_forgotten(cluster, listed):
+    cluster.silent_of = ["etl-eos-1-0"]
+    with pytest.raises(KafkaUnavailableError, match="1 ids are moving, or say nothing of them"):
+        listed()
+
+
+def test_a_broker_that_does_not_know_the_state_lists_nothing_and_that_is_no_empty_listing(
+    cluster, listed
+):
+    """KIP-664: it answers without an error, and names what of the question it has passed over."""
+    cluster.held = {1: [], 2: []}
+    cluster.unknown_states = ["Ongoing"]
+    with pytest.raises(TransactionError, match="the state Ongoing, which it does not know"):
+        listed()
+
+
+def test_what_a_partition_of_their_log_without_a_leader_holds_is_not_nothing(cluster, listed):
+    """Each broker lists its own, and none says that others are missing."""
+    cluster.away = [3]
+    with pytest.raises(KafkaUnavailableError, match=r"partitions \[3\] of the log"):
+        listed()
+    # A batch lists again with the next one.
+    assert listed(besides=[TransactionIdentity("etl-eos-0-0", 7, 1)]) == ["etl-eos-1-0"]
+    wire: Any = cluster
+    with pytest.raises(KafkaUnavailableError):
+        listing.list_lookalikes(wire, "etl")
+
+
+@pytest.mark.parametrize("may", [True, False])
+def test_who_may_not_describe_all_ids_does_not_know_that_one_has_no_coordinator(cluster, may):
+    cluster.may_describe_all = may
+    wire: Any = cluster
+    if may:
+        listing.require_all_told(wire)
+        return
+    with pytest.raises(TransactionError, match="leave out") as refused:
+        listing.require_all_told(wire)
+    [remedy] = refused.value.remedies
+    assert "TransactionalId '*'" in remedy.change
+
+
+@pytest.mark.parametrize(
+    ("version", "committed"), [(1, {(7, 1)}), (2, {(7, 1), (7, 0)})], ids=["kept", "raised"]
+)
+def test_a_commit_by_a_client_of_before_4_0_is_a_commit_on_a_cluster_that_raises_epochs(
+    cluster, version, committed
+):
+    """With EndTxn 4 and below the epoch stays; else its left-out marker would become an abort."""
+    cluster.state, cluster.transaction_version = "CompleteCommit", version
+    wire: Any = cluster
+    assert listing.committed_by_coordinators(wire, {7}) == committed
+
+
+def test_a_state_that_is_not_known_is_none_of_one_that_is_through(cluster):
+    cluster.state = "PrepareEpochFence"
+    wire: Any = cluster
+    ours = TransactionIdentity("etl-eos-0-0", 7, 1)
+    assert listing.not_ended_yet(wire, [ours]) == {"etl-eos-0-0"}
+    cluster.state = "CompleteAbort"
+    assert listing.not_ended_yet(wire, [ours]) == frozenset()

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_eos.commands.transactions import _show
+from airflow_eos.errors import TransactionError
 from airflow_eos.kafka.transactions import hanging as markers
 from airflow_eos.kafka.transactions.blocked import Blocked
 from airflow_eos.kafka.transactions.identity import OffsetRange, PreparedTransaction
@@ -52,9 +53,29 @@ def test_how_old_a_transaction_is_says_the_clusters_clock_and_not_the_readers(
     monkeypatch.setattr(markers, "cluster_clock_ms", lambda _: there_ms)
     monkeypatch.setattr(markers, "held_by_coordinators", lambda *_, **__: set())
     monkeypatch.setattr(markers, "committed_by_coordinators", lambda *_, **__: set())
+    monkeypatch.setattr(markers, "require_all_told", lambda *_, **__: None)
     wire: Any = None
     assert markers.find_hanging(wire, {"t"}, older_than_ms=1_200_000) == ()
     assert markers.find_hanging(wire, {"t"}, older_than_ms=60_000) == (young,)
+
+
+def test_where_coordinators_may_leave_some_out_absent_is_not_hanging_however_old_its_rows_say(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever writes rows with the times of their events looks a year old in a second."""
+    last_years = HangingTransaction("t", 0, 5, 7, 0, 0, last_written_ms=0)
+    monkeypatch.setattr(markers, "partitions_of", lambda *_: [("t", 0)])
+    monkeypatch.setattr(markers, "open_in_partitions", lambda *_: {last_years})
+    monkeypatch.setattr(markers, "cluster_clock_ms", lambda _: None)
+    monkeypatch.setattr(markers, "held_by_coordinators", lambda *_, **__: set())
+
+    def hidden(*_: Any, **__: Any) -> None:
+        raise TransactionError("not all may be described")
+
+    monkeypatch.setattr(markers, "require_all_told", hidden)
+    wire: Any = None
+    with pytest.raises(TransactionError, match="not all may be described"):
+        markers.find_hanging(wire, {"t"}, older_than_ms=1_200_000)
 
 
 def test_what_nobody_could_tell_is_said_where_nothing_was_found_too(

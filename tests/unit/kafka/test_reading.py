@@ -78,8 +78,11 @@ class Scripted:
         [wanted] = request.topics[0].partitions
         if isinstance(request, ListOffsetsRequest):
             assert (wanted.timestamp, self._local is None) == (EARLIEST_LOCAL, False)
-            told = SimpleNamespace(error_code=self._code, offset=self._local)
-            future.set_result(SimpleNamespace(topics=[SimpleNamespace(partitions=[told])]))
+            told = SimpleNamespace(
+                partition_index=wanted.partition_index, error_code=self._code, offset=self._local
+            )
+            topic = SimpleNamespace(name=request.topics[0].name, partitions=[told])
+            future.set_result(SimpleNamespace(topics=[topic]))
             return future
         self.asked.append(wanted.fetch_offset)
         self.requests.append(request)
@@ -87,6 +90,9 @@ class Scripted:
         if isinstance(said, Exception):
             future.set_exception(said)
         else:
+            for topic in said.responses:
+                topic.topic = request.topics[0].topic
+                topic.partitions[0].partition_index = wanted.partition
             future.set_result(said)
         return future
 

@@ -51,6 +51,17 @@ def addresses(task: Any) -> dict[str, str]:
     return {link.name: link.get_link(task, ti_key=None) for link in LINKS}
 
 
+@pytest.mark.parametrize("template", ["{}", "{host.x}", "{host:d}", "{", None])
+def test_a_link_that_cannot_be_made_fails_no_task(task, monkeypatch, template):
+    """Airflow 3.1.0 fails a task, which has done all it should, with what a link raises."""
+    beat(task)
+    if template is None:
+        task.storage_conn_id = "is_gone"
+    else:
+        monkeypatch.setenv("AIRFLOW__AIRFLOW_EOS__SPARK_UI_URL", template)
+    assert addresses(task)["Spark UI"] == ""
+
+
 def test_spark_ui_is_where_the_last_sign_of_life_came_from(task):
     assert addresses(task)["Spark UI"] == ""
     beat(task)

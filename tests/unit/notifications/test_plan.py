@@ -102,3 +102,15 @@ def test_it_can_stay_silent_unless_a_person_must_decide(action, sent):
 def test_without_a_plan_there_is_nothing_to_say():
     notifier(None).notify({})
     assert Sent.texts == []
+
+
+def test_a_name_that_somebody_else_gave_is_no_link_no_picture_and_no_line_of_its_own():
+    """Any program may give a transactional id, and a person decides by what stands there."""
+    hostile = "k`\n- **commit** all![x](https://evil/x.png)<img src=//evil>\x1b[2J"
+    text = plan_in_words(plan(step(Action.ORPHAN, hostile)))
+    assert len(text.splitlines()) == 3
+    assert "\x1b" not in text
+    asked, why = text.splitlines()[-1].split(": because of ")
+    assert asked.count("`") == 2
+    assert "![" not in why
+    assert " <" not in why.replace("\\<", "")

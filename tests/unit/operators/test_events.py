@@ -82,14 +82,16 @@ class Airflow:
         self.stored: list[Any] = Stored()
         self.notes = Notes()
 
-    def run(self, task: EmitSettledBatchesOperator, *, dies: bool = False) -> Any:
+    def run(
+        self, task: EmitSettledBatchesOperator, *, dies: bool = False, woken: bool = False
+    ) -> Any:
         outlet = Outlet()
         context: Any = {
             "inlet_events": ByAsset(ASSET, self.stored),
             "outlet_events": ByAsset(task.outlets[0], outlet),
             "asset_state_store": ByAsset(ASSET, self.notes),
         }
-        answer = task.execute(context)
+        answer = task.execute_complete(context, {"error": None}) if woken else task.execute(context)
         for extra in outlet.added or [outlet.extra]:
             if not dies:
                 self.store(extra, task.dag_id, task.task_id)
@@ -179,7 +181,23 @@ def test_events_are_not_closer_to_each_other_than_asked(airflow, logs):
     with pytest.raises(TaskDeferred) as deferred:
         airflow.run(task)
     told_ms = airflow.stored[0].timestamp.timestamp() * 1000
-    assert abs(deferred.value.trigger.not_before_ms - told_ms - 3_600_000) <= 1
+    trigger = deferred.value.trigger
+    assert abs(trigger.not_before_ms - told_ms - 3_600_000) <= 1
+    assert trigger.at_most_s == 3_600
+
+
+def test_an_api_servers_clock_that_was_ahead_once_lets_nobody_wait_for_it(airflow, logs):
+    """Events are dated by its clock: by a wrong year the emitter would be silent until then."""
+    logs.settle(2)
+    task = emitter(logs, deferrable=True, every=timedelta(seconds=10))
+    airflow.run(task)
+    airflow.stored[0].timestamp += timedelta(days=3650)
+    logs.settle(1)
+    with pytest.raises(TaskDeferred) as deferred:
+        airflow.run(task)
+    assert deferred.value.trigger.at_most_s == 10
+    airflow.run(task, woken=True)
+    assert airflow.told() == [(0, 1), (2, 2)]
 
 
 def test_a_second_emitter_is_refused_since_it_would_tell_batches_twice(airflow, logs):
@@ -394,6 +412,24 @@ def test_how_many_rows_came_too_late_is_told_with_the_hours_or_said_to_be_unknow
     write_state_size(CheckpointStore.open(by_minutes.folder), StateSize(**size))
     told_by(hourly(by_minutes), airflow, outlet)
     assert outlet.extra["late"] == {"rows": 3, "counted_batches": 4, "up_to_batch": 5}
+
+
+def test_a_new_checkpoint_tells_no_hour_again_and_leaves_none_out(airflow, by_minutes, tmp_path):
+    """It has another pipeline's id, and ``since`` still stands in the DAG's file."""
+    by_minutes.settle(8)  # 02:20
+    told_by(hourly(by_minutes), airflow, Outlet())
+    anew = SettledLogs(tmp_path / "anew", watermark_step_ms=20 * 60_000)
+    assert anew.pipeline != by_minutes.pipeline
+    anew.settle(9)  # 02:40
+    with pytest.raises(AirflowSkipException):
+        told_by(hourly(anew), airflow, Outlet())
+    anew.settle(4)  # 04:00
+    outlet = Outlet()
+    told_by(hourly(anew), airflow, outlet)
+    assert outlet.extra["hours"] == ["1970-01-01T02", "1970-01-01T03"]
+    anew.settle(3)
+    told_by(hourly(anew), airflow, outlet)
+    assert outlet.extra["hours"] == ["1970-01-01T04"]
 
 
 def test_an_hour_that_is_not_complete_is_waited_for_behind_what_was_looked_at(airflow, by_minutes):

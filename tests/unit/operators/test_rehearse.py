@@ -101,6 +101,20 @@ def test_the_folder_that_the_running_driver_was_left_stays(operator, spark, stor
     shutil.rmtree(folder)
 
 
+def test_the_copy_of_a_rehearsal_that_was_killed_is_removed_and_of_one_that_runs_is_not(
+    operator, spark, store
+):
+    """A copy of the state is large, and a worker's disk would fill up."""
+    with private_folder(f"{store.location} rehearsal") as runs:
+        with private_folder(f"{store.location} rehearsal") as killed:
+            (killed / "checkpoint").touch()
+            leave_behind(killed)
+        spark.runs = [finding("same")]
+        operator().execute({})
+        assert not killed.exists()
+        assert runs.exists()
+
+
 def test_a_driver_elsewhere_is_refused(operator, spark, monkeypatch):
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", "spark://yarn")
     with pytest.raises(AirflowFailException, match="on the worker"):

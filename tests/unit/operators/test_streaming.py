@@ -853,3 +853,17 @@ def test_template_fields_are_rendered(operator):
     assert task.application_args == ["--day", "2026-01-01"]
     assert task.conf == {"spark.app": "2026-01-01"}
     assert "storage_options" not in task.template_fields
+
+
+def test_no_secret_is_in_what_the_page_of_rendered_templates_shows(operator, monkeypatch):
+    """Airflow masks by names of its own, and the hook prints its command line."""
+    masked: list[str] = []
+    monkeypatch.setattr("airflow_eos.hooks.store.mask_secret", masked.append)
+    account = "spark.hadoop.fs.azure.account.key.lake.dfs.core.windows.net"
+    task = operator(
+        conf={account: "{{ key }}", "spark.app": "x"},
+        env_vars={"JAAS_CONFIG_FILE": "/etc/jaas", "DB_PASSWORD": "hush-hush"},
+        application_args=["--registry", "http://me:of-mine@registry/"],
+    )
+    task.render_template_fields({"key": "of-the-lake"})
+    assert sorted(masked) == ["hush-hush", "of-mine", "of-the-lake"]

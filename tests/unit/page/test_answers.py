@@ -42,6 +42,29 @@ def test_one_that_is_not_answered_keeps_nobody_from_the_others(clock, dead):
     assert time.monotonic() - begun < 300
 
 
+def test_a_store_with_more_pipelines_than_threads_keeps_nobody_from_the_others(clock, dead):
+    answers: Answers[Any] = Answers(2, within_s=0.05, fresh_s=lambda _: 3.0, clock=clock)
+    asked = {**{str(n): dead for n in range(9)}, "well": lambda: "here"}
+    patient = time.monotonic() + 300
+    while answers.of(asked) != {"well": "here"}:
+        clock.now += 11
+        assert time.monotonic() < patient
+
+
+def test_threads_that_were_held_up_are_no_more_than_asked_for_when_they_are_free(clock):
+    over = threading.Event()
+    answers: Answers[Any] = Answers(2, within_s=0.05, fresh_s=lambda _: 3.0, clock=clock)
+    slow = {str(n): lambda: over.wait(600) for n in range(8)}
+    patient = time.monotonic() + 300
+    while answers._pool._there < 8:
+        answers.of(slow)
+        clock.now += 11
+        assert time.monotonic() < patient
+    over.set()
+    while len(answers.of(slow)) < 8 or answers._pool._there > 2:
+        assert time.monotonic() < patient
+
+
 def test_a_question_is_asked_once_at_a_time_whoever_asks(clock):
     answers: Answers[Any] = Answers(4, within_s=0.05, fresh_s=lambda _: 3.0, clock=clock)
     asked, go_on = [], threading.Event()

@@ -65,7 +65,7 @@ def test_one_pipeline_has_its_batches_with_every_decision(client):
         (1, "committed", 300),
         (0, "committed", 300),
     ]
-    assert [a.verdict for a in detail.batches[2].attempts] == ["abort", "commit"]
+    assert [a.verdict for a in detail.batches[2].attempts] == ["sealed", "commit"]
     flying = detail.batches[0]
     assert flying.attempts[0].opened_at_ms is not None
     assert flying.planned_at_ms <= flying.attempts[0].opened_at_ms[0]

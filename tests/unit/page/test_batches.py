@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from airflow_eos.checkpoint import CheckpointStore
-from airflow_eos.page.pipeline_state import Batches
+from airflow_eos.checkpoint.decisions import AT_A_START, sealed
+from airflow_eos.page.pipeline_state import Batches, _attempt
 from tests.unit.checkpoint.conftest import TroubledBackend
 
 
@@ -48,6 +49,13 @@ def test_the_oldest_that_is_shown_has_its_rows_although_the_one_before_is_not(st
 def test_where_the_batch_before_is_gone_its_rows_are_not_known(store):
     store.delete(["offsets/0", "offsets/1"])
     assert [(b.batch, b.rows) for b in Batches().newest(store)] == [(2, None), (3, 10)]
+
+
+@pytest.mark.parametrize(
+    ("reason", "verdict"), [(AT_A_START, "sealed"), ("failed: OSError", "abort")]
+)
+def test_a_seal_that_each_start_begins_with_is_no_abort(reason, verdict):
+    assert _attempt(sealed(0, 1, reason=reason, decided_by="d")).verdict == verdict
 
 
 def test_what_has_not_changed_is_not_read_again(store, backend):

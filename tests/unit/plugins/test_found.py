@@ -12,6 +12,7 @@ from airflow_eos.errors import ConfigurationError
 from airflow_eos.plugins.application import (
     DagPipelines,
     PipelineReference,
+    SaidOf,
     in_a_dag,
     in_the_setting,
     joined,
@@ -217,7 +218,7 @@ def a_dag(
 def recovers(**recovering: DagPipelines) -> tuple[str | None, list[str]]:
     dags = {"pay": a_dag("pay", RUN), **recovering}
     [pipeline] = joined(dags, ())
-    said = recovery_of(dags, pipeline)[1]
+    said = recovery_of(dags, pipeline, SaidOf.of(dags))[1]
     return pipeline.recovery_dag_id, [said] if said else []
 
 
@@ -254,4 +255,72 @@ def test_the_setting_says_which_whoever_it_is_of():
 def test_the_watchdog_of_the_example_is_known_by_what_it_looks_at():
     said = serialized(ROOT / "dags" / "eos_orders.py")
     [orders] = joined(said, ())
-    assert watchdogs(said, orders) == ("eos_watchdog",)
+    assert watchdogs(said, orders, SaidOf.of(said)) == ("eos_watchdog",)
+
+
+def _a_task(**fields: Any) -> dict[str, Any]:
+    task = {"task_id": "run", "template_fields": ["checkpoint_location", "application"], **fields}
+    return {"dag": {"tasks": [{"__type": "operator", "__var": task}]}}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"checkpoint_location": "/x\ud800"},
+        {"checkpoint_location": "/x", "template_fields": [[]]},
+        {"checkpoint_location": "/x", "expand_input": []},
+    ],
+)
+def test_a_dag_that_cannot_be_read_takes_no_other_from_the_page(fields):
+    """Whoever may write a DAG file would take the page from everybody."""
+    odd = in_a_dag("odd", _a_task(**fields))
+    [why] = not_shown("odd", odd, ())
+    assert "cannot be read" in why
+    assert odd.runs == ()
+
+
+def _mapped(**lists: int) -> dict[str, Any]:
+    value = {name: [f"/{name}/{n}" for n in range(count)] for name, count in lists.items()}
+    expand = {"type": "dict-of-lists", "value": {"__type": "dict", "__var": value}}
+    return _a_task(expand_input=expand, partial_kwargs={})
+
+
+def test_what_a_task_is_mapped_over_besides_costs_the_page_nothing():
+    """The product of four lists of a hundred is a hundred million: the server would stand still."""
+    found = in_a_dag("d", _mapped(checkpoint_location=3, application=100, name=100, conf=100))
+    assert len(found.runs) == 3
+
+
+def test_a_task_that_is_mapped_over_too_much_is_said_to_be():
+    found = in_a_dag("d", _mapped(checkpoint_location=1000, kafka_config_id=1000))
+    assert found.runs == ()
+    [why] = not_shown("d", found, ())
+    assert "is too much" in why
+
+
+class Counted(dict[str, DagPipelines]):
+    looks = 0
+
+    def items(self) -> Any:
+        self.looks += 1
+        return super().items()
+
+    def values(self) -> Any:
+        self.looks += 1
+        return super().values()
+
+
+def test_however_many_pipelines_there_are_they_cost_one_look_at_each_dag():
+    """500 of them took the API server two seconds an answer, and a page asks every three."""
+
+    def looks(count: int) -> int:
+        dags = Counted()
+        for n in range(count):
+            run = PipelineReference(dag_id=f"d{n}", checkpoint_location=f"/{n}")
+            dags[f"d{n}"] = DagPipelines(runs=(run,))
+            dags[f"d{n}_recovery"] = DagPipelines(recovers=(f"/{n}",))
+        found = joined(dags, ())
+        assert [each.recovery_dag_id for each in found] == [f"d{n}_recovery" for n in range(count)]
+        return dags.looks
+
+    assert looks(50) == looks(5)

@@ -68,3 +68,11 @@ def test_the_triggerer_goes_on_looking_with_the_same_arguments(looks: Any) -> No
 
     answer = asyncio.run(looked())
     assert task.resume_execution("execute_complete", {"event": answer}, {}) == [HELD]
+
+
+def test_a_log_shows_no_line_and_no_command_of_another_programs_name(
+    looks: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    looks([HELD | {"transactional_id": "x\nERROR all is lost\x1b[2J"}])
+    BlockedTopicSensor(task_id="blocked", topics="orders").poke({})
+    assert "x ERROR all is lost\\x1b[2J" in capsys.readouterr().out

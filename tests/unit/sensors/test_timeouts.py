@@ -80,6 +80,17 @@ def test_a_system_that_does_not_tell_its_time_is_counted_from_the_first_look(sen
     assert [task.poke({}).is_done for _ in range(3)] == [False, False, True]
 
 
+@pytest.mark.parametrize(("tells", "open_work"), [(False, 1), (True, 1), (False, 0)])
+def test_a_look_that_forgets_is_refused_where_an_age_is_what_was_seen(sensor, tells, open_work):
+    """In mode reschedule each look is a process of its own: it would never fire."""
+    task, _ = sensor(*[10] * open_work, tells=tells, mode="reschedule")
+    if tells or not open_work:
+        assert not task.poke({}).is_done
+        return
+    with pytest.raises(AirflowFailException, match=r"forgets since when sink etl-0-0-0-0 is open"):
+        task.poke({})
+
+
 def test_what_has_ended_is_forgotten_and_what_comes_after_it_begins_anew():
     seen = SeenOpen(iter([0, 60, 120]).__next__)
     one, other = (OpenWork("kafka", "sink", key, 0, 100) for key in ("a", "b"))

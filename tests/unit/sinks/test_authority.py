@@ -19,6 +19,7 @@ from airflow_eos.checkpoint import (
 )
 from airflow_eos.delivery import takeover
 from airflow_eos.delivery.batch import Authority
+from airflow_eos.delivery.port import Former
 from airflow_eos.errors import OwnershipError, SupersededError
 from airflow_eos.protocol.participant import Member, Note, Owner, Ownership
 from tests.support.authority import OFFSETS, authority_of
@@ -124,10 +125,12 @@ class Remembering:
         return (Ownership("it", Owner(asking.pipeline, self.owner), notes),)
 
 
-def start(store: CheckpointStore, participant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def start(
+    store: CheckpointStore, participant: Any, monkeypatch: pytest.MonkeyPatch, **asked: Any
+) -> None:
     for step in ("gather", "make_plan", "execute"):
         monkeypatch.setattr(takeover, step, lambda *_given, **_known: None)
-    takeover.take_over(store, DecisionLog(store), participant, driver="we")
+    takeover.take_over(store, DecisionLog(store), participant, driver="we", **asked)
 
 
 def test_a_driver_that_is_refused_stops_nobody(
@@ -145,3 +148,38 @@ def test_what_was_noted_while_we_took_the_term_refuses_an_older_copy(
     participant.noted_late = Note(7, 1, "b" * 32, "")
     with pytest.raises(OwnershipError, match="older copy"):
         start(store, participant, monkeypatch)
+
+
+def test_who_was_let_in_while_another_still_drove_is_asked_again_before_the_term(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stood by; meanwhile the name went to another pipeline."""
+    participant: Any = Remembering(store)
+    admitted = takeover.require_admitted(store, participant, "we", None)
+    participant.owner = "elsewhere"
+    with pytest.raises(OwnershipError):
+        start(store, participant, monkeypatch, admitted=admitted)
+    assert newest_term(store) == 0
+
+
+def test_what_an_empty_checkpoint_went_on_from_is_not_gone_on_from_once_another_began_it(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stood by while another delivered the first batch: forgetting that lets a copy in."""
+
+    class Began:
+        def former(self, _pipeline: str) -> None: ...
+
+        def begin(self) -> None: ...
+
+    class Inheriting(Remembering):
+        inherited = False
+
+        def inherit(self, _owner: Owner) -> None:
+            self.inherited = True
+
+    participant: Any = Inheriting(store)
+    pipeline, _, forgotten = takeover.require_admitted(store, participant, "we", None)
+    before = (pipeline, Former("another", None), forgotten)
+    start(store, participant, monkeypatch, admitted=before, progress=Began())
+    assert not participant.inherited

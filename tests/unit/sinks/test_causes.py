@@ -103,6 +103,22 @@ def stream(inner: str) -> Exception:
             "CANNOT_LOAD_STATE_STORE.ROCKSDB_STORE_PROVIDER_OUT_OF_MEMORY",
             True,
         ),
+        (  # what Spark met below says less than its own condition
+            stream(
+                "[CANNOT_LOAD_STATE_STORE.CANNOT_READ_DELTA_FILE_NOT_EXISTS] x SQLSTATE: 58030"
+                f"{TRACE}Caused by: java.io.FileNotFoundException: File /c/state/0/1/2.delta"
+            ),
+            "CANNOT_LOAD_STATE_STORE.CANNOT_READ_DELTA_FILE_NOT_EXISTS",
+            False,
+        ),
+        (
+            stream(
+                f"[TABLE_OR_VIEW_NOT_FOUND] `t` SQLSTATE: 42P01{TRACE}"
+                "Caused by: java.net.UnknownHostException: metastore"
+            ),
+            "UnknownHostException",
+            None,
+        ),
         (
             stream("[CANNOT_LOAD_STATE_STORE.UNCATEGORIZED] x SQLSTATE: 58030"),
             "CANNOT_LOAD_STATE_STORE.UNCATEGORIZED",

@@ -7,9 +7,10 @@ import pytest
 
 from airflow_eos.delivery.rehearsal import delivered
 from airflow_eos.kafka.transactions.identity import OffsetRange
+from airflow_eos.kinds.upsert.target import RowSchema
 from airflow_eos.protocol.decision import PreparedWork
 from airflow_eos.protocol.promise import Promise
-from airflow_eos.sinks import KafkaSink
+from airflow_eos.sinks import FileSink, KafkaSink, MySqlSink, PostgresUpsert, UpsertSink
 from tests.unit.recovery.facts_of import commit, prepared
 
 pytestmark = pytest.mark.unit
@@ -55,3 +56,30 @@ def test_rows_that_name_no_topic_go_where_the_sink_says(columns, said):
     assert bool(sink.elsewhere([work], columns)) == bool(said)
     same = KafkaSink("h:1", "orders", "p")
     assert same.elsewhere([work], columns) == ""
+
+
+def test_rows_of_another_table_of_the_same_name_of_a_pipeline_go_elsewhere():
+    work = msgspec.structs.replace(A, detail={"table": "orders"})
+    sink = MySqlSink("mysql://h/d", "orders_v2", "p")
+    assert "are in table orders, and would go to orders_v2" in sink.elsewhere([work], ["id"])
+    assert MySqlSink("mysql://h/d", "orders", "p").elsewhere([work], ["id"]) == ""
+
+
+@pytest.mark.parametrize(("key", "deleted"), [(["id", "day"], "gone"), (["id"], None)])
+def test_rows_of_another_key_or_that_delete_nothing_change_other_rows(key, deleted):
+    """They are the same rows, and readers have others in the end."""
+    work = msgspec.structs.replace(A, detail={"bytes": 7} | RowSchema(("id",), "gone").metadata())
+    target = PostgresUpsert("postgresql://h/d", "totals")
+    assert UpsertSink(target, ["id"], deleted="gone").elsewhere([work], ["id"]) == ""
+    said = UpsertSink(target, key, deleted=deleted).elsewhere([work], ["id"])
+    assert "by another key, or deletes by another column, than key id" in said
+
+
+def test_rows_that_would_go_into_other_folders_are_read_as_other_ones():
+    """A column of a file is text; one of the name of a folder is whatever it looks like."""
+    flat, by_day = ({"partitions": {each: 4}} for each in ("", "d%3Ay=2026-11-26/shop=a"))
+    for detail, partition_by in ((flat, ()), (by_day, ("d:y", "shop"))):
+        work = msgspec.structs.replace(A, detail=detail)
+        assert FileSink("/f", partition_by=partition_by).elsewhere([work], ["id"]) == ""
+        said = FileSink("/f", partition_by=("shop",)).elsewhere([work], ["id"])
+        assert said.endswith("and would be by shop")

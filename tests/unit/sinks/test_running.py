@@ -72,6 +72,15 @@ def test_a_batch_that_is_left_to_the_next_start_is_how_spark_tells_of_a_drain(he
     assert heart.said == [("stopped", type(None))]
 
 
+def test_a_driver_has_ended_as_soon_as_it_has_left_a_batch(heart):
+    """Spark plans nothing more, and takes its time to come to rest: who stands by takes over."""
+    _made, run = query(heart, None)
+    heart.draining.set()
+    with pytest.raises(Drained):
+        run(SimpleNamespace(), 7)
+    assert heart.said == [("stopped", type(None))]
+
+
 def test_a_batch_that_fails_while_it_drains_is_raised(heart):
     def fails(*_: Any) -> None:
         heart.draining.set()

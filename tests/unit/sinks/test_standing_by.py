@@ -25,12 +25,14 @@ from airflow_eos.checkpoint import (
     write_heartbeat,
 )
 from airflow_eos.checkpoint import standby as records
+from airflow_eos.checkpoint.backend import STANDBYS, WATCHDOG, standby_path
 from airflow_eos.checkpoint.heartbeat import (
     BY_AIRFLOW,
     BY_STANDBY,
     STARTED_BY,
     Phase,
     clear_drain,
+    missed_looks,
     request_to,
 )
 from airflow_eos.checkpoint.standby import (
@@ -47,7 +49,7 @@ from airflow_eos.checkpoint.standby import (
 from airflow_eos.checkpoint.terms import Tenure
 from airflow_eos.cli import app
 from airflow_eos.delivery import workers
-from airflow_eos.delivery.standby import StandingBy, Turn, stand_by, whose_turn
+from airflow_eos.delivery.standby import MadeReady, StandingBy, Turn, stand_by, whose_turn
 from airflow_eos.errors import (
     CalledOffError,
     CheckpointFormatError,
@@ -56,6 +58,7 @@ from airflow_eos.errors import (
     OwnershipError,
     StoreError,
 )
+from airflow_eos.protocol.decision import encode
 from airflow_eos.recovery.facts import Sign, read_sign
 from tests.support.beats import heartbeat, standby
 
@@ -207,6 +210,72 @@ def test_the_end_of_a_driver_that_hands_over_is_seen_within_moments_of_it(world,
     assert world.standing().until_our_turn() == 1
     assert max(after - before for before, after in pairwise(looks) if before > 21.0) < 0.2
     assert min(after - before for before, after in pairwise(looks) if after < 20.0) > 0.4
+
+
+def test_what_a_start_needs_is_made_while_a_driver_that_hands_over_still_ends(world):
+    """And not while nobody has asked it to: it may drive for weeks."""
+    made: list[float] = []
+    world.at[20.0] = lambda: request_drain(
+        world.store, requested_by=BY_STANDBY, reason="upgrade", term=1
+    )
+    world.at[24.0] = lambda: world.stops(phase="stopped", end="drained", drained_by=BY_STANDBY)
+    assert world.standing().until_our_turn(lambda: made.append(world.now)) == 1
+    assert 20.0 <= made[0] < 22.0
+    assert made[-1] < 24.0
+
+
+class Answers:
+    """What ``MadeReady`` makes, one after the other; those that are open."""
+
+    def __init__(self, *given: object) -> None:
+        self.given, self.open = iter(given), list[object]()
+
+    def __call__(self) -> Answers.Held:
+        answer = next(self.given)
+        if isinstance(answer, Exception):
+            raise answer
+        return Answers.Held(self, answer)
+
+    class Held:
+        def __init__(self, all_of_them: Answers, value: object) -> None:
+            self.all, self.value = all_of_them, value
+            self.all.open.append(value)
+
+        def close(self) -> None:
+            self.all.open.remove(self.value)
+
+
+def test_what_was_made_ready_is_made_anew_once_it_is_old_or_was_taken():
+    """The last batch of the driver may take hours, and another may be quicker than we."""
+    now, answers = 0.0, Answers(*range(9))
+    ready = MadeReady(answers, clock=lambda: now)
+    ready.renew()
+    now = 5.0
+    ready.renew()
+    first = ready.take()
+    assert first.value == 0
+    first.close()
+    assert ready.take().value == 1, "it was taken before"
+    ready.renew()
+    now = 60.0
+    ready.renew()
+    assert ready.take().value == 3, "it was as old as the wait"
+    ready.renew()
+    now = 120.0
+    assert ready.take().value == 5, "it was as old as the wait, and nobody renewed it"
+    ready.renew()
+    ready.close()
+    assert answers.open == [1, 3, 5], "what nobody took is left open, or what was taken is not"
+
+
+def test_what_cannot_be_made_ready_yet_is_told_once_the_turn_has_come():
+    """No answer while the driver still ends says nothing of the start."""
+    answers = Answers(StoreError("away"), "ready", StoreError("still away"))
+    ready = MadeReady(answers, clock=lambda: 0.0)
+    ready.renew()
+    assert ready.take().value == "ready"
+    with pytest.raises(StoreError, match="still away"):
+        ready.take()
 
 
 def test_what_its_task_saw_of_the_end_of_a_process_elsewhere_is_noticed_at_once(world):
@@ -398,11 +467,18 @@ def test_workers_are_asked_until_the_turn_has_come_whatever_one_question_ends_wi
         if count == 2:
             raise ConfigurationError("no executor is free")
 
-    with workers.kept_warm(check):
+    done: list[int] = []
+
+    def refused() -> None:
+        done.append(count)
+        raise ConfigurationError("no executor is free")
+
+    with workers.kept_warm(check, first=[refused] * 3):
         assert asked_thrice.wait(300)
     over = count
     assert not threading.Event().wait(0.1)
     assert count <= over + 1
+    assert done == [0, 0, 0], "what warms the driver comes first, whatever one of it ends with"
 
 
 # --- processes ------------------------------------------------------------------------------------
@@ -442,6 +518,27 @@ class Looked:
 @pytest.fixture
 def looked(world):
     return Looked(world)
+
+
+def test_a_copy_beside_what_a_dead_one_said_is_nobody_who_stands_by(world, looked):
+    """Two files of one name are two beats a look; a hand-over to it would stop the pipeline."""
+    said = lives(world, 1)
+    write_standby(world.store, said)
+    world.store.put(f"{STANDBYS}/copy of it.json", encode(msgspec.structs.replace(said, beat=7)))
+    assert [looked.look(0.1) for _ in range(3)] == [["not known"]] * 3
+    assert looked.look(3.0) == ["gone"]
+
+
+@pytest.mark.parametrize("interval_ms", [-1, 0, 10**15])
+def test_an_interval_that_no_standby_has_makes_nobody_wait(world, looked, interval_ms):
+    """Asked to hand over, one would wait for ever, or divide by it."""
+    said = msgspec.to_builtins(lives(world, 1)) | {"interval_ms": interval_ms}
+    world.store.put(standby_path(said["name"]), msgspec.json.encode(said))
+    assert looked.look() == []
+    note = {"format_version": 1, "dag_id": "d", "run_id": "r", "interval_ms": interval_ms}
+    world.store.put(WATCHDOG, msgspec.json.encode(note))
+    write_heartbeat(world.store, heartbeat())
+    assert missed_looks(world.store) is None
 
 
 def test_one_look_does_not_tell_whether_anybody_stands_by(world, looked):

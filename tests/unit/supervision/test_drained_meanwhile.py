@@ -130,7 +130,7 @@ def test_a_start_that_a_person_makes_after_a_drain_is_restarted_like_any_other(
 
 
 def test_a_store_that_does_not_answer_says_nothing_of_a_drain(stream, monkeypatch, starts):
-    def away(*_):
+    def away(*_, **__):
         raise StoreError("away")
 
     monkeypatch.setattr("airflow_eos.supervision.heartbeat_monitor.drain_of", away)
@@ -198,3 +198,12 @@ def test_where_another_has_come_and_gone_since_one_is_started(stream, store, sta
     with pytest.raises(AppFailedError, match="failed 2 times"):
         stream().until_finished(UNWATCHED)
     assert len(starts) == 2
+
+
+def test_a_request_that_cannot_be_read_is_no_leave_to_start_it_again(stream, store, starts):
+    """Nobody knows who asked: it may have been a person."""
+    run = stream({"term": 1}, {"term": 2})
+    store.put("eos/drain.json", b'{"format_ver')
+    with pytest.raises(AppRefusedError, match="whether a person has asked the app to stop"):
+        run.until_finished()
+    assert len(starts) == 1

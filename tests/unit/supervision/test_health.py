@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 from confluent_kafka import IsolationLevel
+from confluent_kafka import KafkaError as Code
 
 from airflow_eos.checkpoint import Heartbeat
 from airflow_eos.checkpoint.progress import CheckpointState, SourceProgress
-from airflow_eos.errors import TopicError
+from airflow_eos.errors import KafkaUnavailableError, TopicError
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.supervision import progress
 from airflow_eos.supervision.progress import Health, Observation, confirm_after_ms, judge
@@ -168,3 +169,28 @@ def test_a_topic_that_ends_before_what_was_read_of_it_has_not_nothing_unread(mon
     with pytest.raises(TopicError, match="is not known") as refused:
         progress.unread_offsets(settings, [source])
     assert refused.value.remedies
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "said"),
+    [
+        (29, TopicError, "Describe on Topic 'in'"),
+        (3, TopicError, "Was it deleted"),
+        (5, KafkaUnavailableError, "could not be read"),
+        (None, KafkaUnavailableError, "no leader tells"),
+    ],
+    ids=["no right", "absent", "no leader yet", "an end of -1"],
+)
+def test_an_input_that_is_not_told_of_is_neither_deleted_nor_read_to_its_end(
+    monkeypatch, code, kind, said
+):
+    client = Ends(-1, -1)
+    if code is not None:
+        found = SimpleNamespace(error=Code(code), partitions=[])
+        told = SimpleNamespace(topics={"in": found})
+        monkeypatch.setattr(client, "list_topics", lambda _topic, **_how: told)
+    monkeypatch.setattr(progress, "AdminClient", lambda _: client)
+    settings = KafkaSettings.from_librdkafka({"bootstrap.servers": "none:1"})
+    source = SourceProgress(0, "kafka", None, {"in": {0: 5}}, "-")
+    with pytest.raises(kind, match=said):
+        progress.unread_offsets(settings, [source])

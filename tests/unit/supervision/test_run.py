@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import itertools
+import time
 from datetime import timedelta
 
 import pytest
@@ -84,9 +86,30 @@ def stream(tmp_path, clock, starts):
             rules=Rules(strategy or FixedDelay(), timedelta(seconds=30)),
             sleep=clock.sleep,
             clock=clock,
+            wall=clock,
         )
 
     return make
+
+
+def test_a_time_of_day_that_jumps_delays_no_restart_and_gives_up_nobody(tmp_path, clock, starts):
+    """Set back by an hour, a pause of ten seconds would last one; ahead, a drain would be over."""
+    days = itertools.count(0, -3600)
+    run = StreamRun(
+        CheckpointStore.open(tmp_path / "ck"),
+        US,
+        submit=lambda _us: Crashing(clock, starts),
+        recover=lambda: None,
+        rules=Rules(FixedDelay(), timedelta(seconds=30)),
+        sleep=clock.sleep,
+        clock=clock,
+        wall=lambda: float(next(days)),
+    )
+    with pytest.raises(AppFailedError):
+        run.until_finished()
+    assert starts == pytest.approx([1000, 1010, 1020, 1030])
+    given = inspect.signature(StreamRun).parameters
+    assert given["clock"].default is time.monotonic
 
 
 def test_three_restarts_ten_seconds_apart_by_default(stream, starts):

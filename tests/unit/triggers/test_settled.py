@@ -71,8 +71,15 @@ def test_one_that_has_settled_nothing_yet_wakes_nobody_twice(logs):
 def test_it_does_not_fire_before_it_may(logs):
     logs.settle(1)
     begun = time.time()
-    first(trigger(logs, not_before_ms=round((begun + 0.3) * 1000)).run())
+    first(trigger(logs, not_before_ms=round((begun + 0.3) * 1000), at_most_s=60).run())
     assert time.time() >= begun + 0.29
+
+
+def test_it_waits_no_longer_than_it_may_by_whichever_clock(logs):
+    logs.settle(1)
+    in_ten_years = round((time.time() + 3650 * 86_400) * 1000)
+    events = trigger(logs, not_before_ms=in_ten_years, at_most_s=0.1).run()
+    asyncio.run(asyncio.wait_for(anext(events), 30))
 
 
 def test_a_checkpoint_that_cannot_be_read_is_an_error_by_name(logs):
