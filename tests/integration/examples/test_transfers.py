@@ -132,7 +132,7 @@ def test_the_sum_is_constant_at_every_look_and_no_settled_posting_in_kafka_has_o
     bank: Bank, auditor: Auditor
 ) -> None:
     settled = []
-    for place in ("settled@1", "settled@1", "settled-some@2", "settled@1"):
+    for place in ("settled@1", "settled@1", "settled-some@1", "settled@1"):
         bank.app.killed(place)
         settled.append(bank.decided if place == "settled@1" else bank.decided - 1)
         assert_no_side_alone(bank, settled[-1])
