@@ -14,6 +14,7 @@ import json
 import re
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 
 _WARM_S = 30.0
+_FIRST_S = 20.0
+"""A batch that takes long is not needed often, and its cluster is the running driver's, too."""
 _NO_PROGRAM = re.compile(r'Cannot run program "([^"]+)"')
 _OTHER_PYTHON = re.compile(r"different version: ([\d.]+) than that in driver: (\d+\.\d+)")
 _NO_WORKER = re.compile(r"Error from python worker:\s*\n((?:[ \t]+\S.*\n)+)")
@@ -72,11 +75,12 @@ def kept_warm(check: Callable[[], None], *, first: list[Callable[[], None]]) -> 
     """Ask the workers again and again meanwhile: Spark ends those that were idle for a minute.
 
     In the background, since a cluster may let the question wait. What is to be done ``first`` is
-    done there, too, one after the other, and taken out of the list; so may others.
+    done there, too, one after the other for up to 20 s, and taken out of the list; so may others.
     """
     over = threading.Event()
 
     def ask() -> None:
+        until = time.monotonic() + _FIRST_S
         while not over.wait(0 if first else _WARM_S):
             try:
                 (first.pop() if first else check)()
@@ -84,6 +88,8 @@ def kept_warm(check: Callable[[], None], *, first: list[Callable[[], None]]) -> 
                 import structlog  # which a task, whose sink imports this module, is spared
 
                 structlog.get_logger(__name__).warning("workers_are_not_warm", error=str(error))
+            if time.monotonic() > until:
+                first.clear()
 
     threading.Thread(target=ask, name="airflow-eos-warm", daemon=True).start()
     try:

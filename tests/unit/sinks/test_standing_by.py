@@ -481,6 +481,15 @@ def test_workers_are_asked_until_the_turn_has_come_whatever_one_question_ends_wi
     assert done == [0, 0, 0], "what warms the driver comes first, whatever one of it ends with"
 
 
+def test_a_long_batch_warms_a_standby_once_and_leaves_the_cluster_to_who_runs(monkeypatch):
+    monkeypatch.setattr(workers, "_FIRST_S", 0.0)
+    monkeypatch.setattr(workers, "_WARM_S", 0.01)
+    asked, done = threading.Event(), []
+    with workers.kept_warm(asked.set, first=[lambda: done.append("a long one")] * 3):
+        assert asked.wait(300)
+    assert done == ["a long one"]
+
+
 # --- processes ------------------------------------------------------------------------------------
 
 
