@@ -323,7 +323,7 @@ class CheckpointStore:
         if (disk := _of_a_disk(failure)) is not None:
             raise StoreError(
                 f"{self.location}: creating {path} failed: {brief(failure)}. It is not known "
-                "whether it was written: the same step, run again, finds out.",
+                "whether it was written: run the same step again, which finds out.",
                 disk,
             ) from failure
         raise StoreError(

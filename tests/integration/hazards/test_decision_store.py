@@ -69,7 +69,7 @@ def test_a_commit_whose_writing_failed_is_neither_settled_nor_aborted(
     with pytest.raises(StoreError) as failed:
         driver.run()
     assert str(error.strerror) in str(failed.value)
-    assert "restore access to the store and run the same step again" in str(failed.value)
+    assert "run the same step again" in str(failed.value)
     assert driver.broker.visible() == []
     assert len(driver.broker.open()) == 2, "nothing that may be decided was aborted"
 
