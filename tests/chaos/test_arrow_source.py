@@ -49,6 +49,7 @@ def test_an_answer_is_lost_on_its_way(arena: Arena, api: str, nth: int, how: str
     assert exact(arena, Incident(fault=f"{how} {api}", rule=(api, nth, how))) == 1
 
 
+@pytest.mark.proof
 def test_the_broker_is_killed_while_tasks_fetch(arena: Arena) -> None:
     exact(arena, Incident(fault="broker", broker=True, at_s=0.3, feed=400), kind="shuffle")
 

@@ -134,7 +134,8 @@ def test_whoever_of_two_comes_to_the_place_first_is_killed(arena: Arena, place: 
     assert any(exact(arena, race).reached == 1 for _ in range(12))
 
 
-@pytest.mark.parametrize("place", some(("decided", "task-prepared", "prepared"), "decided"))
+@LONG
+@pytest.mark.parametrize("place", ["decided", "task-prepared", "prepared"])
 def test_a_zombie_comes_back_beside_its_successor(arena: Arena, place: str) -> None:
     exact(
         arena,
@@ -170,7 +171,8 @@ def test_ids_expired_before_anybody_came(arena: Arena, place: str) -> None:
     exact(arena, Incident(fault="expiry", failpoints=f"{place}=kill@2", left_s=EXPIRY_S + 1))
 
 
-@pytest.mark.parametrize("place", ["decided", pytest.param("settled", marks=LONG)])
+@LONG
+@pytest.mark.parametrize("place", ["decided", "settled"])
 def test_a_promise_that_nobody_can_look_up_is_asked_and_never_guessed(
     arena: Arena, place: str
 ) -> None:

@@ -23,7 +23,7 @@ from tests.support import pipeline as shared_pipeline
 from tests.support.pipeline import KILLED, Pipeline
 from tests.support.servers.s3 import EmbeddedS3
 
-pytestmark = [pytest.mark.integration]
+pytestmark = [pytest.mark.integration, pytest.mark.proof]
 
 DISK, BUCKET, BATCHES = "disk", "bucket", "batches"
 
@@ -85,7 +85,6 @@ def assert_exactly_once(pipeline: Pipeline, sink: FileSink) -> None:
     assert sink.place().listed("_eos/orders/work") == {}
 
 
-@pytest.mark.proof
 @pytest.mark.parametrize(
     ("described", "place"),
     [
@@ -110,11 +109,7 @@ def test_driver_killed(pipeline: Pipeline, spark: SparkSession, sink: FileSink, 
     assert_exactly_once(pipeline, sink)
 
 
-@pytest.mark.parametrize(
-    "described",
-    [*(pytest.param(each, marks=pytest.mark.proof) for each in (DISK, BATCHES)), BUCKET],
-    indirect=True,
-)
+@pytest.mark.parametrize("described", [DISK, BATCHES, BUCKET], indirect=True)
 def test_a_batch_that_was_published_in_part_or_not_is_ended_by_a_recovery(
     pipeline: Pipeline, spark: SparkSession, sink: FileSink
 ) -> None:

@@ -294,6 +294,7 @@ def test_input_that_is_compacted_proves_nothing_of_rows_that_are_fewer_or_counte
     assert job.rehearse(job.counts(), output_mode="update").exit_status == 0
 
 
+@pytest.mark.proof
 def test_of_compacted_input_other_rows_differ_and_fewer_are_not_known(job: Rehearsed) -> None:
     compact(job)
     job.feed(100)
