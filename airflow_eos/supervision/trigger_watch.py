@@ -170,6 +170,7 @@ T = TypeVar("T")
 _WORKERS = 8
 HELD_UP_S = 10.0
 """A thread that has asked for so long is taken to be held up by a store that does not answer."""
+_RELIEF_S = 1.0
 
 
 class Threads:
@@ -241,8 +242,12 @@ class SharedLooks:
         future: Future[T] | None = self._waiting.get(key)
         if future is None or future.done():
             future = self._waiting[key] = self._pool.submit(read)
+        answer = asyncio.wrap_future(future)
         try:
-            return await asyncio.shield(asyncio.wrap_future(future))
+            # By whoever waits: where one store holds all threads up, nobody comes to ask anew.
+            while not (await asyncio.wait({answer}, timeout=_RELIEF_S))[0]:
+                self._pool.relieve()
+            return answer.result()
         finally:
             if future.done() and self._waiting.get(key) is future:
                 del self._waiting[key]
