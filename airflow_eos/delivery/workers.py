@@ -83,7 +83,11 @@ def kept_warm(check: Callable[[], None], *, first: list[Callable[[], None]]) -> 
         until = time.monotonic() + _FIRST_S
         while not over.wait(0 if first else _WARM_S):
             try:
-                (first.pop() if first else check)()
+                todo = first.pop()
+            except IndexError:  # done, or taken out since
+                todo = check
+            try:
+                todo()
             except Exception as error:  # noqa: BLE001 - they are colder, and that is all
                 import structlog  # which a task, whose sink imports this module, is spared
 

@@ -476,15 +476,7 @@ class LibrdkafkaWriter:
         return written
 
     def abort(self, prepared: TransactionIdentity | None = None) -> None:
-        """Abort the transaction that this writer has begun and not prepared; none is no error.
-
-        Args:
-            prepared: one that it has let go of, and that nobody has been told of: abort that, too.
-
-        Raises:
-            KafkaUnavailableError: the abort was not acknowledged; the broker aborts it when its
-                timeout passes, or recovery does before.
-        """
+        """See :meth:`~airflow_eos.kafka.producer.writer.TransactionalWriter.abort`."""
         current = self._slot.release()
         if prepared is not None:
             end_transactions(self._wire, [prepared], commit=False)

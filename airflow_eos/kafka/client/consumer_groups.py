@@ -110,9 +110,7 @@ class GroupCoordinator:
         )
         answer = self.ask(
             request,
-            lambda answer: next(
-                (int(each.error_code) for each in answer.groups), faults.COORDINATOR_NOT_AVAILABLE
-            ),
+            lambda answer: faults.first_code(each.error_code for each in answer.groups),
             deadline_s=deadline_s,
         )
         return answer.groups[0]

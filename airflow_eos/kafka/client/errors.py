@@ -11,6 +11,7 @@ import enum
 import random
 import ssl
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 
 import kafka.errors as kafka_errors
@@ -99,6 +100,11 @@ _WAITS_FOR = {
     "all brokers run",
 }
 """Of answers that pass: what it takes where they do not."""
+
+
+def first_code(codes: Iterable[int]) -> int:
+    """The one that an answer holds; one without any says nothing, and is asked for again."""
+    return int(next(iter(codes), COORDINATOR_NOT_AVAILABLE))
 
 
 def is_retriable(code: int) -> bool:

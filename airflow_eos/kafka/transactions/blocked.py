@@ -241,23 +241,19 @@ def _told(
     """What is known of one transaction beside its place."""
     longest_ms = wire.cluster.capabilities().longest_life_ms
     old = longest_ms is not None and now_ms - each.last_written_ms > longest_ms
-    said = "hanging" if old and all_told else UNKNOWN
-    age_ms = 0
-    if state is None or not _writes(state, each):
-        age_ms = max(0, now_ms - _began_ms(wire, each))
-    if state is None:
-        nobody = {"transactional_id": None, "owner": "", "timeout_ms": None}
-        return {**nobody, "state": said, "age_ms": age_ms}
     if _writes(state, each):
-        said = str(state.transaction_state)
-        age_ms = max(0, now_ms - state.transaction_start_time_ms)
-    elif state.transaction_state in ENDED:
-        said = "marker missing"
+        said, began_ms = str(state.transaction_state), state.transaction_start_time_ms
+    else:
+        said, began_ms = "hanging" if old and all_told else UNKNOWN, _began_ms(wire, each)
+        if state is not None and state.transaction_state in ENDED:
+            said = "marker missing"
+    told = {"state": said, "age_ms": max(0, now_ms - began_ms)}
+    if state is None:
+        return {**told, "transactional_id": None, "owner": "", "timeout_ms": None}
     return {
+        **told,
         "transactional_id": state.transactional_id,
         "owner": owner_of(state.transactional_id),
-        "state": said,
-        "age_ms": age_ms,
         "timeout_ms": int(state.transaction_timeout_ms),
     }
 

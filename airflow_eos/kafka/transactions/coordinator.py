@@ -80,7 +80,7 @@ class TransactionCoordinator:
         answer, code = self._ask(
             transactional_id,
             DescribeTransactionsRequest(transactional_ids=[transactional_id]),
-            lambda answer: _first(each.error_code for each in answer.transaction_states),
+            lambda answer: faults.first_code(each.error_code for each in answer.transaction_states),
             deadline_s,
         )
         if code != faults.NONE:
@@ -167,11 +167,6 @@ class TransactionCoordinator:
                     f"The coordinator of transactional id {transactional_id!r} gave no final "
                     f"answer within {deadline}: {faults.said(last)}."
                 )
-
-
-def _first(codes: Iterable[int]) -> int:
-    """The one code; where an answer holds none, it says nothing, and is asked for again."""
-    return int(next(iter(codes), faults.COORDINATOR_NOT_AVAILABLE))
 
 
 def _partition_code(answer: Any, asked: int) -> int:

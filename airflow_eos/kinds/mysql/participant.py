@@ -164,21 +164,6 @@ LIMIT {_SWEPT}
 _FORGOTTEN = f"DELETE FROM {STAGED} WHERE work_key = %s AND ended_at_ms IS NOT NULL"  # noqa: S608
 
 
-def waiting(connection: Connection, keys: Sequence[str]) -> set[str]:
-    """Those that have not ended; to be asked *before* :func:`witnessed`."""
-    return {key for (key,) in asked(connection, f"{_WAITING}({holes(keys)})", *keys)}
-
-
-def witnessed(connection: Connection, keys: Sequence[str]) -> set[str]:
-    """Those whose rows are visible."""
-    return {key for (key,) in asked(connection, f"{_WITNESSED}({holes(keys)})", *keys)}
-
-
-def listed(connection: Connection, tables: MySqlTableNames) -> list[tuple[str, int, str]]:
-    """What waits under the name: key, since when (ms), and for which table."""
-    return [(key, int(at), target) for key, at, target in asked(connection, _LISTED, tables.name)]
-
-
 def begin_staged(
     connection: Connection, tables: MySqlTableNames, key: str, *, target: str, names: Sequence[str]
 ) -> tuple[int, int]:
@@ -320,13 +305,14 @@ class MySqlOwnershipTable(OwnershipTable):
         return next(iter(asked(connection, _STANDING, self.name)), None)
 
     def _waiting(self, connection: Connection, keys: Sequence[str]) -> set[str]:
-        return waiting(connection, keys)
+        return {key for (key,) in asked(connection, f"{_WAITING}({holes(keys)})", *keys)}
 
     def _witnessed(self, connection: Connection, keys: Sequence[str]) -> set[str]:
-        return witnessed(connection, keys)
+        return {key for (key,) in asked(connection, f"{_WITNESSED}({holes(keys)})", *keys)}
 
     def _listed(self, connection: Connection) -> list[tuple[str, int, str]]:
-        return listed(connection, self._own)
+        found = asked(connection, _LISTED, self.name)
+        return [(key, int(at), target) for key, at, target in found]
 
     def _now_ms(self, connection: Connection) -> int:
         [(now_ms,)] = asked(connection, f"SELECT {NOW_MS}")

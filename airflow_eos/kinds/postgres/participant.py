@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -157,6 +157,11 @@ SELECT gid, (extract(epoch FROM prepared) * 1000)::bigint, '' FROM pg_prepared_x
 WHERE database = current_database() AND starts_with(gid, %(name)s || '-')
 UNION ALL SELECT key, opened_at_ms, target FROM {staged} WHERE name = %(name)s
 """
+_WAITING = """
+SELECT gid FROM pg_prepared_xacts WHERE gid = ANY(%(keys)s)
+UNION SELECT key FROM {staged} WHERE key = ANY(%(keys)s)
+"""
+_WITNESSED = "SELECT key FROM {works} WHERE key = ANY(%s)"
 _TARGET = """
 SELECT format('%%I.%%I', n.nspname, c.relname)
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)
@@ -166,11 +171,6 @@ COLUMNS = """
 SELECT attname FROM pg_attribute
 WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped ORDER BY attnum
 """
-
-
-def listed(connection: Connection, tables: PostgresTableNames) -> list[tuple[str, int, str]]:
-    """What waits under the name in this database: key, since when (ms), and for which table."""
-    return connection.execute(tables.statement(_OPEN), {"name": tables.name}).fetchall()
 
 
 def absent(work: PreparedWork, history: History, place: str) -> Outcome:
@@ -203,29 +203,6 @@ def check_detail(work: PreparedWork) -> None:
             f"{STAGED}), system and timeline. Was the checkpoint written by a newer release? Then "
             "use that one."
         )
-
-
-def waiting(connection: Connection, tables: PostgresTableNames, keys: Collection[str]) -> set[str]:
-    """Those that have not ended; to be asked *before* :func:`witnessed`."""
-    asked = list(keys)
-    found = connection.execute(
-        tables.statement(
-            "SELECT gid FROM pg_prepared_xacts WHERE gid = ANY(%s) "
-            "UNION SELECT key FROM {staged} WHERE key = ANY(%s)"
-        ),
-        [asked, asked],
-    )
-    return {key for (key,) in found}
-
-
-def witnessed(
-    connection: Connection, tables: PostgresTableNames, keys: Collection[str]
-) -> set[str]:
-    """Those whose rows are visible."""
-    found = connection.execute(
-        tables.statement("SELECT key FROM {works} WHERE key = ANY(%s)"), [list(keys)]
-    )
-    return {key for (key,) in found}
 
 
 def commit_prepared(connection: Connection, key: str) -> bool:
@@ -395,13 +372,15 @@ class PostgresOwnershipTable(OwnershipTable):
         return connection.execute(self._own.statement(_STANDING), [self.name]).fetchone()
 
     def _waiting(self, connection: Connection, keys: Sequence[str]) -> set[str]:
-        return waiting(connection, self._own, keys)
+        found = connection.execute(self._own.statement(_WAITING), {"keys": [*keys]})
+        return {key for (key,) in found}
 
     def _witnessed(self, connection: Connection, keys: Sequence[str]) -> set[str]:
-        return witnessed(connection, self._own, keys)
+        found = connection.execute(self._own.statement(_WITNESSED), [[*keys]])
+        return {key for (key,) in found}
 
     def _listed(self, connection: Connection) -> list[tuple[str, int, str]]:
-        return listed(connection, self._own)
+        return connection.execute(self._own.statement(_OPEN), {"name": self.name}).fetchall()
 
     def _now_ms(self, connection: Connection) -> int:
         [(now_ms,)] = connection.execute(_CLOCK).fetchall()

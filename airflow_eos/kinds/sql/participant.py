@@ -159,7 +159,7 @@ class OwnershipTable(ABC):
 
     @abstractmethod
     def _waiting(self, connection: Any, keys: Sequence[str]) -> set[str]:
-        """Those that have not ended."""
+        """Those that have not ended; asked before :meth:`_witnessed`, see above."""
 
     @abstractmethod
     def _witnessed(self, connection: Any, keys: Sequence[str]) -> set[str]:

@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import timedelta
-from types import ModuleType
 from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
 
-from airflow_eos.kinds.mysql import participant as asking
+from airflow_eos.kinds.mysql.participant import MySqlOwnershipTable
 from airflow_eos.kinds.mysql.session import asked, connected
 from airflow_eos.kinds.mysql.sink import MySqlSink
+from airflow_eos.kinds.sql.participant import OwnershipTable
 from tests.integration.sql.world import SqlWorld, rows
 from tests.support.mysql import mysql_server
 from tests.support.servers.mariadb import EmbeddedMariaDb
@@ -33,7 +33,7 @@ def server() -> Iterator[EmbeddedMariaDb]:
 
 @dataclass
 class World(SqlWorld):
-    book: ClassVar[ModuleType] = asking
+    book: ClassVar[type[OwnershipTable]] = MySqlOwnershipTable
 
     server: EmbeddedMariaDb
     columns: str = "id bigint, name text"

@@ -6,14 +6,14 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
-from types import ModuleType
 from typing import Any, ClassVar
 
 import psycopg
 import pytest
 
-from airflow_eos.kinds.postgres import participant as asking
+from airflow_eos.kinds.postgres.participant import PostgresOwnershipTable
 from airflow_eos.kinds.postgres.sink import PostgresSink
+from airflow_eos.kinds.sql.participant import OwnershipTable
 from tests.integration.sql.world import SqlWorld, rows
 from tests.support.servers.postgres import EmbeddedPostgres
 
@@ -28,7 +28,7 @@ def server() -> Iterator[EmbeddedPostgres]:
 
 @dataclass
 class World(SqlWorld):
-    book: ClassVar[ModuleType] = asking
+    book: ClassVar[type[OwnershipTable]] = PostgresOwnershipTable
 
     server: EmbeddedPostgres
     two_phase: bool = True

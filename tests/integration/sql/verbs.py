@@ -78,7 +78,7 @@ def test_an_abort_takes_nothing_from_readers(world: SqlWorld):
 def test_a_commit_between_two_looks_is_no_abort(world: SqlWorld, monkeypatch: pytest.MonkeyPatch):
     ours, work = world.participant(), world.prepare()
     real: dict[str, Callable[..., Any]] = {
-        name: getattr(world.book, name) for name in ("waiting", "witnessed")
+        name: getattr(world.book, name) for name in ("_waiting", "_witnessed")
     }
     looks = []
 
@@ -104,7 +104,7 @@ def test_a_floor_that_moves_between_the_looks_is_no_abort(
     world: SqlWorld, monkeypatch: pytest.MonkeyPatch
 ):
     """Of a sleeper: its witness goes after it has read the floor, before it looks for it."""
-    ours, work, look = world.participant(), world.prepare(), vars(world.book)["waiting"]
+    ours, work, look = world.participant(), world.prepare(), vars(world.book)["_waiting"]
     ours.commit([work])
 
     def looked(*given: Any) -> Any:
@@ -113,7 +113,7 @@ def test_a_floor_that_moves_between_the_looks_is_no_abort(
         other._book.begin_generation(work.detail[GENERATION] + 2, 0)
         return found
 
-    monkeypatch.setattr(world.book, "waiting", looked)
+    monkeypatch.setattr(world.book, "_waiting", looked)
     assert ours.outcome([work]) == became([work], Outcome.UNKNOWN)
 
 

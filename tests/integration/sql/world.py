@@ -5,11 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import replace
 from datetime import timedelta
-from types import ModuleType
 from typing import Any, ClassVar
 
 import pyarrow as pa
 
+from airflow_eos.kinds.sql.participant import OwnershipTable
 from airflow_eos.protocol.decision import PreparedWork
 
 
@@ -18,11 +18,11 @@ class SqlWorld(ABC):
 
     Attributes:
         tag: the table, and all that keeps it apart from those of other tests.
-        book: the module that asks this database what waits and what is visible.
+        book: what asks this database what waits and what is visible.
     """
 
     tag: str
-    book: ClassVar[ModuleType]
+    book: ClassVar[type[OwnershipTable]]
 
     @property
     @abstractmethod
