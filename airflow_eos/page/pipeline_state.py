@@ -282,11 +282,8 @@ class Look:
             store = self.listed.open()
             found = read_snapshot(store)
             return self._row(store, found, self._newest(store))
-        except EosError as error:
-            return unreadable(self.listed, str(error))
-        except Exception as error:  # one pipeline's surprise must not take the list from all
-            log.exception("page_look_failed", location=self.listed.location)
-            return unreadable(self.listed, f"{type(error).__name__}: the server's log says more")
+        except Exception as error:  # noqa: BLE001 - one surprise must not take the list from all
+            return self._unreadable(error)
 
     def detail(self) -> DetailView:
         """The pipeline with its batches; what cannot be read says why."""
@@ -308,12 +305,15 @@ class Look:
                 batches=tuple(_story(store, found, each) for each in reversed(newest)),
                 state_size=msgspec.to_builtins(read_state_size(store)),
             )
-        except EosError as error:
-            return DetailView(row=unreadable(self.listed, str(error)))
-        except Exception as error:
-            log.exception("page_look_failed", location=self.listed.location)
-            why = f"{type(error).__name__}: the server's log says more"
-            return DetailView(row=unreadable(self.listed, why))
+        except Exception as error:  # noqa: BLE001 - as above
+            return DetailView(row=self._unreadable(error))
+
+    def _unreadable(self, error: Exception) -> PipelineRow:
+        """What an error of ours says; what a surprise says may be secret."""
+        if isinstance(error, EosError):
+            return unreadable(self.listed, str(error))
+        log.error("page_look_failed", location=self.listed.location, exc_info=error)
+        return unreadable(self.listed, f"{type(error).__name__}: the server's log says more")
 
     def _newest(self, store: CheckpointStore) -> tuple[PlannedBatch, ...]:
         return self._batches.newest(store)

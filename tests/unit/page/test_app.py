@@ -162,6 +162,10 @@ def test_one_pipeline_that_surprises_does_not_take_the_list_from_the_others(reco
     assert rows["odd"].state == rows["wrong"].state == "unreadable"
     assert "KeyError" in rows["odd"].reason
     assert "a bug" not in rows["odd"].reason, "what a surprise says may be secret"
+    view = client.get(f"/api/pipelines/{pipelines[1].id}")
+    assert view.status_code == 200
+    assert view.json()["row"]["state"] == "unreadable"
+    assert "a bug" not in view.text
 
 
 def test_a_pipeline_that_nobody_knows_is_not_there(client):
