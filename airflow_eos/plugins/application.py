@@ -520,15 +520,16 @@ def pipelines(
         remarks += not_shown(dag_id, said[dag_id], setting)
     every = [each for each in joined(said, setting) if each.dag_id in may_see]
     by_place = SaidOf.of(said)
-    looking = {dog for each in every for dog in watchdogs(said, each, by_place)}
+    dogs = [watchdogs(said, each, by_place) for each in every]
+    looking = {dog for of_one in dogs for dog in of_one}
     asleep = {dog for dog, is_paused in paused(looking).items() if is_paused} if looking else ()
     listed = []
-    for each, name in zip(every, _names(every), strict=True):
+    for each, name, of_one in zip(every, _names(every), dogs, strict=True):
         if each.recovery_dag_id is None and (why := recovery_of(said, each, by_place)[1]):
             remarks.append(why)
         remarks += (
             f"{dog}, which watches {each.dag_id}, is paused: nobody notices when it dies."
-            for dog in watchdogs(said, each, by_place)
+            for dog in of_one
             if dog in asleep
         )
         listed.append(_listed(each, name, by_setting=each in setting))
