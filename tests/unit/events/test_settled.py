@@ -211,8 +211,8 @@ def test_an_hour_is_complete_once_the_watermark_is_at_its_end_and_no_sooner():
 
 
 def test_a_watermark_that_goes_back_or_away_tells_no_hour_twice():
-    told = [hours_completed(each) for each in watermarks(0, 61, 5, None, 62, 121)]
-    assert told == [(), ("2026-11-25T09",), (), (), (), ("2026-11-25T10",)]
+    told = [hours_completed(each) for each in watermarks(0, 61, 5, 62, None, 62, 121)]
+    assert told == [(), ("2026-11-25T09",), (), (), (), (), ("2026-11-25T10",)]
 
 
 def test_before_the_first_watermark_only_a_person_knows_which_hours_had_rows():
