@@ -15,8 +15,6 @@ from tests.chaos.play import Played, play
 from tests.chaos.scenario import Incident, Scenario, topics_of
 from tests.chaos.settings import KINDS
 
-pytestmark = pytest.mark.chaos
-
 KILLED = Incident(fault="kill", failpoints="prepared=kill@2")
 
 

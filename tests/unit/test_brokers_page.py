@@ -5,13 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 from airflow_eos.kafka.client.cluster import NEEDS
 from tests.brokers.releases import RELEASES
 from tests.support.broker_profiles import KEYS, PROFILES
-
-pytestmark = pytest.mark.unit
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "brokers.md").read_text(encoding="utf-8")

@@ -8,8 +8,6 @@ import pytest
 
 from airflow_eos.closing import closed_on_error
 
-pytestmark = pytest.mark.unit
-
 
 def test_what_is_handed_on_stays_open():
     with closed_on_error(io.BytesIO(b"x")) as opened:

@@ -5,11 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from tests.cluster.__main__ import page
-
-pytestmark = pytest.mark.unit
 
 LINE = {
     "cluster": "YARN",

@@ -11,14 +11,11 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml  # type: ignore[import-untyped]
 
 from airflow_eos.local import jars
 from airflow_eos.sinks.app import argument_parser
 from airflow_eos.supervision.packaging import spark_side
-
-pytestmark = pytest.mark.unit
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.unit
-
 SCRIPT = Path(__file__).parents[2] / "scripts" / "matrix"
 PYTHON = """#!/bin/sh
 case "$2" in

@@ -13,7 +13,6 @@ import pytest
 from airflow_eos.events import SettledEvent
 from tests.support.by_asset import ByAsset
 
-pytestmark = pytest.mark.unit
 FILE = Path(__file__).parents[2] / "dags" / "eos_settled.py"
 
 

@@ -24,8 +24,6 @@ from airflow_eos.supervision.preflight import TimeoutBudget, reached_within
 from tests.integration.hazards.direct import Direct, forget_writers, wait_for
 from tests.support.broker_profiles import KEYS, PROFILES, Profile, ProfileProxy
 
-pytestmark = pytest.mark.integration
-
 DELIVERS = [profile for profile in PROFILES if not profile.refused]
 REFUSES = [profile for profile in PROFILES if profile.refused]
 

@@ -7,11 +7,7 @@ import signal
 import subprocess
 import sys
 
-import pytest
-
 from airflow_eos.checkpoint import CheckpointStore, DecisionLog
-
-pytestmark = pytest.mark.integration
 
 WRITER = """
 import sys, uuid

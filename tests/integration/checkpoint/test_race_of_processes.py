@@ -7,15 +7,12 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
-
 from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, Verdict
 
 if TYPE_CHECKING:
     from multiprocessing.queues import SimpleQueue
     from multiprocessing.synchronize import Barrier
 
-pytestmark = pytest.mark.integration
 WRITERS = 8
 BATCHES = 50
 

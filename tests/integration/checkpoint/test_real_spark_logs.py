@@ -35,8 +35,6 @@ from tests.chaos.spark_files import MetadataLog, read_timestamp_ms
 from tests.chaos.spark_loop import MicroBatches
 from tests.model import spark as spark_of_the_model
 
-pytestmark = pytest.mark.integration
-
 SOURCE = Path(__file__).parents[2] / "java" / "checkpoint" / "PausedFileSystem.java"
 JARS = Path(pyspark.__file__).parent / "jars"
 LOSES = "SparkConcurrentModificationException"

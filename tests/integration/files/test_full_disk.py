@@ -17,8 +17,6 @@ from airflow_eos.kinds.files.sink import LINE_COLUMN
 from airflow_eos.protocol.decision import Outcome
 from airflow_eos.sinks import FileSink
 
-pytestmark = pytest.mark.integration
-
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:

@@ -32,8 +32,6 @@ from airflow_eos.recovery.facts import gather
 from airflow_eos.recovery.plan import make_plan
 from tests.integration.files.staged import Stage, outcomes
 
-pytestmark = pytest.mark.integration
-
 ODD = ["a\u00a0b", "\u3000", "a\u200bb", "\U0001f469\u200d\U0001f469", "\x85"]
 
 one_by_one = pytest.mark.parametrize("stage", ["listing"], indirect=True)

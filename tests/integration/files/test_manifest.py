@@ -23,8 +23,6 @@ from airflow_eos.protocol.decision import Outcome, PreparedWork
 from airflow_eos.sinks import FileSink
 from tests.integration.files.staged import claimed
 
-pytestmark = pytest.mark.integration
-
 
 @pytest.fixture
 def sink(tmp_path: Path) -> FileSink:

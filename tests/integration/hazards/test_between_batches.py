@@ -14,8 +14,6 @@ from airflow_eos.kafka.producer.writer import TransactionalWriter
 from airflow_eos.kafka.transactions.identity import transactional_id_of
 from tests.integration.hazards.direct import Direct, arrow
 
-pytestmark = pytest.mark.integration
-
 
 def straggle(direct: Direct) -> None:
     """What a task of a lost executor leaves: rows, acknowledged, and nobody to end them."""

@@ -14,8 +14,6 @@ from airflow_eos.checkpoint.locations import LocalFiles
 from airflow_eos.errors import CheckpointFormatError, StoreError
 from tests.integration.hazards.store_driver import Driver, decided_and_died
 
-pytestmark = pytest.mark.integration
-
 
 @pytest.fixture
 def driver(tmp_path: Path) -> Driver:

@@ -19,8 +19,6 @@ from airflow_eos.checkpoint.locations import LocalFiles
 from airflow_eos.errors import EosError, StoreError
 from tests.integration.hazards.store_driver import Driver
 
-pytestmark = pytest.mark.integration
-
 
 @pytest.fixture
 def driver(tmp_path: Path) -> Driver:

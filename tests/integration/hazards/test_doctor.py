@@ -24,8 +24,6 @@ from tests.support.jvm import spark_submit_opts
 from tests.support.owners import owner_at
 from tests.support.pipeline import ROOT
 
-pytestmark = pytest.mark.integration
-
 
 @pytest.fixture
 def guarded(tmp_path: Path) -> Iterator[Guarded]:

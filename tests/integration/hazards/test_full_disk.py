@@ -14,8 +14,6 @@ from airflow_eos.errors import StoreError
 from tests.integration.hazards.store_driver import ROWS, Driver
 from tests.unit.sinks.fakes import FakeFrame
 
-pytestmark = pytest.mark.integration
-
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:

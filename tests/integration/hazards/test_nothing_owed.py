@@ -20,8 +20,6 @@ from airflow_eos.recovery import plan_recovery, resolve
 from airflow_eos.recovery.execute import participant_of
 from tests.integration.hazards.direct import Direct, Frame
 
-pytestmark = pytest.mark.integration
-
 Die = Callable[[str], None]
 
 

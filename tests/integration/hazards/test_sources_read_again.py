@@ -17,8 +17,6 @@ from airflow_eos.sinks import start_exactly_once
 from tests.integration.hazards.spark_job import Job
 from tests.support.pipeline import wait_until
 
-pytestmark = pytest.mark.integration
-
 
 @pytest.fixture
 def job(spark: SparkSession, kafka_broker: EmbeddedKafka, tmp_path: Path) -> Iterator[Job]:

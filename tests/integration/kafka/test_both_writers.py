@@ -26,8 +26,6 @@ from airflow_eos.kafka.transactions.listing import list_open
 from airflow_eos.kinds.kafka.sink import PRODUCERS, Writer, open_writer
 from airflow_eos.local import EmbeddedKafka
 
-pytestmark = pytest.mark.integration
-
 TIMEOUT_MS = 60_000
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 Opener = Callable[..., Writer]

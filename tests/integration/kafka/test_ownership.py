@@ -22,8 +22,6 @@ from tests.support.owners import owner_at
 from tests.support.pipelines import kafka_pipeline
 from tests.support.topics import produce
 
-pytestmark = pytest.mark.integration
-
 
 def decision(batch: int) -> Decision:
     return Decision(

@@ -13,8 +13,6 @@ from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.producer.writer import TransactionalWriter
 from tests.integration.hazards.test_shapes import set_limit
 
-pytestmark = pytest.mark.integration
-
 
 def test_a_limit_raised_because_of_a_row_counts_at_once(kafka_broker, topic):
     servers = kafka_broker.bootstrap_servers

@@ -17,8 +17,6 @@ from airflow_eos.recovery.facts import gather
 from airflow_eos.recovery.plan import Action
 from tests.integration.kept.keeping import decided, keep
 
-pytestmark = pytest.mark.integration
-
 DELIVER = f"{__name__}:deliver"
 REACH = {"orders": DELIVER}
 DELIVERED: list[bytes] = []

@@ -23,8 +23,6 @@ from tests.integration.lake.kinds import KINDS
 from tests.integration.lake.stage import SCHEMA, Stage
 from tests.support.owners import owner_at
 
-pytestmark = pytest.mark.integration
-
 FORGETS = {"delta.setTransactionRetentionDuration": "interval 1 days"}
 
 

@@ -27,8 +27,6 @@ from tests.integration.lake.stage import Stage, answer, batch, stopped
 from tests.support.kinds.lake_by_hand import delta_rows, iceberg_rows
 from tests.support.owners import owner_at, require_at
 
-pytestmark = pytest.mark.integration
-
 COMMITTED, ABORTED, OPEN, UNKNOWN = (
     Outcome.COMMITTED,
     Outcome.ABORTED,

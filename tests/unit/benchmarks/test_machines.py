@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
 from benchmarks.machines_told import Figures, result
-
-pytestmark = pytest.mark.unit
 
 
 def figures(*per_second: float) -> list[Figures]:

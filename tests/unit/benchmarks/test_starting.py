@@ -9,8 +9,6 @@ import pytest
 
 from benchmarks.starting import await_ready
 
-pytestmark = pytest.mark.unit
-
 PROCESS = """
 import sys
 print("almost ready"); print("x" * 200_000); print("ready", flush=True)

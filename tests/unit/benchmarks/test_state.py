@@ -6,14 +6,12 @@ import os
 
 import numpy as np
 import pyarrow as pa
-import pytest
 
 from benchmarks.rows import content_sum
 from benchmarks.state import files
 from benchmarks.state_keys import Counted, longs
 from benchmarks.state_told import Found, result
 
-pytestmark = pytest.mark.unit
 SETTINGS = {"keys": 10, "keys_a_burst": 2}
 
 

@@ -10,9 +10,6 @@ import pytest
 from benchmarks import report
 from benchmarks.throughput_told import Figures, Found, result
 
-pytestmark = pytest.mark.unit
-
-
 ROOT = Path(__file__).parents[3]
 BESIDE = "arrow-beside-flink"
 

@@ -10,8 +10,6 @@ from airflow_eos.checkpoint import CheckpointStore, read_heartbeat
 from airflow_eos.checkpoint.heartbeat import beat_interval
 from airflow_eos.delivery.query import HeartbeatWriter
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.mark.parametrize(
     ("location", "seconds"),

@@ -21,8 +21,6 @@ from airflow_eos.checkpoint.store import CheckpointStore
 from airflow_eos.checkpoint.topics import refuse_remade
 from airflow_eos.errors import CheckpointFormatError, StoreError
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.fixture(params=[b"", b"\0" * 300, b'{"format_ver'], ids=["empty", "NULs", "cut off"])
 def damaged(request) -> bytes:

@@ -14,8 +14,6 @@ from airflow_eos.errors import CheckpointFormatError, StoreError, SupersededErro
 from airflow_eos.protocol.decision import encode
 from airflow_eos.protocol.participant import decision_lost
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.fixture
 def log(store) -> DecisionLog:

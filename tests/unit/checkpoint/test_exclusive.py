@@ -13,8 +13,6 @@ from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.checkpoint.store import check_create_if_absent, race_create, told
 from airflow_eos.errors import StoreError
 
-pytestmark = pytest.mark.unit
-
 
 class LooksFirst(MemoryStore):
     """As s3mock and fsspec: it looks whether the name is free, and then writes."""

@@ -16,7 +16,6 @@ from airflow_eos.checkpoint.hdfs import HdfsFiles
 from airflow_eos.errors import ConfigurationError, StoreError
 from tests.support.servers.hdfs import write_site
 
-pytestmark = pytest.mark.unit
 SERVICE = {
     "dfs.nameservices": "ours",
     "dfs.ha.namenodes.ours": "one,two",

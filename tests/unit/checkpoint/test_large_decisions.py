@@ -5,13 +5,9 @@ from __future__ import annotations
 import uuid
 from pathlib import Path
 
-import pytest
-
 from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, Verdict
 from airflow_eos.kafka.transactions.identity import OffsetRange, PreparedTransaction, as_work
 from airflow_eos.protocol.decision import PreparedWork, encode
-
-pytestmark = pytest.mark.unit
 
 
 def work(task: int, partitions: int) -> PreparedWork:

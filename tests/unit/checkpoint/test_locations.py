@@ -9,8 +9,6 @@ import pytest
 from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.errors import StoreError
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.mark.parametrize("form", ["{}", "file://{}", "file:{}", "FILE://{}/", "{}//"])
 def test_every_way_to_write_a_local_folder_is_the_same_folder(tmp_path, form):

@@ -9,7 +9,6 @@ import pytest
 from airflow_eos.checkpoint import spark_log as logs
 from airflow_eos.errors import CheckpointFormatError
 
-pytestmark = pytest.mark.unit
 WRITTEN = Path(__file__).parent / "spark_4_2_0"
 META = b'{"batchWatermarkMs":0,"batchTimestampMs":1700000000000,"conf":{}}'
 KAFKA = '{"orders":{"0":12,"1":7},"refunds":{"0":0}}'

@@ -9,7 +9,6 @@ from obstore.exceptions import AlreadyExistsError, GenericError, PermissionDenie
 
 from airflow_eos.errors import StoreError
 
-pytestmark = pytest.mark.unit
 PATH = "eos/decisions/7/1.json"
 LOST = GenericError("error sending request: connection reset")
 

@@ -25,7 +25,6 @@ from airflow_eos.protocol.participant import Member
 from tests.support.beats import heartbeat
 from tests.support.pipelines import kafka_member, kafka_pipeline
 
-pytestmark = pytest.mark.unit
 OURS = kafka_pipeline("orders-etl", "cluster-a")
 BEAT = heartbeat(batch_id=None, beat_at_ms=1_700_000_000_000, started_at_ms=1_600_000_000_000)
 

@@ -15,8 +15,6 @@ from airflow_eos.errors import CheckpointFormatError, ContinuityError, Supersede
 from airflow_eos.protocol.participant import Owner, decision_lost
 from tests.support.pipelines import kafka_pipeline
 
-pytestmark = pytest.mark.unit
-
 
 def content(end: int, planned_at_ms: int = 7) -> str:
     stamp = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": planned_at_ms})

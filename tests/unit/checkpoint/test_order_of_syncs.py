@@ -15,8 +15,6 @@ from airflow_eos.checkpoint import CheckpointStore, DecisionLog
 from airflow_eos.checkpoint.rulings import read_rulings, resolve
 from airflow_eos.protocol.decision import Outcome, WorkIdentity, encode
 
-pytestmark = pytest.mark.unit
-
 PATH = "eos/decisions/0/1.json"
 TRANSACTION = WorkIdentity("kafka", "sink", "etl-0-0-7-0")
 

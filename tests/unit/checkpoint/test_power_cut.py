@@ -17,7 +17,6 @@ from airflow_eos.errors import StoreError
 from airflow_eos.protocol.decision import Outcome, WorkIdentity, encode
 from tests.support.authority import OFFSETS, authority_of
 
-pytestmark = pytest.mark.unit
 PATH = "eos/decisions/7/1.json"
 
 

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from airflow_eos.checkpoint import DecisionLog
 from airflow_eos.checkpoint.backend import decision_path
 from airflow_eos.protocol.decision import encode
-
-pytestmark = pytest.mark.unit
 
 
 def fill(store, make_decision, batches) -> None:

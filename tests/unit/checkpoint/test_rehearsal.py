@@ -22,8 +22,6 @@ from airflow_eos.checkpoint.rulings import accept
 from airflow_eos.delivery.rehearsal import Rehearsal
 from airflow_eos.errors import ConfigurationError, ContinuityError
 
-pytestmark = pytest.mark.unit
-
 
 def planned(batch: int, watermark: int = 0) -> str:
     metadata = {"batchWatermarkMs": watermark, "batchTimestampMs": 1000 + batch, "conf": {}}

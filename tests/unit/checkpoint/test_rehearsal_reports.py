@@ -15,8 +15,6 @@ from airflow_eos.checkpoint.rehearsal import (
 )
 from airflow_eos.supervision.rehearsal import sentence
 
-pytestmark = pytest.mark.unit
-
 A, B = "0" * 31 + "a", "0" * 31 + "b"
 
 

@@ -15,8 +15,6 @@ from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.checkpoint.locations import CLIENT_OPTIONS, CONFIGURATION_KEYS
 from airflow_eos.errors import StoreError
 
-pytestmark = pytest.mark.unit
-
 STUBS = Path(obstore.__file__).parent / "_store"
 KEYS = {
     "aws_access_key_id": "key",

@@ -11,8 +11,6 @@ from obstore.exceptions import GenericError, PermissionDeniedError
 from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.errors import StoreError
 
-pytestmark = pytest.mark.unit
-
 
 def test_what_was_created_is_read_listed_and_seen(store):
     before_ms = time.time_ns() // 1_000_000

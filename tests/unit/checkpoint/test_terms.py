@@ -10,8 +10,6 @@ from airflow_eos.checkpoint.backend import term_path
 from airflow_eos.checkpoint.terms import still_in_flight
 from airflow_eos.errors import CheckpointFormatError, SupersededError
 
-pytestmark = pytest.mark.unit
-
 
 def plan(store: CheckpointStore, *batches: int) -> None:
     for batch in batches:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 
-import pytest
 from typer.testing import CliRunner
 
 from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.cli import app
-
-pytestmark = pytest.mark.unit
 
 
 def lines(*arguments: str, status: int) -> dict[str, dict[str, str]]:

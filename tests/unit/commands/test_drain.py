@@ -18,8 +18,6 @@ from airflow_eos.cli import app
 from airflow_eos.errors import ConfigurationError
 from tests.support.beats import heartbeat
 
-pytestmark = pytest.mark.unit
-
 
 def beat(store: CheckpointStore, phase: str, term: int | None = None) -> None:
     write_heartbeat(store, heartbeat(phase, term=term))  # type: ignore[arg-type]

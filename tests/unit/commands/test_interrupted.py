@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.unit
-
 APP = """
 import os, pathlib, time
 pathlib.Path(os.environ["STARTED"]).write_text(str(os.getpid()))

@@ -13,8 +13,6 @@ from airflow_eos.delivery.configured import OutputConfig
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.supervision.trial import read_project
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.mark.parametrize("kind", Kind)
 def test_a_new_project_names_itself_everywhere_and_nothing_of_the_template(tmp_path, kind):

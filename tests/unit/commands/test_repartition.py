@@ -11,8 +11,6 @@ from airflow_eos.commands import upgrade as module
 from airflow_eos.errors import ConfigurationError, PipelineAliveError, RecoveryError
 from tests.support.beats import beating, heartbeat
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.fixture
 def store(tmp_path) -> CheckpointStore:

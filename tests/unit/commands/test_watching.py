@@ -18,8 +18,6 @@ import pytest
 from airflow_eos.commands import status as watching
 from airflow_eos.errors import ConfigurationError, StoreError
 
-pytestmark = pytest.mark.unit
-
 ENTER, LEAVE, CURSOR = b"\x1b[?1049h", b"\x1b[?1049l", b"\x1b[?25h"
 
 

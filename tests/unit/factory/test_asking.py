@@ -15,8 +15,6 @@ from airflow_eos.factory import eos_pipeline
 from airflow_eos.factory import watchdog as asking
 from airflow_eos.recovery import Plan
 
-pytestmark = pytest.mark.unit
-
 
 @dataclass
 class Run:

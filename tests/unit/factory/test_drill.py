@@ -15,7 +15,6 @@ from airflow_eos.factory import drill, eos_drill
 from airflow_eos.sinks.app import argument_parser
 from airflow_eos.supervision import drill as drilling
 
-pytestmark = pytest.mark.unit
 MINE = StartedBy(dag_id="eos_drill", task_id="run", run_id="r1", map_index=-1, submission="s")
 
 

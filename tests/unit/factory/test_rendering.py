@@ -17,8 +17,6 @@ from airflow_eos.factory.settings import rendered
 from tests.unit.factory.test_settings import LEAST
 from tests.unit.supervision.lives import beat
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.fixture
 def variables(monkeypatch) -> dict[str, Any]:

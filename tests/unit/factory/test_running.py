@@ -22,8 +22,6 @@ from airflow_eos.supervision.progress import Conclusion
 from tests.unit.factory.test_settings import LEAST
 from tests.unit.supervision.lives import beat, started
 
-pytestmark = pytest.mark.unit
-
 STARTED = datetime(2026, 11, 1, tzinfo=UTC)
 WAITERS = ("started", "watch")
 

@@ -14,8 +14,6 @@ import pytest
 from airflow_eos.factory import Pipeline, eos_pipeline
 from airflow_eos.sinks.app import argument_parser
 
-pytestmark = pytest.mark.unit
-
 ROOT = Path(__file__).parents[3]
 LEAST: dict[str, Any] = {
     "dag_id": "clicks",

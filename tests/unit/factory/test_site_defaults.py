@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.unit
-
 ROOT = Path(__file__).parents[3]
 SITE = {
     "CORE__DEFAULT_TASK_RETRIES": "7",

@@ -41,8 +41,6 @@ from tests.support.otlp import Receiver, attributes, otlp_receiver, process_that
 from tests.unit.figures.scene import Scene
 from tests.unit.sinks.fakes import FakeBroker, FakeParticipant
 
-pytestmark = pytest.mark.unit
-
 ROOT = Path(__file__).parents[3]
 SEAL = Decision(
     batch_id=0,

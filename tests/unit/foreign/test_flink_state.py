@@ -18,8 +18,6 @@ from airflow_eos.foreign.flink import COMMITTER, read_checkpoint, read_metadata
 from airflow_eos.kafka.transactions.identity import TransactionIdentity
 from tests.support.flink_bytes import PROMISED, RECORDED, SERIALIZED
 
-pytestmark = pytest.mark.unit
-
 METADATA = (SERIALIZED / "_metadata").read_bytes()
 BESIDE = (SERIALIZED / "state-file").read_bytes()
 NAMES = ["_metadata", "_metadata-4", "_metadata-5", "_savepoint"]

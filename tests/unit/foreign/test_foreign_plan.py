@@ -11,8 +11,6 @@ from airflow_eos.foreign.recover import _read, _with_list, recover_flink
 from airflow_eos.kafka.transactions.identity import OpenTransaction, TransactionIdentity
 from tests.support.flink_bytes import copy_to
 
-pytestmark = pytest.mark.unit
-
 PROMISE = TransactionIdentity("etl-0-7", 4000, 5)
 
 

@@ -12,8 +12,6 @@ from airflow_eos.errors import NO_RETRY_HEALS, AppFailedError, KafkaUnavailableE
 from airflow_eos.hooks.arguments import no_retry_where_useless
 from airflow_eos.operators import SparkStreamingOperator
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.mark.parametrize("kind", NO_RETRY_HEALS)
 def test_what_only_a_person_can_change_fails_where_no_policy_is_asked(kind):

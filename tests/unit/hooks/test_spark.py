@@ -154,8 +154,6 @@ def test_an_app_that_talks_while_it_drains_does_not_block_on_a_full_pipe(submiss
 # Where an app is submitted to, and how its secrets get there.
 
 
-pytestmark = pytest.mark.unit
-
 KUBERNETES = "k8s://https://api:6443"
 SECRETS = Secrets(kafka={"sasl.password": "hunter2"}, storage={})
 

@@ -18,8 +18,6 @@ from airflow_eos.kafka.transactions.listing import HangingTransaction
 from airflow_eos.supervision.progress import ends_by
 from tests.support.capable import capable
 
-pytestmark = pytest.mark.unit
-
 COMMITTED = blocked._committed
 
 PLACE = ("t", 0)

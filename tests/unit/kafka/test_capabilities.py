@@ -24,8 +24,6 @@ from airflow_eos.supervision.doctor import protocol
 from tests.model.wire import VirtualTime
 from tests.support.capable import EVERYTHING, capable
 
-pytestmark = pytest.mark.unit
-
 LEADER_NOT_AVAILABLE, NOT_CONTROLLER = 5, 41
 
 TOLD = {"transaction.max.timeout.ms": "900000"}

@@ -15,8 +15,6 @@ from airflow_eos.kafka.client import compacted_topic as compacted
 from airflow_eos.kafka.client import errors as deadline
 from tests.model.wire import VirtualTime
 
-pytestmark = pytest.mark.unit
-
 TOPIC = "airflow-eos.prefixes"
 
 

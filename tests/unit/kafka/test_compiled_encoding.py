@@ -13,7 +13,6 @@ from airflow_eos.kafka.records.columns import columns_of
 from airflow_eos.kafka.records.encode import encode_runs
 from tests.unit.kafka.record_rows import NOW_MS, record_rows
 
-pytestmark = pytest.mark.unit
 pytest.importorskip("numba")
 
 

@@ -201,9 +201,6 @@ def test_payloads_are_never_logged(caplog):
 # What a process remembers of a cluster, while threads forget and look up beside one another.
 
 
-pytestmark = pytest.mark.unit
-
-
 def test_leaders_that_another_thread_forgets_are_told_to_who_has_just_looked_them_up():
     metadata = Metadata({"in": {0: 1}})
     metadata.learns = lambda: metadata.cluster._leaders.clear()  # as a refresh beside begins

@@ -9,8 +9,6 @@ import pytest
 from airflow_eos.kafka.client import errors as deadline
 from airflow_eos.kafka.client.errors import ANSWER_S, Deadline
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:

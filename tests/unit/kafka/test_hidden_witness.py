@@ -16,8 +16,6 @@ from airflow_eos.kafka.transactions import outcomes
 from airflow_eos.protocol.decision import Outcome
 from tests.unit.kafka.test_outcome_table import PREPARED, WITNESS
 
-pytestmark = pytest.mark.unit
-
 WIRE: Any = SimpleNamespace(cluster=SimpleNamespace(find_leaders=lambda _topic: {0: 1}))
 HOLDS_IT, ENDS_BEFORE = LogEnds(0, WITNESS + 1), LogEnds(0, WITNESS)
 

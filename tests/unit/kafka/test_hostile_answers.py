@@ -22,8 +22,6 @@ from airflow_eos.kafka.records.decode import tables
 from airflow_eos.kafka.records.encode import NAMES
 from airflow_eos.kafka.records.numpy_kernels import MOST_HEADERS
 
-pytestmark = pytest.mark.unit
-
 SPAN = OffsetSpan("t", 3, 0, 1 << 40)
 MIB = 1 << 20
 

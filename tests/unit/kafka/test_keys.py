@@ -11,8 +11,6 @@ from airflow_eos.errors import ConfigurationError
 from airflow_eos.kafka.client import settings as tls
 from airflow_eos.kafka.client.settings import require_java_reads
 
-pytestmark = pytest.mark.unit
-
 FORMS = {
     "pkcs8": "openssl pkcs8 -topk8 -nocrypt -in made -out key",
     "pkcs1": "openssl rsa -traditional -in made -out key",

@@ -20,8 +20,6 @@ from airflow_eos.kafka.transactions import listing
 from airflow_eos.kafka.transactions.identity import TransactionIdentity
 from tests.model.wire import VirtualTime
 
-pytestmark = pytest.mark.unit
-
 LOADING = kafka_errors.CoordinatorLoadInProgressError.errno
 DENIED = kafka_errors.TransactionalIdAuthorizationFailedError.errno
 

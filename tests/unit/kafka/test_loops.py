@@ -9,7 +9,6 @@ import pytest
 
 from airflow_eos.kafka.records import kernels as loops
 
-pytestmark = pytest.mark.unit
 pytest.importorskip("numba")
 
 

@@ -15,8 +15,6 @@ from kafka.protocol.parser import KafkaProtocol
 
 from airflow_eos.kafka.client.connection import RECEIVED_BYTES, in_large_pieces, last_words_kept
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.fixture
 def ends() -> Iterator[tuple[socket.socket, socket.socket]]:

@@ -14,8 +14,6 @@ from airflow_eos.kafka.transactions.blocked import Blocked
 from airflow_eos.kafka.transactions.identity import OffsetRange, PreparedTransaction
 from airflow_eos.kafka.transactions.listing import HangingTransaction
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.mark.parametrize(
     ("first", "last", "stable", "is_behind"),

@@ -6,8 +6,6 @@ import pytest
 
 from airflow_eos.kafka.transactions.identity import owner_of
 
-pytestmark = pytest.mark.unit
-
 UUID = "5f7e0c0e-2b5c-4a39-9d0d-6a7b8c9d0e1f"
 
 

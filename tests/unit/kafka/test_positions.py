@@ -23,8 +23,6 @@ from airflow_eos.kafka.client.offsets import (
 )
 from tests.model.wire import VirtualTime
 
-pytestmark = pytest.mark.unit
-
 
 def test_an_id_is_written_as_java_writes_it_or_a_checkpoint_of_sparks_source_would_be_refused() -> (
     None

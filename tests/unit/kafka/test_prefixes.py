@@ -16,8 +16,6 @@ from airflow_eos.kafka.transactions.ownership import ownership
 from airflow_eos.protocol.participant import Note, Owner, same_place
 from tests.support.owners import owner_at
 
-pytestmark = pytest.mark.unit
-
 Record = tuple[bytes, bytes | None]
 
 

@@ -12,8 +12,6 @@ from airflow_eos.kafka.transactions.identity import OffsetRange, PreparedTransac
 from airflow_eos.kafka.transactions.outcomes import delivered_rows
 from tests.unit.kafka.test_reading import ROW, THROTTLED, Scripted, answer, at, of
 
-pytestmark = pytest.mark.unit
-
 DELIVERED = PreparedTransaction("t-0-0", 7, 0, (OffsetRange("orders", 0, 0, 2),), 3, "", 0, 60_000)
 WRITTEN = of(7, ROW, ROW, ROW)
 

@@ -18,8 +18,6 @@ from airflow_eos.kafka.client.messages import ListOffsetsRequest
 from airflow_eos.kafka.client.reading import OffsetSpan, read_span
 from tests.unit.kafka.test_decoding import built
 
-pytestmark = pytest.mark.unit
-
 ROW: Any = (b"k", b"v", [], 1)
 CORRUPT, NOT_LEADER = 2, 6
 EARLIEST_LOCAL = -4

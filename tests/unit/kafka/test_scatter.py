@@ -26,7 +26,6 @@ from airflow_eos.kafka.records.encode import codec
 from tests.unit.kafka.record_rows import NOW_MS, STAMP
 from tests.unit.kafka.test_writer_batches import Limits, Shelf
 
-pytestmark = pytest.mark.unit
 pytest.importorskip("numba")
 
 _BYTES = st.one_of(

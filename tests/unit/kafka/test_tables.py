@@ -23,8 +23,6 @@ from airflow_eos.kafka.records.decode import SCHEMA, rows_of, tables
 from airflow_eos.kafka.records.encode import NAMES, codec
 from tests.unit.kafka.test_decoding import built, rows
 
-pytestmark = pytest.mark.unit
-
 SPAN = OffsetSpan("t", 3, 0, 1 << 40)
 WAYS = ("numpy", "compiled")
 

@@ -6,8 +6,6 @@ import pytest
 
 from airflow_eos.kafka.transactions.identity import belongs_to_prefix, transactional_id_of, whose
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.mark.parametrize(
     ("transactional_id", "program"),

@@ -21,8 +21,6 @@ from airflow_eos.kafka.transactions.identity import (
 from airflow_eos.kinds.kafka.participant import KafkaParticipant
 from airflow_eos.protocol.decision import WorkIdentity
 
-pytestmark = pytest.mark.unit
-
 PREPARED = PreparedTransaction(
     "orders-etl-3-0", 7, 2, (OffsetRange("out", 1, 5, 9),), 5, "0" * 32, 1_000, 60_000
 )

@@ -17,8 +17,6 @@ from airflow_eos.kafka.producer import writer as producer
 from airflow_eos.kafka.producer.sender import Sender
 from airflow_eos.kafka.transactions.identity import TransactionIdentity
 
-pytestmark = pytest.mark.unit
-
 IDENTITY = TransactionIdentity("etl-0-0", 7, 1)
 
 

@@ -24,8 +24,6 @@ from airflow_eos.supervision.packaging import leave_behind, private_folder
 
 from .conftest import FakeSpark
 
-pytestmark = pytest.mark.unit
-
 
 def finding(verdict) -> Callable[[FakeSpark], None]:
     """An app that rehearses, with this result."""

@@ -18,8 +18,6 @@ from airflow_eos.protocol.decision import Outcome
 from tests.model.wire import VirtualTime
 from tests.support.metadata import Metadata
 
-pytestmark = pytest.mark.unit
-
 OURS = "a" * 32
 WORK = work_of("progress", OURS, 1, 1, {"in": {0: 5}, "old": {0: 7}}, 0)
 

@@ -24,8 +24,6 @@ from airflow_eos.protocol.decision import Outcome, PreparedWork, WorkIdentity
 from airflow_eos.protocol.participant import Member
 from tests.support.owners import owner_at, require_at
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.fixture
 def tmp_path(tmp_path: Path) -> Path:

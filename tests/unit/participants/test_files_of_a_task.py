@@ -31,8 +31,6 @@ from airflow_eos.kinds.files.place import Disk
 from airflow_eos.kinds.files.sink import FileSink, ReadFiles
 from airflow_eos.protocol.decision import Outcome, PreparedWork
 
-pytestmark = pytest.mark.unit
-
 DAYS = ("day=a", "day=b", "day=c")
 
 

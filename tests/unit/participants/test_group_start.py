@@ -26,8 +26,6 @@ from airflow_eos.kinds.consumer_group import sink as group_progress
 from airflow_eos.kinds.consumer_group.participant import BEGAN, OffsetMetadata, Offsets, mark_of
 from airflow_eos.kinds.consumer_group.sink import ConsumerGroup, GroupProgress, GroupState, lowest
 
-pytestmark = pytest.mark.unit
-
 OFFSETS: Offsets = {"in": {0: 5, 1: 7}}
 OURS, THEIRS, NONCE = "a" * 32, "b" * 32, "c" * 32
 DRAINED = OffsetMetadata(THEIRS, 4, NONCE, 1)

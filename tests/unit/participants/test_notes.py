@@ -14,8 +14,6 @@ from airflow_eos.errors import OwnershipError, StoreError
 from airflow_eos.kafka.transactions.ownership import ownership as in_kafka
 from airflow_eos.protocol.participant import Note, Owner, superseded
 
-pytestmark = pytest.mark.unit
-
 US, OTHERS = Owner("a" * 32, "/ck"), Owner("b" * 32, "/other")
 
 

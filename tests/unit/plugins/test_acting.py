@@ -12,8 +12,6 @@ from airflow_eos.checkpoint.heartbeat import Replacement, note_resumption
 from airflow_eos.plugins import actions as acting
 from tests.unit.page.conftest import listed
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.mark.parametrize(("failed", "says"), [(19, "__19"), (20, "clear that run")])
 def test_after_so_many_starts_that_failed_it_says_what_to_do(tmp_path, monkeypatch, failed, says):

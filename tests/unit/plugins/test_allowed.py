@@ -10,8 +10,6 @@ from airflow_eos.errors import ConfigurationError
 from airflow_eos.plugins import application as reading
 from airflow_eos.plugins.application import PipelineReference
 
-pytestmark = pytest.mark.unit
-
 LAKE = "s3a://lake/pay"
 
 

@@ -10,8 +10,6 @@ from fastapi.testclient import TestClient
 
 from airflow_eos.plugins import application
 
-pytestmark = pytest.mark.unit
-
 
 async def of_the_header_alone() -> Any:
     """As Airflow 3.1.0 looks for a user."""

@@ -19,8 +19,6 @@ from airflow_eos.protocol.participant import (
     decision_lost,
 )
 
-pytestmark = pytest.mark.unit
-
 US = Owner("us", "/a")
 CLEAR = Remedy(commands=("airflow-eos recover CHECKPOINT --prefix etl --allow orphan",), start=True)
 FREE = Ownership("prefix 'etl'", clear=CLEAR)

@@ -13,8 +13,6 @@ from airflow_eos.recovery import facts as alive
 from airflow_eos.recovery.facts import LifeWatch, Sign, signs_of_life
 from tests.support.beats import beating, heartbeat
 
-pytestmark = pytest.mark.unit
-
 QUICK = heartbeat(interval_ms=30)
 SKEWS_MS = [0, 7_000, -7_000, 600_000, -600_000]
 

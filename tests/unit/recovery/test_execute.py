@@ -30,8 +30,6 @@ from tests.support.beats import heartbeat
 from tests.support.pipelines import kafka_pipeline
 from tests.unit.sinks.fakes import FakeBroker, FakeParticipant
 
-pytestmark = pytest.mark.unit
-
 FILES = {
     "offsets": 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":7}\n{"in":{"0":1}}',
     "commits": 'v1\n{"nextBatchWatermarkMs":0}',

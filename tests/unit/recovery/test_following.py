@@ -15,8 +15,6 @@ from airflow_eos.recovery.execute import ALLOWED_BY_DEFAULT, Result, _act
 from airflow_eos.recovery.plan import make_plan
 from tests.unit.recovery.facts_of import NOW, commit, facts, prepared, still_open, what_became
 
-pytestmark = pytest.mark.unit
-
 A = prepared(0, content="a")
 SAYS = work_of("consumer_group", "p" * 32, 5, 1, {"in": {0: 9}}, NOW)
 

@@ -24,8 +24,6 @@ from tests.unit.recovery.facts_of import (
     what_became,
 )
 
-pytestmark = pytest.mark.unit
-
 A, B, C = prepared(0, content="a"), prepared(1, content="b"), prepared(2, content="c")
 A_AGAIN = prepared(0, content="a", epoch=3)
 B_AGAIN = prepared(1, content="b", epoch=3)

@@ -24,8 +24,6 @@ from airflow_eos.protocol.decision import encode
 from airflow_eos.recovery import Plan
 from tests.support.beats import heartbeat
 
-pytestmark = pytest.mark.unit
-
 TOUCHED = "touched-by-hostile-content"
 GOOD: dict[str, Any] = {
     "format_version": 1,

@@ -17,8 +17,6 @@ from airflow_eos.recovery import Action, Plan, Step, resolve
 from airflow_eos.recovery.tables import plan_view
 from airflow_eos.tables import as_text
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:

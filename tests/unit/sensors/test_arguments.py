@@ -7,7 +7,6 @@ from airflow.sdk import DAG
 
 from airflow_eos.sensors import CheckpointProgressSensor, TransactionTimeoutSensor
 
-pytestmark = pytest.mark.unit
 OF_THE_DAG = {
     "kafka_config_id": "kafka_of_orders",
     "storage_conn_id": "lake",

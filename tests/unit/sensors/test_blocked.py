@@ -12,8 +12,6 @@ from airflow_eos.sensors import BlockedTopicSensor
 from airflow_eos.supervision import progress as watch
 from airflow_eos.triggers.polling import BlockedTopicTrigger
 
-pytestmark = pytest.mark.unit
-
 HELD = {
     "topic": "orders",
     "partition": 0,

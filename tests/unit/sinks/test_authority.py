@@ -27,8 +27,6 @@ from tests.support.pipelines import kafka_member
 from tests.unit.sinks.driving import decision_log, driver
 from tests.unit.sinks.fakes import FakeBroker, FakeFrame, FakeSink
 
-pytestmark = pytest.mark.unit
-
 OTHER = OFFSETS.replace('"0":1', '"0":2')
 
 

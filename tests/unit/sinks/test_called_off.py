@@ -22,8 +22,6 @@ from airflow_eos.errors import CalledOffError
 from airflow_eos.protocol.decision import encode
 from tests.unit.supervision.lives import drain, started
 
-pytestmark = pytest.mark.unit
-
 GUARANTEES = ("exactly_once", "at_most_once", "at_least_once")
 GIVEN_UP: dict[str, Any] = {"requested_by": BY_AIRFLOW, "reason": "it was given up: NEVER_SEEN"}
 

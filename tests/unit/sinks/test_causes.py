@@ -14,8 +14,6 @@ from airflow_eos.delivery.causes import cause_of
 from airflow_eos.errors import ConfigurationError, KafkaUnavailableError, OwnershipError
 from airflow_eos.sinks.app import run_app
 
-pytestmark = pytest.mark.unit
-
 SECRET = "hunter2"
 STREAM = (
     "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: Job aborted due to stage "

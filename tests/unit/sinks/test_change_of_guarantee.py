@@ -32,8 +32,6 @@ from airflow_eos.protocol.promise import Promise
 from tests.support.planned import OneParticipant
 from tests.unit.sinks.fakes import FakeBroker, FakeFrame, FakeParticipant, FakeSink
 
-pytestmark = pytest.mark.unit
-
 PLANNED = b'v1\n{"batchWatermarkMs":0,"batchTimestampMs":7}\n{}'
 
 

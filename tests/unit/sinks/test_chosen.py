@@ -32,8 +32,6 @@ from airflow_eos.sinks import (
     WriteAheadSink,
 )
 
-pytestmark = pytest.mark.unit
-
 PASSWORD = "hunter-two-and-a-half"
 DSN = f"host=db dbname=shop password={PASSWORD}"
 APP = AppFacts(

@@ -6,8 +6,6 @@ import pytest
 
 from airflow_eos.kinds.kafka.preflight import Durability
 
-pytestmark = pytest.mark.unit
-
 INSYNC, CLEAN = {"min.insync.replicas": "2"}, {"unclean.leader.election.enable": "false"}
 
 

@@ -12,8 +12,6 @@ from airflow_eos.protocol.decision import Outcome, PreparedWork, WorkIdentity
 from tests.unit.sinks.driving import commits, decision_log, driver
 from tests.unit.sinks.fakes import FakeBroker, FakeFrame, FakeParticipant, FakeSink
 
-pytestmark = pytest.mark.unit
-
 
 class Killed(BaseException):
     """SIGKILL, as far as the code under test can tell: nobody handles it."""

@@ -32,8 +32,6 @@ from tests.unit.sinks.driving import commits, decision_log
 from tests.unit.sinks.fakes import FakeFrame
 from tests.unit.sinks.test_several import ALL, ROWS, Both, KilledError, killed
 
-pytestmark = pytest.mark.unit
-
 KAFKA = KafkaSink("unused:9092", topic="out", transactional_id_prefix="etl")
 OTHERS = FakeFrame(["a", "x"], [], ["y"])
 """What the batch gives where it is evaluated again."""

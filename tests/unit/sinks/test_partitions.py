@@ -5,12 +5,9 @@ from __future__ import annotations
 from functools import partial
 
 import pyarrow as pa
-import pytest
 
 from airflow_eos.kinds.files.folder import partition
 from airflow_eos.kinds.files.sink import Split
-
-pytestmark = pytest.mark.unit
 
 
 def test_many_columns_of_many_values_each_go_to_their_own_folder():

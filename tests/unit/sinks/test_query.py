@@ -33,8 +33,6 @@ from airflow_eos.protocol.participant import ANEW
 from tests.support.authority import OFFSETS, authority_of
 from tests.unit.sinks.fakes import FakeBroker, FakeFrame, FakeParticipant, FakeSink
 
-pytestmark = pytest.mark.unit
-
 ROWS = FakeFrame(["a", "b"], [], ["c"])
 
 

@@ -13,8 +13,6 @@ from airflow_eos.protocol.promise import Promise
 from airflow_eos.sinks import FileSink, KafkaSink, MySqlSink, PostgresUpsert, UpsertSink
 from tests.unit.recovery.facts_of import commit, prepared
 
-pytestmark = pytest.mark.unit
-
 A, B = (prepared(n, content=c, rows=r) for n, c, r in ((0, "a1", 60), (1, "b2", 40)))
 
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
-import pytest
 
 from airflow_eos.delivery.port import TaskReport
 from airflow_eos.delivery.replay import undelivered_tasks
 from airflow_eos.delivery.task import HASH_COLUMN, Fingerprint
 from airflow_eos.protocol.decision import PreparedWork
 from airflow_eos.protocol.promise import combined
-
-pytestmark = pytest.mark.unit
 
 
 def report(task: int, rows: int, content: str) -> TaskReport:

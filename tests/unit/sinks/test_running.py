@@ -12,8 +12,6 @@ import pytest
 from airflow_eos.delivery.query import Drained, ExactlyOnceQuery, GuardedBatch
 from airflow_eos.errors import RowError, SupersededError
 
-pytestmark = pytest.mark.unit
-
 
 class Heart:
     """What a query asks of its heartbeat, and what it tells it at the end."""

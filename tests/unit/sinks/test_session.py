@@ -13,8 +13,6 @@ from pyspark.sql.types import StructType
 from airflow_eos.delivery.spark_session import namespace
 from airflow_eos.delivery.task import in_arrow
 
-pytestmark = pytest.mark.unit
-
 
 def session(master: str, **conf: str) -> Any:
     settings = {name.replace("_", "."): value for name, value in conf.items()}

@@ -16,7 +16,6 @@ from airflow_eos.delivery import spark_session as spark_logs
 from airflow_eos.delivery.spark_session import race_sparks_logs, warn_where_two_can_plan
 from airflow_eos.errors import StoreError
 
-pytestmark = pytest.mark.unit
 SPARK: Any = None  # the manager stands in for all that is asked of it
 
 

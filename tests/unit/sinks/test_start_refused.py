@@ -19,8 +19,6 @@ from airflow_eos.delivery.weaker_guarantees import AtLeastOnceBatch
 from airflow_eos.errors import CheckpointFormatError, ConfigurationError, OwnershipError
 from airflow_eos.protocol.decision import PreparedWork
 
-pytestmark = pytest.mark.unit
-
 
 def test_the_last_heartbeat_of_a_query_that_spark_refused_is_no_sign_of_life(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

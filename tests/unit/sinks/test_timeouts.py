@@ -13,8 +13,6 @@ from airflow_eos.errors import ConfigurationError, TimeoutBudgetError
 from airflow_eos.kinds.kafka.preflight import check_timeouts, longest_timeout
 from tests.support.capable import capable
 
-pytestmark = pytest.mark.unit
-
 S = timedelta(seconds=1)
 
 

@@ -16,8 +16,6 @@ from tests.support.planned import LazyTasks
 from tests.unit.sinks.driving import commits, decision_log, driver
 from tests.unit.sinks.fakes import FakeBroker, FakeFrame, FakeSink
 
-pytestmark = pytest.mark.unit
-
 ROWS = FakeFrame(["a"], ["b"], ["c"])
 
 

@@ -16,8 +16,6 @@ from airflow_eos.sinks import StartPosition
 from airflow_eos.sources import task as module
 from airflow_eos.sources.task import KafkaInput, starting_of
 
-pytestmark = pytest.mark.unit
-
 SETTINGS = KafkaSettings.from_librdkafka({"bootstrap.servers": "none:1"})
 
 

@@ -23,8 +23,6 @@ from airflow_eos.sources.stream import (
     tasks_of,
 )
 
-pytestmark = pytest.mark.unit
-
 
 def spans(start: Any, end: Any) -> Spans:
     """Of all tasks."""

@@ -17,8 +17,6 @@ from airflow_eos.sources import ArrowKafkaSource
 from airflow_eos.sources.columns import prepared_by, row_hashes
 from airflow_eos.sources.task import ReadRanges, as_declared
 
-pytestmark = pytest.mark.unit
-
 SOURCE = ArrowKafkaSource("none:1", "t", kafka_config={"sasl.password": "hidden"})
 DECLARED = pa.schema([("key", pa.binary()), ("value", pa.string())])
 

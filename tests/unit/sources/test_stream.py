@@ -31,8 +31,6 @@ from pyspark.sql.worker.plan_data_source_read import write_read_func_and_partiti
 
 from airflow_eos.sources.stream import _ARROW, Ranges, RangeStream, data_source
 
-pytestmark = pytest.mark.unit
-
 START = {"t": {"0": 5, "1": 7}}
 BEFORE, NOW = {("t", 0): 9}, {("t", 0): 9, ("t", 1): 8}
 

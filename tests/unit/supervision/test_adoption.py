@@ -8,8 +8,6 @@ from airflow_eos.supervision.exit_status import NextAction, choose
 
 from .lives import US, beat, drain, seen, started
 
-pytestmark = pytest.mark.unit
-
 OTHER_RUN = started(run_id="r0")
 
 

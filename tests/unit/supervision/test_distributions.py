@@ -10,8 +10,6 @@ import pytest
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.supervision.packaging import build_environment, files_of, needed
 
-pytestmark = pytest.mark.unit
-
 
 def test_the_base_is_what_an_executor_needs_and_neither_airflow_nor_spark():
     found = needed()

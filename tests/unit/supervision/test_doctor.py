@@ -15,7 +15,6 @@ from airflow_eos.supervision import doctor
 from airflow_eos.supervision import doctor as rights
 from tests.support.beats import heartbeat
 
-pytestmark = pytest.mark.unit
 NOW_MS = 1_795_000_000_000
 
 

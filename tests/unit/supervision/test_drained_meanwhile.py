@@ -23,8 +23,6 @@ from airflow_eos.supervision.trigger_watch import AppResult
 from .lives import US, beat, started
 from .test_run import Clock, Crashing
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.fixture
 def store(tmp_path) -> CheckpointStore:

@@ -16,8 +16,6 @@ from airflow_eos.supervision.exit_status import (
 
 from .lives import US, beat, seen, started
 
-pytestmark = pytest.mark.unit
-
 PATIENCE = Patience(silent_s=60, first_beat_s=600)
 RUNS, EXITED = Process(running=True), Process(running=False)
 LOST = Process(running=False, failure=RuntimeError("Error code is: 1"), detached=True)

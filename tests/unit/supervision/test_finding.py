@@ -23,7 +23,6 @@ from airflow_eos.supervision.run import Finder, Rules
 
 from .lives import US, beat, started
 
-pytestmark = pytest.mark.unit
 RULES = Rules(FixedDelay(), timedelta(seconds=60))
 
 

@@ -11,8 +11,6 @@ from airflow_eos.supervision.heartbeat_monitor import Pulse
 
 from .lives import beat
 
-pytestmark = pytest.mark.unit
-
 
 class Clock:
     now = 0.0

@@ -21,8 +21,6 @@ from airflow_eos.protocol.decision import encode
 from airflow_eos.supervision.rehearsal import masked, rehearse, report_view
 from airflow_eos.tables import as_text
 
-pytestmark = pytest.mark.unit
-
 CHANGED = RowDifference(1, 2, 3, (RowExample("changed", "k7", "value=old", "value=new"),))
 FOUND = RehearsalReport(
     checkpoint="/data/c",

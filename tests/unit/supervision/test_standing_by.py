@@ -19,8 +19,6 @@ from airflow_eos.supervision.run import AppRun, Rules, StreamRun
 
 from .lives import US, beat, started
 
-pytestmark = pytest.mark.unit
-
 THEIRS = beat(started_by=started("s0", dag_id="other"), term=1)
 
 

@@ -20,8 +20,6 @@ from airflow_eos.supervision.heartbeat_monitor import (
 
 from .lives import US, beat, started
 
-pytestmark = pytest.mark.unit
-
 HERE = socket.gethostname()
 
 

@@ -6,11 +6,7 @@ import asyncio
 import threading
 from typing import Any
 
-import pytest
-
 from airflow_eos.supervision import trigger_watch
-
-pytestmark = pytest.mark.unit
 
 
 def test_a_store_with_more_apps_than_threads_keeps_nobody_from_being_watched(monkeypatch):
