@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.cluster.__main__ import page
+from tests.cluster.__main__ import page as page_of_clusters
 
 LINE = {
     "cluster": "YARN",
@@ -27,7 +27,7 @@ def test_lines_and_tests_are_told_as_they_were(tmp_path: Path):
         '<testcase name="test_the_driver_is_killed" time="7"><failure/></testcase>'
         "</testsuite></testsuites>"
     )
-    lines = page(report, "abc1234").splitlines()
+    lines = page_of_clusters(report, "abc1234").splitlines()
     assert "| YARN | the driver | 0 | 2 | 0 | 41.5 |" in lines
     assert "| a machine is lost | ✓ | 61 |" in lines
     assert "| the driver is killed | ✗ | 7 |" in lines

@@ -7,17 +7,17 @@ import os
 import numpy as np
 import pyarrow as pa
 
+from benchmarks import state_told
 from benchmarks.rows import content_sum
 from benchmarks.state import files
 from benchmarks.state_keys import Counted, longs
-from benchmarks.state_told import Found, result
 
 SETTINGS = {"keys": 10, "keys_a_burst": 2}
 
 
-def found(ms: float, written: int) -> Found:
+def found(ms: float, written: int) -> state_told.Found:
     told = [{"triggerExecution": 5}]
-    return Found(1.0, [ms] * 4, [written] * 4, size=written * 9, memory=1 << 30, told=told)
+    return state_told.Found(1.0, [ms] * 4, [written] * 4, size=written * 9, memory=1 << 30, told=told)
 
 
 def test_keys_are_longs_as_java_writes_them():
@@ -52,7 +52,7 @@ def test_a_file_that_is_written_again_is_new_and_one_that_is_being_written_is_no
 
 
 def test_ratios_are_ours_over_theirs_and_one_that_was_not_run_is_missing():
-    told = result({"rocksdb": found(10, 100), "flink": found(40, 50)}, {}, SETTINGS)
+    told = state_told.result({"rocksdb": found(10, 100), "flink": found(40, 50)}, {}, SETTINGS)
     assert told.ratios["state_p50_rocksdb_over_flink"] == 0.25
     assert told.ratios["state_written_rocksdb_over_flink"] == 2
     assert not [name for name in told.ratios if "default" in name]

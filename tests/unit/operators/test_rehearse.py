@@ -22,7 +22,7 @@ from airflow_eos.operators import RehearseOperator
 from airflow_eos.protocol.decision import encode
 from airflow_eos.supervision.packaging import leave_behind, private_folder
 
-from .conftest import FakeSpark
+from tests.unit.operators.conftest import FakeSpark
 
 
 def finding(verdict) -> Callable[[FakeSpark], None]:

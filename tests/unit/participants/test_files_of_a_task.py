@@ -26,7 +26,8 @@ from airflow_eos.kinds.files.folder import (
     visible_of,
     works_of,
 )
-from airflow_eos.kinds.files.participant import FilesParticipant, connect, made
+from airflow_eos.kinds.files import participant
+from airflow_eos.kinds.files.participant import FilesParticipant, made
 from airflow_eos.kinds.files.place import Disk
 from airflow_eos.kinds.files.sink import FileSink, ReadFiles
 from airflow_eos.protocol.decision import Outcome, PreparedWork
@@ -36,9 +37,9 @@ DAYS = ("day=a", "day=b", "day=c")
 
 @pytest.fixture
 def tmp_path(tmp_path: Path) -> Path:
-    """The folder of data, with others beside it."""
-    folder = tmp_path / "out"
-    folder.mkdir()
+    """The folder of data, on a disk with other folders."""
+    folder = tmp_path / "disk" / "out"
+    folder.mkdir(parents=True)
     return folder
 
 
@@ -97,7 +98,7 @@ def test_nothing_is_seen_before_the_commit_and_all_partitions_after(files, tmp_p
 def test_a_partly_published_batch_is_open_and_another_process_ends_it(files, tmp_path):
     work = prepare(tmp_path)
     publish(tmp_path, "day=b")
-    other = connect(files.members[0], None)
+    other = participant.connect(files.members[0], None)
     assert other.outcome([work]) == {work.identity: Outcome.OPEN}
     assert [each.key for each in other.open()] == ["0-0-a"]
     assert other.commit([work]) == {work.identity: Outcome.COMMITTED}
@@ -120,7 +121,7 @@ def test_two_processes_that_publish_at_once_publish_once(files, tmp_path):
     start = threading.Barrier(4)
 
     def commit(_: int) -> set[Outcome]:
-        mine = connect(files.members[0], None)
+        mine = participant.connect(files.members[0], None)
         start.wait()
         return set(mine.commit(works).values())
 
@@ -135,7 +136,7 @@ def test_a_zombie_publishes_nothing_once_its_work_has_ended(files, tmp_path):
     files.commit([work])
     for path in seen(tmp_path):
         (tmp_path / path).unlink()
-    assert connect(files.members[0], None).commit([work]) == {work.identity: Outcome.UNKNOWN}
+    assert participant.connect(files.members[0], None).commit([work]) == {work.identity: Outcome.UNKNOWN}
     assert seen(tmp_path) == []
 
 

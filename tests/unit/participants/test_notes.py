@@ -8,10 +8,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from airflow_eos.checkpoint import CheckpointStore, Decision, Verdict
+from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.checkpoint.pipeline import OwnershipFile
 from airflow_eos.errors import OwnershipError, StoreError
 from airflow_eos.kafka.transactions.ownership import ownership as in_kafka
+from airflow_eos.protocol.decision import Decision, Verdict
 from airflow_eos.protocol.participant import Note, Owner, superseded
 
 US, OTHERS = Owner("a" * 32, "/ck"), Owner("b" * 32, "/other")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from airflow_eos.delivery.rehearsal import delivered
+from airflow_eos.delivery import rehearsal
 from airflow_eos.kafka.transactions.identity import OffsetRange
 from airflow_eos.kinds.upsert.target import RowSchema
 from airflow_eos.protocol.decision import PreparedWork
@@ -27,16 +27,16 @@ def promise(*decisions: tuple[PreparedWork, ...]) -> Promise:
 
 
 def test_of_a_batch_that_was_never_lost_readers_have_all_work():
-    assert delivered(promise((A, B))) == (A, B)
+    assert rehearsal.delivered(promise((A, B))) == (A, B)
 
 
 def test_a_piece_that_was_lost_is_read_where_it_was_written_again():
-    assert delivered(promise((A, B), (again(B),))) == (A, again(B))
+    assert rehearsal.delivered(promise((A, B), (again(B),))) == (A, again(B))
 
 
 def test_where_decisions_do_not_tell_which_piece_was_lost_nothing_is_read():
     stranger = prepared(7, epoch=1, rows=30, content="77")
-    assert delivered(promise((A, B), (stranger,))) is None
+    assert rehearsal.delivered(promise((A, B), (stranger,))) is None
 
 
 @pytest.mark.parametrize(

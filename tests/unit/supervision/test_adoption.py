@@ -6,7 +6,7 @@ import pytest
 
 from airflow_eos.supervision.exit_status import NextAction, choose
 
-from .lives import US, beat, drain, seen, started
+from tests.unit.supervision.lives import US, beat, drain, seen, started
 
 OTHER_RUN = started(run_id="r0")
 

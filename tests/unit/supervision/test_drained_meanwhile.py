@@ -20,8 +20,8 @@ from airflow_eos.supervision.exit_status import ExitKind
 from airflow_eos.supervision.run import Rules, StreamRun
 from airflow_eos.supervision.trigger_watch import AppResult
 
-from .lives import US, beat, started
-from .test_run import Clock, Crashing
+from tests.unit.supervision.lives import US, beat, started
+from tests.unit.supervision.test_run import Clock, Crashing
 
 
 @pytest.fixture

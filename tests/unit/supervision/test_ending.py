@@ -14,7 +14,7 @@ from airflow_eos.supervision.exit_status import (
     ended,
 )
 
-from .lives import US, beat, seen, started
+from tests.unit.supervision.lives import US, beat, seen, started
 
 PATIENCE = Patience(silent_s=60, first_beat_s=600)
 RUNS, EXITED = Process(running=True), Process(running=False)

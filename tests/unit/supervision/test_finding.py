@@ -21,7 +21,7 @@ from airflow_eos.supervision import run as finding
 from airflow_eos.supervision.heartbeat_monitor import Pulse
 from airflow_eos.supervision.run import Finder, Rules
 
-from .lives import US, beat, started
+from tests.unit.supervision.lives import US, beat, started
 
 RULES = Rules(FixedDelay(), timedelta(seconds=60))
 

@@ -9,7 +9,7 @@ from airflow_eos.checkpoint import CheckpointStore, take_term, write_heartbeat
 from airflow_eos.errors import StoreError
 from airflow_eos.supervision.heartbeat_monitor import Pulse
 
-from .lives import beat
+from tests.unit.supervision.lives import beat
 
 
 class Clock:

@@ -18,7 +18,7 @@ from airflow_eos.supervision.heartbeat_monitor import (
     kill_if_it_beats,
 )
 
-from .lives import US, beat, started
+from tests.unit.supervision.lives import US, beat, started
 
 HERE = socket.gethostname()
 
