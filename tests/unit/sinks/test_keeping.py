@@ -30,7 +30,7 @@ from airflow_eos.sinks import FileSink, KafkaSink, Output, UpsertSink
 from tests.support.authority import authority_of
 from tests.unit.sinks.driving import commits, decision_log
 from tests.unit.sinks.fakes import FakeFrame
-from tests.unit.sinks.test_several import ALL, ROWS, Both, KilledError, killed
+from tests.unit.sinks.test_batch import ALL, ROWS, Both, KilledError, killed
 
 KAFKA = KafkaSink("unused:9092", topic="out", transactional_id_prefix="etl")
 OTHERS = FakeFrame(["a", "x"], [], ["y"])

@@ -8,7 +8,6 @@ import pytest
 from airflow_eos.checkpoint import CheckpointStore, take_term, write_heartbeat
 from airflow_eos.errors import StoreError
 from airflow_eos.supervision.heartbeat_monitor import Pulse
-
 from tests.unit.supervision.lives import beat
 
 
