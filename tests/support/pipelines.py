@@ -1,10 +1,12 @@
-"""``eos/pipeline.json`` of a pipeline to Kafka, in short."""
+"""Pipelines in short: as ``eos/pipeline.json`` has them, and by the place of their checkpoint."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from airflow_eos.checkpoint import PipelineIdentity
 from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT
-from airflow_eos.protocol.participant import Member
+from airflow_eos.protocol.participant import Member, Owner, Participant
 
 
 def kafka_member(prefix: str = "etl", cluster_id: str = "cluster") -> Member:
@@ -19,3 +21,22 @@ def kafka_pipeline(prefix: str = "etl", cluster_id: str = "cluster") -> Pipeline
         created_at_ms=0,
         created_by="test",
     )
+
+
+# --- owners ---------------------------------------------------------------------------------------
+# Pipelines by the place of their checkpoint: each place has a pipeline of its own.
+
+
+def owner_at(location: str) -> Owner:
+    """The pipeline whose checkpoint is there."""
+    return Owner.at(f"id-of-{location.replace('/', '.')}", location)  # ids are parts of names
+
+
+def require_at(
+    participant: Participant, location: str, planned: int | None = None, **decided: Any
+) -> None:
+    """What a start asks of the systems' memory; ``b7``: the decisions of batch 7."""
+    asking = owner_at(location)
+    decisions = {int(name[1:]): found for name, found in decided.items()}
+    for name in participant.ownership(asking):
+        name.require(asking, newest_planned=planned, decisions=decisions)

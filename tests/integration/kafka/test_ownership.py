@@ -18,8 +18,7 @@ from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.supervision.preflight import require_prefix_free
-from tests.support.owners import owner_at
-from tests.support.pipelines import kafka_pipeline
+from tests.support.pipelines import kafka_pipeline, owner_at
 from tests.support.topics import produce
 
 

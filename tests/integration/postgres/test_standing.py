@@ -28,7 +28,7 @@ from airflow_eos.kinds.sql import participant as ledger
 from airflow_eos.protocol.decision import Outcome, PreparedWork
 from tests.integration.postgres.conftest import World
 from tests.integration.sql.verbs import require_owner
-from tests.support.owners import owner_at
+from tests.support.pipelines import owner_at
 from tests.support.servers.postgres import EmbeddedPostgres
 
 OFFSETS = 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}\n{"orders":{"0":5}}'

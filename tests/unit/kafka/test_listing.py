@@ -23,7 +23,7 @@ from airflow_eos.kafka.transactions.identity import TransactionIdentity
 from airflow_eos.kafka.transactions.listing import HangingTransaction
 from airflow_eos.supervision.progress import ends_by
 from tests.model.wire import VirtualTime
-from tests.support.capable import capable
+from tests.support.metadata import capable
 
 LOADING = kafka_errors.CoordinatorLoadInProgressError.errno
 DENIED = kafka_errors.TransactionalIdAuthorizationFailedError.errno

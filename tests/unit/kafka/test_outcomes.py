@@ -30,7 +30,7 @@ from airflow_eos.kafka.transactions.listing import HangingTransaction
 from airflow_eos.kafka.transactions.outcomes import HIDDEN, NOTHING, REPLACED, _read
 from airflow_eos.protocol.decision import Outcome
 from tests.model.wire import VirtualTime
-from tests.support.capable import capable
+from tests.support.metadata import capable
 
 PRODUCER, EPOCH, WITNESS = 77, 5, 100
 PREPARED = PreparedTransaction(

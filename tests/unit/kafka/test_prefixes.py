@@ -47,7 +47,7 @@ from airflow_eos.kinds.kafka.participant import KafkaParticipant
 from airflow_eos.protocol.decision import WorkIdentity
 from airflow_eos.protocol.participant import Note, Owner, same_place
 from tests.model.wire import VirtualTime
-from tests.support.owners import owner_at
+from tests.support.pipelines import owner_at
 
 Record = tuple[bytes, bytes | None]
 

@@ -29,7 +29,7 @@ from airflow_eos.kinds.sql.participant import (
 )
 from airflow_eos.protocol.decision import Decision, Outcome, PreparedWork, Verdict
 from airflow_eos.protocol.participant import Note, Owner, superseded
-from tests.support.owners import owner_at
+from tests.support.pipelines import owner_at
 
 OWNER = owner_at("/a")
 

@@ -42,7 +42,7 @@ from airflow_eos.kinds.files.sink import FileSink, ReadFiles
 from airflow_eos.participants import connect
 from airflow_eos.protocol.decision import Outcome, PreparedWork, WorkIdentity
 from airflow_eos.protocol.participant import Member
-from tests.support.owners import owner_at, require_at
+from tests.support.pipelines import owner_at, require_at
 
 
 @pytest.fixture

@@ -22,8 +22,7 @@ from airflow_eos.errors import (
 from airflow_eos.protocol.decision import Outcome, PreparedWork, WorkIdentity
 from airflow_eos.protocol.group import Group
 from airflow_eos.protocol.participant import Member
-from tests.support.authority import authority_of
-from tests.support.planned import LazyTasks
+from tests.support.authority import LazyTasks, authority_of
 from tests.unit.sinks.driving import commits, decision_log, driver
 from tests.unit.sinks.fakes import FakeBroker, FakeFrame, FakeParticipant, FakeSink, id_of
 

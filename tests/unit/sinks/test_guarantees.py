@@ -28,7 +28,7 @@ from airflow_eos.delivery.weaker_guarantees import (
     require_not_spent,
 )
 from airflow_eos.errors import OwnershipError, StoreError, SupersededError
-from tests.support.planned import OneParticipant
+from tests.support.authority import OneParticipant
 
 
 class Visible(OneParticipant):

@@ -23,7 +23,7 @@ from airflow_eos.delivery.policy import (
 from airflow_eos.delivery.spark_session import trigger_interval
 from airflow_eos.errors import BatchTimeoutError, ConfigurationError, TimeoutBudgetError
 from airflow_eos.kinds.kafka.preflight import check_timeouts, longest_timeout
-from tests.support.capable import capable
+from tests.support.metadata import capable
 
 SECOND = timedelta(seconds=1)
 ARGUMENTS: dict[str, Any] = {

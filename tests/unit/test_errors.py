@@ -1,9 +1,13 @@
-"""What an error says to do is data, and its message is made from it."""
+"""What an error says to do is data; what is open when one comes is closed."""
 
 from __future__ import annotations
 
+import io
 import pickle
 
+import pytest
+
+from airflow_eos.closing import closed_on_error
 from airflow_eos.errors import EosError, OwnershipError, Remedy
 
 RECOVER = Remedy(commands=("airflow-eos recover /c", "airflow-eos plan /c"), start=True)
@@ -38,3 +42,20 @@ def test_remedies_cross_processes_and_are_not_said_twice():
     sent = OwnershipError("Found that.", RECOVER)
     came = pickle.loads(pickle.dumps(sent))
     assert (type(came), str(came), came.remedies) == (OwnershipError, str(sent), (RECOVER,))
+
+
+# --- A connection that is handed on is open where that succeeds, and closed where it fails --------
+
+
+def test_what_is_handed_on_stays_open():
+    with closed_on_error(io.BytesIO(b"x")) as opened:
+        assert opened.read() == b"x"
+    assert not opened.closed
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
+def test_what_cannot_be_handed_on_is_closed_whatever_came_between(error):
+    opened = io.BytesIO()
+    with pytest.raises(error), closed_on_error(opened):
+        raise error
+    assert opened.closed
