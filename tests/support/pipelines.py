@@ -1,11 +1,12 @@
-"""Pipelines in short: as ``eos/pipeline.json`` has them, and by the place of their checkpoint."""
+"""Pipelines in short: as ``eos/pipeline.json`` has them, by their checkpoints, and decided."""
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
 
 from airflow_eos.checkpoint import PipelineIdentity
-from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT
+from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, Decision, PreparedWork, Verdict
 from airflow_eos.protocol.participant import Member, Owner, Participant
 
 
@@ -40,3 +41,20 @@ def require_at(
     decisions = {int(name[1:]): found for name, found in decided.items()}
     for name in participant.ownership(asking):
         name.require(asking, newest_planned=planned, decisions=decisions)
+
+
+def commit_of(batch_id: int, *works: PreparedWork, **said: Any) -> Decision:
+    """What a driver has promised, at its first attempt where nothing else is said."""
+    return _decision(Verdict.COMMIT, batch_id, works=works, **{"offsets": "v1\n{}\n{}", **said})
+
+
+def abort_of(batch_id: int, **said: Any) -> Decision:
+    """An attempt that somebody has sealed."""
+    by_a_recovery = {"reason": "sealed", "decided_by": "recovery"}
+    return _decision(Verdict.ABORT, batch_id, **{**by_a_recovery, **said})
+
+
+def _decision(verdict: Verdict, batch_id: int, **said: Any) -> Decision:
+    by_a_driver = {"attempt": 1, "decided_by": "driver", "decided_at_ms": 0}
+    own = {"nonce": uuid.uuid4().hex}
+    return Decision(batch_id=batch_id, verdict=verdict, **{**by_a_driver, **own, **said})

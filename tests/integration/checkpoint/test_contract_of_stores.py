@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, Verdict
+from airflow_eos.checkpoint import CheckpointStore, DecisionLog
 from airflow_eos.checkpoint.store import check_create_if_absent, race_create, told
 from airflow_eos.errors import StoreError
+from tests.support.pipelines import commit_of
 from tests.support.stores import Where, place
 
 if TYPE_CHECKING:
@@ -217,15 +218,7 @@ BATCHES = 50
 def decide(folder: Path, name: str, gate: Barrier, told: SimpleQueue[tuple[int, str]]) -> None:
     log = DecisionLog(CheckpointStore.open(folder))
     for batch_id in range(BATCHES):
-        mine = Decision(
-            batch_id=batch_id,
-            attempt=1,
-            verdict=Verdict.COMMIT,
-            offsets="v1",
-            decided_by=name,
-            decided_at_ms=1_700_000_000_000,
-            nonce=uuid.uuid4().hex,
-        )
+        mine = commit_of(batch_id, decided_by=name, decided_at_ms=1_700_000_000_000)
         gate.wait(timeout=300)
         if log.record(mine):
             told.put((batch_id, name))

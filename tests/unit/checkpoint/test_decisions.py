@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
@@ -32,6 +31,7 @@ from airflow_eos.kafka.transactions.identity import (
 from airflow_eos.kinds.kafka.sink import KafkaSink
 from airflow_eos.protocol.decision import Outcome, PreparedWork, WorkIdentity, encode
 from airflow_eos.protocol.participant import decision_lost
+from tests.support.pipelines import commit_of
 from tests.unit.recovery.facts_of import commit, prepared
 
 
@@ -257,16 +257,7 @@ def work(task: int, partitions: int) -> PreparedWork:
 
 
 def decision(tasks: int, partitions: int) -> Decision:
-    return Decision(
-        batch_id=9,
-        attempt=1,
-        verdict=Verdict.COMMIT,
-        works=tuple(work(task, partitions) for task in range(tasks)),
-        offsets="v1\n{}\n{}",
-        decided_by="a test",
-        decided_at_ms=1,
-        nonce=uuid.uuid4().hex,
-    )
+    return commit_of(9, *(work(task, partitions) for task in range(tasks)), decided_by="a test")
 
 
 def test_ten_thousand_tasks_that_each_write_one_partition_are_three_megabytes(tmp_path: Path):

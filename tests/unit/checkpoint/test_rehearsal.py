@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 from obstore.store import MemoryStore
 
-from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, Verdict
+from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog
 from airflow_eos.checkpoint.offsets import require_same_sources
 from airflow_eos.checkpoint.progress import read_state
 from airflow_eos.checkpoint.rehearsal import (
@@ -27,6 +27,7 @@ from airflow_eos.checkpoint.rulings import accept
 from airflow_eos.delivery.rehearsal import Rehearsal
 from airflow_eos.errors import ConfigurationError, ContinuityError
 from airflow_eos.supervision.rehearsal import sentence
+from tests.support.pipelines import commit_of
 
 
 def planned(batch: int, watermark: int = 0) -> str:
@@ -39,16 +40,7 @@ def committed(watermark: int = 0) -> bytes:
 
 
 def decide(store: CheckpointStore, batch: int, offsets: str | None = None) -> Decision:
-    decision = Decision(
-        batch_id=batch,
-        attempt=1,
-        verdict=Verdict.COMMIT,
-        offsets=offsets or planned(batch),
-        term=1,
-        decided_by="test",
-        decided_at_ms=1,
-        nonce=f"{batch:032x}",
-    )
+    decision = commit_of(batch, offsets=offsets or planned(batch), term=1, nonce=f"{batch:032x}")
     assert DecisionLog(store).record(decision)
     return decision
 

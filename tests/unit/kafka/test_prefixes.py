@@ -13,7 +13,7 @@ from confluent_kafka import KafkaException
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_eos.checkpoint import Decision, Verdict
+from airflow_eos.checkpoint import Decision
 from airflow_eos.errors import (
     CheckpointFormatError,
     ConfigurationError,
@@ -47,7 +47,7 @@ from airflow_eos.kinds.kafka.participant import KafkaParticipant
 from airflow_eos.protocol.decision import WorkIdentity
 from airflow_eos.protocol.participant import Note, Owner, same_place
 from tests.model.wire import VirtualTime
-from tests.support.pipelines import owner_at
+from tests.support.pipelines import commit_of, owner_at
 
 Record = tuple[bytes, bytes | None]
 
@@ -64,15 +64,7 @@ def noted(batch: int, attempt: int = 1, *, driver: str = "d1", decision: str = "
 
 
 def decided(batch: int, nonce: str) -> Decision:
-    return Decision(
-        batch_id=batch,
-        attempt=1,
-        verdict=Verdict.COMMIT,
-        offsets="v1",
-        decided_by="driver",
-        decided_at_ms=0,
-        nonce=nonce,
-    )
+    return commit_of(batch, nonce=nonce)
 
 
 def require(

@@ -12,9 +12,7 @@ import structlog
 
 from airflow_eos.checkpoint import (
     CheckpointStore,
-    Decision,
     PipelineIdentity,
-    Verdict,
     claim,
     take_term,
 )
@@ -36,6 +34,7 @@ from airflow_eos.kinds.consumer_group.sink import ConsumerGroup, GroupProgress, 
 from airflow_eos.protocol.decision import Outcome
 from tests.model.wire import VirtualTime
 from tests.support.metadata import Metadata
+from tests.support.pipelines import commit_of
 
 OURS = "a" * 32
 WORK = work_of("progress", OURS, 1, 1, {"in": {0: 5}, "old": {0: 7}}, 0)
@@ -176,16 +175,7 @@ class GroupOfOffsets:
 class TestOneThatGoesOnAfterItWasDrained:
     """It lives and waits for input: no batch has told the outputs so yet."""
 
-    DECISION = Decision(
-        batch_id=4,
-        attempt=1,
-        verdict=Verdict.COMMIT,
-        works=(),
-        offsets="{}",
-        decided_by="a driver",
-        decided_at_ms=1,
-        nonce=NONCE,
-    )
+    DECISION = commit_of(4, offsets="{}", decided_by="a driver", nonce=NONCE)
 
     @pytest.fixture
     def group(self) -> Any:

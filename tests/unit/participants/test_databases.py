@@ -27,9 +27,9 @@ from airflow_eos.kinds.sql.participant import (
     answered,
     floor_of,
 )
-from airflow_eos.protocol.decision import Decision, Outcome, PreparedWork, Verdict
+from airflow_eos.protocol.decision import Decision, Outcome, PreparedWork
 from airflow_eos.protocol.participant import Note, Owner, superseded
-from tests.support.pipelines import owner_at
+from tests.support.pipelines import commit_of, owner_at
 
 OWNER = owner_at("/a")
 
@@ -96,16 +96,7 @@ def prepared(row: Row, batch: int) -> PreparedWork:
 def deliver(row: Any, batch: int) -> PreparedWork:
     """One batch, by a process of its own."""
     work = prepared(row, batch)
-    decision = Decision(
-        batch_id=batch,
-        attempt=1,
-        verdict=Verdict.COMMIT,
-        works=(work,),
-        offsets="v1\n{}\n{}",
-        decided_by="driver 1",
-        decided_at_ms=1,
-        nonce="0" * 32,
-    )
+    decision = commit_of(batch, work, decided_by="driver 1", nonce="0" * 32)
     Ledger(row, "orders").note(decision, OWNER)
     return work
 
@@ -187,15 +178,7 @@ def note(batch: int, who: Owner = US, *, attempt: int = 1, nonce: str = "c") -> 
 
 
 def decision(batch: int, nonce: str = "c") -> Decision:
-    return Decision(
-        batch_id=batch,
-        attempt=1,
-        verdict=Verdict.COMMIT,
-        offsets="v1\n{}\n{}",
-        decided_by="driver",
-        decided_at_ms=0,
-        nonce=nonce * 32,
-    )
+    return commit_of(batch, nonce=nonce * 32)
 
 
 Scheme = Callable[[dict[str, int], str, tuple[int, ...]], Iterator[None]]

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
-from airflow_eos.checkpoint import Decision, Verdict
+from airflow_eos.checkpoint import Decision
 from airflow_eos.checkpoint.locations import tail_of
 from airflow_eos.errors import (
     CheckpointFormatError,
@@ -42,7 +42,7 @@ from airflow_eos.kinds.files.sink import FileSink, ReadFiles
 from airflow_eos.participants import connect
 from airflow_eos.protocol.decision import Outcome, PreparedWork, WorkIdentity
 from airflow_eos.protocol.participant import Member
-from tests.support.pipelines import owner_at, require_at
+from tests.support.pipelines import commit_of, owner_at, require_at
 
 
 @pytest.fixture
@@ -307,15 +307,7 @@ def test_a_key_never_leaves_the_folder(files, key):
 
 
 def promised(nonce: str) -> Decision:
-    return Decision(
-        batch_id=7,
-        attempt=1,
-        verdict=Verdict.COMMIT,
-        offsets="v1\n{}\n{}",
-        decided_by="driver",
-        decided_at_ms=0,
-        nonce=nonce * 32,
-    )
+    return commit_of(7, nonce=nonce * 32)
 
 
 def test_the_first_checkpoint_owns_the_name(files, tmp_path):

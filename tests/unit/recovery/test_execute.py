@@ -17,7 +17,6 @@ from airflow_eos.checkpoint import (
     CheckpointStore,
     Decision,
     DecisionLog,
-    Verdict,
     claim,
     snapshot,
     take_term,
@@ -33,7 +32,7 @@ from airflow_eos.recovery import facts as module
 from airflow_eos.recovery.execute import ALLOWED_BY_DEFAULT, Result, _act, execute
 from airflow_eos.recovery.plan import make_plan
 from tests.support.beats import heartbeat
-from tests.support.pipelines import kafka_member, kafka_pipeline
+from tests.support.pipelines import commit_of, kafka_member, kafka_pipeline
 from tests.unit.recovery.facts_of import (
     NOW,
     PREFIX,
@@ -87,16 +86,8 @@ class World(FakeParticipant):
         write_heartbeat(self.store, heartbeat("preparing", term=self.term, batch_id=batch))
 
     def decided(self, batch: int, *works: PreparedWork) -> Decision:
-        decision = Decision(
-            batch_id=batch,
-            attempt=1,
-            term=self.term,
-            verdict=Verdict.COMMIT,
-            works=works,
-            offsets=FILES["offsets"],
-            decided_by="driver",
-            decided_at_ms=0,
-            nonce=f"{batch:032}",
+        decision = commit_of(
+            batch, *works, offsets=FILES["offsets"], term=self.term, nonce=f"{batch:032}"
         )
         assert self.log.record(decision)
         return decision

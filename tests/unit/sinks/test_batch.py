@@ -23,6 +23,7 @@ from airflow_eos.protocol.decision import Outcome, PreparedWork, WorkIdentity
 from airflow_eos.protocol.group import Group
 from airflow_eos.protocol.participant import Member
 from tests.support.authority import LazyTasks, authority_of
+from tests.support.pipelines import abort_of
 from tests.unit.sinks.driving import commits, decision_log, driver
 from tests.unit.sinks.fakes import FakeBroker, FakeFrame, FakeParticipant, FakeSink, id_of
 
@@ -218,17 +219,7 @@ def test_a_failed_driver_aborts_nothing_where_a_recovery_has_its_attempt(broker,
 
     def recovered() -> None:
         attempt = len(log.of_batch(0)) + 1
-        assert log.record(
-            Decision(
-                batch_id=0,
-                attempt=attempt,
-                verdict=Verdict.ABORT,
-                reason="sealed",
-                decided_by="recovery",
-                decided_at_ms=0,
-                nonce="a" * 32,
-            )
-        )
+        assert log.record(abort_of(0, attempt=attempt, nonce="a" * 32))
         raise RuntimeError("a task failed")
 
     sink.before_return = recovered

@@ -13,7 +13,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from airflow_eos.checkpoint import CheckpointStore, Decision, Verdict
+from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.checkpoint.decisions import PerishableRows
 from airflow_eos.delivery import replay
 from airflow_eos.delivery import spill as keeping
@@ -28,6 +28,7 @@ from airflow_eos.protocol.decision import Outcome, PreparedWork
 from airflow_eos.protocol.promise import Promise
 from airflow_eos.sinks import FileSink, KafkaSink, Output, UpsertSink
 from tests.support.authority import authority_of
+from tests.support.pipelines import commit_of
 from tests.unit.sinks.driving import commits, decision_log
 from tests.unit.sinks.fakes import FakeFrame
 from tests.unit.sinks.test_batch import ALL, ROWS_OF_BOTH, Both, KilledError, killed_with_both
@@ -223,16 +224,7 @@ def promise(*commits: Collection[PreparedWork]) -> Promise:
     return Promise(
         7,
         tuple(
-            Decision(
-                batch_id=7,
-                attempt=attempt,
-                verdict=Verdict.COMMIT,
-                works=tuple(works),
-                offsets="v1\n{}\n{}",
-                decided_by="driver",
-                decided_at_ms=0,
-                nonce="a" * 32,
-            )
+            commit_of(7, *works, attempt=attempt, nonce="a" * 32)
             for attempt, works in enumerate(commits, start=1)
         ),
     )

@@ -49,7 +49,7 @@ from airflow_eos.protocol.decision import PreparedWork, encode
 from airflow_eos.protocol.participant import Member, Note, Owner, Ownership
 from airflow_eos.sinks.source import StartPosition
 from tests.support.authority import OFFSETS, authority_of
-from tests.support.pipelines import kafka_member
+from tests.support.pipelines import commit_of, kafka_member
 from tests.unit.sinks.driving import decision_log, driver
 from tests.unit.sinks.fakes import FakeBroker, FakeFrame, FakeSink
 from tests.unit.supervision.lives import drain, started
@@ -306,15 +306,7 @@ def ordered_store() -> CheckpointStore:
 
 
 def decided(batch: int = 0, offsets: str = OFFSETS) -> Decision:
-    return Decision(
-        batch_id=batch,
-        attempt=1,
-        verdict=Verdict.COMMIT,
-        offsets=offsets,
-        decided_by="driver 1",
-        decided_at_ms=0,
-        nonce="a" * 32,
-    )
+    return commit_of(batch, offsets=offsets, decided_by="driver 1", nonce="a" * 32)
 
 
 def test_a_superseded_driver_runs_no_task(ordered_store: CheckpointStore) -> None:
