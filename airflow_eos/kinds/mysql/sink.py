@@ -7,7 +7,7 @@ see is refused before the decision. Every row is written twice, and nothing hold
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -29,7 +29,7 @@ from airflow_eos.kinds.mysql.participant import (
     begin_staged,
     drop_staged,
     end_staging,
-    made,
+    make_tables,
 )
 from airflow_eos.kinds.mysql.session import (
     Connection,
@@ -546,17 +546,10 @@ class MySqlSink(TableSink):
     def connect(self, interval: timedelta) -> MySqlParticipant:
         """See :meth:`Sink.connect`; nothing ends staged work but a decision, however late."""
         del interval
-        participant = made(
-            self.url,
-            prefix=self.prefix,
-            name=self.name,
-            target=self.table,
-            timeout_s=self.answer_within.total_seconds(),
-            lock_timeout_s=self.lock_timeout.total_seconds(),
-        )
-        with closed_on_error(participant):
-            self._ask("looking at the table", self._require)
-        return participant
+        with closed_on_error(self._session()) as session:
+            mark = make_tables(session, self._tables)
+            session.run("looking at the table", self._require)
+        return MySqlParticipant(session, self._tables, name=self.name, mark=mark, target=self.table)
 
     @property
     def place(self) -> str:
@@ -565,7 +558,8 @@ class MySqlSink(TableSink):
 
     def check_types(self, types: dict[str, str]) -> None:
         """See :meth:`TableSink.check_types`."""
-        found = self._ask("looking at columns", lambda c: columns_of(c, self.table))
+        with closing(self._session()) as session:
+            found = session.run("looking at columns", lambda c: columns_of(c, self.table))
         if not found:
             raise ConfigurationError(
                 f"There is no table {self.table!r} in {self.place}, or its user cannot see it. "
@@ -577,17 +571,22 @@ class MySqlSink(TableSink):
         """The writer of one task, in a Spark worker."""
         return RowsOfTask(self, task, attempt, transactional=transactional)
 
+    @property
+    def _tables(self) -> MySqlTableNames:
+        return MySqlTableNames(name_of(self.prefix, self.name, called="prefix"))
+
+    def _session(self) -> MySqlConnection:
+        return MySqlConnection(
+            self.url,
+            timeout_s=self.answer_within.total_seconds(),
+            lock_timeout_s=self.lock_timeout.total_seconds(),
+        )
+
     def _require(self, connection: Connection) -> None:
-        tables = MySqlTableNames(name_of(self.prefix, self.name, called="prefix"))
-        require_table(connection, self.table, tables.holding(tables.new_key(0, 0)))
+        probe = self._tables.holding(self._tables.new_key(0, 0))
+        require_table(connection, self.table, probe)
         if by := may_refuse(connection, self.table):
             foretell(self.table, by)
-
-    def _ask(self, doing: str, look: Callable[[Connection], T]) -> T:
-        with closing(
-            MySqlConnection(self.url, timeout_s=self.answer_within.total_seconds())
-        ) as session:
-            return session.run(doing, look)
 
 
 # --- configuration --------------------------------------------------------------------------------

@@ -33,9 +33,9 @@ from airflow_eos.kinds.postgres.participant import (
     PostgresParticipant,
     PostgresTableNames,
     drop_staged,
+    end_prepared,
     inserted,
-    made,
-    rollback_prepared,
+    make_tables,
 )
 from airflow_eos.kinds.postgres.session import (
     Connection,
@@ -386,7 +386,7 @@ class TransactionOfTask:
 
     def __init__(self, sink: PostgresSink, task: int, attempt: int, *, transactional: bool) -> None:
         self._sink = sink
-        self._tables = PostgresTableNames(sink.schema, name_of(sink.gid_prefix, sink.name))
+        self._tables = PostgresTableNames(name_of(sink.gid_prefix, sink.name), sink.schema)
         self._key = self._tables.new_key(task, attempt)
         self._transactional = transactional
         self._staged = transactional and not sink.two_phase
@@ -452,7 +452,7 @@ class TransactionOfTask:
                     if self._staged:
                         drop_staged(connection, self._tables, self._key)
                     else:
-                        rollback_prepared(connection, self._key)
+                        end_prepared(connection, "ROLLBACK", self._key)
 
     def _connected(self) -> tuple[Connection, History]:
         return connected(
@@ -543,11 +543,6 @@ _SLOTS = """
 SELECT current_setting('max_prepared_transactions')::int, count(*)::int FROM pg_prepared_xacts
 WHERE NOT (database = current_database() AND starts_with(gid, %s || '-'))
 """
-
-
-def session_of(dsn: str, answer_within_s: float) -> PostgresConnection:
-    """A session for looking; close it."""
-    return PostgresConnection(checked_dsn(dsn), timeout_s=answer_within_s)
 
 
 def require_table(
@@ -663,18 +658,11 @@ class PostgresSink(TableSink):
     def connect(self, interval: timedelta) -> PostgresParticipant:
         """See :meth:`Sink.connect`; nothing ends prepared work but a decision, however late."""
         del interval
-        participant = made(
-            self.dsn,
-            gid_prefix=self.gid_prefix,
-            name=self.name,
-            schema=self.schema,
-            target=self.quoted_table,
-            timeout_s=self.answer_within.total_seconds(),
-            lock_timeout_s=self.lock_timeout.total_seconds(),
-        )
-        with closed_on_error(participant):
-            self._ask("looking at the table", self._require)
-        return participant
+        target = self.quoted_table  # before anything is made
+        with closed_on_error(self._session()) as session:
+            mark = make_tables(session, self._tables)
+            session.run("looking at the table", self._require)
+        return PostgresParticipant(session, self._tables, name=self.name, mark=mark, target=target)
 
     @property
     def place(self) -> str:
@@ -717,7 +705,7 @@ class PostgresSink(TableSink):
 
     @property
     def _tables(self) -> PostgresTableNames:
-        return PostgresTableNames(self.schema, name_of(self.gid_prefix, self.name))
+        return PostgresTableNames(name_of(self.gid_prefix, self.name), self.schema)
 
     def _require(self, connection: Connection) -> None:
         require_table(connection, self.quoted_table, self._tables, two_phase=self.two_phase)
@@ -728,8 +716,15 @@ class PostgresSink(TableSink):
         if by := may_refuse(connection, self.quoted_table):
             foretell(self.quoted_table, by)
 
+    def _session(self) -> PostgresConnection:
+        return PostgresConnection(
+            self.dsn,
+            timeout_s=self.answer_within.total_seconds(),
+            lock_timeout_s=self.lock_timeout.total_seconds(),
+        )
+
     def _ask(self, doing: str, look: Callable[[Connection], T]) -> T:
-        with closing(session_of(self.dsn, self.answer_within.total_seconds())) as session:
+        with closing(self._session()) as session:
             return session.run(doing, look)
 
 
