@@ -298,6 +298,8 @@ class MySqlParticipant(SqlParticipant):
     kind = KIND
     book = MySqlOwnershipTable
     where_it_waits = STAGED
+    _session: MySqlConnection
+    _tables: MySqlTableNames
 
     def check_detail(self, work: PreparedWork) -> None:
         """See :meth:`SqlParticipant.check_detail`."""

@@ -317,6 +317,8 @@ class PostgresParticipant(SqlParticipant):
     kind = KIND
     book = PostgresOwnershipTable
     where_it_waits = "pg_prepared_xacts"
+    _session: PostgresConnection
+    _tables: PostgresTableNames
 
     def check_detail(self, work: PreparedWork) -> None:
         """See :meth:`SqlParticipant.check_detail`."""

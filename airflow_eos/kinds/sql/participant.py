@@ -11,9 +11,10 @@ import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar
 
 from airflow_eos.closing import closed_on_error
 from airflow_eos.errors import (
@@ -81,22 +82,6 @@ class LedgerState(NamedTuple):
     there: set[str]
 
 
-class Session(Protocol):
-    """A way to the database, which is found again when it is lost."""
-
-    @property
-    def place(self) -> str:
-        """Where it is, for people."""
-        ...
-
-    def run(self, doing: str, act: Callable[[Any], T], /) -> T:
-        """Call ``act`` with a connection; it may be repeated at any point of it."""
-        ...
-
-    def close(self) -> None:
-        """Let go of it; what waits there stays."""
-
-
 _STANDING = """
 SELECT mark, owner, batch, attempt, decision, generation, counted_batch
 FROM {names} WHERE name = %s
@@ -123,7 +108,7 @@ class OwnershipTable(ABC):
         mark: the random id of the name in this database, which another one does not have.
     """
 
-    def __init__(self, session: Session, keys: KeysOfName, mark: str) -> None:
+    def __init__(self, session: DatabaseConnection, keys: KeysOfName, mark: str) -> None:
         self._session = session
         self.name = keys.name
         self.mark = mark
@@ -331,7 +316,7 @@ class SqlParticipant(ABC):
     """
 
     kind: ClassVar[str]
-    book: ClassVar[Callable[[Any, Any, str], OwnershipTable]]
+    book: ClassVar[type[OwnershipTable]]
     """The rows of the name, of this database or refused where it is another one."""
     where_it_waits: ClassVar[str]
     """For people: what to look at."""
@@ -580,6 +565,63 @@ def answered(act: Callable[[], T], *, anew: Callable[[], None], timeout_s: float
                 ) from lost.__cause__
         time.sleep(_PAUSES_S[min(tries, len(_PAUSES_S) - 1)])
         tries += 1
+
+
+class DatabaseConnection(ABC):
+    """A connection to a database, which is made again when it is lost.
+
+    Args:
+        reach: how a user names the database.
+        timeout_s: seconds in which the server must answer again.
+        lock_timeout_s: seconds that a statement waits for another's lock.
+    """
+
+    def __init__(self, reach: str, *, timeout_s: float, lock_timeout_s: float = 30.0) -> None:
+        self._reach = reach
+        self._timeout_s = timeout_s
+        self._lock_timeout_s = lock_timeout_s
+        self._connection: Any = None
+
+    @property
+    @abstractmethod
+    def place(self) -> str:
+        """Where it is, for people."""
+
+    @abstractmethod
+    def _open(self) -> Any:
+        """The connection, made where there is none."""
+
+    @abstractmethod
+    def _meaning(self, doing: str) -> AbstractContextManager[None]:
+        """Says in our words what the server refused; LostError where the connection is lost."""
+
+    def run(self, doing: str, act: Callable[[Any], T]) -> T:
+        """Call ``act`` with the connection, again on a new one whenever one is lost.
+
+        Args:
+            doing: for people.
+            act: may be repeated at any point of it, changing nothing twice.
+
+        Raises:
+            StoreError: no answer within the time; what the server did is not known.
+            ConfigurationError: a right, a table or a setting is missing.
+        """
+
+        def once() -> T:
+            with self._meaning(doing):
+                return act(self._open())
+
+        return answered(once, anew=self.close, timeout_s=self._timeout_s)
+
+    def close(self) -> None:
+        """Let go of the connection; what waits there stays."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self._close(connection)
+
+    @abstractmethod
+    def _close(self, connection: Any) -> None:
+        """Whatever the server says to it."""
 
 
 # --- rows that a table refuses --------------------------------------------------------------------

@@ -471,6 +471,7 @@ class MySqlTarget(TableTarget):
     """See :class:`~airflow_eos.kinds.upsert.target.UpsertConnection`."""
 
     system = ("mysql", "MySQL")
+    _session: MySqlDatabase
 
     def __init__(self, url: str, table: str, *, timeout_s: float) -> None:
         self._session = MySqlDatabase(url, table, timeout_s=timeout_s)

@@ -24,6 +24,7 @@ from airflow_eos.kinds.sql.servers import OF_SESSION, OF_TRANSACTION, attentive
 from airflow_eos.kinds.upsert.columns import (
     VERSION,
     TableDescription,
+    bytea_text,
     refuse_columns,
     refuse_long_keys,
     refuse_nul,
@@ -223,11 +224,8 @@ def _text(column: pa.ChunkedArray) -> pa.ChunkedArray:
     import pyarrow as pa
 
     if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
-        # Arrow has no hex digits; a loop, for such columns alone.
-        return pa.chunked_array(
-            [[None if each is None else f"\\x{each.hex()}" for each in column.to_pylist()]],
-            pa.string(),
-        )
+        chunks = [bytea_text(chunk.cast(pa.large_binary())) for chunk in column.chunks]
+        return pa.chunked_array(chunks, pa.large_string()).cast(pa.string())
     if pa.types.is_floating(column.type):
         column = column.cast(pa.float64())  # a column may be wider, and hold more of its digits
     if pa.types.is_timestamp(column.type) and column.type.tz is not None:

@@ -219,10 +219,15 @@ _TALLY = "SELECT tally FROM airflow_eos_upserts WHERE target = %s"
 class TableSession(Protocol):
     """The database of a target, and our table in it."""
 
-    table: str
-    """The target's: one table has one name."""
-    ours: str
-    """Our own table, beside it."""
+    @property
+    def table(self) -> str:
+        """The target's: one table has one name."""
+        ...
+
+    @property
+    def ours(self) -> str:
+        """Our own table, beside it."""
+        ...
 
     def rows(self, doing: str, statement: str, *given: object) -> list[Any]:
         """The answer (DeliveryError: there was none)."""
@@ -275,7 +280,10 @@ class TableTarget:
         """See :meth:`UpsertConnection.newest`."""
         doing = "reading how far the target has come"
         found = self._session.rows(doing, _NEWEST, self._session.table)
-        return Note(*found[0], pipeline="") if found else None
+        if not found:
+            return None
+        [(batch, attempt, decision)] = found
+        return Note(batch, attempt, decision, "")
 
     def tally(self) -> int:
         """See :meth:`UpsertConnection.tally`."""

@@ -61,7 +61,7 @@ class Sql(SqlParticipant):
     where_it_waits = "memory"
 
     def __init__(self, row: Row) -> None:
-        self.book = lambda *_: row  # type: ignore[misc, return-value, assignment]
+        self.book = lambda *_: row  # type: ignore[misc, assignment]
         super().__init__(None, KeysOfName("orders"), name="orders", mark="")
         self.row = row
 
