@@ -6,7 +6,7 @@ Parsing a DAG imports this, and so nothing that reads a checkpoint.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -16,10 +16,6 @@ if TYPE_CHECKING:
     from airflow_eos.events import SettledEvent
     from airflow_eos.protocol.decision import PreparedWork
     from airflow_eos.protocol.participant import Member
-
-
-# --- openlineage ----------------------------------------------------------------------------------
-# What the OpenLineage provider asks an operator when its task has ended.
 
 
 OFFSETS = "kafkaOffsets"
@@ -43,7 +39,11 @@ class BatchLineage:
         Raises:
             EosError: the checkpoint cannot be read; the provider logs it and goes on.
         """
-        store, servers = self._place()
+        from airflow_eos.hooks.kafka import KafkaSettingsHook
+        from airflow_eos.hooks.store import checkpoint_of
+
+        store = checkpoint_of(self)
+        servers = KafkaSettingsHook(self.kafka_config_id).settings().bootstrap_servers
         return _operator_lineage(_read(store, servers, self._batches_of(task_instance, store)))
 
     def get_openlineage_facets_on_failure(self, task_instance: Any) -> Any:
@@ -52,14 +52,6 @@ class BatchLineage:
 
     def _batches_of(self, task_instance: Any, store: CheckpointStore) -> Sequence[SettledEvent]:
         return settled_since(store, round(task_instance.start_date.timestamp() * 1000))
-
-    def _place(self) -> tuple[CheckpointStore, str]:
-        from airflow_eos.hooks.kafka import KafkaSettingsHook
-        from airflow_eos.hooks.store import CheckpointStoreHook
-
-        hook = CheckpointStoreHook(self.storage_conn_id, self.storage_options)
-        store = hook.open(self.checkpoint_location)
-        return store, KafkaSettingsHook(self.kafka_config_id).settings().bootstrap_servers
 
 
 def settled_since(store: CheckpointStore, started_ms: int) -> tuple[SettledEvent, ...]:
@@ -72,8 +64,6 @@ def settled_since(store: CheckpointStore, started_ms: int) -> tuple[SettledEvent
     Raises:
         CheckpointFormatError, StoreError: the checkpoint cannot be read.
     """
-    from dataclasses import replace
-
     from airflow_eos.events import events_since, read_settled
 
     found = read_settled(store, after=None)
@@ -84,7 +74,6 @@ def settled_since(store: CheckpointStore, started_ms: int) -> tuple[SettledEvent
 
 
 def _read(store: CheckpointStore, servers: str, events: Sequence[SettledEvent]) -> Lineage:
-
     if not events:
         return Lineage((), ())
     first, last = events[0], events[-1]
@@ -115,8 +104,6 @@ def _dataset(each: LineageDataset) -> Any:
 
 
 # --- datasets -------------------------------------------------------------------------------------
-# Input and output of a range of batches, named as OpenLineage names datasets.
-#
 # Spark's own OpenLineage listener sees ``foreachBatch`` as two jobs, one that reads and one that
 # writes (OpenLineage 3398). The decisions know both sides of the same batch.
 

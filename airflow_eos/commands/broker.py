@@ -5,22 +5,21 @@ A first pipeline needs topics, rows in one and a look at another: Kafka's own to
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
+from airflow_eos.commands.options import AsJson, tell
 from airflow_eos.errors import LocalEnvironmentError
 
 if TYPE_CHECKING:
     from airflow_eos.local.daemon import RunningBroker
 
 app = typer.Typer(help="A Kafka broker on this machine, to try things out.", no_args_is_help=True)
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command()
@@ -45,10 +44,8 @@ def stop(
     stopped = daemon.stop()
     if remove:
         shutil.rmtree(daemon.data_folder(), ignore_errors=True)
-    if as_json:
-        typer.echo(json.dumps({"stopped": stopped}))
-    else:
-        typer.echo("Broker stopped." if stopped else "No broker was running.")
+    text = "Broker stopped." if stopped else "No broker was running."
+    tell({"stopped": stopped}, text, as_json=as_json)
 
 
 @app.command()
@@ -103,7 +100,6 @@ def read(
 
 
 def _address() -> str:
-    from airflow_eos.errors import LocalEnvironmentError
     from airflow_eos.local import daemon
 
     broker = daemon.status()
@@ -115,28 +111,20 @@ def _address() -> str:
 
 
 def _show(broker: RunningBroker | None, *, as_json: bool) -> None:
-    if broker is None:
-        typer.echo(json.dumps({"running": False}) if as_json else "No broker is running.")
-        return
-    if as_json:
-        facts = {
-            "running": True,
-            "pid": broker.pid,
-            "bootstrap_servers": broker.bootstrap_servers,
-            "log_folder": broker.log_folder,
-            "started_at": broker.started_at,
-        }
-        typer.echo(json.dumps(facts))
-        return
     import pendulum
 
+    if broker is None:
+        tell({"running": False}, "No broker is running.", as_json=as_json)
+        return
     age = pendulum.from_timestamp(broker.started_at).diff_for_humans(absolute=True)
-    typer.echo(f"Broker at {broker.bootstrap_servers}, up for {age}.")
-    typer.echo(f"Logs: {broker.log_folder}")
+    tell(
+        {"running": True} | msgspec.to_builtins(broker),
+        f"Broker at {broker.bootstrap_servers}, up for {age}.\nLogs: {broker.log_folder}",
+        as_json=as_json,
+    )
 
 
 # --- demo -----------------------------------------------------------------------------------------
-# ``airflow-eos demo``: hands over to the demo of the clone that it runs in.
 
 
 TO_THE_DEMO = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}

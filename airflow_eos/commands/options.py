@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from airflow_eos.arguments import Word, taken
@@ -77,6 +78,16 @@ Timeout = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+
+
+def tell(answer: object, text: str, *, as_json: bool) -> None:
+    """Print what a command has to say: JSON for programs, a text for people."""
+    typer.echo(msgspec.json.encode(answer).decode() if as_json else text)
+
+
+def tell_json(answer: object) -> None:
+    """Print JSON that people can read, too."""
+    typer.echo(msgspec.json.format(msgspec.json.encode(answer), indent=2).decode())
 
 
 def kafka_if_given(servers: str | None, file: Path | None) -> KafkaSettings | None:

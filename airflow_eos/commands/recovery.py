@@ -26,9 +26,17 @@ from airflow_eos.commands.options import (
     reach_in,
     seconds,
     storage_options,
+    tell,
     word,
 )
-from airflow_eos.errors import ConfigurationError, Remedy
+from airflow_eos.errors import (
+    ConfigurationError,
+    EosError,
+    PipelineAliveError,
+    RecoveryError,
+    Remedy,
+)
+from airflow_eos.tables import printable, show
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -70,7 +78,10 @@ def plan(
         timeout_s=timeout,
     )
     if out is not None:
-        _write(out, made)
+        try:
+            out.write_bytes(made.to_json() + b"\n")
+        except OSError as error:
+            raise ConfigurationError(f"--out {out} cannot be written: {error}") from error
     _show_plan(made, as_json=as_json)
     if made.needs_person:
         raise typer.Exit(NEEDS_PERSON)
@@ -120,7 +131,6 @@ def recover(
     """
     from airflow_eos.recovery import execute_recovery, plan_recovery
     from airflow_eos.recovery.tables import report_view
-    from airflow_eos.tables import show
 
     settings = kafka_if_given(bootstrap_servers, kafka_config)
     options = storage_options(storage_option)
@@ -130,10 +140,12 @@ def recover(
         "timeout_s": timeout,
     }
     allowed = _allowed(allow)
-    given = _given(checkpoint, plan_file)
-    if given is None:
-        assert checkpoint is not None  # noqa: S101  _given refuses neither
-        given = plan_recovery(checkpoint, settings, prefix=prefix, **how)
+    if (checkpoint is None) == (plan_file is None):
+        raise ConfigurationError("Give either a checkpoint location or --plan FILE.")
+    if plan_file is not None:
+        given = _read_plan(plan_file)
+    else:
+        given = plan_recovery(checkpoint or "", settings, prefix=prefix, **how)
     if assume is not None or transaction is not None:
         _rule(given, assume, transaction, options)
         given = plan_recovery(given.location, settings, prefix=prefix, **how)
@@ -149,17 +161,13 @@ def recover(
         raise typer.Exit(NEEDS_PERSON)
 
 
-def _given(checkpoint: str | None, plan_file: Path | None) -> Plan | None:
+def _read_plan(file: Path) -> Plan:
     from airflow_eos.recovery.plan import Plan
 
-    if (checkpoint is None) == (plan_file is None):
-        raise ConfigurationError("Give either a checkpoint location or --plan FILE.")
-    if plan_file is None:
-        return None
     try:
-        return Plan.from_json(plan_file.read_bytes())
+        return Plan.from_json(file.read_bytes())
     except OSError as error:
-        raise ConfigurationError(f"--plan {plan_file} cannot be read: {error}") from error
+        raise ConfigurationError(f"--plan {file} cannot be read: {error}") from error
 
 
 def _allowed(names: list[str] | None) -> Collection[Action]:
@@ -219,16 +227,8 @@ def _asked(plan: Plan, wanted: str, proven: Mapping[WorkIdentity, Outcome]) -> W
     return found[0]
 
 
-def _write(file: Path, plan: Plan) -> None:
-    try:
-        file.write_bytes(plan.to_json() + b"\n")
-    except OSError as error:
-        raise ConfigurationError(f"--out {file} cannot be written: {error}") from error
-
-
 def _show_plan(plan: Plan, *, as_json: bool) -> None:
     from airflow_eos.recovery.tables import plan_view
-    from airflow_eos.tables import show
 
     if as_json:
         typer.echo(plan.to_json())
@@ -237,8 +237,6 @@ def _show_plan(plan: Plan, *, as_json: bool) -> None:
 
 
 # --- accept ---------------------------------------------------------------------------------------
-# ``airflow-eos accept``: a person lets a pipeline go on without rows that it still owes, or without
-# a part of the input that nobody can read.
 
 
 def accept(
@@ -301,20 +299,22 @@ def accept(
             if not typer.confirm(f"Give up at most {found.rows} rows, for good?", err=True):
                 raise typer.Exit(1)
             # Asking took its time, in which a recovery or a driver may have gone on.
-            _require_still(
-                found, shortfall(gather(store, participant), batch, open_too=give_up_open)
-            )
+            now = shortfall(gather(store, participant), batch, open_too=give_up_open)
+            if (now.rows, now.works) != (found.rows, found.works):
+                raise RecoveryError(
+                    f"While you were asked, batch {batch} went on: {found.rows} rows were "
+                    f"missing, now {now.rows}. Nothing was given up: stop the app, and look again."
+                )
     by = f"cli {getpass.getuser()}"
     ruling = rulings.accept(
         store, batch, found.promise, missing=found.missing, ruled_by=by, given_up=found.given_up
     )
-    if as_json:
-        typer.echo(msgspec.json.encode(ruling).decode())
-    else:
-        typer.echo(
-            f"Batch {batch} goes on as it is: at most {found.rows} rows are given up, and what the "
-            "input still has of them is delivered. Start the app again."
-        )
+    tell(
+        ruling,
+        f"Batch {batch} goes on as it is: at most {found.rows} rows are given up, and what the "
+        "input still has of them is delivered. Start the app again.",
+        as_json=as_json,
+    )
 
 
 def _step_over(store: CheckpointStore, text: str, *, yes: bool, as_json: bool) -> None:
@@ -336,13 +336,12 @@ def _step_over(store: CheckpointStore, text: str, *, yes: bool, as_json: bool) -
         found.last,
         ruled_by=f"cli {getpass.getuser()}",
     )
-    if as_json:
-        typer.echo(msgspec.json.encode(ruling).decode())
-    else:
-        typer.echo(
-            f"{found} is given up: at most {found.records} records, which ArrowKafkaSource steps "
-            "over from the next start on. Start the app again."
-        )
+    tell(
+        ruling,
+        f"{found} is given up: at most {found.records} records, which ArrowKafkaSource steps "
+        "over from the next start on. Start the app again.",
+        as_json=as_json,
+    )
 
 
 def _skippable(store: CheckpointStore, wanted: InputRange) -> InputRange:
@@ -351,7 +350,6 @@ def _skippable(store: CheckpointStore, wanted: InputRange) -> InputRange:
     Where no pipeline is, nothing is known of one: that no batch is in flight there says nothing.
     """
     from airflow_eos.checkpoint import DecisionLog, read_state
-    from airflow_eos.errors import PipelineAliveError
     from airflow_eos.protocol.promise import Promise
     from airflow_eos.recovery.acceptance import skippable
     from airflow_eos.recovery.execute import require_pipeline
@@ -377,39 +375,26 @@ def _skippable(store: CheckpointStore, wanted: InputRange) -> InputRange:
     return skippable(store.location, state, promise, wanted)
 
 
-def _require_still(shown: Shortfall, found: Shortfall) -> None:
-    from airflow_eos.errors import RecoveryError
-
-    if (found.rows, found.works) != (shown.rows, shown.works):
-        raise RecoveryError(
-            f"While you were asked, batch {shown.batch_id} went on: {shown.rows} rows were "
-            f"missing, now {found.rows}. Nothing was given up: stop the app, and look again."
-        )
-
-
 def _show(found: Shortfall) -> None:
     """On standard error, as the question is: before anything is recorded."""
-    from airflow_eos.tables import printable
-
-    typer.echo(
+    summary = (
         f"Batch {found.batch_id}: {found.promised} rows were promised, readers have "
-        f"{found.delivered} of them, {found.rows} are missing.",
-        err=True,
+        f"{found.delivered} of them, {found.rows} are missing."
     )
+    lines = [summary]
     if found.untold:
-        typer.echo(
+        lines.append(
             f"Of {found.untold} of these nobody can tell whether readers have them "
-            "(airflow-eos recover --assume rules about each).",
-            err=True,
+            "(airflow-eos recover --assume rules about each)."
         )
     for each, outcome in found.works:
         detail = msgspec.json.encode(each.work.detail).decode()
-        line = f"  {outcome.value:9} {each.work.rows:9} rows  {each.identity}  {detail}"
+        lines.append(f"  {outcome.value:9} {each.work.rows:9} rows  {each.identity}  {detail}")
+    for line in lines:
         typer.echo(printable(line), err=True)
 
 
 # --- disown ---------------------------------------------------------------------------------------
-# ``airflow-eos disown``: give a prefix up, so that another checkpoint may own it.
 
 
 def disown(
@@ -436,34 +421,27 @@ def disown(
     input. Stop the pipeline first. Exit status: 0 forgotten or nothing known, 1 not confirmed, 2 an
     error, or the owner is alive.
     """
-    from rich.console import Console
-
     from airflow_eos.kafka.transactions.ownership import PrefixLedger
 
-    console = Console()
-    ledger = PrefixLedger(kafka_settings(bootstrap_servers, kafka_config), prefix=prefix)
-    try:
+    settings = kafka_settings(bootstrap_servers, kafka_config)
+    with closing(PrefixLedger(settings, prefix=prefix)) as ledger:
         found = ledger.read()
         untold = _require_silent(found, storage_options(storage_option), moved, force)
         if untold and not as_json:
-            console.print(untold, markup=False)
+            typer.echo(untold)
         if found.keys and not yes:
-            console.print(f"Prefix {prefix!r} belongs to {_whose(found)}", markup=False)
+            typer.echo(f"Prefix {prefix!r} belongs to {_whose(found)}")
             if not typer.confirm("Forget this?"):
                 raise typer.Exit(1)
         records = ledger.forget(moved=moved)
-    finally:
-        ledger.close()
-    if as_json:
-        newest = found.newest()
-        answer = {"owner": found.owner, "newest": newest, "records": records, "not_known": untold}
-        typer.echo(msgspec.json.encode(answer).decode())
-    else:
-        console.print(
-            f"Prefix {prefix!r} is free: {records} records forgotten."
-            if records
-            else f"Nobody owns prefix {prefix!r} on this cluster."
-        )
+    newest = found.newest()
+    tell(
+        {"owner": found.owner, "newest": newest, "records": records, "not_known": untold},
+        f"Prefix {prefix!r} is free: {records} records forgotten."
+        if records
+        else f"Nobody owns prefix {prefix!r} on this cluster.",
+        as_json=as_json,
+    )
 
 
 def _whose(found: Ownership) -> str:
@@ -484,13 +462,8 @@ def _require_silent(
     moved: bool,  # noqa: FBT001
     force: bool,  # noqa: FBT001
 ) -> str:
-    """Refuse an owner that shows signs of life; returns what could not be known of it.
-
-    Raises:
-        PipelineAliveError: with the signs.
-    """
+    """Refuse an owner that shows signs of life; returns what could not be known of it."""
     from airflow_eos.checkpoint import CheckpointStore, read_heartbeat
-    from airflow_eos.errors import EosError, PipelineAliveError, Remedy
     from airflow_eos.recovery.facts import signs_of_life
 
     if found.owner is None:
@@ -514,7 +487,6 @@ def _require_silent(
 
 
 # --- drain ----------------------------------------------------------------------------------------
-# ``airflow-eos drain``: ask a running pipeline to stop after its running batch.
 
 
 _LOOK_S = 0.5
@@ -536,11 +508,8 @@ def drain(
 
     Exit status: 0 the driver stopped, 1 not within --wait, or it failed, 2 an error.
     """
-    from rich.console import Console
-
     from airflow_eos.checkpoint import CheckpointStore, drain_newest, newest_term, read_heartbeat
     from airflow_eos.checkpoint.heartbeat import ENDED
-    from airflow_eos.errors import ConfigurationError
 
     store = CheckpointStore.open(checkpoint, storage_options=storage_options(storage_option))
     if read_heartbeat(store) is None and newest_term(store) == 0:
@@ -553,11 +522,8 @@ def drain(
     while (phase := _phase(store, request)) not in ENDED and time.monotonic() < deadline:
         time.sleep(_LOOK_S)
     stopped = phase == "stopped"
-    if as_json:
-        answer = {"request": msgspec.to_builtins(request), "stopped": stopped}
-        typer.echo(msgspec.json.encode(answer).decode())
-    else:
-        Console().print(f"{_said(phase, wait)}: {store.location}", soft_wrap=True)
+    text = f"{_said(phase, wait)}: {store.location}"
+    tell({"request": request, "stopped": stopped}, text, as_json=as_json)
     raise typer.Exit(0 if stopped else 1)
 
 
@@ -579,8 +545,6 @@ def handover(
 
     Exit status: 0 it has taken over, 1 not within --wait, 2 an error, as where none stands by.
     """
-    from rich.console import Console
-
     from airflow_eos.checkpoint import CheckpointStore, read_heartbeat
     from airflow_eos.checkpoint.standby import hand_over
 
@@ -590,14 +554,9 @@ def handover(
     while (newest := _term(read_heartbeat(store))) <= term and time.monotonic() < deadline:
         time.sleep(_LOOK_S)
     driven = newest > term
-    if as_json:
-        answer = {"request": msgspec.to_builtins(request), "term": newest if driven else None}
-        typer.echo(msgspec.json.encode(answer).decode())
-    else:
-        said = (
-            "Handed over" if driven else f"Asked; no other driver has taken over within {wait:g} s"
-        )
-        Console().print(f"{said}: {store.location}", soft_wrap=True)
+    said = "Handed over" if driven else f"Asked; no other driver has taken over within {wait:g} s"
+    answer = {"request": request, "term": newest if driven else None}
+    tell(answer, f"{said}: {store.location}", as_json=as_json)
     raise typer.Exit(0 if driven else 1)
 
 

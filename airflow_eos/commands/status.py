@@ -11,6 +11,7 @@ import msgspec
 import typer
 from rich.console import Console, Group
 from rich.live import Live
+from rich.table import Table
 
 from airflow_eos.commands.options import (
     AsJson,
@@ -24,6 +25,7 @@ from airflow_eos.commands.options import (
     reach_in,
     seconds,
     storage_options,
+    tell_json,
 )
 from airflow_eos.errors import (
     ConfigurationError,
@@ -32,13 +34,12 @@ from airflow_eos.errors import (
     Remedy,
     StoreError,
 )
-from airflow_eos.tables import WIDTH, plain
+from airflow_eos.tables import WIDTH, duration, plain, show, time_left
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from rich.console import RenderableType
-    from rich.table import Table
 
     from airflow_eos.checkpoint.pipeline import PipelineIdentity
     from airflow_eos.checkpoint.progress import CheckpointState
@@ -109,10 +110,8 @@ def status(
         return
     facts = look()
     if as_json:
-        typer.echo(msgspec.json.format(msgspec.json.encode(facts), indent=2))
+        tell_json(facts)
     else:
-        from airflow_eos.tables import show
-
         show(status_table(facts))
 
 
@@ -235,15 +234,10 @@ def _open(plan: Plan, now_ms: int) -> list[dict[str, Any]]:
 
 
 # --- status table ---------------------------------------------------------------------------------
-# The table of ``airflow-eos status``.
 
 
 def status_table(facts: dict[str, Any]) -> Table:
     """What a look at a checkpoint found, a line for each fact."""
-    from rich.table import Table
-
-    from airflow_eos.tables import duration, plain
-
     progress, owner, heart = facts["progress"], facts["pipeline"], facts["heartbeat"]
     table = Table(box=None, show_header=False, pad_edge=False)
 
@@ -304,32 +298,21 @@ def _about_driver(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _about_readers(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    for text in _status_table_open(facts):
-        yield "open", text
+    for each in facts["open_work"] or ():
+        left = time_left(each["time_left_ms"]) or "unlimited"
+        opened = f"opened {duration(each['age_ms'])} ago, time left: {left}"
+        yield "open", f"{each['key']} of {each['participant']!r}, {opened}"
+    if facts["open_work"] == []:
+        yield "open", "nothing"
+    if facts["not_looked_because"]:
+        yield "open", f"not looked: {facts['not_looked_because']}"
     for each in facts["blocked"] or ():
         yield "blocked", each["says"]
     if facts["blocked_not_known"]:
         yield "blocked", f"not known: {facts['blocked_not_known']}"
 
 
-def _status_table_open(facts: dict[str, Any]) -> Iterator[str]:
-    from airflow_eos.tables import duration, time_left
-
-    for each in facts["open_work"] or ():
-        left = time_left(each["time_left_ms"])
-        yield (
-            f"{each['key']} of {each['participant']!r}, opened {duration(each['age_ms'])} ago, "
-            f"time left: {left or 'unlimited'}"
-        )
-    if facts["open_work"] == []:
-        yield "nothing"
-    if facts["not_looked_because"]:
-        yield f"not looked: {facts['not_looked_because']}"
-
-
 def _state(size: dict[str, Any]) -> str:
-    from airflow_eos.tables import duration
-
     files = size["file_bytes"]
     disk = "" if files is None else f", {files / 1e6:,.1f} MB of files"
     return (
@@ -352,7 +335,6 @@ def _local(at_ms: int) -> str:
 
 
 # --- watching -------------------------------------------------------------------------------------
-# ``airflow-eos status --watch``: one look after the other, like top, until Ctrl-C.
 
 
 Look = dict[str, Any]
@@ -422,7 +404,6 @@ def _looks(look: Callable[[], Look], every_s: float) -> Iterator[Look]:
 
 
 # --- ui -------------------------------------------------------------------------------------------
-# ``airflow-eos ui``: the page without Airflow, to look at.
 
 
 PORT = 8642

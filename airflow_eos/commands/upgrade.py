@@ -12,11 +12,18 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 import typer
 
-from airflow_eos.commands.options import AsJson, Checkpoint, StorageOption, pairs, storage_options
-from airflow_eos.errors import ConfigurationError, Remedy
+from airflow_eos.commands.options import (
+    AsJson,
+    Checkpoint,
+    StorageOption,
+    pairs,
+    storage_options,
+    tell,
+)
+from airflow_eos.errors import ConfigurationError, PipelineAliveError, RecoveryError, Remedy
+from airflow_eos.tables import show
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -66,7 +73,6 @@ def rehearse(
     from airflow_eos.checkpoint.rehearsal import RehearsalRequest
     from airflow_eos.supervision.rehearsal import rehearse as run
     from airflow_eos.supervision.rehearsal import report_view
-    from airflow_eos.tables import show
 
     if not app.is_file():
         raise ConfigurationError(f"--app {app} is not a file that can be read.")
@@ -105,7 +111,6 @@ def _starter(submit: str) -> list[str]:
 
 
 # --- repartition ----------------------------------------------------------------------------------
-# ``airflow-eos repartition``: the state of a drained pipeline gets more partitions, or fewer.
 
 
 def repartition(
@@ -135,19 +140,16 @@ def repartition(
         _repartition(spark, absolute(spark, checkpoint), partitions)
     finally:
         spark.stop()
-    if as_json:
-        answer = {"location": store.location, "partitions": partitions}
-        typer.echo(msgspec.json.encode(answer).decode())
-    else:
-        typer.echo(
-            f"The state of {store.location} has {partitions} partitions. Start the app again."
-        )
+    tell(
+        {"location": store.location, "partitions": partitions},
+        f"The state of {store.location} has {partitions} partitions. Start the app again.",
+        as_json=as_json,
+    )
 
 
 def _require_drained(store: CheckpointStore, checkpoint: str) -> None:
     """Refuse while anybody runs, or anything is in flight (RecoveryError, PipelineAliveError)."""
     from airflow_eos.checkpoint.snapshot import read_snapshot
-    from airflow_eos.errors import PipelineAliveError, RecoveryError, Remedy
     from airflow_eos.recovery.facts import signs_of_life
 
     found = read_snapshot(store)
@@ -175,8 +177,6 @@ def _require_drained(store: CheckpointStore, checkpoint: str) -> None:
 
 
 def _session(master: str, conf: dict[str, Any]) -> SparkSession:
-    from airflow_eos.errors import ConfigurationError
-
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
@@ -188,8 +188,6 @@ def _session(master: str, conf: dict[str, Any]) -> SparkSession:
 
 
 def _repartition(spark: SparkSession, location: str, partitions: int) -> None:
-    from airflow_eos.errors import ConfigurationError, RecoveryError
-
     manager = getattr(spark, "_streamingCheckpointManager", None)
     if manager is None:
         raise ConfigurationError(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
 import structlog
 
 if TYPE_CHECKING:
@@ -24,21 +24,18 @@ log = structlog.get_logger(__name__)
 Verb = Literal["get", "head", "list", "create", "put", "delete"]
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(msgspec.Struct, frozen=True, kw_only=True):
     """Something happened, ``at_ns``."""
 
-    at_ns: int = field(default_factory=time.time_ns, kw_only=True)
+    at_ns: int = msgspec.field(default_factory=time.time_ns)
 
 
-@dataclass(frozen=True, slots=True)
 class Began(Event):
     """Spark has planned a batch and calls for it."""
 
     batch_id: int
 
 
-@dataclass(frozen=True, slots=True)
 class Phased(Event):
     """The batch goes on; as the heartbeat tells it."""
 
@@ -46,7 +43,6 @@ class Phased(Event):
     phase: Phase
 
 
-@dataclass(frozen=True, slots=True)
 class TasksPrepared(Event):
     """Every task has prepared; ``leftovers`` are open beside that. Listed since ``since_ns``."""
 
@@ -54,7 +50,6 @@ class TasksPrepared(Event):
     since_ns: int
 
 
-@dataclass(frozen=True, slots=True)
 class Decided(Event):
     """An attempt was decided: by us where it ``stands``, else by another."""
 
@@ -62,7 +57,6 @@ class Decided(Event):
     stands: bool
 
 
-@dataclass(frozen=True, slots=True)
 class CommitResult(Event):
     """What became of work that was to be made visible."""
 
@@ -70,7 +64,6 @@ class CommitResult(Event):
     outcomes: Mapping[WorkIdentity, Outcome]
 
 
-@dataclass(frozen=True, slots=True)
 class Failed(Event):
     """The batch raised."""
 
@@ -78,14 +71,12 @@ class Failed(Event):
     error: BaseException
 
 
-@dataclass(frozen=True, slots=True)
 class Progressed(Event):
     """What Spark says of the newest batch that it has committed (``StreamingQueryProgress``)."""
 
     progress: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
 class StoreRequest(Event):
     """The checkpoint's store was asked; ``sent`` and ``got`` are bytes of content."""
 
@@ -96,14 +87,12 @@ class StoreRequest(Event):
     failed: bool
 
 
-@dataclass(frozen=True, slots=True)
 class QueryEnded(Event):
     """The query has ended; ``as_meant`` where it read everything, or a person has stopped it."""
 
     as_meant: bool = False
 
 
-@dataclass(frozen=True, slots=True)
 class Watched(Event):
     """How many looks of the pipeline's watchdog did not come, at the interval it has told."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -161,8 +162,6 @@ class RecoverTransactionsOperator(PlanRecoveryOperator):
             return json.loads(report.to_json())
 
     def _recovery(self) -> Recovery:
-        from dataclasses import replace
-
         return replace(super()._recovery(), patience=self.patience)
 
     def _given_plan(self) -> Plan | None:
@@ -189,10 +188,6 @@ class RecoverTransactionsOperator(PlanRecoveryOperator):
             if step.action is Action.ASK and step.work is not None:
                 outcome = Outcome(self.assume)
                 resolve(recovery.store, step.work, outcome, ruled_by="an Airflow task")
-
-
-# --- audit ----------------------------------------------------------------------------------------
-# Compare what went in with what a reader sees.
 
 
 class AuditOperator(CheckedArguments):

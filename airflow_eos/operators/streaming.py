@@ -21,6 +21,7 @@ from airflow_eos.hooks.arguments import (
     no_retry_of_what_was_drained,
     no_retry_where_useless,
 )
+from airflow_eos.hooks.store import checkpoint_of
 from airflow_eos.lineage import BatchLineage
 from airflow_eos.links import LINKS
 from airflow_eos.supervision.preflight import TimeoutBudget
@@ -36,12 +37,6 @@ if TYPE_CHECKING:
     from airflow_eos.supervision.recovery import Recovery
     from airflow_eos.supervision.run import StreamRun
     from airflow_eos.supervision.trigger_watch import AppResult
-
-
-class Shown(BatchLineage):
-    """For an operator that runs a pipeline, before ``BaseOperator`` among its bases."""
-
-    operator_extra_links: Collection[BaseOperatorLink] = LINKS
 
 
 class SparkArguments(CheckedArguments):
@@ -155,12 +150,12 @@ class SparkArguments(CheckedArguments):
 
 
 # --- streaming arguments --------------------------------------------------------------------------
-# The arguments of a stream that an operator runs.
 
 
-class StreamingArguments(Shown, SparkArguments):
+class StreamingArguments(BatchLineage, SparkArguments):
     """What a stream is run with; :class:`SparkStreamingOperator` says what each argument is for."""
 
+    operator_extra_links: Collection[BaseOperatorLink] = LINKS
     template_fields: Sequence[str] = (
         *SparkArguments.template_fields,
         "checkpoint_location",
@@ -400,7 +395,7 @@ class SparkStreamingOperator(StreamingArguments):
     ) -> StreamRun:
         """What starts the app, or takes it over, and watches it; ``on_kill`` stops it."""
         from airflow_eos.links import push_links
-        from airflow_eos.operators.submission import rules_of, store_of, submission_of, task_of
+        from airflow_eos.operators.submission import rules_of, submission_of, task_of
         from airflow_eos.supervision.recovery import recover_before_start
         from airflow_eos.supervision.run import StreamRun
 
@@ -412,7 +407,7 @@ class SparkStreamingOperator(StreamingArguments):
                 recovery, known_dead=stream.is_dead, act=self.recover_before_start
             ),
             on_first_heartbeat=lambda driver: push_links(self, context, driver),
-            reopen=lambda: store_of(self),
+            reopen=lambda: checkpoint_of(self),
             rules=rules_of(self, target),
         )
         return stream
@@ -442,7 +437,6 @@ class SparkStreamingOperator(StreamingArguments):
 
 
 # --- rehearse -------------------------------------------------------------------------------------
-# Let a new version of an app evaluate delivered batches into nothing, and compare its rows.
 
 
 _LOOK_S = 0.2

@@ -148,7 +148,6 @@ def _now_ms() -> int:
 
 
 # --- standalone -----------------------------------------------------------------------------------
-# The page without Airflow: on this machine only, and without a button.
 
 
 HOSTS = ("127.0.0.1", "localhost", "[::1]")

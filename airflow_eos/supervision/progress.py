@@ -5,10 +5,11 @@ from __future__ import annotations
 import enum
 import time
 from contextlib import closing
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
+import msgspec
 import pendulum
 import structlog
 from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
@@ -20,9 +21,14 @@ from airflow_eos.checkpoint.progress import read_state
 from airflow_eos.checkpoint.snapshot import read_snapshot
 from airflow_eos.errors import KafkaUnavailableError, Remedy, TopicError
 from airflow_eos.kafka.client import errors as faults
+from airflow_eos.kafka.client.connection import ConnectionPool
+from airflow_eos.kafka.transactions.blocked import Blocked, find_blocked, next_step
+from airflow_eos.kafka.transactions.identity import BY_ROW, KIND, as_transaction
 from airflow_eos.protocol.decision import one_line
 from airflow_eos.protocol.group import alone
+from airflow_eos.recovery.execute import watched
 from airflow_eos.recovery.facts import signs_of_life
+from airflow_eos.tables import duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +37,7 @@ if TYPE_CHECKING:
     from airflow_eos.checkpoint.progress import CheckpointState, SourceProgress
     from airflow_eos.checkpoint.snapshot import Snapshot
     from airflow_eos.kafka.client.settings import KafkaSettings
-    from airflow_eos.kafka.transactions.blocked import Blocked, BlockedPartition
+    from airflow_eos.kafka.transactions.blocked import BlockedPartition
     from airflow_eos.protocol.decision import OpenWork
     from airflow_eos.protocol.participant import Participant, TellsTime
 
@@ -266,12 +272,9 @@ def held_up(
         KafkaUnavailableError: some broker did not answer.
         CheckpointError: nobody can tell which topics these are.
     """
-    from airflow_eos.kafka.client.connection import ConnectionPool
-    from airflow_eos.kafka.transactions.blocked import Blocked, find_blocked
-
     found = read_snapshot(store)
     read = {topic for source in found.state.sources for topic in source.end or ()}
-    with closing(ConnectionPool(kafka, client_id="airflow-eos")) as wire:
+    with ConnectionPool(kafka) as wire:
         topics = read | _written(found, wire.cluster_id)
         if not topics:
             return Blocked(())
@@ -282,8 +285,6 @@ def held_up(
 
 def _written(found: Snapshot, cluster_id: str) -> set[str]:
     """Topics of this cluster that its outputs name; where rows name them, the newest decisions."""
-    from airflow_eos.kafka.transactions.identity import BY_ROW, KIND, as_transaction
-
     here = {
         each.name: each.target.removeprefix(f"{KIND}:")
         for each in (found.pipeline.participants if found.pipeline else ())
@@ -301,8 +302,6 @@ def _written(found: Snapshot, cluster_id: str) -> set[str]:
 
 def held_up_sentence(each: BlockedPartition) -> str:
     """Who holds the readers of a partition up, for people."""
-    from airflow_eos.tables import duration
-
     name = each.transactional_id or f"of producer {each.producer_id}"
     owner = f" ({each.owner})" if each.owner else ""
     return one_line(
@@ -314,9 +313,6 @@ def held_up_sentence(each: BlockedPartition) -> str:
 
 def ends_by(each: BlockedPartition) -> str:
     """What ends the transaction that holds them up."""
-    from airflow_eos.kafka.transactions.blocked import next_step
-    from airflow_eos.tables import duration
-
     left = duration(each.ends_in_ms)
     return _ENDS_BY[next_step(each)].format(topic=each.topic, left=left)
 
@@ -371,10 +367,6 @@ class ProgressWatch:
     since_batch: int | None = None
     since_ms: int | None = None
 
-    def as_dict(self) -> dict[str, Any]:
-        """The arguments again, for a trigger."""
-        return asdict(self)
-
     def look(self, kafka: KafkaSettings, storage: Mapping[str, str]) -> Observation:
         """Read the checkpoint, and the topics' ends only where nothing else tells how it is.
 
@@ -412,15 +404,13 @@ class ProgressWatch:
         state = seen.state
         if self.batch_id is not None:
             return state.latest_commit is not None and state.latest_commit >= self.batch_id
-        idle = finding.health is Health.IDLE
-        if self.since_batch is not None:
-            return idle or (
-                state.latest_commit is not None and state.latest_commit > self.since_batch
-            )
-        if self.since_ms is not None:
-            return idle or (
-                state.committed_at_ms is not None and state.committed_at_ms > self.since_ms
-            )
+        for target, reached in (
+            (self.since_batch, state.latest_commit),
+            (self.since_ms, state.committed_at_ms),
+        ):
+            if target is not None:
+                is_later = reached is not None and reached > target
+                return is_later or finding.health is Health.IDLE
         return finding.health in {Health.FRESH, Health.WORKING, Health.IDLE}
 
 
@@ -468,10 +458,6 @@ class TimeoutWatch:
     part_left: float
     max_age_ms: int
 
-    def as_dict(self) -> dict[str, Any]:
-        """The arguments again, for a trigger."""
-        return asdict(self)
-
     def look(
         self,
         kafka: KafkaSettings,
@@ -488,8 +474,6 @@ class TimeoutWatch:
             ConfigurationError: no prefix was given and the checkpoint names no participant, or
                 nothing says how to reach one of them.
         """
-        from airflow_eos.recovery.execute import watched
-
         store = None
         if self.checkpoint is not None:
             store = CheckpointStore.open(self.checkpoint, storage_options=storage)
@@ -541,10 +525,6 @@ class BlockedWatch:
     topics: tuple[str, ...]
     max_age_ms: int
 
-    def as_dict(self) -> dict[str, Any]:
-        """The arguments again, for a trigger."""
-        return asdict(self)
-
     def look(self, kafka: KafkaSettings) -> list[dict[str, Any]]:
         """Return each partition that is held up, as ``airflow-eos blocked --json`` has it.
 
@@ -552,12 +532,7 @@ class BlockedWatch:
             TopicError: a topic does not exist, or may not be read.
             KafkaUnavailableError: some broker did not answer.
         """
-        import msgspec
-
-        from airflow_eos.kafka.client.connection import ConnectionPool
-        from airflow_eos.kafka.transactions.blocked import find_blocked
-
-        with closing(ConnectionPool(kafka, client_id="airflow-eos")) as wire:
+        with ConnectionPool(kafka) as wire:
             found = find_blocked(wire, set(self.topics), older_than_ms=self.max_age_ms)
         for what in (*found.unnamed, *found.untold):
             log.warning("what_holds_readers_up_is_not_known", what=what)
