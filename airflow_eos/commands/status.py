@@ -246,7 +246,8 @@ def status_table(facts: dict[str, Any]) -> Table:
 
     row("checkpoint", facts["location"])
     for each in owner["participants"] if owner else ():
-        row("delivers to", f"{each['target']} as {each['name']!r}: {_address(each)}")
+        address = ", ".join(f"{what} {value}" for what, value in sorted(each["address"].items()))
+        row("delivers to", f"{each['target']} as {each['name']!r}: {address}")
     if owner is None:
         row("delivers to", "unknown: never run with airflow_eos")
     committed = progress["latest_committed_batch"]
@@ -321,10 +322,6 @@ def _state(size: dict[str, Any]) -> str:
         f"{duration(size['update_ms'])} to update state and {duration(size['commit_ms'])} to "
         "commit it"
     )
-
-
-def _address(member: dict[str, Any]) -> str:
-    return ", ".join(f"{what} {value}" for what, value in sorted(member["address"].items()))
 
 
 def _local(at_ms: int) -> str:

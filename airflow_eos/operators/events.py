@@ -250,8 +250,9 @@ class EmitCompleteHoursOperator(EmitSettledBatchesOperator):
         from airflow_eos.events import SettledEvent
 
         last, told_at = super()._last(context, pipeline)
-        extras = [each.extra for each in self._stand if last is None and _has_hours(each.extra)]
-        told = [event for event in map(SettledEvent.from_extra, extras) if event is not None]
+        extras = [each.extra for each in self._stand if isinstance(each.extra, Mapping)]
+        hourly = [each for each in extras if last is None and each.get("hours")]
+        told = [event for event in map(SettledEvent.from_extra, hourly) if event is not None]
         self._former_ms = max((event.watermark_reached_ms or 0 for event in told), default=None)
         return last, told_at
 
@@ -318,10 +319,6 @@ class EmitCompleteHoursOperator(EmitSettledBatchesOperator):
             outlet.extra = event.as_extra() | {"hours": hours, "late": late}
             if hours and hasattr(outlet, "add_partitions"):  # from Airflow 3.3 on
                 outlet.add_partitions(hours)
-
-
-def _has_hours(extra: Any) -> bool:
-    return isinstance(extra, Mapping) and bool(extra.get("hours"))
 
 
 def _looked_back(context: Context, asset: Asset, pipeline: str) -> list[Any]:

@@ -14,7 +14,7 @@ from airflow_eos.hooks.arguments import CheckedArguments, as_rendered, no_retry_
 if TYPE_CHECKING:
     from airflow.sdk import Context, XComArg
 
-    from airflow_eos.recovery import Action, Plan
+    from airflow_eos.recovery import Plan
     from airflow_eos.supervision.recovery import Recovery
 
 
@@ -147,6 +147,8 @@ class RecoverTransactionsOperator(PlanRecoveryOperator):
             AirflowFailException: steps were left that need a person or were not allowed.
             EosError: see :func:`airflow_eos.recovery.execute_recovery`.
         """
+        from airflow_eos.recovery import Action
+
         with no_retry_where_useless():
             recovery = self._recovery()
             plan = self._given_plan() or recovery.plan()
@@ -157,7 +159,8 @@ class RecoverTransactionsOperator(PlanRecoveryOperator):
             if self.assume:
                 self._rule(recovery)
                 plan = recovery.plan()
-            report = recovery.execute(plan, allow=self._allowed(), force=self.force)
+            allowed = frozenset(map(Action, self.allowed_actions))
+            report = recovery.execute(plan, allow=allowed, force=self.force)
             report.require_complete()
             return json.loads(report.to_json())
 
@@ -173,11 +176,6 @@ class RecoverTransactionsOperator(PlanRecoveryOperator):
         plan = Plan.from_json(self.plan if isinstance(self.plan, str) else json.dumps(self.plan))
         print_plan(plan)
         return plan
-
-    def _allowed(self) -> frozenset[Action]:
-        from airflow_eos.recovery import Action
-
-        return frozenset(Action(each) for each in self.allowed_actions)
 
     def _rule(self, recovery: Recovery) -> None:
         """Record the person's answer for every ASK of a plan made now."""

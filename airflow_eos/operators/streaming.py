@@ -509,13 +509,14 @@ class RehearseOperator(StreamingArguments):
         rehearsal = f"{self.checkpoint_location} rehearsal"  # not the folders of who runs
         with no_retry_where_useless(), private_folder(rehearsal) as folder:
             remove_leftovers(folder, rehearsal)  # a copy of the state is large
+            copy = f"{(self.scratch or '').rstrip('/')}/{uuid.uuid4().hex}"
             secrets = secrets_of(self)
             target = SubmitTarget.of(
                 self.conn_id, deploy_mode=self.deploy_mode, conf=self.conf or {}
             )
             told = RehearsalRequest(
                 self.checkpoint_location,
-                self._scratch(folder),
+                copy if self.scratch else str(folder / "checkpoint"),
                 int(self.batches),
                 tuple(self.key),
                 self.examples,
@@ -537,8 +538,3 @@ class RehearseOperator(StreamingArguments):
         """Nothing was begun that somebody would have to end."""
         if self._submission is not None:
             self._submission.kill()
-
-    def _scratch(self, folder: Path) -> str:
-        if self.scratch is None:
-            return str(folder / "checkpoint")
-        return f"{self.scratch.rstrip('/')}/{uuid.uuid4().hex}"

@@ -90,7 +90,7 @@ class Batches:
         # Listed after: what is committed here was planned there.
         committed = _by_batch(store, "commits")
         wanted = sorted(planned)[-(count + 1) :]
-        entries = {batch: self._entry(log, planned[batch]) for batch in wanted}
+        entries = {n: self._read.get(planned[n]) or log.offsets(n) for n in wanted}
         # In one step, for whoever else asks at this moment.
         self._read = {planned[n]: entry for n, entry in entries.items() if entry is not None}
         found = []
@@ -108,9 +108,6 @@ class Batches:
                 )
             )
         return tuple(found)
-
-    def _entry(self, log: SparkLog, listed: StoredObject) -> OffsetsEntry | None:
-        return self._read.get(listed) or log.offsets(int(listed.name))
 
 
 def _by_batch(store: CheckpointStore, log: Log) -> dict[int, StoredObject]:

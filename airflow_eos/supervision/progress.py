@@ -12,16 +12,14 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 import pendulum
 import structlog
-from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from airflow_eos.checkpoint import CheckpointStore, read_heartbeat
 from airflow_eos.checkpoint.backend import HEARTBEAT
 from airflow_eos.checkpoint.progress import read_state
 from airflow_eos.checkpoint.snapshot import read_snapshot
-from airflow_eos.errors import KafkaUnavailableError, Remedy, TopicError
-from airflow_eos.kafka.client import errors as faults
+from airflow_eos.errors import Remedy, TopicError
 from airflow_eos.kafka.client.connection import ConnectionPool
+from airflow_eos.kafka.client.offsets import LATEST, partitions_of, positions
 from airflow_eos.kafka.transactions.blocked import Blocked, find_blocked, next_step
 from airflow_eos.kafka.transactions.identity import BY_ROW, KIND, as_transaction
 from airflow_eos.protocol.decision import one_line
@@ -183,7 +181,6 @@ def _words(span_ms: int) -> str:
 
 
 # --- lag ------------------------------------------------------------------------------------------
-# How much a query has not read yet: its last offsets against the ends of the topics.
 
 
 _TIMEOUT_S = 30.0
@@ -202,52 +199,25 @@ def unread_offsets(kafka: KafkaSettings, sources: Sequence[SourceProgress]) -> i
     """
     if not sources or any(source.end is None for source in sources):
         return None
-    client = AdminClient(kafka.librdkafka())
-    try:
-        return sum(_unread(client, source.end or {}) for source in sources)
-    except KafkaException as error:
-        raise KafkaUnavailableError(
-            f"The ends of the input topics could not be read from {kafka.bootstrap_servers}: "
-            f"{error.args[0]}. Check that the brokers are up and the topics exist."
-        ) from error
+    with ConnectionPool(kafka) as wire:
+        return sum(_unread(wire, source.end or {}) for source in sources)
 
 
-def _unread(client: AdminClient, read: dict[str, dict[int, int]]) -> int:
-    partitions = [
-        TopicPartition(topic, partition)
-        for topic in read
-        for partition in _partitions(client, topic)
-    ]
+def _unread(wire: ConnectionPool, read: dict[str, dict[int, int]]) -> int:
+    places = partitions_of(wire, read)
     # A partition that the query has not seen yet counts from its beginning.
-    at = {each: read[each.topic].get(each.partition, 0) for each in partitions}
-    ends = _ends(client, partitions, IsolationLevel.READ_COMMITTED)
-    past = [each for each in partitions if ends[each] < at[each]]  # it reads what is open, too
-    written = _ends(client, past, IsolationLevel.READ_UNCOMMITTED) if past else {}
-    for each, end in written.items():
+    at = {(topic, partition): read[topic].get(partition, 0) for topic, partition in places}
+    ends = positions(wire, places, LATEST)
+    past = [each for each in places if ends[each] < at[each]]  # it reads what is open, too
+    for each, end in positions(wire, past, LATEST, committed_only=False).items():
         if end < at[each]:
             raise TopicError(
-                f"Partition {each.partition} of input topic {each.topic!r} ends at offset {end}, "
-                f"and the query has read it up to {at[each]}: the topic was deleted and made "
-                "again, or has lost rows. How much is unread is not known.",
+                f"Partition {each[1]} of input topic {each[0]!r} ends at offset {end}, and the "
+                f"query has read it up to {at[each]}: the topic was deleted and made again, or has "
+                "lost rows. How much is unread is not known.",
                 Remedy(change="look at the app's last error, which says how to go on", start=True),
             )
-    return sum(max(0, ends[each] - at[each]) for each in partitions)
-
-
-def _ends(
-    client: AdminClient, partitions: Sequence[TopicPartition], isolation: IsolationLevel
-) -> dict[TopicPartition, int]:
-    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-    asked = client.list_offsets(
-        dict.fromkeys(partitions, latest), isolation_level=isolation, request_timeout=_TIMEOUT_S
-    )
-    ends = {each: end.result(_TIMEOUT_S).offset for each, end in asked.items()}
-    untold = [f"{each.topic}-{each.partition}" for each, end in ends.items() if end < 0]
-    if untold:
-        raise KafkaUnavailableError(
-            f"Where {', '.join(untold)} ends, no leader tells. Check that they run, and ask again."
-        )
-    return ends
+    return sum(max(0, ends[each] - at[each]) for each in places)
 
 
 HELD_UP_AFTER_MS = 60_000
@@ -315,22 +285,6 @@ def ends_by(each: BlockedPartition) -> str:
     """What ends the transaction that holds them up."""
     left = duration(each.ends_in_ms)
     return _ENDS_BY[next_step(each)].format(topic=each.topic, left=left)
-
-
-def _partitions(client: AdminClient, topic: str) -> list[int]:
-    found = client.list_topics(topic, timeout=_TIMEOUT_S).topics[topic]
-    if found.error is not None:
-        code = found.error.code()
-        if code == faults.TOPIC_AUTHORIZATION_FAILED:
-            doing, acl = f"while looking at input topic {topic!r}", f"Describe on Topic {topic!r}"
-            raise faults.refusal(code, doing, acl=acl)
-        if code != faults.UNKNOWN_TOPIC_OR_PARTITION:  # it passes, or is the brokers' trouble
-            raise KafkaException(found.error)
-        raise TopicError(
-            f"Input topic {topic!r} cannot be looked at: {found.error.str()}. Was it deleted, or "
-            "is kafka_config_id the connection of another cluster?"
-        )
-    return list(found.partitions)
 
 
 # --- watch ----------------------------------------------------------------------------------------

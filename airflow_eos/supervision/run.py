@@ -1,7 +1,7 @@
 """One task attempt: adopt the running app or submit one, watch it, restart it, stop it.
 
 Free of Airflow, so that a test can drive it with a clock of its own. What it starts and what it
-asks are given as functions. What it decides is in ``adoption.py`` and ``ending.py``.
+asks are given as functions. What it decides is in ``exit_status.py``.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from datetime import timedelta
 
-    from airflow_eos.checkpoint import CheckpointStore, DrainRequest, Heartbeat, StartedBy
+    from airflow_eos.checkpoint import CheckpointStore, Heartbeat, StartedBy
     from airflow_eos.checkpoint.standby import Standby
     from airflow_eos.delivery.policy import RestartStrategy
     from airflow_eos.supervision.heartbeat_monitor import Cancel, HeartbeatObservation
@@ -195,7 +195,6 @@ class Rules:
 
 
 # --- the app that lives ---------------------------------------------------------------------------
-# Look for the app that lives, until it is known what a try does: take it over, or start one.
 
 
 _LOOK_S = 1.0
@@ -204,7 +203,7 @@ _ENDING_S = 15.0
 
 
 class Finder:
-    """Asks the checkpoint who lives; see ``adoption.py`` for the table.
+    """Asks the checkpoint who lives; see ``exit_status.py`` for the table.
 
     Args:
         identity: the task that asks.
@@ -292,15 +291,13 @@ class Finder:
             current = seen.current
             if exited is not None and current is not None and current.submission == exited:
                 return seen, AdoptionDecision(NextAction.START, "its process has ended")
-            return seen, choose(seen, self._identity, self._request_to(seen.living))
+            request = drain_of(self._pulse.store, seen.living) if seen.living else None
+            return seen, choose(seen, self._identity, request)
         except StoreError as error:
             if is_refusal(error):
                 raise
             log.warning("The checkpoint did not answer; asking again: %s", error)
             return None
-
-    def _request_to(self, living: Heartbeat | None) -> DrainRequest | None:
-        return None if living is None else drain_of(self._pulse.store, living)
 
     def _waited_enough(
         self, deadlines: list[float], seen: HeartbeatObservation, choice: AdoptionDecision
@@ -349,7 +346,6 @@ class Finder:
 
 
 # --- the watch ------------------------------------------------------------------------------------
-# Watch the app of a try until it has ended, or until somebody else can watch it.
 
 
 LOOK_S = 2.0
@@ -424,12 +420,9 @@ class Watcher:
             if said is not None and self._standstill.lasts_s(said) < patience.silent_s:
                 app.since_s = now  # its first beat comes after it has stood by
             if known is None or known.running:
-                late = now - app.since_s >= patience.first_beat_s
-                return (
-                    ExitStatus(ExitKind.NEVER_SEEN, "it neither drives nor stands by")
-                    if late
-                    else None
-                )
+                if now - app.since_s < patience.first_beat_s:
+                    return None
+                return ExitStatus(ExitKind.NEVER_SEEN, "it neither drives nor stands by")
             return died_standing_by(known)
         return ended(seen, app.submission, known, patience, now - app.since_s)
 
@@ -630,7 +623,11 @@ class StreamRun:
         """Let nothing of an app go on that was given up, and whoever stands by know of it."""
         known = app.known
         if known is not None and not known.running and not known.detached:
-            self._say_it_is_gone(app, exit_status)
+            said = f"{self._identity} saw its process end: {exit_status}"
+            try:
+                note_process_end(self._store, app.submission, said)
+            except EosError as error:
+                log.warning("That the app's process has ended could not be noted: %s", error)
         submitted = app.process is not None and app.process.detached
         why = f"it was given up: {exit_status.end.value}"
         if exit_status.end is ExitKind.VANISHED:
@@ -640,14 +637,6 @@ class StreamRun:
         ):
             # It may still be waiting for its turn: then it ends before its first batch.
             ask_to_drain(self._store, app.submission, why)
-
-    def _say_it_is_gone(self, app: AppRun, exit_status: ExitStatus) -> None:
-        try:
-            note_process_end(
-                self._store, app.submission, f"{self._identity} saw its process end: {exit_status}"
-            )
-        except EosError as error:
-            log.warning("That the app's process has ended could not be noted: %s", error)
 
     def _after(self, exit_status: ExitStatus, app: AppRun) -> None:
         """Count a failure, and wait before the next start, which a person may not want."""
@@ -687,26 +676,22 @@ class StreamRun:
 
     def _started(self) -> AppRun:
         """Recover, and start the app anew; one that may stand by recovers when it takes over."""
+        run = self._identity
         if self._rules.standby:
             self._end_former_standbys()
-        else:
-            self._recovered()
+        else:  # what refuses that is noted for whoever looks at the checkpoint
+            with refusals_noted(self._store, dag_id=run.dag_id, run_id=run.run_id):
+                self._recover()
         self._raise_if_stopped()
         forget_refusal(self._store)
         self._pulse.forget()
-        identity = self._identity.begun_anew()
+        identity = run.begun_anew()
         process = self._submit(identity)
         self._app = app = AppRun(identity.submission, process, self._clock(), self._wall())
         process.start()
         if self._stopped_because:  # a signal came between the lines above
             self.stop(self._stopped_because)
         return app
-
-    def _recovered(self) -> None:
-        """End what is open; what refuses that is noted for whoever looks at the checkpoint."""
-        run = self._identity
-        with refusals_noted(self._store, dag_id=run.dag_id, run_id=run.run_id):
-            self._recover()
 
     def _end_former_standbys(self) -> None:
         """One that a killed try of this task has left would be a third."""

@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass, field
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+import msgspec
+
 from airflow_eos.delivery.policy import Failure
 from airflow_eos.errors import EosError
 from airflow_eos.supervision.exit_status import ExitKind, ExitStatus, Patience, ended
@@ -106,8 +108,7 @@ class AppWatch:
     @classmethod
     def of_dict(cls, given: Mapping[str, Any]) -> Self:
         """From what :meth:`as_dict` gave, through JSON."""
-        failures = tuple((began, failed) for began, failed in given["failures"])
-        return cls(**{**given, "failures": failures, "manager": ClusterManager(**given["manager"])})
+        return msgspec.convert(given, cls)
 
     def as_dict(self) -> dict[str, Any]:
         """The arguments again, for a trigger."""
@@ -132,13 +133,8 @@ class AppWatch:
         return self._event(raised=kind, error=said)
 
     def _event(self, **said: Any) -> dict[str, Any]:
-        failures = [list(each) for each in self.failures]
-        return {
-            **said,
-            "submission": self.submission,
-            "failures": failures,
-            "began_s": self.began_s,
-        }
+        fields = self.as_dict()
+        return said | {name: fields[name] for name in ("submission", "failures", "began_s")}
 
     def stop(
         self, store: CheckpointStore, reason: str, sleep: Callable[[float], None] = time.sleep
@@ -162,7 +158,6 @@ class AppWatch:
 
 
 # --- shared looks ---------------------------------------------------------------------------------
-# Looks at many checkpoints from one event loop: one thread pool, and one look for all who ask.
 
 
 T = TypeVar("T")
