@@ -203,9 +203,6 @@ def _total(batches: Sequence[SettledBatch]) -> dict[str, int] | None:
     return dict(total)
 
 
-# --- offsets that are there -----------------------------------------------------------------------
-
-
 Wanted = Mapping[str, Mapping[str | int, int]]
 """``{topic: {partition: offset of the next row}}``, as tools that list ends of topics say it."""
 
@@ -283,9 +280,6 @@ def _read(source: Any, topic: str, partition: str) -> int:
     """0 of a source that is not Kafka's, or has not seen the partition."""
     partitions = source.get(topic, {}) if isinstance(source, Mapping) else {}
     return int(partitions.get(partition, 0))
-
-
-# --- settled batches ------------------------------------------------------------------------------
 
 
 def pipeline_of(store: CheckpointStore) -> str | None:

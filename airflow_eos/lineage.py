@@ -39,12 +39,22 @@ class BatchLineage:
         Raises:
             EosError: the checkpoint cannot be read; the provider logs it and goes on.
         """
+        # Whoever calls this is the OpenLineage provider, a dependency of the tests alone.
+        from airflow.providers.openlineage.extractors import OperatorLineage
+
         from airflow_eos.hooks.kafka import KafkaSettingsHook
         from airflow_eos.hooks.store import checkpoint_of
 
-        store = checkpoint_of(self)
+        store, lineage = checkpoint_of(self), Lineage((), ())
         servers = KafkaSettingsHook(self.kafka_config_id).settings().bootstrap_servers
-        return _operator_lineage(_read(store, servers, self._batches_of(task_instance, store)))
+        if events := self._batches_of(task_instance, store):
+            first, last = events[0], events[-1]
+            whole = msgspec.structs.replace(last, from_batch=first.from_batch, start=first.start)
+            lineage = read_lineage(store, whole, servers)
+        return OperatorLineage(
+            inputs=[_dataset(each) for each in lineage.inputs],
+            outputs=[_dataset(each) for each in lineage.outputs],
+        )
 
     def get_openlineage_facets_on_failure(self, task_instance: Any) -> Any:
         """Return the same: what is settled was delivered, however the task ended."""
@@ -71,24 +81,6 @@ def settled_since(store: CheckpointStore, started_ms: int) -> tuple[SettledEvent
     newest = before[-1].batch_id if before else None
     last = events_since(None, replace(found, newest=newest, batches=before))
     return events_since(last[-1] if last else None, found)
-
-
-def _read(store: CheckpointStore, servers: str, events: Sequence[SettledEvent]) -> Lineage:
-    if not events:
-        return Lineage((), ())
-    first, last = events[0], events[-1]
-    whole = msgspec.structs.replace(last, from_batch=first.from_batch, start=first.start)
-    return read_lineage(store, whole, servers)
-
-
-def _operator_lineage(lineage: Lineage) -> Any:
-    # Whoever calls this is the OpenLineage provider, a dependency of the tests alone.
-    from airflow.providers.openlineage.extractors import OperatorLineage
-
-    return OperatorLineage(
-        inputs=[_dataset(each) for each in lineage.inputs],
-        outputs=[_dataset(each) for each in lineage.outputs],
-    )
 
 
 def _dataset(each: LineageDataset) -> Any:

@@ -241,9 +241,6 @@ def _named(topics: Sequence[TopicRows]) -> str:
     return ", ".join(each.topic for each in topics)
 
 
-# --- audit ----------------------------------------------------------------------------------------
-
-
 def visible_undecided(
     outputs: Sequence[TopicRows], decisions: Iterable[Decision]
 ) -> Violations | None:

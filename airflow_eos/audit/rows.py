@@ -222,9 +222,6 @@ def _silent() -> logging.Logger:
     return logger
 
 
-# --- topic rows -----------------------------------------------------------------------------------
-
-
 NO_KEY = 0
 _MESSAGES_AT_ONCE = 10_000
 

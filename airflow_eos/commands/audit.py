@@ -57,7 +57,7 @@ def audit(
     ] = None,
     storage_option: StorageOption = None,
     timeout: Timeout = 30.0,
-    as_json: AsJson = False,  # noqa: FBT002 - a flag of the command line
+    as_json: AsJson = False,
 ) -> None:
     """Find rows lost, duplicated, out of order, visible before decided, or still open.
 

@@ -23,7 +23,7 @@ app = typer.Typer(help="A Kafka broker on this machine, to try things out.", no_
 
 
 @app.command()
-def start(as_json: AsJson = False) -> None:  # noqa: FBT002 - a flag of the command line
+def start(as_json: AsJson = False) -> None:
     """Start a broker in the background, at port 9092 if that is free, with the data it had."""
     from airflow_eos.local import daemon, jars
 
@@ -33,8 +33,8 @@ def start(as_json: AsJson = False) -> None:  # noqa: FBT002 - a flag of the comm
 
 @app.command()
 def stop(
-    remove: Annotated[bool, typer.Option("--remove", help="Topics and rows, too.")] = False,  # noqa: FBT002
-    as_json: AsJson = False,  # noqa: FBT002 - a flag of the command line
+    remove: Annotated[bool, typer.Option("--remove", help="Topics and rows, too.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Stop the broker in the background; the next start has its topics and rows again."""
     import shutil
@@ -49,7 +49,7 @@ def stop(
 
 
 @app.command()
-def status(as_json: AsJson = False) -> None:  # noqa: FBT002 - a flag of the command line
+def status(as_json: AsJson = False) -> None:
     """Say whether a broker runs in the background; exit status 1 where none does."""
     from airflow_eos.local import daemon
 
@@ -89,7 +89,7 @@ def write(topic: Annotated[str, typer.Argument(help="An existing topic.")]) -> N
 @app.command()
 def read(
     topic: Annotated[str, typer.Argument(help="An existing topic.")],
-    last: Annotated[bool, typer.Option("--last", help="Only the last row of each key.")] = False,  # noqa: FBT002 - a flag of the command line
+    last: Annotated[bool, typer.Option("--last", help="Only the last row of each key.")] = False,
 ) -> None:
     """Print the rows that readers see now (read_committed): key, tab and value."""
     from airflow_eos.local.rows import read_rows
@@ -122,9 +122,6 @@ def _show(broker: RunningBroker | None, *, as_json: bool) -> None:
         f"Broker at {broker.bootstrap_servers}, up for {age}.\nLogs: {broker.log_folder}",
         as_json=as_json,
     )
-
-
-# --- demo -----------------------------------------------------------------------------------------
 
 
 TO_THE_DEMO = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}

@@ -90,7 +90,7 @@ def doctor(
     ] = 40,
     storage_option: StorageOption = None,
     timeout: Timeout = 30.0,
-    as_json: AsJson = False,  # noqa: FBT002 - a flag of the command line
+    as_json: AsJson = False,
 ) -> None:
     """Say what would keep a start from working. Changes nothing; its probes are removed.
 
@@ -156,8 +156,6 @@ def _show(lines: Sequence[Line]) -> None:
         highlight=False,
     )
 
-
-# --- spark probes ---------------------------------------------------------------------------------
 
 ROUNDS = 20
 

@@ -62,7 +62,7 @@ def plan(
     kafka_config: KafkaConfig = None,
     storage_option: StorageOption = None,
     timeout: Timeout = 30.0,
-    as_json: AsJson = False,  # noqa: FBT002 - a flag of the command line
+    as_json: AsJson = False,
 ) -> None:
     """Say what would be committed, and what aborted. Changes nothing.
 
@@ -87,7 +87,7 @@ def recover(
     prefix: Prefixes,
     bootstrap_servers: BootstrapServers = None,
     kafka_config: KafkaConfig = None,
-    give_up_lost: Annotated[  # noqa: FBT002 - a flag of the command line
+    give_up_lost: Annotated[
         bool,
         typer.Option("--give-up-lost", help="Go on although something promised is lost."),
     ] = False,
@@ -99,12 +99,12 @@ def recover(
             show_default="10 seconds",
         ),
     ] = 10.0,
-    yes: Annotated[  # noqa: FBT002 - a flag of the command line
+    yes: Annotated[
         bool, typer.Option("--yes", help="Do not ask: the job is stopped, end what is shown.")
     ] = False,
     storage_option: StorageOption = None,
     timeout: Timeout = 30.0,
-    as_json: AsJson = False,  # noqa: FBT002
+    as_json: AsJson = False,
 ) -> None:
     """Commit what the checkpoint promises, abort what else is open under the prefixes.
 

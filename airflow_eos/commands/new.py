@@ -136,9 +136,6 @@ def _two_topics(readme: str, name: str) -> str:
     return readme
 
 
-# --- try ------------------------------------------------------------------------------------------
-
-
 DIFFERS = 1
 
 
@@ -147,7 +144,7 @@ def try_out(
         Path | None,
         typer.Argument(help="A folder made by `airflow-eos new`; one of our own if left out."),
     ] = None,
-    as_json: AsJson = False,  # noqa: FBT002 - a flag of the command line
+    as_json: AsJson = False,
 ) -> None:
     """Kill a streaming app in the middle of a batch, recover it, let it go on, count every row.
 

@@ -36,7 +36,7 @@ def package(
         list[str] | None,
         typer.Option(help="An installed distribution to put into it, as pandas; again."),
     ] = None,
-    as_json: AsJson = False,  # noqa: FBT002 - a flag of the command line
+    as_json: AsJson = False,
 ) -> None:
     """Build the zip for spark-submit --py-files, or an environment for executors without ours.
 

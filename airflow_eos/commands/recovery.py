@@ -24,6 +24,7 @@ from airflow_eos.commands.options import (
     kafka_if_given,
     kafka_settings,
     reach_in,
+    read_text,
     seconds,
     storage_options,
     tell,
@@ -60,7 +61,7 @@ def plan(
     out: Annotated[Path | None, typer.Option(help="Also write the plan to this file.")] = None,
     storage_option: StorageOption = None,
     timeout: Timeout = 30.0,
-    as_json: AsJson = False,  # noqa: FBT002 - a flag of the command line
+    as_json: AsJson = False,
 ) -> None:
     """Say what recovery would do. Changes nothing.
 
@@ -101,12 +102,12 @@ def recover(
         Path | None,
         typer.Option("--plan", help="Execute this plan, made by `airflow-eos plan --out`."),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and stop.")] = False,  # noqa: FBT002
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and stop.")] = False,
     allow: Annotated[
         list[str] | None,
         typer.Option(help="commit, abort, orphan; repeatable. Without it: commit and abort."),
     ] = None,
-    force: Annotated[  # noqa: FBT002
+    force: Annotated[
         bool, typer.Option("--force", help="Go on although the pipeline shows signs of life.")
     ] = False,
     assume: Annotated[
@@ -122,14 +123,14 @@ def recover(
     ] = None,
     storage_option: StorageOption = None,
     timeout: Timeout = 30.0,
-    as_json: AsJson = False,  # noqa: FBT002
+    as_json: AsJson = False,
 ) -> None:
     """End what a dead pipeline left open: commit what was promised, abort the rest.
 
     Running it twice, or in two places at once, does no more than once. Exit status: 0 done or
     nothing to do, 4 steps were left to a person or not allowed, 2 an error or a refusal.
     """
-    from airflow_eos.recovery import execute_recovery, plan_recovery
+    from airflow_eos.recovery import Plan, execute_recovery, plan_recovery
     from airflow_eos.recovery.tables import report_view
 
     settings = kafka_if_given(bootstrap_servers, kafka_config)
@@ -143,7 +144,7 @@ def recover(
     if (checkpoint is None) == (plan_file is None):
         raise ConfigurationError("Give either a checkpoint location or --plan FILE.")
     if plan_file is not None:
-        given = _read_plan(plan_file)
+        given = Plan.from_json(read_text("--plan", plan_file))
     else:
         given = plan_recovery(checkpoint or "", settings, prefix=prefix, **how)
     if assume is not None or transaction is not None:
@@ -159,15 +160,6 @@ def recover(
         show(report_view(report))
     if not report.complete:
         raise typer.Exit(NEEDS_PERSON)
-
-
-def _read_plan(file: Path) -> Plan:
-    from airflow_eos.recovery.plan import Plan
-
-    try:
-        return Plan.from_json(file.read_bytes())
-    except OSError as error:
-        raise ConfigurationError(f"--plan {file} cannot be read: {error}") from error
 
 
 def _allowed(names: list[str] | None) -> Collection[Action]:
@@ -236,9 +228,6 @@ def _show_plan(plan: Plan, *, as_json: bool) -> None:
         show(plan_view(plan))
 
 
-# --- accept ---------------------------------------------------------------------------------------
-
-
 def accept(
     checkpoint: Checkpoint,
     batch: Annotated[
@@ -254,19 +243,19 @@ def accept(
     bootstrap_servers: BootstrapServers = None,
     kafka_config: KafkaConfig = None,
     reach: Reach = None,
-    give_up_open: Annotated[  # noqa: FBT002 - a flag of the command line
+    give_up_open: Annotated[
         bool,
         typer.Option(
             "--give-up-open",
             help="Also give up what could still be committed, if its system refuses it forever.",
         ),
     ] = False,
-    yes: Annotated[  # noqa: FBT002 - a flag of the command line
+    yes: Annotated[
         bool, typer.Option("--yes", help="Do not ask: the rows shown are given up.")
     ] = False,
     storage_option: StorageOption = None,
     timeout: Timeout = 30.0,
-    as_json: AsJson = False,  # noqa: FBT002
+    as_json: AsJson = False,
 ) -> None:
     """Give up what cannot be delivered of a promised batch; this cannot be undone.
 
@@ -394,25 +383,22 @@ def _show(found: Shortfall) -> None:
         typer.echo(printable(line), err=True)
 
 
-# --- disown ---------------------------------------------------------------------------------------
-
-
 def disown(
     prefix: Annotated[str, typer.Argument(help="The transactional id prefix.")],
     bootstrap_servers: BootstrapServers = None,
     kafka_config: KafkaConfig = None,
-    moved: Annotated[  # noqa: FBT002
+    moved: Annotated[
         bool,
         typer.Option(
             "--moved", help="Its checkpoint was moved: only the place is forgotten, no batch is."
         ),
     ] = False,
-    force: Annotated[  # noqa: FBT002
+    force: Annotated[
         bool, typer.Option("--force", help="Go on although the owner shows signs of life.")
     ] = False,
     storage_option: StorageOption = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,  # noqa: FBT002
-    as_json: AsJson = False,  # noqa: FBT002 - a flag of the command line
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Forget which checkpoint owns PREFIX and how far it has delivered; the next start owns it.
 
@@ -459,8 +445,8 @@ def _whose(found: Ownership) -> str:
 def _require_silent(
     found: Ownership,
     options: dict[str, str] | None,
-    moved: bool,  # noqa: FBT001
-    force: bool,  # noqa: FBT001
+    moved: bool,
+    force: bool,
 ) -> str:
     """Refuse an owner that shows signs of life; returns what could not be known of it."""
     from airflow_eos.checkpoint import CheckpointStore, read_heartbeat
@@ -486,15 +472,13 @@ def _require_silent(
     return ""
 
 
-# --- drain ----------------------------------------------------------------------------------------
-
-
 _LOOK_S = 0.5
+Reason = Annotated[str, typer.Option(help="Shown with the request.")]
 
 
 def drain(
     checkpoint: Checkpoint,
-    reason: Annotated[str, typer.Option(help="Shown with the request.")] = "asked by hand",
+    reason: Reason = "asked by hand",
     wait: Annotated[
         float,
         seconds(
@@ -502,7 +486,7 @@ def drain(
         ),
     ] = 120.0,
     storage_option: StorageOption = None,
-    as_json: AsJson = False,  # noqa: FBT002 - a flag of the command line
+    as_json: AsJson = False,
 ) -> None:
     """Let the running batch end, then stop the app; works on every cluster manager.
 
@@ -529,7 +513,7 @@ def drain(
 
 def handover(
     checkpoint: Checkpoint,
-    reason: Annotated[str, typer.Option(help="Shown with the request.")] = "asked by hand",
+    reason: Reason = "asked by hand",
     wait: Annotated[
         float,
         seconds(
@@ -539,7 +523,7 @@ def handover(
         ),
     ] = 120.0,
     storage_option: StorageOption = None,
-    as_json: AsJson = False,  # noqa: FBT002 - a flag of the command line
+    as_json: AsJson = False,
 ) -> None:
     """Stop the driver after its running batch, and let the one that stands by take over.
 

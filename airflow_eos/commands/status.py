@@ -65,8 +65,8 @@ def status(
     reach: Reach = None,
     storage_option: StorageOption = None,
     timeout: Timeout = 30.0,
-    as_json: AsJson = False,  # noqa: FBT002 - a flag of the command line
-    watch: Watch = False,  # noqa: FBT002 - a flag of the command line
+    as_json: AsJson = False,
+    watch: Watch = False,
     interval: Interval = 2.0,
 ) -> None:
     """Show progress, the batch in flight, the heartbeat and, where it can be reached, what is open.
@@ -233,9 +233,6 @@ def _open(plan: Plan, now_ms: int) -> list[dict[str, Any]]:
     ]
 
 
-# --- status table ---------------------------------------------------------------------------------
-
-
 def status_table(facts: dict[str, Any]) -> Table:
     """What a look at a checkpoint found, a line for each fact."""
     progress, owner, heart = facts["progress"], facts["pipeline"], facts["heartbeat"]
@@ -331,9 +328,6 @@ def _local(at_ms: int) -> str:
     return pendulum.from_timestamp(at_ms / 1000, tz="local").format("YYYY-MM-DD HH:mm:ss zz")
 
 
-# --- watching -------------------------------------------------------------------------------------
-
-
 Look = dict[str, Any]
 
 
@@ -356,7 +350,7 @@ def watch_status(look: Callable[[], Look], *, every_s: float, as_json: bool) -> 
             _on_screen(console, looks)
         else:
             paper = Console(width=WIDTH)
-            for view in map(_View().of, looks):
+            for view in _views(looks):
                 paper.print(view)
     except KeyboardInterrupt:
         return
@@ -365,28 +359,23 @@ def watch_status(look: Callable[[], Look], *, every_s: float, as_json: bool) -> 
 def _on_screen(console: Console, looks: Iterator[Look]) -> None:
     """On the terminal's other screen, as top does; what was seen last stays on the first."""
     view: RenderableType = ""
-    made = _View()
     try:
         with Live(console=console, screen=True, auto_refresh=False) as live:
-            for found in looks:
-                view = made.of(found)
+            for view in _views(looks):
                 live.update(view, refresh=True)
     finally:
         console.print(view)
 
 
-class _View:
-    """What is shown of a look; of one that failed, the one before and why."""
-
-    def __init__(self) -> None:
-        self._found: Look | None = None
-
-    def of(self, found: Look) -> RenderableType:
-        if "error" not in found:
-            self._found = found
-            return status_table(found)
-        why = plain(f"no answer: {found['error']}", "red")
-        return why if self._found is None else Group(status_table(self._found), "", why)
+def _views(looks: Iterator[Look]) -> Iterator[RenderableType]:
+    """What is shown of each look; of one that failed, the one before and why."""
+    table: RenderableType = ""
+    for found in looks:
+        if "error" in found:
+            yield Group(table, "", plain(f"no answer: {found['error']}", "red"))
+        else:
+            table = status_table(found)
+            yield table
 
 
 def _looks(look: Callable[[], Look], every_s: float) -> Iterator[Look]:
@@ -398,9 +387,6 @@ def _looks(look: Callable[[], Look], every_s: float) -> Iterator[Look]:
             found = look()
         except EosError as error:
             found = {"error": str(error)}
-
-
-# --- ui -------------------------------------------------------------------------------------------
 
 
 PORT = 8642

@@ -35,7 +35,7 @@ def blocked(
             show_default="0 seconds",
         ),
     ] = 0.0,
-    as_json: AsJson = False,  # noqa: FBT002 - a flag of the command line
+    as_json: AsJson = False,
 ) -> None:
     """Show which transactions hold up the read_committed readers of TOPICS. Changes nothing.
 
@@ -101,9 +101,6 @@ def _show_partitions(found: Blocked) -> None:
         show(groups)
 
 
-# --- hanging --------------------------------------------------------------------------------------
-
-
 def hanging(
     topics: Annotated[list[str], typer.Argument(help="The topics to look at.")],
     bootstrap_servers: BootstrapServers = None,
@@ -116,9 +113,9 @@ def hanging(
             "transaction.max.timeout.ms and 5 minutes.",
         ),
     ] = None,
-    end: Annotated[bool, typer.Option("--end", help="End them: write their markers.")] = False,  # noqa: FBT002
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,  # noqa: FBT002
-    as_json: AsJson = False,  # noqa: FBT002 - a flag of the command line
+    end: Annotated[bool, typer.Option("--end", help="End them: write their markers.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Find the hanging transactions of TOPICS (KIP-664), and end them with --end.
 

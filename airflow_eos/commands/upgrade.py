@@ -60,7 +60,7 @@ def rehearse(
         typer.Option(help="An empty topic: the rows of outputs to Kafka go there, too."),
     ] = "",
     storage_option: StorageOption = None,
-    as_json: AsJson = False,  # noqa: FBT002 - a flag of the command line
+    as_json: AsJson = False,
     arguments: Annotated[
         list[str] | None, typer.Argument(help="Arguments of the app, after --.")
     ] = None,
@@ -110,9 +110,6 @@ def _starter(submit: str) -> list[str]:
     return [found, *options, *here]
 
 
-# --- repartition ----------------------------------------------------------------------------------
-
-
 def repartition(
     checkpoint: Checkpoint,
     partitions: Annotated[int, typer.Option(min=1, help="New number of partitions of the state.")],
@@ -121,7 +118,7 @@ def repartition(
         list[str] | None, typer.Option(help="key=value for that Spark app; repeatable.")
     ] = None,
     storage_option: StorageOption = None,
-    as_json: AsJson = False,  # noqa: FBT002 - a flag of the command line
+    as_json: AsJson = False,
 ) -> None:
     """Write the state of a query with another number of partitions, between two runs (Spark 4.2).
 

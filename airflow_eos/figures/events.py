@@ -30,54 +30,54 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     at_ns: int = msgspec.field(default_factory=time.time_ns)
 
 
-class Began(Event):
+class Began(Event, frozen=True):
     """Spark has planned a batch and calls for it."""
 
     batch_id: int
 
 
-class Phased(Event):
+class Phased(Event, frozen=True):
     """The batch goes on; as the heartbeat tells it."""
 
     batch_id: int
     phase: Phase
 
 
-class TasksPrepared(Event):
+class TasksPrepared(Event, frozen=True):
     """Every task has prepared; ``leftovers`` are open beside that. Listed since ``since_ns``."""
 
     leftovers: tuple[OpenWork, ...]
     since_ns: int
 
 
-class Decided(Event):
+class Decided(Event, frozen=True):
     """An attempt was decided: by us where it ``stands``, else by another."""
 
     decision: Decision
     stands: bool
 
 
-class CommitResult(Event):
+class CommitResult(Event, frozen=True):
     """What became of work that was to be made visible."""
 
     works: tuple[PreparedWork, ...]
     outcomes: Mapping[WorkIdentity, Outcome]
 
 
-class Failed(Event):
+class Failed(Event, frozen=True):
     """The batch raised."""
 
     batch_id: int
     error: BaseException
 
 
-class Progressed(Event):
+class Progressed(Event, frozen=True):
     """What Spark says of the newest batch that it has committed (``StreamingQueryProgress``)."""
 
     progress: Mapping[str, Any]
 
 
-class StoreRequest(Event):
+class StoreRequest(Event, frozen=True):
     """The checkpoint's store was asked; ``sent`` and ``got`` are bytes of content."""
 
     verb: Verb
@@ -87,13 +87,13 @@ class StoreRequest(Event):
     failed: bool
 
 
-class QueryEnded(Event):
+class QueryEnded(Event, frozen=True):
     """The query has ended; ``as_meant`` where it read everything, or a person has stopped it."""
 
     as_meant: bool = False
 
 
-class Watched(Event):
+class Watched(Event, frozen=True):
     """How many looks of the pipeline's watchdog did not come, at the interval it has told."""
 
     missed: float

@@ -216,9 +216,6 @@ ASKED_AGAIN = Metric(
 METRICS = tuple(each for each in tuple(globals().values()) if isinstance(each, Metric))
 
 
-# --- recorder -------------------------------------------------------------------------------------
-
-
 _STEPS: dict[Phase, Step] = {"preparing": "prepare", "settling": "settle", "waiting": "commit"}
 
 
@@ -398,9 +395,6 @@ class Recorder:
 
     def _add(self, metric: Metric, value: int, **by: Any) -> None:
         self._meters.add(metric, value, {**self._by, **by})
-
-
-# --- meters ---------------------------------------------------------------------------------------
 
 
 class Meters:

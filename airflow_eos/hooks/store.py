@@ -93,9 +93,6 @@ STORES = frozenset(_TYPES)
 """Types of connections that lead to an object store."""
 
 
-# --- store ----------------------------------------------------------------------------------------
-
-
 class CheckpointStoreHook(BaseHook):
     """Gives the options that open a checkpoint: a connection's, and a DAG's own on top.
 
@@ -174,7 +171,7 @@ def options_of(connection: Connection) -> dict[str, str]:
         ConfigurationError: a type that is no object store's, or a way to log in that only
             Airflow's own hooks know.
     """
-    extra, translate = extra_of(connection), _TYPES.get(connection.conn_type)
+    extra, translate = extra_of(connection), _TYPES.get(connection.conn_type or "")
     if translate is None:
         raise ConfigurationError(
             f"Connection {connection.conn_id!r} is of type {connection.conn_type!r}; "
@@ -228,9 +225,6 @@ def mask_secrets(value: object, name: str = "") -> None:
             mask_secret(value)
         for password in _PASSWORD.findall(value):
             mask_secret(password)
-
-
-# --- participants ---------------------------------------------------------------------------------
 
 
 _LIBPQ = {"host": "host", "port": "port", "user": "login", "password": "password"}

@@ -207,9 +207,6 @@ def new_cluster_id() -> str:
             return text
 
 
-# --- node -----------------------------------------------------------------------------------------
-
-
 _HERE = Path(__file__).parent
 _STOP_SECONDS = 30.0  # a clean stop moves leaders away and flushes; usually it takes one second
 
@@ -334,9 +331,6 @@ class BrokerProcess:
             *self._java_options,
         ]
         return guarded([*java, main, *arguments], folder=self._removed, log=self.node.logs / log)
-
-
-# --- client ---------------------------------------------------------------------------------------
 
 
 _SECONDS = 30.0
@@ -485,9 +479,6 @@ def _use(broker: BrokerProcess, address: str) -> None:
     producer.begin_transaction()
     producer.produce("classes", b"")
     producer.commit_transaction(_CLASSES_SECONDS)
-
-
-# --- broker ---------------------------------------------------------------------------------------
 
 
 AT_FULL_SPEED = ("-XX:TieredStopAtLevel=4",)

@@ -26,6 +26,10 @@ import structlog
 
 from airflow_eos.errors import LocalEnvironmentError
 
+log = structlog.get_logger(__name__)
+
+KAFKA_VERSION = "4.3.0"
+_ATTEMPTS = 2  # a download cut short is common enough to try once more; Ivy keeps what it has
 _MAVEN = "http://ant.apache.org/ivy/maven"
 LOCKS = Path(__file__).parent / "locks"
 
@@ -131,9 +135,6 @@ def _parse(line: str) -> Jar:
     return Jar(organisation, module, revision, int(size), sha256, *special)
 
 
-# --- java -----------------------------------------------------------------------------------------
-
-
 MINIMUM_JAVA = 17
 _LOGGING = ("slf4j-api-*.jar", "log4j-api-*.jar", "log4j-core-*.jar", "log4j-slf4j2-impl-*.jar")
 
@@ -231,15 +232,6 @@ def _no_pyspark() -> LocalEnvironmentError:
         "pyspark is not installed, and its Ivy fetches the jars: "
         "pip install 'airflow-provider-eos[spark]'"
     )
-
-
-# --- jars -----------------------------------------------------------------------------------------
-
-
-log = structlog.get_logger(__name__)
-
-KAFKA_VERSION = "4.3.0"
-_ATTEMPTS = 2  # a download cut short is common enough to try once more; Ivy keeps what it has
 
 
 def broker_jars() -> tuple[Path, ...]:

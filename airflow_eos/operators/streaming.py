@@ -149,9 +149,6 @@ class SparkArguments(CheckedArguments):
         self.spark_submit = spark_submit
 
 
-# --- streaming arguments --------------------------------------------------------------------------
-
-
 class StreamingArguments(BatchLineage, SparkArguments):
     """What a stream is run with; :class:`SparkStreamingOperator` says what each argument is for."""
 
@@ -238,9 +235,6 @@ class StreamingArguments(BatchLineage, SparkArguments):
         """With ``standby``: the page tells by it who runs a pipeline, and who stands by."""
         fields: frozenset[str] = super().get_serialized_fields()  # type: ignore[no-untyped-call]
         return fields | {"standby"}
-
-
-# --- streaming ------------------------------------------------------------------------------------
 
 
 _STOPPED = (
@@ -434,9 +428,6 @@ class SparkStreamingOperator(StreamingArguments):
             patience=self.patience,
             first=reached_within(self.budget, settings),
         )
-
-
-# --- rehearse -------------------------------------------------------------------------------------
 
 
 _LOOK_S = 0.2

@@ -163,9 +163,6 @@ def _require_no_secret(env_vars: Mapping[str, object]) -> None:
         )
 
 
-# --- the watch ------------------------------------------------------------------------------------
-
-
 _POD_OF_ONE_TASK = "AIRFLOW_IS_K8S_EXECUTOR_POD"
 """Set by the KubernetesExecutor in the pods that it makes, each of which ends with its task."""
 
@@ -208,9 +205,6 @@ def trigger_of(task: StreamingArguments, target: SubmitTarget, outcome: AppResul
         storage_options=task.storage_options,
         poke_interval=task.poke_interval.total_seconds(),
     )
-
-
-# --- task -----------------------------------------------------------------------------------------
 
 
 def task_of(context: Context) -> StartedBy:

@@ -193,9 +193,6 @@ def _of_topics(
     return unread, blocked, tuple(remarks)
 
 
-# --- board ----------------------------------------------------------------------------------------
-
-
 FRESH_S = 3.0
 """A row is shown again for so long before its checkpoint is looked at anew."""
 FAILED_FRESH_S = 30.0

@@ -54,8 +54,11 @@ if TYPE_CHECKING:
     from airflow_eos.page.views import PipelineEntry, State
     from airflow_eos.protocol.decision import Decision
 
+log = structlog.get_logger(__name__)
+
 KEPT = 24
 """So many of the newest batches are looked at."""
+_SPARK = 16  # points of a sparkline
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +134,6 @@ def _rows(
             return None
         total += rows
     return total
-
-
-# --- rates ----------------------------------------------------------------------------------------
 
 
 SPAN_MS = 60_000
@@ -245,11 +245,6 @@ def state_of(
         return "draining", f"asked to stop by {drain.requested_by}: {drain.reason}"
     finding = judge(seen, max_age_ms=stall_after_ms)
     return _OF_HEALTH[finding.health], finding.reason
-
-
-log = structlog.get_logger(__name__)
-
-_SPARK = 16  # points of a sparkline
 
 
 class Look:

@@ -38,9 +38,6 @@ if TYPE_CHECKING:
     from airflow_eos.triggers.polling import PollingTrigger
 
 
-# --- what the sensors share -----------------------------------------------------------------------
-
-
 DEFERRABLE = conf.getboolean("operators", "default_deferrable", fallback=False)
 
 
@@ -151,9 +148,6 @@ class LookOnceSensor(CheckedArguments, BaseSensorOperator):
     @abstractmethod
     def _watch(self) -> ProgressWatch | TimeoutWatch | BlockedWatch:
         """Make what looks, from the arguments; ConfigurationError where they cannot work."""
-
-
-# --- progress -------------------------------------------------------------------------------------
 
 
 class CheckpointProgressSensor(LookOnceSensor):
@@ -271,9 +265,6 @@ def _epoch_ms(moment: datetime | str) -> int:
     if not isinstance(at, datetime) or at.tzinfo is None:
         raise ConfigurationError(f"since={moment!s} has no time zone: add one, such as +00:00.")
     return round(at.timestamp() * 1000)
-
-
-# --- timeouts -------------------------------------------------------------------------------------
 
 
 class TransactionTimeoutSensor(LookOnceSensor):

@@ -96,9 +96,6 @@ def _is_read_once(variable: str) -> bool:
     return told in {"1", "true"} or variable in told.split(",")
 
 
-# --- group arguments ------------------------------------------------------------------------------
-
-
 def add_group_arguments(parser: argparse.ArgumentParser) -> None:
     """``--consumer-group`` and ``--resume-from-group``; see ``ConsumerGroup``."""
     parser.add_argument(
@@ -125,9 +122,6 @@ def group_of(args: argparse.Namespace, kafka: KafkaSettings) -> ConsumerGroup | 
             raise ConfigurationError("--resume-from-group: which one? Give --consumer-group, too.")
         return None
     return ConsumerGroup(group, kafka.bootstrap_servers, kafka.config(), resume=resume)
-
-
-# --- policy arguments -----------------------------------------------------------------------------
 
 
 _MIN_PAUSE = "EOS_MIN_PAUSE_MS"
@@ -182,9 +176,6 @@ def policy_of(args: argparse.Namespace) -> CheckpointPolicy:
 def _interval(variable: str) -> str | None:
     told_ms = os.environ.get(variable)
     return f"{told_ms} milliseconds" if told_ms else None
-
-
-# --- app ------------------------------------------------------------------------------------------
 
 
 _TIMES = {

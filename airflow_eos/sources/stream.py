@@ -195,9 +195,6 @@ def _cut(first: int, until: int, most: Any) -> list[tuple[int, int]]:
 _NEXT = "Rows that were not read are gone. To read what is there, start on a new checkpoint."
 
 
-# --- stream ---------------------------------------------------------------------------------------
-
-
 REPORTS = "report binary"
 RANGES = "topic string, partition int, from bigint, until bigint, split int"
 _ARROW = pa.schema(

@@ -151,9 +151,6 @@ def _warm_wire(settings: KafkaSettings) -> ConnectionPool:
     return _wires[settings]
 
 
-# --- input ----------------------------------------------------------------------------------------
-
-
 BEGAN = "sources/0/0"
 """Where Spark's own Kafka source notes its beginning (``KafkaSourceInitialOffsetWriter``)."""
 

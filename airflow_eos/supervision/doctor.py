@@ -319,9 +319,6 @@ def sparks_group(found: Line) -> Line:
     )
 
 
-# --- arguments ------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class DoctorRequest:
     """What the doctor is to look at.

@@ -144,8 +144,11 @@ class Pulse:
         except StoreError as error:
             self.no_answer()
             self._refused = self._refused + 1 if is_refusal(error) else 0
-            if self._refused:
-                self._open_again()
+            if self._refused and self._reopen is not None:
+                try:
+                    self.store = self._reopen()
+                except Exception:  # whatever a connection says: the old keys are tried again
+                    log.exception("The checkpoint could not be opened again")
             raise
         self._refused = 0
         return self.hold(term, heartbeat)
@@ -188,13 +191,6 @@ class Pulse:
         self._looked_at = None
         if self._last is not None:
             self._last = replace(self._last, silent_s=0.0)
-
-    def _open_again(self) -> None:
-        try:
-            if self._reopen is not None:
-                self.store = self._reopen()
-        except Exception:  # whatever a connection says: the old keys are tried again
-            log.exception("The checkpoint could not be opened again")
 
 
 # --- stopping -------------------------------------------------------------------------------------

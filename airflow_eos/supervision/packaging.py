@@ -223,9 +223,6 @@ def spark_side() -> dict[str, Path]:
     return {file.relative_to(root.parent).as_posix(): file for file in files}
 
 
-# --- environment ----------------------------------------------------------------------------------
-
-
 _SUFFIXES = (".tar.gz", ".tgz")
 _LEFT_OUT = {
     *("__pycache__", "ensurepip", "idlelib", "lib2to3", "test", "tkinter", "turtledemo"),
@@ -364,9 +361,6 @@ def _site_packages() -> str:
     prefix, *folders = said.stdout.splitlines()
     found = next(Path(each) for each in folders if Path(each).is_relative_to(prefix))
     return found.relative_to(prefix).as_posix()
-
-
-# --- workspace ------------------------------------------------------------------------------------
 
 
 PACKAGE = "airflow_eos.zip"

@@ -180,9 +180,6 @@ def _words(span_ms: int) -> str:
     return pendulum.duration(seconds=max(1, round(span_ms / 1000))).in_words()
 
 
-# --- lag ------------------------------------------------------------------------------------------
-
-
 _TIMEOUT_S = 30.0
 
 
@@ -285,9 +282,6 @@ def ends_by(each: BlockedPartition) -> str:
     """What ends the transaction that holds them up."""
     left = duration(each.ends_in_ms)
     return _ENDS_BY[next_step(each)].format(topic=each.topic, left=left)
-
-
-# --- watch ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

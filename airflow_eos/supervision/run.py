@@ -67,7 +67,10 @@ if TYPE_CHECKING:
     from airflow_eos.delivery.policy import RestartStrategy
     from airflow_eos.supervision.heartbeat_monitor import Cancel, HeartbeatObservation
 
+log = logging.getLogger(__name__)
+
 _GONE_S = 0.5
+_POLL_S = 0.5
 
 
 class Submission(Protocol):
@@ -441,14 +444,6 @@ class Watcher:
             log.exception("Nobody was told of the app")
 
 
-# --- run ------------------------------------------------------------------------------------------
-
-
-log = logging.getLogger(__name__)
-
-_POLL_S = 0.5
-
-
 class StreamRun:
     """Runs one streaming app until it finishes in order, fails for good, or is stopped.
 
@@ -648,20 +643,16 @@ class StreamRun:
         require_not_drained(self._store, app.submission)
         self._failures.append(Failure(app.began_s, self._wall()))
         delay_s = self._rules.pause_after(self._failures, exit_status)
-        log.warning("Restart %d in %g s: %s", len(self._failures), delay_s, exit_status)
-        self._say_who_restarts()
-        self._pause(delay_s)
-        require_not_drained(self._store, app.submission)
-
-    def _say_who_restarts(self) -> None:
-        """For whoever looks at the checkpoint meanwhile, and might start another app."""
         number, limit = len(self._failures), getattr(self._rules.strategy, "attempts", None)
-        try:
+        log.warning("Restart %d in %g s: %s", number, delay_s, exit_status)
+        try:  # for whoever looks at the checkpoint meanwhile, and might start another app
             driver = driver_of(read_heartbeat(self._store))
             by = Replacement(driver=driver, number=number, limit=limit, by=str(self._identity))
             note_restart(self._store, by)
         except EosError as error:
             log.warning("That the app is started again could not be noted: %s", error)
+        self._pause(delay_s)
+        require_not_drained(self._store, app.submission)
 
     def _found(self) -> AppRun | None:
         """Take over the app that lives, if there is one."""

@@ -157,9 +157,6 @@ class AppWatch:
         return f"{asked}; {kill_if_it_beats(store, self.submission, self.manager)}"
 
 
-# --- shared looks ---------------------------------------------------------------------------------
-
-
 T = TypeVar("T")
 
 _WORKERS = 8
