@@ -61,26 +61,15 @@ class BatchLineage:
         return self.get_openlineage_facets_on_complete(task_instance)
 
     def _batches_of(self, task_instance: Any, store: CheckpointStore) -> Sequence[SettledEvent]:
-        return settled_since(store, round(task_instance.start_date.timestamp() * 1000))
+        """Those settled since the task started, as one range, or nothing."""
+        from airflow_eos.events import events_since, read_settled
 
-
-def settled_since(store: CheckpointStore, started_ms: int) -> tuple[SettledEvent, ...]:
-    """The batches settled since then, as one range, or nothing.
-
-    Args:
-        store: the checkpoint.
-        started_ms: ms since the epoch.
-
-    Raises:
-        CheckpointFormatError, StoreError: the checkpoint cannot be read.
-    """
-    from airflow_eos.events import events_since, read_settled
-
-    found = read_settled(store, after=None)
-    before = tuple(each for each in found.batches if each.settled_at_ms < started_ms)
-    newest = before[-1].batch_id if before else None
-    last = events_since(None, replace(found, newest=newest, batches=before))
-    return events_since(last[-1] if last else None, found)
+        started_ms = round(task_instance.start_date.timestamp() * 1000)
+        found = read_settled(store, after=None)
+        before = tuple(each for each in found.batches if each.settled_at_ms < started_ms)
+        newest = before[-1].batch_id if before else None
+        last = events_since(None, replace(found, newest=newest, batches=before))
+        return events_since(last[-1] if last else None, found)
 
 
 def _dataset(each: LineageDataset) -> Any:

@@ -127,6 +127,12 @@ class LookOnceSensor(CheckedArguments, BaseSensorOperator):
         store = CheckpointStoreHook(self.storage_conn_id, self.storage_options)
         return KafkaSettingsHook(self.kafka_config_id).settings(), store.options()
 
+    def _reach(self) -> dict[str, Any]:
+        """Read the connections of the other participants."""
+        from airflow_eos.hooks.store import ParticipantsHook
+
+        return ParticipantsHook(self.participant_conn_ids).reach()
+
     def _defer(self) -> None:
         """Hand over to the trigger, with the connections' names and nothing of what they hold."""
         from airflow_eos.triggers import polling
@@ -330,14 +336,12 @@ class TransactionTimeoutSensor(LookOnceSensor):
 
     def poke(self, context: Context) -> PokeReturnValue:  # noqa: ARG002 - Airflow's signature
         """Look for transactions that run out of time."""
-        from airflow_eos.hooks.store import ParticipantsHook
         from airflow_eos.supervision.progress import SeenOpen
 
         is_forgotten = self.seen is None and self.reschedule
         self.seen = self.seen or SeenOpen()
         with no_retry_where_useless():
-            reach = ParticipantsHook(self.participant_conn_ids).reach()
-            found = self._watch().look(*self._settings(), reach, self.seen)
+            found = self._watch().look(*self._settings(), self._reach(), self.seen)
             if is_forgotten and self.seen.needed:
                 raise ConfigurationError(
                     "mode='reschedule': each look is a process of its own, which forgets since "

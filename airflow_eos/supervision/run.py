@@ -59,7 +59,7 @@ from airflow_eos.supervision.heartbeat_monitor import (
 from airflow_eos.supervision.trigger_watch import AppResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from datetime import timedelta
 
     from airflow_eos.checkpoint import CheckpointStore, Heartbeat, StartedBy
@@ -122,11 +122,6 @@ class AppRun:
         return Process(running, failure, self.process.detached)
 
     @property
-    def runs_here(self) -> bool:
-        """Whether a process of this machine is there, that this try has started."""
-        return self.process is not None and self.process.running
-
-    @property
     def is_child(self) -> bool:
         """Whether its driver is a child of this process, or is just being submitted by one."""
         process = self.process
@@ -181,20 +176,6 @@ class Rules:
     hand_over: bool = False
     standby: bool = False
     manager: ClusterManager = field(default_factory=ClusterManager)
-
-    def pause_after(self, failures: Sequence[Failure], exit_status: ExitStatus) -> float:
-        """Seconds to wait before the next start, after the last of ``failures``.
-
-        Raises:
-            AppFailedError: there is to be none.
-        """
-        delay = self.strategy.delay(failures)
-        if delay is None:
-            raise AppFailedError(
-                f"The app failed {len(failures)} times, and the restart strategy allows no "
-                f"further restart ({self.strategy}). The last time: {exit_status}"
-            )
-        return delay.total_seconds()
 
 
 # --- the app that lives ---------------------------------------------------------------------------
@@ -575,7 +556,8 @@ class StreamRun:
     @property
     def leaves_a_child(self) -> bool:
         """Whether what this try has started goes on, from files of this machine."""
-        return self._app is not None and self._app.runs_here
+        process = self._app.process if self._app is not None else None
+        return process is not None and process.running
 
     def is_dead(self, heartbeat: Heartbeat | None) -> bool:
         """Whether the driver that beat last was seen to have ended, or to be silent."""
@@ -642,8 +624,14 @@ class StreamRun:
             raise AppRefusedError(f"The app ended with what no restart can heal: {exit_status}")
         require_not_drained(self._store, app.submission)
         self._failures.append(Failure(app.began_s, self._wall()))
-        delay_s = self._rules.pause_after(self._failures, exit_status)
-        number, limit = len(self._failures), getattr(self._rules.strategy, "attempts", None)
+        number, strategy = len(self._failures), self._rules.strategy
+        delay, limit = strategy.delay(self._failures), getattr(strategy, "attempts", None)
+        if delay is None:
+            raise AppFailedError(
+                f"The app failed {number} times, and the restart strategy allows no further "
+                f"restart ({strategy}). The last time: {exit_status}"
+            )
+        delay_s = delay.total_seconds()
         log.warning("Restart %d in %g s: %s", number, delay_s, exit_status)
         try:  # for whoever looks at the checkpoint meanwhile, and might start another app
             driver = driver_of(read_heartbeat(self._store))

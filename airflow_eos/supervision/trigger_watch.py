@@ -12,8 +12,6 @@ from dataclasses import asdict, dataclass, field
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-import msgspec
-
 from airflow_eos.delivery.policy import Failure
 from airflow_eos.errors import EosError
 from airflow_eos.supervision.exit_status import ExitKind, ExitStatus, Patience, ended
@@ -105,13 +103,8 @@ class AppWatch:
             rules.manager,
         )
 
-    @classmethod
-    def of_dict(cls, given: Mapping[str, Any]) -> Self:
-        """From what :meth:`as_dict` gave, through JSON."""
-        return msgspec.convert(given, cls)
-
     def as_dict(self) -> dict[str, Any]:
-        """The arguments again, for a trigger."""
+        """As JSON's own types, for a trigger."""
         return asdict(self) | {"failures": [list(each) for each in self.failures]}
 
     def judge(self, seen: HeartbeatObservation, watched_s: float) -> dict[str, Any] | None:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from airflow.triggers.base import TriggerEvent
 
 from airflow_eos.errors import StoreError
@@ -107,7 +108,7 @@ class AppTrigger(StoredTrigger):
     def _watched(self) -> AppWatch:
         from airflow_eos.supervision.trigger_watch import AppWatch
 
-        return AppWatch.of_dict(self.watch)
+        return msgspec.convert(self.watch, AppWatch)
 
     async def _store(self) -> CheckpointStore:
         return await self._store_hook().aopen(self.watch["checkpoint"])
