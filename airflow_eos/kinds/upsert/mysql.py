@@ -99,7 +99,8 @@ UPDATE airflow_eos_upserts SET owner_location = NULL, owner_checkpoint = NULL, o
 note_batch = NULL, note_attempt = NULL, note_decision = NULL WHERE target = %s
 """.strip().replace("\n", " ")
 _ENGINE = """
-SELECT engine FROM information_schema.tables WHERE table_schema = database() AND table_name = %s
+SELECT engine, table_name FROM information_schema.tables
+WHERE table_schema = database() AND table_name = %s
 """
 _COLUMNS = """
 SELECT column_name, lower(column_type), is_nullable = 'NO' AND column_default IS NULL,
@@ -122,9 +123,15 @@ SELECT partition_method FROM information_schema.partitions WHERE table_schema = 
 AND table_name = %s AND (partition_method LIKE 'RANGE%%' OR partition_method LIKE 'LIST%%')
 GROUP BY partition_method HAVING sum(partition_description IN ('MAXVALUE', 'DEFAULT')) = 0
 """
+# MariaDB lists the checks of columns apart, as of its JSON; MySQL has indexes of expressions.
 _CONSTRAINTS = """
 SELECT constraint_name FROM information_schema.table_constraints
-WHERE table_schema = database() AND table_name = %s AND constraint_type IN ('CHECK', 'FOREIGN KEY')
+WHERE table_schema = database() AND table_name = %(t)s
+AND constraint_type IN ('CHECK', 'FOREIGN KEY')
+/*M! UNION SELECT constraint_name FROM information_schema.check_constraints
+WHERE constraint_schema = database() AND table_name = %(t)s */
+UNION SELECT index_name FROM information_schema.statistics
+WHERE table_schema = database() AND table_name = %(t)s AND column_name IS NULL
 """
 
 _FITS = {
@@ -136,6 +143,7 @@ _FITS = {
     "float": r"double",
     "double": r"double",
     "string": r"(medium|long)?text|varchar\(\d+\)",
+    "version": r"(medium|long)?text|varchar\((4[5-9]|[5-9]\d|\d{3,})\)",
     "binary": r"(medium|long)?blob|varbinary\(\d+\)",
     "date": r"date",
     "timestamp": r"datetime\(6\)",
@@ -163,12 +171,14 @@ def refuse_table(
             "and a column eos_version varchar(64)."
         )
     wrong = [] if engine[0] == "InnoDB" else [f"is {engine[0]}'s, which has no transactions"]
+    if engine[1] != table:  # else a second pipeline would own it by that name
+        wrong.append(f"is called {engine[1]!r}, and this server takes both for one: name it so")
     cursor.execute(_COLUMNS, (table,))
     found = {name: tuple(rest) for name, *rest in cursor.fetchall()}
     wrong += _of_columns(found, columns, set(key), deleted)
     cursor.execute(_KEYS, (table,))
     keys = [set(names.split("\0")) for _, names in cursor.fetchall()]
-    cursor.execute(_CONSTRAINTS, (table,))
+    cursor.execute(_CONSTRAINTS, {"t": table})
     wrong += [
         f"has the constraint {name}, which could refuse a row" for (name,) in cursor.fetchall()
     ]
@@ -215,7 +225,7 @@ def _of_columns(
     deleted: str | None,
 ) -> list[str]:
     wrong = []
-    for name, spark in {VERSION: "string", **columns}.items():
+    for name, spark in {VERSION: "version", **columns}.items():
         if name not in found:
             wrong.append(f"has no column {name} ({'varchar(64)' if name == VERSION else spark})")
             continue
@@ -379,11 +389,21 @@ class MySqlDatabase:
 # What of a table in MySQL could refuse or change a row beside its columns: rights, triggers.
 
 
-_TRIGGERS = """
+TRIGGERS = """
 SELECT DISTINCT trigger_name FROM information_schema.triggers
 WHERE event_object_schema = database() AND event_object_table = %s
-AND event_manipulation IN ('INSERT', 'UPDATE')
+AND event_manipulation IN ('INSERT', %s)
+UNION SELECT '(any: GRANT TRIGGER to this user itself, who may not see them)' FROM DUAL
+WHERE NOT EXISTS (SELECT 1 FROM (
+  SELECT grantee, privilege_type AS may FROM information_schema.user_privileges
+  UNION ALL SELECT grantee, privilege_type FROM information_schema.schema_privileges
+  WHERE database() LIKE table_schema
+  UNION ALL SELECT grantee, privilege_type FROM information_schema.table_privileges
+  WHERE table_schema = database() AND table_name = %s) AS rights
+WHERE may = 'TRIGGER' AND grantee = concat("'", replace(current_user(), '@', "'@'"), "'"))
 """
+"""Of a table, of INSERT and one more event, and the table again; who may not see them is listed
+none, which says nothing."""
 _DENIED = {1142, 1143, 1227, 1370}
 
 
@@ -403,9 +423,9 @@ def refuse_rights(cursor: Any, table: str, columns: Iterable[str], key: Sequence
         if error.args[0] in _DENIED:
             raise ConfigurationError(
                 f"This user may not write to table {table!r} as needed: GRANT SELECT, INSERT, "
-                f"UPDATE ON {table} (its version, {VERSION}, is compared and replaced)."
+                f"UPDATE, TRIGGER ON {table} (its version, {VERSION}, is compared and replaced)."
             ) from None
-    cursor.execute(_TRIGGERS, (table,))
+    cursor.execute(TRIGGERS, (table, "UPDATE", table))
     if found := [name for (name,) in cursor.fetchall()]:
         raise ConfigurationError(
             f"Table {table!r} has the trigger {', '.join(found)}, which could change or refuse a "
