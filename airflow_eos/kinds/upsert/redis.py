@@ -157,6 +157,14 @@ if tally < tonumber(ARGV[1]) then return -1 end
 return redis.call('HINCRBY', KEYS[1], 'tally', 1)
 """
 
+# KEYS: a row that nobody has. All that is done to rows, in one step of which nothing is left.
+TRY = """
+redis.call('HSET', KEYS[1], '_eos', '')
+redis.call('HGET', KEYS[1], '_eos')
+redis.call('PTTL', KEYS[1])
+return redis.call('DEL', KEYS[1])
+"""
+
 # KEYS: the target's hash, then the rows. ARGV: checkpoint, order, number of columns n, their names;
 # then for each row whether it is deleted ('1'), and n values: '+' and the value, or '-' for a null.
 APPLY = """
@@ -261,6 +269,7 @@ class RedisTarget:
         self._meta = f"{_META}{prefix}"
         self._errors = redis.RedisError
         self._not_told = redis.ResponseError
+        self._may_not = redis.exceptions.NoPermissionError
         try:
             self._client: Any = redis.Redis.from_url(
                 url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s
@@ -292,6 +301,7 @@ class RedisTarget:
         """No cluster, no replica, and nothing that Redis forgets by itself; or it is told."""
         with self._asking("looking at the server"):
             refuse_server(self._client.info(), self._prefix)
+            self._client.register_script(TRY)(keys=[f"{self._prefix}{uuid.uuid4().hex}"])
             try:
                 fsync = self._client.config_get("appendfsync").get("appendfsync")
             except self._not_told:  # a server of others may have no CONFIG
@@ -414,6 +424,15 @@ class RedisTarget:
     def _asking(self, doing: str) -> Iterator[None]:
         try:
             yield
+        except self._may_not as error:
+            raise ConfigurationError(
+                f"This Redis refused while {doing} ({self._prefix}…): {error}.",
+                Remedy(
+                    change=f"ACL SETUSER … ~{self._prefix}* ~{_META}* +@all -@dangerous +info "
+                    "+config|get",
+                    start=True,
+                ),
+            ) from error
         except self._errors as error:
             raise DeliveryError(
                 f"Redis refused or did not answer while {doing} ({self._prefix}…): "

@@ -36,7 +36,7 @@ from tests.integration.kept.table import (  # noqa: F401 - the tests of every da
     test_repeating_a_commit_that_was_cut_short_is_harmless,
     test_two_committers_at_once_end_with_the_same_rows,
 )
-from tests.support.mysql import EXACT_COLLATION, as_root, mysql_server
+from tests.support.mysql import EXACT_COLLATION, TOLD, as_root, mysql_server
 from tests.support.owners import owner_at
 from tests.support.servers.mariadb import EmbeddedMariaDb
 
@@ -233,29 +233,27 @@ def test_a_user_without_rights_to_the_table_is_told_what_to_grant(server, base):
     with pytest.raises(ConfigurationError, match="INSERT, UPDATE, TRIGGER ON totals"):
         MySqlUpsert(their, "totals").refuse(columns, ("id",), "gone")
     reader("GRANT UPDATE ON eos.totals TO reader@'%'")
-    with pytest.raises(ConfigurationError, match=r"GRANT TRIGGER .* may not see them"):
-        MySqlUpsert(their, "totals").refuse(columns, ("id",), "gone")
+    if TOLD:
+        with pytest.raises(ConfigurationError, match=r"GRANT TRIGGER .* may not see them"):
+            MySqlUpsert(their, "totals").refuse(columns, ("id",), "gone")
     for scope in ("eos.totals", "eos.*", "*.*"):
         reader(f"GRANT TRIGGER ON {scope} TO reader@'%'")
         MySqlUpsert(their, "totals").refuse(columns, ("id",), "gone")
         reader(f"REVOKE TRIGGER ON {scope} FROM reader@'%'")
 
 
-@pytest.mark.parametrize(
-    ("columns", "why"),
-    [
-        ("value bigint CHECK (value > 0), eos_version varchar(64)", "could refuse a row"),
-        ("value JSON CHECK (json_valid(value)), eos_version text", "could refuse a row"),
-        ("value bigint, eos_version varchar(44)", "which does not hold every version"),
-    ],
-)
-def test_a_check_of_a_column_and_a_short_version_are_refused_before_the_first_row(
-    server, base, columns: str, why: str
-):
-    base.execute(f"CREATE TABLE t ({KEY}, {columns})")
-    kind = "string" if "JSON" in columns else "bigint"
-    with pytest.raises(ConfigurationError, match=why):
-        MySqlUpsert(server.url, "t").refuse({"id": "string", "value": kind}, ("id",), None)
+def test_a_short_version_is_refused_before_the_first_row(server, base):
+    base.execute(f"CREATE TABLE t ({KEY}, eos_version varchar(44))")
+    with pytest.raises(ConfigurationError, match="which does not hold every version"):
+        MySqlUpsert(server.url, "t").refuse({"id": "string"}, ("id",), None)
+
+
+@pytest.mark.skipif(TOLD is None, reason="MariaDB has no indexes of expressions")
+def test_an_index_of_an_expression_is_refused_before_the_first_row(server, base):
+    base.execute(f"CREATE TABLE t ({KEY}, value text, eos_version text)")
+    base.execute("CREATE INDEX a ON t ((CAST(json_extract(value, '$.a') AS CHAR(9))))")
+    with pytest.raises(ConfigurationError, match="has the constraint a, which could refuse a row"):
+        MySqlUpsert(server.url, "t").refuse({"id": "string", "value": "string"}, ("id",), None)
 
 
 def test_a_table_has_one_name_where_capitals_do_not_count():

@@ -119,7 +119,7 @@ def test_what_the_table_refuses_is_refused_before_the_decision(world: World, haz
 
 
 def test_a_trigger_that_the_user_may_not_see_is_tried_all_the_same(world: World):
-    """Who lacks TRIGGER, as with the rights that are asked for, is told of none."""
+    """MySQL lists none to who lacks TRIGGER."""
     table, root = f"{world.tag}_t", as_root(world.server)
     for statement in HAZARDS["a trigger that signals"][0]:
         world.sql(statement.format(table))
