@@ -398,7 +398,8 @@ WHERE NOT EXISTS (SELECT 1 FROM (
   WHERE database() LIKE table_schema
   UNION ALL SELECT grantee, privilege_type FROM information_schema.table_privileges
   WHERE table_schema = database() AND table_name = %s) AS rights
-WHERE may = 'TRIGGER' AND grantee = concat("'", replace(current_user(), '@', "'@'"), "'")) */
+WHERE may = 'TRIGGER'
+AND grantee = (SELECT concat("'", replace(current_user(), '@', "'@'"), "'"))) */
 """
 """Of a table, of INSERT and one more event, and the table again. MySQL lists none to who lacks the
 right TRIGGER, which says nothing; MariaDB lists them."""

@@ -269,7 +269,6 @@ class RedisTarget:
         self._meta = f"{_META}{prefix}"
         self._errors = redis.RedisError
         self._not_told = redis.ResponseError
-        self._may_not = redis.exceptions.NoPermissionError
         try:
             self._client: Any = redis.Redis.from_url(
                 url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s
@@ -301,13 +300,26 @@ class RedisTarget:
         """No cluster, no replica, and nothing that Redis forgets by itself; or it is told."""
         with self._asking("looking at the server"):
             refuse_server(self._client.info(), self._prefix)
-            self._client.register_script(TRY)(keys=[f"{self._prefix}{uuid.uuid4().hex}"])
+            self._try_row()
             try:
                 fsync = self._client.config_get("appendfsync").get("appendfsync")
             except self._not_told:  # a server of others may have no CONFIG
                 fsync = None
         if forgets := may_forget(fsync):
             log.warning("redis_may_forget", prefix=self._prefix, appendfsync=fsync, what=forgets)
+
+    def _try_row(self) -> None:
+        """Once rows are decided, who may not write them would be told so at every start again."""
+        try:
+            self._client.register_script(TRY)(keys=[f"{self._prefix}{uuid.uuid4().hex}"])
+        except self._not_told as error:
+            raise ConfigurationError(
+                f"This Redis takes no row under {self._prefix!r} of this user: {error}.",
+                Remedy(
+                    change=f"ACL SETUSER … ~{self._prefix}* ~{_META}* +@all -@dangerous +info",
+                    start=True,
+                ),
+            ) from error
 
     def marked(self) -> str:
         """See :meth:`UpsertConnection.marked`."""
@@ -424,15 +436,6 @@ class RedisTarget:
     def _asking(self, doing: str) -> Iterator[None]:
         try:
             yield
-        except self._may_not as error:
-            raise ConfigurationError(
-                f"This Redis refused while {doing} ({self._prefix}…): {error}.",
-                Remedy(
-                    change=f"ACL SETUSER … ~{self._prefix}* ~{_META}* +@all -@dangerous +info "
-                    "+config|get",
-                    start=True,
-                ),
-            ) from error
         except self._errors as error:
             raise DeliveryError(
                 f"Redis refused or did not answer while {doing} ({self._prefix}…): "
