@@ -265,7 +265,8 @@ def accept(
     and logs how many rows are given up.
 
     With --skip-input: for offsets of the input that nobody can read, in a batch in flight that was
-    not promised. ArrowKafkaSource never reads them, also in a replay. Stop the app first.
+    not promised, or is accepted. ArrowKafkaSource never reads them, also in a replay. Stop the app
+    first.
     Exit status: 0 accepted, 1 not confirmed, 2 an error or a refusal.
     """
     from airflow_eos.checkpoint import CheckpointStore, rulings
@@ -339,6 +340,7 @@ def _skippable(store: CheckpointStore, wanted: InputRange) -> InputRange:
     Where no pipeline is, nothing is known of one: that no batch is in flight there says nothing.
     """
     from airflow_eos.checkpoint import DecisionLog, read_state
+    from airflow_eos.checkpoint.rulings import read_acceptance
     from airflow_eos.protocol.promise import Promise
     from airflow_eos.recovery.acceptance import skippable
     from airflow_eos.recovery.execute import require_pipeline
@@ -361,6 +363,8 @@ def _skippable(store: CheckpointStore, wanted: InputRange) -> InputRange:
     state = read_state(store)
     batch = state.in_flight
     promise = None if batch is None else Promise.of(DecisionLog(store).of_batch(batch))
+    if promise is not None and read_acceptance(store, promise.batch_id, promise.nonce) is not None:
+        promise = None  # it is what its input still gives
     return skippable(store.location, state, promise, wanted)
 
 
