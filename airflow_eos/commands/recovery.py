@@ -24,6 +24,7 @@ from airflow_eos.commands.options import (
     kafka_if_given,
     kafka_settings,
     reach_in,
+    require_confirmed,
     seconds,
     storage_options,
     word,
@@ -298,8 +299,7 @@ def accept(
         found = shortfall(gather(store, participant), batch, open_too=give_up_open)
         _show(found)
         if not yes:
-            if not typer.confirm(f"Give up at most {found.rows} rows, for good?", err=True):
-                raise typer.Exit(1)
+            require_confirmed(f"Give up at most {found.rows} rows, for good?", as_json=as_json)
             # Asking took its time, in which a recovery or a driver may have gone on.
             _require_still(
                 found, shortfall(gather(store, participant), batch, open_too=give_up_open)
@@ -325,8 +325,7 @@ def _step_over(store: CheckpointStore, text: str, *, yes: bool, as_json: bool) -
     found = _skippable(store, wanted)
     if not yes:
         asked = f"Give up {found}, at most {found.records} records, for good?"
-        if not typer.confirm(asked, err=True):
-            raise typer.Exit(1)
+        require_confirmed(asked, as_json=as_json)
         found = _skippable(store, found)  # a driver may have gone on meanwhile
     ruling = rulings.skip_input(
         store,
@@ -436,21 +435,18 @@ def disown(
     input. Stop the pipeline first. Exit status: 0 forgotten or nothing known, 1 not confirmed, 2 an
     error, or the owner is alive.
     """
-    from rich.console import Console
-
     from airflow_eos.kafka.transactions.ownership import PrefixLedger
+    from airflow_eos.tables import printable
 
-    console = Console()
     ledger = PrefixLedger(kafka_settings(bootstrap_servers, kafka_config), prefix=prefix)
     try:
         found = ledger.read()
         untold = _require_silent(found, storage_options(storage_option), moved, force)
         if untold and not as_json:
-            console.print(untold, markup=False)
+            typer.echo(printable(untold))
         if found.keys and not yes:
-            console.print(f"Prefix {prefix!r} belongs to {_whose(found)}", markup=False)
-            if not typer.confirm("Forget this?"):
-                raise typer.Exit(1)
+            typer.echo(printable(f"Prefix {prefix!r} belongs to {_whose(found)}"), err=True)
+            require_confirmed("Forget this?", as_json=as_json)
         records = ledger.forget(moved=moved)
     finally:
         ledger.close()
@@ -459,7 +455,7 @@ def disown(
         answer = {"owner": found.owner, "newest": newest, "records": records, "not_known": untold}
         typer.echo(msgspec.json.encode(answer).decode())
     else:
-        console.print(
+        typer.echo(
             f"Prefix {prefix!r} is free: {records} records forgotten."
             if records
             else f"Nobody owns prefix {prefix!r} on this cluster."
@@ -506,7 +502,7 @@ def _require_silent(
         raise PipelineAliveError(
             f"The owner of the {found.called} seems to be alive: {'; '.join(signs)}. It would go "
             "on delivering beside the next owner. Nothing was forgotten.",
-            Remedy(commands=(f"airflow-eos drain {location}", *forget.commands), start=True),
+            Remedy(("airflow-eos drain CHECKPOINT", *forget.commands), start=True).at(location),
         )
     if heartbeat is None:
         return f"{asked}no heartbeat is there, as seen from here. Make sure that it is stopped."
@@ -536,11 +532,10 @@ def drain(
 
     Exit status: 0 the driver stopped, 1 not within --wait, or it failed, 2 an error.
     """
-    from rich.console import Console
-
     from airflow_eos.checkpoint import CheckpointStore, drain_newest, newest_term, read_heartbeat
     from airflow_eos.checkpoint.heartbeat import ENDED
     from airflow_eos.errors import ConfigurationError
+    from airflow_eos.tables import printable
 
     store = CheckpointStore.open(checkpoint, storage_options=storage_options(storage_option))
     if read_heartbeat(store) is None and newest_term(store) == 0:
@@ -557,7 +552,7 @@ def drain(
         answer = {"request": msgspec.to_builtins(request), "stopped": stopped}
         typer.echo(msgspec.json.encode(answer).decode())
     else:
-        Console().print(f"{_said(phase, wait)}: {store.location}", soft_wrap=True)
+        typer.echo(printable(f"{_said(phase, wait)}: {store.location}"))
     raise typer.Exit(0 if stopped else 1)
 
 
@@ -579,10 +574,9 @@ def handover(
 
     Exit status: 0 it has taken over, 1 not within --wait, 2 an error, as where none stands by.
     """
-    from rich.console import Console
-
     from airflow_eos.checkpoint import CheckpointStore, read_heartbeat
     from airflow_eos.checkpoint.standby import hand_over
+    from airflow_eos.tables import printable
 
     store = CheckpointStore.open(checkpoint, storage_options=storage_options(storage_option))
     request = hand_over(store, requested_by=f"cli {getpass.getuser()}", reason=reason)
@@ -597,7 +591,7 @@ def handover(
         said = (
             "Handed over" if driven else f"Asked; no other driver has taken over within {wait:g} s"
         )
-        Console().print(f"{said}: {store.location}", soft_wrap=True)
+        typer.echo(printable(f"{said}: {store.location}"))
     raise typer.Exit(0 if driven else 1)
 
 

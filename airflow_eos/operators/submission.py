@@ -170,11 +170,8 @@ def _names(*lists: str | None) -> list[str]:
 
 
 def _require_no_secret(env_vars: Mapping[str, object]) -> None:
-    """They are on the command line of ``spark-submit``, where everybody on the machine reads them.
-
-    What ends in ``_FILE`` is a place, as everywhere.
-    """
-    found = [name for name in env_vars if is_secret(name) and not name.upper().endswith("_FILE")]
+    """They are on the command line of ``spark-submit``, which everybody on the machine reads."""
+    found = [name for name in env_vars if is_secret(name)]
     if found:
         raise ConfigurationError(
             f"env_vars has {', '.join(found)}: in deploy mode 'cluster' variables are on the "

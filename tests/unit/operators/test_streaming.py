@@ -867,3 +867,24 @@ def test_no_secret_is_in_what_the_page_of_rendered_templates_shows(operator, mon
     )
     task.render_template_fields({"key": "of-the-lake"})
     assert sorted(masked) == ["hush-hush", "of-mine", "of-the-lake"]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"application_args": ["--db-password", "hush-hush"]},
+        {"application_args": ["--db-password=hush-hush", "--password-file", "/etc/it"]},
+        {"application_args": ["--to", "jdbc:mysql://h/shop?user=me&password=hush-hush&ssl=1"]},
+        {"conf": {"spark.app": 'Login required username="me" password="hush-hush";'}},
+        {"outputs": "host=db user=me password='hush-hush' dbname=shop"},
+        {"outputs": '[{"kind": "x", "options": {"user": "me", "password": "hush-hush"}}]'},
+    ],
+    ids=["option", "joined", "jdbc", "jaas", "dsn", "json"],
+)
+def test_no_secret_within_a_text_is_in_what_the_page_of_rendered_templates_shows(
+    operator, monkeypatch, given
+):
+    masked: list[str] = []
+    monkeypatch.setattr("airflow_eos.hooks.store.mask_secret", masked.append)
+    operator(**given).render_template_fields({})
+    assert set(masked) == {"hush-hush"}
