@@ -26,7 +26,7 @@ from airflow_eos.commands import (
     transactions,
     upgrade,
 )
-from airflow_eos.errors import EosError
+from airflow_eos.errors import EosError, sayable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -119,7 +119,7 @@ def _tell_program(error: BaseException, message: str, remedies: Sequence[Remedy]
         return
     import msgspec
 
-    told = {"error": type(error).__name__, "message": message, "remedies": remedies}
+    told = {"error": type(error).__name__, "message": sayable(message), "remedies": remedies}
     print(msgspec.json.format(msgspec.json.encode(told), indent=2).decode())  # noqa: T201
 
 

@@ -94,6 +94,13 @@ def require_confirmed(question: str, *, as_json: bool = False) -> None:
         raise typer.Exit(1)
 
 
+def whoever_asks() -> str:
+    """The person at this command line, for those who read what he has asked for."""
+    from airflow_eos.recovery.execute import user_name
+
+    return f"cli {user_name()}"
+
+
 def kafka_if_given(servers: str | None, file: Path | None) -> KafkaSettings | None:
     """As :func:`kafka_settings`; None where nothing is said, for pipelines without Kafka."""
     return kafka_settings(servers, file) if servers or file else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import re
 import time
 from contextlib import closing
@@ -27,6 +26,7 @@ from airflow_eos.commands.options import (
     require_confirmed,
     seconds,
     storage_options,
+    whoever_asks,
     word,
 )
 from airflow_eos.errors import ConfigurationError, Remedy
@@ -304,7 +304,7 @@ def accept(
             _require_still(
                 found, shortfall(gather(store, participant), batch, open_too=give_up_open)
             )
-    by = f"cli {getpass.getuser()}"
+    by = whoever_asks()
     ruling = rulings.accept(
         store, batch, found.promise, missing=found.missing, ruled_by=by, given_up=found.given_up
     )
@@ -333,7 +333,7 @@ def _step_over(store: CheckpointStore, text: str, *, yes: bool, as_json: bool) -
         found.partition,
         found.first,
         found.last,
-        ruled_by=f"cli {getpass.getuser()}",
+        ruled_by=whoever_asks(),
     )
     if as_json:
         typer.echo(msgspec.json.encode(ruling).decode())
@@ -543,7 +543,7 @@ def drain(
             f"No driver has ever beaten in {store.location}/eos: there is nothing to drain. Give "
             "the checkpointLocation of the query."
         )
-    request = drain_newest(store, requested_by=f"cli {getpass.getuser()}", reason=reason)
+    request = drain_newest(store, requested_by=whoever_asks(), reason=reason)
     deadline = time.monotonic() + wait
     while (phase := _phase(store, request)) not in ENDED and time.monotonic() < deadline:
         time.sleep(_LOOK_S)
@@ -579,7 +579,7 @@ def handover(
     from airflow_eos.tables import printable
 
     store = CheckpointStore.open(checkpoint, storage_options=storage_options(storage_option))
-    request = hand_over(store, requested_by=f"cli {getpass.getuser()}", reason=reason)
+    request = hand_over(store, requested_by=whoever_asks(), reason=reason)
     term, deadline = request.term or 0, time.monotonic() + wait
     while (newest := _term(read_heartbeat(store))) <= term and time.monotonic() < deadline:
         time.sleep(_LOOK_S)

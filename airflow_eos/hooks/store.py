@@ -46,7 +46,16 @@ class StoreConnection:
                 f"Connection {self.name!r} is of type {self.conn_type!r}; storage_conn_id expects "
                 f"one of {', '.join(_TYPES)}."
             )
-        return {key: str(value) for key, value in translate(self).items() if value}
+        try:
+            found = {key: value for key, value in translate(self).items() if value}
+        except AttributeError:  # a text where it has an object, or the other way round
+            found = {"extra": None}
+        if odd := [key for key, value in found.items() if not isinstance(value, str | int)]:
+            raise ConfigurationError(
+                f"Connection {self.name!r} says {', '.join(odd)} in another form than a text, or "
+                "than Airflow's own hooks read it."
+            )
+        return {key: str(value) for key, value in found.items()}
 
     def refuse(self, extra: Mapping[str, Any], *names: str) -> None:
         """Refuse a way to log in that obstore does not have."""
