@@ -108,7 +108,7 @@ def test_what_nobody_has_read_is_no_answer(tmp_path, arguments):
         (("plan", "/nowhere/c", "--json"), "", "names no pipeline"),
         (("broker", "status", "--json"), FAULT, "a fault of ours"),
         (("plan", "/x", "--kafka-config", NO_TEXT, "--json"), "", "cannot be read"),
-        (("plan", "/x", "--timeout", NO_TEXT, "--json"), "", "duration"),
+        (("plan", "/x", f"--{NO_TEXT}", "--json"), "", "No such option"),
     ],
 )
 def test_a_program_that_asks_for_json_gets_it_of_each_error(arguments, broken, said):
