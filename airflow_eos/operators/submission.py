@@ -133,6 +133,12 @@ def _arguments(
     task: StreamingArguments, target: SubmitTarget, folder: Path, handed: SubmitEnvironment
 ) -> dict[str, Any]:
     """Those of ``SparkSubmitHook``, but for the properties."""
+    if shown := sorted(filter(is_secret, task.conf or {})):
+        task.log.warning(
+            "conf has %s: everybody on this machine can read it on spark-submit's command line. "
+            "Put it into a file that only this user may read, and give that as properties_file.",
+            ", ".join(shown),
+        )
     shipped = str(build_archive(folder / PACKAGE)) if task.ship_package else None
     return {
         **(task.spark_submit or {}),

@@ -888,3 +888,15 @@ def test_no_secret_within_a_text_is_in_what_the_page_of_rendered_templates_shows
     monkeypatch.setattr("airflow_eos.hooks.store.mask_secret", masked.append)
     operator(**given).render_template_fields({})
     assert set(masked) == {"hush-hush"}
+
+
+def test_a_secret_of_conf_is_said_to_be_on_the_command_line(operator, spark, says, monkeypatch):
+    warned: list[str] = []
+    log = SimpleNamespace(warning=lambda text, *given: warned.append(text % given))
+    spark.runs = [says("stopped")]
+    task = operator(conf={"spark.hadoop.fs.s3a.secret.key": "hunter2", "spark.app": "x"})
+    monkeypatch.setattr(type(task), "log", log)
+    task.execute({})
+    [said] = [each for each in warned if each.startswith("conf has")]
+    assert "conf has spark.hadoop.fs.s3a.secret.key: everybody" in said
+    assert "hunter2" not in said
