@@ -95,6 +95,21 @@ class Anything(ArgumentType):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Instance(ArgumentType):
+    """Of a class of this name, which is not imported for it."""
+
+    kind: str
+
+    def _converted(self, name: str, value: object) -> Any:
+        if self.kind not in (each.__name__ for each in type(value).__mro__):
+            raise self.refusal(name, value)
+        return value
+
+    def _expected(self) -> str:
+        return f"an instance of {self.kind}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Text(ArgumentType):
     """Not empty. An integer is a text that a template rendered natively (``20260105``).
 
@@ -368,10 +383,9 @@ FIELDS: Mapping[str, ArgumentType] = {
     **dict.fromkeys(
         ("conf", "env", "env_vars", "participant_conn_ids", "storage_options"), Texted()
     ),
-    **dict.fromkeys(
-        ("outputs", "plan", "policy", "since", "spark_submit", "watchdog_schedule"), Anything()
-    ),
-    "asset": Anything(),
+    **dict.fromkeys(("outputs", "plan", "since", "spark_submit", "watchdog_schedule"), Anything()),
+    "asset": Instance(kind="Asset"),
+    "policy": Instance(kind="CheckpointPolicy"),
     "allowed_actions": Texts(words=("commit", "abort", "orphan")),
     "application_args": Texts(),
     "key": Texts(),
