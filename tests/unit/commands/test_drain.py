@@ -38,7 +38,11 @@ def test_the_exit_status_says_whether_the_driver_stopped(tmp_path: Path, phase, 
 
 def test_who_has_no_name_may_ask_too(tmp_path: Path, monkeypatch):
     """A container runs as a number that its system has no user for."""
-    monkeypatch.setattr("getpass.getuser", lambda: {}["uid not found"])
+
+    def nameless() -> str:
+        raise KeyError("uid not found")
+
+    monkeypatch.setattr("getpass.getuser", nameless)
     beat(CheckpointStore.open(tmp_path), "stopped")
     result = CliRunner().invoke(app, ["drain", str(tmp_path), "--wait", "0"])
     assert result.exit_code == 0, result.exception
