@@ -28,11 +28,11 @@ _PAGE: dict[str, Any] = {
         "default": "[]",
     },
     "stall_after": {
-        "description": "Seconds after which a commit, a batch in flight or a start is too old for "
-        "a pipeline that is alive: the page calls it stalled.",
+        "description": "After how long (seconds, or a text with a unit) a commit, a batch in "
+        "flight or a start is too old for a pipeline that is alive: the page calls it stalled.",
         "version_added": "0.1.0",
-        "type": "integer",
-        "example": None,
+        "type": "string",
+        "example": "5 minutes",
         "default": "300",
     },
 }
@@ -143,6 +143,6 @@ def run(args: Any) -> None:
     """Run ``airflow-eos`` with what was said after ``airflow eos``."""
     from airflow_eos.__main__ import main
 
-    given = [each for each in args.arguments if each != "--"]
-    sys.argv = ["airflow-eos", *given]
+    given = args.arguments  # a later -- is before the arguments of an app
+    sys.argv = ["airflow-eos", *(given[1:] if given[:1] == ["--"] else given)]
     main()

@@ -35,6 +35,7 @@ from itsdangerous import BadSignature, SignatureExpired, URLSafeTimedSerializer
 from sqlalchemy import func, select
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
+from airflow_eos.arguments import milliseconds, taken
 from airflow_eos.errors import ConfigurationError, EosError
 from airflow_eos.page import views
 from airflow_eos.page.app import answer, create_app, find, late
@@ -557,8 +558,9 @@ def _names(every: Sequence[PipelineReference]) -> list[str]:
 
 
 def stall_after_ms() -> int:
-    """From ``[airflow_eos] stall_after``, which is in seconds."""
-    return conf.getint("airflow_eos", "stall_after", fallback=300) * 1000
+    """From ``[airflow_eos] stall_after``, a duration as everywhere (ConfigurationError)."""
+    given = conf.get("airflow_eos", "stall_after", fallback="300")
+    return milliseconds(taken("stall_after", given, said="[airflow_eos] stall_after"))
 
 
 def paused(dag_ids: set[str]) -> dict[str, bool]:

@@ -52,6 +52,15 @@ def test_the_owner_has_named_it_also_where_a_dag_says_that_it_recovers_it(monkey
     assert listed.storage() == {}
 
 
+def test_the_pages_setting_is_a_duration_as_everywhere(monkeypatch):
+    for text in ("300", "5 minutes"):
+        monkeypatch.setenv("AIRFLOW__AIRFLOW_EOS__STALL_AFTER", text)
+        assert reading.stall_after_ms() == 300_000
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_EOS__STALL_AFTER", "5 minuets")
+    with pytest.raises(ConfigurationError, match=r"\[airflow_eos\] stall_after='5 minuets'"):
+        reading.stall_after_ms()
+
+
 @pytest.mark.parametrize("place", ["/data/pay", "file:///data/pay"])
 def test_a_folder_of_a_disk_needs_none(place):
     assert storage(checkpoint_location=place) == {}
