@@ -25,7 +25,7 @@ from airflow_eos.checkpoint import (
     take_term,
     write_heartbeat,
 )
-from airflow_eos.checkpoint.rulings import skipped_input
+from airflow_eos.checkpoint.rulings import accept, skipped_input
 from airflow_eos.cli import app
 from airflow_eos.commands import upgrade as module
 from airflow_eos.commands.options import kafka_settings
@@ -172,6 +172,21 @@ def test_offsets_are_not_given_up_beside_a_promise_or_a_driver(run, stopped, mon
     assert skipped_input(stopped, ["in"]) == ()
 
 
+def test_offsets_of_a_promised_batch_are_given_up_once_it_is_accepted(run, stopped, tmp_path):
+    """Or nothing led on: each start met the damaged rows, also after the batch was accepted."""
+    location = str(tmp_path)
+    decision = commit(prepared(), batch=0)
+    DecisionLog(stopped).record(decision)
+    asked = ["accept", location, "--skip-input", "in:0:3-5", "--yes"]
+    code, out, _ = run(*asked, "--json")
+    accepting, skipping = json.loads(out)["remedies"][1]["commands"]
+    assert code == 2
+    assert accepting == f"airflow-eos accept {location} --batch 0 --yes"
+    accept(stopped, 0, decision.nonce, missing={"sink": 1}, ruled_by="ann")  # what that one does
+    assert run(*skipping.split()[1:])[0] == 0
+    assert [each.last for each in skipped_input(stopped, ["in"])] == [5]
+
+
 # --- Asking a pipeline to stop, and saying honestly whether it has --------------------------------
 
 
@@ -187,6 +202,21 @@ def test_the_exit_status_says_whether_the_driver_stopped(tmp_path: Path, phase, 
     assert result.exit_code == status
     assert json.loads(result.stdout)["stopped"] is (status == 0)
     assert standing_request(store) is not None
+
+
+def test_who_has_no_name_may_ask_too(tmp_path: Path, monkeypatch):
+    """A container runs as a number that its system has no user for."""
+
+    def nameless() -> str:
+        raise KeyError("uid not found")
+
+    monkeypatch.setattr("getpass.getuser", nameless)
+    beat(CheckpointStore.open(tmp_path), "stopped")
+    result = CliRunner().invoke(app, ["drain", str(tmp_path), "--wait", "0"])
+    assert result.exit_code == 0, result.exception
+    request = standing_request(CheckpointStore.open(tmp_path))
+    assert request is not None
+    assert request.requested_by == f"cli {os.getuid()}"
 
 
 def test_of_a_driver_that_has_failed_it_says_who_may_start_it_again(tmp_path: Path):

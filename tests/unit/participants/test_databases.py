@@ -19,7 +19,6 @@ from airflow_eos.kinds.sql.participant import (
     GENERATION,
     KEPT_BATCHES,
     KeysOfName,
-    Ledger,
     LedgerState,
     LostError,
     NameRow,
@@ -60,10 +59,6 @@ class Row:
         self.row = self.row._replace(generation=generation, counted=counted)
 
 
-class Keys(KeysOfName):
-    name = "orders"
-
-
 class Sql(SqlParticipant):
     """One whose work is open until it is ended."""
 
@@ -71,7 +66,8 @@ class Sql(SqlParticipant):
     where_it_waits = "memory"
 
     def __init__(self, row: Row) -> None:
-        super().__init__(None, row, keys=Keys(), name="orders")  # type: ignore[arg-type]
+        self.book = lambda *_: row  # type: ignore[misc, assignment]
+        super().__init__(None, KeysOfName("orders"), name="orders", mark="")
         self.row = row
 
     def check_detail(self, work: PreparedWork) -> None: ...
@@ -81,9 +77,6 @@ class Sql(SqlParticipant):
 
     def remove(self, key: str) -> bool:
         return key in self.row.waits
-
-    def absent(self, _work: PreparedWork) -> Outcome:
-        return Outcome.ABORTED
 
 
 def prepared(row: Row, batch: int) -> PreparedWork:
@@ -97,7 +90,7 @@ def deliver(row: Any, batch: int) -> PreparedWork:
     """One batch, by a process of its own."""
     work = prepared(row, batch)
     decision = commit_of(batch, work, decided_by="driver 1", nonce="0" * 32)
-    Ledger(row, "orders").note(decision, OWNER)
+    Sql(row).note(decision, OWNER)
     return work
 
 

@@ -6,6 +6,7 @@ import asyncio
 import importlib
 import threading
 import time
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -38,13 +39,13 @@ def settings(monkeypatch) -> None:
 
 def progress_trigger() -> CheckpointProgressTrigger:
     return CheckpointProgressTrigger(
-        watch=PROGRESS.as_dict(), kafka_config_id="k", poke_interval=0.01
+        watch=asdict(PROGRESS), kafka_config_id="k", poke_interval=0.01
     )
 
 
 def timeout_trigger(**other) -> TransactionTimeoutTrigger:
     return TransactionTimeoutTrigger(
-        watch=TIMEOUT.as_dict(), kafka_config_id="k", poke_interval=0.01, **other
+        watch=asdict(TIMEOUT), kafka_config_id="k", poke_interval=0.01, **other
     )
 
 
