@@ -304,10 +304,7 @@ def test_small_batches_are_gathered_into_large_ones(wire, topic, read):
     writer.write(rows_of(value=["another schema"]))
     commit(wire, writer.prepare())
 
-    assert values(read(name)) == [
-        *(f"value-{i}".encode() for i in range(1_000)),
-        b"another schema",
-    ]
+    assert values(read(name)) == [*(f"value-{i}".encode() for i in range(1_000)), b"another schema"]
 
 
 class TroubledWire:

@@ -470,11 +470,7 @@ def test_topics_of_two_clusters_may_have_one_name(planned_store):
 
 def test_what_is_gone_of_a_range_is_told_by_partition_and_topics_that_compact_by_name():
     source = SourceProgress(
-        0,
-        "kafka",
-        {"in": {0: 10, 1: 10, 2: 0}},
-        {"in": {0: 50, 1: 50, 2: 9, 3: 7}},
-        "-",
+        0, "kafka", {"in": {0: 10, 1: 10, 2: 0}}, {"in": {0: 50, 1: 50, 2: 9, 3: 7}}, "-"
     )
     begins = {("in", 0): 30, ("in", 1): 90, ("in", 2): 0, ("in", 3): 0, ("other", 0): 9}
     topics = TopicsRead(
@@ -582,7 +578,4 @@ def test_a_promise_of_a_topic_that_is_gone_keeps_its_plan(planned_store):
     assert change.mends() == ()
     with pytest.raises(InputLostError) as refused:
         input_change(planned_store, now("a"), available_now=True).require_accepted()
-    assert refused.value.remedies[-1].settings == {
-        "failOnDataLoss": "false",
-        "trigger": "1 second",
-    }
+    assert refused.value.remedies[-1].settings == {"failOnDataLoss": "false", "trigger": "1 second"}

@@ -19,17 +19,9 @@ from airflow.sdk import DAG, PokeReturnValue
 from airflow_eos.checkpoint import CheckpointStore, read_heartbeat, write_heartbeat
 from airflow_eos.checkpoint.heartbeat import StartedBy, refusal_of
 from airflow_eos.errors import ConfigurationError, OwnershipError, RecoveryError
-from airflow_eos.factory import (
-    drill,
-    eos_drill,
-    eos_pipeline,
-)
-from airflow_eos.factory import (
-    pipeline as running,
-)
-from airflow_eos.factory import (
-    watchdog as asking,
-)
+from airflow_eos.factory import drill, eos_drill, eos_pipeline
+from airflow_eos.factory import pipeline as running
+from airflow_eos.factory import watchdog as asking
 from airflow_eos.recovery import Plan
 from airflow_eos.sensors import CheckpointProgressSensor
 from airflow_eos.sinks.app import argument_parser

@@ -312,8 +312,7 @@ def test_a_driver_elsewhere_that_does_not_drain_is_killed_by_its_manager(
         def beat():
             while not beats.wait(0.01):
                 write_heartbeat(
-                    store,
-                    heartbeat(started_by=us, application_id="application_1_2", **CLUSTER),
+                    store, heartbeat(started_by=us, application_id="application_1_2", **CLUSTER)
                 )
 
         threading.Thread(target=beat, daemon=True).start()
