@@ -51,25 +51,6 @@ SOON = timedelta(seconds=0.5)
 
 
 @pytest.fixture
-def operator(store, kafka, spark):
-    def make(**arguments):
-        return SparkStreamingOperator(
-            **{
-                "task_id": "etl",
-                "application": "/apps/etl.py",
-                "checkpoint_location": store.location,
-                "ship_package": False,
-                "restart_delay": timedelta(0),
-                "patience": timedelta(minutes=5),
-                "submit_timeout": timedelta(minutes=5),
-                **arguments,
-            }
-        )
-
-    return make
-
-
-@pytest.fixture
 def yarn(monkeypatch):
     connection = {"conn_type": "spark", "host": "yarn", "extra": {"deploy-mode": "cluster"}}
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
