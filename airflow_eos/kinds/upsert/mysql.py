@@ -39,6 +39,7 @@ from airflow_eos.kinds.upsert.target import (
     epoch_text,
     lacking,
     one_of_each_number,
+    with_tombstones,
 )
 
 if TYPE_CHECKING:
@@ -260,17 +261,12 @@ def upserted(table: str, names: Sequence[str], key: Sequence[str]) -> str:
 def values(rows: pa.Table, about: RowSchema, version: str) -> Iterator[list[tuple[Any, ...]]]:
     """Rows with their version, in the order of the key: so that committers seldom meet."""
     import pyarrow as pa
-    import pyarrow.compute as pc
 
-    rows = rows.sort_by([(name, "ascending") for name in about.key])
-    gone = None if about.deleted is None else pc.fill_null(rows[about.deleted], False)  # noqa: FBT003
+    rows = with_tombstones(rows.sort_by([(name, "ascending") for name in about.key]), about)
     columns = []
-    for name in rows.column_names:
-        column = gone if name == about.deleted and gone is not None else rows[name]
+    for column in rows.columns:
         if pa.types.is_timestamp(column.type) and column.type.tz is not None:
             column = column.cast(pa.timestamp("us", "UTC"))
-        if gone is not None and name not in {*about.key, about.deleted}:
-            column = pc.if_else(gone, pa.scalar(None, column.type), column)
         columns.append(column)
     for at in range(0, rows.num_rows, _ROWS):
         some = [column.slice(at, _ROWS).to_pylist() for column in columns]

@@ -40,6 +40,7 @@ from airflow_eos.kinds.upsert.target import (
     epoch_text,
     lacking,
     one_of_each_number,
+    with_tombstones,
 )
 
 if TYPE_CHECKING:
@@ -199,19 +200,12 @@ def upserted(table: str, names: Sequence[str], key: Sequence[str]) -> str:
     )
 
 
-def as_csv(rows: pa.Table, deleted: str | None, key: Sequence[str]) -> Iterator[bytes]:
+def as_csv(rows: pa.Table, about: RowSchema) -> Iterator[bytes]:
     """Text in quotes, and a null as nothing: as COPY reads it. What is deleted keeps its key."""
     import pyarrow as pa
-    import pyarrow.compute as pc
     from pyarrow import csv
 
-    gone = None if deleted is None else pc.fill_null(rows[deleted], False)  # noqa: FBT003
-    columns = []
-    for name in rows.column_names:
-        column = _text(gone if name == deleted else rows[name])
-        if gone is not None and name not in key and name != deleted:
-            column = pc.if_else(gone, pa.scalar(None, pa.string()), column)
-        columns.append(column)
+    columns = [_text(column) for column in with_tombstones(rows, about).columns]
     text = pa.table(columns, names=rows.column_names)
     options = csv.WriteOptions(include_header=False)
     for at in range(0, text.num_rows, _ROWS):
@@ -544,7 +538,7 @@ class PostgresTarget(TableTarget):
                 raise self.not_ours(TargetOwner(*owner[0]) if owner else None)
             ask(temporary(self._session.table, names))
             with self._session.connected.cursor() as cursor, cursor.copy(copied(names)) as copy:
-                for chunk in as_csv(rows, about.deleted, about.key):
+                for chunk in as_csv(rows, about):
                     copy.write(chunk)
             version = epoch_text(owner[0][2]) + order
             count = self._session.connected.execute(written, (version,)).rowcount

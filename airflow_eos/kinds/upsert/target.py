@@ -306,8 +306,6 @@ class TableTarget:
 def last_of_each(rows: pa.Table, key: Sequence[str]) -> pa.Table:
     """The last row of each key, in the order of the rows."""
     import numpy as np
-    import pyarrow as pa
-    import pyarrow.compute as pc
 
     at = pa.array(np.arange(rows.num_rows))
     keys = rows.select(list(key)).append_column("__eos_at", at)
@@ -322,9 +320,6 @@ def one_of_each_number(rows: pa.Table, key: Sequence[str]) -> pa.Table:
 
     To Arrow 0 and -0 are two keys, and so are two forms of NaN.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     numbers = [name for name in key if pa.types.is_floating(rows.schema.field(name).type)]
     for name in numbers:
         kind = rows.schema.field(name).type
@@ -385,6 +380,20 @@ def flags_of(rows: pa.Table, deleted: str | None) -> list[bytes]:
     if deleted is None:
         return [b"0"] * rows.num_rows
     return [b"1" if each else b"0" for each in rows[deleted].to_pylist()]
+
+
+def with_tombstones(rows: pa.Table, about: RowSchema) -> pa.Table:
+    """The same rows, of which a deleted one has its key and its flag alone."""
+    if about.deleted is None:
+        return rows
+    gone = pc.fill_null(rows[about.deleted], False)  # noqa: FBT003
+    for place, name in enumerate(rows.column_names):
+        if name == about.deleted:
+            rows = rows.set_column(place, name, gone)
+        elif name not in about.key:
+            column = pc.if_else(gone, pa.scalar(None, rows[name].type), rows[name])
+            rows = rows.set_column(place, name, column)
+    return rows
 
 
 def values_of(column: pa.ChunkedArray) -> list[bytes]:
