@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from airflow_eos.errors import ConfigurationError, RecoveryError, Remedy
 from airflow_eos.protocol.decision import Outcome
+from airflow_eos.protocol.participant import ANEW
 from airflow_eos.protocol.promise import PromisedWork
 
 if TYPE_CHECKING:
@@ -181,7 +182,7 @@ def skippable(
     Args:
         location: of the checkpoint.
         state: how far the query is.
-        promise: of the batch in flight, if there is one.
+        promise: of the batch in flight, if there is one that no person has accepted as it is.
         wanted: what a person gives up.
 
     Raises:
@@ -227,5 +228,15 @@ def skippable(
             f"Batch {batch} of {location} is promised, and rows of {wanted} with it: they were "
             "read then, and what is promised does not change. Nothing is given up.",
             Remedy(change="put the rows back, as by a replica whose copy is sound", start=True),
+            Remedy(
+                (
+                    *promise.accepting("").commands,
+                    f"airflow-eos accept CHECKPOINT --skip-input {wanted} --yes",
+                ),
+                start=True,
+                costs="these records, and what readers lack of the batch and its input does not "
+                "give again",
+            ).at(location),
+            replace(ANEW, change=f"where readers have all of it, {ANEW.change}"),
         )
     return replace(wanted, first=max(wanted.first, begins))

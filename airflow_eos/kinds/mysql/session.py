@@ -76,7 +76,7 @@ def _meant(said: str, error: pymysql.MySQLError) -> EosError:
     if number in _RIGHTS:
         return ConfigurationError(
             f"{said} The user, its password or its rights are not those of the pipeline: GRANT "
-            "SELECT, INSERT, UPDATE, DELETE, CREATE, DROP on the database to it."
+            "SELECT, INSERT, UPDATE, DELETE, CREATE, DROP, TRIGGER on the database to it."
         )
     if number == NO_SUCH_TABLE:
         return ConfigurationError(f"{said} Is this the database that the pipeline delivers to?")

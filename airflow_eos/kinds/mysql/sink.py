@@ -58,7 +58,7 @@ from airflow_eos.kinds.upsert.columns import (
     refuse_texts,
     refuse_times,
 )
-from airflow_eos.kinds.upsert.mysql import fits, limits
+from airflow_eos.kinds.upsert.mysql import TRIGGERS, fits, limits
 from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork, check_name
 
 if TYPE_CHECKING:
@@ -98,10 +98,6 @@ ORDER BY index_name, seq_in_index
 _FOREIGN = """
 SELECT constraint_name FROM information_schema.table_constraints
 WHERE table_schema = database() AND table_name = %s AND constraint_type = 'FOREIGN KEY'
-"""
-_TRIGGERS = """
-SELECT trigger_name FROM information_schema.triggers WHERE event_object_schema = database()
-AND event_object_table = %s AND event_manipulation = 'INSERT'
 """
 # What the table would number next, and the last number that its column holds.
 _NUMBERS = """
@@ -206,7 +202,7 @@ def may_refuse(connection: Connection, table: str) -> list[str]:
     return [
         *(f"UNIQUE ({', '.join(key)})" for key, _ in _keys(connection, table)),
         *(f"FOREIGN KEY {name}" for (name,) in asked(connection, _FOREIGN, table)),
-        *(f"TRIGGER {name}" for (name,) in asked(connection, _TRIGGERS, table)),
+        *(f"TRIGGER {name}" for (name,) in asked(connection, TRIGGERS, table, "INSERT", table)),
     ]
 
 
@@ -226,7 +222,10 @@ def require_taken(
     """
     numbers = asked(connection, _NUMBERS, table)
     made = {name for name, *_ in numbers} - set(names)
-    unseen = [*asked(connection, _FOREIGN, table), *asked(connection, _TRIGGERS, table)]
+    unseen = [
+        *asked(connection, _FOREIGN, table),
+        *asked(connection, TRIGGERS, table, "INSERT", table),
+    ]
     for key, is_whole in _keys(connection, table):
         if is_whole and set(key) <= set(names):
             _require_new_key(connection, holding, table, key)

@@ -85,7 +85,8 @@ UPDATE airflow_eos_upserts SET tally = last_insert_id(tally + 1) WHERE target = 
 """
 COUNTED = "SELECT last_insert_id()"
 _ENGINE = """
-SELECT engine FROM information_schema.tables WHERE table_schema = database() AND table_name = %s
+SELECT engine, table_name FROM information_schema.tables
+WHERE table_schema = database() AND table_name = %s
 """
 _COLUMNS = """
 SELECT column_name, lower(column_type), is_nullable = 'NO' AND column_default IS NULL,
@@ -108,9 +109,13 @@ SELECT partition_method FROM information_schema.partitions WHERE table_schema = 
 AND table_name = %s AND (partition_method LIKE 'RANGE%%' OR partition_method LIKE 'LIST%%')
 GROUP BY partition_method HAVING sum(partition_description IN ('MAXVALUE', 'DEFAULT')) = 0
 """
+# An index of an expression, which MySQL has, evaluates it for each row.
 _CONSTRAINTS = """
 SELECT constraint_name FROM information_schema.table_constraints
-WHERE table_schema = database() AND table_name = %s AND constraint_type IN ('CHECK', 'FOREIGN KEY')
+WHERE table_schema = database() AND table_name = %s
+AND constraint_type IN ('CHECK', 'FOREIGN KEY')
+UNION SELECT index_name FROM information_schema.statistics
+WHERE table_schema = database() AND table_name = %s AND column_name IS NULL
 """
 
 _FITS = {
@@ -122,6 +127,7 @@ _FITS = {
     "float": r"double",
     "double": r"double",
     "string": r"(medium|long)?text|varchar\(\d+\)",
+    "version": r"(medium|long)?text|varchar\((4[5-9]|[5-9]\d|\d{3,})\)",
     "binary": r"(medium|long)?blob|varbinary\(\d+\)",
     "date": r"date",
     "timestamp": r"datetime\(6\)",
@@ -153,14 +159,16 @@ def refuse_table(
             f"There is no table {table!r} for this user: create it, with its key as primary key "
             "and a column eos_version varchar(64)."
         )
-    [(engine,)] = engines
+    [(engine, called)] = engines
     wrong = [] if engine == "InnoDB" else [f"is {engine}'s, which has no transactions"]
+    if called != table:  # else a second pipeline would own it by that name
+        wrong.append(f"is called {called!r}, and this server takes both for one: name it so")
     found = {name: tuple(rest) for name, *rest in rows_of(cursor, _COLUMNS, table)}
     wrong += _of_columns(found, columns, set(key), deleted)
     keys = [set(names.split("\0")) for _, names in rows_of(cursor, _KEYS, table)]
     wrong += [
         f"has the constraint {name}, which could refuse a row"
-        for (name,) in rows_of(cursor, _CONSTRAINTS, table)
+        for (name,) in rows_of(cursor, _CONSTRAINTS, table, table)
     ]
     wrong += [
         f"is partitioned by {method} and has none for every row (MAXVALUE, DEFAULT)"
@@ -203,7 +211,7 @@ def _of_columns(
     deleted: str | None,
 ) -> list[str]:
     wrong = []
-    for name, spark in {VERSION: "string", **columns}.items():
+    for name, spark in {VERSION: "version", **columns}.items():
         if name not in found:
             wrong.append(f"has no column {name} ({'varchar(64)' if name == VERSION else spark})")
             continue
@@ -372,11 +380,22 @@ class MySqlDatabase:
 # What of a table in MySQL could refuse or change a row beside its columns: rights, triggers.
 
 
-_TRIGGERS = """
+TRIGGERS = """
 SELECT DISTINCT trigger_name FROM information_schema.triggers
 WHERE event_object_schema = database() AND event_object_table = %s
-AND event_manipulation IN ('INSERT', 'UPDATE')
+AND event_manipulation IN ('INSERT', %s)
+/*!80000 UNION SELECT '(any: GRANT TRIGGER to this user itself, who may not see them)' FROM DUAL
+WHERE NOT EXISTS (SELECT 1 FROM (
+  SELECT grantee, privilege_type AS may FROM information_schema.user_privileges
+  UNION ALL SELECT grantee, privilege_type FROM information_schema.schema_privileges
+  WHERE database() LIKE table_schema
+  UNION ALL SELECT grantee, privilege_type FROM information_schema.table_privileges
+  WHERE table_schema = database() AND table_name = %s) AS rights
+WHERE may = 'TRIGGER'
+AND grantee = (SELECT concat("'", replace(current_user(), '@', "'@'"), "'"))) */
 """
+"""Of a table, of INSERT and one more event, and the table again. MySQL lists none to who lacks the
+right TRIGGER, which says nothing; MariaDB lists them."""
 _DENIED = {1142, 1143, 1227, 1370}
 
 
@@ -396,9 +415,9 @@ def refuse_rights(cursor: Any, table: str, columns: Iterable[str], key: Sequence
         if error.args[0] in _DENIED:
             raise ConfigurationError(
                 f"This user may not write to table {table!r} as needed: GRANT SELECT, INSERT, "
-                f"UPDATE ON {table} (its version, {VERSION}, is compared and replaced)."
+                f"UPDATE, TRIGGER ON {table} (its version, {VERSION}, is compared and replaced)."
             ) from None
-    if found := [name for (name,) in rows_of(cursor, _TRIGGERS, table)]:
+    if found := [name for (name,) in rows_of(cursor, TRIGGERS, table, "UPDATE", table)]:
         raise ConfigurationError(
             f"Table {table!r} has the trigger {', '.join(found)}, which could change or refuse a "
             "row once it is decided. Drop it, or deliver to a table of its own."
