@@ -34,7 +34,7 @@ from airflow_eos.kinds.upsert.columns import (
 from airflow_eos.kinds.upsert.target import (
     OURS,
     OWNER,
-    Idle,
+    TableSession,
     TableTarget,
     TargetOwner,
     epoch_text,
@@ -241,7 +241,7 @@ Ask = Callable[..., list[Any]]
 _LOCKS_MS = 60_000  # another committer of the same rows: it is at the same batch
 
 
-class PostgresTable:
+class PostgresTable(TableSession):
     """The table of a target in its database.
 
     Args:
@@ -255,12 +255,9 @@ class PostgresTable:
             import psycopg
         except ModuleNotFoundError as error:
             raise lacking("postgres", "psycopg") from error
-        self.psycopg: Any = psycopg
-        self.connected: Any = None
+        super().__init__(psycopg, timeout_s=timeout_s)
         self._dsn = dsn
         self._asked_for = table
-        self._timeout_s = timeout_s
-        self._idle = Idle()
         self._found: tuple[int, str, str] | None = None
 
     @contextlib.contextmanager
@@ -274,7 +271,7 @@ class PostgresTable:
         try:
             self._let_go_if_lost()
             if self.connected is None or self.connected.closed:
-                self.connected = self.psycopg.connect(
+                self.connected = self.client.connect(
                     self._dsn,
                     autocommit=True,
                     application_name="airflow-eos",
@@ -284,18 +281,18 @@ class PostgresTable:
                     **attentive(self._dsn, self._timeout_s),
                 )
                 self.connected.read_only = False
-                self.connected.isolation_level = self.psycopg.IsolationLevel.READ_COMMITTED
+                self.connected.isolation_level = self.client.IsolationLevel.READ_COMMITTED
                 self.connected.execute(OF_SESSION)
                 self._require_primary()
             yield self._ask
-        except self.psycopg.ProgrammingError as error:
+        except self.client.ProgrammingError as error:
             if error.sqlstate is not None:
                 raise self._meant(doing, error) from error
             raise ConfigurationError(
                 "The DSN of PostgreSQL cannot be read: expected host=… dbname=… user=… password=…, "
                 "with quotes around what has spaces, or postgresql://user:password@host/dbname."
             ) from None  # it quotes parts of it
-        except self.psycopg.Error as error:
+        except self.client.Error as error:
             raise self._meant(doing, error) from error
 
     @contextlib.contextmanager
@@ -316,13 +313,8 @@ class PostgresTable:
         with self.asking(doing) as ask:
             return bool(ask(HAS_OURS, (self.schema,))[0][0])
 
-    def _let_go_if_lost(self) -> None:
-        """The server, or what is between, may have closed what nobody has used for long."""
-        if self._idle.ends() and self.connected is not None:
-            try:
-                self.connected.execute("SELECT 1")
-            except self.psycopg.Error:
-                self.close()
+    def _ping(self) -> None:
+        self.connected.execute("SELECT 1")
 
     def _require_primary(self) -> None:
         """A standby lags: what it does not have says nothing."""
@@ -362,12 +354,6 @@ class PostgresTable:
     def ours(self) -> str:
         """Our own table, beside it."""
         return f"{self.schema}.{OURS}"
-
-    def close(self) -> None:
-        """Close the connection."""
-        if self.connected is not None:
-            self.connected.close()
-            self.connected = None
 
     def _ask(self, statement: str, given: Any = None) -> list[Any]:
         cursor = self.connected.execute(statement.replace(OURS, self.ours), given)
@@ -464,7 +450,7 @@ class PostgresTarget(TableTarget):
         # Two at once: one of them finds it there while it creates it, whatever IF NOT EXISTS.
         with (
             self._session.asking("looking at the server") as ask,
-            contextlib.suppress(self._session.psycopg.errors.UniqueViolation),
+            contextlib.suppress(self._session.client.errors.UniqueViolation),
         ):
             ask(CREATE_OURS)
 

@@ -19,7 +19,9 @@ it counts what was written: one that counts less than the checkpoint has marked 
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, ClassVar, Protocol
 
 import msgspec
@@ -216,29 +218,61 @@ WHERE target = %s AND note_batch IS NOT NULL
 _TALLY = "SELECT tally FROM airflow_eos_upserts WHERE target = %s"
 
 
-class TableSession(Protocol):
-    """The database of a target, and our table in it."""
+IDLE_S = 10.0
+"""After so long nothing is asked before it is known that the connection still stands: its server,
+or what is between, may have closed it."""
+
+
+class TableSession(ABC):
+    """The database of a target, and our table in it.
+
+    Args:
+        client: the module of its client.
+        timeout_s: seconds to connect.
+    """
+
+    def __init__(self, client: Any, *, timeout_s: float) -> None:
+        self.client = client
+        self.connected: Any = None
+        self._timeout_s = timeout_s
+        self._used_at = time.monotonic()
 
     @property
+    @abstractmethod
     def table(self) -> str:
         """The target's: one table has one name."""
-        ...
 
     @property
+    @abstractmethod
     def ours(self) -> str:
         """Our own table, beside it."""
-        ...
 
+    @abstractmethod
     def rows(self, doing: str, statement: str, *given: object) -> list[Any]:
         """The answer (DeliveryError: there was none)."""
-        ...
 
+    @abstractmethod
     def has_ours(self, doing: str) -> bool:
         """Whether our table is there."""
-        ...
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection, which rolls back what was not committed."""
+        if self.connected is not None:
+            with suppress(self.client.Error):
+                self.connected.close()
+            self.connected = None
+
+    @abstractmethod
+    def _ping(self) -> None:
+        """Ask the server for nothing."""
+
+    def _let_go_if_lost(self) -> None:
+        before, self._used_at = self._used_at, time.monotonic()
+        if self._used_at - before > IDLE_S and self.connected is not None:
+            try:
+                self._ping()
+            except self.client.Error:
+                self.close()
 
 
 class TableTarget:
@@ -411,23 +445,3 @@ def text_of(column: pa.ChunkedArray) -> pa.ChunkedArray:
         column = column.cast(pa.timestamp("us", "UTC"))
     is_bytes = pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)
     return (column if is_bytes else column.cast(pa.string())).cast(pa.binary())
-
-
-# --- idle connections -----------------------------------------------------------------------------
-# A connection that nobody used for long may be gone: its server closed it, or what is between.
-
-
-IDLE_S = 10.0
-"""After so long nothing is asked before it is known that the connection still stands."""
-
-
-class Idle:
-    """When a connection was used last."""
-
-    def __init__(self) -> None:
-        self._used_at = time.monotonic()
-
-    def ends(self) -> bool:
-        """Whether it was long, until now."""
-        before, self._used_at = self._used_at, time.monotonic()
-        return self._used_at - before > IDLE_S
