@@ -58,10 +58,11 @@ def get_provider_info() -> dict[str, Any]:
                         '"s3a://lake/etl"}]',
                     ),
                     "stall_after": _option(
-                        "Seconds after which a commit, a batch in flight or a start is too old "
-                        "for a pipeline that is alive: the page calls it stalled.",
+                        "After how long (seconds, or a text with a unit) a commit, a batch in "
+                        "flight or a start is too old for a pipeline that is alive: the page calls "
+                        "it stalled.",
                         default="300",
-                        kind="integer",
+                        example="5 minutes",
                     ),
                     "spark_ui_url": _option(
                         "Spark's own UI, made of ``{host}`` and ``{application_id}`` of the last "
@@ -134,6 +135,6 @@ def run(args: Any) -> None:
     """Run ``airflow-eos`` with what was said after ``airflow eos``."""
     from airflow_eos.__main__ import main
 
-    given = [each for each in args.arguments if each != "--"]
-    sys.argv = ["airflow-eos", *given]
+    given = args.arguments  # a later -- is before the arguments of an app
+    sys.argv = ["airflow-eos", *(given[1:] if given[:1] == ["--"] else given)]
     main()

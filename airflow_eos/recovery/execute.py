@@ -366,16 +366,20 @@ def _alive(location: str, signs: Sequence[str]) -> PipelineAliveError:
     )
 
 
+def user_name() -> str:
+    """Of who runs this process; a user id may have no name, as in many containers."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
+
+
 def _whoami() -> str:
     """Recovery, and who ran it where: what people see in the decision log.
 
     It starts with 'recovery', by which a driver knows that starting again is right.
     """
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a user id without a name, as in many containers
-        user = str(os.getuid())
-    return f"recovery by {user}@{socket.gethostname()} process {os.getpid()}"
+    return f"recovery by {user_name()}@{socket.gethostname()} process {os.getpid()}"
 
 
 # --- run ------------------------------------------------------------------------------------------
