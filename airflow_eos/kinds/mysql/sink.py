@@ -51,6 +51,7 @@ from airflow_eos.kinds.sql.participant import (
 from airflow_eos.kinds.sql.servers import as_text, parts_of
 from airflow_eos.kinds.sql.sink import TableSink, WorkOfTask
 from airflow_eos.kinds.upsert.columns import (
+    Limits,
     hex_digits,
     refuse_longer,
     refuse_nulls,
@@ -382,6 +383,7 @@ class RowsOfTask(WorkOfTask):
     def __init__(self, *given: Any, transactional: bool) -> None:
         super().__init__(*given, transactional=transactional)
         self._into = self._tables.holding(self._key) if transactional else self._sink.table
+        self._limits = Limits({}, {}, 0)
         self._names: list[str] = []
         self._head = b""
         self._most = 0
