@@ -108,17 +108,13 @@ class ConsumerGroup:
         member = Member(PROGRESS, KIND, {GROUP: self.group_id})
         reached = connect(member, self.settings, timeout_s=_LOOK_FOR_BROKER_S)
         with closed_on_error(reached) as participant:
-            _require_nobody(self.group_id, participant.offsets.members())
+            if members := participant.offsets.members():
+                raise ConfigurationError(
+                    f"Consumer group {self.group_id!r} has {len(members)} consumers now, as client "
+                    f"{members[0]!r}: what they commit and what this pipeline commits would "
+                    "overwrite each other. Name a group that nobody consumes as."
+                )
         return GroupProgress(participant, store, resume=self.resume)
-
-
-def _require_nobody(group: str, members: Sequence[str]) -> None:
-    if members:
-        raise ConfigurationError(
-            f"Consumer group {group!r} has {len(members)} consumers now, as client {members[0]!r}: "
-            "what they commit and what this pipeline commits would overwrite each other. Name a "
-            "group that nobody consumes as."
-        )
 
 
 def check_group(group: str) -> str:
