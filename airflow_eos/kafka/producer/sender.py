@@ -415,7 +415,11 @@ class Sender:
     def _send(self) -> None:
         while ready := self._ready():
             if self._add_partitions is not None:
-                self._join_transaction(ready)
+                fresh = [b.queue for some in ready.values() for b in some if not b.queue.added]
+                if fresh:
+                    self._add_partitions([(queue.topic, queue.partition) for queue in fresh])
+                for queue in fresh:
+                    queue.added = True
             for node_id, batches in ready.items():
                 self._submit(node_id, batches)
 
@@ -461,13 +465,6 @@ class Sender:
         leaderless = KafkaUnavailableError(f"{where} has no leader now.")
         queue.note_stall(now, leaderless, self._delivery_timeout_s)
         return None
-
-    def _join_transaction(self, ready: dict[int, list[PendingRecordBatch]]) -> None:
-        fresh = [b.queue for batches in ready.values() for b in batches if not b.queue.added]
-        if fresh and self._add_partitions is not None:
-            self._add_partitions([(queue.topic, queue.partition) for queue in fresh])
-            for queue in fresh:
-                queue.added = True
 
     def _submit(self, node_id: int, batches: list[PendingRecordBatch]) -> None:
         for batch in batches:

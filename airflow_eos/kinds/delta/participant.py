@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 from airflow_eos.checkpoint.locations import sync
+from airflow_eos.checkpoint.pipeline import checkpoint_of
 from airflow_eos.errors import ConfigurationError, Remedy, StoreError
 from airflow_eos.kinds.lake import participant as lake
 from airflow_eos.kinds.lake.participant import (
@@ -19,7 +20,7 @@ from airflow_eos.kinds.lake.participant import (
     DataFile,
     LakeParticipant,
     LostRaceError,
-    checkpoint_of,
+    sync_if_there,
 )
 
 if TYPE_CHECKING:
@@ -382,8 +383,8 @@ class DeltaSnapshot:
             since = _newest_checkpoint(log)
             for version in range(min(since, newest), newest + 1):
                 for name in (f"{version:020d}.json", f"{version:020d}.checkpoint.parquet"):
-                    _sync(log / name)
-            _sync(log / "_last_checkpoint")
+                    sync_if_there(log / name)
+            sync_if_there(log / "_last_checkpoint")
             sync(log)
 
     def _commit(self, files: Sequence[DataFile], properties: CommitProperties | None) -> None:
@@ -435,11 +436,6 @@ def _newest_checkpoint(log: Path) -> int:
         return 0
 
 
-def _sync(path: Path) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        sync(path)
-
-
 # --- participant ----------------------------------------------------------------------------------
 
 
@@ -451,8 +447,8 @@ SPARED_MS = 7 * 24 * 3600 * 1000
 class DeltaParticipant(LakeParticipant):
     """A table of Delta."""
 
-    def __init__(self, table: DeltaLog, **given: Any) -> None:
-        super().__init__(table, kind=KIND, spared_ms=SPARED_MS, **given)
+    kind = KIND
+    spared_ms = SPARED_MS
 
 
 def made(folder: Path, *, name: str, application: str, store: CheckpointStore) -> LakeParticipant:
