@@ -33,7 +33,9 @@ def found(monkeypatch) -> SimpleNamespace:
     monkeypatch.setattr(drilling.Drill, "run", run)
     monkeypatch.setattr(drill, "store_of", lambda _: None)
     ti = SimpleNamespace(
-        run_id="r1", xcom_push=lambda *, key, value: world.pushed.update({key: value})
+        dag_id="eos_drill",
+        run_id="r1",
+        xcom_push=lambda *, key, value: world.pushed.update({key: value}),
     )
     monkeypatch.setattr(drill, "get_current_context", lambda: {"ti": ti})
     return world
