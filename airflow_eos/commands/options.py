@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
     from airflow_eos.kafka.client.settings import KafkaSettings
 
+SOMETHING_TO_DO, NEEDS_PERSON = 3, 4
+"""Exit statuses."""
+
 Checkpoint = Annotated[
     str, typer.Argument(help="The query's checkpoint: a path, s3a://, gs://, abfss://, hdfs:// …")
 ]

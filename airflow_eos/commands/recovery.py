@@ -13,6 +13,8 @@ import msgspec
 import typer
 
 from airflow_eos.commands.options import (
+    NEEDS_PERSON,
+    SOMETHING_TO_DO,
     AsJson,
     BootstrapServers,
     Checkpoint,
@@ -47,9 +49,6 @@ if TYPE_CHECKING:
     from airflow_eos.protocol.participant import Ownership
     from airflow_eos.recovery.acceptance import InputRange, Shortfall
     from airflow_eos.recovery.plan import Action, Plan
-
-SOMETHING_TO_DO = 3
-NEEDS_PERSON = 4
 
 
 def plan(
