@@ -95,6 +95,21 @@ class Anything(ArgumentType):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Instance(ArgumentType):
+    """Of a class of this name, which is not imported for it."""
+
+    kind: str
+
+    def _converted(self, name: str, value: object) -> Any:
+        if self.kind not in (each.__name__ for each in type(value).__mro__):
+            raise self.refusal(name, value)
+        return value
+
+    def _expected(self) -> str:
+        return f"an instance of {self.kind}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Text(ArgumentType):
     """Not empty. An integer is a text that a template rendered natively (``20260105``).
 
@@ -317,7 +332,9 @@ _KINDS: Mapping[ArgumentType, str] = {
     Word(words=("committed", "aborted"), none=("", "None")): "assume",
     Word(words=("drain", "kill", "leave")): "cancel",
     Word(words=("client", "cluster")): "deploy_mode",
-    Anything(): "asset outputs plan policy since spark_submit watchdog_schedule",
+    Instance(kind="Asset"): "asset",
+    Instance(kind="CheckpointPolicy"): "policy",
+    Anything(): "outputs plan since spark_submit watchdog_schedule",
 }
 
 FIELDS: Mapping[str, ArgumentType] = {

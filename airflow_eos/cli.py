@@ -27,7 +27,7 @@ from airflow_eos.commands import (
     upgrade,
 )
 from airflow_eos.commands.options import tell_json
-from airflow_eos.errors import EosError
+from airflow_eos.errors import EosError, sayable
 from airflow_eos.tables import printable
 
 if TYPE_CHECKING:
@@ -120,4 +120,5 @@ def main() -> None:
 def _tell_program(error: BaseException, message: str, remedies: Sequence[Remedy] = ()) -> None:
     """With ``--json``: the class, the message, and what to do as data."""
     if "--json" in sys.argv:
-        tell_json({"error": type(error).__name__, "message": message, "remedies": remedies})
+        told = {"error": type(error).__name__, "message": sayable(message), "remedies": remedies}
+        tell_json(told)

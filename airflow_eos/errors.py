@@ -104,11 +104,16 @@ class EosError(Exception):
         if remedies:
             self.remedies = remedies
             found = f"{found} {advice(remedies)}"
-        super().__init__(found)
+        super().__init__(sayable(found))
 
     def __reduce__(self) -> tuple[object, ...]:
         """The message whole, and the remedies beside it: an error crosses processes."""
         return (_rebuilt, (type(self), str(self), self.remedies))
+
+
+def sayable(text: str) -> str:
+    """``text`` as UTF-8 can say it: a disk has names that are no text, which no JSON takes."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def advice(remedies: tuple[Remedy, ...]) -> str:

@@ -19,14 +19,12 @@ _DOCS = "https://github.com/airflow-eos/airflow-eos/tree/main/docs"
 _GUIDES = ("airflow", "recovery", "events", "people")
 
 
-def _option(
-    description: str, *, default: str, example: str | None = None, kind: str = "string"
-) -> dict[str, Any]:
+def _option(description: str, *, default: str, example: str | None = None) -> dict[str, Any]:
     # Airflow formats defaults with names of its own: a brace of ours is written twice.
     return {
         "description": description,
         "version_added": "0.1.0",
-        "type": kind,
+        "type": "string",
         "example": example,
         "default": default.replace("{", "{{").replace("}", "}}"),
     }
@@ -40,10 +38,10 @@ _OPTIONS = {
         example='[{"dag_id": "etl", "task_id": "run", "checkpoint_location": "s3a://lake/etl"}]',
     ),
     "stall_after": _option(
-        "Seconds after which a commit, a batch in flight or a start is too old "
-        "for a pipeline that is alive: the page calls it stalled.",
+        "After how long (seconds, or a text with a unit) a commit, a batch in flight or a start is "
+        "too old for a pipeline that is alive: the page calls it stalled.",
         default="300",
-        kind="integer",
+        example="5 minutes",
     ),
     "spark_ui_url": _option(
         "Spark's own UI, made of ``{host}`` and ``{application_id}`` of the last heartbeat.",
@@ -134,6 +132,6 @@ def run(args: Any) -> None:
     """Run ``airflow-eos`` with what was said after ``airflow eos``."""
     from airflow_eos.__main__ import main
 
-    given = [each for each in args.arguments if each != "--"]
-    sys.argv = ["airflow-eos", *given]
+    given = args.arguments  # a later -- is before the arguments of an app
+    sys.argv = ["airflow-eos", *(given[1:] if given[:1] == ["--"] else given)]
     main()

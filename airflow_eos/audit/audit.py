@@ -29,7 +29,7 @@ from airflow_eos.checkpoint.progress import read_state, require_begun
 from airflow_eos.checkpoint.rulings import skipped_input
 from airflow_eos.checkpoint.spark_log import SparkLog
 from airflow_eos.checkpoint.store import CheckpointStore
-from airflow_eos.checkpoint.topics import SourceTopicIds
+from airflow_eos.checkpoint.topics import SourceTopicIds, name_of
 from airflow_eos.errors import AuditError, ConfigurationError, Remedy
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.transactions.identity import KIND, as_transaction
@@ -513,8 +513,11 @@ def _sources(
                 others.append(topic)
             for partition, until in partitions.items():
                 read[topic, partition] = (began.get(topic, {}).get(partition, 0), until)
+    known = {each: {ids[key] for key in ids if name_of(key) == each} for each in inputs}
     remade = [
-        each for each in inputs if ids.get(each) not in (None, topic_id(settings, each, timeout_s))
+        each
+        for each in inputs
+        if known[each] and topic_id(settings, each, timeout_s) not in known[each]
     ]
     skipped = [
         (each.topic, each.partition, each.first, each.last + 1)

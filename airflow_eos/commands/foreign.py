@@ -18,6 +18,7 @@ from airflow_eos.commands.options import (
     StorageOption,
     Timeout,
     kafka_settings,
+    require_confirmed,
     seconds,
     storage_options,
     tell,
@@ -122,8 +123,8 @@ def recover(
         if not as_json:
             _show(made, as_json=False)
         asked = f"The job is stopped: commit {commits} and abort {aborts}, for good?"
-        if (commits or aborts) and not yes and not typer.confirm(asked, err=True):
-            raise typer.Exit(1)
+        if (commits or aborts) and not yes:
+            require_confirmed(asked, as_json=as_json)
         ended = recover_flink(wire, made, give_up_lost=give_up_lost, quiet_s=wait)
     _tell(made, ended, as_json=as_json)
     if EndResult.LOOK in ended.values():

@@ -93,6 +93,28 @@ def tell_json(answer: object) -> None:
     typer.echo(msgspec.json.format(msgspec.json.encode(answer), indent=2).decode())
 
 
+def require_confirmed(question: str, *, as_json: bool = False) -> None:
+    """Ask beside the answer, on standard error; who cannot be asked has not confirmed.
+
+    ``as_json``: a program is told so as JSON, where no answer has been printed yet.
+    """
+    try:
+        confirmed = typer.confirm(question, err=True)
+    except typer.Abort:  # nobody is there to answer, or Ctrl-C
+        confirmed = False
+    if not confirmed:
+        if as_json:
+            typer.echo('{"confirmed": false}')
+        raise typer.Exit(1)
+
+
+def whoever_asks() -> str:
+    """The person at this command line, for those who read what he has asked for."""
+    from airflow_eos.recovery.execute import user_name
+
+    return f"cli {user_name()}"
+
+
 def kafka_if_given(servers: str | None, file: Path | None) -> KafkaSettings | None:
     """As :func:`kafka_settings`; None where nothing is said, for pipelines without Kafka."""
     return kafka_settings(servers, file) if servers or file else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import re
 import time
 from contextlib import closing
@@ -27,9 +26,11 @@ from airflow_eos.commands.options import (
     kafka_settings,
     reach_in,
     read_text,
+    require_confirmed,
     seconds,
     storage_options,
     tell,
+    whoever_asks,
     word,
 )
 from airflow_eos.errors import (
@@ -264,7 +265,8 @@ def accept(
     and logs how many rows are given up.
 
     With --skip-input: for offsets of the input that nobody can read, in a batch in flight that was
-    not promised. ArrowKafkaSource never reads them, also in a replay. Stop the app first.
+    not promised, or is accepted. ArrowKafkaSource never reads them, also in a replay. Stop the app
+    first.
     Exit status: 0 accepted, 1 not confirmed, 2 an error or a refusal.
     """
     from airflow_eos.checkpoint import CheckpointStore, rulings
@@ -284,8 +286,7 @@ def accept(
         found = shortfall(gather(store, participant), batch, open_too=give_up_open)
         _show(found)
         if not yes:
-            if not typer.confirm(f"Give up at most {found.rows} rows, for good?", err=True):
-                raise typer.Exit(1)
+            require_confirmed(f"Give up at most {found.rows} rows, for good?", as_json=as_json)
             # Asking took its time, in which a recovery or a driver may have gone on.
             now = shortfall(gather(store, participant), batch, open_too=give_up_open)
             if (now.rows, now.works) != (found.rows, found.works):
@@ -293,7 +294,7 @@ def accept(
                     f"While you were asked, batch {batch} went on: {found.rows} rows were "
                     f"missing, now {now.rows}. Nothing was given up: stop the app, and look again."
                 )
-    by = f"cli {getpass.getuser()}"
+    by = whoever_asks()
     ruling = rulings.accept(
         store, batch, found.promise, missing=found.missing, ruled_by=by, given_up=found.given_up
     )
@@ -313,8 +314,7 @@ def _step_over(store: CheckpointStore, text: str, *, yes: bool, as_json: bool) -
     found = _skippable(store, wanted)
     if not yes:
         asked = f"Give up {found}, at most {found.records} records, for good?"
-        if not typer.confirm(asked, err=True):
-            raise typer.Exit(1)
+        require_confirmed(asked, as_json=as_json)
         found = _skippable(store, found)  # a driver may have gone on meanwhile
     ruling = rulings.skip_input(
         store,
@@ -322,7 +322,7 @@ def _step_over(store: CheckpointStore, text: str, *, yes: bool, as_json: bool) -
         found.partition,
         found.first,
         found.last,
-        ruled_by=f"cli {getpass.getuser()}",
+        ruled_by=whoever_asks(),
     )
     tell(
         ruling,
@@ -338,6 +338,7 @@ def _skippable(store: CheckpointStore, wanted: InputRange) -> InputRange:
     Where no pipeline is, nothing is known of one: that no batch is in flight there says nothing.
     """
     from airflow_eos.checkpoint import DecisionLog, read_state
+    from airflow_eos.checkpoint.rulings import read_acceptance
     from airflow_eos.protocol.promise import Promise
     from airflow_eos.recovery.acceptance import skippable
     from airflow_eos.recovery.execute import require_pipeline
@@ -360,6 +361,8 @@ def _skippable(store: CheckpointStore, wanted: InputRange) -> InputRange:
     state = read_state(store)
     batch = state.in_flight
     promise = None if batch is None else Promise.of(DecisionLog(store).of_batch(batch))
+    if promise is not None and read_acceptance(store, promise.batch_id, promise.nonce) is not None:
+        promise = None  # it is what its input still gives
     return skippable(store.location, state, promise, wanted)
 
 
@@ -413,11 +416,10 @@ def disown(
         found = ledger.read()
         untold = _require_silent(found, storage_options(storage_option), moved, force)
         if untold and not as_json:
-            typer.echo(untold)
+            typer.echo(printable(untold))
         if found.keys and not yes:
-            typer.echo(f"Prefix {prefix!r} belongs to {_whose(found)}")
-            if not typer.confirm("Forget this?"):
-                raise typer.Exit(1)
+            typer.echo(printable(f"Prefix {prefix!r} belongs to {_whose(found)}"), err=True)
+            require_confirmed("Forget this?", as_json=as_json)
         records = ledger.forget(moved=moved)
     newest = found.newest()
     tell(
@@ -464,7 +466,7 @@ def _require_silent(
         raise PipelineAliveError(
             f"The owner of the {found.called} seems to be alive: {'; '.join(signs)}. It would go "
             "on delivering beside the next owner. Nothing was forgotten.",
-            Remedy(commands=(f"airflow-eos drain {location}", *forget.commands), start=True),
+            Remedy(("airflow-eos drain CHECKPOINT", *forget.commands), start=True).at(location),
         )
     if heartbeat is None:
         return f"{asked}no heartbeat is there, as seen from here. Make sure that it is stopped."
@@ -500,12 +502,12 @@ def drain(
             f"No driver has ever beaten in {store.location}/eos: there is nothing to drain. Give "
             "the checkpointLocation of the query."
         )
-    request = drain_newest(store, requested_by=f"cli {getpass.getuser()}", reason=reason)
+    request = drain_newest(store, requested_by=whoever_asks(), reason=reason)
     deadline = time.monotonic() + wait
     while (phase := _phase(store, request)) not in ENDED and time.monotonic() < deadline:
         time.sleep(_LOOK_S)
     stopped = phase == "stopped"
-    text = f"{_said(phase, wait)}: {store.location}"
+    text = printable(f"{_said(phase, wait)}: {store.location}")
     tell({"request": request, "stopped": stopped}, text, as_json=as_json)
     raise typer.Exit(0 if stopped else 1)
 
@@ -532,14 +534,14 @@ def handover(
     from airflow_eos.checkpoint.standby import hand_over
 
     store = CheckpointStore.open(checkpoint, storage_options=storage_options(storage_option))
-    request = hand_over(store, requested_by=f"cli {getpass.getuser()}", reason=reason)
+    request = hand_over(store, requested_by=whoever_asks(), reason=reason)
     term, deadline = request.term or 0, time.monotonic() + wait
     while (newest := _term(read_heartbeat(store))) <= term and time.monotonic() < deadline:
         time.sleep(_LOOK_S)
     driven = newest > term
     said = "Handed over" if driven else f"Asked; no other driver has taken over within {wait:g} s"
     answer = {"request": request, "term": newest if driven else None}
-    tell(answer, f"{said}: {store.location}", as_json=as_json)
+    tell(answer, printable(f"{said}: {store.location}"), as_json=as_json)
     raise typer.Exit(0 if driven else 1)
 
 

@@ -13,6 +13,7 @@ from airflow_eos.commands.options import (
     BootstrapServers,
     KafkaConfig,
     kafka_settings,
+    require_confirmed,
     seconds,
     tell_json,
 )
@@ -137,8 +138,10 @@ def hanging(
             _show_hanging(found)
         if not found:
             return
-        if not end or not (yes or typer.confirm(f"End {len(found)}?", err=True)):
+        if not end:
             raise typer.Exit(1)
+        if not yes:
+            require_confirmed(f"End {len(found)}?")
         for each in found:
             end_hanging(wire, each, commit=each.committed)
     if not as_json:

@@ -155,16 +155,16 @@ def _require_drained(store: CheckpointStore, checkpoint: str) -> None:
         raise PipelineAliveError(
             f"The pipeline of {store.location} seems to be alive: {'; '.join(signs)}. Nothing was "
             "changed.",
-            Remedy(commands=(f"airflow-eos drain {checkpoint}",)),
+            Remedy(commands=("airflow-eos drain CHECKPOINT",)).at(checkpoint),
         )
     if found.state.in_flight is not None or found.state.mends:
         raise RecoveryError(
             f"{store.location}: batch {found.state.in_flight} was planned and is not complete. "
             "Repartitioned now, Spark would skip it. Nothing was changed.",
             Remedy(
-                commands=(f"airflow-eos drain {checkpoint}",),
+                commands=("airflow-eos drain CHECKPOINT",),
                 change="start the app, and let it end that batch",
-            ),
+            ).at(checkpoint),
         )
     if found.state.latest_commit is None:
         raise RecoveryError(

@@ -177,8 +177,16 @@ def options_of(connection: Connection) -> dict[str, str]:
             f"Connection {connection.conn_id!r} is of type {connection.conn_type!r}; "
             f"storage_conn_id expects one of {', '.join(_TYPES)}."
         )
-    told = translate(connection, extra).items()
-    options = {key: str(value) for key, value in told if value}
+    try:
+        found = {key: value for key, value in translate(connection, extra).items() if value}
+    except AttributeError:  # a text where it has an object, or the other way round
+        found = {"extra": None}
+    if odd := [key for key, value in found.items() if not isinstance(value, str | int)]:
+        raise ConfigurationError(
+            f"Connection {connection.conn_id!r} says {', '.join(odd)} in another form than a text, "
+            "or than Airflow's own hooks read it."
+        )
+    options = {key: str(value) for key, value in found.items()}
     mask_secrets(options)
     return options
 
@@ -207,6 +215,8 @@ def extra_of(connection: Any) -> dict[str, Any]:
 
 _PASSWORD = re.compile(r"://[^/?#\s@]*:([^/?#\s@]+)@", re.ASCII)
 """The password in a URL, as it is written there."""
+_NAMED = re.compile(r"([\w.-]+)[\"']?\s*[=:]\s*(?:'([^']+)|\"([^\"]+)|([^'\"&;,\s]+))", re.ASCII)
+"""What a text gives by name: an option, a database's DSN, a JDBC URL, a JAAS line, JSON."""
 
 
 def mask_secrets(value: object, name: str = "") -> None:
@@ -218,13 +228,17 @@ def mask_secrets(value: object, name: str = "") -> None:
         for key, each in value.items():
             mask_secrets(each, str(key))
     elif isinstance(value, list | tuple):
-        for each in value:
-            mask_secrets(each, name)
+        for before, each in zip(("", *value), value, strict=False):
+            is_option = isinstance(before, str) and before.startswith("-") and "=" not in before
+            mask_secrets(each, before if is_option else name)
     elif isinstance(value, str) and value:
-        if is_secret(name) and not name.lower().endswith("_file"):  # which is a place
+        if is_secret(name):
             mask_secret(value)
         for password in _PASSWORD.findall(value):
             mask_secret(password)
+        for named in _NAMED.finditer(value):
+            if is_secret(named[1]):
+                mask_secret(named[2] or named[3] or named[4])
 
 
 _LIBPQ = {"host": "host", "port": "port", "user": "login", "password": "password"}

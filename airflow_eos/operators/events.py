@@ -79,6 +79,7 @@ class EmitSettledBatchesOperator(BatchLineage, CheckedArguments):
         **kwargs: Any,
     ) -> None:
         # An event for each batch of one task goes through an alias: by itself a task has one.
+        asset = taken("asset", asset)
         outlet = AssetAlias(f"{asset.name}.settled") if each_batch else asset
         given = {"inlets": [asset], "outlets": [outlet], "max_active_tis_per_dag": 1}
         super().__init__(**{**kwargs, **given})
@@ -237,7 +238,7 @@ class EmitCompleteHoursOperator(EmitSettledBatchesOperator):
 
     def __init__(self, *, since: datetime | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        if self.each_batch or (since is not None and since.tzinfo is None):
+        if self.each_batch or (since is not None and getattr(since, "tzinfo", None) is None):
             raise errors.ConfigurationError(
                 "Complete hours are told as they come (each_batch is not for them), since an "
                 "instant with its zone."

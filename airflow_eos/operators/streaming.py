@@ -515,8 +515,12 @@ class RehearseOperator(StreamingArguments):
             )
             self._submission = rehearsal_of(self, target, told, folder, secrets)
             self._submission.start()
-            while self._submission.running:
-                time.sleep(_LOOK_S)
+            try:
+                while self._submission.running:
+                    time.sleep(_LOOK_S)
+            except BaseException:  # Ctrl-C under dag.test(): nobody would wait for its end
+                self.on_kill()
+                raise
             failure = self._submission.failure
             said = "It exited with 0." if failure is None else str(failure)
             report = report_of(told, said, secrets.storage)

@@ -114,6 +114,12 @@ def _arguments(
     task: StreamingArguments, target: SubmitTarget, folder: Path, handed: SubmitEnvironment
 ) -> dict[str, Any]:
     """Those of ``SparkSubmitHook``, but for the properties."""
+    if shown := sorted(filter(is_secret, task.conf or {})):
+        task.log.warning(
+            "conf has %s: everybody on this machine can read it on spark-submit's command line. "
+            "Put it into a file that only this user may read, and give that as properties_file.",
+            ", ".join(shown),
+        )
     shipped = str(build_archive(folder / PACKAGE)) if task.ship_package else None
     as_they_are = own_arguments(SparkArguments).keys() - _NOT_OF_THE_HOOK
     return {
@@ -149,11 +155,8 @@ def _require_a_way(task: StreamingArguments, target: SubmitTarget) -> None:
 
 
 def _require_no_secret(env_vars: Mapping[str, object]) -> None:
-    """They are on the command line of ``spark-submit``, where everybody on the machine reads them.
-
-    What ends in ``_FILE`` is a place, as everywhere.
-    """
-    found = [name for name in env_vars if is_secret(name) and not name.upper().endswith("_FILE")]
+    """They are on the command line of ``spark-submit``, which everybody on the machine reads."""
+    found = [name for name in env_vars if is_secret(name)]
     if found:
         raise ConfigurationError(
             f"env_vars has {', '.join(found)}: in deploy mode 'cluster' variables are on the "

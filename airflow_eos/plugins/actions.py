@@ -10,6 +10,7 @@ from airflow.api.common.trigger_dag import trigger_dag
 from airflow.exceptions import DagRunAlreadyExists
 from airflow.models.dagrun import DagRun
 from airflow.models.log import Log
+from airflow.providers.common.compat.sdk import AirflowException
 from airflow.utils.session import create_session
 from airflow.utils.types import DagRunTriggeredByType
 from sqlalchemy import select
@@ -17,6 +18,7 @@ from sqlalchemy.exc import IntegrityError
 
 from airflow_eos.checkpoint import drain_newest, read_heartbeat
 from airflow_eos.checkpoint.heartbeat import driver_of, next_start, resumption_of
+from airflow_eos.errors import ConfigurationError, Remedy
 from airflow_eos.page.views import ButtonView
 
 if TYPE_CHECKING:
@@ -129,6 +131,11 @@ def _triggered(dag_id: str, run_id: str, user: str, conf: dict[str, str] | None 
         if state is None:
             raise  # it was something else
         return f"{dag_id} was started before: run {run_id} is {state}."
+    except (AirflowException, ValueError) as error:  # a parameter without a default, a kind of run
+        raise ConfigurationError(
+            f"Airflow does not start {dag_id} so: {error}. Nothing was started.",
+            Remedy(change=f"trigger {dag_id} by hand, where Airflow asks for what it lacks"),
+        ) from error
     return f"Started {dag_id}: run {run_id}."
 
 
