@@ -11,6 +11,7 @@ import typer
 
 from airflow_eos.arguments import Word, taken
 from airflow_eos.errors import ConfigurationError
+from airflow_eos.tables import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -84,8 +85,12 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")
 
 
 def tell(answer: object, text: str, *, as_json: bool) -> None:
-    """Print what a command has to say: JSON for programs, a text for people."""
-    typer.echo(msgspec.json.encode(answer).decode() if as_json else text)
+    """Print what a command has to say: JSON for programs, a text for people.
+
+    It may name what a checkpoint holds: a terminal must not obey it.
+    """
+    shown = "\n".join(map(printable, text.splitlines()))
+    typer.echo(msgspec.json.encode(answer).decode() if as_json else shown)
 
 
 def tell_json(answer: object) -> None:
