@@ -389,6 +389,7 @@ FIELDS: Mapping[str, ArgumentType] = {
     "allowed_actions": Texts(words=("commit", "abort", "orphan")),
     "application_args": Texts(),
     "key": Texts(),
+    "tags": Texts(),
     "assume": Word(words=("committed", "aborted"), none=("", "None")),
     "cancel": Word(words=("drain", "kill", "leave")),
     "deploy_mode": Word(words=("client", "cluster")),
