@@ -7,6 +7,7 @@ as files. The input must be at rest: a row that the app has not come to yet coun
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -28,7 +29,7 @@ from airflow_eos.checkpoint.progress import read_state, require_begun
 from airflow_eos.checkpoint.rulings import skipped_input
 from airflow_eos.checkpoint.spark_log import SparkLog
 from airflow_eos.checkpoint.store import CheckpointStore
-from airflow_eos.checkpoint.topics import SourceTopicIds
+from airflow_eos.checkpoint.topics import SourceTopicIds, name_of
 from airflow_eos.errors import AuditError, ConfigurationError, Remedy
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.transactions.identity import KIND, as_transaction
@@ -240,9 +241,6 @@ def _named(topics: Sequence[TopicRows]) -> str:
     return ", ".join(each.topic for each in topics)
 
 
-# --- audit ----------------------------------------------------------------------------------------
-
-
 def visible_undecided(
     outputs: Sequence[TopicRows], decisions: Iterable[Decision]
 ) -> Violations | None:
@@ -288,9 +286,6 @@ def _outside(
         covered[np.searchsorted(offsets, start) : np.searchsorted(offsets, last, "right")] = True
     covered[: np.searchsorted(offsets, spans[0][0])] = True
     return offsets[~covered]
-
-
-# --- the comparison -------------------------------------------------------------------------------
 
 
 _TEXT_AT_MOST = 80
@@ -461,7 +456,13 @@ def audit(
         # After the topics: whatever was visible then must have been decided before.
         sources = _sources(store, settings, inputs, timeout_s)
         undecided = visible_undecided(came, _retained(store))
-    compared = _compared(given, came, sources, moved)
+    compared = compare(
+        given,
+        came,
+        read=sources.read if sources else None,
+        skipped=sources.skipped if sources else (),
+        others=bool(moved or (sources and (sources.others or sources.remade))),
+    )
     found = {kind: getattr(compared, kind) for kind in _KINDS}
     for kind in (meaningless := without_meaning(given, came, compared)):
         found[kind] = Violations(0)
@@ -495,30 +496,10 @@ def audit(
     )
 
 
-def _compared(
-    given: Sequence[TopicRows],
-    came: Sequence[TopicRows],
-    sources: Sources | None,
-    moved: Sequence[str],
-) -> Comparison:
-    if sources is None:
-        return compare(given, came, others=bool(moved))
-    return compare(
-        given,
-        came,
-        read=sources.read,
-        skipped=sources.skipped,
-        others=bool(moved or sources.others or sources.remade),
-    )
-
-
 def _at_rest(settings: KafkaSettings, read: TopicRows, timeout_s: float) -> bool:
     """Whether the topic is as it was when it was read."""
-    consumer = reader(settings, "read_committed")
-    try:
+    with closing(reader(settings, "read_committed")) as consumer:
         return partition_ends(settings, consumer, read.topic, timeout_s) == read.ends
-    finally:
-        consumer.close()
 
 
 def _sources(
@@ -540,8 +521,11 @@ def _sources(
                 others.append(topic)
             for partition, until in partitions.items():
                 read[topic, partition] = (began.get(topic, {}).get(partition, 0), until)
+    known = {each: {ids[key] for key in ids if name_of(key) == each} for each in inputs}
     remade = [
-        each for each in inputs if ids.get(each) not in (None, topic_id(settings, each, timeout_s))
+        each
+        for each in inputs
+        if known[each] and topic_id(settings, each, timeout_s) not in known[each]
     ]
     skipped = [
         (each.topic, each.partition, each.first, each.last + 1)

@@ -252,7 +252,8 @@ def skip_input(
 ) -> SkippedInput:
     """Record that these offsets are stepped over; returns the ruling that stands.
 
-    The caller makes sure that no promise has rows of them, and that a person has seen how many.
+    The caller makes sure that no promise that is to be kept has rows of them, and that a person has
+    seen how many.
 
     Raises:
         DecisionNeededError: What stands in its place speaks of other offsets.

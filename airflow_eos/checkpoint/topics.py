@@ -38,7 +38,10 @@ Place = tuple[str, int]
 
 
 class SourceTopicIds(Stored, frozen=True, kw_only=True):
-    """Topic → id, of all that were ever read."""
+    """Topic → id, of all that were ever read; of the second source on, behind its number and ``/``.
+
+    Two sources may be of two clusters, whose topics have the same names.
+    """
 
     ids: dict[str, str]
 
@@ -107,11 +110,13 @@ def lost_input(topics: Sequence[TopicsRead], sources: Sequence[SourceProgress]) 
     gone: dict[Place, int] = {}
     compacted, skipped = set(), True
     spans = [span for source in sources for span in _spans(source)]
+    apart = [_spans(each) for each in sources if each.kind == "kafka"]
+    ranges = apart if len(apart) == len(topics) else [spans] * len(topics)
     begun = [each.begins() for each in topics]
-    for each, begins in zip(topics, begun, strict=True):
+    for each, begins, its in zip(topics, begun, ranges, strict=True):
         found = {
             (topic, partition): missing
-            for topic, partition, first, until in spans
+            for topic, partition, first, until in its
             if (missing := min(begins.get((topic, partition), 0), until) - first) > 0
         }
         gone |= found
@@ -290,19 +295,21 @@ def same_topics_watched(
 
     Args:
         store: the checkpoint.
-        asked: each asks one cluster for topic → id.
+        asked: each asks the cluster of one source for topic → id.
 
     Raises:
         TopicError: see :func:`require_same_topics`.
     """
-    for ids in asked:
-        refuse_remade(store, ids())
 
-    def look() -> None:
-        for ids in asked:
-            require_same_topics(store, ids())
+    def told() -> dict[str, str]:
+        return {
+            f"{number}/{topic}" if number else topic: its
+            for number, ids in enumerate(asked)
+            for topic, its in ids().items()
+        }
 
-    return look
+    refuse_remade(store, told())
+    return lambda: require_same_topics(store, told())
 
 
 def require_same_topics(store: CheckpointStore, found: Mapping[str, str]) -> None:
@@ -341,7 +348,7 @@ def refuse_remade(store: CheckpointStore, found: Mapping[str, str]) -> Mapping[s
             ),
         ) from error
     known = noted.ids if noted is not None else {}
-    again = remade(known, found)
+    again = sorted({name_of(each) for each in remade(known, found)})
     if again:
         raise TopicError(
             f"The topic {', '.join(map(repr, again))} was deleted and made again since this "
@@ -357,6 +364,11 @@ def refuse_remade(store: CheckpointStore, found: Mapping[str, str]) -> Mapping[s
             ),
         )
     return known
+
+
+def name_of(noted: str) -> str:
+    """The topic, without the number of its source."""
+    return noted.rpartition("/")[2]
 
 
 def remade(known: Mapping[str, str], found: Mapping[str, str]) -> list[str]:

@@ -195,7 +195,8 @@ def _read_dag(dag_id: str, data: Mapping[str, Any], bundle: str | None) -> DagPi
     stands_by: list[PipelineReference] = []
     recovers, watches, hidden, owners = [], [], {}, set()
     groups = _groups(data)
-    for task in _tasks(data):
+    for stored in data.get("dag", {}).get("tasks", ()):
+        task = stored.get("__var", stored)
         fields = set(task.get("template_fields", ()))
         owners.add(str(_argument(task, "owner") or ""))
         told = _told(task, groups.get(task.get("task_id", ""), ()))
@@ -339,11 +340,6 @@ def not_shown(
             )
 
 
-def _tasks(data: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    for task in data.get("dag", {}).get("tasks", ()):
-        yield task.get("__var", task)
-
-
 def _runs_of(
     dag_id: str, task_id: str, arguments: list[dict[str, Any]] | None
 ) -> tuple[list[PipelineReference], str | None]:
@@ -367,12 +363,7 @@ def _runs_of(
 def _told(
     task: Mapping[str, Any], groups: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]] | None:
-    """The arguments that name a pipeline, once for each that a mapped task has; None: not known.
-
-    Args:
-        task: as it is serialized.
-        groups: what the task groups around it are mapped over.
-    """
+    """The arguments that name a pipeline, once for each that a mapped task has; None: not known."""
     plain = {name: _argument(task, name) for name in _NAMES}
     plain = {name: value for name, value in plain.items() if value is not None}
     found = [plain]
@@ -462,7 +453,6 @@ def _is_plain(arguments: Mapping[str, Any]) -> bool:
 
 
 # --- Airflow's database ---------------------------------------------------------------------------
-# Airflow's database and configuration, as far as the page asks them.
 
 
 _READ_AGAIN_S = 10.0
@@ -608,9 +598,6 @@ def _require_allowed(named: PipelineReference) -> None:
 
     What a DAG says is its author's word, and this server has rights of its own (a role of the
     machine it runs on): they are for what its owner names in the setting.
-
-    Raises:
-        ConfigurationError: so it is.
     """
     place, dag_id = named.checkpoint_location, named.dag_id
     or_name_it = (
@@ -693,9 +680,6 @@ def _reach(named: PipelineReference) -> Reach:
     except AirflowNotFoundException as error:
         raise ConfigurationError(f"participant_conn_ids of {named.dag_id}: {error}") from error
     return Reach(storage=_storage(named), kafka=kafka, participants=participants)
-
-
-# --- application ----------------------------------------------------------------------------------
 
 
 TOO_OLD = (

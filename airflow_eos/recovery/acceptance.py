@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 from airflow_eos.errors import ConfigurationError, RecoveryError, Remedy
 from airflow_eos.protocol.decision import Outcome
+from airflow_eos.protocol.participant import ANEW
 from airflow_eos.protocol.promise import PromisedWork
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from airflow_eos.checkpoint.progress import CheckpointState
-    from airflow_eos.protocol.decision import PreparedWork, WorkIdentity
+    from airflow_eos.protocol.decision import WorkIdentity
     from airflow_eos.protocol.promise import Promise
     from airflow_eos.recovery.facts import Facts
 
@@ -97,11 +98,14 @@ def shortfall(facts: Facts, batch_id: int, *, open_too: bool = False) -> Shortfa
     outcomes = {each.identity: outcome for each, outcome in became}
     known = outcomes | promise.known(outcomes)
     owed = promise.owed(outcomes)
+    missing = Counter[str]()
+    for work in owed:
+        missing[work.participant] += work.rows
     found = Shortfall(
         batch_id=batch_id,
         promise=promise.nonce,
         promised=promise.rows,
-        missing=_by_participant(owed),
+        missing=missing,
         untold=sum(w.rows for w in owed if outcomes[w.identity] is Outcome.UNKNOWN),
         works=tuple((each, known[each.identity]) for each, _ in became),
     )
@@ -128,13 +132,6 @@ def _became(facts: Facts) -> tuple[tuple[PromisedWork, Outcome], ...]:
         for each in facts.named
         if not each.work.follows
     )
-
-
-def _by_participant(works: Sequence[PreparedWork]) -> Mapping[str, int]:
-    rows = Counter[str]()
-    for work in works:
-        rows[work.participant] += work.rows
-    return dict(rows)
 
 
 # --- input ----------------------------------------------------------------------------------------
@@ -185,7 +182,7 @@ def skippable(
     Args:
         location: of the checkpoint.
         state: how far the query is.
-        promise: of the batch in flight, if there is one.
+        promise: of the batch in flight, if there is one that no person has accepted as it is.
         wanted: what a person gives up.
 
     Raises:
@@ -231,5 +228,15 @@ def skippable(
             f"Batch {batch} of {location} is promised, and rows of {wanted} with it: they were "
             "read then, and what is promised does not change. Nothing is given up.",
             Remedy(change="put the rows back, as by a replica whose copy is sound", start=True),
+            Remedy(
+                (
+                    *promise.accepting("").commands,
+                    f"airflow-eos accept CHECKPOINT --skip-input {wanted} --yes",
+                ),
+                start=True,
+                costs="these records, and what readers lack of the batch and its input does not "
+                "give again",
+            ).at(location),
+            replace(ANEW, change=f"where readers have all of it, {ANEW.change}"),
         )
     return replace(wanted, first=max(wanted.first, begins))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.support.servers.mariadb import EmbeddedMariaDb
@@ -41,3 +42,16 @@ class EmbeddedMySql(EmbeddedMariaDb):
 def mysql_server(*settings: str) -> EmbeddedMariaDb:
     """One that is not started yet; a context manager."""
     return (EmbeddedMySql if TOLD else EmbeddedMariaDb)(*settings)
+
+
+def as_root(server: EmbeddedMariaDb) -> Callable[[str], None]:
+    """By its socket, as whoever owns the server may."""
+    import pymysql
+
+    def execute(statement: str) -> None:
+        with pymysql.connect(
+            unix_socket=f"{server._folder}/socket", user="root", autocommit=True
+        ) as connection:
+            connection.cursor().execute(statement)
+
+    return execute

@@ -25,6 +25,7 @@ would end the move of decided rows at every start again, or let in what was trie
 TRANSACTIONS = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ WRITE"
 ABOUT = """
 SHOW GLOBAL VARIABLES WHERE Variable_name IN ('read_only', 'innodb_flush_log_at_trx_commit',
+'log_bin', 'sync_binlog',
 'wsrep_on', 'group_replication_group_name', 'group_replication_single_primary_mode',
 'group_replication_consistency')
 """
@@ -50,6 +51,12 @@ def require_witness(settings: Mapping[str, str], place: str) -> None:
         raise ConfigurationError(
             f"{place} has innodb_flush_log_at_trx_commit = {flush}: a power cut takes away what "
             "was committed. Set it to 1 (the default)."
+        )
+    synced = settings.get("sync_binlog", "1")
+    if settings.get("log_bin") in _ON and synced != "1":  # InnoDB then goes by the binary log
+        raise ConfigurationError(
+            f"{place} has log_bin = ON and sync_binlog = {synced}: a power cut takes away what was "
+            "committed and is not in the binary log on disk. Set it to 1 (MySQL's default)."
         )
     if found := _of_several(settings):
         raise ConfigurationError(

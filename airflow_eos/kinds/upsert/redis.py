@@ -29,10 +29,10 @@ import structlog
 from airflow_eos.errors import ConfigurationError, DeliveryError, Remedy
 from airflow_eos.kinds.upsert.columns import refuse_times
 from airflow_eos.kinds.upsert.target import (
-    Lacking,
     TargetOwner,
     flags_of,
     keys_of,
+    lacking,
     not_ours,
     require_plain,
     values_of,
@@ -157,6 +157,14 @@ if tally < tonumber(ARGV[1]) then return -1 end
 return redis.call('HINCRBY', KEYS[1], 'tally', 1)
 """
 
+# KEYS: a row that nobody has. All that is done to rows, in one step of which nothing is left.
+TRY = """
+redis.call('HSET', KEYS[1], '_eos', '')
+redis.call('HGET', KEYS[1], '_eos')
+redis.call('PTTL', KEYS[1])
+return redis.call('DEL', KEYS[1])
+"""
+
 # KEYS: the target's hash, then the rows. ARGV: checkpoint, order, number of columns n, their names;
 # then for each row whether it is deleted ('1'), and n values: '+' and the value, or '-' for a null.
 APPLY = """
@@ -256,7 +264,7 @@ class RedisTarget:
         try:
             import redis
         except ModuleNotFoundError as error:
-            raise ConfigurationError(str(Lacking("redis", "redis"))) from error
+            raise lacking("redis", "redis") from error
         self._prefix = prefix
         self._meta = f"{_META}{prefix}"
         self._errors = redis.RedisError
@@ -292,12 +300,26 @@ class RedisTarget:
         """No cluster, no replica, and nothing that Redis forgets by itself; or it is told."""
         with self._asking("looking at the server"):
             refuse_server(self._client.info(), self._prefix)
+            self._try_row()
             try:
                 fsync = self._client.config_get("appendfsync").get("appendfsync")
             except self._not_told:  # a server of others may have no CONFIG
                 fsync = None
         if forgets := may_forget(fsync):
             log.warning("redis_may_forget", prefix=self._prefix, appendfsync=fsync, what=forgets)
+
+    def _try_row(self) -> None:
+        """Once rows are decided, who may not write them would be told so at every start again."""
+        try:
+            self._client.register_script(TRY)(keys=[f"{self._prefix}{uuid.uuid4().hex}"])
+        except self._not_told as error:
+            raise ConfigurationError(
+                f"This Redis takes no row under {self._prefix!r} of this user: {error}.",
+                Remedy(
+                    change=f"ACL SETUSER … ~{self._prefix}* ~{_META}* +@all -@dangerous +info",
+                    start=True,
+                ),
+            ) from error
 
     def marked(self) -> str:
         """See :meth:`UpsertConnection.marked`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ from tests.integration.kept.table import (  # noqa: F401 - the tests of every da
     test_repeating_a_commit_that_was_cut_short_is_harmless,
     test_two_committers_at_once_end_with_the_same_rows,
 )
-from tests.support.mysql import EXACT_COLLATION, mysql_server
+from tests.support.mysql import EXACT_COLLATION, TOLD, as_root, mysql_server
 from tests.support.owners import owner_at
 from tests.support.servers.mariadb import EmbeddedMariaDb
 
@@ -70,19 +70,6 @@ def base(server: EmbeddedMariaDb) -> Iterator[Base]:
     base.execute(TOTALS)
     yield base
     base.target.close()
-
-
-def as_root(server: EmbeddedMariaDb) -> Callable[[str], None]:
-    """By its socket, as whoever owns the server may."""
-    import pymysql
-
-    def execute(statement: str) -> None:
-        with pymysql.connect(
-            unix_socket=f"{server._folder}/socket", user="root", autocommit=True
-        ) as connection:
-            connection.cursor().execute(statement)
-
-    return execute
 
 
 @pytest.fixture
@@ -243,10 +230,42 @@ def test_a_user_without_rights_to_the_table_is_told_what_to_grant(server, base):
     reader("GRANT SELECT, INSERT ON eos.totals TO reader@'%'")
     url = urlsplit(server.url)
     their = f"mysql://reader:reader@{url.hostname}:{url.port}/eos"
-    with pytest.raises(ConfigurationError, match="GRANT SELECT, INSERT, UPDATE ON totals"):
+    with pytest.raises(ConfigurationError, match="INSERT, UPDATE, TRIGGER ON totals"):
         MySqlUpsert(their, "totals").refuse(columns, ("id",), "gone")
     reader("GRANT UPDATE ON eos.totals TO reader@'%'")
-    MySqlUpsert(their, "totals").refuse(columns, ("id",), "gone")
+    if TOLD:
+        with pytest.raises(ConfigurationError, match=r"GRANT TRIGGER .* may not see them"):
+            MySqlUpsert(their, "totals").refuse(columns, ("id",), "gone")
+    for scope in ("eos.totals", "eos.*", "*.*"):
+        reader(f"GRANT TRIGGER ON {scope} TO reader@'%'")
+        MySqlUpsert(their, "totals").refuse(columns, ("id",), "gone")
+        reader(f"REVOKE TRIGGER ON {scope} FROM reader@'%'")
+
+
+def test_a_short_version_is_refused_before_the_first_row(server, base):
+    base.execute(f"CREATE TABLE t ({KEY}, eos_version varchar(44))")
+    with pytest.raises(ConfigurationError, match="which does not hold every version"):
+        MySqlUpsert(server.url, "t").refuse({"id": "string"}, ("id",), None)
+
+
+@pytest.mark.skipif(TOLD is None, reason="MariaDB has no indexes of expressions")
+def test_an_index_of_an_expression_is_refused_before_the_first_row(server, base):
+    base.execute(f"CREATE TABLE t ({KEY}, value text, eos_version text)")
+    base.execute("CREATE INDEX a ON t ((CAST(json_extract(value, '$.a') AS CHAR(9))))")
+    with pytest.raises(ConfigurationError, match="has the constraint a, which could refuse a row"):
+        MySqlUpsert(server.url, "t").refuse({"id": "string", "value": "string"}, ("id",), None)
+
+
+@pytest.mark.skipif(TOLD is not None, reason="MySQL is told so when its data is laid out")
+def test_a_table_has_one_name_where_capitals_do_not_count():
+    with mysql_server("--lower-case-table-names=1") as server:
+        base = Base(server)
+        base.execute(TOTALS)
+        columns = {"id": "string", "value": "bigint"}
+        MySqlUpsert(server.url, "totals").refuse(columns, ("id",), None)
+        with pytest.raises(ConfigurationError, match="is called 'totals'"):
+            MySqlUpsert(server.url, "Totals").refuse(columns, ("id",), None)
+        base.target.close()
 
 
 @pytest.mark.parametrize("event", ["INSERT", "UPDATE"])

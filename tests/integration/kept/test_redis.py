@@ -392,6 +392,21 @@ def test_a_redis_that_forgets_when_it_ends_is_refused_by_name():
         RedisUpsert(server.url, "t:").open(timeout_s=30).check()
 
 
+@pytest.mark.parametrize("lacking", ["~t:*", "+pttl"])
+def test_a_user_who_may_not_write_rows_is_refused_before_the_first(server, client, lacking: str):
+    """Once decided they would stand there, refused at every start again."""
+    rights = ["~eos-upsert:*", "~t:*", "+@all", "-@dangerous", "+info", "-pttl", "+pttl"]
+    given = [each for each in rights if each != lacking]
+    client.execute_command("ACL", "SETUSER", "clerk", "reset", "on", ">x", *given)
+    target = RedisUpsert(server.url.replace("//", "//clerk:x@"), "t:").open(timeout_s=30)
+    with pytest.raises(ConfigurationError, match=r"takes no row under 't:'.*ACL SETUSER"):
+        target.check()
+    client.execute_command("ACL", "SETUSER", "clerk", lacking)
+    target.check()
+    assert not client.keys("t:*")
+    target.close()
+
+
 def test_a_redis_that_may_forget_the_last_second_says_so_at_the_start(server, client):
     client.config_set("appendfsync", "everysec")
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from typing import Any
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pymysql
@@ -16,7 +17,7 @@ from airflow_eos.kinds.sql import participant as ledger
 from airflow_eos.protocol.decision import Outcome, PreparedWork
 from tests.integration.kept.keeping import decided
 from tests.integration.mysql.conftest import World
-from tests.support.mysql import mysql_server
+from tests.support.mysql import as_root, mysql_server
 from tests.support.owners import owner_at
 
 OWNER = owner_at("/a")
@@ -115,6 +116,22 @@ def test_what_the_table_refuses_is_refused_before_the_decision(world: World, haz
         written(sink, id=[2], v=[bad])
     assert world.sql(f"SELECT id FROM {table}") == [(1,)]
     assert (my.open(), world.holdings()) == ((), before)
+
+
+def test_a_trigger_that_the_user_may_not_see_is_tried_all_the_same(world: World):
+    """MySQL lists none to who lacks TRIGGER."""
+    table, root = f"{world.tag}_t", as_root(world.server)
+    for statement in HAZARDS["a trigger that signals"][0]:
+        world.sql(statement.format(table))
+    root(f"CREATE USER {table}@'%' IDENTIFIED BY 'secret'")
+    root(f"GRANT SELECT, INSERT, UPDATE, DELETE, CREATE, DROP ON eos.* TO {table}@'%'")
+    reached = urlsplit(world.server.url)
+    url = f"mysql://{table}:secret@{reached.hostname}:{reached.port}/eos"
+    sink = MySqlSink(url, table=table, prefix=table)
+    my = sink.connect(timedelta(seconds=1))
+    assert my.commit([work := written(sink, id=[1], v=[1])]) == {work.identity: Outcome.COMMITTED}
+    with pytest.raises(DeliveryError, match=r"(?i)nothing was made visible"):
+        written(sink, id=[2], v=[2])
 
 
 def test_what_was_tried_holds_no_lock_and_leaves_nothing_to_see(world: World):

@@ -16,6 +16,7 @@ from airflow_eos.checkpoint.topics import (
     input_change,
     lost_input,
     require_same_topics,
+    same_topics_watched,
     warn_of_lost_rows,
 )
 from airflow_eos.errors import InputLostError, TopicError
@@ -49,6 +50,21 @@ def test_a_topic_that_is_not_read_for_a_while_is_not_forgotten(store):
     require_same_topics(store, {"new": "N"})
     with pytest.raises(TopicError, match="'in'"):
         require_same_topics(store, {"in": "B", "new": "N"})
+
+
+def test_topics_of_two_clusters_may_have_one_name(store):
+    """The first batch of such a query called the second one made again, on every checkpoint."""
+    here, there = {"in": "A"}, {"in": "B"}
+    for _ in range(2):
+        same_topics_watched(store, [lambda: here, lambda: there])()
+    with pytest.raises(TopicError, match="The topic 'in' was deleted"):  # they changed places
+        same_topics_watched(store, [lambda: there, lambda: here])
+    with pytest.raises(TopicError, match="The topic 'in' was deleted"):
+        same_topics_watched(store, [lambda: here, lambda: {"in": "C"}])
+    topics = [TopicsRead(ids=dict, begins=lambda at=at: {("in", 0): at}) for at in (900, 0)]
+    sources = [SourceProgress(n, "kafka", {"in": {0: 950}}, {"in": {0: 960}}, "-") for n in (0, 1)]
+    assert not lost_input(topics, sources)
+    assert not lost_input(topics, [sources[0], replace(sources[1], start={"in": {0: 5}})])
 
 
 def test_what_is_gone_of_a_range_is_told_by_partition_and_topics_that_compact_by_name():

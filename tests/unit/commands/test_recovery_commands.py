@@ -9,7 +9,7 @@ import pytest
 
 from airflow_eos import cli
 from airflow_eos.checkpoint import CheckpointStore, DecisionLog, PipelineIdentity, claim
-from airflow_eos.checkpoint.rulings import skipped_input
+from airflow_eos.checkpoint.rulings import accept, skipped_input
 from airflow_eos.commands.options import kafka_settings
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.protocol.participant import Member
@@ -151,3 +151,18 @@ def test_offsets_are_not_given_up_beside_a_promise_or_a_driver(run, stopped, mon
         cli.main()
     assert ended.value.code == 2
     assert skipped_input(stopped, ["in"]) == ()
+
+
+def test_offsets_of_a_promised_batch_are_given_up_once_it_is_accepted(run, stopped, tmp_path):
+    """Or nothing led on: each start met the damaged rows, also after the batch was accepted."""
+    location = str(tmp_path)
+    decision = commit(prepared(), batch=0)
+    DecisionLog(stopped).record(decision)
+    asked = ["accept", location, "--skip-input", "in:0:3-5", "--yes"]
+    code, out, _ = run(*asked, "--json")
+    accepting, skipping = json.loads(out)["remedies"][1]["commands"]
+    assert code == 2
+    assert accepting == f"airflow-eos accept {location} --batch 0 --yes"
+    accept(stopped, 0, decision.nonce, missing={"sink": 1}, ruled_by="ann")  # what that one does
+    assert run(*skipping.split()[1:])[0] == 0
+    assert [each.last for each in skipped_input(stopped, ["in"])] == [5]

@@ -353,7 +353,7 @@ def hourly(logs: SettledLogs, **other: Any) -> EmitCompleteHoursOperator:
         return EmitCompleteHoursOperator(
             task_id="emit",
             checkpoint_location=str(logs.folder),
-            **({"asset": ASSET, "since": datetime(1970, 1, 1, tzinfo=UTC)} | other),
+            **{"asset": ASSET, "since": datetime(1970, 1, 1, tzinfo=UTC), **other},
         )
 
 

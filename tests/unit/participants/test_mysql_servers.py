@@ -40,6 +40,15 @@ def test_one_writer_is_a_witness_also_of_a_group(settings: dict[str, str]):
     require_witness(ALONE | settings | {"group_replication_group_name": ""}, "db")
 
 
+@pytest.mark.parametrize("synced", ["0", "100"])
+def test_a_server_whose_binary_log_may_lose_commits_in_a_power_cut_is_refused(synced: str):
+    """InnoDB then undoes what it had prepared, and what is not in the log."""
+    with pytest.raises(ConfigurationError, match=f"sync_binlog = {synced}: a power cut"):
+        require_witness(ALONE | {"log_bin": "ON", "sync_binlog": synced}, "db")
+    require_witness(ALONE | {"log_bin": "ON", "sync_binlog": "1"}, "db")
+    require_witness(ALONE | {"log_bin": "OFF", "sync_binlog": synced}, "db")
+
+
 # --- test_mysql_faults ----------------------------------------------------------------------------
 # What MySQL and MariaDB say of a refused row, in one form.
 
