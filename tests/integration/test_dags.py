@@ -23,8 +23,7 @@ TASKS: dict[str, dict[str, set[str]]] = {
     },
     "eos_recovery": {
         "plan": {"who_decides"},
-        "who_decides": {"certain", "execute"},
-        "certain": {"ask"},
+        "who_decides": {"ask", "execute"},
         "ask": {"execute"},
         "execute": {"audit"},
         "audit": {"verdict"},
