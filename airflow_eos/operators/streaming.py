@@ -20,6 +20,7 @@ from airflow_eos.hooks.arguments import (
     as_rendered,
     no_retry_of_what_was_drained,
     no_retry_where_useless,
+    own_arguments,
 )
 from airflow_eos.hooks.store import checkpoint_of
 from airflow_eos.lineage import BatchLineage
@@ -147,6 +148,13 @@ class SparkArguments(CheckedArguments):
         self.yarn_queue, self.properties_file = yarn_queue, properties_file
         self.spark_binary, self.verbose = spark_binary, verbose
         self.spark_submit = spark_submit
+
+    def of_the_hook(self) -> dict[str, Any]:
+        """What ``SparkSubmitHook`` takes as it was given."""
+        given = {name: getattr(self, name) for name in own_arguments(SparkArguments)}
+        as_it_is = given.keys() - {"application", "conf", "env_vars", "spark_submit"}
+        found = {name: given[name] for name in as_it_is if given[name] is not None}
+        return {**(self.spark_submit or {}), **found}
 
 
 class StreamingArguments(BatchLineage, SparkArguments):

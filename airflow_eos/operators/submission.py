@@ -13,12 +13,10 @@ from airflow_eos.checkpoint import StartedBy
 from airflow_eos.delivery.configured import OutputConfig, environment, transactional_prefix
 from airflow_eos.delivery.options import AppFacts
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.hooks.arguments import own_arguments
 from airflow_eos.hooks.kafka import KafkaSettingsHook
 from airflow_eos.hooks.spark import SparkSubmission, SubmitEnvironment, SubmitTarget, redacting
 from airflow_eos.hooks.store import CheckpointStoreHook, ParticipantsHook
 from airflow_eos.kafka.client.settings import KafkaSettings
-from airflow_eos.operators.streaming import SparkArguments
 from airflow_eos.secret_names import is_secret
 from airflow_eos.sinks.app import policy_environment
 from airflow_eos.supervision.exit_status import Patience
@@ -41,9 +39,6 @@ if TYPE_CHECKING:
     from airflow_eos.checkpoint.rehearsal import RehearsalRequest
     from airflow_eos.operators.streaming import StreamingArguments
     from airflow_eos.supervision.preflight import TimeoutBudget
-
-_NOT_OF_THE_HOOK = {"application", "conf", "env_vars", "spark_submit"}
-"""Arguments of an app that are no arguments of ``SparkSubmitHook``, or that ours are added to."""
 
 _UPLOAD = "spark.kubernetes.file.upload.path"
 
@@ -121,10 +116,8 @@ def _arguments(
             ", ".join(shown),
         )
     shipped = str(build_archive(folder / PACKAGE)) if task.ship_package else None
-    as_they_are = own_arguments(SparkArguments).keys() - _NOT_OF_THE_HOOK
     return {
-        **(task.spark_submit or {}),
-        **{name: given for name in as_they_are if (given := getattr(task, name)) is not None},
+        **task.of_the_hook(),
         "conn_id": task.conn_id,
         "py_files": ",".join(filter(None, [task.py_files, shipped])) or None,
         "files": ",".join(filter(None, [task.files, *handed.shipped.values()])) or None,

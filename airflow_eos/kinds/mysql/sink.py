@@ -51,6 +51,7 @@ from airflow_eos.kinds.sql.participant import (
 from airflow_eos.kinds.sql.servers import as_text, parts_of
 from airflow_eos.kinds.sql.sink import TableSink, WorkOfTask
 from airflow_eos.kinds.upsert.columns import (
+    Limits,
     hex_digits,
     refuse_longer,
     refuse_nulls,
@@ -378,6 +379,7 @@ class RowsOfTask(WorkOfTask):
     errors = (MySQLError, EosError)
     _sink: MySqlSink
     _tables: MySqlTableNames
+    _limits = Limits({}, {}, 0)
 
     def __init__(self, *given: Any, transactional: bool) -> None:
         super().__init__(*given, transactional=transactional)

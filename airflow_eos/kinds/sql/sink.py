@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from airflow_eos.delivery.task import HASH_COLUMN, selected
 from airflow_eos.errors import ConfigurationError, NonDeterministicReplayError
 from airflow_eos.kinds.sql.participant import WRITTEN_TABLE
-from airflow_eos.kinds.upsert.columns import Limits
 from airflow_eos.protocol.decision import PreparedWork
 
 if TYPE_CHECKING:
@@ -110,7 +109,6 @@ class WorkOfTask(ABC):
         self._key: str = tables.new_key(task, attempt)
         self._transactional = transactional
         self._connection: Any = None
-        self._limits = Limits({}, {}, 0)
         self._rows = 0
 
     def abort(self) -> None:
