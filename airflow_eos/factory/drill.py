@@ -76,7 +76,7 @@ def eos_drill(
         schedule=schedule,
         start_date=_SINCE,
         params=pipeline.params,
-        tags=list(tags),
+        tags=taken("tags", tags),
         doc_md=eos_drill.__doc__,
         **pinned(),
     ) as dag:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
 from airflow.sdk import DAG, PokeReturnValue, get_current_context, task
 
-from airflow_eos.arguments import require_known
+from airflow_eos.arguments import require_known, taken
 from airflow_eos.factory.settings import Pipeline, pinned, rendered
 from airflow_eos.factory.watchdog import (
     last_heartbeat,
@@ -222,5 +222,5 @@ def eos_pipeline(
     """
     require_known("eos_pipeline", settings, [each.name for each in fields(Pipeline)])
     chosen = pipeline or Pipeline(**settings)
-    marks = list(tags)
+    marks = taken("tags", tags)
     return running(chosen, marks), recovery(chosen, marks, notifiers), watchdog(chosen, marks)

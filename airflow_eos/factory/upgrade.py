@@ -55,7 +55,7 @@ def eos_upgrade(
     with DAG(
         pipeline.upgrade,
         schedule=None,
-        tags=list(tags),
+        tags=taken("tags", tags),
         doc_md=eos_upgrade.__doc__,
         is_paused_upon_creation=False,
         params={
