@@ -95,6 +95,21 @@ class Anything(ArgumentType):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Instance(ArgumentType):
+    """Of a class of this name, which is not imported for it."""
+
+    kind: str
+
+    def _converted(self, name: str, value: object) -> Any:
+        if self.kind not in (each.__name__ for each in type(value).__mro__):
+            raise self.refusal(name, value)
+        return value
+
+    def _expected(self) -> str:
+        return f"an instance of {self.kind}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Text(ArgumentType):
     """Not empty. An integer is a text that a template rendered natively (``20260105``).
 
@@ -175,13 +190,10 @@ class Number(ArgumentType):
                 found = float(text) if "." in text else int(text)
         if isinstance(found, bool) or not isinstance(found, int | float):
             raise self.refusal(name, value)
-        if abs(found) > _LARGEST:  # what no float holds, or is none
+        if not abs(found) <= _LARGEST:  # what no float holds, or is none
             raise self.refusal(name, value)
-        whole = float(found).is_integer() if math.isfinite(found) else False
         within = self.least < found if self.above else self.least <= found
-        if not within or not found <= self.most or not math.isfinite(found):
-            raise self.refusal(name, value)
-        if self.whole and not whole:
+        if not within or found > self.most or (self.whole and not float(found).is_integer()):
             raise self.refusal(name, value)
         return int(found) if self.whole else found
 
@@ -244,12 +256,8 @@ def _of_parts(text: str) -> timedelta | None:
 
 def _no_unit(value: object) -> str:
     """Which word of a text is no unit, and the nearest that is."""
-    words = (
-        re.findall(r"[a-z]+", value.lower().removeprefix("interval "))
-        if isinstance(value, str)
-        else []
-    )
-    for word in words:
+    text = value.lower().removeprefix("interval ") if isinstance(value, str) else ""
+    for word in re.findall(r"[a-z]+", text):
         if word not in _UNITS:
             near = nearest(word, _UNITS)
             return f"there is no unit {word!r}" + (f", did you mean {near!r}?" if near else "")
@@ -296,93 +304,41 @@ def nearest(word: str, words: Iterable[str]) -> str | None:
     return next(iter(difflib.get_close_matches(word, list(words), n=1)), None)
 
 
-_SPAN, _POSITIVE = TimeSpan(), TimeSpan(positive=True)
+_KINDS: Mapping[ArgumentType, str] = {
+    Text(): "application archives checkpoint checkpoint_location conn_id consumer_group dag_id "
+    "dead_letter_id dead_letter_topic driver_class_path driver_memory exclude_packages "
+    "executor_memory files former_emitter id_expression jars kafka_config_id keep keytab name "
+    "order_by order_id output_topic packages prefix principal properties_file proxy_user py_files "
+    "recovery_dag_id repositories scratch spark_binary spark_conn_id storage_conn_id "
+    "transactional_id_prefix watchdog_dag_id yarn_queue",
+    Text(several=True): "input_topic topics",
+    Texts(): "application_args key",
+    Texts(words=("commit", "abort", "orphan")): "allowed_actions",
+    Texted(): "conf env env_vars participant_conn_ids storage_options",
+    Flag(): "audit deferrable dry_run each_batch fail_on_difference fail_on_violation force "
+    "recover_before_start ship_package standby use_krb5ccache verbose",
+    Number(): "batch_id examples max_restarts retries",
+    Number(least=-1): "since_batch",
+    Number(least=1): "batches executor_cores max_offsets_per_trigger num_executors "
+    "total_executor_cores",
+    Number(most=1, whole=False, above=True): "part_left",
+    TimeSpan(): "answer_within batch_within drain_timeout every lock_timeout min_pause older_than "
+    "patience pause recover_within restart_delay trigger_interval wait watch",
+    TimeSpan(positive=True): "ask_within batch_timeout broker_timeout first_batch_within initial "
+    "interval limit max_age maximum poke_interval reset_after stall_after submit_timeout timeout "
+    "transaction_timeout within",
+    TimeSpan(words=(AVAILABLE_NOW,)): "trigger",
+    Word(words=GUARANTEES): "guarantee",
+    Word(words=("committed", "aborted"), none=("", "None")): "assume",
+    Word(words=("drain", "kill", "leave")): "cancel",
+    Word(words=("client", "cluster")): "deploy_mode",
+    Instance(kind="Asset"): "asset",
+    Instance(kind="CheckpointPolicy"): "policy",
+    Anything(): "outputs plan since spark_submit watchdog_schedule",
+}
 
 FIELDS: Mapping[str, ArgumentType] = {
-    **dict.fromkeys(
-        (
-            *("application", "checkpoint", "checkpoint_location", "conn_id", "dag_id"),
-            *("id_expression", "kafka_config_id", "order_by", "output_topic"),
-            *("prefix", "spark_conn_id"),
-        ),
-        Text(),
-    ),
-    **dict.fromkeys(
-        (
-            *("archives", "consumer_group", "dead_letter_id", "dead_letter_topic"),
-            *("driver_class_path", "driver_memory", "exclude_packages", "executor_memory", "files"),
-            *("former_emitter", "jars", "keytab", "name", "order_id", "packages", "principal"),
-            *("properties_file", "proxy_user", "py_files", "recovery_dag_id", "repositories"),
-            *(
-                "scratch",
-                "spark_binary",
-                "storage_conn_id",
-                "transactional_id_prefix",
-                "watchdog_dag_id",
-            ),
-            *("keep", "yarn_queue"),
-        ),
-        Text(),
-    ),
-    **dict.fromkeys(
-        (
-            *("audit", "dry_run", "each_batch", "fail_on_difference", "fail_on_violation", "force"),
-            *("recover_before_start", "ship_package", "standby"),
-        ),
-        Flag(),
-    ),
-    **dict.fromkeys(("deferrable", "use_krb5ccache", "verbose"), Flag()),
-    "batch_id": Number(),
-    "since_batch": Number(least=-1),
-    **dict.fromkeys(
-        (
-            *("batches", "executor_cores", "max_offsets_per_trigger", "num_executors"),
-            "total_executor_cores",
-        ),
-        Number(least=1),
-    ),
-    **dict.fromkeys(("examples", "max_restarts", "retries"), Number()),
-    **dict.fromkeys(
-        (
-            *("answer_within", "batch_within", "drain_timeout", "every", "lock_timeout"),
-            *("min_pause", "older_than"),
-            *("patience", "pause", "recover_within", "restart_delay", "wait", "watch"),
-        ),
-        _SPAN,
-    ),
-    **dict.fromkeys(
-        (
-            *(
-                "ask_within",
-                "batch_timeout",
-                "broker_timeout",
-                "first_batch_within",
-                "initial",
-                "interval",
-            ),
-            *("limit", "max_age", "maximum", "poke_interval", "reset_after", "stall_after"),
-            *("submit_timeout", "timeout", "transaction_timeout", "within"),
-        ),
-        _POSITIVE,
-    ),
-    **dict.fromkeys(
-        ("conf", "env", "env_vars", "participant_conn_ids", "storage_options"), Texted()
-    ),
-    **dict.fromkeys(
-        ("outputs", "plan", "policy", "since", "spark_submit", "watchdog_schedule"), Anything()
-    ),
-    "asset": Anything(),
-    "allowed_actions": Texts(words=("commit", "abort", "orphan")),
-    "application_args": Texts(),
-    "key": Texts(),
-    "assume": Word(words=("committed", "aborted"), none=("", "None")),
-    "cancel": Word(words=("drain", "kill", "leave")),
-    "deploy_mode": Word(words=("client", "cluster")),
-    **dict.fromkeys(("input_topic", "topics"), Text(several=True)),
-    "guarantee": Word(words=GUARANTEES),
-    "part_left": Number(most=1, whole=False, above=True),
-    "trigger": TimeSpan(words=(AVAILABLE_NOW,)),
-    "trigger_interval": _SPAN,
+    name: kind for kind, names in _KINDS.items() for name in names.split()
 }
 """Every argument that operators, sensors, the factory, apps and commands share, by its name."""
 

@@ -26,7 +26,9 @@ from airflow_eos.commands import (
     transactions,
     upgrade,
 )
-from airflow_eos.errors import EosError
+from airflow_eos.commands.options import tell_json
+from airflow_eos.errors import EosError, sayable
+from airflow_eos.tables import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -97,7 +99,9 @@ def main() -> None:
     try:
         app()
     except EosError as error:
-        print(f"airflow-eos: {_shown(str(error))}", file=sys.stderr)  # noqa: T201
+        # It may quote what a checkpoint or a topic holds: a terminal must not obey it.
+        shown = "\n".join(map(printable, str(error).splitlines()))
+        print(f"airflow-eos: {shown}", file=sys.stderr)  # noqa: T201
         _tell_program(error, str(error), error.remedies)
         sys.exit(ERROR)
     except SystemExit as ended:
@@ -115,16 +119,6 @@ def main() -> None:
 
 def _tell_program(error: BaseException, message: str, remedies: Sequence[Remedy] = ()) -> None:
     """With ``--json``: the class, the message, and what to do as data."""
-    if "--json" not in sys.argv:
-        return
-    import msgspec
-
-    told = {"error": type(error).__name__, "message": message, "remedies": remedies}
-    print(msgspec.json.format(msgspec.json.encode(told), indent=2).decode())  # noqa: T201
-
-
-def _shown(message: str) -> str:
-    """A message may quote what a checkpoint or a topic holds: a terminal must not obey it."""
-    from airflow_eos.tables import printable
-
-    return "\n".join(map(printable, message.splitlines()))
+    if "--json" in sys.argv:
+        told = {"error": type(error).__name__, "message": sayable(message), "remedies": remedies}
+        tell_json(told)

@@ -104,11 +104,16 @@ class EosError(Exception):
         if remedies:
             self.remedies = remedies
             found = f"{found} {advice(remedies)}"
-        super().__init__(found)
+        super().__init__(sayable(found))
 
     def __reduce__(self) -> tuple[object, ...]:
         """The message whole, and the remedies beside it: an error crosses processes."""
         return (_rebuilt, (type(self), str(self), self.remedies))
+
+
+def sayable(text: str) -> str:
+    """``text`` as UTF-8 can say it: a disk has names that are no text, which no JSON takes."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def advice(remedies: tuple[Remedy, ...]) -> str:
@@ -127,13 +132,13 @@ def _rebuilt(kind: type[EosError], message: str, remedies: tuple[Remedy, ...]) -
 class ConfigurationError(EosError):
     """An argument, option or connection cannot work as given."""
 
-    remedies: tuple[Remedy, ...] = (Remedy(change="correct the setting that it names", start=True),)
+    remedies = (Remedy(change="correct the setting that it names", start=True),)
 
 
 class TimeoutBudgetError(ConfigurationError):
     """The transaction timeout does not cover trigger + batch + promised recovery time."""
 
-    remedies: tuple[Remedy, ...] = (
+    remedies = (
         Remedy(
             change="raise transaction_timeout, or promise less (batch_within, recover_within)",
             start=True,
@@ -144,27 +149,25 @@ class TimeoutBudgetError(ConfigurationError):
 class UnknownClusterError(ConfigurationError):
     """A participant is in a Kafka cluster, and nobody has said in which."""
 
-    remedies: tuple[Remedy, ...] = (
-        Remedy(change="say which cluster it is (-b or --kafka-config)"),
-    )
+    remedies = (Remedy(change="say which cluster it is (-b or --kafka-config)"),)
 
 
 class LocalEnvironmentError(EosError):
     """This machine lacks something that the embedded broker or the demo needs."""
 
-    remedies: tuple[Remedy, ...] = (Remedy(change="install what it names"),)
+    remedies = (Remedy(change="install what it names"),)
 
 
 class CheckpointError(EosError):
     """The checkpoint cannot be trusted or read."""
 
-    remedies: tuple[Remedy, ...] = (Remedy(change="make the checkpoint readable", start=True),)
+    remedies = (Remedy(change="make the checkpoint readable", start=True),)
 
 
 class CheckpointFormatError(CheckpointError):
     """A file of the checkpoint is truncated, garbled, foreign or of an unknown version."""
 
-    remedies: tuple[Remedy, ...] = (
+    remedies = (
         Remedy(
             change="put back the file that it names, as this checkpoint had it last", start=True
         ),
@@ -174,7 +177,7 @@ class CheckpointFormatError(CheckpointError):
 class ContinuityError(CheckpointError):
     """A batch would begin earlier or later than the newest promise ended."""
 
-    remedies: tuple[Remedy, ...] = (
+    remedies = (
         Remedy(
             change="move the entries that it names out of the checkpoint",
             start=True,
@@ -186,7 +189,7 @@ class ContinuityError(CheckpointError):
 class OwnershipError(CheckpointError):
     """The checkpoint or the prefix belongs to another pipeline."""
 
-    remedies: tuple[Remedy, ...] = (
+    remedies = (
         Remedy(
             change="start with the checkpoint or the prefix that belong together, by its two sides",
             start=True,
@@ -197,69 +200,61 @@ class OwnershipError(CheckpointError):
 class StoreError(CheckpointError):
     """The object store failed, or cannot create an object only if it is absent."""
 
-    remedies: tuple[Remedy, ...] = (Remedy(change="bring the store back", start=True),)
+    remedies = (Remedy(change="bring the store back", start=True),)
 
 
 class KafkaError(EosError):
     """The Kafka cluster refused a request or could not be reached."""
 
-    remedies: tuple[Remedy, ...] = (Remedy(change="mend what the cluster refuses", start=True),)
+    remedies = (Remedy(change="mend what the cluster refuses", start=True),)
 
 
 class KafkaUnavailableError(KafkaError):
     """No broker answered within the time allowed."""
 
-    remedies: tuple[Remedy, ...] = (Remedy(change="bring the brokers back", start=True),)
+    remedies = (Remedy(change="bring the brokers back", start=True),)
 
 
 class TopicError(KafkaError):
     """A topic or partition is missing, or may not be used."""
 
-    remedies: tuple[Remedy, ...] = (
-        Remedy(change="create the topic, or give the right, that it names", start=True),
-    )
+    remedies = (Remedy(change="create the topic, or give the right, that it names", start=True),)
 
 
 class InputError(KafkaError):
     """Rows that a batch was planned to read are gone (retention, a new topic), or garbled."""
 
-    remedies: tuple[Remedy, ...] = (
-        Remedy(change="put the rows back, or read from a new checkpoint", start=True),
-    )
+    remedies = (Remedy(change="put the rows back, or read from a new checkpoint", start=True),)
 
 
 class RowError(KafkaError):
     """A row cannot be sent as it is: wrong type, too large, not nullable."""
 
-    remedies: tuple[Remedy, ...] = (
-        Remedy(change="send the row elsewhere, or make it as it is expected", start=True),
-    )
+    remedies = (Remedy(change="send the row elsewhere, or make it as it is expected", start=True),)
 
 
 class FencedError(KafkaError):
     """Somebody else has taken the transactional id since."""
 
-    remedies: tuple[Remedy, ...] = (Remedy(start=True),)
+    remedies = (Remedy(start=True),)
 
 
 class TransactionError(KafkaError):
     """The coordinator's answer fits no state that we may act on."""
 
-    remedies: tuple[Remedy, ...] = (
-        Remedy(commands=("airflow-eos recover CHECKPOINT",), start=True),
-    )
+    remedies = (Remedy(commands=("airflow-eos recover CHECKPOINT",), start=True),)
 
 
 class DeliveryError(EosError):
     """A batch could not be delivered now; nothing wrong has become visible."""
 
-    remedies: tuple[Remedy, ...] = (Remedy(start=True),)
+    remedies = (Remedy(start=True),)
 
 
 class BatchTimeoutError(DeliveryError):
     """The tasks of a batch took longer than the checkpoint policy allows; it was given up."""
 
-    remedies: tuple[Remedy, ...] = (
+    remedies = (
         Remedy(
             change="raise the timeout of the policy, or let a batch have fewer rows", start=True
         ),
@@ -269,7 +264,7 @@ class BatchTimeoutError(DeliveryError):
 class SupersededError(DeliveryError):
     """Another driver, or a recovery, decided the attempt that this driver was preparing."""
 
-    remedies: tuple[Remedy, ...] = (Remedy(change="keep one of the drivers", start=True),)
+    remedies = (Remedy(change="keep one of the drivers", start=True),)
 
 
 class OvertakenError(SupersededError):
@@ -279,37 +274,29 @@ class OvertakenError(SupersededError):
 class PromiseLostError(DeliveryError):
     """A transaction named by a COMMIT decision was aborted by its timeout; a restart replays it."""
 
-    remedies: tuple[Remedy, ...] = (Remedy(start=True),)
-
 
 class NonDeterministicReplayError(DeliveryError):
     """Evaluated again, the batch gives other rows than were promised; nothing was made visible."""
 
-    remedies: tuple[Remedy, ...] = (
-        Remedy(change="put back what the query depended on", start=True),
-    )
+    remedies = (Remedy(change="put back what the query depended on", start=True),)
 
 
 class InputLostError(NonDeterministicReplayError):
     """The input has lost rows of a batch since it was promised: retention, or compaction."""
 
-    remedies: tuple[Remedy, ...] = (
-        Remedy(change="accept what is left of the input, as it says", start=True),
-    )
+    remedies = (Remedy(change="accept what is left of the input, as it says", start=True),)
 
 
 class RecoveryError(EosError):
     """Recovery stopped before it changed anything it should not."""
 
-    remedies: tuple[Remedy, ...] = (
-        Remedy(commands=("airflow-eos recover CHECKPOINT",), start=True),
-    )
+    remedies = (Remedy(commands=("airflow-eos recover CHECKPOINT",), start=True),)
 
 
 class PipelineAliveError(RecoveryError):
     """The pipeline shows signs of life; ending its transactions would cost it an attempt."""
 
-    remedies: tuple[Remedy, ...] = (
+    remedies = (
         Remedy(
             change="stop the app",
             commands=("airflow-eos recover CHECKPOINT --force",),
@@ -322,7 +309,7 @@ class PipelineAliveError(RecoveryError):
 class ForeignDriverError(PipelineAliveError):
     """The pipeline is run by another task, or was started by hand: it is not ours to take over."""
 
-    remedies: tuple[Remedy, ...] = (
+    remedies = (
         Remedy(
             change="stop the app that runs there, where it is not the one that is wanted",
             start=True,
@@ -333,13 +320,13 @@ class ForeignDriverError(PipelineAliveError):
 class DecisionNeededError(RecoveryError):
     """The plan holds steps that only a person may decide."""
 
-    remedies: tuple[Remedy, ...] = (Remedy(commands=("airflow-eos plan CHECKPOINT",)),)
+    remedies = (Remedy(commands=("airflow-eos plan CHECKPOINT",)),)
 
 
 class AuditError(EosError):
     """Rows are lost, duplicated, reordered or visible too early; or nobody can know."""
 
-    remedies: tuple[Remedy, ...] = (
+    remedies = (
         Remedy(commands=("airflow-eos plan CHECKPOINT",), change="keep both topics as they are"),
     )
 
@@ -347,7 +334,7 @@ class AuditError(EosError):
 class RehearsalError(EosError):
     """A new version gives other rows than were delivered, or fails; or nobody can know."""
 
-    remedies: tuple[Remedy, ...] = (
+    remedies = (
         Remedy(change="look at the report, and start the new version only if you want these rows"),
     )
 
@@ -355,27 +342,25 @@ class RehearsalError(EosError):
 class AppFailedError(EosError):
     """The streaming app ended without having finished in order."""
 
-    remedies: tuple[Remedy, ...] = (Remedy(start=True),)
+    remedies = (Remedy(start=True),)
 
 
 class AppRefusedError(AppFailedError):
     """The app ended with an error that no restart can heal."""
 
-    remedies: tuple[Remedy, ...] = (
-        Remedy(change="do what the error in the driver's log says", start=True),
-    )
+    remedies = (Remedy(change="do what the error in the driver's log says", start=True),)
 
 
 class AppStoppedError(EosError):
     """The app was stopped because its Airflow task was: never a success of its own accord."""
 
-    remedies: tuple[Remedy, ...] = (Remedy(start=True),)
+    remedies = (Remedy(start=True),)
 
 
 class CalledOffError(EosError):
     """This start of the app was asked to end before it had begun: it has taken nothing."""
 
-    remedies: tuple[Remedy, ...] = (Remedy(start=True),)
+    remedies = (Remedy(start=True),)
 
 
 def name_of(error: EosError) -> str:

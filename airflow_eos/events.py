@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -194,17 +195,12 @@ def _event(
 
 
 def _total(batches: Sequence[SettledBatch]) -> dict[str, int] | None:
-    total: dict[str, int] = {}
+    total: Counter[str] = Counter()
     for batch in batches:
         if batch.rows is None:
             return None
-        for name, rows in batch.rows.items():
-            total[name] = total.get(name, 0) + rows
-    return total
-
-
-# --- offsets that are there -----------------------------------------------------------------------
-# Are rows up to an offset there?
+        total.update(batch.rows)
+    return dict(total)
 
 
 Wanted = Mapping[str, Mapping[str | int, int]]
@@ -286,10 +282,6 @@ def _read(source: Any, topic: str, partition: str) -> int:
     return int(partitions.get(partition, 0))
 
 
-# --- settled batches ------------------------------------------------------------------------------
-# The settled batches of a checkpoint, from Spark's log and from the decisions.
-
-
 def pipeline_of(store: CheckpointStore) -> str | None:
     """The query's id, which Spark gives to a checkpoint once and for ever; None before that.
 
@@ -351,7 +343,7 @@ def read_settled(
         if at_most is not None and len(batches) == at_most:
             break
     sources = batches[0].end if batches else ()
-    began = {name: _named(start) for name in sources if (start := log.began(name)) is not None}
+    began = {name: named(start) for name in sources if (start := log.began(name)) is not None}
     return Settled(query_id, newest, began, tuple(batches))
 
 
@@ -388,12 +380,12 @@ def _ends(entry: OffsetsEntry) -> dict[str, Any]:
     """By source; one that has not given anything yet is left out."""
     found = {name: raw for name, raw in entry.ends.items() if raw is not None}
     return {
-        name: raw if (kafka := kafka_offsets(raw)) is None else _named(kafka)
+        name: raw if (kafka := kafka_offsets(raw)) is None else named(kafka)
         for name, raw in found.items()
     }
 
 
-def _named(offsets: Mapping[str, Mapping[int, int]]) -> dict[str, dict[str, int]]:
+def named(offsets: Mapping[str, Mapping[int, int]]) -> dict[str, dict[str, int]]:
     """As JSON has it, where a partition is a name."""
     return {
         topic: {str(partition): offset for partition, offset in partitions.items()}
@@ -402,8 +394,8 @@ def _named(offsets: Mapping[str, Mapping[int, int]]) -> dict[str, dict[str, int]
 
 
 def _rows(promise: Promise) -> dict[str, int]:
-    rows: dict[str, int] = {}
+    rows: Counter[str] = Counter()
     for work in promise.promised:
         if not work.follows:
-            rows[work.participant] = rows.get(work.participant, 0) + work.rows
-    return rows
+            rows[work.participant] += work.rows
+    return dict(rows)

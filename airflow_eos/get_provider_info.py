@@ -18,25 +18,6 @@ _INTEGRATION = "Airflow EOS"
 _DOCS = "https://github.com/airflow-eos/airflow-eos/tree/main/docs"
 _GUIDES = ("airflow", "recovery", "events", "people")
 
-_PAGE: dict[str, Any] = {
-    "pipelines": {
-        "description": "Pipelines whose DAGs do not say in plain words where the checkpoint is, as "
-        "a JSON list. All others are found by themselves. See docs/page.md.",
-        "version_added": "0.1.0",
-        "type": "string",
-        "example": '[{"dag_id": "etl", "task_id": "run", "checkpoint_location": "s3a://lake/etl"}]',
-        "default": "[]",
-    },
-    "stall_after": {
-        "description": "Seconds after which a commit, a batch in flight or a start is too old for "
-        "a pipeline that is alive: the page calls it stalled.",
-        "version_added": "0.1.0",
-        "type": "integer",
-        "example": None,
-        "default": "300",
-    },
-}
-
 
 def get_provider_info() -> dict[str, Any]:
     """Return the provider's metadata; the entry point ``apache_airflow_provider`` names this."""
@@ -69,7 +50,20 @@ def get_provider_info() -> dict[str, Any]:
             "airflow_eos": {
                 "description": "The page of all pipelines, and where links of tasks lead.",
                 "options": {
-                    **_PAGE,
+                    "pipelines": _option(
+                        "Pipelines whose DAGs do not say in plain words where the checkpoint is, "
+                        "as a JSON list. All others are found by themselves. See docs/page.md.",
+                        default="[]",
+                        example='[{"dag_id": "etl", "task_id": "run", "checkpoint_location": '
+                        '"s3a://lake/etl"}]',
+                    ),
+                    "stall_after": _option(
+                        "After how long (seconds, or a text with a unit) a commit, a batch in "
+                        "flight or a start is too old for a pipeline that is alive: the page calls "
+                        "it stalled.",
+                        default="300",
+                        example="5 minutes",
+                    ),
                     "spark_ui_url": _option(
                         "Spark's own UI, made of ``{host}`` and ``{application_id}`` of the last "
                         "heartbeat.",
@@ -97,12 +91,14 @@ def get_provider_info() -> dict[str, Any]:
     }
 
 
-def _option(description: str, *, default: str, example: str | None = None) -> dict[str, Any]:
+def _option(
+    description: str, *, default: str, example: str | None = None, kind: str = "string"
+) -> dict[str, Any]:
     # Airflow formats defaults with names of its own: a brace of ours is written twice.
     return {
         "description": description,
         "version_added": "0.1.0",
-        "type": "string",
+        "type": kind,
         "example": example,
         "default": default.replace("{", "{{").replace("}", "}}"),
     }
@@ -113,10 +109,6 @@ def _modules(*names: str) -> dict[str, Any]:
         "integration-name": _INTEGRATION,
         "python-modules": [f"airflow_eos.{name}" for name in names],
     }
-
-
-# --- airflow cli ----------------------------------------------------------------------------------
-# ``airflow eos …``: the command line ``airflow-eos``, where Airflow's users look for it.
 
 
 def get_commands() -> list[CLICommand]:
@@ -143,6 +135,6 @@ def run(args: Any) -> None:
     """Run ``airflow-eos`` with what was said after ``airflow eos``."""
     from airflow_eos.__main__ import main
 
-    given = [each for each in args.arguments if each != "--"]
-    sys.argv = ["airflow-eos", *given]
+    given = args.arguments  # a later -- is before the arguments of an app
+    sys.argv = ["airflow-eos", *(given[1:] if given[:1] == ["--"] else given)]
     main()

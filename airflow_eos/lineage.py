@@ -6,7 +6,7 @@ Parsing a DAG imports this, and so nothing that reads a checkpoint.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -16,10 +16,6 @@ if TYPE_CHECKING:
     from airflow_eos.events import SettledEvent
     from airflow_eos.protocol.decision import PreparedWork
     from airflow_eos.protocol.participant import Member
-
-
-# --- openlineage ----------------------------------------------------------------------------------
-# What the OpenLineage provider asks an operator when its task has ended.
 
 
 OFFSETS = "kafkaOffsets"
@@ -43,63 +39,37 @@ class BatchLineage:
         Raises:
             EosError: the checkpoint cannot be read; the provider logs it and goes on.
         """
-        store, servers = self._place()
-        return _operator_lineage(_read(store, servers, self._batches_of(task_instance, store)))
+        # Whoever calls this is the OpenLineage provider, a dependency of the tests alone.
+        from airflow.providers.openlineage.extractors import OperatorLineage
+
+        from airflow_eos.hooks.kafka import KafkaSettingsHook
+        from airflow_eos.hooks.store import checkpoint_of
+
+        store, lineage = checkpoint_of(self), Lineage((), ())
+        servers = KafkaSettingsHook(self.kafka_config_id).settings().bootstrap_servers
+        if events := self._batches_of(task_instance, store):
+            first, last = events[0], events[-1]
+            whole = msgspec.structs.replace(last, from_batch=first.from_batch, start=first.start)
+            lineage = read_lineage(store, whole, servers)
+        return OperatorLineage(
+            inputs=[_dataset(each) for each in lineage.inputs],
+            outputs=[_dataset(each) for each in lineage.outputs],
+        )
 
     def get_openlineage_facets_on_failure(self, task_instance: Any) -> Any:
         """Return the same: what is settled was delivered, however the task ended."""
         return self.get_openlineage_facets_on_complete(task_instance)
 
     def _batches_of(self, task_instance: Any, store: CheckpointStore) -> Sequence[SettledEvent]:
-        return settled_since(store, round(task_instance.start_date.timestamp() * 1000))
+        """Those settled since the task started, as one range, or nothing."""
+        from airflow_eos.events import events_since, read_settled
 
-    def _place(self) -> tuple[CheckpointStore, str]:
-        from airflow_eos.hooks.kafka import KafkaSettingsHook
-        from airflow_eos.hooks.store import CheckpointStoreHook
-
-        hook = CheckpointStoreHook(self.storage_conn_id, self.storage_options)
-        store = hook.open(self.checkpoint_location)
-        return store, KafkaSettingsHook(self.kafka_config_id).settings().bootstrap_servers
-
-
-def settled_since(store: CheckpointStore, started_ms: int) -> tuple[SettledEvent, ...]:
-    """The batches settled since then, as one range, or nothing.
-
-    Args:
-        store: the checkpoint.
-        started_ms: ms since the epoch.
-
-    Raises:
-        CheckpointFormatError, StoreError: the checkpoint cannot be read.
-    """
-    from dataclasses import replace
-
-    from airflow_eos.events import events_since, read_settled
-
-    found = read_settled(store, after=None)
-    before = tuple(each for each in found.batches if each.settled_at_ms < started_ms)
-    newest = before[-1].batch_id if before else None
-    last = events_since(None, replace(found, newest=newest, batches=before))
-    return events_since(last[-1] if last else None, found)
-
-
-def _read(store: CheckpointStore, servers: str, events: Sequence[SettledEvent]) -> Lineage:
-
-    if not events:
-        return Lineage((), ())
-    first, last = events[0], events[-1]
-    whole = msgspec.structs.replace(last, from_batch=first.from_batch, start=first.start)
-    return read_lineage(store, whole, servers)
-
-
-def _operator_lineage(lineage: Lineage) -> Any:
-    # Whoever calls this is the OpenLineage provider, a dependency of the tests alone.
-    from airflow.providers.openlineage.extractors import OperatorLineage
-
-    return OperatorLineage(
-        inputs=[_dataset(each) for each in lineage.inputs],
-        outputs=[_dataset(each) for each in lineage.outputs],
-    )
+        started_ms = round(task_instance.start_date.timestamp() * 1000)
+        found = read_settled(store, after=None)
+        before = tuple(each for each in found.batches if each.settled_at_ms < started_ms)
+        newest = before[-1].batch_id if before else None
+        last = events_since(None, replace(found, newest=newest, batches=before))
+        return events_since(last[-1] if last else None, found)
 
 
 def _dataset(each: LineageDataset) -> Any:
@@ -115,8 +85,6 @@ def _dataset(each: LineageDataset) -> Any:
 
 
 # --- datasets -------------------------------------------------------------------------------------
-# Input and output of a range of batches, named as OpenLineage names datasets.
-#
 # Spark's own OpenLineage listener sees ``foreachBatch`` as two jobs, one that reads and one that
 # writes (OpenLineage 3398). The decisions know both sides of the same batch.
 

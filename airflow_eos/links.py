@@ -46,7 +46,10 @@ class _Link(BaseOperatorLink):
         is away, a template that is none.
         """
         try:
-            return self.address(operator, _last_heartbeat(operator))
+            from airflow_eos.checkpoint import read_heartbeat
+            from airflow_eos.hooks.store import checkpoint_of
+
+            return self.address(operator, read_heartbeat(checkpoint_of(operator)))
         except Exception:
             log.warning("The link %s has no address", self.name, exc_info=True)
             return ""
@@ -125,18 +128,9 @@ def _is_drivers_own(heartbeat: Heartbeat) -> bool:
 
     What a heartbeat says of it is the word of whoever may write to the checkpoint.
     """
-    from airflow_eos.supervision.heartbeat_monitor import (
-        ClusterManager,  # pulls the store in: not at parse time
-    )
+    # It pulls the store in: not at parse time.
+    from airflow_eos.supervision.heartbeat_monitor import ClusterManager
 
     pod = heartbeat.deploy_mode == "cluster" and heartbeat.submission is not None
     own = ClusterManager().pod_of(heartbeat.submission or "") if pod else socket.gethostname()
     return heartbeat.host == own and _HOST.fullmatch(own) is not None
-
-
-def _last_heartbeat(operator: Any) -> Heartbeat | None:
-    from airflow_eos.checkpoint import read_heartbeat
-    from airflow_eos.hooks.store import CheckpointStoreHook
-
-    hook = CheckpointStoreHook(operator.storage_conn_id, operator.storage_options)
-    return read_heartbeat(hook.open(operator.checkpoint_location))

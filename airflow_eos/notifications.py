@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from airflow_eos.recovery import Plan
 
 
+_ADDRESS = re.compile(r"://|www\.|@", re.IGNORECASE)
 FEW = 12
 """Steps that a message lists; a phone shows no more."""
 
@@ -113,8 +114,12 @@ def _code(name: str) -> str:
 
 
 def _words(said: str) -> str:
-    """The same of a sentence with such names in it: no link, no picture, no HTML."""
-    return re.sub(r"([\[<])", r"\\\1", one_line(said))
+    """The same of a sentence with such names in it: no link, no picture, no HTML.
+
+    An address is a link by itself, but as code.
+    """
+    text = re.sub(r"([\[<])", r"\\\1", one_line(said).replace("`", "'"))
+    return " ".join(_code(w) if _ADDRESS.search(w) else w for w in text.split(" "))
 
 
 # --- drill ----------------------------------------------------------------------------------------

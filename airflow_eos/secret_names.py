@@ -8,18 +8,19 @@ import re
 # underscores, the store's prefix or none. The id of an access key is half of a secret; the place
 # of a token, an endpoint or a file, is none.
 _HIDDEN = (
-    r"password|passphrase|secret|jaas\.config|oauthbearer\.config|token(?!\.endpoint|_file)"
-    r"|ssl\.key\.pem|ssl\.keystore\.key|private\.key\.pem"
+    r"password|passwd|passphrase|secret|jaas\.config|oauthbearer\.config|token(?!\.endpoint)"
+    r"|ssl\.key\.pem|ssl\.keystore\.key|(api|private)[_.-]?key"
     r"|(access|account|customer|encryption|master|sas)[_.]key"
 )
 
 _SPARKS_OWN = "(?i)secret|password|token|access[.]?key"
-_SECRET = re.compile(_HIDDEN)
+_SECRET, _PLACE = re.compile(_HIDDEN), re.compile(r"[_.-](file|path|location)$")
 
 
 def is_secret(name: str) -> bool:
     """Whether the value of the setting or storage option ``name`` may not be shown."""
-    return _SECRET.search(name.lower()) is not None
+    lower = name.lower()
+    return _SECRET.search(lower) is not None and _PLACE.search(lower) is None
 
 
 def spark_redaction_regex(chosen: str | None = None) -> str:

@@ -30,10 +30,21 @@ _SMALL_BATCHES = 60
 _SMALL_WARM = 15
 _WARM_ROUNDS = 2
 """Not counted: for some minutes each sink finds a warmer JVM than the one before."""
-_SMALL_SINKS = ("noop", "spark_sink", "at_least_once", "exactly_once", "arrow")
+_SMALL_SINKS = (
+    "noop",
+    "spark_sink",
+    "callback",
+    "python",
+    "at_least_once",
+    "exactly_once",
+    "arrow",
+)
+_WRITES_NOTHING = ("noop", "callback", "python")
 _FLINK_MS = (1000, 500, 100)
 _LABELS = {
     "noop": "Spark reading only (noop)",
+    "callback": "the same in a function of foreachBatch",
+    "python": "the same in tasks in Python, whose reports that function collects",
     "spark_sink": "Spark's own Kafka sink, at least once",
     "exactly_once": "ours, exactly once",
     "arrow": "ours, exactly once, ArrowKafkaSource",
@@ -91,7 +102,7 @@ def _small_batches(
                 source = _source(session, stage, "small", maxOffsetsPerTrigger=_SMALL_ROWS)
                 batches = spark.drained(spark.start(sink, source, stage, name, output, _AT_ONCE))
             refuse(f"{name} read", sum(batch.rows for batch in batches), count)
-            if sink != "noop":
+            if sink not in _WRITES_NOTHING:
                 read = stage.read(output)
                 refuse(name, (read["rows"], read["sum"]), (count, expected["sum"]))
             parts = [batch.parts for batch in batches[_SMALL_WARM:]]
@@ -173,6 +184,7 @@ def _result(
         "small_batch_p50_over_noop": median_ratio(whole["exactly_once"], whole["noop"]),
         "arrow_small_batch_p50_over_spark_sink": median_ratio(whole["arrow"], whole["spark_sink"]),
         "arrow_small_batch_p50_over_noop": median_ratio(whole["arrow"], whole["noop"]),
+        "small_batch_p50_over_python": median_ratio(whole["exactly_once"], whole["python"]),
     }
     for ours, prefix in (("exactly_once", ""), ("arrow", "arrow_")):
         ratios |= {

@@ -18,9 +18,10 @@ from airflow_eos.sinks.source import tuned_source_options, tuned_spark_conf
 from benchmarks.stage import Reached
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-SINKS = ("noop", "spark_sink", "exactly_once", "at_least_once", "librdkafka")
+SINKS = ("noop", "callback", "python", "spark_sink", "exactly_once", "at_least_once", "librdkafka")
 
 
 @dataclass(frozen=True)
@@ -114,9 +115,15 @@ def start(
             trigger=trigger,
             guarantee="at_least_once" if sink == "at_least_once" else "exactly_once",
         )
+    if sink == "python":
+        rows = rows.mapInArrow(_counted, "report binary")
     writer = rows.writeStream.option("checkpointLocation", checkpoint).trigger(**trigger)
     if sink == "noop":
         return writer.format("noop").start()
+    if sink == "callback":
+        return writer.foreachBatch(_to_nowhere).start()
+    if sink == "python":
+        return writer.foreachBatch(_collected).start()
     return (
         writer.format("kafka")
         .option("kafka.bootstrap.servers", stage.bootstrap)
@@ -124,6 +131,22 @@ def start(
         .option("topic", output)
         .start()
     )
+
+
+def _to_nowhere(rows: DataFrame, _batch: int) -> None:
+    rows.write.format("noop").mode("append").save()
+
+
+def _counted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The least that a sink's task in Python does: it reads its rows, and reports to the driver."""
+    import pyarrow as pa
+
+    count = sum(batch.num_rows for batch in batches)
+    yield pa.RecordBatch.from_pydict({"report": [str(count).encode()]})
+
+
+def _collected(reports: DataFrame, _batch: int) -> None:
+    reports.collect()
 
 
 def drained(query: Any) -> list[Batch]:

@@ -7,6 +7,7 @@ as files. The input must be at rest: a row that the app has not come to yet coun
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -240,9 +241,6 @@ def _named(topics: Sequence[TopicRows]) -> str:
     return ", ".join(each.topic for each in topics)
 
 
-# --- audit ----------------------------------------------------------------------------------------
-
-
 def visible_undecided(
     outputs: Sequence[TopicRows], decisions: Iterable[Decision]
 ) -> Violations | None:
@@ -288,9 +286,6 @@ def _outside(
         covered[np.searchsorted(offsets, start) : np.searchsorted(offsets, last, "right")] = True
     covered[: np.searchsorted(offsets, spans[0][0])] = True
     return offsets[~covered]
-
-
-# --- the comparison -------------------------------------------------------------------------------
 
 
 _TEXT_AT_MOST = 80
@@ -461,7 +456,13 @@ def audit(
         # After the topics: whatever was visible then must have been decided before.
         sources = _sources(store, settings, inputs, timeout_s)
         undecided = visible_undecided(came, _retained(store))
-    compared = _compared(given, came, sources, moved)
+    compared = compare(
+        given,
+        came,
+        read=sources.read if sources else None,
+        skipped=sources.skipped if sources else (),
+        others=bool(moved or (sources and (sources.others or sources.remade))),
+    )
     found = {kind: getattr(compared, kind) for kind in _KINDS}
     for kind in (meaningless := without_meaning(given, came, compared)):
         found[kind] = Violations(0)
@@ -495,30 +496,10 @@ def audit(
     )
 
 
-def _compared(
-    given: Sequence[TopicRows],
-    came: Sequence[TopicRows],
-    sources: Sources | None,
-    moved: Sequence[str],
-) -> Comparison:
-    if sources is None:
-        return compare(given, came, others=bool(moved))
-    return compare(
-        given,
-        came,
-        read=sources.read,
-        skipped=sources.skipped,
-        others=bool(moved or sources.others or sources.remade),
-    )
-
-
 def _at_rest(settings: KafkaSettings, read: TopicRows, timeout_s: float) -> bool:
     """Whether the topic is as it was when it was read."""
-    consumer = reader(settings, "read_committed")
-    try:
+    with closing(reader(settings, "read_committed")) as consumer:
         return partition_ends(settings, consumer, read.topic, timeout_s) == read.ends
-    finally:
-        consumer.close()
 
 
 def _sources(

@@ -136,9 +136,10 @@ def compare(
         given_rows.ids, return_index=True, return_counts=True
     )
     seen, times_seen = np.unique(out.ids, return_counts=True)
-    seen_of_given = _counts_of(given, seen, times_seen)
-    given_of_seen = _counts_of(seen, given, times_given)
-    origin = _origins(out, given, first_given)
+    seen_of_given = _looked_up(given, seen, times_seen, 0)
+    given_of_seen = _looked_up(seen, given, times_given, 0)
+    # Of each output row the input row that has its id, the first of them; -1 where none has.
+    origin = _looked_up(out.ids, given, first_given, -1)
     surplus = times_seen - np.maximum(given_of_seen, 1)
     strangers = np.flatnonzero(np.isin(out.ids, seen[given_of_seen == 0]))
     shortfall = times_given - seen_of_given
@@ -197,22 +198,14 @@ def _joined(parts: Sequence[npt.NDArray[Any]], kind: type[np.generic]) -> npt.ND
     return np.concatenate([*parts, np.empty(0, kind)]).astype(kind, copy=False)
 
 
-def _counts_of(
-    wanted: npt.NDArray[np.int64], known: npt.NDArray[np.int64], counts: Indices
+def _looked_up(
+    wanted: npt.NDArray[np.int64], known: npt.NDArray[np.int64], values: Indices, otherwise: int
 ) -> Indices:
-    """How often each of ``wanted`` is among ``known`` (sorted, unique, with counts)."""
+    """The value of each of ``wanted`` among ``known`` (sorted, unique)."""
     if not len(known):
-        return np.zeros(len(wanted), np.int64)
+        return np.full(len(wanted), otherwise)
     at = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
-    return np.where(known[at] == wanted, counts[at], 0)
-
-
-def _origins(out: _AllRows, given: npt.NDArray[np.int64], first_given: Indices) -> Indices:
-    """Of each output row the input row that has its id, the first of them; -1 where none has."""
-    if not len(given):
-        return np.full(len(out.ids), -1)
-    at = np.minimum(np.searchsorted(given, out.ids), len(given) - 1)
-    return np.where(given[at] == out.ids, first_given[at], -1)
+    return np.where(known[at] == wanted, values[at], otherwise)
 
 
 def _was_read(source: _AllRows, rows: Indices, read: Read | None) -> npt.NDArray[np.bool_]:
@@ -325,14 +318,14 @@ def parse(expression: str) -> Extract:
     Raises:
         ConfigurationError: The expression is none of these.
     """
-    part, _, path = expression.partition(".")
-    if part in {"key", "value"} and not path and "." not in expression:
-        return _key if part == "key" else _value
+    part, dot, path = expression.partition(".")
     fields = path.split(".")
     if part == "headers" and path:
         return lambda message: _header(message, path)
-    if part in {"key", "value"} and all(fields):
-        raw = _key if part == "key" else _value
+    if part in {"key", "value"} and (all(fields) or not dot):
+        raw: Extract = lambda message: _bytes(getattr(message, part)())  # noqa: E731
+        if not dot:
+            return raw
         decode = _field_decoder(fields)
         return lambda message: _field(raw(message), decode, len(fields))
     raise ConfigurationError(
@@ -341,21 +334,13 @@ def parse(expression: str) -> Extract:
     )
 
 
-def _key(message: Message) -> bytes | None:
-    key: Any = message.key()
-    return key if isinstance(key, bytes) or key is None else str(key).encode()
-
-
-def _value(message: Message) -> bytes | None:
-    value: Any = message.value()
-    return value if isinstance(value, bytes) or value is None else str(value).encode()
+def _bytes(part: Any) -> bytes | None:
+    return part if isinstance(part, bytes) or part is None else str(part).encode()
 
 
 def _header(message: Message, name: str) -> bytes | None:
     found: list[Any] = [header[1] for header in message.headers() or () if header[0] == name]
-    if not found or found[-1] is None:
-        return None
-    return found[-1] if isinstance(found[-1], bytes) else str(found[-1]).encode()
+    return _bytes(found[-1]) if found else None
 
 
 def _field_decoder(fields: list[str]) -> Callable[[bytes], Any]:

@@ -9,6 +9,7 @@ import logging
 import time
 import uuid
 from array import array
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -57,17 +58,14 @@ def partition_ends(
 
     In this order: what a live pipeline commits in between then looks open, never the other way.
     """
-    uncommitted = reader(settings, "read_uncommitted")
-    try:
-        found = {}
+    found = {}
+    with closing(reader(settings, "read_uncommitted")) as uncommitted:
         for partition in _partitions(committed, topic, timeout_s):
             place = TopicPartition(topic, partition)
             low, stable = _watermarks(committed, place, timeout_s)
             _, high = _watermarks(uncommitted, place, timeout_s)
             found[partition] = PartitionEnds(low, stable, high)
-        return found
-    finally:
-        uncommitted.close()
+    return found
 
 
 def is_compacted(settings: KafkaSettings, topic: str, timeout_s: float) -> bool | None:
@@ -84,7 +82,7 @@ def is_compacted(settings: KafkaSettings, topic: str, timeout_s: float) -> bool 
     except KafkaException as error:
         if error.args[0].code() == Code.TOPIC_AUTHORIZATION_FAILED:
             return None
-        raise _unavailable(_servers(settings), error) from error
+        raise _unavailable(settings.bootstrap_servers, error) from error
 
 
 def topic_id(settings: KafkaSettings, topic: str, timeout_s: float) -> str | None:
@@ -98,7 +96,7 @@ def topic_id(settings: KafkaSettings, topic: str, timeout_s: float) -> str | Non
     try:
         found = asked[topic].result(timeout_s).topic_id
     except KafkaException as error:
-        raise _unavailable(_servers(settings), error) from error
+        raise _unavailable(settings.bootstrap_servers, error) from error
     # librdkafka's base64 is not URL-safe; Java's, by which the product notes it, is.
     return None if found is None else str(found).translate(str.maketrans("+/", "-_"))
 
@@ -107,8 +105,7 @@ def peek(
     settings: KafkaSettings, topic: str, partition: int, offset: int, timeout_s: float = 10.0
 ) -> Message | None:
     """Fetch one row again, to show it to a person; None where it cannot be had any more."""
-    consumer = reader(settings, "read_uncommitted")
-    try:
+    with closing(reader(settings, "read_uncommitted")) as consumer:
         consumer.assign([TopicPartition(topic, partition, offset)])
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
@@ -116,9 +113,7 @@ def peek(
             if message is not None and not concerns_the_group(message.error()):
                 wanted = message.error() is None and message.offset() == offset
                 return message if wanted else None
-        return None
-    finally:
-        consumer.close()
+    return None
 
 
 class AuditConsumer(Consumer):
@@ -197,10 +192,6 @@ def _unavailable(servers: str, error: KafkaException) -> KafkaUnavailableError:
     )
 
 
-def _servers(settings: KafkaSettings) -> str:
-    return str(settings.librdkafka().get("bootstrap.servers"))
-
-
 def reader(settings: KafkaSettings, isolation: str) -> AuditConsumer:
     """Build a consumer of the given ``isolation.level`` from a connection's settings."""
     config = {
@@ -229,9 +220,6 @@ def _silent() -> logging.Logger:
     logger = logging.getLogger("airflow_eos.recovery.audit")
     logger.setLevel(logging.CRITICAL)
     return logger
-
-
-# --- topic rows -----------------------------------------------------------------------------------
 
 
 NO_KEY = 0
@@ -300,13 +288,10 @@ def read_topic(
         TopicError: The topic does not exist or may not be read.
         KafkaUnavailableError: No broker answered, or none sent anything, for ``timeout_s``.
     """
-    consumer = reader(settings, "read_committed")
-    try:
+    with closing(reader(settings, "read_committed")) as consumer:
         ends = partition_ends(settings, consumer, topic, timeout_s)
         columns = _MessageColumns(array("q"), array("q"), array("i"), array("q"))
         _drain(consumer, topic, ends, columns, identify, key_of, timeout_s)
-    finally:
-        consumer.close()
     return TopicRows(
         topic=topic,
         ids=np.frombuffer(columns.ids, np.int64),

@@ -6,13 +6,12 @@ names their work is durable, and nobody can decide the same attempt a second tim
 
 from __future__ import annotations
 
-import re
 import time
 import uuid
 from typing import TYPE_CHECKING
 
 from airflow_eos.checkpoint.backend import DECISIONS, EOS, decision_path, is_batch
-from airflow_eos.checkpoint.terms import newest_planned
+from airflow_eos.checkpoint.terms import newest_planned, numbers_in
 from airflow_eos.errors import (
     CheckpointFormatError,
     RecoveryError,
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 
     from airflow_eos.checkpoint.store import CheckpointStore
 
-_ATTEMPT = re.compile(r"([1-9][0-9]{0,8})\.json", re.ASCII)
 AT_A_START = "sealed by the driver starting"
 """So begins why each start seals an attempt, also where there was none: that is no fault."""
 _FOLDERS_ONE_BY_ONE = 100
@@ -69,8 +67,8 @@ class DecisionLog:
             )
         if not _without_gap(attempts):
             raise CheckpointFormatError(
-                f"{self._folder(batch_id)} holds attempts {attempts}: expected 1, 2, … without a "
-                "gap. A decision was lost or is foreign.",
+                f"{self._store.location}/{DECISIONS}/{batch_id} holds attempts {attempts}: "
+                "expected 1, 2, … without a gap. A decision was lost or is foreign.",
                 *decision_lost(batch_id),
             )
         return tuple(self._read(batch_id, attempt) for attempt in attempts)
@@ -128,16 +126,7 @@ class DecisionLog:
         return removed
 
     def _attempts(self, batch_id: int) -> list[int]:
-        attempts = []
-        for entry in self._store.list(f"{DECISIONS}/{batch_id}"):
-            match = _ATTEMPT.fullmatch(entry.name)
-            if match is None:
-                raise CheckpointFormatError(
-                    f"{self._store.location}/{entry.path} is foreign: expected only <attempt>.json "
-                    "there. Find out what wrote it and move it away."
-                )
-            attempts.append(int(match[1]))
-        return sorted(attempts)
+        return numbers_in(self._store, f"{DECISIONS}/{batch_id}", "attempt")
 
     def _read(self, batch_id: int, attempt: int) -> Decision:
         path = decision_path(batch_id, attempt)
@@ -155,9 +144,6 @@ class DecisionLog:
             )
         self._store.make_durable(path)
         return decision
-
-    def _folder(self, batch_id: int) -> str:
-        return f"{self._store.location}/{DECISIONS}/{batch_id}"
 
 
 def sealed(
@@ -234,13 +220,13 @@ class PerishableRows:
         Raises:
             StoreError: it was, or the store refuses.
         """
-        path = f"{_folder(name)}/{batch}/{key}"
+        path = _path(name, batch, key)
         if not self._store.create(path, stream):
             raise StoreError(f"{self._store.location}/{path} is there already: a key came twice.")
 
     def keys(self, name: str, batch: int) -> frozenset[str]:
         """The keys of a batch whose rows are there."""
-        found = self._store.list(f"{_folder(name)}/{batch}")
+        found = self._store.list(_path(name, batch))
         return frozenset(each.name for each in found if is_key(each.name))
 
     def read(self, name: str, batch: int, key: str) -> bytes:
@@ -249,7 +235,7 @@ class PerishableRows:
         Raises:
             StoreError: they are gone, or cannot be read.
         """
-        path = f"{_folder(name)}/{batch}/{key}"
+        path = _path(name, batch, key)
         stream = self._store.get(path)
         if stream is None:
             raise StoreError(
@@ -260,7 +246,7 @@ class PerishableRows:
 
     def opened(self, name: str, batch: int, key: str) -> pa.RecordBatchStreamReader:
         """The rows, all of them; errors as :meth:`read`, and where they are not whole."""
-        where = f"{self._store.location}/{_folder(name)}/{batch}/{key}"
+        where = f"{self._store.location}/{_path(name, batch, key)}"
         instead = Remedy(
             change=f"remove {where}, so that the batch is evaluated again instead",
             start=True,
@@ -295,5 +281,5 @@ class PerishableRows:
         self._is_first = False
 
 
-def _folder(name: str) -> str:
-    return f"{_KEPT}/{check_name(name)}/perishable"
+def _path(name: str, batch: int, *key: str) -> str:
+    return "/".join((_KEPT, check_name(name), "perishable", str(batch), *key))

@@ -16,6 +16,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from urllib.parse import parse_qs, urlencode
 
@@ -307,14 +308,9 @@ def refusal_of(store: CheckpointStore, heartbeat: Heartbeat | None) -> Refusal |
     return found if found is not None and found.driver == driver_of(heartbeat) else None
 
 
-def restart_of(store: CheckpointStore, heartbeat: Heartbeat | None) -> Replacement | None:
-    """What a task has said of starting anew after this driver; None: nothing."""
-    return _of(heartbeat, store.read(RESTART, Replacement))
-
-
 def resumption_of(store: CheckpointStore, heartbeat: Heartbeat | None) -> Replacement | None:
     """The newest run that has begun to replace this driver; None: none has."""
-    return _of(heartbeat, store.read(RESUMPTION, Replacement))
+    return _replacement(store, RESUMPTION, heartbeat)
 
 
 def next_start(
@@ -343,7 +339,7 @@ def brought_back_by(store: CheckpointStore, heartbeat: Heartbeat | None) -> str 
     """
     try:
         refused = refusal_of(store, heartbeat) is not None
-        found = restart_of(store, heartbeat) or resumption_of(store, heartbeat)
+        found = _replacement(store, RESTART, heartbeat) or resumption_of(store, heartbeat)
     except CheckpointFormatError as error:
         log.warning("not_known_who_brings_it_back", error=str(error))
         return None
@@ -363,7 +359,10 @@ def why_refused(store: CheckpointStore, heartbeat: Heartbeat | None) -> str | No
     return None if found is None else str(found)
 
 
-def _of(heartbeat: Heartbeat | None, found: Replacement | None) -> Replacement | None:
+def _replacement(
+    store: CheckpointStore, path: str, heartbeat: Heartbeat | None
+) -> Replacement | None:
+    found = store.read(path, Replacement)
     return found if found is not None and found.driver == driver_of(heartbeat) else None
 
 
@@ -515,16 +514,21 @@ def drain_requested(
     *,
     term: int | None = None,
     submission: str | None = None,
-    known: bool = False,
 ) -> DrainRequest | None:
     """The request that means the driver of this term and submission, or None.
 
     One by a person goes first: what a person asks for ends in order, whoever else asks.
     """
-    standing = standing_request(store, known=known)
+    return _meant(partial(_read, store), term, submission)
+
+
+def _meant(
+    read: Callable[[str], DrainRequest | None], term: int | None, submission: str | None
+) -> DrainRequest | None:
+    standing = read(DRAIN)
     if standing is not None and standing.is_for(term, submission):
         return standing
-    return None if submission is None else request_to(store, submission, known=known)
+    return None if submission is None else read(drain_path(submission))
 
 
 def drain_of(
@@ -538,14 +542,13 @@ def drain_of(
         known: for who starts an app where nobody asked it to stop: a request that is damaged may be
             a person's (CheckpointFormatError). To others it says nothing.
     """
-    if heartbeat is None:
-        return standing_request(store, known=known)
-    return drain_requested(store, term=heartbeat.term, submission=heartbeat.submission, known=known)
+    read = partial(_read, store, known=known)
+    return read(DRAIN) if heartbeat is None else _meant(read, heartbeat.term, heartbeat.submission)
 
 
-def standing_request(store: CheckpointStore, *, known: bool = False) -> DrainRequest | None:
+def standing_request(store: CheckpointStore) -> DrainRequest | None:
     """What stands in ``eos/drain.json``, whoever is meant."""
-    return _read(store, DRAIN, known=known)
+    return _read(store, DRAIN)
 
 
 def clear_drain(store: CheckpointStore, *, term: int | None, submission: str | None) -> None:
@@ -576,14 +579,12 @@ def _prune(store: CheckpointStore, ours: str | None) -> None:
     store.delete(each.path for each in old if each.path != own)
 
 
-def request_to(
-    store: CheckpointStore, submission: str, *, known: bool = False
-) -> DrainRequest | None:
+def request_to(store: CheckpointStore, submission: str) -> DrainRequest | None:
     """The request to this start of an app, in its own place; None where there is none."""
-    return _read(store, drain_path(submission), known=known)
+    return _read(store, drain_path(submission))
 
 
-def _read(store: CheckpointStore, path: str, *, known: bool) -> DrainRequest | None:
+def _read(store: CheckpointStore, path: str, *, known: bool = False) -> DrainRequest | None:
     """What cannot be read asks nobody for anything; whoever asks again replaces it."""
     try:
         return store.read(path, DrainRequest)

@@ -19,7 +19,7 @@ import msgspec
 
 from airflow_eos.checkpoint.backend import COMMITS, METADATA, OFFSETS, SOURCES, STATE_STORES
 from airflow_eos.checkpoint.decisions import DecisionLog
-from airflow_eos.checkpoint.mending import decided_offsets
+from airflow_eos.checkpoint.mending import beside, decided_offsets
 from airflow_eos.checkpoint.progress import read_state
 from airflow_eos.checkpoint.rulings import INPUT, read_acceptance
 from airflow_eos.checkpoint.spark_log import SparkLog
@@ -182,8 +182,7 @@ class CheckpointCopy:
         return len(data)
 
     def _put(self, path: str, data: bytes) -> None:
-        folder, _, name = path.rpartition("/")
-        self._scratch.delete([f"{folder}/.{name}.crc" if folder else f".{name}.crc"])
+        self._scratch.delete([beside(path)])
         self._scratch.put(path, data)
 
 

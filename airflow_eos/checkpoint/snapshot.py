@@ -211,7 +211,7 @@ def start_facts(
             torn=_torn(store, log),
         )
         if facts.owns_nothing:
-            return replace(facts, open=listed_for_a_first_start(participant))
+            return replace(facts, open=(*participant.open(), *lookalikes(participant)))
         if facts.forgotten and settled:
             _require_shown(store, participant, settled[-1])
     except OwnershipError as error:
@@ -277,11 +277,6 @@ def _require_continuous(store: CheckpointStore) -> None:
         require_continuous(store, SparkLog(store, state.mends), batch)
 
 
-def listed_for_a_first_start(participant: Participant) -> tuple[OpenWork, ...]:
-    """All that is open under names like ours, whoever's: of a pipeline that owns nothing yet."""
-    return (*participant.open(), *lookalikes(participant))
-
-
 def lookalikes(participant: Participant) -> tuple[OpenWork, ...]:
     """What other programs have open under names like ours, where a system can tell."""
     return tuple(
@@ -292,9 +287,8 @@ def lookalikes(participant: Participant) -> tuple[OpenWork, ...]:
     )
 
 
-def newest_promise(store: CheckpointStore) -> Decision | None:
+def newest_promise(store: CheckpointStore, log: DecisionLog) -> Decision | None:
     """The newest decision that rows were promised by, of the newest two batches."""
-    log = DecisionLog(store)
     planned = newest_known(store, log)
     for batch in () if planned is None else (planned, planned - 1):
         promise = Promise.of(log.of_batch(batch)) if batch >= 0 else None

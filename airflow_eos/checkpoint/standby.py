@@ -102,8 +102,10 @@ def standby_of(store: CheckpointStore, submission: str) -> Standby | None:
 
 def remove_standby(store: CheckpointStore, name: str) -> None:
     """It drives now; with it go those of a week ago, which nobody has removed."""
-    oldest_ms = time.time_ns() // 1_000_000 - DRAINS_KEPT // timedelta(milliseconds=1)
-    old = [each.path for each in store.list(STANDBYS) if each.modified_at_ms < oldest_ms]
+    listed = store.list(STANDBYS)  # where it has just written: by the store's clock, that is now
+    now_ms = max((each.modified_at_ms for each in listed), default=0)
+    oldest_ms = now_ms - DRAINS_KEPT // timedelta(milliseconds=1)
+    old = [each.path for each in listed if each.modified_at_ms < oldest_ms]
     store.delete({*old, standby_path(name)})
 
 

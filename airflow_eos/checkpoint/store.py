@@ -52,7 +52,6 @@ RACERS = 8
 ROUNDS_AT_A_START = 8
 """64 small writes, below a second on S3. Adobe's s3mock, which looks and then writes, lets several
 win in a third of the rounds: 8 rounds let it pass once in thirty starts, the doctor's 40 never."""
-_SIZE = 4096
 
 
 class Creates(Protocol):
@@ -108,7 +107,7 @@ def race_create(store: Creates, *, rounds: int, racers: int = RACERS) -> RaceRes
 
             def create(racer: int, path: str = path, gate: Barrier = gate) -> bool:
                 gate.wait()
-                return store.create(path, _content(racer))
+                return store.create(path, content_of(racer))
 
             try:
                 won = list(pool.map(create, range(racers)))
@@ -117,7 +116,7 @@ def race_create(store: Creates, *, rounds: int, racers: int = RACERS) -> RaceRes
                 store.delete([path])
             several += won.count(True) > 1
             nobody += won.count(True) == 0
-            torn += won.count(True) == 1 and stands != _content(won.index(True))
+            torn += won.count(True) == 1 and stands != content_of(won.index(True))
     return RaceResult(racers, rounds, several, nobody, torn)
 
 
@@ -164,8 +163,9 @@ def _refused(store: Creates, found: str) -> StoreError:
     )
 
 
-def _content(racer: int) -> bytes:
-    return f"{racer} ".encode() * (_SIZE // 2)
+def content_of(racer: int) -> bytes:
+    """What this one writes in a race: some kilobytes, of which a part would show."""
+    return f"{racer} ".encode() * 2048
 
 
 # --- store ----------------------------------------------------------------------------------------

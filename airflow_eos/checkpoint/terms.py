@@ -163,7 +163,7 @@ def take_term(store: CheckpointStore, *, taken_by: str, after: int | None = None
             taken_at_ms=time.time_ns() // 1_000_000,
         )
         if store.create(term_path(term.number), encode(term)):
-            numbers = _numbers(store)
+            numbers = numbers_in(store, DRIVERS, "term")
             if numbers and max(numbers) == term.number:
                 # In ascending order, so that nobody sees his own term without a newer one.
                 store.delete(term_path(number) for number in numbers if number < term.number)
@@ -180,18 +180,18 @@ def is_newest(store: CheckpointStore, number: int) -> bool:
 
 def newest_term(store: CheckpointStore) -> int:
     """The highest term taken; 0 where no driver that knows terms has run."""
-    return max(_numbers(store), default=0)
+    return max(numbers_in(store, DRIVERS, "term"), default=0)
 
 
-def _numbers(store: CheckpointStore) -> list[int]:
-    """All terms that stand, ascending."""
+def numbers_in(store: CheckpointStore, folder: str, called: str) -> list[int]:
+    """The numbers of all ``<number>.json`` there, ascending (CheckpointFormatError: others)."""
     numbers = []
-    for entry in store.list(DRIVERS):
+    for entry in store.list(folder):
         match = _NUMBER.fullmatch(entry.name)
         if match is None:
             raise CheckpointFormatError(
-                f"{store.location}/{entry.path} is foreign: expected only <term>.json there. Find "
-                "out what wrote it and move it away."
+                f"{store.location}/{entry.path} is foreign: expected only <{called}>.json there. "
+                "Find out what wrote it and move it away."
             )
         numbers.append(int(match[1]))
     return sorted(numbers)

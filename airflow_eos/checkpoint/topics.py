@@ -12,6 +12,7 @@ and a batch that Spark has planned with it could be run by no start.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -354,10 +355,10 @@ def refuse_remade(store: CheckpointStore, found: Mapping[str, str]) -> Mapping[s
             f"checkpoint ({store.location}) began to read it: the offsets that Spark goes on from "
             "mean other rows now. With exactly_once, nothing of the new topic was made visible.",
             Remedy(
-                change=f"settle what was promised (`airflow-eos recover {store.location}`), then "
-                "begin on a new checkpoint location under another prefix, with startingOffsets of "
-                "the beginning of that topic and, of all others, of the end of the newest batch "
-                "that readers have",
+                change="settle what was promised (`airflow-eos recover "
+                f"{shlex.quote(store.location)}`), then begin on a new checkpoint location under "
+                "another prefix, with startingOffsets of the beginning of that topic and, of all "
+                "others, of the end of the newest batch that readers have",
                 start=True,
                 costs="what was not read of the old topic, and the state of a stateful query",
             ),

@@ -20,7 +20,7 @@ from airflow_eos.commands.options import (
     storage_options,
 )
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.tables import plain, table
+from airflow_eos.tables import plain, show, table
 
 if TYPE_CHECKING:
     from airflow_eos.audit.audit import AuditReport
@@ -57,7 +57,7 @@ def audit(
     ] = None,
     storage_option: StorageOption = None,
     timeout: Timeout = 30.0,
-    as_json: AsJson = False,  # noqa: FBT002 - a flag of the command line
+    as_json: AsJson = False,
 ) -> None:
     """Find rows lost, duplicated, out of order, visible before decided, or still open.
 
@@ -65,7 +65,6 @@ def audit(
     violated that can be judged, and the topics do not tell of all rows any more.
     """
     from airflow_eos.audit.audit import audit as run
-    from airflow_eos.tables import show
 
     inputs = [name.strip() for name in input_topic.split(",")]
     if output_topic in inputs:
@@ -93,13 +92,8 @@ def audit(
         raise typer.Exit(VIOLATIONS if report.verdict == "violated" else NOT_KNOWN)
 
 
-# --- tables ---------------------------------------------------------------------------------------
-# An audit as tables that a person can decide from.
-
-
 def audit_view(report: AuditReport) -> RenderableType:
     """The counts, and the first rows that break a promise."""
-    undecided = report.visible_undecided
     counts = Table(box=None, show_header=False, pad_edge=False)
     counts.add_row(f"rows in {', '.join(report.input_topics)}", f"{report.rows_in:,}")
     for topic, rows in report.rows_out.items():
@@ -109,7 +103,7 @@ def audit_view(report: AuditReport) -> RenderableType:
         ("duplicated", report.duplicated),
         ("reordered", report.reordered),
         ("unexpected", report.unexpected),
-        ("visible before decided", undecided),
+        ("visible before decided", report.visible_undecided),
         ("in transactions still open", report.open_rows),
     ):
         style = "" if count is None else "green" if count == 0 else "bold red"

@@ -5,14 +5,15 @@ A first pipeline needs topics, rows in one and a look at another: Kafka's own to
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
+from airflow_eos.commands.options import AsJson, tell
 from airflow_eos.errors import LocalEnvironmentError
 
 if TYPE_CHECKING:
@@ -20,11 +21,9 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="A Kafka broker on this machine, to try things out.", no_args_is_help=True)
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-
 
 @app.command()
-def start(as_json: AsJson = False) -> None:  # noqa: FBT002 - a flag of the command line
+def start(as_json: AsJson = False) -> None:
     """Start a broker in the background, at port 9092 if that is free, with the data it had."""
     from airflow_eos.local import daemon, jars
 
@@ -34,8 +33,8 @@ def start(as_json: AsJson = False) -> None:  # noqa: FBT002 - a flag of the comm
 
 @app.command()
 def stop(
-    remove: Annotated[bool, typer.Option("--remove", help="Topics and rows, too.")] = False,  # noqa: FBT002
-    as_json: AsJson = False,  # noqa: FBT002 - a flag of the command line
+    remove: Annotated[bool, typer.Option("--remove", help="Topics and rows, too.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Stop the broker in the background; the next start has its topics and rows again."""
     import shutil
@@ -45,14 +44,12 @@ def stop(
     stopped = daemon.stop()
     if remove:
         shutil.rmtree(daemon.data_folder(), ignore_errors=True)
-    if as_json:
-        typer.echo(json.dumps({"stopped": stopped}))
-    else:
-        typer.echo("Broker stopped." if stopped else "No broker was running.")
+    text = "Broker stopped." if stopped else "No broker was running."
+    tell({"stopped": stopped}, text, as_json=as_json)
 
 
 @app.command()
-def status(as_json: AsJson = False) -> None:  # noqa: FBT002 - a flag of the command line
+def status(as_json: AsJson = False) -> None:
     """Say whether a broker runs in the background; exit status 1 where none does."""
     from airflow_eos.local import daemon
 
@@ -92,7 +89,7 @@ def write(topic: Annotated[str, typer.Argument(help="An existing topic.")]) -> N
 @app.command()
 def read(
     topic: Annotated[str, typer.Argument(help="An existing topic.")],
-    last: Annotated[bool, typer.Option("--last", help="Only the last row of each key.")] = False,  # noqa: FBT002 - a flag of the command line
+    last: Annotated[bool, typer.Option("--last", help="Only the last row of each key.")] = False,
 ) -> None:
     """Print the rows that readers see now (read_committed): key, tab and value."""
     from airflow_eos.local.rows import read_rows
@@ -103,7 +100,6 @@ def read(
 
 
 def _address() -> str:
-    from airflow_eos.errors import LocalEnvironmentError
     from airflow_eos.local import daemon
 
     broker = daemon.status()
@@ -115,28 +111,17 @@ def _address() -> str:
 
 
 def _show(broker: RunningBroker | None, *, as_json: bool) -> None:
-    if broker is None:
-        typer.echo(json.dumps({"running": False}) if as_json else "No broker is running.")
-        return
-    if as_json:
-        facts = {
-            "running": True,
-            "pid": broker.pid,
-            "bootstrap_servers": broker.bootstrap_servers,
-            "log_folder": broker.log_folder,
-            "started_at": broker.started_at,
-        }
-        typer.echo(json.dumps(facts))
-        return
     import pendulum
 
+    if broker is None:
+        tell({"running": False}, "No broker is running.", as_json=as_json)
+        return
     age = pendulum.from_timestamp(broker.started_at).diff_for_humans(absolute=True)
-    typer.echo(f"Broker at {broker.bootstrap_servers}, up for {age}.")
-    typer.echo(f"Logs: {broker.log_folder}")
-
-
-# --- demo -----------------------------------------------------------------------------------------
-# ``airflow-eos demo``: hands over to the demo of the clone that it runs in.
+    tell(
+        {"running": True} | msgspec.to_builtins(broker),
+        f"Broker at {broker.bootstrap_servers}, up for {age}.\nLogs: {broker.log_folder}",
+        as_json=as_json,
+    )
 
 
 TO_THE_DEMO = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}

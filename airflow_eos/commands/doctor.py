@@ -6,8 +6,9 @@ import textwrap
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, cast
 
-import msgspec
 import typer
+from rich.console import Console
+from rich.text import Text
 
 from airflow_eos.arguments import GUARANTEES
 from airflow_eos.commands.options import (
@@ -23,9 +24,11 @@ from airflow_eos.commands.options import (
     reach_in,
     seconds,
     storage_options,
+    tell_json,
     word,
 )
 from airflow_eos.errors import ConfigurationError, EosError
+from airflow_eos.tables import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -87,14 +90,16 @@ def doctor(
     ] = 40,
     storage_option: StorageOption = None,
     timeout: Timeout = 30.0,
-    as_json: AsJson = False,  # noqa: FBT002 - a flag of the command line
+    as_json: AsJson = False,
 ) -> None:
     """Say what would keep a start from working. Changes nothing; its probes are removed.
 
     Exit status: 0 nothing fails, 1 something does, 2 the location cannot be opened at all.
     """
     from airflow_eos.supervision.doctor import DoctorRequest, examine, worst
+    from airflow_eos.supervision.preflight import TimeoutBudget
 
+    spans = (trigger_interval, batch_within, recover_within, transaction_timeout)
     options = storage_options(storage_option)
     lines = examine(
         DoctorRequest(
@@ -107,19 +112,15 @@ def doctor(
             group=group,
             guarantee=cast("Guarantee | None", guarantee),
             prefix=prefix,
-            transaction_timeout=timedelta(seconds=transaction_timeout),
-            trigger_interval=timedelta(seconds=trigger_interval),
-            batch_within=timedelta(seconds=batch_within),
-            recover_within=timedelta(seconds=recover_within),
+            budget=TimeoutBudget(*(timedelta(seconds=each) for each in spans)),
             rounds=rounds,
             timeout_s=timeout,
         )
     )
     if master is not None:
-        lines += spark_lines(master, pairs(conf or [], "--conf"), checkpoint, options)
+        lines += _of_spark(master, pairs(conf or [], "--conf"), checkpoint, options)
     if as_json:
-        facts = [line._asdict() for line in lines]
-        typer.echo(msgspec.json.format(msgspec.json.encode(facts), indent=2).decode())
+        tell_json([line._asdict() for line in lines])
     else:
         _show(lines)
     if worst(lines) == "fail":
@@ -128,11 +129,6 @@ def doctor(
 
 def _show(lines: Sequence[Line]) -> None:
     """A line for each check that passes; behind them a block for each that does not."""
-    from rich.console import Console
-    from rich.text import Text
-
-    from airflow_eos.tables import printable
-
     console = Console()
     grave = list(_STYLE)
     for line in sorted(lines, key=lambda line: grave.index(line.verdict)):
@@ -161,23 +157,13 @@ def _show(lines: Sequence[Line]) -> None:
     )
 
 
-# --- spark probes ---------------------------------------------------------------------------------
-# What the doctor asks a Spark that it starts: its Python workers, and its own file manager.
-
 ROUNDS = 20
 
 
-def spark_lines(
+def _of_spark(
     master: str, conf: Mapping[str, str], location: str, storage_options: Mapping[str, str] | None
 ) -> list[Line]:
-    """Start a Spark app on ``master``, ask it, and end it; what is wrong is a line.
-
-    Args:
-        master: of Spark; its workers are those that run there.
-        conf: Spark's settings, as the pipeline's app has them.
-        location: of the checkpoint.
-        storage_options: of its store.
-    """
+    """Start a Spark app on ``master``, ask it, and end it; what is wrong is a line."""
     from airflow_eos.supervision.doctor import failed, tried
 
     try:

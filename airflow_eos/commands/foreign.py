@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -16,9 +16,12 @@ from airflow_eos.commands.options import (
     StorageOption,
     Timeout,
     kafka_settings,
+    require_confirmed,
     seconds,
     storage_options,
+    tell,
 )
+from airflow_eos.tables import duration, plain, show, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -60,7 +63,7 @@ def plan(
     kafka_config: KafkaConfig = None,
     storage_option: StorageOption = None,
     timeout: Timeout = 30.0,
-    as_json: AsJson = False,  # noqa: FBT002 - a flag of the command line
+    as_json: AsJson = False,
 ) -> None:
     """Say what would be committed, and what aborted. Changes nothing.
 
@@ -85,7 +88,7 @@ def recover(
     prefix: Prefixes,
     bootstrap_servers: BootstrapServers = None,
     kafka_config: KafkaConfig = None,
-    give_up_lost: Annotated[  # noqa: FBT002 - a flag of the command line
+    give_up_lost: Annotated[
         bool,
         typer.Option("--give-up-lost", help="Go on although something promised is lost."),
     ] = False,
@@ -97,12 +100,12 @@ def recover(
             show_default="10 seconds",
         ),
     ] = 10.0,
-    yes: Annotated[  # noqa: FBT002 - a flag of the command line
+    yes: Annotated[
         bool, typer.Option("--yes", help="Do not ask: the job is stopped, end what is shown.")
     ] = False,
     storage_option: StorageOption = None,
     timeout: Timeout = 30.0,
-    as_json: AsJson = False,  # noqa: FBT002
+    as_json: AsJson = False,
 ) -> None:
     """Commit what the checkpoint promises, abort what else is open under the prefixes.
 
@@ -121,8 +124,8 @@ def recover(
         if not as_json:
             _show(made, as_json=False)
         asked = f"The job is stopped: commit {commits} and abort {aborts}, for good?"
-        if (commits or aborts) and not yes and not typer.confirm(asked, err=True):
-            raise typer.Exit(1)
+        if (commits or aborts) and not yes:
+            require_confirmed(asked, as_json=as_json)
         ended = recover_flink(wire, made, give_up_lost=give_up_lost, quiet_s=wait)
     _tell(made, ended, as_json=as_json)
     if EndResult.LOOK in ended.values():
@@ -141,7 +144,7 @@ def _planned(
     from airflow_eos.foreign.recover import plan_flink
     from airflow_eos.kafka.client.connection import ConnectionPool
 
-    with closing(ConnectionPool(kafka, client_id="airflow-eos")) as wire:
+    with ConnectionPool(kafka) as wire:
         yield (
             wire,
             plan_flink(wire, checkpoint, prefixes, storage_options=options, deadline_s=deadline_s),
@@ -149,8 +152,6 @@ def _planned(
 
 
 def _show(made: ForeignPlan, *, as_json: bool) -> None:
-    from airflow_eos.tables import duration, plain, show, table
-
     if as_json:
         typer.echo(msgspec.json.encode(made).decode())
         return
@@ -187,8 +188,9 @@ def _tell(
         for step in made.steps
         if step.identity in ended
     ]
-    if as_json:
-        typer.echo(msgspec.json.encode({"checkpoint": made.checkpoint, "ended": done}).decode())
-        return
     right = sum(each["result"] == "done" for each in done)
-    typer.echo(f"Ended {right} of {len(done)}. Restore Flink from this checkpoint: {made.location}")
+    tell(
+        {"checkpoint": made.checkpoint, "ended": done},
+        f"Ended {right} of {len(done)}. Restore Flink from this checkpoint: {made.location}",
+        as_json=as_json,
+    )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import enum
+import json
 import keyword
 import re
 import tempfile
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated
 
@@ -91,9 +93,6 @@ def make_project(name: str, kind: Kind, folder: Path) -> list[Path]:
 
 def sample_rows(count: int = 1_000) -> list[tuple[str, str]]:
     """Clicks of seven users on five pages, ten a second: key and value."""
-    import json
-    from datetime import UTC, datetime, timedelta
-
     began = datetime(2026, 1, 1, tzinfo=UTC)
     return [
         (
@@ -137,10 +136,6 @@ def _two_topics(readme: str, name: str) -> str:
     return readme
 
 
-# --- try ------------------------------------------------------------------------------------------
-# ``airflow-eos try``: kill an app in the middle of a batch, and count every row.
-
-
 DIFFERS = 1
 
 
@@ -149,7 +144,7 @@ def try_out(
         Path | None,
         typer.Argument(help="A folder made by `airflow-eos new`; one of our own if left out."),
     ] = None,
-    as_json: AsJson = False,  # noqa: FBT002 - a flag of the command line
+    as_json: AsJson = False,
 ) -> None:
     """Kill a streaming app in the middle of a batch, recover it, let it go on, count every row.
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from airflow_eos.arguments import Word, taken
@@ -79,6 +80,38 @@ Timeout = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
 
+def tell(answer: object, text: str, *, as_json: bool) -> None:
+    """Print what a command has to say: JSON for programs, a text for people."""
+    typer.echo(msgspec.json.encode(answer).decode() if as_json else text)
+
+
+def tell_json(answer: object) -> None:
+    """Print JSON that people can read, too."""
+    typer.echo(msgspec.json.format(msgspec.json.encode(answer), indent=2).decode())
+
+
+def require_confirmed(question: str, *, as_json: bool = False) -> None:
+    """Ask beside the answer, on standard error; who cannot be asked has not confirmed.
+
+    ``as_json``: a program is told so as JSON, where no answer has been printed yet.
+    """
+    try:
+        confirmed = typer.confirm(question, err=True)
+    except typer.Abort:  # nobody is there to answer, or Ctrl-C
+        confirmed = False
+    if not confirmed:
+        if as_json:
+            typer.echo('{"confirmed": false}')
+        raise typer.Exit(1)
+
+
+def whoever_asks() -> str:
+    """The person at this command line, for those who read what he has asked for."""
+    from airflow_eos.recovery.execute import user_name
+
+    return f"cli {user_name()}"
+
+
 def kafka_if_given(servers: str | None, file: Path | None) -> KafkaSettings | None:
     """As :func:`kafka_settings`; None where nothing is said, for pipelines without Kafka."""
     return kafka_settings(servers, file) if servers or file else None
@@ -112,10 +145,9 @@ def reach_in(file: Path | None) -> dict[str, Any] | None:
     """
     if file is None:
         return None
+    text = read_text("--reach", file)
     try:
-        reach = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"--reach {file} cannot be read: {error}") from error
+        reach = json.loads(text)
     except (ValueError, RecursionError):
         reach = None
     if not isinstance(reach, dict):
@@ -131,11 +163,16 @@ def storage_options(entries: list[str] | None) -> dict[str, str] | None:
     return pairs(entries, "--storage-option") if entries else None
 
 
-def _read(file: Path) -> dict[str, Any]:
+def read_text(option: str, file: Path) -> str:
+    """What stands in the file of an option (ConfigurationError: it cannot be read)."""
     try:
-        text = file.read_text(encoding="utf-8")
+        return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"--kafka-config {file} cannot be read: {error}") from error
+        raise ConfigurationError(f"{option} {file} cannot be read: {error}") from error
+
+
+def _read(file: Path) -> dict[str, Any]:
+    text = read_text("--kafka-config", file)
     if not text.lstrip().startswith("{"):
         lines = [line.strip() for line in text.splitlines()]
         return dict(pairs([x for x in lines if x and x[0] not in "#!"], str(file)))

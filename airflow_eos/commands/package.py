@@ -7,10 +7,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
-from airflow_eos.commands.options import AsJson
+from airflow_eos.commands.options import AsJson, tell
 
 if TYPE_CHECKING:
     from airflow_eos.supervision.packaging import Environment
@@ -37,7 +36,7 @@ def package(
         list[str] | None,
         typer.Option(help="An installed distribution to put into it, as pandas; again."),
     ] = None,
-    as_json: AsJson = False,  # noqa: FBT002 - a flag of the command line
+    as_json: AsJson = False,
 ) -> None:
     """Build the zip for spark-submit --py-files, or an environment for executors without ours.
 
@@ -46,15 +45,14 @@ def package(
     """
     if environment is not None:
         made = _environment(environment, with_ or [], also or [])
-        facts = dataclasses.asdict(made) | {"path": str(made.path)}
-        typer.echo(msgspec.json.encode(facts).decode() if as_json else _said(made))
+        tell(dataclasses.asdict(made) | {"path": str(made.path)}, _said(made), as_json=as_json)
     elif with_ or also:
         raise typer.BadParameter("--with and --also say what goes into --environment FILE.")
     else:
         from airflow_eos.supervision.packaging import build_archive
 
         path = str(build_archive(output))
-        typer.echo(msgspec.json.encode({"path": path}).decode() if as_json else path)
+        tell({"path": path}, path, as_json=as_json)
 
 
 def _environment(path: Path, extras: list[str], also: list[str]) -> Environment:
@@ -63,12 +61,7 @@ def _environment(path: Path, extras: list[str], also: list[str]) -> Environment:
 
     from airflow_eos.supervision.packaging import build_environment
 
-    columns = (
-        TextColumn("Packing"),
-        BarColumn(),
-        DownloadColumn(),
-        TimeRemainingColumn(),
-    )
+    columns = (TextColumn("Packing"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
         task = shown.add_task("")
         return build_environment(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import re
 import time
 from contextlib import closing
@@ -24,11 +23,22 @@ from airflow_eos.commands.options import (
     kafka_if_given,
     kafka_settings,
     reach_in,
+    read_text,
+    require_confirmed,
     seconds,
     storage_options,
+    tell,
+    whoever_asks,
     word,
 )
-from airflow_eos.errors import ConfigurationError, Remedy
+from airflow_eos.errors import (
+    ConfigurationError,
+    EosError,
+    PipelineAliveError,
+    RecoveryError,
+    Remedy,
+)
+from airflow_eos.tables import printable, show
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -52,7 +62,7 @@ def plan(
     out: Annotated[Path | None, typer.Option(help="Also write the plan to this file.")] = None,
     storage_option: StorageOption = None,
     timeout: Timeout = 30.0,
-    as_json: AsJson = False,  # noqa: FBT002 - a flag of the command line
+    as_json: AsJson = False,
 ) -> None:
     """Say what recovery would do. Changes nothing.
 
@@ -70,7 +80,10 @@ def plan(
         timeout_s=timeout,
     )
     if out is not None:
-        _write(out, made)
+        try:
+            out.write_bytes(made.to_json() + b"\n")
+        except OSError as error:
+            raise ConfigurationError(f"--out {out} cannot be written: {error}") from error
     _show_plan(made, as_json=as_json)
     if made.needs_person:
         raise typer.Exit(NEEDS_PERSON)
@@ -90,12 +103,12 @@ def recover(
         Path | None,
         typer.Option("--plan", help="Execute this plan, made by `airflow-eos plan --out`."),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and stop.")] = False,  # noqa: FBT002
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and stop.")] = False,
     allow: Annotated[
         list[str] | None,
         typer.Option(help="commit, abort, orphan; repeatable. Without it: commit and abort."),
     ] = None,
-    force: Annotated[  # noqa: FBT002
+    force: Annotated[
         bool, typer.Option("--force", help="Go on although the pipeline shows signs of life.")
     ] = False,
     assume: Annotated[
@@ -111,16 +124,15 @@ def recover(
     ] = None,
     storage_option: StorageOption = None,
     timeout: Timeout = 30.0,
-    as_json: AsJson = False,  # noqa: FBT002
+    as_json: AsJson = False,
 ) -> None:
     """End what a dead pipeline left open: commit what was promised, abort the rest.
 
     Running it twice, or in two places at once, does no more than once. Exit status: 0 done or
     nothing to do, 4 steps were left to a person or not allowed, 2 an error or a refusal.
     """
-    from airflow_eos.recovery import execute_recovery, plan_recovery
+    from airflow_eos.recovery import Plan, execute_recovery, plan_recovery
     from airflow_eos.recovery.tables import report_view
-    from airflow_eos.tables import show
 
     settings = kafka_if_given(bootstrap_servers, kafka_config)
     options = storage_options(storage_option)
@@ -130,10 +142,12 @@ def recover(
         "timeout_s": timeout,
     }
     allowed = _allowed(allow)
-    given = _given(checkpoint, plan_file)
-    if given is None:
-        assert checkpoint is not None  # noqa: S101  _given refuses neither
-        given = plan_recovery(checkpoint, settings, prefix=prefix, **how)
+    if (checkpoint is None) == (plan_file is None):
+        raise ConfigurationError("Give either a checkpoint location or --plan FILE.")
+    if plan_file is not None:
+        given = Plan.from_json(read_text("--plan", plan_file))
+    else:
+        given = plan_recovery(checkpoint or "", settings, prefix=prefix, **how)
     if assume is not None or transaction is not None:
         _rule(given, assume, transaction, options)
         given = plan_recovery(given.location, settings, prefix=prefix, **how)
@@ -147,19 +161,6 @@ def recover(
         show(report_view(report))
     if not report.complete:
         raise typer.Exit(NEEDS_PERSON)
-
-
-def _given(checkpoint: str | None, plan_file: Path | None) -> Plan | None:
-    from airflow_eos.recovery.plan import Plan
-
-    if (checkpoint is None) == (plan_file is None):
-        raise ConfigurationError("Give either a checkpoint location or --plan FILE.")
-    if plan_file is None:
-        return None
-    try:
-        return Plan.from_json(plan_file.read_bytes())
-    except OSError as error:
-        raise ConfigurationError(f"--plan {plan_file} cannot be read: {error}") from error
 
 
 def _allowed(names: list[str] | None) -> Collection[Action]:
@@ -219,26 +220,13 @@ def _asked(plan: Plan, wanted: str, proven: Mapping[WorkIdentity, Outcome]) -> W
     return found[0]
 
 
-def _write(file: Path, plan: Plan) -> None:
-    try:
-        file.write_bytes(plan.to_json() + b"\n")
-    except OSError as error:
-        raise ConfigurationError(f"--out {file} cannot be written: {error}") from error
-
-
 def _show_plan(plan: Plan, *, as_json: bool) -> None:
     from airflow_eos.recovery.tables import plan_view
-    from airflow_eos.tables import show
 
     if as_json:
         typer.echo(plan.to_json())
     else:
         show(plan_view(plan))
-
-
-# --- accept ---------------------------------------------------------------------------------------
-# ``airflow-eos accept``: a person lets a pipeline go on without rows that it still owes, or without
-# a part of the input that nobody can read.
 
 
 def accept(
@@ -256,19 +244,19 @@ def accept(
     bootstrap_servers: BootstrapServers = None,
     kafka_config: KafkaConfig = None,
     reach: Reach = None,
-    give_up_open: Annotated[  # noqa: FBT002 - a flag of the command line
+    give_up_open: Annotated[
         bool,
         typer.Option(
             "--give-up-open",
             help="Also give up what could still be committed, if its system refuses it forever.",
         ),
     ] = False,
-    yes: Annotated[  # noqa: FBT002 - a flag of the command line
+    yes: Annotated[
         bool, typer.Option("--yes", help="Do not ask: the rows shown are given up.")
     ] = False,
     storage_option: StorageOption = None,
     timeout: Timeout = 30.0,
-    as_json: AsJson = False,  # noqa: FBT002
+    as_json: AsJson = False,
 ) -> None:
     """Give up what cannot be delivered of a promised batch; this cannot be undone.
 
@@ -299,23 +287,24 @@ def accept(
         found = shortfall(gather(store, participant), batch, open_too=give_up_open)
         _show(found)
         if not yes:
-            if not typer.confirm(f"Give up at most {found.rows} rows, for good?", err=True):
-                raise typer.Exit(1)
+            require_confirmed(f"Give up at most {found.rows} rows, for good?", as_json=as_json)
             # Asking took its time, in which a recovery or a driver may have gone on.
-            _require_still(
-                found, shortfall(gather(store, participant), batch, open_too=give_up_open)
-            )
-    by = f"cli {getpass.getuser()}"
+            now = shortfall(gather(store, participant), batch, open_too=give_up_open)
+            if (now.rows, now.works) != (found.rows, found.works):
+                raise RecoveryError(
+                    f"While you were asked, batch {batch} went on: {found.rows} rows were "
+                    f"missing, now {now.rows}. Nothing was given up: stop the app, and look again."
+                )
+    by = whoever_asks()
     ruling = rulings.accept(
         store, batch, found.promise, missing=found.missing, ruled_by=by, given_up=found.given_up
     )
-    if as_json:
-        typer.echo(msgspec.json.encode(ruling).decode())
-    else:
-        typer.echo(
-            f"Batch {batch} goes on as it is: at most {found.rows} rows are given up, and what the "
-            "input still has of them is delivered. Start the app again."
-        )
+    tell(
+        ruling,
+        f"Batch {batch} goes on as it is: at most {found.rows} rows are given up, and what the "
+        "input still has of them is delivered. Start the app again.",
+        as_json=as_json,
+    )
 
 
 def _step_over(store: CheckpointStore, text: str, *, yes: bool, as_json: bool) -> None:
@@ -326,8 +315,7 @@ def _step_over(store: CheckpointStore, text: str, *, yes: bool, as_json: bool) -
     found = _skippable(store, wanted)
     if not yes:
         asked = f"Give up {found}, at most {found.records} records, for good?"
-        if not typer.confirm(asked, err=True):
-            raise typer.Exit(1)
+        require_confirmed(asked, as_json=as_json)
         found = _skippable(store, found)  # a driver may have gone on meanwhile
     ruling = rulings.skip_input(
         store,
@@ -335,15 +323,14 @@ def _step_over(store: CheckpointStore, text: str, *, yes: bool, as_json: bool) -
         found.partition,
         found.first,
         found.last,
-        ruled_by=f"cli {getpass.getuser()}",
+        ruled_by=whoever_asks(),
     )
-    if as_json:
-        typer.echo(msgspec.json.encode(ruling).decode())
-    else:
-        typer.echo(
-            f"{found} is given up: at most {found.records} records, which ArrowKafkaSource steps "
-            "over from the next start on. Start the app again."
-        )
+    tell(
+        ruling,
+        f"{found} is given up: at most {found.records} records, which ArrowKafkaSource steps "
+        "over from the next start on. Start the app again.",
+        as_json=as_json,
+    )
 
 
 def _skippable(store: CheckpointStore, wanted: InputRange) -> InputRange:
@@ -353,7 +340,6 @@ def _skippable(store: CheckpointStore, wanted: InputRange) -> InputRange:
     """
     from airflow_eos.checkpoint import DecisionLog, read_state
     from airflow_eos.checkpoint.rulings import read_acceptance
-    from airflow_eos.errors import PipelineAliveError
     from airflow_eos.protocol.promise import Promise
     from airflow_eos.recovery.acceptance import skippable
     from airflow_eos.recovery.execute import require_pipeline
@@ -381,57 +367,41 @@ def _skippable(store: CheckpointStore, wanted: InputRange) -> InputRange:
     return skippable(store.location, state, promise, wanted)
 
 
-def _require_still(shown: Shortfall, found: Shortfall) -> None:
-    from airflow_eos.errors import RecoveryError
-
-    if (found.rows, found.works) != (shown.rows, shown.works):
-        raise RecoveryError(
-            f"While you were asked, batch {shown.batch_id} went on: {shown.rows} rows were "
-            f"missing, now {found.rows}. Nothing was given up: stop the app, and look again."
-        )
-
-
 def _show(found: Shortfall) -> None:
     """On standard error, as the question is: before anything is recorded."""
-    from airflow_eos.tables import printable
-
-    typer.echo(
+    summary = (
         f"Batch {found.batch_id}: {found.promised} rows were promised, readers have "
-        f"{found.delivered} of them, {found.rows} are missing.",
-        err=True,
+        f"{found.delivered} of them, {found.rows} are missing."
     )
+    lines = [summary]
     if found.untold:
-        typer.echo(
+        lines.append(
             f"Of {found.untold} of these nobody can tell whether readers have them "
-            "(airflow-eos recover --assume rules about each).",
-            err=True,
+            "(airflow-eos recover --assume rules about each)."
         )
     for each, outcome in found.works:
         detail = msgspec.json.encode(each.work.detail).decode()
-        line = f"  {outcome.value:9} {each.work.rows:9} rows  {each.identity}  {detail}"
+        lines.append(f"  {outcome.value:9} {each.work.rows:9} rows  {each.identity}  {detail}")
+    for line in lines:
         typer.echo(printable(line), err=True)
-
-
-# --- disown ---------------------------------------------------------------------------------------
-# ``airflow-eos disown``: give a prefix up, so that another checkpoint may own it.
 
 
 def disown(
     prefix: Annotated[str, typer.Argument(help="The transactional id prefix.")],
     bootstrap_servers: BootstrapServers = None,
     kafka_config: KafkaConfig = None,
-    moved: Annotated[  # noqa: FBT002
+    moved: Annotated[
         bool,
         typer.Option(
             "--moved", help="Its checkpoint was moved: only the place is forgotten, no batch is."
         ),
     ] = False,
-    force: Annotated[  # noqa: FBT002
+    force: Annotated[
         bool, typer.Option("--force", help="Go on although the owner shows signs of life.")
     ] = False,
     storage_option: StorageOption = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,  # noqa: FBT002
-    as_json: AsJson = False,  # noqa: FBT002 - a flag of the command line
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Forget which checkpoint owns PREFIX and how far it has delivered; the next start owns it.
 
@@ -440,34 +410,26 @@ def disown(
     input. Stop the pipeline first. Exit status: 0 forgotten or nothing known, 1 not confirmed, 2 an
     error, or the owner is alive.
     """
-    from rich.console import Console
-
     from airflow_eos.kafka.transactions.ownership import PrefixLedger
 
-    console = Console()
-    ledger = PrefixLedger(kafka_settings(bootstrap_servers, kafka_config), prefix=prefix)
-    try:
+    settings = kafka_settings(bootstrap_servers, kafka_config)
+    with closing(PrefixLedger(settings, prefix=prefix)) as ledger:
         found = ledger.read()
         untold = _require_silent(found, storage_options(storage_option), moved, force)
         if untold and not as_json:
-            console.print(untold, markup=False)
+            typer.echo(printable(untold))
         if found.keys and not yes:
-            console.print(f"Prefix {prefix!r} belongs to {_whose(found)}", markup=False)
-            if not typer.confirm("Forget this?"):
-                raise typer.Exit(1)
+            typer.echo(printable(f"Prefix {prefix!r} belongs to {_whose(found)}"), err=True)
+            require_confirmed("Forget this?", as_json=as_json)
         records = ledger.forget(moved=moved)
-    finally:
-        ledger.close()
-    if as_json:
-        newest = found.newest()
-        answer = {"owner": found.owner, "newest": newest, "records": records, "not_known": untold}
-        typer.echo(msgspec.json.encode(answer).decode())
-    else:
-        console.print(
-            f"Prefix {prefix!r} is free: {records} records forgotten."
-            if records
-            else f"Nobody owns prefix {prefix!r} on this cluster."
-        )
+    newest = found.newest()
+    tell(
+        {"owner": found.owner, "newest": newest, "records": records, "not_known": untold},
+        f"Prefix {prefix!r} is free: {records} records forgotten."
+        if records
+        else f"Nobody owns prefix {prefix!r} on this cluster.",
+        as_json=as_json,
+    )
 
 
 def _whose(found: Ownership) -> str:
@@ -485,16 +447,11 @@ def _whose(found: Ownership) -> str:
 def _require_silent(
     found: Ownership,
     options: dict[str, str] | None,
-    moved: bool,  # noqa: FBT001
-    force: bool,  # noqa: FBT001
+    moved: bool,
+    force: bool,
 ) -> str:
-    """Refuse an owner that shows signs of life; returns what could not be known of it.
-
-    Raises:
-        PipelineAliveError: with the signs.
-    """
+    """Refuse an owner that shows signs of life; returns what could not be known of it."""
     from airflow_eos.checkpoint import CheckpointStore, read_heartbeat
-    from airflow_eos.errors import EosError, PipelineAliveError, Remedy
     from airflow_eos.recovery.facts import signs_of_life
 
     if found.owner is None:
@@ -510,23 +467,20 @@ def _require_silent(
         raise PipelineAliveError(
             f"The owner of the {found.called} seems to be alive: {'; '.join(signs)}. It would go "
             "on delivering beside the next owner. Nothing was forgotten.",
-            Remedy(commands=(f"airflow-eos drain {location}", *forget.commands), start=True),
+            Remedy(("airflow-eos drain CHECKPOINT", *forget.commands), start=True).at(location),
         )
     if heartbeat is None:
         return f"{asked}no heartbeat is there, as seen from here. Make sure that it is stopped."
     return ""
 
 
-# --- drain ----------------------------------------------------------------------------------------
-# ``airflow-eos drain``: ask a running pipeline to stop after its running batch.
-
-
 _LOOK_S = 0.5
+Reason = Annotated[str, typer.Option(help="Shown with the request.")]
 
 
 def drain(
     checkpoint: Checkpoint,
-    reason: Annotated[str, typer.Option(help="Shown with the request.")] = "asked by hand",
+    reason: Reason = "asked by hand",
     wait: Annotated[
         float,
         seconds(
@@ -534,17 +488,14 @@ def drain(
         ),
     ] = 120.0,
     storage_option: StorageOption = None,
-    as_json: AsJson = False,  # noqa: FBT002 - a flag of the command line
+    as_json: AsJson = False,
 ) -> None:
     """Let the running batch end, then stop the app; works on every cluster manager.
 
     Exit status: 0 the driver stopped, 1 not within --wait, or it failed, 2 an error.
     """
-    from rich.console import Console
-
     from airflow_eos.checkpoint import CheckpointStore, drain_newest, newest_term, read_heartbeat
     from airflow_eos.checkpoint.heartbeat import ENDED
-    from airflow_eos.errors import ConfigurationError
 
     store = CheckpointStore.open(checkpoint, storage_options=storage_options(storage_option))
     if read_heartbeat(store) is None and newest_term(store) == 0:
@@ -552,22 +503,19 @@ def drain(
             f"No driver has ever beaten in {store.location}/eos: there is nothing to drain. Give "
             "the checkpointLocation of the query."
         )
-    request = drain_newest(store, requested_by=f"cli {getpass.getuser()}", reason=reason)
+    request = drain_newest(store, requested_by=whoever_asks(), reason=reason)
     deadline = time.monotonic() + wait
     while (phase := _phase(store, request)) not in ENDED and time.monotonic() < deadline:
         time.sleep(_LOOK_S)
     stopped = phase == "stopped"
-    if as_json:
-        answer = {"request": msgspec.to_builtins(request), "stopped": stopped}
-        typer.echo(msgspec.json.encode(answer).decode())
-    else:
-        Console().print(f"{_said(phase, wait)}: {store.location}", soft_wrap=True)
+    text = printable(f"{_said(phase, wait)}: {store.location}")
+    tell({"request": request, "stopped": stopped}, text, as_json=as_json)
     raise typer.Exit(0 if stopped else 1)
 
 
 def handover(
     checkpoint: Checkpoint,
-    reason: Annotated[str, typer.Option(help="Shown with the request.")] = "asked by hand",
+    reason: Reason = "asked by hand",
     wait: Annotated[
         float,
         seconds(
@@ -577,31 +525,24 @@ def handover(
         ),
     ] = 120.0,
     storage_option: StorageOption = None,
-    as_json: AsJson = False,  # noqa: FBT002 - a flag of the command line
+    as_json: AsJson = False,
 ) -> None:
     """Stop the driver after its running batch, and let the one that stands by take over.
 
     Exit status: 0 it has taken over, 1 not within --wait, 2 an error, as where none stands by.
     """
-    from rich.console import Console
-
     from airflow_eos.checkpoint import CheckpointStore, read_heartbeat
     from airflow_eos.checkpoint.standby import hand_over
 
     store = CheckpointStore.open(checkpoint, storage_options=storage_options(storage_option))
-    request = hand_over(store, requested_by=f"cli {getpass.getuser()}", reason=reason)
+    request = hand_over(store, requested_by=whoever_asks(), reason=reason)
     term, deadline = request.term or 0, time.monotonic() + wait
     while (newest := _term(read_heartbeat(store))) <= term and time.monotonic() < deadline:
         time.sleep(_LOOK_S)
     driven = newest > term
-    if as_json:
-        answer = {"request": msgspec.to_builtins(request), "term": newest if driven else None}
-        typer.echo(msgspec.json.encode(answer).decode())
-    else:
-        said = (
-            "Handed over" if driven else f"Asked; no other driver has taken over within {wait:g} s"
-        )
-        Console().print(f"{said}: {store.location}", soft_wrap=True)
+    said = "Handed over" if driven else f"Asked; no other driver has taken over within {wait:g} s"
+    answer = {"request": request, "term": newest if driven else None}
+    tell(answer, printable(f"{said}: {store.location}"), as_json=as_json)
     raise typer.Exit(0 if driven else 1)
 
 

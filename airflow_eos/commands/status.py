@@ -11,6 +11,7 @@ import msgspec
 import typer
 from rich.console import Console, Group
 from rich.live import Live
+from rich.table import Table
 
 from airflow_eos.commands.options import (
     AsJson,
@@ -24,6 +25,7 @@ from airflow_eos.commands.options import (
     reach_in,
     seconds,
     storage_options,
+    tell_json,
 )
 from airflow_eos.errors import (
     ConfigurationError,
@@ -32,13 +34,12 @@ from airflow_eos.errors import (
     Remedy,
     StoreError,
 )
-from airflow_eos.tables import WIDTH, plain
+from airflow_eos.tables import WIDTH, duration, plain, show, time_left
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from rich.console import RenderableType
-    from rich.table import Table
 
     from airflow_eos.checkpoint.pipeline import PipelineIdentity
     from airflow_eos.checkpoint.progress import CheckpointState
@@ -64,8 +65,8 @@ def status(
     reach: Reach = None,
     storage_option: StorageOption = None,
     timeout: Timeout = 30.0,
-    as_json: AsJson = False,  # noqa: FBT002 - a flag of the command line
-    watch: Watch = False,  # noqa: FBT002 - a flag of the command line
+    as_json: AsJson = False,
+    watch: Watch = False,
     interval: Interval = 2.0,
 ) -> None:
     """Show progress, the batch in flight, the heartbeat and, where it can be reached, what is open.
@@ -109,10 +110,8 @@ def status(
         return
     facts = look()
     if as_json:
-        typer.echo(msgspec.json.format(msgspec.json.encode(facts), indent=2))
+        tell_json(facts)
     else:
-        from airflow_eos.tables import show
-
         show(status_table(facts))
 
 
@@ -234,16 +233,8 @@ def _open(plan: Plan, now_ms: int) -> list[dict[str, Any]]:
     ]
 
 
-# --- status table ---------------------------------------------------------------------------------
-# The table of ``airflow-eos status``.
-
-
 def status_table(facts: dict[str, Any]) -> Table:
     """What a look at a checkpoint found, a line for each fact."""
-    from rich.table import Table
-
-    from airflow_eos.tables import duration, plain
-
     progress, owner, heart = facts["progress"], facts["pipeline"], facts["heartbeat"]
     table = Table(box=None, show_header=False, pad_edge=False)
 
@@ -252,7 +243,8 @@ def status_table(facts: dict[str, Any]) -> Table:
 
     row("checkpoint", facts["location"])
     for each in owner["participants"] if owner else ():
-        row("delivers to", f"{each['target']} as {each['name']!r}: {_address(each)}")
+        address = ", ".join(f"{what} {value}" for what, value in sorted(each["address"].items()))
+        row("delivers to", f"{each['target']} as {each['name']!r}: {address}")
     if owner is None:
         row("delivers to", "unknown: never run with airflow_eos")
     committed = progress["latest_committed_batch"]
@@ -304,32 +296,21 @@ def _about_driver(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _about_readers(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    for text in _status_table_open(facts):
-        yield "open", text
+    for each in facts["open_work"] or ():
+        left = time_left(each["time_left_ms"]) or "unlimited"
+        opened = f"opened {duration(each['age_ms'])} ago, time left: {left}"
+        yield "open", f"{each['key']} of {each['participant']!r}, {opened}"
+    if facts["open_work"] == []:
+        yield "open", "nothing"
+    if facts["not_looked_because"]:
+        yield "open", f"not looked: {facts['not_looked_because']}"
     for each in facts["blocked"] or ():
         yield "blocked", each["says"]
     if facts["blocked_not_known"]:
         yield "blocked", f"not known: {facts['blocked_not_known']}"
 
 
-def _status_table_open(facts: dict[str, Any]) -> Iterator[str]:
-    from airflow_eos.tables import duration, time_left
-
-    for each in facts["open_work"] or ():
-        left = time_left(each["time_left_ms"])
-        yield (
-            f"{each['key']} of {each['participant']!r}, opened {duration(each['age_ms'])} ago, "
-            f"time left: {left or 'unlimited'}"
-        )
-    if facts["open_work"] == []:
-        yield "nothing"
-    if facts["not_looked_because"]:
-        yield f"not looked: {facts['not_looked_because']}"
-
-
 def _state(size: dict[str, Any]) -> str:
-    from airflow_eos.tables import duration
-
     files = size["file_bytes"]
     disk = "" if files is None else f", {files / 1e6:,.1f} MB of files"
     return (
@@ -340,19 +321,11 @@ def _state(size: dict[str, Any]) -> str:
     )
 
 
-def _address(member: dict[str, Any]) -> str:
-    return ", ".join(f"{what} {value}" for what, value in sorted(member["address"].items()))
-
-
 def _local(at_ms: int) -> str:
     """A moment by the reader's clock, with its zone: checkpoints are also looked at from afar."""
     import pendulum
 
     return pendulum.from_timestamp(at_ms / 1000, tz="local").format("YYYY-MM-DD HH:mm:ss zz")
-
-
-# --- watching -------------------------------------------------------------------------------------
-# ``airflow-eos status --watch``: one look after the other, like top, until Ctrl-C.
 
 
 Look = dict[str, Any]
@@ -377,7 +350,7 @@ def watch_status(look: Callable[[], Look], *, every_s: float, as_json: bool) -> 
             _on_screen(console, looks)
         else:
             paper = Console(width=WIDTH)
-            for view in map(_View().of, looks):
+            for view in _views(looks):
                 paper.print(view)
     except KeyboardInterrupt:
         return
@@ -386,28 +359,23 @@ def watch_status(look: Callable[[], Look], *, every_s: float, as_json: bool) -> 
 def _on_screen(console: Console, looks: Iterator[Look]) -> None:
     """On the terminal's other screen, as top does; what was seen last stays on the first."""
     view: RenderableType = ""
-    made = _View()
     try:
         with Live(console=console, screen=True, auto_refresh=False) as live:
-            for found in looks:
-                view = made.of(found)
+            for view in _views(looks):
                 live.update(view, refresh=True)
     finally:
         console.print(view)
 
 
-class _View:
-    """What is shown of a look; of one that failed, the one before and why."""
-
-    def __init__(self) -> None:
-        self._found: Look | None = None
-
-    def of(self, found: Look) -> RenderableType:
-        if "error" not in found:
-            self._found = found
-            return status_table(found)
-        why = plain(f"no answer: {found['error']}", "red")
-        return why if self._found is None else Group(status_table(self._found), "", why)
+def _views(looks: Iterator[Look]) -> Iterator[RenderableType]:
+    """What is shown of each look; of one that failed, the one before and why."""
+    table: RenderableType = ""
+    for found in looks:
+        if "error" in found:
+            yield Group(table, "", plain(f"no answer: {found['error']}", "red"))
+        else:
+            table = status_table(found)
+            yield table
 
 
 def _looks(look: Callable[[], Look], every_s: float) -> Iterator[Look]:
@@ -419,10 +387,6 @@ def _looks(look: Callable[[], Look], every_s: float) -> Iterator[Look]:
             found = look()
         except EosError as error:
             found = {"error": str(error)}
-
-
-# --- ui -------------------------------------------------------------------------------------------
-# ``airflow-eos ui``: the page without Airflow, to look at.
 
 
 PORT = 8642

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from contextlib import closing
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -14,8 +13,11 @@ from airflow_eos.commands.options import (
     BootstrapServers,
     KafkaConfig,
     kafka_settings,
+    require_confirmed,
     seconds,
+    tell_json,
 )
+from airflow_eos.tables import duration, plain, printable, show, table
 
 if TYPE_CHECKING:
     from airflow_eos.kafka.transactions.blocked import Blocked
@@ -34,7 +36,7 @@ def blocked(
             show_default="0 seconds",
         ),
     ] = 0.0,
-    as_json: AsJson = False,  # noqa: FBT002 - a flag of the command line
+    as_json: AsJson = False,
 ) -> None:
     """Show which transactions hold up the read_committed readers of TOPICS. Changes nothing.
 
@@ -46,11 +48,10 @@ def blocked(
     from airflow_eos.kafka.client.connection import ConnectionPool
     from airflow_eos.kafka.transactions.blocked import find_blocked
 
-    settings = kafka_settings(bootstrap_servers, kafka_config)
-    with closing(ConnectionPool(settings, client_id="airflow-eos")) as wire:
+    with ConnectionPool(kafka_settings(bootstrap_servers, kafka_config)) as wire:
         found = find_blocked(wire, set(topics), older_than_ms=int(older_than * 1000))
     if as_json:
-        typer.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+        tell_json(found)
     else:
         _show(found)
     if found.partitions or found.unnamed:
@@ -58,8 +59,6 @@ def blocked(
 
 
 def _show(found: Blocked) -> None:
-    from airflow_eos.tables import printable
-
     if found.partitions:
         _show_partitions(found)
     elif not found.unnamed:
@@ -73,7 +72,6 @@ def _show(found: Blocked) -> None:
 
 def _show_partitions(found: Blocked) -> None:
     from airflow_eos.supervision.progress import ends_by
-    from airflow_eos.tables import duration, plain, show, table
 
     view = table(
         "partition", "stable", "held", "age", "state", "transactional id", "whose", "ends by"
@@ -91,27 +89,17 @@ def _show_partitions(found: Blocked) -> None:
             plain(ends_by(each)),
         )
     show(view)
-    if any(each.groups for each in found.partitions):
-        _show_groups(found)
-
-
-def _show_groups(found: Blocked) -> None:
-    from airflow_eos.tables import plain, show, table
-
-    view = table("group", "partition", "committed", "waits for")
+    groups = table("group", "partition", "committed", "waits for")
     for each in found.partitions:
         for group in each.groups:
-            view.add_row(
+            groups.add_row(
                 plain(group.group),
                 plain(f"{each.topic}-{each.partition}"),
                 str(group.committed),
                 "nothing: it reads uncommitted" if group.waiting is None else str(group.waiting),
             )
-    show(view)
-
-
-# --- hanging --------------------------------------------------------------------------------------
-# ``airflow-eos hanging``: transactions that no coordinator knows.
+    if groups.row_count:
+        show(groups)
 
 
 def hanging(
@@ -126,9 +114,9 @@ def hanging(
             "transaction.max.timeout.ms and 5 minutes.",
         ),
     ] = None,
-    end: Annotated[bool, typer.Option("--end", help="End them: write their markers.")] = False,  # noqa: FBT002
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,  # noqa: FBT002
-    as_json: AsJson = False,  # noqa: FBT002 - a flag of the command line
+    end: Annotated[bool, typer.Option("--end", help="End them: write their markers.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Find the hanging transactions of TOPICS (KIP-664), and end them with --end.
 
@@ -141,8 +129,7 @@ def hanging(
     from airflow_eos.kafka.client.connection import ConnectionPool
     from airflow_eos.kafka.transactions.hanging import end_hanging, find_hanging, longest_life_ms
 
-    settings = kafka_settings(bootstrap_servers, kafka_config)
-    with closing(ConnectionPool(settings, client_id="airflow-eos")) as wire:
+    with ConnectionPool(kafka_settings(bootstrap_servers, kafka_config)) as wire:
         age_ms = longest_life_ms(wire) if older_than is None else int(older_than * 1000)
         found = find_hanging(wire, set(topics), older_than_ms=age_ms)
         if as_json:
@@ -151,8 +138,10 @@ def hanging(
             _show_hanging(found)
         if not found:
             return
-        if not end or not (yes or typer.confirm(f"End {len(found)}?", err=True)):
+        if not end:
             raise typer.Exit(1)
+        if not yes:
+            require_confirmed(f"End {len(found)}?")
         for each in found:
             end_hanging(wire, each, commit=each.committed)
     if not as_json:
@@ -160,8 +149,6 @@ def hanging(
 
 
 def _show_hanging(found: tuple[HangingTransaction, ...]) -> None:
-    from airflow_eos.tables import duration, plain, show, table
-
     if not found:
         typer.echo("No transaction hangs.")
         return

@@ -12,11 +12,18 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 import typer
 
-from airflow_eos.commands.options import AsJson, Checkpoint, StorageOption, pairs, storage_options
-from airflow_eos.errors import ConfigurationError, Remedy
+from airflow_eos.commands.options import (
+    AsJson,
+    Checkpoint,
+    StorageOption,
+    pairs,
+    storage_options,
+    tell,
+)
+from airflow_eos.errors import ConfigurationError, PipelineAliveError, RecoveryError, Remedy
+from airflow_eos.tables import show
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,7 +60,7 @@ def rehearse(
         typer.Option(help="An empty topic: the rows of outputs to Kafka go there, too."),
     ] = "",
     storage_option: StorageOption = None,
-    as_json: AsJson = False,  # noqa: FBT002 - a flag of the command line
+    as_json: AsJson = False,
     arguments: Annotated[
         list[str] | None, typer.Argument(help="Arguments of the app, after --.")
     ] = None,
@@ -66,7 +73,6 @@ def rehearse(
     from airflow_eos.checkpoint.rehearsal import RehearsalRequest
     from airflow_eos.supervision.rehearsal import rehearse as run
     from airflow_eos.supervision.rehearsal import report_view
-    from airflow_eos.tables import show
 
     if not app.is_file():
         raise ConfigurationError(f"--app {app} is not a file that can be read.")
@@ -104,10 +110,6 @@ def _starter(submit: str) -> list[str]:
     return [found, *options, *here]
 
 
-# --- repartition ----------------------------------------------------------------------------------
-# ``airflow-eos repartition``: the state of a drained pipeline gets more partitions, or fewer.
-
-
 def repartition(
     checkpoint: Checkpoint,
     partitions: Annotated[int, typer.Option(min=1, help="New number of partitions of the state.")],
@@ -116,7 +118,7 @@ def repartition(
         list[str] | None, typer.Option(help="key=value for that Spark app; repeatable.")
     ] = None,
     storage_option: StorageOption = None,
-    as_json: AsJson = False,  # noqa: FBT002 - a flag of the command line
+    as_json: AsJson = False,
 ) -> None:
     """Write the state of a query with another number of partitions, between two runs (Spark 4.2).
 
@@ -135,19 +137,16 @@ def repartition(
         _repartition(spark, absolute(spark, checkpoint), partitions)
     finally:
         spark.stop()
-    if as_json:
-        answer = {"location": store.location, "partitions": partitions}
-        typer.echo(msgspec.json.encode(answer).decode())
-    else:
-        typer.echo(
-            f"The state of {store.location} has {partitions} partitions. Start the app again."
-        )
+    tell(
+        {"location": store.location, "partitions": partitions},
+        f"The state of {store.location} has {partitions} partitions. Start the app again.",
+        as_json=as_json,
+    )
 
 
 def _require_drained(store: CheckpointStore, checkpoint: str) -> None:
     """Refuse while anybody runs, or anything is in flight (RecoveryError, PipelineAliveError)."""
     from airflow_eos.checkpoint.snapshot import read_snapshot
-    from airflow_eos.errors import PipelineAliveError, RecoveryError, Remedy
     from airflow_eos.recovery.facts import signs_of_life
 
     found = read_snapshot(store)
@@ -156,16 +155,16 @@ def _require_drained(store: CheckpointStore, checkpoint: str) -> None:
         raise PipelineAliveError(
             f"The pipeline of {store.location} seems to be alive: {'; '.join(signs)}. Nothing was "
             "changed.",
-            Remedy(commands=(f"airflow-eos drain {checkpoint}",)),
+            Remedy(commands=("airflow-eos drain CHECKPOINT",)).at(checkpoint),
         )
     if found.state.in_flight is not None or found.state.mends:
         raise RecoveryError(
             f"{store.location}: batch {found.state.in_flight} was planned and is not complete. "
             "Repartitioned now, Spark would skip it. Nothing was changed.",
             Remedy(
-                commands=(f"airflow-eos drain {checkpoint}",),
+                commands=("airflow-eos drain CHECKPOINT",),
                 change="start the app, and let it end that batch",
-            ),
+            ).at(checkpoint),
         )
     if found.state.latest_commit is None:
         raise RecoveryError(
@@ -175,8 +174,6 @@ def _require_drained(store: CheckpointStore, checkpoint: str) -> None:
 
 
 def _session(master: str, conf: dict[str, Any]) -> SparkSession:
-    from airflow_eos.errors import ConfigurationError
-
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
@@ -188,8 +185,6 @@ def _session(master: str, conf: dict[str, Any]) -> SparkSession:
 
 
 def _repartition(spark: SparkSession, location: str, partitions: int) -> None:
-    from airflow_eos.errors import ConfigurationError, RecoveryError
-
     manager = getattr(spark, "_streamingCheckpointManager", None)
     if manager is None:
         raise ConfigurationError(

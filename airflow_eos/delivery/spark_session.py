@@ -15,7 +15,7 @@ import structlog
 from airflow_eos.arguments import taken
 from airflow_eos.checkpoint.backend import EOS
 from airflow_eos.checkpoint.locations import HDFS, KEPT, LOCAL, MOVE, is_temporary, located
-from airflow_eos.checkpoint.store import RaceResult, told
+from airflow_eos.checkpoint.store import RaceResult, content_of, told
 from airflow_eos.errors import ConfigurationError, StoreError
 
 if TYPE_CHECKING:
@@ -209,7 +209,7 @@ def race_sparks_logs(
                     won = list(pool.map(racer, range(RACERS)))
                     several += won.count(True) > 1
                     nobody += won.count(True) == 0
-                    torn += won.count(True) == 1 and store.get(name) != _content(won.index(True))
+                    torn += won.count(True) == 1 and store.get(name) != content_of(won.index(True))
             finally:
                 for each in manager.list(path_of(EOS)):
                     if run in each.getPath().getName():  # Spark leaves what a loser wrote beside
@@ -227,7 +227,7 @@ def _raced(manager: Any, path: Any, gate: Barrier, racer: int) -> bool:
     from py4j.protocol import Py4JJavaError
 
     stream = manager.createAtomic(path, False)  # noqa: FBT003 - Scala's
-    stream.write(_content(racer))
+    stream.write(content_of(racer))
     gate.wait(_GATE_S)
     try:
         stream.close()
@@ -252,7 +252,3 @@ def _manager(spark: SparkSession, location: str) -> tuple[Any, Any]:
         if hasattr(found, "create"):  # a class; py4j takes an unknown name for a package
             return found.create(root, conf), lambda path: hadoop_path(root, path)
     raise StoreError(f"{location}: this Spark has no CheckpointFileManager. Expected 4.0 to 4.2.")
-
-
-def _content(racer: int) -> bytes:
-    return f"{racer} ".encode() * 2048

@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import structlog
 from msgspec.structs import replace
@@ -32,6 +32,7 @@ from airflow_eos.checkpoint.standby import (
     write_standby,
 )
 from airflow_eos.checkpoint.terms import newest_planned
+from airflow_eos.closing import Closable
 from airflow_eos.delivery.causes import cause_of
 from airflow_eos.errors import (
     NO_RETRY_HEALS,
@@ -63,7 +64,7 @@ _FRESH_S = 10.0
 _EXAMINED_AT_MOST = 3
 """Looks at a pipeline that goes on meanwhile; what refuses each of them is no accident."""
 
-Ready = TypeVar("Ready", bound="Closeable")
+Ready = TypeVar("Ready", bound=Closable)
 Started = TypeVar("Started")
 
 
@@ -269,14 +270,6 @@ class StandingBy:
     def _changed(self, **changes: Any) -> Standby:
         self._said = replace(self._said, beat=self._said.beat + 1, **changes)
         return self._said
-
-
-class Closeable(Protocol):
-    """What holds connections."""
-
-    def close(self) -> None:
-        """Let go of them."""
-        ...
 
 
 class MadeReady(Generic[Ready]):

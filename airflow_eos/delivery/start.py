@@ -326,14 +326,14 @@ def _at_least_once(
     require_no_group(store)
     require_nothing_promised(store)
     require_not_cancelled(store)
-    term = take_turn(store, driver=driver, unreadable=unreadable).term.number
+    tenure = take_turn(store, driver=driver, unreadable=unreadable)
     require_no_group(store)  # both again: one that had not seen our term may have come between
     require_nothing_promised(store)
-    heartbeat.start(term)
+    heartbeat.start(tenure.term.number)
     return AtLeastOnceBatch(
         governed(InPlanSink(sink)),
         VisibilityMarkers(store),
-        term=term,
+        tenure,
         retained=retained,
         on_phase=heartbeat.mark,
     )

@@ -28,13 +28,11 @@ from airflow_eos.checkpoint import (
     take_term,
 )
 from airflow_eos.checkpoint.snapshot import admitted, newest_promise
-from airflow_eos.checkpoint.terms import newest_planned
 from airflow_eos.delivery.batch import say_again
 from airflow_eos.errors import ConfigurationError, EosError, OwnershipError
 from airflow_eos.failpoints import failpoint
 from airflow_eos.protocol.group import alone
 from airflow_eos.protocol.participant import Owner, SupportsHandover
-from airflow_eos.protocol.promise import Promise
 from airflow_eos.recovery.execute import execute
 from airflow_eos.recovery.facts import gather
 from airflow_eos.recovery.plan import make_plan
@@ -43,7 +41,6 @@ if TYPE_CHECKING:
     from airflow_eos.checkpoint import CheckpointStore
     from airflow_eos.checkpoint.mending import Mend
     from airflow_eos.delivery.port import Former, Progress
-    from airflow_eos.protocol.decision import Decision
     from airflow_eos.protocol.participant import Participant
 
 
@@ -104,23 +101,13 @@ def say_drained(
     it is not remembered, and an empty checkpoint will be refused.
     """
     try:
-        decision = _settled(tenure.store, decisions)
+        decision = newest_promise(tenure.store, decisions)
         if decision is not None and not participant.open():
             progress.drained(decision, tenure.is_newest)
     except EosError as error:
         log.warning("not_known_to_be_drained", error=str(error))
     except Exception:  # whatever it is: all is delivered, and the run has ended well
         log.exception("not_known_to_be_drained")
-
-
-def _settled(store: CheckpointStore, decisions: DecisionLog) -> Decision | None:
-    """The newest decision that promised anything."""
-    newest = newest_planned(store)
-    for batch_id in () if newest is None else (newest, newest - 1):
-        promise = Promise.of(decisions.of_batch(batch_id)) if batch_id >= 0 else None
-        if promise is not None:
-            return promise.commits[-1]
-    return None
 
 
 # --- takeover -------------------------------------------------------------------------------------
@@ -201,22 +188,17 @@ def require_admitted(
     Raises:
         OwnershipError, ConfigurationError, …: this start is not let in.
     """
-    new = _new(participant, driver)
-    pipeline = read_pipeline(store) or new
-    pipeline.require_same(new, store.location)
-    former = progress.former(pipeline.id) if progress is not None else None
-    forgotten = _require(store, participant, former, Owner.at(pipeline.id, store.location))
-    return pipeline, former, forgotten
-
-
-def _new(participant: Participant, driver: str) -> PipelineIdentity:
-    """What a first start writes into the checkpoint, once it is let in."""
-    return PipelineIdentity(
+    new = PipelineIdentity(
         id=uuid.uuid4().hex,
         participants=participant.members,
         created_at_ms=time.time_ns() // 1_000_000,
         created_by=driver,
     )
+    pipeline = read_pipeline(store) or new
+    pipeline.require_same(new, store.location)
+    former = progress.former(pipeline.id) if progress is not None else None
+    forgotten = _require(store, participant, former, Owner.at(pipeline.id, store.location))
+    return pipeline, former, forgotten
 
 
 def _require(
@@ -239,7 +221,7 @@ def _note_anew(
     store: CheckpointStore, participant: Participant, owner: Owner, forgotten: tuple[str, ...]
 ) -> None:
     """Where nothing was remembered: before all else, so that an older copy is refused again."""
-    newest = newest_promise(store) if forgotten else None
+    newest = newest_promise(store, DecisionLog(store)) if forgotten else None
     if newest is not None:
         for remark in sorted(set(forgotten)):
             log.error("ownership_forgotten", remark=remark, noted_anew=newest.batch_id)

@@ -9,6 +9,7 @@ many batches, begins none of them again.
 from __future__ import annotations
 
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -36,76 +37,12 @@ if TYPE_CHECKING:
     from airflow_eos.delivery.port import BatchSink, Guarantee
 
 
-class AtLeastOnceBatch:
-    """The function given to ``foreachBatch``; see ``ExactlyOnceBatch`` for its arguments.
-
-    Args:
-        sink: a :class:`~airflow_eos.delivery.outputs.InPlanSink`: nothing is ever replayed.
-        marks: the driver's; tasks look for none.
-        term: ours, taken before it was looked whether anything is promised.
-        retained: for how many batches Spark's logs go back.
-        on_phase: told (batch, phase) as the batch goes on; for the heartbeat.
-    """
-
-    def __init__(
-        self,
-        sink: BatchSink,
-        marks: VisibilityMarkers,
-        *,
-        term: int,
-        retained: int,
-        on_phase: Callable[[int, Phase], None],
-    ) -> None:
-        self._sink = sink
-        self._marks = marks
-        self._retained = retained
-        self._on_phase = on_phase
-        self._term = term
-
-    def streamed(self, df: DataFrame) -> DataFrame:
-        """What the streaming query computes of ``df`` for this function."""
-        return self._sink.streamed(df)
-
-    def __call__(self, df: DataFrame, batch_id: int) -> None:
-        """Write the rows; visible at once, and again if the batch runs again.
-
-        Raises:
-            SupersededError: another driver has started since; nothing was written.
-        """
-        self._on_phase(batch_id, "preparing")
-        self._marks.begin_again(batch_id)
-        self._require_newest(batch_id)
-        self._sink.prepare(df)
-        failpoint("written")
-        self._marks.prune(batch_id - self._retained)
-        self._on_phase(batch_id, "waiting")
-
-    def _require_newest(self, batch_id: int) -> None:
-        newest = newest_term(self._marks.store)
-        if newest > self._term:
-            raise SupersededError(
-                f"Batch {batch_id}, driver with at_least_once: another driver has started since, "
-                f"with term {newest}. Nothing of this batch was written here. Keep one of the two."
-            )
-
-
-# --- at most once ---------------------------------------------------------------------------------
-# Where at-most-once is asked for: rows may be missing after a crash, and none comes twice.
-#
-# A batch is marked as spent before any of its rows is written, so nobody writes it again; a task
-# that runs again writes nothing (:class:`~airflow_eos.delivery.task.SinkTask`). Nothing is
-# prepared.
-
-
-log = structlog.get_logger(__name__)
-
-
-class AtMostOnceBatch:
+class MarkedBatch(ABC):
     """The function given to ``foreachBatch``; see ``ExactlyOnceBatch`` for its arguments.
 
     Args:
         sink: where the rows go, visible at once.
-        marks: those that the tasks of ``sink`` look for, too.
+        marks: the driver's, and those that the tasks of ``sink`` look for, where they do.
         tenure: our term: marks are pruned, so a driver that slept may find a place empty.
         retained: for how many batches Spark's logs go back.
         on_phase: told (batch, phase) as the batch goes on; for the heartbeat.
@@ -131,12 +68,57 @@ class AtMostOnceBatch:
         return self._sink.streamed(df)
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
-        """Write the rows, or none where anybody may have written some of them before.
+        """Write the rows of a batch, and forget the marks of one that Spark runs no more.
 
         Raises:
             SupersededError: another driver has started since; nothing was written.
         """
         self._on_phase(batch_id, "preparing")
+        self._write(df, batch_id)
+        self._marks.prune(batch_id - self._retained)
+        self._on_phase(batch_id, "waiting")
+
+    @abstractmethod
+    def _write(self, df: DataFrame, batch_id: int) -> None:
+        """Mark the batch, look whether nobody has started since, and write."""
+
+
+class AtLeastOnceBatch(MarkedBatch):
+    """Rows are visible at once, and again if the batch runs again.
+
+    ``sink`` is a :class:`~airflow_eos.delivery.outputs.InPlanSink`: nothing is ever replayed.
+    """
+
+    def _write(self, df: DataFrame, batch_id: int) -> None:
+        self._marks.begin_again(batch_id)
+        self._require_newest(batch_id)
+        self._sink.prepare(df)
+        failpoint("written")
+
+    def _require_newest(self, batch_id: int) -> None:
+        newest = newest_term(self._marks.store)
+        if newest > self._tenure.term.number:
+            raise SupersededError(
+                f"Batch {batch_id}, driver with at_least_once: another driver has started since, "
+                f"with term {newest}. Nothing of this batch was written here. Keep one of the two."
+            )
+
+
+# --- at most once ---------------------------------------------------------------------------------
+# Where at-most-once is asked for: rows may be missing after a crash, and none comes twice.
+#
+# A batch is marked as spent before any of its rows is written, so nobody writes it again; a task
+# that runs again writes nothing (:class:`~airflow_eos.delivery.task.SinkTask`). Nothing is
+# prepared.
+
+
+log = structlog.get_logger(__name__)
+
+
+class AtMostOnceBatch(MarkedBatch):
+    """Rows are visible at once, or never where anybody may have written some of them before."""
+
+    def _write(self, df: DataFrame, batch_id: int) -> None:
         first = self._marks.begin(batch_id)
         self._tenure.require(batch_id)
         failpoint("spent")
@@ -149,8 +131,6 @@ class AtMostOnceBatch:
                 "batch_given_up", batch=batch_id, reason="it was begun before, and not ended"
             )
             self._sink.prepare(rows, only=())  # Spark's state and watermark of it must exist
-        self._marks.prune(batch_id - self._retained)
-        self._on_phase(batch_id, "waiting")
 
 
 # --- visibility marks -----------------------------------------------------------------------------

@@ -127,20 +127,15 @@ def streaming(pipeline: Pipeline, **more: Any) -> SparkStreamingOperator:
 
 def app_arguments(pipeline: Pipeline) -> dict[str, Any]:
     """What the pipeline's app is submitted with."""
+    same = (
+        *("application", "application_args", "jars", "conf", "outputs", "consumer_group"),
+        *("trigger_interval", "batch_within", "recover_within", "transaction_timeout"),
+    )
     return {
-        "application": pipeline.application,
-        "application_args": pipeline.application_args,
+        **{name: getattr(pipeline, name) for name in same},
         "conn_id": pipeline.spark_conn_id,
         "packages": None if pipeline.jars else pipeline.packages,
-        "jars": pipeline.jars,
-        "conf": pipeline.conf,
         "env_vars": pipeline.env,
-        "trigger_interval": pipeline.trigger_interval,
-        "batch_within": pipeline.batch_within,
-        "recover_within": pipeline.recover_within,
-        "transaction_timeout": pipeline.transaction_timeout,
-        "outputs": pipeline.outputs,
-        "consumer_group": pipeline.consumer_group,
         "transactional_id_prefix": pipeline.prefix,
         **pipeline.reached,
     }
@@ -196,9 +191,6 @@ def _started(pipeline: Pipeline) -> Any:
         return PokeReturnValue(is_done=False)
 
     return started()
-
-
-# --- pipeline -------------------------------------------------------------------------------------
 
 
 def eos_pipeline(

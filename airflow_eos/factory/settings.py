@@ -134,11 +134,9 @@ class Pipeline:
     @property
     def params(self) -> dict[str, Any]:
         """What a single run may be started with in the place of the settings."""
-        limit = self.max_offsets_per_trigger
-        trigger = self.trigger
-        if isinstance(trigger, timedelta):
-            trigger = spelled(trigger)
-        return {"trigger": trigger} | ({} if limit is None else {_LIMIT: limit})
+        limit, trigger = self.max_offsets_per_trigger, self.trigger
+        said = spelled(trigger) if isinstance(trigger, timedelta) else trigger
+        return {"trigger": said} | ({} if limit is None else {_LIMIT: limit})
 
     @property
     def place(self) -> dict[str, Any]:
@@ -188,12 +186,8 @@ def pinned(**task_defaults: Any) -> dict[str, Any]:
     }
 
 
-# --- templates ------------------------------------------------------------------------------------
-# Settings that are Jinja templates, in tasks of ours: Airflow renders those of operators only.
-
-
 def rendered(pipeline: Pipeline) -> Pipeline:
-    """The settings as a task has them; as they are where none of them is a template."""
+    """The settings as a task of ours has them: Airflow renders those of operators only."""
     found = {name: getattr(pipeline, name) for name in TEMPLATES}
     templates = {name: text for name, text in found.items() if is_template(text)}
     if not templates:

@@ -391,6 +391,7 @@ def watchdog(pipeline: Pipeline, tags: list[str]) -> DAG:
 
 def _should_be_running(pipeline: Pipeline) -> Any:
     from airflow_eos.checkpoint import newest_term
+    from airflow_eos.checkpoint.heartbeat import WatchdogLook, note_look
 
     @task.short_circuit
     def should_be_running() -> bool:
@@ -403,7 +404,11 @@ def _should_be_running(pipeline: Pipeline) -> Any:
         if heartbeat is None and newest_term(store) == 0:
             _require_never_wanted(pipeline, store.location)
             return False
-        _note_look(pipeline)
+        interval_ms = interval_of(pipeline.watchdog_schedule)
+        run_id = get_current_context()["dag_run"].run_id
+        note_look(
+            store, WatchdogLook(dag_id=pipeline.watchdog, run_id=run_id, interval_ms=interval_ms)
+        )
         ended = heartbeat is not None and heartbeat.phase == "stopped"
         is_wanted = not ended or stays_down(pipeline) is None
         ti.xcom_push(key=WANTED, value=store.location if is_wanted else None)
@@ -423,15 +428,6 @@ def _require_never_wanted(pipeline: Pipeline, location: str) -> None:
             f"that has changed. Nothing is started. Bring it back, or trigger {pipeline.dag_id} "
             "to begin anew there; pause this DAG where it is to stay down."
         )
-
-
-def _note_look(pipeline: Pipeline) -> None:
-    from airflow_eos.checkpoint.heartbeat import WatchdogLook, note_look
-
-    run_id = get_current_context()["dag_run"].run_id
-    interval_ms = interval_of(pipeline.watchdog_schedule)
-    look = WatchdogLook(dag_id=pipeline.watchdog, run_id=run_id, interval_ms=interval_ms)
-    note_look(store_of(pipeline), look)
 
 
 def interval_of(schedule: object) -> int | None:
@@ -471,7 +467,6 @@ def _needs_recovery(pipeline: Pipeline) -> Any:
 
 
 # --- recovery -------------------------------------------------------------------------------------
-# The DAG that brings a dead pipeline back; where only a person may decide, it asks one.
 
 
 COMMITTED = "Readers have the rows that nobody can tell of"

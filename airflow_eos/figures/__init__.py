@@ -33,10 +33,6 @@ if TYPE_CHECKING:
     from airflow_eos.protocol.decision import OpenWork, Outcome, PreparedWork, WorkIdentity
     from airflow_eos.protocol.participant import Participant
 
-# --- observer -------------------------------------------------------------------------------------
-# Whether a pipeline is observed, and by whom: the environment says, when its query starts.
-
-
 __all__ = ["observed_decisions", "observed_participant", "observed_store", "observer_of"]
 
 log = structlog.get_logger(__name__)
@@ -90,8 +86,6 @@ def _is_wanted(env: Mapping[str, str], signal: str) -> bool:
 
 
 # --- observed parts -------------------------------------------------------------------------------
-# The decision log, the participants and the store, as they tell an observer what passes.
-#
 # Each does what it always does, then tells; who is not observed is given back as it is.
 
 
@@ -166,14 +160,11 @@ class _Store(CheckpointStore):
         sent: int = 0,
         got: Callable[[Any], int] = lambda _answer: 0,
     ) -> T:
-        since = time.perf_counter()
-        answer: T | None = None
-        failed = True
+        since, size, failed = time.perf_counter(), 0, True
         try:
             answer = ask()
-            failed = False
+            size, failed = got(answer) if answer is not None else 0, False
         finally:
-            size = got(answer) if answer is not None else 0
             self.observer(StoreRequest(verb, time.perf_counter() - since, sent, size, failed))
         return answer
 

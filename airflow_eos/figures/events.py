@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
 import structlog
 
 if TYPE_CHECKING:
@@ -24,69 +24,60 @@ log = structlog.get_logger(__name__)
 Verb = Literal["get", "head", "list", "create", "put", "delete"]
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(msgspec.Struct, frozen=True, kw_only=True):
     """Something happened, ``at_ns``."""
 
-    at_ns: int = field(default_factory=time.time_ns, kw_only=True)
+    at_ns: int = msgspec.field(default_factory=time.time_ns)
 
 
-@dataclass(frozen=True, slots=True)
-class Began(Event):
+class Began(Event, frozen=True):
     """Spark has planned a batch and calls for it."""
 
     batch_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class Phased(Event):
+class Phased(Event, frozen=True):
     """The batch goes on; as the heartbeat tells it."""
 
     batch_id: int
     phase: Phase
 
 
-@dataclass(frozen=True, slots=True)
-class TasksPrepared(Event):
+class TasksPrepared(Event, frozen=True):
     """Every task has prepared; ``leftovers`` are open beside that. Listed since ``since_ns``."""
 
     leftovers: tuple[OpenWork, ...]
     since_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class Decided(Event):
+class Decided(Event, frozen=True):
     """An attempt was decided: by us where it ``stands``, else by another."""
 
     decision: Decision
     stands: bool
 
 
-@dataclass(frozen=True, slots=True)
-class CommitResult(Event):
+class CommitResult(Event, frozen=True):
     """What became of work that was to be made visible."""
 
     works: tuple[PreparedWork, ...]
     outcomes: Mapping[WorkIdentity, Outcome]
 
 
-@dataclass(frozen=True, slots=True)
-class Failed(Event):
+class Failed(Event, frozen=True):
     """The batch raised."""
 
     batch_id: int
     error: BaseException
 
 
-@dataclass(frozen=True, slots=True)
-class Progressed(Event):
+class Progressed(Event, frozen=True):
     """What Spark says of the newest batch that it has committed (``StreamingQueryProgress``)."""
 
     progress: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class StoreRequest(Event):
+class StoreRequest(Event, frozen=True):
     """The checkpoint's store was asked; ``sent`` and ``got`` are bytes of content."""
 
     verb: Verb
@@ -96,15 +87,13 @@ class StoreRequest(Event):
     failed: bool
 
 
-@dataclass(frozen=True, slots=True)
-class QueryEnded(Event):
+class QueryEnded(Event, frozen=True):
     """The query has ended; ``as_meant`` where it read everything, or a person has stopped it."""
 
     as_meant: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Watched(Event):
+class Watched(Event, frozen=True):
     """How many looks of the pipeline's watchdog did not come, at the interval it has told."""
 
     missed: float

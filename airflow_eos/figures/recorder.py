@@ -7,11 +7,11 @@ import functools
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import singledispatchmethod
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from opentelemetry import metrics, trace
 from opentelemetry.context import Context
@@ -60,29 +60,9 @@ class Span:
     end_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
-    """A batch that is over. ``facts`` say more of it: attempt, rows, whether it was a replay."""
-
-    batch_id: int
-    spans: tuple[Span, ...]
-    facts: Mapping[str, Any]
-    error: BaseException | None
-
-    @property
-    def start_ns(self) -> int:
-        """When Spark began to plan it; when it was called for, where Spark does not say."""
-        return self.spans[0].start_ns
-
-    @property
-    def end_ns(self) -> int:
-        """When Spark had committed it; the last that is known, where Spark does not say."""
-        return self.spans[-1].end_ns
-
-
 @dataclass(slots=True)
 class Story:
-    """A batch that goes on."""
+    """A batch that goes on. ``facts`` say more of it: attempt, rows, whether it was a replay."""
 
     batch_id: int
     began_ns: int
@@ -100,18 +80,15 @@ class Story:
         """Whether the step was entered before."""
         return any(mark == step for mark, _ in self.marks)
 
-    def end(self, at_ns: int, error: BaseException | None = None) -> Told:
-        """The batch as it is told where Spark says nothing of it."""
-        return Told(self.batch_id, self._spans(at_ns), self.facts, error)
-
-    def committed(self, progress: Mapping[str, Any]) -> Told:
-        """The batch with Spark's part: its plan before, its commit after."""
+    def committed(self, progress: Mapping[str, Any]) -> tuple[Span, ...]:
+        """The steps with Spark's part: its plan before, its commit after."""
         planned_ns = int(datetime.fromisoformat(progress["timestamp"]).timestamp() * 1000) * 10**6
         end_ns = planned_ns + int(progress["durationMs"]["triggerExecution"]) * 10**6
         plan = Span("plan", min(planned_ns, self.began_ns), self.began_ns)
-        return Told(self.batch_id, (plan, *self._spans(end_ns)), self.facts, None)
+        return (plan, *self.spans(end_ns))
 
-    def _spans(self, end_ns: int) -> tuple[Span, ...]:
+    def spans(self, end_ns: int) -> tuple[Span, ...]:
+        """The steps up to then."""
         begins = [at for _, at in self.marks]
         ends = [*begins[1:], max(end_ns, begins[-1])]
         return tuple(
@@ -236,28 +213,7 @@ ASKED_AGAIN = Metric(
     ("of",),
 )
 
-METRICS = (
-    BATCH,
-    STEP,
-    AGE,
-    RUNNING,
-    MISSED,
-    LAG,
-    READ,
-    DELIVERED,
-    DECISIONS,
-    REPLAYS,
-    REPLAYED,
-    FAILURES,
-    OPEN,
-    TIME_LEFT,
-    STORE,
-    STORE_BYTES,
-    ASKED_AGAIN,
-)
-
-
-# --- recorder -------------------------------------------------------------------------------------
+METRICS = tuple(each for each in tuple(globals().values()) if isinstance(each, Metric))
 
 
 _STEPS: dict[Phase, Step] = {"preparing": "prepare", "settling": "settle", "waiting": "commit"}
@@ -273,6 +229,7 @@ class Recorder:
     """
 
     def __init__(self, checkpoint: str, meters: Meters, tracer: Tracer) -> None:
+        self.checkpoint = checkpoint
         self._by = {"checkpoint": checkpoint}
         self._meters = meters
         self._tracer = tracer
@@ -298,13 +255,8 @@ class Recorder:
             if not self._has_ended:
                 self._note(event)
 
-    @property
-    def checkpoint(self) -> str:
-        """See :class:`airflow_eos.figures.recorder.GaugeSource`."""
-        return self._by["checkpoint"]
-
-    def gauged(self) -> Gauged:
-        """See :class:`airflow_eos.figures.recorder.GaugeSource`."""
+    def gauged(self) -> Iterator[tuple[Metric, float, dict[str, str]]]:
+        """Each gauge with its value and attributes."""
         yield RUNNING, 0 if self._has_ended else 1, self._by
         if self._has_ended:
             return
@@ -392,7 +344,7 @@ class Recorder:
         story = self._story
         if story is not None and story.batch_id == batch_id and story.has_been("commit"):
             self._story = None
-            self._tell(story.committed(event.progress))
+            self._tell(story, story.committed(event.progress))
 
     @_note.register
     def _(self, event: QueryEnded) -> None:
@@ -418,60 +370,38 @@ class Recorder:
         if story is not None:
             # One that has returned was settled; how long Spark took to commit it is not known.
             end_ns = story.marks[-1][1] if story.has_been("commit") else at_ns
-            self._tell(story.end(end_ns, error))
+            self._tell(story, story.spans(end_ns), error)
 
-    def _tell(self, batch: Told) -> None:
-        outcome = "delivered" if batch.error is None else "failed"
-        seconds = (batch.end_ns - batch.start_ns) / 1e9
-        self._meters.record(BATCH, seconds, {**self._by, "outcome": outcome})
-        for span in batch.spans:
-            by = {**self._by, "step": span.step}
-            self._meters.record(STEP, (span.end_ns - span.start_ns) / 1e9, by)
-        self._trace(batch)
-
-    def _trace(self, batch: Told) -> None:
-        facts = {**self._by, "eos.batch": batch.batch_id, **batch.facts}
+    def _tell(
+        self, story: Story, spans: tuple[Span, ...], error: BaseException | None = None
+    ) -> None:
+        start_ns, end_ns = spans[0].start_ns, spans[-1].end_ns
+        outcome = "delivered" if error is None else "failed"
+        self._meters.record(BATCH, (end_ns - start_ns) / 1e9, {**self._by, "outcome": outcome})
+        facts = {**self._by, "eos.batch": story.batch_id, **story.facts}
         whole = self._tracer.start_span(
-            "batch", context=Context(), start_time=batch.start_ns, attributes=facts
+            "batch", context=Context(), start_time=start_ns, attributes=facts
         )
         inside = set_span_in_context(whole)
-        for span in batch.spans:
+        for span in spans:
+            by = {**self._by, "step": span.step}
+            self._meters.record(STEP, (span.end_ns - span.start_ns) / 1e9, by)
             part = self._tracer.start_span(span.step, context=inside, start_time=span.start_ns)
             part.end(span.end_ns)
-        if batch.error is not None:
+        if error is not None:
             # Its name alone: a message may repeat what a row or a connection holds.
-            whole.set_status(Status(StatusCode.ERROR, type(batch.error).__name__))
-        whole.end(batch.end_ns)
+            whole.set_status(Status(StatusCode.ERROR, type(error).__name__))
+        whole.end(end_ns)
 
     def _add(self, metric: Metric, value: int, **by: Any) -> None:
         self._meters.add(metric, value, {**self._by, **by})
-
-
-# --- meters ---------------------------------------------------------------------------------------
-# The instruments of a process, made of the table in :mod:`.recorder`.
-
-
-Gauged = Iterable[tuple[Metric, float, dict[str, str]]]
-
-
-class GaugeSource(Protocol):
-    """Who knows what the gauges say now."""
-
-    def gauged(self) -> Gauged:
-        """Each gauge with its value and attributes."""
-        ...
-
-    @property
-    def checkpoint(self) -> str:
-        """Whose figures they are."""
-        ...
 
 
 class Meters:
     """Counters and histograms to write to, and gauges that ask whoever is alive."""
 
     def __init__(self, meter: Meter) -> None:
-        self._sources: set[GaugeSource] = set()
+        self._sources: set[Recorder] = set()
         make: dict[str, Callable[..., Any]] = {
             "counter": meter.create_counter,
             "histogram": meter.create_histogram,
@@ -487,11 +417,7 @@ class Meters:
             )
         meter.create_observable_counter(
             ASKED_AGAIN.name,
-            [
-                lambda _options: [
-                    Observation(n, {"of": of}) for of, n in tuple(RETRY_COUNTS.items())
-                ]
-            ],
+            [lambda _: [Observation(n, {"of": of}) for of, n in tuple(RETRY_COUNTS.items())]],
             unit=ASKED_AGAIN.unit,
             description=ASKED_AGAIN.meaning,
         )
@@ -504,12 +430,12 @@ class Meters:
         """Put one value into a histogram."""
         self._written[metric].record(value, by)
 
-    def ask(self, source: GaugeSource) -> None:
+    def ask(self, source: Recorder) -> None:
         """Let the gauges show what it says, until :meth:`forget`, or until its successor asks."""
         others = {each for each in self._sources if each.checkpoint != source.checkpoint}
         self._sources = others | {source}
 
-    def forget(self, source: GaugeSource) -> None:
+    def forget(self, source: Recorder) -> None:
         """Its gauges vanish."""
         self._sources = self._sources - {source}
 

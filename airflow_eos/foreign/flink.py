@@ -232,18 +232,14 @@ def _operator(read: _Reader, version: int) -> Iterator[OperatorState]:
         return
     for _ in range(subtasks):
         if read.i32() >= 0:  # negative: finished
-            yield from _subtask(read)
-
-
-def _subtask(read: _Reader) -> Iterator[OperatorState]:
-    for _ in ("managed", "raw"):
-        if read.flag():
-            yield from _operator_states(read)
-    for _ in ("managed", "raw"):
-        _keyed(read)
-    for _ in ("input", "output"):
-        found = read.i32()
-        read.expect(found == 0, f"rows in flight ({found})", "none: an aligned checkpoint")
+            for _ in ("managed", "raw"):
+                if read.flag():
+                    yield from _operator_states(read)
+            for _ in ("managed", "raw"):
+                _keyed(read)
+            for _ in ("input", "output"):
+                found = read.i32()
+                read.expect(found == 0, f"rows in flight ({found})", "none: an aligned checkpoint")
 
 
 def _operator_states(read: _Reader) -> Iterator[OperatorState]:

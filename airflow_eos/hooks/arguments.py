@@ -60,9 +60,6 @@ def no_retry_of_what_was_drained(exit_status: ExitStatus | None) -> Iterator[Non
         ) from error
 
 
-# --- arguments ------------------------------------------------------------------------------------
-
-
 class CheckedArguments(BaseOperator):
     """For operators and sensors of ours: each argument is what :mod:`airflow_eos.arguments` says.
 

@@ -61,19 +61,11 @@ class KafkaSettingsHook(BaseHook):
         Raises:
             ConfigurationError: no ``bootstrap.servers``, or a login that the provider refuses.
         """
-        from airflow_eos.kafka.client.settings import (
-            KafkaSettings,  # pulls clients in: not at parse time
-        )
-
-        connection = self.get_connection(self.kafka_config_id)
-        return KafkaSettings.from_librdkafka(self._with_login(connection))
+        return self._settings_of(self.get_connection(self.kafka_config_id))
 
     async def asettings(self) -> KafkaSettings:
         """Return :meth:`settings` inside a trigger, whose event loop may not be blocked."""
-        from airflow_eos.kafka.client.settings import KafkaSettings
-
-        connection = await self.aget_connection(self.kafka_config_id)
-        return KafkaSettings.from_librdkafka(self._with_login(connection))
+        return self._settings_of(await self.aget_connection(self.kafka_config_id))
 
     def get_conn(self) -> KafkaSettings:
         """Return :meth:`settings`: there is no long-lived client to hand out."""
@@ -84,17 +76,21 @@ class KafkaSettingsHook(BaseHook):
         config = extra_of(connection)
         mask_secrets(config)
         _quiet_client_logs()
-        where = f"Kafka connection {self.kafka_config_id!r}"
         if not config.get("bootstrap.servers"):
             raise ConfigurationError(
-                f"{where}: its extra has no 'bootstrap.servers'. Put the librdkafka configuration "
-                'into the extra, for example {"bootstrap.servers": "kafka-1:9092"}.'
+                f"Kafka connection {self.kafka_config_id!r}: its extra has no 'bootstrap.servers'. "
+                "Put the librdkafka configuration into the extra, for example "
+                '{"bootstrap.servers": "kafka-1:9092"}.'
             )
         return config
 
-    def _with_login(self, connection: Connection) -> dict[str, Any]:
+    def _settings_of(self, connection: Connection) -> KafkaSettings:
+        # It pulls clients in: not at parse time.
+        from airflow_eos.kafka.client.settings import KafkaSettings
+
         config = self._checked(connection)
-        return _resolved(connection) if _needs_the_provider(config) else config
+        with_login = _resolved(connection) if _needs_the_provider(config) else config
+        return KafkaSettings.from_librdkafka(with_login)
 
 
 def _needs_the_provider(config: dict[str, Any]) -> bool:

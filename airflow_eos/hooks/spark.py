@@ -175,8 +175,7 @@ class SubmitTarget(ClusterManager):
             namespace=conf.get(_NAMESPACE) or extra.get("namespace") or "default",
             pod=conf.get(_POD),
         )
-        target._require_possible()
-        target._require_alone(conf)
+        target._require_workable(conf)
         return target
 
     @property
@@ -250,17 +249,15 @@ class SubmitTarget(ClusterManager):
             )
         return dict(variables)
 
-    def _require_possible(self) -> None:
-        if self.is_cluster and not (self.is_yarn or self.is_kubernetes):
+    def _require_workable(self, conf: Mapping[str, str]) -> None:
+        if not self.is_cluster:
+            return
+        if not (self.is_yarn or self.is_kubernetes):
             raise ConfigurationError(
                 f"Spark connection {self.conn_id!r} asks for deploy mode 'cluster' on "
                 f"{self.master!r}, where Spark has none for Python apps. Expected YARN or "
                 "Kubernetes; take deploy_mode='client' here: the driver then runs on the worker."
             )
-
-    def _require_alone(self, conf: Mapping[str, str]) -> None:
-        if not self.is_cluster:
-            return
         for name, ours in self._own().items():
             if str(conf.get(name, ours)).lower() != ours:
                 raise ConfigurationError(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
@@ -22,46 +21,19 @@ if TYPE_CHECKING:
 _GOOGLE_PREFIX = "extra__google_cloud_platform__"  # of connections that Airflow 2 has made
 
 
-@dataclass(frozen=True, slots=True)
-class StoreConnection:
-    """What a connection says; ``name`` is its id, for messages."""
-
-    name: str
-    conn_type: str
-    host: str | None = None
-    login: str | None = None
-    password: str | None = field(default=None, repr=False)
-    extra: Mapping[str, Any] = field(default_factory=dict, repr=False)
-
-    def options(self) -> dict[str, str]:
-        """Return obstore's options; an empty connection leaves everything to the environment.
-
-        Raises:
-            ConfigurationError: a type that is no object store's, or a way to log in that only
-                Airflow's own hooks know.
-        """
-        translate = _TYPES.get(self.conn_type)
-        if translate is None:
-            raise ConfigurationError(
-                f"Connection {self.name!r} is of type {self.conn_type!r}; storage_conn_id expects "
-                f"one of {', '.join(_TYPES)}."
-            )
-        return {key: str(value) for key, value in translate(self).items() if value}
-
-    def refuse(self, extra: Mapping[str, Any], *names: str) -> None:
-        """Refuse a way to log in that obstore does not have."""
-        found = [name for name in names if extra.get(name)]
-        if found:
-            raise ConfigurationError(
-                f"Connection {self.name!r} has {', '.join(found)} in its extra, which obstore "
-                "cannot use. Give keys, or leave the connection's fields empty and give the role "
-                "to the machine: then the environment decides."
-            )
+def _refuse(connection: Connection, extra: Mapping[str, Any], *names: str) -> None:
+    """Refuse a way to log in that obstore does not have."""
+    found = [name for name in names if extra.get(name)]
+    if found:
+        raise ConfigurationError(
+            f"Connection {connection.conn_id!r} has {', '.join(found)} in its extra, which obstore "
+            "cannot use. Give keys, or leave the connection's fields empty and give the role "
+            "to the machine: then the environment decides."
+        )
 
 
-def _aws(connection: StoreConnection) -> dict[str, Any]:
-    extra = connection.extra
-    connection.refuse(extra, "role_arn", "profile_name", "assume_role_method")
+def _aws(connection: Connection, extra: Mapping[str, Any]) -> dict[str, Any]:
+    _refuse(connection, extra, "role_arn", "profile_name", "assume_role_method")
     of_s3 = (extra.get("service_config") or {}).get("s3") or {}
     endpoint = of_s3.get("endpoint_url") or extra.get("endpoint_url")
     return {
@@ -75,11 +47,10 @@ def _aws(connection: StoreConnection) -> dict[str, Any]:
     }
 
 
-def _google(connection: StoreConnection) -> dict[str, Any]:
-    extra = {key.removeprefix(_GOOGLE_PREFIX): value for key, value in connection.extra.items()}
-    connection.refuse(
-        extra, "key_secret_name", "credential_config_file", "impersonation_chain", "idp_issuer_url"
-    )
+def _google(connection: Connection, extra: Mapping[str, Any]) -> dict[str, Any]:
+    extra = {key.removeprefix(_GOOGLE_PREFIX): value for key, value in extra.items()}
+    refused = ("key_secret_name", "credential_config_file", "impersonation_chain", "idp_issuer_url")
+    _refuse(connection, extra, *refused)
     key = extra.get("keyfile_dict")
     return {
         "google_service_account_key": json.dumps(key) if isinstance(key, dict) else key,
@@ -87,9 +58,9 @@ def _google(connection: StoreConnection) -> dict[str, Any]:
     }
 
 
-def _azure(connection: StoreConnection) -> dict[str, Any]:
-    extra = connection.extra
-    connection.refuse(
+def _azure(connection: Connection, extra: Mapping[str, Any]) -> dict[str, Any]:
+    _refuse(
+        connection,
         extra,
         "connection_string",
         "client_secret_auth_config",
@@ -98,7 +69,8 @@ def _azure(connection: StoreConnection) -> dict[str, Any]:
     )
     host = connection.host or ""
     named = host.removeprefix("https://").partition(".")[0] or None
-    shared = {"azure_storage_sas_key": _query(extra.get("sas_token"))}
+    # Airflow also takes a token as the end of a URL.
+    shared = {"azure_storage_sas_key": (extra.get("sas_token") or "").rpartition("?")[2]}
     if extra.get("tenant_id"):  # then login and password are an application's
         return shared | {
             "azure_storage_account_name": named,
@@ -112,21 +84,13 @@ def _azure(connection: StoreConnection) -> dict[str, Any]:
     }
 
 
-def _query(sas_token: str | None) -> str | None:
-    """Airflow also takes a token as the end of a URL."""
-    return sas_token.rpartition("?")[2] if sas_token else None
-
-
-_TYPES: dict[str, Callable[[StoreConnection], dict[str, Any]]] = {
+_TYPES: dict[str, Callable[[Connection, Mapping[str, Any]], dict[str, Any]]] = {
     "aws": _aws,
     "google_cloud_platform": _google,
     "wasb": _azure,
 }
 STORES = frozenset(_TYPES)
 """Types of connections that lead to an object store."""
-
-
-# --- store ----------------------------------------------------------------------------------------
 
 
 class CheckpointStoreHook(BaseHook):
@@ -156,15 +120,13 @@ class CheckpointStoreHook(BaseHook):
         Raises:
             ConfigurationError: a connection that cannot work, or a secret in ``storage_options``.
         """
-        if self.storage_conn_id is None:
-            return self._joined({})
-        return self._joined(options_of(self.get_connection(self.storage_conn_id)))
+        conn_id = self.storage_conn_id
+        return self._joined(None if conn_id is None else self.get_connection(conn_id))
 
     async def aoptions(self) -> dict[str, str]:
         """Return :meth:`options` inside a trigger, whose event loop may not be blocked."""
-        if self.storage_conn_id is None:
-            return self._joined({})
-        return self._joined(options_of(await self.aget_connection(self.storage_conn_id)))
+        conn_id = self.storage_conn_id
+        return self._joined(None if conn_id is None else await self.aget_connection(conn_id))
 
     def open(self, location: str) -> CheckpointStore:
         """Open the checkpoint at ``location`` with :meth:`options`."""
@@ -182,7 +144,8 @@ class CheckpointStoreHook(BaseHook):
         """Return :meth:`options`: there is no long-lived client to hand out."""
         return self.options()
 
-    def _joined(self, connection: dict[str, str]) -> dict[str, str]:
+    def _joined(self, connection: Connection | None) -> dict[str, str]:
+        options = {} if connection is None else options_of(connection)
         secrets = sorted(filter(is_secret, self.storage_options))
         if secrets:
             raise ConfigurationError(
@@ -190,19 +153,40 @@ class CheckpointStoreHook(BaseHook):
                 "it into a connection of type aws, google_cloud_platform or wasb, and give its id "
                 "as storage_conn_id."
             )
-        return connection | self.storage_options
+        return options | self.storage_options
 
 
-def options_of(connection: Any) -> dict[str, str]:
-    """Return a connection's options, its secrets masked in every log (ConfigurationError)."""
-    options = StoreConnection(
-        connection.conn_id,
-        connection.conn_type,
-        host=connection.host,
-        login=connection.login,
-        password=connection.password,
-        extra=extra_of(connection),
-    ).options()
+def checkpoint_of(task: Any) -> CheckpointStore:
+    """Open the checkpoint of an operator, with what its connection says now."""
+    hook = CheckpointStoreHook(task.storage_conn_id, task.storage_options)
+    return hook.open(task.checkpoint_location)
+
+
+def options_of(connection: Connection) -> dict[str, str]:
+    """Return obstore's options, the secrets among them masked in every log.
+
+    An empty connection leaves everything to the environment.
+
+    Raises:
+        ConfigurationError: a type that is no object store's, or a way to log in that only
+            Airflow's own hooks know.
+    """
+    extra, translate = extra_of(connection), _TYPES.get(connection.conn_type or "")
+    if translate is None:
+        raise ConfigurationError(
+            f"Connection {connection.conn_id!r} is of type {connection.conn_type!r}; "
+            f"storage_conn_id expects one of {', '.join(_TYPES)}."
+        )
+    try:
+        found = {key: value for key, value in translate(connection, extra).items() if value}
+    except AttributeError:  # a text where it has an object, or the other way round
+        found = {"extra": None}
+    if odd := [key for key, value in found.items() if not isinstance(value, str | int)]:
+        raise ConfigurationError(
+            f"Connection {connection.conn_id!r} says {', '.join(odd)} in another form than a text, "
+            "or than Airflow's own hooks read it."
+        )
+    options = {key: str(value) for key, value in found.items()}
     mask_secrets(options)
     return options
 
@@ -231,6 +215,8 @@ def extra_of(connection: Any) -> dict[str, Any]:
 
 _PASSWORD = re.compile(r"://[^/?#\s@]*:([^/?#\s@]+)@", re.ASCII)
 """The password in a URL, as it is written there."""
+_NAMED = re.compile(r"([\w.-]+)[\"']?\s*[=:]\s*(?:'([^']+)|\"([^\"]+)|([^'\"&;,\s]+))", re.ASCII)
+"""What a text gives by name: an option, a database's DSN, a JDBC URL, a JAAS line, JSON."""
 
 
 def mask_secrets(value: object, name: str = "") -> None:
@@ -242,17 +228,17 @@ def mask_secrets(value: object, name: str = "") -> None:
         for key, each in value.items():
             mask_secrets(each, str(key))
     elif isinstance(value, list | tuple):
-        for each in value:
-            mask_secrets(each, name)
+        for before, each in zip(("", *value), value, strict=False):
+            is_option = isinstance(before, str) and before.startswith("-") and "=" not in before
+            mask_secrets(each, before if is_option else name)
     elif isinstance(value, str) and value:
-        if is_secret(name) and not name.lower().endswith("_file"):  # which is a place
+        if is_secret(name):
             mask_secret(value)
         for password in _PASSWORD.findall(value):
             mask_secret(password)
-
-
-# --- participants ---------------------------------------------------------------------------------
-# How to get to the participants of a pipeline, from Airflow's own connections.
+        for named in _NAMED.finditer(value):
+            if is_secret(named[1]):
+                mask_secret(named[2] or named[3] or named[4])
 
 
 _LIBPQ = {"host": "host", "port": "port", "user": "login", "password": "password"}

@@ -207,10 +207,6 @@ def new_cluster_id() -> str:
             return text
 
 
-# --- node -----------------------------------------------------------------------------------------
-# One broker process: format its storage, start it, stop it, kill it.
-
-
 _HERE = Path(__file__).parent
 _STOP_SECONDS = 30.0  # a clean stop moves leaders away and flushes; usually it takes one second
 
@@ -337,10 +333,6 @@ class BrokerProcess:
         return guarded([*java, main, *arguments], folder=self._removed, log=self.node.logs / log)
 
 
-# --- client ---------------------------------------------------------------------------------------
-# The few questions that the embedded cluster asks its brokers.
-
-
 _SECONDS = 30.0
 
 
@@ -436,7 +428,9 @@ def class_archive() -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not archive.exists():  # another process may have made it meanwhile
             _make(archive)
-            _prune(folder)
+            archives = sorted(folder.glob("*.jsa"), key=lambda file: file.stat().st_mtime)
+            for old in archives[:-_KEPT]:  # a broker that has mapped it keeps it
+                old.unlink(missing_ok=True)
     return archive
 
 
@@ -485,15 +479,6 @@ def _use(broker: BrokerProcess, address: str) -> None:
     producer.begin_transaction()
     producer.produce("classes", b"")
     producer.commit_transaction(_CLASSES_SECONDS)
-
-
-def _prune(folder: Path) -> None:
-    archives = sorted(folder.glob("*.jsa"), key=lambda file: file.stat().st_mtime)
-    for old in archives[:-_KEPT]:  # a broker that has mapped it keeps it
-        old.unlink(missing_ok=True)
-
-
-# --- broker ---------------------------------------------------------------------------------------
 
 
 AT_FULL_SPEED = ("-XX:TieredStopAtLevel=4",)
@@ -583,9 +568,8 @@ class EmbeddedKafka(Embedded):
             except BaseException as error:  # Ctrl-C too must leave nothing behind
                 taken = any("BindException" in p.log_tail(50) for p in self._processes.values())
                 self.close()
-                if not (isinstance(error, LocalEnvironmentError) and taken):
-                    raise
-                if attempt == _PORT_ATTEMPTS:
+                may_try = isinstance(error, LocalEnvironmentError) and taken
+                if not may_try or attempt == _PORT_ATTEMPTS:
                     raise
             else:
                 return
@@ -627,7 +611,8 @@ class EmbeddedKafka(Embedded):
         return name
 
     def _start_all(self) -> None:
-        _prune_logs()
+        for run in sorted(_log_root().glob("*"))[:-_KEPT_LOGS]:  # their names begin with the time
+            shutil.rmtree(run, ignore_errors=True)
         self._data = self._folder or Path(tempfile.mkdtemp(prefix="airflow-eos-kafka-"))
         shutil.rmtree(self.log_folder, ignore_errors=True)
         nodes = lay_out(self._count, self._data, self.log_folder, list(self._listeners), self._port)
@@ -642,18 +627,15 @@ class EmbeddedKafka(Embedded):
         self._wait_until_ready()
 
     def _format(self, nodes: Sequence[Node]) -> None:
-        running = [
-            (
-                process,
-                process.start_format(
-                    server_properties(process.node, nodes, self._listeners, self._properties),
-                    self.cluster_id,
-                    self._features,
-                ),
+        running = {
+            process: process.start_format(
+                server_properties(process.node, nodes, self._listeners, self._properties),
+                self.cluster_id,
+                self._features,
             )
             for process in self._processes.values()
-        ]
-        for process, formatting in running:
+        }
+        for process, formatting in running.items():
             if formatting.wait(_READY_SECONDS) != 0:
                 raise LocalEnvironmentError(
                     f"could not format the storage of broker {process.node.id}:\n"
@@ -668,20 +650,17 @@ class EmbeddedKafka(Embedded):
         # Each node is asked: the others go on naming one that was killed a moment ago.
         while not all(wanted <= live_brokers(_address(p.node, PLAIN)) for p in running):
             for process in running:
-                self._refuse_dead(process)
+                if not process.running:
+                    raise LocalEnvironmentError(
+                        f"broker {process.node.id} ended while it was starting:\n"
+                        f"{process.log_tail()}\nThe whole log is in {process.node.logs}"
+                    )
             if time.monotonic() > deadline:
                 raise LocalEnvironmentError(
                     f"Kafka was not ready after {_READY_SECONDS:.0f} s; the machine may be "
                     f"too busy: try again, or read the logs in {self.log_folder}"
                 )
             time.sleep(0.1)
-
-    def _refuse_dead(self, process: BrokerProcess) -> None:
-        if not process.running:
-            raise LocalEnvironmentError(
-                f"broker {process.node.id} ended while it was starting:\n{process.log_tail()}\n"
-                f"The whole log is in {process.node.logs}"
-            )
 
 
 def _cluster_id_of(folder: Path) -> str:
@@ -699,10 +678,3 @@ def _address(node: Node, listener: str) -> str:
 
 def _log_root() -> Path:
     return platformdirs.user_log_path("airflow-eos") / "broker"
-
-
-def _prune_logs() -> None:
-    root = _log_root()
-    runs = sorted(root.iterdir()) if root.is_dir() else []
-    for run in runs[:-_KEPT_LOGS]:  # their names begin with the time
-        shutil.rmtree(run, ignore_errors=True)

@@ -127,15 +127,11 @@ def serve() -> None:
             signal.signal(signal.SIGTERM, lambda *_: told.set())
             with _published(broker):
                 while not told.wait(_LOOK_SECONDS):
-                    _require_running(broker)
-
-
-def _require_running(broker: EmbeddedKafka) -> None:
-    if not broker.running:
-        raise LocalEnvironmentError(
-            f"the broker has died; its logs are in {broker.log_folder}. `airflow-eos broker "
-            "start` starts it again, with its data"
-        )
+                    if not broker.running:
+                        raise LocalEnvironmentError(
+                            f"the broker has died; its logs are in {broker.log_folder}. "
+                            "`airflow-eos broker start` starts it again, with its data"
+                        )
 
 
 def _spawn(log: Path) -> subprocess.Popen[bytes]:

@@ -15,8 +15,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -27,6 +26,10 @@ import structlog
 
 from airflow_eos.errors import LocalEnvironmentError
 
+log = structlog.get_logger(__name__)
+
+KAFKA_VERSION = "4.3.0"
+_ATTEMPTS = 2  # a download cut short is common enough to try once more; Ivy keeps what it has
 _MAVEN = "http://ant.apache.org/ivy/maven"
 LOCKS = Path(__file__).parent / "locks"
 
@@ -79,7 +82,8 @@ class Bundle:
             f"<dependency org={quoteattr(jar.organisation)} name={quoteattr(jar.module)}"
             f' rev={quoteattr(jar.revision)} transitive="false" conf="default->master">'
             f"<artifact name={quoteattr(jar.module)} type={quoteattr(jar.extension)}"
-            f" ext={quoteattr(jar.extension)}{_classified(jar)}/>"
+            f" ext={quoteattr(jar.extension)}"
+            f"{f' m:classifier={quoteattr(jar.classifier)}' if jar.classifier else ''}/>"
             "</dependency>"
             for jar in self.jars
         )
@@ -129,14 +133,6 @@ def _parse(line: str) -> Jar:
     sha256, size, coordinates = line.split()
     organisation, module, revision, *special = coordinates.split(":")
     return Jar(organisation, module, revision, int(size), sha256, *special)
-
-
-def _classified(jar: Jar) -> str:
-    return "" if jar.classifier is None else f" m:classifier={quoteattr(jar.classifier)}"
-
-
-# --- java -----------------------------------------------------------------------------------------
-# Find Java and what pyspark brings along: Ivy and a log4j binding.
 
 
 MINIMUM_JAVA = 17
@@ -201,15 +197,6 @@ def pyspark_version() -> str:
         raise _no_pyspark() from None
 
 
-def ivy_jar() -> Path:
-    """The Ivy that pyspark ships.
-
-    Raises:
-        LocalEnvironmentError: pyspark is not installed, or without its jars.
-    """
-    return pyspark_jar("ivy-*.jar")
-
-
 def logging_jars() -> tuple[Path, ...]:
     """slf4j and log4j as pyspark ships them: the broker logs through them.
 
@@ -245,15 +232,6 @@ def _no_pyspark() -> LocalEnvironmentError:
         "pyspark is not installed, and its Ivy fetches the jars: "
         "pip install 'airflow-provider-eos[spark]'"
     )
-
-
-# --- jars -----------------------------------------------------------------------------------------
-
-
-log = structlog.get_logger(__name__)
-
-KAFKA_VERSION = "4.3.0"
-_ATTEMPTS = 2  # a download cut short is common enough to try once more; Ivy keeps what it has
 
 
 def broker_jars() -> tuple[Path, ...]:
@@ -341,7 +319,8 @@ def ensure(bundle: Bundle) -> tuple[Path, ...]:
     folder = root / bundle.folder_name
     if not _complete(folder, bundle):
         root.mkdir(parents=True, exist_ok=True)
-        with _locked(root / ".lock"):
+        with (root / ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # closing the file lets go of it
             if not _complete(folder, bundle):  # another process may have fetched it meanwhile
                 _fetch(bundle, folder)
     return tuple(folder / jar.file_name for jar in bundle.jars)
@@ -349,21 +328,8 @@ def ensure(bundle: Bundle) -> tuple[Path, ...]:
 
 def _complete(folder: Path, bundle: Bundle) -> bool:
     # Sizes only: a folder is moved into place after every checksum has been compared.
-    return all(_size(folder / jar.file_name) == jar.size for jar in bundle.jars)
-
-
-def _size(path: Path) -> int | None:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return None
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with path.open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)  # closing the file lets go of it
-        yield
+    paths = {folder / jar.file_name: jar.size for jar in bundle.jars}
+    return all(path.is_file() and path.stat().st_size == size for path, size in paths.items())
 
 
 def _fetch(bundle: Bundle, folder: Path) -> None:
@@ -406,7 +372,7 @@ def _run_ivy(bundle: Bundle, module: Path, target: Path, log: Path) -> int:
     command = [
         java_program(),
         f"-Divy.default.ivy.user.dir={work / 'user'}",
-        "-jar", str(ivy_jar()),
+        "-jar", str(pyspark_jar("ivy-*.jar")),
         "-cache", str(work / "cache"),
         "-ivy", str(module),
         "-retrieve", f"{target}/[artifact]-[revision].[ext]",

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 _GUARD = Path(__file__).parent / "guard.py"
 _TAIL = 2000  # characters of a log
+_ENDS_WITHIN_S = 10.0
 
 
 class Embedded(ABC):
@@ -61,6 +64,24 @@ def guarded(
             env=env,
             start_new_session=True,  # Ctrl-C in the terminal is for us, not for the server
         )
+
+
+def run_guarded(command: Sequence[str], *, folder: Path, log: Path, env: Mapping[str, str]) -> int:
+    """Run a program to its end, and leave nothing of it behind; its exit status.
+
+    See :func:`guarded`.
+    """
+    started = guarded(command, folder=folder, log=log, env=env)
+    try:
+        return started.wait()
+    except BaseException:  # Ctrl-C: Spark's own temporary folders go where it ends in order
+        started.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            started.wait(_ENDS_WITHIN_S)
+        raise
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(started.pid, signal.SIGKILL)  # the JVM, where the driver was killed
 
 
 def tail(log: Path) -> str:

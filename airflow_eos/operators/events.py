@@ -14,6 +14,7 @@ from airflow.sdk import Asset, AssetAlias
 from airflow_eos import errors
 from airflow_eos.arguments import Duration, taken
 from airflow_eos.hooks.arguments import CheckedArguments, as_rendered, no_retry_where_useless
+from airflow_eos.hooks.store import checkpoint_of
 from airflow_eos.lineage import BatchLineage
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ class EmitSettledBatchesOperator(BatchLineage, CheckedArguments):
         **kwargs: Any,
     ) -> None:
         # An event for each batch of one task goes through an alias: by itself a task has one.
+        asset = taken("asset", asset)
         outlet = AssetAlias(f"{asset.name}.settled") if each_batch else asset
         given = {"inlets": [asset], "outlets": [outlet], "max_active_tis_per_dag": 1}
         super().__init__(**{**kwargs, **given})
@@ -109,7 +111,7 @@ class EmitSettledBatchesOperator(BatchLineage, CheckedArguments):
         from airflow_eos.events import pipeline_of
 
         with no_retry_where_useless():
-            store = self._store()
+            store = checkpoint_of(self)
             pipeline = pipeline_of(store)
             last, told_at = self._last(context, pipeline) if pipeline else (None, None)
             after = None if last is None else last.to_batch
@@ -155,12 +157,6 @@ class EmitSettledBatchesOperator(BatchLineage, CheckedArguments):
 
     def _batches_of(self, task_instance: Any, store: CheckpointStore) -> Sequence[SettledEvent]:  # noqa: ARG002 - what it told, however long it waited
         return self._told
-
-    def _store(self) -> CheckpointStore:
-        from airflow_eos.hooks.store import CheckpointStoreHook
-
-        hook = CheckpointStoreHook(self.storage_conn_id, self.storage_options)
-        return hook.open(self.checkpoint_location)
 
     def _last(self, context: Context, pipeline: str) -> tuple[SettledEvent | None, datetime | None]:
         """The newest event that stands, and when it was told.
@@ -242,7 +238,7 @@ class EmitCompleteHoursOperator(EmitSettledBatchesOperator):
 
     def __init__(self, *, since: datetime | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        if self.each_batch or (since is not None and since.tzinfo is None):
+        if self.each_batch or (since is not None and getattr(since, "tzinfo", None) is None):
             raise errors.ConfigurationError(
                 "Complete hours are told as they come (each_batch is not for them), since an "
                 "instant with its zone."
@@ -255,8 +251,9 @@ class EmitCompleteHoursOperator(EmitSettledBatchesOperator):
         from airflow_eos.events import SettledEvent
 
         last, told_at = super()._last(context, pipeline)
-        extras = [each.extra for each in self._stand if last is None and _has_hours(each.extra)]
-        told = [event for event in map(SettledEvent.from_extra, extras) if event is not None]
+        extras = [each.extra for each in self._stand if isinstance(each.extra, Mapping)]
+        hourly = [each for each in extras if last is None and each.get("hours")]
+        told = [event for event in map(SettledEvent.from_extra, hourly) if event is not None]
         self._former_ms = max((event.watermark_reached_ms or 0 for event in told), default=None)
         return last, told_at
 
@@ -310,7 +307,7 @@ class EmitCompleteHoursOperator(EmitSettledBatchesOperator):
         from airflow_eos.checkpoint.progress import read_state_size
 
         outlet = context["outlet_events"][self.outlets[0]]
-        size = read_state_size(self._store())
+        size = read_state_size(checkpoint_of(self))
         late = None
         if size is not None:
             late = {
@@ -323,10 +320,6 @@ class EmitCompleteHoursOperator(EmitSettledBatchesOperator):
             outlet.extra = event.as_extra() | {"hours": hours, "late": late}
             if hours and hasattr(outlet, "add_partitions"):  # from Airflow 3.3 on
                 outlet.add_partitions(hours)
-
-
-def _has_hours(extra: Any) -> bool:
-    return isinstance(extra, Mapping) and bool(extra.get("hours"))
 
 
 def _looked_back(context: Context, asset: Asset, pipeline: str) -> list[Any]:

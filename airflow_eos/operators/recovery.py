@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,6 @@ from airflow_eos.hooks.arguments import CheckedArguments, as_rendered, no_retry_
 if TYPE_CHECKING:
     from airflow.sdk import Context, XComArg
 
-    from airflow_eos.recovery import Action, Plan
     from airflow_eos.supervision.recovery import Recovery
 
 
@@ -146,53 +146,35 @@ class RecoverTransactionsOperator(PlanRecoveryOperator):
             AirflowFailException: steps were left that need a person or were not allowed.
             EosError: see :func:`airflow_eos.recovery.execute_recovery`.
         """
+        from airflow_eos.protocol.decision import Outcome
+        from airflow_eos.recovery import Action, Plan, resolve
+        from airflow_eos.supervision.recovery import print_plan
+
         with no_retry_where_useless():
             recovery = self._recovery()
-            plan = self._given_plan() or recovery.plan()
+            if self.plan is None:
+                plan = recovery.plan()
+            else:
+                given = self.plan if isinstance(self.plan, str) else json.dumps(self.plan)
+                plan = Plan.from_json(given)
+                print_plan(plan)
             if self._only_plan:
                 return json.loads(plan.to_json())
             if plan.steps and not self.force:
                 recovery.wait_for_silence()
-            if self.assume:
-                self._rule(recovery)
+            if self.assume:  # the person's answer for every ASK of a plan made now
+                for step in recovery.plan().steps:
+                    if step.action is Action.ASK and step.work is not None:
+                        outcome = Outcome(self.assume)
+                        resolve(recovery.store, step.work, outcome, ruled_by="an Airflow task")
                 plan = recovery.plan()
-            report = recovery.execute(plan, allow=self._allowed(), force=self.force)
+            allowed = frozenset(map(Action, self.allowed_actions))
+            report = recovery.execute(plan, allow=allowed, force=self.force)
             report.require_complete()
             return json.loads(report.to_json())
 
     def _recovery(self) -> Recovery:
-        from dataclasses import replace
-
         return replace(super()._recovery(), patience=self.patience)
-
-    def _given_plan(self) -> Plan | None:
-        from airflow_eos.recovery import Plan
-        from airflow_eos.supervision.recovery import print_plan
-
-        if self.plan is None:
-            return None
-        plan = Plan.from_json(self.plan if isinstance(self.plan, str) else json.dumps(self.plan))
-        print_plan(plan)
-        return plan
-
-    def _allowed(self) -> frozenset[Action]:
-        from airflow_eos.recovery import Action
-
-        return frozenset(Action(each) for each in self.allowed_actions)
-
-    def _rule(self, recovery: Recovery) -> None:
-        """Record the person's answer for every ASK of a plan made now."""
-        from airflow_eos.protocol.decision import Outcome
-        from airflow_eos.recovery import Action, resolve
-
-        for step in recovery.plan().steps:
-            if step.action is Action.ASK and step.work is not None:
-                outcome = Outcome(self.assume)
-                resolve(recovery.store, step.work, outcome, ruled_by="an Airflow task")
-
-
-# --- audit ----------------------------------------------------------------------------------------
-# Compare what went in with what a reader sees.
 
 
 class AuditOperator(CheckedArguments):

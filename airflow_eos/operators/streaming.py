@@ -21,6 +21,7 @@ from airflow_eos.hooks.arguments import (
     no_retry_of_what_was_drained,
     no_retry_where_useless,
 )
+from airflow_eos.hooks.store import checkpoint_of
 from airflow_eos.lineage import BatchLineage
 from airflow_eos.links import LINKS
 from airflow_eos.supervision.preflight import TimeoutBudget
@@ -36,12 +37,6 @@ if TYPE_CHECKING:
     from airflow_eos.supervision.recovery import Recovery
     from airflow_eos.supervision.run import StreamRun
     from airflow_eos.supervision.trigger_watch import AppResult
-
-
-class Shown(BatchLineage):
-    """For an operator that runs a pipeline, before ``BaseOperator`` among its bases."""
-
-    operator_extra_links: Collection[BaseOperatorLink] = LINKS
 
 
 class SparkArguments(CheckedArguments):
@@ -154,13 +149,10 @@ class SparkArguments(CheckedArguments):
         self.spark_submit = spark_submit
 
 
-# --- streaming arguments --------------------------------------------------------------------------
-# The arguments of a stream that an operator runs.
-
-
-class StreamingArguments(Shown, SparkArguments):
+class StreamingArguments(BatchLineage, SparkArguments):
     """What a stream is run with; :class:`SparkStreamingOperator` says what each argument is for."""
 
+    operator_extra_links: Collection[BaseOperatorLink] = LINKS
     template_fields: Sequence[str] = (
         *SparkArguments.template_fields,
         "checkpoint_location",
@@ -243,9 +235,6 @@ class StreamingArguments(Shown, SparkArguments):
         """With ``standby``: the page tells by it who runs a pipeline, and who stands by."""
         fields: frozenset[str] = super().get_serialized_fields()  # type: ignore[no-untyped-call]
         return fields | {"standby"}
-
-
-# --- streaming ------------------------------------------------------------------------------------
 
 
 _STOPPED = (
@@ -400,7 +389,7 @@ class SparkStreamingOperator(StreamingArguments):
     ) -> StreamRun:
         """What starts the app, or takes it over, and watches it; ``on_kill`` stops it."""
         from airflow_eos.links import push_links
-        from airflow_eos.operators.submission import rules_of, store_of, submission_of, task_of
+        from airflow_eos.operators.submission import rules_of, submission_of, task_of
         from airflow_eos.supervision.recovery import recover_before_start
         from airflow_eos.supervision.run import StreamRun
 
@@ -412,7 +401,7 @@ class SparkStreamingOperator(StreamingArguments):
                 recovery, known_dead=stream.is_dead, act=self.recover_before_start
             ),
             on_first_heartbeat=lambda driver: push_links(self, context, driver),
-            reopen=lambda: store_of(self),
+            reopen=lambda: checkpoint_of(self),
             rules=rules_of(self, target),
         )
         return stream
@@ -439,10 +428,6 @@ class SparkStreamingOperator(StreamingArguments):
             patience=self.patience,
             first=reached_within(self.budget, settings),
         )
-
-
-# --- rehearse -------------------------------------------------------------------------------------
-# Let a new version of an app evaluate delivered batches into nothing, and compare its rows.
 
 
 _LOOK_S = 0.2
@@ -515,13 +500,14 @@ class RehearseOperator(StreamingArguments):
         rehearsal = f"{self.checkpoint_location} rehearsal"  # not the folders of who runs
         with no_retry_where_useless(), private_folder(rehearsal) as folder:
             remove_leftovers(folder, rehearsal)  # a copy of the state is large
+            copy = f"{(self.scratch or '').rstrip('/')}/{uuid.uuid4().hex}"
             secrets = secrets_of(self)
             target = SubmitTarget.of(
                 self.conn_id, deploy_mode=self.deploy_mode, conf=self.conf or {}
             )
             told = RehearsalRequest(
                 self.checkpoint_location,
-                self._scratch(folder),
+                copy if self.scratch else str(folder / "checkpoint"),
                 int(self.batches),
                 tuple(self.key),
                 self.examples,
@@ -529,8 +515,12 @@ class RehearseOperator(StreamingArguments):
             )
             self._submission = rehearsal_of(self, target, told, folder, secrets)
             self._submission.start()
-            while self._submission.running:
-                time.sleep(_LOOK_S)
+            try:
+                while self._submission.running:
+                    time.sleep(_LOOK_S)
+            except BaseException:  # Ctrl-C under dag.test(): nobody would wait for its end
+                self.on_kill()
+                raise
             failure = self._submission.failure
             said = "It exited with 0." if failure is None else str(failure)
             report = report_of(told, said, secrets.storage)
@@ -543,8 +533,3 @@ class RehearseOperator(StreamingArguments):
         """Nothing was begun that somebody would have to end."""
         if self._submission is not None:
             self._submission.kill()
-
-    def _scratch(self, folder: Path) -> str:
-        if self.scratch is None:
-            return str(folder / "checkpoint")
-        return f"{self.scratch.rstrip('/')}/{uuid.uuid4().hex}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger
 
@@ -13,10 +13,12 @@ from airflow_eos.checkpoint import StartedBy
 from airflow_eos.delivery.configured import OutputConfig, environment, transactional_prefix
 from airflow_eos.delivery.options import AppFacts
 from airflow_eos.errors import ConfigurationError
+from airflow_eos.hooks.arguments import own_arguments
 from airflow_eos.hooks.kafka import KafkaSettingsHook
 from airflow_eos.hooks.spark import SparkSubmission, SubmitEnvironment, SubmitTarget, redacting
 from airflow_eos.hooks.store import CheckpointStoreHook, ParticipantsHook
 from airflow_eos.kafka.client.settings import KafkaSettings
+from airflow_eos.operators.streaming import SparkArguments
 from airflow_eos.secret_names import is_secret
 from airflow_eos.sinks.app import policy_environment
 from airflow_eos.supervision.exit_status import Patience
@@ -36,33 +38,12 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
-    from airflow_eos.checkpoint import CheckpointStore
     from airflow_eos.checkpoint.rehearsal import RehearsalRequest
     from airflow_eos.operators.streaming import StreamingArguments
     from airflow_eos.supervision.preflight import TimeoutBudget
 
-PASSED_ON = (
-    "archives",
-    "driver_class_path",
-    "driver_memory",
-    "exclude_packages",
-    "executor_cores",
-    "executor_memory",
-    "jars",
-    "keytab",
-    "num_executors",
-    "packages",
-    "principal",
-    "properties_file",
-    "proxy_user",
-    "repositories",
-    "spark_binary",
-    "total_executor_cores",
-    "use_krb5ccache",
-    "verbose",
-    "yarn_queue",
-)
-"""Arguments of ``SparkSubmitHook`` that go through as they are."""
+_NOT_OF_THE_HOOK = {"application", "conf", "env_vars", "spark_submit"}
+"""Arguments of an app that are no arguments of ``SparkSubmitHook``, or that ours are added to."""
 
 _UPLOAD = "spark.kubernetes.file.upload.path"
 
@@ -133,10 +114,17 @@ def _arguments(
     task: StreamingArguments, target: SubmitTarget, folder: Path, handed: SubmitEnvironment
 ) -> dict[str, Any]:
     """Those of ``SparkSubmitHook``, but for the properties."""
+    if shown := sorted(filter(is_secret, task.conf or {})):
+        task.log.warning(
+            "conf has %s: everybody on this machine can read it on spark-submit's command line. "
+            "Put it into a file that only this user may read, and give that as properties_file.",
+            ", ".join(shown),
+        )
     shipped = str(build_archive(folder / PACKAGE)) if task.ship_package else None
+    as_they_are = own_arguments(SparkArguments).keys() - _NOT_OF_THE_HOOK
     return {
         **(task.spark_submit or {}),
-        **{name: given for name in PASSED_ON if (given := getattr(task, name)) is not None},
+        **{name: given for name in as_they_are if (given := getattr(task, name)) is not None},
         "conn_id": task.conn_id,
         "py_files": ",".join(filter(None, [task.py_files, shipped])) or None,
         "files": ",".join(filter(None, [task.files, *handed.shipped.values()])) or None,
@@ -152,7 +140,8 @@ def _require_a_way(task: StreamingArguments, target: SubmitTarget) -> None:
         return  # what a file of properties says is Spark's to read
     if (task.conf or {}).get(_UPLOAD):
         return
-    named = [task.application, *_names(task.py_files, task.files, task.jars, task.archives)]
+    lists = filter(None, (task.py_files, task.files, task.jars, task.archives))
+    named = [task.application, *(name for each in lists for name in each.split(","))]
     local = [name for name in named if ":" not in name or name.startswith("file:")]
     if task.ship_package:
         local.append("this package (ship_package)")
@@ -165,16 +154,9 @@ def _require_a_way(task: StreamingArguments, target: SubmitTarget) -> None:
         )
 
 
-def _names(*lists: str | None) -> list[str]:
-    return [name for each in lists if each for name in each.split(",")]
-
-
 def _require_no_secret(env_vars: Mapping[str, object]) -> None:
-    """They are on the command line of ``spark-submit``, where everybody on the machine reads them.
-
-    What ends in ``_FILE`` is a place, as everywhere.
-    """
-    found = [name for name in env_vars if is_secret(name) and not name.upper().endswith("_FILE")]
+    """They are on the command line of ``spark-submit``, which everybody on the machine reads."""
+    found = [name for name in env_vars if is_secret(name)]
     if found:
         raise ConfigurationError(
             f"env_vars has {', '.join(found)}: in deploy mode 'cluster' variables are on the "
@@ -182,10 +164,6 @@ def _require_no_secret(env_vars: Mapping[str, object]) -> None:
             "secret over in a file: --files on YARN, a mounted secret on Kubernetes; name that "
             "file in a variable that ends in _FILE."
         )
-
-
-# --- the watch ------------------------------------------------------------------------------------
-# Watches the app in the worker, or defers to the triggerer.
 
 
 _POD_OF_ONE_TASK = "AIRFLOW_IS_K8S_EXECUTOR_POD"
@@ -232,12 +210,6 @@ def trigger_of(task: StreamingArguments, target: SubmitTarget, outcome: AppResul
     )
 
 
-# --- task -----------------------------------------------------------------------------------------
-# What a running task gives to its app: its name, what the connections hold, the prefix in use.
-#
-# Parsing a DAG imports none of it.
-
-
 def task_of(context: Context) -> StartedBy:
     """The task instance, without a submission yet.
 
@@ -256,42 +228,13 @@ def task_of(context: Context) -> StartedBy:
     )
 
 
-# --- secrets --------------------------------------------------------------------------------------
-# What an app must know and nobody else may see, from Airflow's connections.
-
-
-class Connected(Protocol):
-    """An operator that hands its connections on to an app."""
-
-    kafka_config_id: str
-    storage_conn_id: str | None
-    storage_options: Mapping[str, str] | None
-    participant_conn_ids: Mapping[str, str] | None
-
-
-class Located(Connected, Protocol):
-    """One of these that has a checkpoint."""
-
-    checkpoint_location: str
-
-
-def secrets_of(task: Connected) -> Secrets:
+def secrets_of(task: StreamingArguments) -> Secrets:
     """Read the connections; what is secret in them is masked in every log from now on."""
     return Secrets(
         kafka=KafkaSettingsHook(task.kafka_config_id).librdkafka(),
         storage=CheckpointStoreHook(task.storage_conn_id, task.storage_options).options(),
         participants=ParticipantsHook(task.participant_conn_ids).reach(),
     )
-
-
-def store_of(task: Located) -> CheckpointStore:
-    """Open its checkpoint with what the connection says now."""
-    hook = CheckpointStoreHook(task.storage_conn_id, task.storage_options)
-    return hook.open(task.checkpoint_location)
-
-
-# --- outputs --------------------------------------------------------------------------------------
-# Builds the configured outputs once in Airflow: a bad configuration fails before Spark starts.
 
 
 _THE_APPS_OWN = "the-apps-own"

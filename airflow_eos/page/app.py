@@ -147,10 +147,6 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-# --- standalone -----------------------------------------------------------------------------------
-# The page without Airflow: on this machine only, and without a button.
-
-
 HOSTS = ("127.0.0.1", "localhost", "[::1]")
 """Any other name would be a page of somebody else that has its name lead here (DNS rebinding)."""
 

@@ -12,11 +12,16 @@ from concurrent.futures import wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+import msgspec
+
+from airflow_eos.checkpoint.progress import read_state
 from airflow_eos.errors import EosError, UnknownClusterError
+from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.page.pipeline_state import STALL_AFTER_MS, Look
 from airflow_eos.page.views import OpenBar, PlanLine, PlanView
 from airflow_eos.recovery.execute import plan_recovery
 from airflow_eos.recovery.tables import headline, seal_sentence, step_cells
+from airflow_eos.supervision.progress import held_up, held_up_sentence, unread_offsets
 from airflow_eos.supervision.trigger_watch import Threads
 
 if TYPE_CHECKING:
@@ -112,8 +117,6 @@ class Answers(Generic[T]):
 
 
 # --- the plan -------------------------------------------------------------------------------------
-# What recovery would do, as the shell says it; and what the input still holds.
-#
 # The one view of the page that asks the participants and the input's cluster: for one pipeline,
 # when somebody looks at it.
 
@@ -137,16 +140,12 @@ def planned(listed: PipelineEntry) -> PlanView:
             storage_options=reach.storage,
             timeout_s=TIMEOUT_S,
         )
-    except UnknownClusterError:
-        return _failed(f"{NO_CLUSTER} {listed.name_cluster}".rstrip(), untold=True)
     except EosError as error:
-        return _failed(str(error))
+        untold = isinstance(error, UnknownClusterError)
+        why = f"{NO_CLUSTER} {listed.name_cluster}".rstrip() if untold else str(error)
+        return PlanView(made_at_ms=time.time_ns() // 1_000_000, error=why, untold=untold)
     unread, blocked, remarks = _of_topics(listed, reach)
     return view(plan, unread, *remarks, blocked=blocked)
-
-
-def _failed(why: str, *, untold: bool = False) -> PlanView:
-    return PlanView(made_at_ms=time.time_ns() // 1_000_000, error=why, untold=untold)
 
 
 def view(plan: Plan, unread: int | None, *remarks: str, blocked: tuple[str, ...] = ()) -> PlanView:
@@ -164,16 +163,7 @@ def view(plan: Plan, unread: int | None, *remarks: str, blocked: tuple[str, ...]
         ),
         alive=plan.alive,
         needs_person=plan.needs_person,
-        open=tuple(
-            OpenBar(
-                key=each.key,
-                participant=each.participant,
-                opened_at_ms=each.opened_at_ms,
-                ends_at_ms=each.ends_at_ms,
-                places=each.places,
-            )
-            for each in plan.listed
-        ),
+        open=msgspec.convert(plan.listed, tuple[OpenBar, ...], from_attributes=True),
         unread=unread,
         blocked=blocked,
     )
@@ -185,10 +175,6 @@ def _of_topics(
     """What is unread, who holds readers up, and why one of it cannot be told."""
     if reach.kafka is None:
         return None, (), ()
-    from airflow_eos.checkpoint.progress import read_state
-    from airflow_eos.kafka.client.settings import KafkaSettings
-    from airflow_eos.supervision.progress import held_up, held_up_sentence, unread_offsets
-
     settings, remarks = reach.kafka, list[str]()
     unread: int | None = None
     blocked: tuple[str, ...] = ()
@@ -205,9 +191,6 @@ def _of_topics(
     except EosError as error:
         remarks.append(f"Whether readers are blocked cannot be told: {error}")
     return unread, blocked, tuple(remarks)
-
-
-# --- board ----------------------------------------------------------------------------------------
 
 
 FRESH_S = 3.0

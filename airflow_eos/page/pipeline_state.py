@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import structlog
@@ -27,6 +27,7 @@ from airflow_eos.checkpoint.snapshot import read_snapshot
 from airflow_eos.checkpoint.spark_log import SparkLog, kafka_offsets
 from airflow_eos.checkpoint.standby import StandbyWatch
 from airflow_eos.errors import EosError
+from airflow_eos.events import named
 from airflow_eos.page.views import (
     AttemptView,
     BatchView,
@@ -47,14 +48,17 @@ from airflow_eos.supervision.progress import Health, Observation, judge, why_not
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from airflow_eos.checkpoint import CheckpointStore, DrainRequest, Heartbeat, StoredObject
+    from airflow_eos.checkpoint import CheckpointStore, DrainRequest, StoredObject
     from airflow_eos.checkpoint.snapshot import Snapshot
     from airflow_eos.checkpoint.spark_log import Log, OffsetsEntry
     from airflow_eos.page.views import PipelineEntry, State
     from airflow_eos.protocol.decision import Decision
 
+log = structlog.get_logger(__name__)
+
 KEPT = 24
 """So many of the newest batches are looked at."""
+_SPARK = 16  # points of a sparkline
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +93,7 @@ class Batches:
         # Listed after: what is committed here was planned there.
         committed = _by_batch(store, "commits")
         wanted = sorted(planned)[-(count + 1) :]
-        entries = {batch: self._entry(log, planned[batch]) for batch in wanted}
+        entries = {n: self._read.get(planned[n]) or log.offsets(n) for n in wanted}
         # In one step, for whoever else asks at this moment.
         self._read = {planned[n]: entry for n, entry in entries.items() if entry is not None}
         found = []
@@ -107,9 +111,6 @@ class Batches:
                 )
             )
         return tuple(found)
-
-    def _entry(self, log: SparkLog, listed: StoredObject) -> OffsetsEntry | None:
-        return self._read.get(listed) or log.offsets(int(listed.name))
 
 
 def _by_batch(store: CheckpointStore, log: Log) -> dict[int, StoredObject]:
@@ -135,10 +136,6 @@ def _rows(
     return total
 
 
-# --- rates ----------------------------------------------------------------------------------------
-# Rows a second of batches; pure.
-
-
 SPAN_MS = 60_000
 """A mean speaks of no more than the last minute, or of the newest batch where that is longer."""
 
@@ -148,10 +145,10 @@ def rates(batches: Sequence[PlannedBatch]) -> tuple[float, ...]:
 
     The newest counts until it was committed. Batches whose rows are not known are left out.
     """
-    found = []
-    for each, end_ms in _spans(batches):
-        found.append(round((each.rows or 0) * 1000 / max(1, end_ms - each.planned_at_ms), 1))
-    return tuple(found)
+    return tuple(
+        round((each.rows or 0) * 1000 / max(1, end_ms - each.planned_at_ms), 1)
+        for each, end_ms in _spans(batches)
+    )
 
 
 def mean_rate(batches: Sequence[PlannedBatch], now_ms: int) -> float | None:
@@ -183,8 +180,6 @@ def _spans(batches: Sequence[PlannedBatch]) -> list[tuple[PlannedBatch, int]]:
 
 
 # --- states ---------------------------------------------------------------------------------------
-# What the evidence of a checkpoint says of its pipeline, in a word and a sentence; pure.
-#
 # =============================================  ===========
 # evidence, the first that holds                 state
 # =============================================  ===========
@@ -252,14 +247,6 @@ def state_of(
     return _OF_HEALTH[finding.health], finding.reason
 
 
-# --- the evidence ---------------------------------------------------------------------------------
-
-
-log = structlog.get_logger(__name__)
-
-_SPARK = 16  # points of a sparkline
-
-
 class Look:
     """Looks at one pipeline again and again.
 
@@ -281,7 +268,7 @@ class Look:
         try:
             store = self.listed.open()
             found = read_snapshot(store)
-            return self._row(store, found, self._newest(store))
+            return self._row(store, found, self._batches.newest(store))
         except Exception as error:  # noqa: BLE001 - one surprise must not take the list from all
             return self._unreadable(error)
 
@@ -290,7 +277,7 @@ class Look:
         try:
             store = self.listed.open()
             found = read_snapshot(store)
-            newest = self._newest(store)
+            newest = self._batches.newest(store)
             return DetailView(
                 row=self._row(store, found, newest),
                 pipeline_id=found.pipeline.id if found.pipeline else None,
@@ -299,7 +286,7 @@ class Look:
                     for each in (found.pipeline.participants if found.pipeline else ())
                 ),
                 sources=tuple(
-                    SourceView(each.name, each.rows, _ends(each.end))
+                    SourceView(each.name, each.rows, None if each.end is None else named(each.end))
                     for each in found.state.sources
                 ),
                 batches=tuple(_story(store, found, each) for each in reversed(newest)),
@@ -310,13 +297,20 @@ class Look:
 
     def _unreadable(self, error: Exception) -> PipelineRow:
         """What an error of ours says; what a surprise says may be secret."""
-        if isinstance(error, EosError):
-            return unreadable(self.listed, str(error))
-        log.error("page_look_failed", location=self.listed.location, exc_info=error)
-        return unreadable(self.listed, f"{type(error).__name__}: the server's log says more")
+        why = str(error)
+        if not isinstance(error, EosError):
+            log.error("page_look_failed", location=self.listed.location, exc_info=error)
+            why = f"{type(error).__name__}: the server's log says more"
+        return PipelineRow(
+            **self._named(),
+            state="unreadable",
+            reason=why,
+            looked_at_ms=time.time_ns() // 1_000_000,
+        )
 
-    def _newest(self, store: CheckpointStore) -> tuple[PlannedBatch, ...]:
-        return self._batches.newest(store)
+    def _named(self) -> dict[str, Any]:
+        names = ("id", "name", "location", "dag_id", "task_id")
+        return {name: getattr(self.listed, name) for name in names}
 
     def _row(
         self, store: CheckpointStore, found: Snapshot, newest: Sequence[PlannedBatch]
@@ -343,11 +337,7 @@ class Look:
         flying = [s.rows for s in progress.sources] if progress.in_flight is not None else [0]
         alive = state in ("running", "idle", "draining", "stalled")
         return PipelineRow(
-            id=self.listed.id,
-            name=self.listed.name,
-            location=self.listed.location,
-            dag_id=self.listed.dag_id,
-            task_id=self.listed.task_id,
+            **self._named(),
             state=state,
             reason=reason,
             batch=progress.latest_commit,
@@ -359,32 +349,11 @@ class Look:
             # As of its newest heartbeat: batches are dated by the driver's clock, too.
             rows_per_s=mean_rate(newest, heart.beat_at_ms) if alive and heart else None,
             promised=_promised(found),
-            drain=Drain(drain.requested_by, drain.reason, drain.requested_at_ms) if drain else None,
-            heartbeat=_beat(heart),
+            drain=msgspec.convert(drain, Drain | None, from_attributes=True),
+            heartbeat=msgspec.convert(heart, Beat | None, from_attributes=True),
             remarks=tuple(filter(None, remarks)),
             looked_at_ms=found.read_at_ms,
         )
-
-
-def unreadable(listed: PipelineEntry, why: str) -> PipelineRow:
-    """A pipeline of which nothing is known but why."""
-    return PipelineRow(
-        id=listed.id,
-        name=listed.name,
-        location=listed.location,
-        dag_id=listed.dag_id,
-        task_id=listed.task_id,
-        state="unreadable",
-        reason=why,
-        looked_at_ms=time.time_ns() // 1_000_000,
-    )
-
-
-def _beat(heart: Heartbeat | None) -> Beat | None:
-    if heart is None:
-        return None
-    fields = {each: getattr(heart, each) for each in Beat.__struct_fields__}
-    return Beat(**fields)
 
 
 def _promised(found: Snapshot) -> Promised | None:
@@ -427,11 +396,8 @@ def _stage(found: Snapshot, planned: PlannedBatch, attempts: Sequence[Decision])
         return "committed"
     if any(each.verdict is Verdict.COMMIT for each in attempts):
         return "settling"
-    heart = found.heartbeat
-    is_preparing = heart is not None and (heart.phase, heart.batch_id) == (
-        "preparing",
-        planned.batch,
-    )
+    heart, preparing = found.heartbeat, ("preparing", planned.batch)
+    is_preparing = heart is not None and (heart.phase, heart.batch_id) == preparing
     return "preparing" if is_preparing else "planned"
 
 
@@ -450,9 +416,3 @@ def _attempt(decision: Decision) -> AttemptView:
         rows=sum(each.rows for each in decision.works),
         opened_at_ms=(min(opened), max(opened)) if opened else None,
     )
-
-
-def _ends(end: dict[str, dict[int, int]] | None) -> dict[str, dict[str, int]] | None:
-    if end is None:
-        return None
-    return {topic: {str(p): at for p, at in each.items()} for topic, each in end.items()}

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow.api.common.trigger_dag import trigger_dag
 from airflow.exceptions import DagRunAlreadyExists
 from airflow.models.dagrun import DagRun
 from airflow.models.log import Log
+from airflow.providers.common.compat.sdk import AirflowException
 from airflow.utils.session import create_session
 from airflow.utils.types import DagRunTriggeredByType
 from sqlalchemy import select
@@ -17,6 +18,7 @@ from sqlalchemy.exc import IntegrityError
 
 from airflow_eos.checkpoint import drain_newest, read_heartbeat
 from airflow_eos.checkpoint.heartbeat import driver_of, next_start, resumption_of
+from airflow_eos.errors import ConfigurationError, Remedy
 from airflow_eos.page.views import ButtonView
 
 if TYPE_CHECKING:
@@ -99,7 +101,6 @@ def resume(listed: PipelineEntry, user: str) -> str:
 
 def log(event: str, listed: PipelineEntry, user: str) -> None:
     """Into Airflow's audit log, where other actions on the DAG are."""
-    extra: dict[str, Any] = {"checkpoint_location": listed.location}
     with create_session() as session:
         session.add(
             Log(
@@ -107,7 +108,7 @@ def log(event: str, listed: PipelineEntry, user: str) -> None:
                 owner=user,
                 owner_display_name=user,
                 dag_id=listed.dag_id,
-                extra=json.dumps(extra),
+                extra=json.dumps({"checkpoint_location": listed.location}),
             )
         )
 
@@ -130,12 +131,15 @@ def _triggered(dag_id: str, run_id: str, user: str, conf: dict[str, str] | None 
         if state is None:
             raise  # it was something else
         return f"{dag_id} was started before: run {run_id} is {state}."
+    except (AirflowException, ValueError) as error:  # a parameter without a default, a kind of run
+        raise ConfigurationError(
+            f"Airflow does not start {dag_id} so: {error}. Nothing was started.",
+            Remedy(change=f"trigger {dag_id} by hand, where Airflow asks for what it lacks"),
+        ) from error
     return f"Started {dag_id}: run {run_id}."
 
 
 # --- buttons --------------------------------------------------------------------------------------
-# What each button would do, said before it is pressed; pure.
-#
 # *Drain* writes the request that ``airflow-eos drain`` writes, and nothing else. *Recover* and
 # *resume* start the DAGs that do it: a worker has the connections, the time and the log for it, its
 # run is seen, retried and alerted on like any other, and the API server can be restarted meanwhile.
@@ -162,22 +166,20 @@ def buttons(
     listed: PipelineEntry, row: PipelineRow, allowed: Allowed, token: Callable[[str], str]
 ) -> tuple[ButtonView, ...]:
     """The three buttons, each with a token where it may be pressed now, else with why not."""
-    made = []
-    for name, says, not_now in (
-        ("drain", _drain_says(row), _no_drain(listed, row, allowed)),
-        ("recover", _recover_says(listed, row), _no_recover(listed, row, allowed)),
-        ("resume", _resume_says(listed, row), _no_resume(listed, row, allowed)),
-    ):
-        made.append(
-            ButtonView(
-                name=name,
-                label=name.capitalize(),
-                says=says,
-                token=None if not_now else token(name),
-                not_now=not_now,
-            )
+    return tuple(
+        ButtonView(
+            name=name,
+            label=name.capitalize(),
+            says=says,
+            token=None if not_now else token(name),
+            not_now=not_now,
         )
-    return tuple(made)
+        for name, says, not_now in (
+            ("drain", _drain_says(row), _no_drain(listed, row, allowed)),
+            ("recover", _recover_says(listed, row), _no_recover(listed, row, allowed)),
+            ("resume", _resume_says(listed, row), _no_resume(listed, row, allowed)),
+        )
+    )
 
 
 def asked_of(action: str, row: PipelineRow) -> str:

@@ -35,6 +35,7 @@ from itsdangerous import BadSignature, SignatureExpired, URLSafeTimedSerializer
 from sqlalchemy import func, select
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
+from airflow_eos.arguments import milliseconds, taken
 from airflow_eos.errors import ConfigurationError, EosError
 from airflow_eos.page import views
 from airflow_eos.page.app import answer, create_app, find, late
@@ -194,7 +195,8 @@ def _read_dag(dag_id: str, data: Mapping[str, Any], bundle: str | None) -> DagPi
     stands_by: list[PipelineReference] = []
     recovers, watches, hidden, owners = [], [], {}, set()
     groups = _groups(data)
-    for task in _tasks(data):
+    for stored in data.get("dag", {}).get("tasks", ()):
+        task = stored.get("__var", stored)
         fields = set(task.get("template_fields", ()))
         owners.add(str(_argument(task, "owner") or ""))
         told = _told(task, groups.get(task.get("task_id", ""), ()))
@@ -285,12 +287,16 @@ class SaidOf(msgspec.Struct, frozen=True):
 
 
 def recovery_of(
-    dags: Mapping[str, DagPipelines], pipeline: PipelineReference, said: SaidOf
+    dags: Mapping[str, DagPipelines],
+    pipeline: PipelineReference,
+    said: SaidOf,
+    may_see: set[str] | None = None,
 ) -> tuple[str | None, str | None]:
     """The DAG that recovers it, or why none is taken for it; both None: none says that it does.
 
     Anybody's DAG may name a checkpoint. One counts that is of the bundle and the owners of the
     pipeline's own; of several the one of its file; and of several still none: a name says nothing.
+    Who is told why hears of the DAGs that he may see alone.
     """
     say_so = said.recovers.get(pipeline.checkpoint_location, ())
     own = dags[pipeline.dag_id].place if pipeline.dag_id in dags else DagOrigin()
@@ -300,10 +306,12 @@ def recovery_of(
         ours = beside if len(beside) == 1 else ours
     if len(ours) == 1 or not say_so:
         return (ours[0] if ours else None), None
-    found = f"several DAGs say that they recover it ({', '.join(sorted(say_so))})"
+    seen = sorted(say_so) if may_see is None else sorted(may_see.intersection(say_so))
+    names = ", ".join(seen) or "which you may not see"
+    found = f"several DAGs say that they recover it ({names})"
     if not ours:
-        found = f"what says that it recovers it ({', '.join(sorted(say_so))}) is of another bundle"
-        found += f" or owner than {pipeline.dag_id}"
+        found = f"what says that it recovers it ({names}) is of another bundle or owner than "
+        found += pipeline.dag_id
     return None, (
         f"{pipeline.dag_id}.{pipeline.task_id}: {found}, so no button starts one. Name the right "
         "one as recovery_dag_id in the setting [airflow_eos] pipelines."
@@ -332,11 +340,6 @@ def not_shown(
             )
 
 
-def _tasks(data: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    for task in data.get("dag", {}).get("tasks", ()):
-        yield task.get("__var", task)
-
-
 def _runs_of(
     dag_id: str, task_id: str, arguments: list[dict[str, Any]] | None
 ) -> tuple[list[PipelineReference], str | None]:
@@ -360,12 +363,7 @@ def _runs_of(
 def _told(
     task: Mapping[str, Any], groups: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]] | None:
-    """The arguments that name a pipeline, once for each that a mapped task has; None: not known.
-
-    Args:
-        task: as it is serialized.
-        groups: what the task groups around it are mapped over.
-    """
+    """The arguments that name a pipeline, once for each that a mapped task has; None: not known."""
     plain = {name: _argument(task, name) for name in _NAMES}
     plain = {name: value for name, value in plain.items() if value is not None}
     found = [plain]
@@ -455,7 +453,6 @@ def _is_plain(arguments: Mapping[str, Any]) -> bool:
 
 
 # --- Airflow's database ---------------------------------------------------------------------------
-# Airflow's database and configuration, as far as the page asks them.
 
 
 _READ_AGAIN_S = 10.0
@@ -520,19 +517,20 @@ def pipelines(
         remarks += not_shown(dag_id, said[dag_id], setting)
     every = [each for each in joined(said, setting) if each.dag_id in may_see]
     by_place = SaidOf.of(said)
+    named = {(each.key, each.checkpoint_location) for each in setting}
     dogs = [watchdogs(said, each, by_place) for each in every]
     looking = {dog for of_one in dogs for dog in of_one}
     asleep = {dog for dog, is_paused in paused(looking).items() if is_paused} if looking else ()
     listed = []
     for each, name, of_one in zip(every, _names(every), dogs, strict=True):
-        if each.recovery_dag_id is None and (why := recovery_of(said, each, by_place)[1]):
+        if each.recovery_dag_id is None and (why := recovery_of(said, each, by_place, may_see)[1]):
             remarks.append(why)
         remarks += (
             f"{dog}, which watches {each.dag_id}, is paused: nobody notices when it dies."
             for dog in of_one
             if dog in asleep
         )
-        listed.append(_listed(each, name, by_setting=each in setting))
+        listed.append(_listed(each, name, by_setting=(each.key, each.checkpoint_location) in named))
     return listed, remarks
 
 
@@ -550,8 +548,9 @@ def _names(every: Sequence[PipelineReference]) -> list[str]:
 
 
 def stall_after_ms() -> int:
-    """From ``[airflow_eos] stall_after``, which is in seconds."""
-    return conf.getint("airflow_eos", "stall_after", fallback=300) * 1000
+    """From ``[airflow_eos] stall_after``, a duration as everywhere (ConfigurationError)."""
+    given = conf.get("airflow_eos", "stall_after", fallback="300")
+    return milliseconds(taken("stall_after", given, said="[airflow_eos] stall_after"))
 
 
 def paused(dag_ids: set[str]) -> dict[str, bool]:
@@ -599,9 +598,6 @@ def _require_allowed(named: PipelineReference) -> None:
 
     What a DAG says is its author's word, and this server has rights of its own (a role of the
     machine it runs on): they are for what its owner names in the setting.
-
-    Raises:
-        ConfigurationError: so it is.
     """
     place, dag_id = named.checkpoint_location, named.dag_id
     or_name_it = (
@@ -684,9 +680,6 @@ def _reach(named: PipelineReference) -> Reach:
     except AirflowNotFoundException as error:
         raise ConfigurationError(f"participant_conn_ids of {named.dag_id}: {error}") from error
     return Reach(storage=_storage(named), kafka=kafka, participants=participants)
-
-
-# --- application ----------------------------------------------------------------------------------
 
 
 TOO_OLD = (

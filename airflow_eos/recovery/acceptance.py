@@ -13,10 +13,10 @@ from airflow_eos.protocol.participant import ANEW
 from airflow_eos.protocol.promise import PromisedWork
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from airflow_eos.checkpoint.progress import CheckpointState
-    from airflow_eos.protocol.decision import PreparedWork, WorkIdentity
+    from airflow_eos.protocol.decision import WorkIdentity
     from airflow_eos.protocol.promise import Promise
     from airflow_eos.recovery.facts import Facts
 
@@ -98,11 +98,14 @@ def shortfall(facts: Facts, batch_id: int, *, open_too: bool = False) -> Shortfa
     outcomes = {each.identity: outcome for each, outcome in became}
     known = outcomes | promise.known(outcomes)
     owed = promise.owed(outcomes)
+    missing = Counter[str]()
+    for work in owed:
+        missing[work.participant] += work.rows
     found = Shortfall(
         batch_id=batch_id,
         promise=promise.nonce,
         promised=promise.rows,
-        missing=_by_participant(owed),
+        missing=missing,
         untold=sum(w.rows for w in owed if outcomes[w.identity] is Outcome.UNKNOWN),
         works=tuple((each, known[each.identity]) for each, _ in became),
     )
@@ -129,13 +132,6 @@ def _became(facts: Facts) -> tuple[tuple[PromisedWork, Outcome], ...]:
         for each in facts.named
         if not each.work.follows
     )
-
-
-def _by_participant(works: Sequence[PreparedWork]) -> Mapping[str, int]:
-    rows = Counter[str]()
-    for work in works:
-        rows[work.participant] += work.rows
-    return dict(rows)
 
 
 # --- input ----------------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ from airflow_eos.errors import (
 )
 from airflow_eos.failpoints import failpoint
 from airflow_eos.participants import connect
-from airflow_eos.protocol.decision import Decision, Outcome, by_time_left
+from airflow_eos.protocol.decision import Outcome, by_time_left
 from airflow_eos.protocol.group import collect_all
 from airflow_eos.protocol.participant import Member, Participant
 from airflow_eos.recovery.facts import gather, read_facts, signs_of_life
@@ -270,9 +270,11 @@ def _sealed(
             looked = True
             continue  # that took a while: read again
         seal = current.seal if Action.ABORT in allow else None
-        taken = None if seal is None else _taken(seal, current.count(Action.ABORT), by)
-        if taken is not None and not DecisionLog(store).record(taken):
-            continue
+        if seal is not None:
+            reason = f"sealed to abort {current.count(Action.ABORT)} pieces of work"
+            taken = sealed(seal.batch_id, seal.attempt, reason=reason, decided_by=by)
+            if not DecisionLog(store).record(taken):
+                continue
         if current.in_flight is None or still_in_flight(store, current.in_flight):
             return facts, current, seal
     raise RecoveryError(
@@ -281,16 +283,6 @@ def _sealed(
         Remedy(("airflow-eos recover CHECKPOINT",), change="stop the app", start=True).at(
             store.location
         ),
-    )
-
-
-def _taken(seal: Seal, aborts: int, by: str) -> Decision:
-    """The decision that takes the attempt."""
-    return sealed(
-        seal.batch_id,
-        seal.attempt,
-        reason=f"sealed to abort {aborts} pieces of work",
-        decided_by=by,
     )
 
 
@@ -374,16 +366,20 @@ def _alive(location: str, signs: Sequence[str]) -> PipelineAliveError:
     )
 
 
+def user_name() -> str:
+    """Of who runs this process; a user id may have no name, as in many containers."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
+
+
 def _whoami() -> str:
     """Recovery, and who ran it where: what people see in the decision log.
 
     It starts with 'recovery', by which a driver knows that starting again is right.
     """
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a user id without a name, as in many containers
-        user = str(os.getuid())
-    return f"recovery by {user}@{socket.gethostname()} process {os.getpid()}"
+    return f"recovery by {user_name()}@{socket.gethostname()} process {os.getpid()}"
 
 
 # --- run ------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -37,10 +38,6 @@ if TYPE_CHECKING:
     from airflow_eos.triggers.polling import PollingTrigger
 
 
-# --- what the sensors share -----------------------------------------------------------------------
-# What the sensors share: look once, then wait here or in the triggerer.
-
-
 DEFERRABLE = conf.getboolean("operators", "default_deferrable", fallback=False)
 
 
@@ -48,6 +45,8 @@ class LookOnceSensor(CheckedArguments, BaseSensorOperator):
     """A sensor that looks with ``poke``; its subclasses say what each argument is for."""
 
     participant_conn_ids: Mapping[str, str] | None = None
+    trigger_name: str
+    """Of the class in ``triggers.polling`` that waits for this sensor."""
 
     def __init__(
         self,
@@ -136,9 +135,12 @@ class LookOnceSensor(CheckedArguments, BaseSensorOperator):
 
     def _defer(self) -> None:
         """Hand over to the trigger, with the connections' names and nothing of what they hold."""
+        from airflow_eos.triggers import polling
+
+        trigger: type[PollingTrigger] = getattr(polling, self.trigger_name)
         self.defer(
-            trigger=self._trigger()(
-                watch=self._watch().as_dict(),
+            trigger=trigger(
+                watch=asdict(self._watch()),
                 kafka_config_id=self.kafka_config_id,
                 storage_conn_id=self.storage_conn_id,
                 storage_options=self.storage_options,
@@ -150,16 +152,8 @@ class LookOnceSensor(CheckedArguments, BaseSensorOperator):
         )
 
     @abstractmethod
-    def _trigger(self) -> type[PollingTrigger]:
-        """Name the trigger that waits for this sensor."""
-
-    @abstractmethod
     def _watch(self) -> ProgressWatch | TimeoutWatch | BlockedWatch:
         """Make what looks, from the arguments; ConfigurationError where they cannot work."""
-
-
-# --- progress -------------------------------------------------------------------------------------
-# Is the pipeline getting on?
 
 
 class CheckpointProgressSensor(LookOnceSensor):
@@ -203,6 +197,7 @@ class CheckpointProgressSensor(LookOnceSensor):
         "since",
     )
     ui_color = "#cfe8ef"
+    trigger_name = "CheckpointProgressTrigger"
 
     def __init__(
         self,
@@ -247,11 +242,6 @@ class CheckpointProgressSensor(LookOnceSensor):
         """Fail; a subclass may do otherwise, and raises too."""
         raise AirflowFailException(found.error)
 
-    def _trigger(self) -> type[PollingTrigger]:
-        from airflow_eos.triggers.polling import CheckpointProgressTrigger
-
-        return CheckpointProgressTrigger
-
     def _watch(self) -> ProgressWatch:
         from airflow_eos.supervision.progress import ProgressWatch
 
@@ -281,10 +271,6 @@ def _epoch_ms(moment: datetime | str) -> int:
     if not isinstance(at, datetime) or at.tzinfo is None:
         raise ConfigurationError(f"since={moment!s} has no time zone: add one, such as +00:00.")
     return round(at.timestamp() * 1000)
-
-
-# --- timeouts -------------------------------------------------------------------------------------
-# Does prepared work run out of time, hold locks for too long, or hold up a topic's readers?
 
 
 class TransactionTimeoutSensor(LookOnceSensor):
@@ -327,6 +313,7 @@ class TransactionTimeoutSensor(LookOnceSensor):
         "participant_conn_ids",
     )
     ui_color = "#f4d6cc"
+    trigger_name = "TransactionTimeoutTrigger"
     seen: SeenOpen | None = None
     """What this process has seen, for systems that do not tell their time."""
 
@@ -371,11 +358,6 @@ class TransactionTimeoutSensor(LookOnceSensor):
             )
         return PokeReturnValue(bool(found), found or None)
 
-    def _trigger(self) -> type[PollingTrigger]:
-        from airflow_eos.triggers.polling import TransactionTimeoutTrigger
-
-        return TransactionTimeoutTrigger
-
     def _watch(self) -> TimeoutWatch:
         from airflow_eos.supervision.progress import TimeoutWatch
 
@@ -408,6 +390,7 @@ class BlockedTopicSensor(LookOnceSensor):
 
     template_fields: Sequence[str] = ("topics", "kafka_config_id")
     ui_color = "#f4d6cc"
+    trigger_name = "BlockedTopicTrigger"
 
     def __init__(
         self,
@@ -435,11 +418,6 @@ class BlockedTopicSensor(LookOnceSensor):
                 each["age_ms"],
             )
         return PokeReturnValue(bool(found), found or None)
-
-    def _trigger(self) -> type[PollingTrigger]:
-        from airflow_eos.triggers.polling import BlockedTopicTrigger
-
-        return BlockedTopicTrigger
 
     def _watch(self) -> BlockedWatch:
         from airflow_eos.supervision.progress import BlockedWatch

@@ -8,51 +8,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from airflow_eos.delivery.outputs import Output
-    from airflow_eos.delivery.policy import (
-        CheckpointPolicy,
-        ExponentialDelay,
-        FailureRate,
-        FixedDelay,
-    )
-    from airflow_eos.delivery.start import start_exactly_once
-    from airflow_eos.kinds.consumer_group.sink import ConsumerGroup
-    from airflow_eos.kinds.delta.sink import DeltaSink
-    from airflow_eos.kinds.files.sink import FileSink
-    from airflow_eos.kinds.iceberg.sink import IcebergSink
-    from airflow_eos.kinds.kafka.sink import KafkaSink
-    from airflow_eos.kinds.mysql.sink import MySqlSink
-    from airflow_eos.kinds.postgres.sink import PostgresSink
-    from airflow_eos.kinds.upsert.hbase import HBaseUpsert
-    from airflow_eos.kinds.upsert.mysql import MySqlUpsert
-    from airflow_eos.kinds.upsert.postgres import PostgresUpsert
-    from airflow_eos.kinds.upsert.redis import RedisUpsert
-    from airflow_eos.kinds.upsert.sink import UpsertSink
-    from airflow_eos.kinds.wal.sink import WriteAheadSink
-    from airflow_eos.sinks.source import StartPosition
-
-__all__ = [
-    "CheckpointPolicy",
-    "ConsumerGroup",
-    "DeltaSink",
-    "ExponentialDelay",
-    "FailureRate",
-    "FileSink",
-    "FixedDelay",
-    "HBaseUpsert",
-    "IcebergSink",
-    "KafkaSink",
-    "MySqlSink",
-    "MySqlUpsert",
-    "Output",
-    "PostgresSink",
-    "PostgresUpsert",
-    "RedisUpsert",
-    "StartPosition",
-    "UpsertSink",
-    "WriteAheadSink",
-    "start_exactly_once",
-]
+    from airflow_eos.delivery.outputs import Output as Output
+    from airflow_eos.delivery.policy import CheckpointPolicy as CheckpointPolicy
+    from airflow_eos.delivery.policy import ExponentialDelay as ExponentialDelay
+    from airflow_eos.delivery.policy import FailureRate as FailureRate
+    from airflow_eos.delivery.policy import FixedDelay as FixedDelay
+    from airflow_eos.delivery.start import start_exactly_once as start_exactly_once
+    from airflow_eos.kinds.consumer_group.sink import ConsumerGroup as ConsumerGroup
+    from airflow_eos.kinds.delta.sink import DeltaSink as DeltaSink
+    from airflow_eos.kinds.files.sink import FileSink as FileSink
+    from airflow_eos.kinds.iceberg.sink import IcebergSink as IcebergSink
+    from airflow_eos.kinds.kafka.sink import KafkaSink as KafkaSink
+    from airflow_eos.kinds.mysql.sink import MySqlSink as MySqlSink
+    from airflow_eos.kinds.postgres.sink import PostgresSink as PostgresSink
+    from airflow_eos.kinds.upsert.hbase import HBaseUpsert as HBaseUpsert
+    from airflow_eos.kinds.upsert.mysql import MySqlUpsert as MySqlUpsert
+    from airflow_eos.kinds.upsert.postgres import PostgresUpsert as PostgresUpsert
+    from airflow_eos.kinds.upsert.redis import RedisUpsert as RedisUpsert
+    from airflow_eos.kinds.upsert.sink import UpsertSink as UpsertSink
+    from airflow_eos.kinds.wal.sink import WriteAheadSink as WriteAheadSink
+    from airflow_eos.sinks.source import StartPosition as StartPosition
 
 _HOMES = {
     "CheckpointPolicy": "delivery.policy",
@@ -76,6 +51,8 @@ _HOMES = {
     "WriteAheadSink": "kinds.wal.sink",
     "start_exactly_once": "delivery.start",
 }
+
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

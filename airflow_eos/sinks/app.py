@@ -96,17 +96,11 @@ def _is_read_once(variable: str) -> bool:
     return told in {"1", "true"} or variable in told.split(",")
 
 
-# --- group arguments ------------------------------------------------------------------------------
-# What concerns the consumer group on the way to an app: environment, then arguments.
-
-
-def add_group_arguments(
-    parser: argparse.ArgumentParser, env: Mapping[str, str] = os.environ
-) -> None:
+def add_group_arguments(parser: argparse.ArgumentParser) -> None:
     """``--consumer-group`` and ``--resume-from-group``; see ``ConsumerGroup``."""
     parser.add_argument(
         "--consumer-group",
-        default=env.get("EOS_CONSUMER_GROUP"),
+        default=os.environ.get("EOS_CONSUMER_GROUP"),
         help="gets the offsets of what is settled, for lag tools; no consumer may use it",
     )
     parser.add_argument(
@@ -130,10 +124,6 @@ def group_of(args: argparse.Namespace, kafka: KafkaSettings) -> ConsumerGroup | 
     return ConsumerGroup(group, kafka.bootstrap_servers, kafka.config(), resume=resume)
 
 
-# --- policy arguments -----------------------------------------------------------------------------
-# What concerns the checkpoint's policy on the way to an app: environment, then arguments.
-
-
 _MIN_PAUSE = "EOS_MIN_PAUSE_MS"
 _TIMEOUT = "EOS_BATCH_TIMEOUT_MS"
 _RETAINED = "EOS_NUM_RETAINED"
@@ -151,22 +141,20 @@ def policy_environment(policy: CheckpointPolicy) -> dict[str, str]:
     return told
 
 
-def add_policy_arguments(
-    parser: argparse.ArgumentParser, env: Mapping[str, str] = os.environ
-) -> None:
+def add_policy_arguments(parser: argparse.ArgumentParser) -> None:
     """``--min-pause``, ``--batch-timeout`` and ``--num-retained``; see ``CheckpointPolicy``."""
     parser.add_argument(
-        "--min-pause", default=_interval(env.get(_MIN_PAUSE)), help="least pause after a batch"
+        "--min-pause", default=_interval(_MIN_PAUSE), help="least pause after a batch"
     )
     parser.add_argument(
         "--batch-timeout",
-        default=_interval(env.get(_TIMEOUT)),
+        default=_interval(_TIMEOUT),
         help="a batch whose tasks take longer fails; no limit if not given",
     )
     parser.add_argument(
         "--num-retained",
         type=int,
-        default=env.get(_RETAINED),
+        default=os.environ.get(_RETAINED),
         help="how many batches the logs keep",
     )
 
@@ -185,11 +173,9 @@ def policy_of(args: argparse.Namespace) -> CheckpointPolicy:
     )
 
 
-def _interval(told_ms: str | None) -> str | None:
-    return None if told_ms is None else f"{told_ms} milliseconds"
-
-
-# --- app ------------------------------------------------------------------------------------------
+def _interval(variable: str) -> str | None:
+    told_ms = os.environ.get(variable)
+    return f"{told_ms} milliseconds" if told_ms else None
 
 
 _TIMES = {
@@ -232,10 +218,7 @@ def argument_parser(description: str, *, prefix: str) -> argparse.ArgumentParser
         help="of the transactional ids; owned by one checkpoint",
     )
     for name, (variable, default, text) in _TIMES.items():
-        told = env.get(variable)
-        parser.add_argument(
-            f"--{name}", default=f"{told} milliseconds" if told else default, help=text
-        )
+        parser.add_argument(f"--{name}", default=_interval(variable) or default, help=text)
     parser.add_argument(
         "--max-offsets-per-trigger", type=int, help="most rows of a batch; no limit if not given"
     )

@@ -11,14 +11,22 @@ from typing import TYPE_CHECKING, Any, cast
 import structlog
 
 from airflow_eos.checkpoint.rulings import skipped_input
-from airflow_eos.delivery.task import in_arrow
+from airflow_eos.checkpoint.topics import TopicsRead
+from airflow_eos.delivery.task import columns_number, in_arrow, is_fixed
 from airflow_eos.delivery.workers import check_workers
 from airflow_eos.errors import ConfigurationError
+from airflow_eos.kafka.client.offsets import (
+    EARLIEST,
+    cleanup_policies,
+    partitions_of,
+    positions,
+    topic_ids,
+)
 from airflow_eos.kafka.client.reading import OffsetSpan
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.records.decode import COLUMNS, SCHEMA
 from airflow_eos.sinks.source import StartPosition
-from airflow_eos.sources.task import KafkaInput, starting_of
+from airflow_eos.sources.task import FusedTask, KafkaInput, ReadRanges, starting_of
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
@@ -26,11 +34,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_eos.checkpoint.store import CheckpointStore
-    from airflow_eos.checkpoint.topics import TopicsRead
     from airflow_eos.delivery.port import Sink
     from airflow_eos.delivery.task import SinkTask
     from airflow_eos.sinks.app import App
-    from airflow_eos.sources.task import FusedTask, ReadRanges, Transformation
+    from airflow_eos.sources.task import Transformation
 
 log = structlog.get_logger(__name__)
 
@@ -185,8 +192,6 @@ class ArrowKafkaSource:
         import pyarrow as pa
         from pyspark.sql.types import StructType
 
-        from airflow_eos.sources.task import ReadRanges
-
         if self.schema is None:
             schema = pa.schema([SCHEMA.field(name) for name in self.columns])
         else:
@@ -230,20 +235,14 @@ class OpenedKafkaSource:
 
     def fused(self, sink: Sink) -> Callable[[SinkTask], DataFrame] | None:
         """What runs a sink's task over the ranges themselves; None where only Spark can."""
-        from airflow_eos.delivery.task import columns_number, is_fixed
         from airflow_eos.sources.columns import prepared_by
-        from airflow_eos.sources.task import FusedTask
 
         columns = sink.columns(self.frame.schema)
         number = None if is_fixed(sink) else columns_number(self.frame.selectExpr(*columns).schema)
         prepared = prepared_by(columns, self._task.schema, number)
         if prepared is None:
             return None
-
-        def planned(task: SinkTask) -> DataFrame:
-            return self._stream(FusedTask(self._task, prepared, task))
-
-        return planned
+        return lambda task: self._stream(FusedTask(self._task, prepared, task))
 
     def _stream(self, work: FusedTask | None = None) -> DataFrame:
         """The ranges, or what is done with them where they are read."""
@@ -255,18 +254,10 @@ class OpenedKafkaSource:
 
     def topics(self, resources: ExitStack) -> TopicsRead:
         """Who answers for the topics that it reads."""
-        from airflow_eos.checkpoint.topics import TopicsRead
         from airflow_eos.kafka.client.connection import ConnectionPool
-        from airflow_eos.kafka.client.offsets import (
-            EARLIEST,
-            cleanup_policies,
-            partitions_of,
-            positions,
-            topic_ids,
-        )
 
-        wire = ConnectionPool(self._read.settings, timeout_s=_LOOK_FOR_BROKER_S)
-        resources.callback(wire.close)
+        pool = ConnectionPool(self._read.settings, timeout_s=_LOOK_FOR_BROKER_S)
+        wire = resources.enter_context(pool)
         topics = self._read.topics
         return TopicsRead(
             ids=partial(topic_ids, wire, topics),

@@ -177,15 +177,11 @@ def _dealt(spans: Spans, tasks: int) -> list[Spans]:
         least = rows.index(min(rows))
         hands[least].append(spans[place])
         rows[least] += _rows(spans[place])
-    return [sorted(hand, key=lambda each: _order(each[0])) for hand in hands]
+    return list(map(sorted, hands))
 
 
 def _rows(each: tuple[OffsetSpan, int]) -> int:
     return each[0].until - each[0].first
-
-
-def _order(span: OffsetSpan) -> tuple[str, int, int]:
-    return span.topic, span.partition, span.first
 
 
 def _cut(first: int, until: int, most: Any) -> list[tuple[int, int]]:
@@ -197,9 +193,6 @@ def _cut(first: int, until: int, most: Any) -> list[tuple[int, int]]:
 
 
 _NEXT = "Rows that were not read are gone. To read what is there, start on a new checkpoint."
-
-
-# --- stream ---------------------------------------------------------------------------------------
 
 
 REPORTS = "report binary"

@@ -88,7 +88,8 @@ class ReadRanges:
             for batches in answers:
                 yield from tables(batches, span, self.columns)
         except BaseException:  # also where the task is left: fetches of it may be on their way
-            _forget_wire(self.settings)
+            if (kept := _wires.pop(self.settings, None)) is not None:
+                kept.close()
             raise
 
 
@@ -148,16 +149,6 @@ def _warm_wire(settings: KafkaSettings) -> ConnectionPool:
     if settings not in _wires:
         _wires[settings] = ConnectionPool(settings)
     return _wires[settings]
-
-
-def _forget_wire(settings: KafkaSettings) -> None:
-    wire = _wires.pop(settings, None)
-    if wire is not None:
-        wire.close()
-
-
-# --- input ----------------------------------------------------------------------------------------
-# What is read: a value that travels to whoever plans and whoever reads; and where it begins.
 
 
 BEGAN = "sources/0/0"

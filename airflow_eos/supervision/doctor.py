@@ -20,7 +20,17 @@ from airflow_eos.checkpoint.locations import HDFS, KEPT, LOCAL, MOVE, is_tempora
 from airflow_eos.checkpoint.snapshot import admitted
 from airflow_eos.checkpoint.store import race_create, told
 from airflow_eos.errors import EosError, LocalEnvironmentError, Remedy, advice
-from airflow_eos.supervision.preflight import of_prefix
+from airflow_eos.kafka.client.connection import ConnectionPool
+from airflow_eos.kafka.client.consumer_groups import GroupCoordinator
+from airflow_eos.kafka.client.offsets import cluster_clock_ms
+from airflow_eos.kafka.client.settings import KafkaSettings, require_java_reads
+from airflow_eos.kafka.transactions.coordinator import require_right_to_end
+from airflow_eos.kafka.transactions.group_offsets import transactional_id
+from airflow_eos.kinds.kafka.preflight import allowed, longest_timeout, require_transaction_log
+from airflow_eos.local.jars import MINIMUM_JAVA, java_version, locked_versions, pyspark_version
+from airflow_eos.recovery.execute import plan_recovery
+from airflow_eos.recovery.facts import signs_of_life
+from airflow_eos.supervision.preflight import TimeoutBudget, of_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -31,9 +41,6 @@ if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import RaceResult
     from airflow_eos.delivery.port import Guarantee
     from airflow_eos.kafka.client.cluster import BrokerCapabilities
-    from airflow_eos.kafka.client.connection import ConnectionPool
-    from airflow_eos.kafka.client.consumer_groups import GroupCoordinator
-    from airflow_eos.kafka.client.settings import KafkaSettings
     from airflow_eos.protocol.participant import Admission, StartFacts
 
 Verdict = Literal["ok", "warn", "fail"]
@@ -53,12 +60,8 @@ class Line(NamedTuple):
     remedies: tuple[Remedy, ...] = ()
 
 
-def failed(what: str, error: EosError) -> Line:
+def failed(what: str, error: EosError, before: str = "") -> Line:
     """A probe that an error ended; what to do is apart from what was found."""
-    return _refused(what, error)
-
-
-def _refused(what: str, error: EosError, before: str = "") -> Line:
     todo = advice(error.remedies)
     found = str(error).removesuffix(todo).rstrip()
     return Line(what, "fail", f"{before}{found}", next=todo, remedies=error.remedies)
@@ -196,7 +199,7 @@ def start_on(what: str, verdict: Admission, facts: StartFacts) -> Line:
     """Whether a start is let in, by the gate that the start itself asks."""
     if verdict.error is not None:
         known = "" if verdict.known else "it is not known whether a start is let in: "
-        return _refused(what, verdict.error, known)
+        return failed(what, verdict.error, known)
     if verdict.remarks:
         return Line(what, "warn", "; ".join(verdict.remarks))
     pipeline = facts.asking.pipeline
@@ -208,29 +211,12 @@ def start_on(what: str, verdict: Admission, facts: StartFacts) -> Line:
     return Line(what, "ok", f"this checkpoint's, {batch} delivered")
 
 
-def budget(
-    *,
-    timeout: timedelta,
-    trigger: timedelta,
-    batch: timedelta,
-    recovery: timedelta,
-    broker_max: timedelta | None,
-) -> Line:
-    """The chain of timeouts, by the sink's own rule."""
-    from airflow_eos.kinds.kafka.preflight import allowed, check_timeouts
-
-    try:
-        check_timeouts(
-            timeout=timeout,
-            trigger=trigger,
-            batch=batch,
-            recovery=recovery,
-            broker_max=broker_max,
-        )
-    except EosError as error:
-        return failed("timeouts", error)
-    needed = trigger + batch + recovery
-    found = f"transaction timeout {_s(timeout)}, needed {_s(needed)}, {allowed(broker_max)}"
+def timeouts(budget: TimeoutBudget, broker_max: timedelta | None) -> Line:
+    """The chain of timeouts, by the sink's own rule (TimeoutBudgetError)."""
+    budget.check(broker_max)
+    needed = budget.trigger_interval + budget.batch_within + budget.recover_within
+    timeout_s, needed_s = budget.transaction_timeout.total_seconds(), needed.total_seconds()
+    found = f"transaction timeout {timeout_s:g} s, needed {needed_s:g} s, {allowed(broker_max)}"
     return Line("timeouts", "ok", found)
 
 
@@ -266,14 +252,8 @@ def worst(lines: Sequence[Line]) -> Verdict:
     return "fail" if "fail" in found else "warn" if "warn" in found else "ok"
 
 
-def _s(span: timedelta) -> str:
-    return f"{span.total_seconds():g} s"
-
-
 # --- rights ---------------------------------------------------------------------------------------
-# What the doctor says of rights; pure. Numbers are Kafka's authorized operations.
-#
-# They are those of ``org.apache.kafka.common.acl.AclOperation``. A broker without an authorizer
+# Numbers are those of ``org.apache.kafka.common.acl.AclOperation``. A broker without an authorizer
 # tells all of them; one that is asked in an old version, none.
 
 
@@ -339,13 +319,9 @@ def sparks_group(found: Line) -> Line:
     )
 
 
-# --- arguments ------------------------------------------------------------------------------------
-# Arguments of the doctor; one failed check does not stop the others.
-
-
 @dataclass(frozen=True, slots=True)
 class DoctorRequest:
-    """What the doctor is to look at; times as :class:`~airflow_eos.sinks.KafkaSink` names them.
+    """What the doctor is to look at.
 
     ``topics`` are written, ``inputs`` read. ``group`` shows how far it is, None where none does.
     ``guarantee`` None: exactly_once, where the checkpoint has decisions. ``rounds`` of the store's
@@ -361,10 +337,7 @@ class DoctorRequest:
     group: str | None = None
     prefix: str | None = None
     guarantee: Guarantee | None = None
-    transaction_timeout: timedelta = timedelta(minutes=15)
-    trigger_interval: timedelta = timedelta(seconds=1)
-    batch_within: timedelta = timedelta(minutes=1)
-    recover_within: timedelta = timedelta(minutes=5)
+    budget: TimeoutBudget = field(default_factory=TimeoutBudget)
     rounds: int = 40
     timeout_s: float = 30.0
 
@@ -390,8 +363,6 @@ def of_kafka(
     readable: bool,
 ) -> list[Line]:
     """Ask a cluster: who it is, what time it is there, what these credentials may do."""
-    from airflow_eos.kafka.client.connection import ConnectionPool
-
     try:
         wire = ConnectionPool(settings, timeout_s=request.timeout_s)
     except EosError as error:
@@ -406,7 +377,7 @@ def of_kafka(
         if request.guarantee in {None, "exactly_once"}:
             lines += tried("protocol", lambda: protocol(wire.cluster.capabilities()))
         lines += tried("transactions", lambda: _transaction_log(wire))
-        lines += tried("timeouts", lambda: _budget(request, wire))
+        lines += tried("timeouts", lambda: timeouts(request.budget, longest_timeout(wire)))
         if request.inputs and settings.security_protocol.endswith("SSL"):
             lines += tried("Spark's Kafka client", lambda: _for_java(settings))
         for name, needed in _topics(request):
@@ -426,9 +397,6 @@ def _topics(request: DoctorRequest) -> list[tuple[str, Right]]:
 
 def _rights(request: DoctorRequest, wire: ConnectionPool, prefix: str | None) -> list[Line]:
     """Of transactional ids and groups; topics tell theirs themselves."""
-    from airflow_eos.kafka.client.consumer_groups import GroupCoordinator
-    from airflow_eos.kafka.transactions.group_offsets import transactional_id
-
     lines: list[Line] = []
     # One that no task has; the right is that of the prefix.
     with_ids = prefix is not None and request.guarantee in {None, "exactly_once"}
@@ -451,15 +419,11 @@ def _group(coordinator: GroupCoordinator, timeout_s: float) -> Line:
 
 
 def _may_end(wire: ConnectionPool, name: str, timeout_s: float) -> Line:
-    from airflow_eos.kafka.transactions.coordinator import require_right_to_end
-
     require_right_to_end(wire, name, deadline_s=timeout_s)
     return Line(f"id {name}", "ok", "its transactions may be taken and ended")
 
 
 def _cluster_clock(wire: ConnectionPool) -> Line:
-    from airflow_eos.kafka.client.offsets import cluster_clock_ms
-
     before_ms = time.time_ns() // 1_000_000
     told_ms = cluster_clock_ms(wire)
     after_ms = time.time_ns() // 1_000_000
@@ -469,29 +433,12 @@ def _cluster_clock(wire: ConnectionPool) -> Line:
 
 
 def _transaction_log(wire: ConnectionPool) -> Line:
-    from airflow_eos.kinds.kafka.preflight import require_transaction_log
-
     require_transaction_log(wire)
     return Line("transactions", "ok", "nothing that is known forbids them")
 
 
-def _budget(request: DoctorRequest, wire: ConnectionPool) -> Line:
-    from airflow_eos.kinds.kafka.preflight import longest_timeout
-
-    return budget(
-        timeout=request.transaction_timeout,
-        trigger=request.trigger_interval,
-        batch=request.batch_within,
-        recovery=request.recover_within,
-        broker_max=longest_timeout(wire),
-    )
-
-
 def _for_java(settings: KafkaSettings) -> Line:
     """Whether Spark's Kafka source, which is Java's client, can do with these settings."""
-    from airflow_eos.kafka.client.settings import require_java_reads
-    from airflow_eos.local.jars import java_version
-
     require_java_reads(settings.librdkafka(), java_version())
     settings.spark_options()
     return Line("Spark's Kafka client", "ok", "its key is in a form that Java reads")
@@ -518,7 +465,7 @@ def _prefix_of(pipeline: PipelineIdentity | None) -> str | None:
 
 
 # --- examination ----------------------------------------------------------------------------------
-# The doctor's probes: each asks one system, and none keeps another from being asked.
+# Each probe asks one system, and none keeps another from being asked.
 
 
 def examine(request: DoctorRequest) -> list[Line]:
@@ -528,14 +475,13 @@ def examine(request: DoctorRequest) -> list[Line]:
         ConfigurationError, StoreError: the location or its options cannot be opened at all.
     """
     store = CheckpointStore.open(request.checkpoint, storage_options=request.storage_options)
-    lines = [_java(), _spark()]
+    lines = [java(java_version(), MINIMUM_JAVA), _spark()]
     pipeline: PipelineIdentity | None = None
-    began = time.monotonic()
+    readable, began = False, time.monotonic()
     try:
         pipeline = read_pipeline(store)
     except EosError as error:
         lines.append(failed("store", error))
-        readable = False
     else:
         readable = True
         reached_ms = (time.monotonic() - began) * 1000
@@ -559,7 +505,7 @@ def _of_store(store: CheckpointStore, rounds: int, guarantee: Guarantee | None) 
     lines.append(folder(store.location))
     lines.append(sparks_own_logs(store.location, guarantee))
     lines += tried("checkpoint", lambda: progress(read_state(store)))
-    lines += tried("driver", lambda: _driver(store))
+    lines += tried("driver", lambda: driver(read_heartbeat(store), signs_of_life(store) or ()))
     return lines
 
 
@@ -579,16 +525,7 @@ def _clock(store: CheckpointStore) -> Line:
     return clocks("store's clock", written.modified_at_ms - off_ms)
 
 
-def _driver(store: CheckpointStore) -> Line:
-    from airflow_eos.recovery.facts import signs_of_life
-
-    signs = signs_of_life(store) or ()
-    return driver(read_heartbeat(store), signs)
-
-
 def _participants(request: DoctorRequest) -> Line:
-    from airflow_eos.recovery import plan_recovery
-
     made = plan_recovery(
         request.checkpoint,
         request.settings,
@@ -604,15 +541,7 @@ def _participants(request: DoctorRequest) -> Line:
     return Line("participants", "ok", found)
 
 
-def _java() -> Line:
-    from airflow_eos.local.jars import MINIMUM_JAVA, java_version
-
-    return java(java_version(), MINIMUM_JAVA)
-
-
 def _spark() -> Line:
-    from airflow_eos.local.jars import locked_versions, pyspark_version
-
     try:
         version = pyspark_version()
     except LocalEnvironmentError:

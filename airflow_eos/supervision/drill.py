@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.checkpoint import read_heartbeat
@@ -38,15 +38,8 @@ class DrillResult:
 
     def told(self, limit_s: float) -> dict[str, Any]:
         """As JSON has it, with whether it was in time."""
-        return {
-            "driver": self.driver,
-            "killed": self.killed,
-            "successor": self.successor,
-            "batch": self.batch,
-            "seconds": round(self.seconds, 1),
-            "limit_s": limit_s,
-            "ok": self.seconds <= limit_s,
-        }
+        in_time = {"limit_s": limit_s, "ok": self.seconds <= limit_s}
+        return {**asdict(self), "seconds": round(self.seconds, 1), **in_time}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -304,7 +304,7 @@ def _who(heartbeat: Heartbeat) -> str:
 
 
 # --- adoption -------------------------------------------------------------------------------------
-# May a try start an app, or does it take one over that lives? Pure; a table of what was seen.
+# May a try start an app, or does it take one over that lives?
 #
 # =============================================  ==================  =========
 # the newest driver                              whose               action

@@ -15,7 +15,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -144,8 +144,11 @@ class Pulse:
         except StoreError as error:
             self.no_answer()
             self._refused = self._refused + 1 if is_refusal(error) else 0
-            if self._refused:
-                self._open_again()
+            if self._refused and self._reopen is not None:
+                try:
+                    self.store = self._reopen()
+                except Exception:  # whatever a connection says: the old keys are tried again
+                    log.exception("The checkpoint could not be opened again")
             raise
         self._refused = 0
         return self.hold(term, heartbeat)
@@ -166,10 +169,18 @@ class Pulse:
 
     def hold(self, term: int, heartbeat: Heartbeat | None) -> HeartbeatObservation:
         """Hold what somebody has just read against the looks before."""
-        now = self._clock()
-        self._last = self._held_against(self._last, term, heartbeat, now)
-        self._looked_at = now
-        return self._last
+        now, last = self._clock(), self._last
+        seen = HeartbeatObservation(heartbeat, term)
+        if last is not None and heartbeat != last.heartbeat and seen.current is not None:
+            seen = replace(seen, moved=True)
+        elif last is not None and term == last.term:
+            # One of a former term that still changes says nothing of the newest driver.
+            gap_s = 0.0 if self._looked_at is None else now - self._looked_at
+            # Who slept himself has not seen the driver be silent meanwhile.
+            silent_s = last.silent_s + min(gap_s, max(last.interval_s, 2 * self._every_s))
+            seen = replace(seen, moved=last.moved, silent_s=silent_s)
+        self._last, self._looked_at = seen, now
+        return seen
 
     def forget(self) -> None:
         """Begin anew: what moved until now says nothing of an app that is about to be started."""
@@ -179,38 +190,10 @@ class Pulse:
         """Count silence anew: the driver may not have reached the store either."""
         self._looked_at = None
         if self._last is not None:
-            self._last = HeartbeatObservation(
-                self._last.heartbeat, self._last.term, self._last.moved
-            )
-
-    def _open_again(self) -> None:
-        try:
-            if self._reopen is not None:
-                self.store = self._reopen()
-        except Exception:  # whatever a connection says: the old keys are tried again
-            log.exception("The checkpoint could not be opened again")
-
-    def _held_against(
-        self, last: HeartbeatObservation | None, term: int, heartbeat: Heartbeat | None, now: float
-    ) -> HeartbeatObservation:
-        if last is None:
-            return HeartbeatObservation(heartbeat, term)
-        if (
-            heartbeat != last.heartbeat
-            and HeartbeatObservation(heartbeat, term).current is not None
-        ):
-            return HeartbeatObservation(heartbeat, term, moved=True)
-        if term != last.term:
-            return HeartbeatObservation(heartbeat, term)
-        # One of a former term that still changes says nothing of the newest driver.
-        gap_s = 0.0 if self._looked_at is None else now - self._looked_at
-        # Who slept himself has not seen the driver be silent meanwhile.
-        silent_s = last.silent_s + min(gap_s, max(last.interval_s, 2 * self._every_s))
-        return HeartbeatObservation(heartbeat, term, last.moved, silent_s)
+            self._last = replace(self._last, silent_s=0.0)
 
 
 # --- stopping -------------------------------------------------------------------------------------
-# Stop one app: ask it to drain, then end its process by whatever way there is, and say which.
 
 
 Cancel = Literal["drain", "kill", "leave"]
@@ -274,14 +257,10 @@ class ClusterManager:
         if self.is_cluster and self.is_kubernetes:
             said.append(("namespace", heartbeat.namespace, self.namespace))
             said.append(("pod", heartbeat.host, self.pod_of(submission)))
-        return next(
-            (
-                f"its {what} is {str(theirs)[:_SHOWN]!r}, and this task's {str(ours)!r}"
-                for what, theirs, ours in said
-                if theirs != ours
-            ),
-            None,
-        )
+        for what, theirs, ours in said:
+            if theirs != ours:
+                return f"its {what} is {str(theirs)[:_SHOWN]!r}, and this task's {str(ours)!r}"
+        return None
 
 
 def _address(master: str) -> str:
@@ -439,6 +418,5 @@ def _asked(command: list[str]) -> tuple[str, str]:
     except (OSError, subprocess.TimeoutExpired) as error:
         return "", f"`{asked}` could not be run: {error}"
     said = (done.stderr or done.stdout).strip().splitlines()
-    return done.stdout, f"`{asked}` ended with {done.returncode}" + (
-        f": {said[-1]}" if said else ""
-    )
+    last = f": {said[-1]}" if said else ""
+    return done.stdout, f"`{asked}` ended with {done.returncode}{last}"

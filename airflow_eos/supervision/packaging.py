@@ -72,12 +72,11 @@ def needed(
         ConfigurationError: an extra that we do not have, or a distribution that is not installed.
     """
     ours = _installed(OURS, wanted_by="this command")
-    unknown = sorted(set(extras) - set(ours.metadata.get_all("Provides-Extra") or ()))
-    if unknown:
+    provided = set(ours.metadata.get_all("Provides-Extra") or ())
+    if unknown := sorted(set(extras) - provided):
         raise ConfigurationError(
-            f"{OURS} has no extra {', '.join(unknown)}; it has "
-            f"{', '.join(sorted(ours.metadata.get_all('Provides-Extra') or ()))}. Name another "
-            "distribution with --also."
+            f"{OURS} has no extra {', '.join(unknown)}; it has {', '.join(sorted(provided))}. Name "
+            "another distribution with --also."
         )
     found: dict[str, metadata.Distribution] = {}
     asked = [(name, wished, OURS) for name, wished in _required(ours, extras)]
@@ -109,7 +108,13 @@ def files_of(distribution: metadata.Distribution) -> dict[str, Path]:
             f"{name} does not list its files, or is installed in editable mode; what travels "
             f"to executors comes from a wheel. Try: pip install --force-reinstall {name}"
         )
-    kept = {f.as_posix(): Path(str(f.locate())) for f in listed if _travels(f.as_posix())}
+    # Not programs, which name an interpreter of here, nor what only compilers and tests read.
+    paths = {file.as_posix(): Path(str(file.locate())) for file in listed}
+    kept = {
+        path: file
+        for path, file in paths.items()
+        if not path.startswith(_NEVER) and not path.endswith(_FOR_COMPILERS)
+    }
     lost = [path for path in kept.values() if not path.is_file()]
     if lost:
         raise ConfigurationError(
@@ -117,11 +122,6 @@ def files_of(distribution: metadata.Distribution) -> dict[str, Path]:
             "install it again."
         )
     return kept
-
-
-def _travels(path: str) -> bool:
-    """Not programs, which name an interpreter of here, nor what only compilers and tests read."""
-    return not path.startswith(_NEVER) and not path.endswith(_FOR_COMPILERS)
 
 
 def _is_editable(distribution: metadata.Distribution) -> bool:
@@ -164,8 +164,6 @@ def _normal(name: str) -> str:
 
 
 # --- archive --------------------------------------------------------------------------------------
-# This package as one zip for Spark's ``--py-files``.
-#
 # The Spark side needs neither Airflow nor an installation of this package on every node: the zip
 # travels with the app. Its dependencies (see ``pyproject.toml``) must be on the executors.
 
@@ -223,9 +221,6 @@ def spark_side() -> dict[str, Path]:
     for room in _DRIVER_AND_EXECUTORS:
         files += sorted((root / room).rglob("*.py"))
     return {file.relative_to(root.parent).as_posix(): file for file in files}
-
-
-# --- environment ----------------------------------------------------------------------------------
 
 
 _SUFFIXES = (".tar.gz", ".tgz")
@@ -296,14 +291,13 @@ def build_environment(
     unpacked = sum(file.stat().st_size for file in files.values())
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        try:
-            _pack(draft, files, lambda done: progress(done, unpacked))
-            packed = draft.stat().st_size
-            draft.replace(path)
-        finally:
-            draft.unlink(missing_ok=True)
+        _pack(draft, files, lambda done: progress(done, unpacked))
+        packed = draft.stat().st_size
+        draft.replace(path)
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be written: {error}") from error
+    finally:
+        draft.unlink(missing_ok=True)
     versions = tuple((name, each.version) for name, each in distributions.items())
     return Environment(path, packed, unpacked, versions)
 
@@ -365,15 +359,8 @@ def _site_packages() -> str:
         [str(_program()), "-I", "-c", asked], capture_output=True, text=True, check=True
     )
     prefix, *folders = said.stdout.splitlines()
-    return (
-        Path(next(f for f in folders if Path(f).is_relative_to(prefix)))
-        .relative_to(prefix)
-        .as_posix()
-    )
-
-
-# --- workspace ------------------------------------------------------------------------------------
-# A private folder for one run of an app: what it is told in secret, and the shipped package.
+    found = next(Path(each) for each in folders if Path(each).is_relative_to(prefix))
+    return found.relative_to(prefix).as_posix()
 
 
 PACKAGE = "airflow_eos.zip"
@@ -440,12 +427,16 @@ class Secrets:
         ``airflow_eos.sinks.app`` removes them once it has read them. So they are written anew for
         each start, and live for the seconds that a driver needs to come up.
         """
-        told = {"EOS_KAFKA_CONFIG_FILE": _write(folder / "kafka.json", self.kafka)}
-        if self.storage:
-            told["EOS_STORAGE_OPTIONS_FILE"] = _write(folder / "storage.json", self.storage)
-        if self.participants:
-            told["EOS_PARTICIPANTS_FILE"] = _write(folder / "participants.json", self.participants)
-        return told
+        contents = {
+            "EOS_KAFKA_CONFIG_FILE": ("kafka.json", self.kafka),
+            "EOS_STORAGE_OPTIONS_FILE": ("storage.json", self.storage),
+            "EOS_PARTICIPANTS_FILE": ("participants.json", self.participants),
+        }
+        return {
+            variable: write_private(folder / name, json.dumps(dict(content)))
+            for variable, (name, content) in contents.items()
+            if content or content is self.kafka
+        }
 
 
 def app_environment(
@@ -495,7 +486,3 @@ def write_private(path: Path, text: str) -> str:
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(text)
     return str(path)
-
-
-def _write(path: Path, content: Mapping[str, Any]) -> str:
-    return write_private(path, json.dumps(dict(content)))

@@ -27,10 +27,10 @@ class TimeoutBudget:
         transaction_timeout: after this the broker aborts an open transaction, promised or not.
     """
 
-    trigger_interval: timedelta
-    batch_within: timedelta
-    recover_within: timedelta
-    transaction_timeout: timedelta
+    trigger_interval: timedelta = timedelta(seconds=1)
+    batch_within: timedelta = timedelta(minutes=1)
+    recover_within: timedelta = timedelta(minutes=5)
+    transaction_timeout: timedelta = timedelta(minutes=15)
 
     def check(self, broker_max: timedelta | None) -> None:
         """Check both ends of the chain.

@@ -5,24 +5,28 @@ from __future__ import annotations
 import enum
 import time
 from contextlib import closing
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
+import msgspec
 import pendulum
 import structlog
-from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from airflow_eos.checkpoint import CheckpointStore, read_heartbeat
 from airflow_eos.checkpoint.backend import HEARTBEAT
 from airflow_eos.checkpoint.progress import read_state
 from airflow_eos.checkpoint.snapshot import read_snapshot
-from airflow_eos.errors import KafkaUnavailableError, Remedy, TopicError
-from airflow_eos.kafka.client import errors as faults
+from airflow_eos.errors import Remedy, TopicError
+from airflow_eos.kafka.client.connection import ConnectionPool
+from airflow_eos.kafka.client.offsets import LATEST, partitions_of, positions
+from airflow_eos.kafka.transactions.blocked import Blocked, find_blocked, next_step
+from airflow_eos.kafka.transactions.identity import BY_ROW, KIND, as_transaction
 from airflow_eos.protocol.decision import one_line
 from airflow_eos.protocol.group import alone
+from airflow_eos.recovery.execute import watched
 from airflow_eos.recovery.facts import signs_of_life
+from airflow_eos.tables import duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +35,7 @@ if TYPE_CHECKING:
     from airflow_eos.checkpoint.progress import CheckpointState, SourceProgress
     from airflow_eos.checkpoint.snapshot import Snapshot
     from airflow_eos.kafka.client.settings import KafkaSettings
-    from airflow_eos.kafka.transactions.blocked import Blocked, BlockedPartition
+    from airflow_eos.kafka.transactions.blocked import BlockedPartition
     from airflow_eos.protocol.decision import OpenWork
     from airflow_eos.protocol.participant import Participant, TellsTime
 
@@ -176,10 +180,6 @@ def _words(span_ms: int) -> str:
     return pendulum.duration(seconds=max(1, round(span_ms / 1000))).in_words()
 
 
-# --- lag ------------------------------------------------------------------------------------------
-# How much a query has not read yet: its last offsets against the ends of the topics.
-
-
 _TIMEOUT_S = 30.0
 
 
@@ -196,52 +196,25 @@ def unread_offsets(kafka: KafkaSettings, sources: Sequence[SourceProgress]) -> i
     """
     if not sources or any(source.end is None for source in sources):
         return None
-    client = AdminClient(kafka.librdkafka())
-    try:
-        return sum(_unread(client, source.end or {}) for source in sources)
-    except KafkaException as error:
-        raise KafkaUnavailableError(
-            f"The ends of the input topics could not be read from {kafka.bootstrap_servers}: "
-            f"{error.args[0]}. Check that the brokers are up and the topics exist."
-        ) from error
+    with ConnectionPool(kafka) as wire:
+        return sum(_unread(wire, source.end or {}) for source in sources)
 
 
-def _unread(client: AdminClient, read: dict[str, dict[int, int]]) -> int:
-    partitions = [
-        TopicPartition(topic, partition)
-        for topic in read
-        for partition in _partitions(client, topic)
-    ]
+def _unread(wire: ConnectionPool, read: dict[str, dict[int, int]]) -> int:
+    places = partitions_of(wire, read)
     # A partition that the query has not seen yet counts from its beginning.
-    at = {each: read[each.topic].get(each.partition, 0) for each in partitions}
-    ends = _ends(client, partitions, IsolationLevel.READ_COMMITTED)
-    past = [each for each in partitions if ends[each] < at[each]]  # it reads what is open, too
-    written = _ends(client, past, IsolationLevel.READ_UNCOMMITTED) if past else {}
-    for each, end in written.items():
+    at = {(topic, partition): read[topic].get(partition, 0) for topic, partition in places}
+    ends = positions(wire, places, LATEST)
+    past = [each for each in places if ends[each] < at[each]]  # it reads what is open, too
+    for each, end in positions(wire, past, LATEST, committed_only=False).items():
         if end < at[each]:
             raise TopicError(
-                f"Partition {each.partition} of input topic {each.topic!r} ends at offset {end}, "
-                f"and the query has read it up to {at[each]}: the topic was deleted and made "
-                "again, or has lost rows. How much is unread is not known.",
+                f"Partition {each[1]} of input topic {each[0]!r} ends at offset {end}, and the "
+                f"query has read it up to {at[each]}: the topic was deleted and made again, or has "
+                "lost rows. How much is unread is not known.",
                 Remedy(change="look at the app's last error, which says how to go on", start=True),
             )
-    return sum(max(0, ends[each] - at[each]) for each in partitions)
-
-
-def _ends(
-    client: AdminClient, partitions: Sequence[TopicPartition], isolation: IsolationLevel
-) -> dict[TopicPartition, int]:
-    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-    asked = client.list_offsets(
-        dict.fromkeys(partitions, latest), isolation_level=isolation, request_timeout=_TIMEOUT_S
-    )
-    ends = {each: end.result(_TIMEOUT_S).offset for each, end in asked.items()}
-    untold = [f"{each.topic}-{each.partition}" for each, end in ends.items() if end < 0]
-    if untold:
-        raise KafkaUnavailableError(
-            f"Where {', '.join(untold)} ends, no leader tells. Check that they run, and ask again."
-        )
-    return ends
+    return sum(max(0, ends[each] - at[each]) for each in places)
 
 
 HELD_UP_AFTER_MS = 60_000
@@ -266,12 +239,9 @@ def held_up(
         KafkaUnavailableError: some broker did not answer.
         CheckpointError: nobody can tell which topics these are.
     """
-    from airflow_eos.kafka.client.connection import ConnectionPool
-    from airflow_eos.kafka.transactions.blocked import Blocked, find_blocked
-
     found = read_snapshot(store)
     read = {topic for source in found.state.sources for topic in source.end or ()}
-    with closing(ConnectionPool(kafka, client_id="airflow-eos")) as wire:
+    with ConnectionPool(kafka) as wire:
         topics = read | _written(found, wire.cluster_id)
         if not topics:
             return Blocked(())
@@ -282,8 +252,6 @@ def held_up(
 
 def _written(found: Snapshot, cluster_id: str) -> set[str]:
     """Topics of this cluster that its outputs name; where rows name them, the newest decisions."""
-    from airflow_eos.kafka.transactions.identity import BY_ROW, KIND, as_transaction
-
     here = {
         each.name: each.target.removeprefix(f"{KIND}:")
         for each in (found.pipeline.participants if found.pipeline else ())
@@ -301,8 +269,6 @@ def _written(found: Snapshot, cluster_id: str) -> set[str]:
 
 def held_up_sentence(each: BlockedPartition) -> str:
     """Who holds the readers of a partition up, for people."""
-    from airflow_eos.tables import duration
-
     name = each.transactional_id or f"of producer {each.producer_id}"
     owner = f" ({each.owner})" if each.owner else ""
     return one_line(
@@ -314,30 +280,8 @@ def held_up_sentence(each: BlockedPartition) -> str:
 
 def ends_by(each: BlockedPartition) -> str:
     """What ends the transaction that holds them up."""
-    from airflow_eos.kafka.transactions.blocked import next_step
-    from airflow_eos.tables import duration
-
     left = duration(each.ends_in_ms)
     return _ENDS_BY[next_step(each)].format(topic=each.topic, left=left)
-
-
-def _partitions(client: AdminClient, topic: str) -> list[int]:
-    found = client.list_topics(topic, timeout=_TIMEOUT_S).topics[topic]
-    if found.error is not None:
-        code = found.error.code()
-        if code == faults.TOPIC_AUTHORIZATION_FAILED:
-            doing, acl = f"while looking at input topic {topic!r}", f"Describe on Topic {topic!r}"
-            raise faults.refusal(code, doing, acl=acl)
-        if code != faults.UNKNOWN_TOPIC_OR_PARTITION:  # it passes, or is the brokers' trouble
-            raise KafkaException(found.error)
-        raise TopicError(
-            f"Input topic {topic!r} cannot be looked at: {found.error.str()}. Was it deleted, or "
-            "is kafka_config_id the connection of another cluster?"
-        )
-    return list(found.partitions)
-
-
-# --- watch ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,10 +314,6 @@ class ProgressWatch:
     batch_id: int | None = None
     since_batch: int | None = None
     since_ms: int | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        """The arguments again, for a trigger."""
-        return asdict(self)
 
     def look(self, kafka: KafkaSettings, storage: Mapping[str, str]) -> Observation:
         """Read the checkpoint, and the topics' ends only where nothing else tells how it is.
@@ -412,15 +352,13 @@ class ProgressWatch:
         state = seen.state
         if self.batch_id is not None:
             return state.latest_commit is not None and state.latest_commit >= self.batch_id
-        idle = finding.health is Health.IDLE
-        if self.since_batch is not None:
-            return idle or (
-                state.latest_commit is not None and state.latest_commit > self.since_batch
-            )
-        if self.since_ms is not None:
-            return idle or (
-                state.committed_at_ms is not None and state.committed_at_ms > self.since_ms
-            )
+        for target, reached in (
+            (self.since_batch, state.latest_commit),
+            (self.since_ms, state.committed_at_ms),
+        ):
+            if target is not None:
+                is_later = reached is not None and reached > target
+                return is_later or finding.health is Health.IDLE
         return finding.health in {Health.FRESH, Health.WORKING, Health.IDLE}
 
 
@@ -468,10 +406,6 @@ class TimeoutWatch:
     part_left: float
     max_age_ms: int
 
-    def as_dict(self) -> dict[str, Any]:
-        """The arguments again, for a trigger."""
-        return asdict(self)
-
     def look(
         self,
         kafka: KafkaSettings,
@@ -488,8 +422,6 @@ class TimeoutWatch:
             ConfigurationError: no prefix was given and the checkpoint names no participant, or
                 nothing says how to reach one of them.
         """
-        from airflow_eos.recovery.execute import watched
-
         store = None
         if self.checkpoint is not None:
             store = CheckpointStore.open(self.checkpoint, storage_options=storage)
@@ -541,10 +473,6 @@ class BlockedWatch:
     topics: tuple[str, ...]
     max_age_ms: int
 
-    def as_dict(self) -> dict[str, Any]:
-        """The arguments again, for a trigger."""
-        return asdict(self)
-
     def look(self, kafka: KafkaSettings) -> list[dict[str, Any]]:
         """Return each partition that is held up, as ``airflow-eos blocked --json`` has it.
 
@@ -552,12 +480,7 @@ class BlockedWatch:
             TopicError: a topic does not exist, or may not be read.
             KafkaUnavailableError: some broker did not answer.
         """
-        import msgspec
-
-        from airflow_eos.kafka.client.connection import ConnectionPool
-        from airflow_eos.kafka.transactions.blocked import find_blocked
-
-        with closing(ConnectionPool(kafka, client_id="airflow-eos")) as wire:
+        with ConnectionPool(kafka) as wire:
             found = find_blocked(wire, set(self.topics), older_than_ms=self.max_age_ms)
         for what in (*found.unnamed, *found.untold):
             log.warning("what_holds_readers_up_is_not_known", what=what)

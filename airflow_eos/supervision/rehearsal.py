@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-from contextlib import suppress
 from typing import TYPE_CHECKING
+
+from rich.console import Group
 
 from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.checkpoint.rehearsal import REPORT, RehearsalReport
 from airflow_eos.errors import AppFailedError, Remedy
-from airflow_eos.local.process import guarded, tail
+from airflow_eos.local.process import run_guarded, tail
 from airflow_eos.secret_names import is_secret
 from airflow_eos.tables import plain, table
 
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from airflow_eos.checkpoint.rehearsal import RehearsalRequest
 
 _MASKED = "***"
-_ENDS_WITHIN_S = 10.0
 
 
 def rehearse(
@@ -45,17 +43,8 @@ def rehearse(
         AppFailedError: it ended before anything was compared.
     """
     log = folder / "log"
-    started = guarded(command, folder=folder, log=log, env={**os.environ, **request.environment()})
-    try:
-        status = started.wait()
-    except BaseException:  # Ctrl-C: Spark's own temporary folders go where it ends in order
-        started.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            started.wait(_ENDS_WITHIN_S)
-        raise
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(started.pid, signal.SIGKILL)
+    env = {**os.environ, **request.environment()}
+    status = run_guarded(command, folder=folder, log=log, env=env)
     return report_of(
         request,
         f"It ended with status {status}. It said last:\n{masked(tail(log), command, os.environ)}\n",
@@ -94,8 +83,6 @@ def masked(text: str, command: Sequence[str], environment: Mapping[str, str]) ->
 
 def report_view(report: RehearsalReport) -> RenderableType:
     """Each batch and output, and examples of what differs."""
-    from rich.console import Group
-
     compared = table("batch", "output", "verdict", "rows", "changed", "missing", "new", "why")
     examples = table("batch", "what", "key", "readers have", "new version")
     for each in report.compared:

@@ -1,7 +1,7 @@
 """One task attempt: adopt the running app or submit one, watch it, restart it, stop it.
 
 Free of Airflow, so that a test can drive it with a clock of its own. What it starts and what it
-asks are given as functions. What it decides is in ``adoption.py`` and ``ending.py``.
+asks are given as functions. What it decides is in ``exit_status.py``.
 """
 
 from __future__ import annotations
@@ -59,15 +59,18 @@ from airflow_eos.supervision.heartbeat_monitor import (
 from airflow_eos.supervision.trigger_watch import AppResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from datetime import timedelta
 
-    from airflow_eos.checkpoint import CheckpointStore, DrainRequest, Heartbeat, StartedBy
+    from airflow_eos.checkpoint import CheckpointStore, Heartbeat, StartedBy
     from airflow_eos.checkpoint.standby import Standby
     from airflow_eos.delivery.policy import RestartStrategy
     from airflow_eos.supervision.heartbeat_monitor import Cancel, HeartbeatObservation
 
+log = logging.getLogger(__name__)
+
 _GONE_S = 0.5
+_POLL_S = 0.5
 
 
 class Submission(Protocol):
@@ -117,11 +120,6 @@ class AppRun:
         if self.process.detached and not running and failure is None:
             return None
         return Process(running, failure, self.process.detached)
-
-    @property
-    def runs_here(self) -> bool:
-        """Whether a process of this machine is there, that this try has started."""
-        return self.process is not None and self.process.running
 
     @property
     def is_child(self) -> bool:
@@ -179,23 +177,8 @@ class Rules:
     standby: bool = False
     manager: ClusterManager = field(default_factory=ClusterManager)
 
-    def pause_after(self, failures: Sequence[Failure], exit_status: ExitStatus) -> float:
-        """Seconds to wait before the next start, after the last of ``failures``.
-
-        Raises:
-            AppFailedError: there is to be none.
-        """
-        delay = self.strategy.delay(failures)
-        if delay is None:
-            raise AppFailedError(
-                f"The app failed {len(failures)} times, and the restart strategy allows no "
-                f"further restart ({self.strategy}). The last time: {exit_status}"
-            )
-        return delay.total_seconds()
-
 
 # --- the app that lives ---------------------------------------------------------------------------
-# Look for the app that lives, until it is known what a try does: take it over, or start one.
 
 
 _LOOK_S = 1.0
@@ -204,7 +187,7 @@ _ENDING_S = 15.0
 
 
 class Finder:
-    """Asks the checkpoint who lives; see ``adoption.py`` for the table.
+    """Asks the checkpoint who lives; see ``exit_status.py`` for the table.
 
     Args:
         identity: the task that asks.
@@ -292,15 +275,13 @@ class Finder:
             current = seen.current
             if exited is not None and current is not None and current.submission == exited:
                 return seen, AdoptionDecision(NextAction.START, "its process has ended")
-            return seen, choose(seen, self._identity, self._request_to(seen.living))
+            request = drain_of(self._pulse.store, seen.living) if seen.living else None
+            return seen, choose(seen, self._identity, request)
         except StoreError as error:
             if is_refusal(error):
                 raise
             log.warning("The checkpoint did not answer; asking again: %s", error)
             return None
-
-    def _request_to(self, living: Heartbeat | None) -> DrainRequest | None:
-        return None if living is None else drain_of(self._pulse.store, living)
 
     def _waited_enough(
         self, deadlines: list[float], seen: HeartbeatObservation, choice: AdoptionDecision
@@ -349,7 +330,6 @@ class Finder:
 
 
 # --- the watch ------------------------------------------------------------------------------------
-# Watch the app of a try until it has ended, or until somebody else can watch it.
 
 
 LOOK_S = 2.0
@@ -424,12 +404,9 @@ class Watcher:
             if said is not None and self._standstill.lasts_s(said) < patience.silent_s:
                 app.since_s = now  # its first beat comes after it has stood by
             if known is None or known.running:
-                late = now - app.since_s >= patience.first_beat_s
-                return (
-                    ExitStatus(ExitKind.NEVER_SEEN, "it neither drives nor stands by")
-                    if late
-                    else None
-                )
+                if now - app.since_s < patience.first_beat_s:
+                    return None
+                return ExitStatus(ExitKind.NEVER_SEEN, "it neither drives nor stands by")
             return died_standing_by(known)
         return ended(seen, app.submission, known, patience, now - app.since_s)
 
@@ -446,14 +423,6 @@ class Watcher:
             self._on_first_heartbeat(mine)
         except Exception:  # Airflow's API may be away, which is nothing to end an app for
             log.exception("Nobody was told of the app")
-
-
-# --- run ------------------------------------------------------------------------------------------
-
-
-log = logging.getLogger(__name__)
-
-_POLL_S = 0.5
 
 
 class StreamRun:
@@ -587,7 +556,8 @@ class StreamRun:
     @property
     def leaves_a_child(self) -> bool:
         """Whether what this try has started goes on, from files of this machine."""
-        return self._app is not None and self._app.runs_here
+        process = self._app.process if self._app is not None else None
+        return process is not None and process.running
 
     def is_dead(self, heartbeat: Heartbeat | None) -> bool:
         """Whether the driver that beat last was seen to have ended, or to be silent."""
@@ -630,7 +600,11 @@ class StreamRun:
         """Let nothing of an app go on that was given up, and whoever stands by know of it."""
         known = app.known
         if known is not None and not known.running and not known.detached:
-            self._say_it_is_gone(app, exit_status)
+            said = f"{self._identity} saw its process end: {exit_status}"
+            try:
+                note_process_end(self._store, app.submission, said)
+            except EosError as error:
+                log.warning("That the app's process has ended could not be noted: %s", error)
         submitted = app.process is not None and app.process.detached
         why = f"it was given up: {exit_status.end.value}"
         if exit_status.end is ExitKind.VANISHED:
@@ -641,14 +615,6 @@ class StreamRun:
             # It may still be waiting for its turn: then it ends before its first batch.
             ask_to_drain(self._store, app.submission, why)
 
-    def _say_it_is_gone(self, app: AppRun, exit_status: ExitStatus) -> None:
-        try:
-            note_process_end(
-                self._store, app.submission, f"{self._identity} saw its process end: {exit_status}"
-            )
-        except EosError as error:
-            log.warning("That the app's process has ended could not be noted: %s", error)
-
     def _after(self, exit_status: ExitStatus, app: AppRun) -> None:
         """Count a failure, and wait before the next start, which a person may not want."""
         if exit_status.hopeless:
@@ -658,21 +624,23 @@ class StreamRun:
             raise AppRefusedError(f"The app ended with what no restart can heal: {exit_status}")
         require_not_drained(self._store, app.submission)
         self._failures.append(Failure(app.began_s, self._wall()))
-        delay_s = self._rules.pause_after(self._failures, exit_status)
-        log.warning("Restart %d in %g s: %s", len(self._failures), delay_s, exit_status)
-        self._say_who_restarts()
-        self._pause(delay_s)
-        require_not_drained(self._store, app.submission)
-
-    def _say_who_restarts(self) -> None:
-        """For whoever looks at the checkpoint meanwhile, and might start another app."""
-        number, limit = len(self._failures), getattr(self._rules.strategy, "attempts", None)
-        try:
+        number, strategy = len(self._failures), self._rules.strategy
+        delay, limit = strategy.delay(self._failures), getattr(strategy, "attempts", None)
+        if delay is None:
+            raise AppFailedError(
+                f"The app failed {number} times, and the restart strategy allows no further "
+                f"restart ({strategy}). The last time: {exit_status}"
+            )
+        delay_s = delay.total_seconds()
+        log.warning("Restart %d in %g s: %s", number, delay_s, exit_status)
+        try:  # for whoever looks at the checkpoint meanwhile, and might start another app
             driver = driver_of(read_heartbeat(self._store))
             by = Replacement(driver=driver, number=number, limit=limit, by=str(self._identity))
             note_restart(self._store, by)
         except EosError as error:
             log.warning("That the app is started again could not be noted: %s", error)
+        self._pause(delay_s)
+        require_not_drained(self._store, app.submission)
 
     def _found(self) -> AppRun | None:
         """Take over the app that lives, if there is one."""
@@ -687,26 +655,22 @@ class StreamRun:
 
     def _started(self) -> AppRun:
         """Recover, and start the app anew; one that may stand by recovers when it takes over."""
+        run = self._identity
         if self._rules.standby:
             self._end_former_standbys()
-        else:
-            self._recovered()
+        else:  # what refuses that is noted for whoever looks at the checkpoint
+            with refusals_noted(self._store, dag_id=run.dag_id, run_id=run.run_id):
+                self._recover()
         self._raise_if_stopped()
         forget_refusal(self._store)
         self._pulse.forget()
-        identity = self._identity.begun_anew()
+        identity = run.begun_anew()
         process = self._submit(identity)
         self._app = app = AppRun(identity.submission, process, self._clock(), self._wall())
         process.start()
         if self._stopped_because:  # a signal came between the lines above
             self.stop(self._stopped_because)
         return app
-
-    def _recovered(self) -> None:
-        """End what is open; what refuses that is noted for whoever looks at the checkpoint."""
-        run = self._identity
-        with refusals_noted(self._store, dag_id=run.dag_id, run_id=run.run_id):
-            self._recover()
 
     def _end_former_standbys(self) -> None:
         """One that a killed try of this task has left would be a third."""

@@ -8,7 +8,6 @@ import shlex
 import signal
 import sys
 from collections import Counter
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_eos.errors import ConfigurationError, LocalEnvironmentError, Remedy
 from airflow_eos.local import spark_jars
 from airflow_eos.local.broker import create_topic
-from airflow_eos.local.process import guarded, tail
+from airflow_eos.local.process import run_guarded, tail
 from airflow_eos.local.rows import Row, read_rows, write_rows
 from airflow_eos.recovery import Plan, execute_recovery, plan_recovery
 from airflow_eos.recovery.tables import plan_view
@@ -99,11 +98,6 @@ class TrialRun:
         """How a recovery reaches the broker."""
         return {"bootstrap.servers": self.bootstrap_servers}
 
-    def make_topics(self) -> None:
-        """The topics that it writes to."""
-        for topic in self.project.topics:
-            create_topic(self.bootstrap_servers, self._topic(topic), _PARTITIONS, {})
-
     def start(self, **environment: str) -> int:
         """Run the app until it has read its input or dies; its exit status.
 
@@ -113,17 +107,12 @@ class TrialRun:
         folder = self.folder / self.name
         folder.mkdir(exist_ok=True)
         log = folder / "log"
-        started = guarded(
+        status = run_guarded(
             [sys.executable, str(self.project.app.resolve()), *self._arguments(folder)],
             folder=folder,
             log=log,
             env={**os.environ, **_spark(folder), **environment},
         )
-        try:
-            status = started.wait()
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(started.pid, signal.SIGKILL)  # the JVM, where the driver was killed
         if status not in {0, _KILLED}:
             raise LocalEnvironmentError(
                 f"{self.project.app} ended with status {status}:\n{tail(log)}"
@@ -135,10 +124,11 @@ class TrialRun:
         return Counter(
             (topic, row)
             for topic in self.project.topics
-            for row in read_rows(self.bootstrap_servers, self._topic(topic))
+            for row in read_rows(self.bootstrap_servers, self.topic(topic))
         )
 
-    def _topic(self, topic: str) -> str:
+    def topic(self, topic: str) -> str:
+        """What one of the project's is called here."""
         return f"{topic}.{self.name}"
 
     def _arguments(self, folder: Path) -> list[str]:
@@ -148,11 +138,11 @@ class TrialRun:
             "--prefix": self.name,
             "--trigger": "available-now",
             "--input-topic": self.project.name,
-            "--output-topic": self._topic(self.project.topics[0]),
+            "--output-topic": self.topic(self.project.topics[0]),
         }
         if self.project.outputs:
             here = [
-                {**each, "topic": self._topic(each["topic"])}
+                {**each, "topic": self.topic(each["topic"])}
                 | {"transactional_id_prefix": f"{self.name}-{number}"}
                 for number, each in enumerate(self.project.outputs)
             ]
@@ -181,13 +171,9 @@ def _spark(folder: Path) -> dict[str, str]:
 
 
 def _killed_with_a_promise(run: TrialRun) -> Plan:
-    """Run it until it dies with rows promised: a first batch of windows has none, and is passed.
+    """Run it until it dies with rows promised; what a recovery would do about it.
 
-    Returns:
-        What a recovery would do about it.
-
-    Raises:
-        LocalEnvironmentError: it came to its end without any.
+    A first batch of windows has none, and is passed.
     """
     while run.start(EOS_FAILPOINTS=f"{_DIES_AT}=kill") != 0:
         plan = plan_recovery(str(run.checkpoint), run.kafka)
@@ -204,9 +190,9 @@ def play(project: Project, folder: Path, bootstrap_servers: str, console: Consol
     name = project.name
     run = TrialRun(project, folder, bootstrap_servers, "killed")
     undisturbed = TrialRun(project, folder, bootstrap_servers, "undisturbed")
-    create_topic(bootstrap_servers, name, _PARTITIONS, {})
-    for each in (run, undisturbed):
-        each.make_topics()
+    outputs = (each.topic(topic) for each in (run, undisturbed) for topic in project.topics)
+    for topic in (name, *outputs):
+        create_topic(bootstrap_servers, topic, _PARTITIONS, {})
     write_rows(bootstrap_servers, name, project.rows)
     console.print(f"{len(project.rows)} rows are in topic {name}.")
     with console.status(f"Running {name}, to be killed right after it has promised a batch"):

@@ -103,14 +103,8 @@ class AppWatch:
             rules.manager,
         )
 
-    @classmethod
-    def of_dict(cls, given: Mapping[str, Any]) -> Self:
-        """From what :meth:`as_dict` gave, through JSON."""
-        failures = tuple((began, failed) for began, failed in given["failures"])
-        return cls(**{**given, "failures": failures, "manager": ClusterManager(**given["manager"])})
-
     def as_dict(self) -> dict[str, Any]:
-        """The arguments again, for a trigger."""
+        """As JSON's own types, for a trigger."""
         return asdict(self) | {"failures": [list(each) for each in self.failures]}
 
     def judge(self, seen: HeartbeatObservation, watched_s: float) -> dict[str, Any] | None:
@@ -132,13 +126,8 @@ class AppWatch:
         return self._event(raised=kind, error=said)
 
     def _event(self, **said: Any) -> dict[str, Any]:
-        failures = [list(each) for each in self.failures]
-        return {
-            **said,
-            "submission": self.submission,
-            "failures": failures,
-            "began_s": self.began_s,
-        }
+        fields = self.as_dict()
+        return said | {name: fields[name] for name in ("submission", "failures", "began_s")}
 
     def stop(
         self, store: CheckpointStore, reason: str, sleep: Callable[[float], None] = time.sleep
@@ -159,10 +148,6 @@ class AppWatch:
             return asked
         # Asked it was all the same: nobody may reach it from here.
         return f"{asked}; {kill_if_it_beats(store, self.submission, self.manager)}"
-
-
-# --- shared looks ---------------------------------------------------------------------------------
-# Looks at many checkpoints from one event loop: one thread pool, and one look for all who ask.
 
 
 T = TypeVar("T")

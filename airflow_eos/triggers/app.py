@@ -8,9 +8,11 @@ from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from airflow.triggers.base import BaseTrigger, TriggerEvent
+import msgspec
+from airflow.triggers.base import TriggerEvent
 
 from airflow_eos.errors import StoreError
+from airflow_eos.triggers.polling import StoredTrigger
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint import CheckpointStore
@@ -22,7 +24,7 @@ _NOBODY_WAITS = (
 )
 
 
-class AppTrigger(BaseTrigger):
+class AppTrigger(StoredTrigger):
     """Looks every ``poke_interval`` seconds until the app has ended; then says how, once.
 
     Its event is read by :meth:`airflow_eos.supervision.trigger_watch.AppResult.of_event`. A store
@@ -45,21 +47,8 @@ class AppTrigger(BaseTrigger):
         storage_conn_id: str | None = None,
         storage_options: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__(poke_interval, storage_conn_id, storage_options)
         self.watch = dict(watch)
-        self.storage_conn_id = storage_conn_id
-        self.storage_options = dict(storage_options or {})
-        self.poke_interval = poke_interval
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return the class and the arguments; Airflow stores them encrypted."""
-        kind = type(self)
-        return f"{kind.__module__}.{kind.__qualname__}", {
-            "watch": self.watch,
-            "storage_conn_id": self.storage_conn_id,
-            "storage_options": self.storage_options,
-            "poke_interval": self.poke_interval,
-        }
 
     def __repr__(self) -> str:
         # The inherited one prints every argument into the triggerer's log.
@@ -119,10 +108,7 @@ class AppTrigger(BaseTrigger):
     def _watched(self) -> AppWatch:
         from airflow_eos.supervision.trigger_watch import AppWatch
 
-        return AppWatch.of_dict(self.watch)
+        return msgspec.convert(self.watch, AppWatch)
 
     async def _store(self) -> CheckpointStore:
-        from airflow_eos.hooks.store import CheckpointStoreHook
-
-        hook = CheckpointStoreHook(self.storage_conn_id, self.storage_options)
-        return await hook.aopen(self.watch["checkpoint"])
+        return await self._store_hook().aopen(self.watch["checkpoint"])

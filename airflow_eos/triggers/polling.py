@@ -1,10 +1,11 @@
-"""What both triggers share: look, sleep, look again, one event at the end."""
+"""What the triggers share: what Airflow stores of them; and look, sleep, look again, one event."""
 
 from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
 from functools import partial
+from inspect import signature
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
@@ -14,13 +15,49 @@ from airflow_eos.errors import EosError, name_of
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
+    from airflow_eos.hooks.store import CheckpointStoreHook
     from airflow_eos.kafka.client.settings import KafkaSettings
     from airflow_eos.supervision.progress import SeenOpen
 
 T = TypeVar("T")
 
 
-class PollingTrigger(BaseTrigger):
+class StoredTrigger(BaseTrigger):
+    """A trigger that keeps its arguments, each under its own name.
+
+    Args:
+        poke_interval: seconds between two looks.
+        storage_conn_id: connection of the checkpoint's store; only its id is stored.
+        storage_options: further options of that store, no secrets.
+    """
+
+    def __init__(
+        self,
+        poke_interval: float,
+        storage_conn_id: str | None,
+        storage_options: Mapping[str, str] | None,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.poke_interval = poke_interval
+        self.storage_conn_id = storage_conn_id
+        self.storage_options = dict(storage_options or {})
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return the class and the arguments, which Airflow stores encrypted.
+
+        Equal ones are one watcher to it.
+        """
+        kind = type(self)
+        arguments = {name: getattr(self, name) for name in signature(kind).parameters}
+        return f"{kind.__module__}.{kind.__qualname__}", arguments
+
+    def _store_hook(self) -> CheckpointStoreHook:
+        from airflow_eos.hooks.store import CheckpointStoreHook
+
+        return CheckpointStoreHook(self.storage_conn_id, self.storage_options)
+
+
+class PollingTrigger(StoredTrigger):
     """Looks every ``poke_interval`` seconds until there is an answer.
 
     Its event is ``{"error": reason or None, "value": ...}``; where a look failed, ``raised`` is the
@@ -47,25 +84,10 @@ class PollingTrigger(BaseTrigger):
         storage_options: Mapping[str, str] | None = None,
         participant_conn_ids: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__(poke_interval, storage_conn_id, storage_options)
         self.watch = dict(watch)
         self.kafka_config_id = kafka_config_id
-        self.storage_conn_id = storage_conn_id
-        self.storage_options = dict(storage_options or {})
         self.participant_conn_ids = dict(participant_conn_ids or {})
-        self.poke_interval = poke_interval
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return the class and the arguments; Airflow stores them encrypted."""
-        kind = type(self)
-        return f"{kind.__module__}.{kind.__qualname__}", {
-            "watch": self.watch,
-            "kafka_config_id": self.kafka_config_id,
-            "storage_conn_id": self.storage_conn_id,
-            "storage_options": self.storage_options,
-            "participant_conn_ids": self.participant_conn_ids,
-            "poke_interval": self.poke_interval,
-        }
 
     def __repr__(self) -> str:
         # The inherited one prints every argument into the triggerer's log.
@@ -74,12 +96,11 @@ class PollingTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield one event, when there is an answer or a failure."""
         from airflow_eos.hooks.kafka import KafkaSettingsHook
-        from airflow_eos.hooks.store import CheckpointStoreHook, ParticipantsHook
+        from airflow_eos.hooks.store import ParticipantsHook
 
         try:
             kafka = await KafkaSettingsHook(self.kafka_config_id).asettings()
-            store = CheckpointStoreHook(self.storage_conn_id, self.storage_options)
-            storage = await store.aoptions()
+            storage = await self._store_hook().aoptions()
             reach = await ParticipantsHook(self.participant_conn_ids).areach()
             while (answer := await self.look(kafka, storage, reach)) is None:  # noqa: ASYNC110 - nobody to wake us
                 await asyncio.sleep(self.poke_interval)
@@ -98,10 +119,6 @@ class PollingTrigger(BaseTrigger):
         self, kafka: KafkaSettings, storage: Mapping[str, str], reach: Mapping[str, Any]
     ) -> dict[str, Any] | None:
         """Look once; None means: look again later."""
-
-
-# --- progress -------------------------------------------------------------------------------------
-# The waiting half of ``CheckpointProgressSensor``.
 
 
 class CheckpointProgressTrigger(PollingTrigger):
@@ -123,10 +140,6 @@ class CheckpointProgressTrigger(PollingTrigger):
         if found.done or found.error:
             return {"error": found.error, "value": dict(found.value)}
         return None
-
-
-# --- timeouts -------------------------------------------------------------------------------------
-# The waiting half of ``TransactionTimeoutSensor``.
 
 
 class TransactionTimeoutTrigger(PollingTrigger):

@@ -9,52 +9,24 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mappin
 from functools import partial
 from typing import Any
 
-from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
+from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from airflow_eos.errors import EosError, name_of
+from airflow_eos.triggers.polling import StoredTrigger
 
 log = logging.getLogger(__name__)
 _NOTHING = -1
 
 
-class _AtACheckpoint(BaseTrigger):
-    """Looks at one checkpoint; ``own`` are the further arguments, which Airflow stores with it."""
-
-    def __init__(
-        self,
-        own: Mapping[str, Any],
-        location: str,
-        conn_id: str | None,
-        options: Mapping[str, str] | None,
-        poke_interval: float,
-    ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._own = dict(own)
-        self.checkpoint_location = location
-        self.storage_conn_id, self.storage_options = conn_id, dict(options or {})
-        self.poke_interval = poke_interval
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return the class and the arguments, which Airflow stores encrypted.
-
-        Equal ones are one watcher to it.
-        """
-        return f"{type(self).__module__}.{type(self).__qualname__}", {
-            "checkpoint_location": self.checkpoint_location,
-            **self._own,
-            "storage_conn_id": self.storage_conn_id,
-            "storage_options": self.storage_options,
-            "poke_interval": self.poke_interval,
-        }
+class _AtACheckpoint(StoredTrigger):
+    checkpoint_location: str
 
     async def _looks(self) -> Callable[[], Awaitable[int]]:
         """A function that says the newest settled batch; the connection is asked for once."""
         from airflow_eos.events import newest_settled
-        from airflow_eos.hooks.store import CheckpointStoreHook
         from airflow_eos.supervision.trigger_watch import POLLS
 
-        hook = CheckpointStoreHook(self.storage_conn_id, self.storage_options)
-        store = await hook.aopen(self.checkpoint_location)
+        store = await self._store_hook().aopen(self.checkpoint_location)
 
         async def look() -> int:
             newest = await POLLS.ask(object(), partial(newest_settled, store))
@@ -88,8 +60,8 @@ class SettledBatchesTrigger(_AtACheckpoint):
         storage_options: Mapping[str, str] | None = None,
         poke_interval: float = 5,
     ) -> None:
-        own = {"after": after, "not_before_ms": not_before_ms, "at_most_s": at_most_s}
-        super().__init__(own, checkpoint_location, storage_conn_id, storage_options, poke_interval)
+        super().__init__(poke_interval, storage_conn_id, storage_options)
+        self.checkpoint_location = checkpoint_location
         self.after, self.not_before_ms, self.at_most_s = after, not_before_ms, at_most_s
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
@@ -134,8 +106,8 @@ class SettledBatchesWatcher(_AtACheckpoint, BaseEventTrigger):
         storage_options: Mapping[str, str] | None = None,
         poke_interval: float = 5,
     ) -> None:
-        own = {"at_least": at_least}
-        super().__init__(own, checkpoint_location, storage_conn_id, storage_options, poke_interval)
+        super().__init__(poke_interval, storage_conn_id, storage_options)
+        self.checkpoint_location = checkpoint_location
         self.at_least = at_least
 
     def shared_stream_key(self) -> Hashable:

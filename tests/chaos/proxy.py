@@ -19,15 +19,22 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Self
 
-PRODUCE, INIT_PRODUCER_ID, END_TXN = 0, 22, 26
-FETCH, LIST_OFFSETS = 1, 2
 API_KEYS = {
-    "Produce": PRODUCE,
-    "InitProducerId": INIT_PRODUCER_ID,
-    "EndTxn": END_TXN,
-    "Fetch": FETCH,
-    "ListOffsets": LIST_OFFSETS,
+    "Produce": 0,
+    "Fetch": 1,
+    "ListOffsets": 2,
+    "Metadata": 3,
+    "FindCoordinator": 10,
+    "ApiVersions": 18,
+    "InitProducerId": 22,
+    "EndTxn": 26,
+    "DescribeConfigs": 32,
+    "DescribeProducers": 61,
+    "DescribeTransactions": 65,
+    "ListTransactions": 66,
 }
+"""What every driver asks a broker (https://kafka.apache.org/protocol, "API keys")."""
+_NAMELESS = {API_KEYS[name] for name in ("Metadata", "ApiVersions", "DescribeConfigs")}
 _HEAD_BYTES = 400  # the transactional id stands near the start of a request
 _DELAY_S = 0.7
 _HALF_OPEN_S = 4.0
@@ -136,11 +143,15 @@ class Proxy:
             await link.client.drain()
 
     def _rule_for(self, frame: bytes) -> Rule | None:
-        """The rule that this request triggers; every request of a watched pipeline counts."""
+        """The rule that this request triggers; every request of a watched pipeline counts.
+
+        So does each of those that need not name one.
+        """
         api = int.from_bytes(frame[:2], "big")
         head = frame[:_HEAD_BYTES]
         for rule in self._rules:
-            if API_KEYS[rule.api] == api and rule.prefix.encode() + b"-" in head:
+            named = api in _NAMELESS or rule.prefix.encode() + b"-" in head
+            if API_KEYS[rule.api] == api and named:
                 self._seen[rule.prefix, api] += 1
                 if not rule.hit and self._seen[rule.prefix, api] >= rule.nth:
                     return rule

@@ -15,6 +15,7 @@ import pytest
 
 from tests.chaos.arena import Arena
 from tests.chaos.play import Played, play
+from tests.chaos.proxy import API_KEYS
 from tests.chaos.scenario import (
     DRIVER_PLACES,
     EXPIRY_S,
@@ -154,6 +155,20 @@ def test_a_zombie_comes_back_beside_its_successor(arena: Arena, place: str) -> N
 @pytest.mark.parametrize("api", some(("EndTxn", "Produce", "InitProducerId"), "EndTxn"))
 def test_reply_lost(arena: Arena, api: str, action: str) -> None:
     exact(arena, Incident(fault=f"{action} {api}", rule=(api, 2, action)))
+
+
+@LONG
+@pytest.mark.parametrize("action", ["drop-reply", "cut"])
+@pytest.mark.parametrize("api", sorted(API_KEYS))
+def test_each_of_the_first_four_is_lost(arena: Arena, api: str, action: str) -> None:
+    """Each in a start of its own, which finds what a driver before it has promised."""
+    promised = Incident(fault="kill", failpoints="decided=kill@2")
+    lost = [
+        Incident(fault=f"{action} {api}", rule=(api, nth, action), signal="KILL", at_s=0.1)
+        for nth in range(1, 5)
+    ]
+    played = exact(arena, *(incident for each in lost for incident in (promised, each)))
+    assert played.reached > len(lost)
 
 
 @LONG

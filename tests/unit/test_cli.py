@@ -65,6 +65,10 @@ daemon.status = status
 """
 
 
+NO_TEXT = os.fsdecode(b"/nowhere/\xff")
+"""The name of a file, as a disk and a shell take it; nothing that JSON can say."""
+
+
 def run_by(python: str, *arguments: str, **how) -> subprocess.Popen[str]:
     """The command line, begun by lines that break something of it."""
     begin = f"{python}\nfrom airflow_eos.__main__ import main; main()"
@@ -103,6 +107,8 @@ def test_what_nobody_has_read_is_no_answer(tmp_path, arguments):
         (("plan", "c", "--jsn", "--json"), "", "--jsn"),
         (("plan", "/nowhere/c", "--json"), "", "names no pipeline"),
         (("broker", "status", "--json"), FAULT, "a fault of ours"),
+        (("plan", "/x", "--kafka-config", NO_TEXT, "--json"), "", "cannot be read"),
+        (("plan", "/x", f"--{NO_TEXT}", "--json"), "", "No such option"),
     ],
 )
 def test_a_program_that_asks_for_json_gets_it_of_each_error(arguments, broken, said):

@@ -103,7 +103,12 @@ def test_airflow_eos_hands_everything_on_to_the_one_command_line(monkeypatch):
     for arg in command.args:
         arg.add_to_parser(parser)
     command.func(parser.parse_args(["plan", "--checkpoint", "/ck"]))
-    assert seen == [["airflow-eos", "plan", "--checkpoint", "/ck"]]
+    of_an_app = ["rehearse", "/ck", "--app", "new.py", "--", "--input-topic", "orders"]
+    command.func(parser.parse_args(["--", *of_an_app]))
+    assert seen == [
+        ["airflow-eos", "plan", "--checkpoint", "/ck"],
+        ["airflow-eos", *of_an_app],
+    ]
 
 
 @pytest.mark.parametrize("name", operators.__all__)

@@ -20,6 +20,9 @@ from airflow_eos.secret_names import is_secret
         "spark.hadoop.fs.azure.account.key.lake.dfs.core.windows.net",
         "spark.hadoop.fs.s3a.encryption.key",
         "sas_key",
+        "DB_PASSWD",
+        "registry.api-key",
+        "SNOWFLAKE_PRIVATE_KEY",
     ],
 )
 def test_a_secret_is_one_by_whichever_client_it_is_named(name):
@@ -38,6 +41,8 @@ def test_a_secret_is_one_by_whichever_client_it_is_named(name):
         "aws_region",
         "aws_endpoint",
         "azure_federated_token_file",
+        "JAAS_CONFIG_FILE",
+        "--password-file",
     ],
 )
 def test_what_is_no_secret_can_be_read(name):

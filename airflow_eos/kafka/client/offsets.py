@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import base64
 from collections import defaultdict
+from contextlib import suppress
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_eos.checkpoint.topics import no_such_topic
 from airflow_eos.errors import KafkaError, KafkaUnavailableError
@@ -16,7 +17,7 @@ from airflow_eos.kafka.client.fetch import READ_COMMITTED, READ_UNCOMMITTED
 from airflow_eos.kafka.client.messages import DescribeQuorumRequest, ListOffsetsRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
 
     from airflow_eos.kafka.client.connection import ConnectionPool
 
@@ -132,6 +133,14 @@ def positions(
     return {place: found[place] for place in places}
 
 
+def by_topic(places: Collection[Place]) -> dict[str, list[int]]:
+    """Topic → its partitions among ``places``, as requests have them."""
+    found: dict[str, list[int]] = defaultdict(list)
+    for topic, partition in places:
+        found[topic].append(partition)
+    return found
+
+
 def _ask(
     wire: ConnectionPool,
     by_leader: dict[int, list[Place]],
@@ -140,37 +149,33 @@ def _ask(
 ) -> dict[Place, int]:
     isolation = READ_COMMITTED if committed_only else READ_UNCOMMITTED
     sent = [
-        wire.submit(_request(places, when, isolation), node_id=leader)
+        wire.submit(_request(places, when, isolation=isolation), node_id=leader)
         for leader, places in by_leader.items()
         if leader >= 0
     ]
     found: dict[Place, int] = {}
     for future in sent:
-        try:
-            answer = future.result()
-        except KafkaUnavailableError:
-            continue
-        for topic in answer.topics:
-            for each in topic.partitions:
-                doing = (
-                    f"while asking for offsets of partition {each.partition_index} of topic "
-                    f"{topic.name!r}"
-                )
-                said = faults.answered(
-                    each.error_code, doing, acl=f"Describe on Topic {topic.name!r}"
-                )
-                if said and (when >= 0 or each.offset >= 0):  # an end of -1 is none: ask again
-                    found[topic.name, each.partition_index] = int(each.offset)
+        with suppress(KafkaUnavailableError):
+            found |= {
+                place: offset
+                for place, offset in _offsets(future.result())
+                if when >= 0 or offset >= 0  # an end of -1 is none: ask again
+            }
     return found
 
 
-def _request(places: list[Place], when: int, isolation: int) -> ListOffsetsRequest:
+def _request(
+    places: Collection[Place],
+    when: int,
+    *,
+    isolation: int = READ_UNCOMMITTED,
+    replica: int = _CONSUMER,
+    min_version: int = 2,  # isolation
+    max_version: int = 7,
+) -> ListOffsetsRequest:
     kind = ListOffsetsRequest.ListOffsetsTopic
-    by_topic: dict[str, list[int]] = defaultdict(list)
-    for topic, partition in places:
-        by_topic[topic].append(partition)
     return ListOffsetsRequest(
-        replica_id=_CONSUMER,
+        replica_id=replica,
         isolation_level=isolation,
         topics=[
             kind(
@@ -182,11 +187,21 @@ def _request(places: list[Place], when: int, isolation: int) -> ListOffsetsReque
                     for partition in partitions
                 ],
             )
-            for topic, partitions in by_topic.items()
+            for topic, partitions in by_topic(places).items()
         ],
-        min_version=2,  # isolation
-        max_version=7,
+        min_version=min_version,
+        max_version=max_version,
     )
+
+
+def _offsets(answer: Any) -> Iterator[tuple[Place, int]]:
+    """What the leader says; nothing of a partition that it does not lead any more."""
+    for topic in answer.topics:
+        for each in topic.partitions:
+            doing = f"while asking for offsets of partition {each.partition_index} of topic "
+            acl = f"Describe on Topic {topic.name!r}"
+            if faults.answered(each.error_code, doing + repr(topic.name), acl=acl):
+                yield (topic.name, each.partition_index), int(each.offset)
 
 
 # --- log ends -------------------------------------------------------------------------------------
@@ -198,7 +213,6 @@ def _request(places: list[Place], when: int, isolation: int) -> ListOffsetsReque
 
 
 _DEBUGGING = -2  # ListOffsetsRequest.DEBUGGING_REPLICA_ID: told the end of the log itself
-_EARLIEST, _LATEST = -2, -1
 _EARLIEST_LOCAL = -4  # KIP-405: where the leader's own disk begins
 _TELLS_LOCAL = 8
 """The version of ListOffsets that has it: Apache Kafka has no tiered storage without."""
@@ -218,9 +232,12 @@ def log_ends(wire: ConnectionPool, topic: str, partition: int, *, leader: int) -
         TopicError: the topic may not be described.
         KafkaError: an answer that nobody expects.
     """
-    following = _log_ends_ask(wire, topic, partition, leader, (_DEBUGGING, _LATEST))
+    place = (topic, partition)
+    following = _of_leader(
+        wire, leader, place, _request([place], LATEST, replica=_DEBUGGING, min_version=1)
+    )
     # Second, because a follower would answer the other question, too, and this one it refuses.
-    first = _log_ends_ask(wire, topic, partition, leader, (_CONSUMER, _EARLIEST))
+    first = _of_leader(wire, leader, place, _request([place], EARLIEST, min_version=1))
     return None if first is None or following is None else LogEnds(first, following)
 
 
@@ -238,42 +255,21 @@ def is_local(wire: ConnectionPool, topic: str, partition: int, offset: int, *, l
     """
     if wire.highest_version(ListOffsetsRequest) < _TELLS_LOCAL:
         return True
-    question = (_CONSUMER, _EARLIEST_LOCAL)
-    first = _log_ends_ask(wire, topic, partition, leader, question, versions=(_TELLS_LOCAL, 9))
+    place = (topic, partition)
+    request = _request([place], _EARLIEST_LOCAL, min_version=_TELLS_LOCAL, max_version=9)
+    first = _of_leader(wire, leader, place, request)
     return first is not None and 0 <= first <= offset
 
 
-def _log_ends_ask(
-    wire: ConnectionPool,
-    topic: str,
-    partition: int,
-    leader: int,
-    question: tuple[int, int],
-    *,
-    versions: tuple[int, int] = (1, 7),
+def _of_leader(
+    wire: ConnectionPool, leader: int, place: Place, request: ListOffsetsRequest
 ) -> int | None:
-    replica, timestamp = question
-    kind = ListOffsetsRequest.ListOffsetsTopic
-    wanted = kind.ListOffsetsPartition(
-        partition_index=partition, current_leader_epoch=-1, timestamp=timestamp
-    )
-    request = ListOffsetsRequest(
-        replica_id=replica,
-        isolation_level=0,
-        topics=[kind(name=topic, partitions=[wanted])],
-        min_version=versions[0],
-        max_version=versions[1],
-    )
     try:
-        topics = wire.submit(request, node_id=leader).result().topics
+        answer = wire.submit(request, node_id=leader).result()
     except KafkaUnavailableError:
         return None
-    told = {(each.name, of.partition_index): of for each in topics for of in each.partitions}
-    if (answer := told.get((topic, partition))) is None:
-        return None
-    doing = f"while asking for the offsets of partition {partition} of topic {topic!r}"
-    said = faults.answered(answer.error_code, doing, acl=f"Describe on Topic {topic!r}")
-    return int(answer.offset) if said and answer.offset >= 0 else None
+    offset = dict(_offsets(answer)).get(place, -1)
+    return offset if offset >= 0 else None
 
 
 # --- quorum ---------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ _WAIT_MS = 500
 _STALLED_S = 60.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class OffsetSpan:
     """Offsets ``first`` (included) to ``until`` (excluded) of one topic partition."""
 

@@ -13,6 +13,7 @@ import json
 import math
 import os
 import re
+import shlex
 import ssl
 import threading
 import time
@@ -262,8 +263,9 @@ def key_text(config: Mapping[str, Any]) -> tuple[str, str] | None:
 def converted(location: str, text: str) -> Remedy:
     """What gives a key in the one form that every client reads: PKCS#8, in PEM."""
     form = "" if text else "-inform DER "
+    key, made = shlex.quote(location), shlex.quote(f"{location}.pk8.pem")
     return Remedy(
-        commands=(f"openssl pkcs8 -topk8 -nocrypt {form}-in {location} -out {location}.pk8.pem",),
+        commands=(f"openssl pkcs8 -topk8 -nocrypt {form}-in {key} -out {made}",),
         settings={"ssl.key.location": f"{location}.pk8.pem"},
         start=True,
         costs="the file is not encrypted: let its owner alone read it",

@@ -21,6 +21,7 @@ from airflow_eos.errors import (
 from airflow_eos.kafka.client import errors as faults
 from airflow_eos.kafka.client.errors import ASK_AGAIN, SHORTLY_S, Deadline, NextStep, next_step
 from airflow_eos.kafka.client.messages import (
+    AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
     DescribeTransactionsRequest,
     EndTxnRequest,
@@ -58,9 +59,7 @@ class TransactionCoordinator:
             producer_epoch=-1,
             max_version=5,  # v6 only adds two-phase commit, which brokers refuse (KIP-939)
         )
-        answer, code = self._ask(
-            transactional_id, request, lambda answer: int(answer.error_code), deadline_s
-        )
+        answer, code = self._ask(transactional_id, request, _code, deadline_s)
         if code == faults.NONE:
             return TransactionIdentity(transactional_id, answer.producer_id, answer.producer_epoch)
         if code == faults.INVALID_TRANSACTION_TIMEOUT:
@@ -68,7 +67,7 @@ class TransactionCoordinator:
                 f"The broker refuses a transaction timeout of {timeout_ms} ms: it is above its "
                 "transaction.max.timeout.ms (15 min unless set). Lower the timeout or raise that."
             )
-        raise _refused(code, "while taking", transactional_id)
+        raise _refused(code, "taking", transactional_id)
 
     def holder(self, transactional_id: str, *, deadline_s: float = 60.0) -> TransactionIdentity:
         """The producer id and epoch that hold the id now, with a transaction open or without.
@@ -84,12 +83,7 @@ class TransactionCoordinator:
             deadline_s,
         )
         if code != faults.NONE:
-            raise faults.refusal(
-                code,
-                f"while describing transactional id {transactional_id!r}",
-                acl=f"Describe on TransactionalId {transactional_id!r}",
-                otherwise=TransactionError,
-            )
+            raise _refused(code, "describing", transactional_id, right="Describe")
         state = answer.transaction_states[0]
         return TransactionIdentity(transactional_id, state.producer_id, state.producer_epoch)
 
@@ -119,10 +113,12 @@ class TransactionCoordinator:
             v3_and_below_topics=[kind(name=t, partitions=p) for t, p in topics.items()],
             max_version=3,
         )
-        transactional_id = identity.transactional_id
         asked = sum(map(len, topics.values()))
         _, code = self._ask(
-            transactional_id, request, lambda answer: _partition_code(answer, asked), deadline_s
+            identity.transactional_id,
+            request,
+            lambda answer: _partition_code(answer, asked),
+            deadline_s,
         )
         if code == faults.NONE:
             return
@@ -135,7 +131,27 @@ class TransactionCoordinator:
             raise faults.refusal(
                 code, f"while adding partitions to {identity}", acl=f"Write on Topic {list(topics)}"
             )
-        raise _refused(code, "while adding partitions to", transactional_id)
+        raise _refused(code, "adding partitions to", identity.transactional_id)
+
+    def add_offsets(
+        self, identity: TransactionIdentity, group: str, *, deadline_s: float = 60.0
+    ) -> int:
+        """Say that the transaction will hold a group's offsets; needed below transaction version 2.
+
+        Returns:
+            The final code: none that passes by itself.
+
+        Raises:
+            KafkaUnavailableError: no coordinator answered within ``deadline_s``.
+        """
+        request = AddOffsetsToTxnRequest(
+            transactional_id=identity.transactional_id,
+            producer_id=identity.producer_id,
+            producer_epoch=identity.producer_epoch,
+            group_id=group,
+            max_version=3,
+        )
+        return self._ask(identity.transactional_id, request, _code, deadline_s)[1]
 
     def _ask(
         self,
@@ -185,11 +201,15 @@ def _partition_code(answer: Any, asked: int) -> int:
     return int(final[0]) if final else faults.NONE
 
 
-def _refused(code: int, doing: str, transactional_id: str) -> KafkaError:
+def _code(answer: Any) -> int:
+    return int(answer.error_code)
+
+
+def _refused(code: int, doing: str, transactional_id: str, *, right: str = "Write") -> KafkaError:
     return faults.refusal(
         code,
-        f"{doing} transactional id {transactional_id!r}",
-        acl=f"Write on TransactionalId {transactional_id!r}",
+        f"while {doing} transactional id {transactional_id!r}",
+        acl=f"{right} on TransactionalId {transactional_id!r}",
         otherwise=TransactionError,
     )
 

@@ -24,7 +24,7 @@ from airflow_eos.failpoints import failpoint
 from airflow_eos.kafka.client import errors as faults
 from airflow_eos.kafka.client.consumer_groups import GroupCoordinator
 from airflow_eos.kafka.client.errors import SHORTLY_S, Deadline, NextStep, next_step
-from airflow_eos.kafka.client.messages import AddOffsetsToTxnRequest, TxnOffsetCommitRequest
+from airflow_eos.kafka.client.messages import TxnOffsetCommitRequest
 from airflow_eos.kafka.transactions.coordinator import (
     EndResult,
     TransactionCoordinator,
@@ -144,8 +144,14 @@ class GroupOffsets:
     ) -> int | None:
         """Put the offsets into the transaction: how many; None where somebody took the id."""
         together = self._wire.cluster.transaction_version >= 2  # KIP-890: the commit adds the group
-        if not together and not self._added(identity, deadline):
-            return None
+        if not together:
+            added = TransactionCoordinator(self._wire).add_offsets(
+                identity, self._group.group, deadline_s=deadline.remaining
+            )
+            if next_step(added) is NextStep.LOOK:
+                return None
+            if added != faults.NONE:
+                raise self._group.refused(added)
         request = self._request(identity, offsets, version=5 if together else 4)
         unknown = Deadline(_NEW_TOPIC_S)
         while True:
@@ -164,37 +170,6 @@ class GroupOffsets:
             if not unknown.pause():
                 log.warning("offsets_of_a_topic_that_is_gone", group=self._group.group)
                 return _codes(answer).count(faults.NONE)
-
-    def _added(self, identity: TransactionIdentity, deadline: Deadline) -> bool:
-        """Say that the transaction will hold offsets; needed below transaction version 2."""
-        request = AddOffsetsToTxnRequest(
-            transactional_id=identity.transactional_id,
-            producer_id=identity.producer_id,
-            producer_epoch=identity.producer_epoch,
-            group_id=self._group.group,
-            max_version=3,
-        )
-        while True:
-            homes = self._wire.cluster.coordinators([self._id], timeout_s=deadline.remaining)
-            code = int(
-                self._wire.request(
-                    request, node_id=homes[self._id], timeout_s=deadline.remaining
-                ).error_code
-            )
-            step = next_step(code)
-            if step is NextStep.DONE:
-                return True
-            if step is NextStep.LOOK:
-                return False
-            if step is None:
-                raise self._group.refused(code)
-            if step is NextStep.ELSEWHERE:
-                self._wire.cluster.forget_coordinators([self._id])
-            if not deadline.pause():
-                raise KafkaUnavailableError(
-                    f"The coordinator of {self._id!r} gave no final answer within {deadline}: "
-                    f"{faults.said(code)}."
-                )
 
     def _request(
         self,

@@ -16,7 +16,7 @@ from airflow_eos.kafka.client.messages import (
     DescribeTransactionsRequest,
     ListTransactionsRequest,
 )
-from airflow_eos.kafka.client.offsets import LATEST, Place, positions
+from airflow_eos.kafka.client.offsets import LATEST, Place, by_topic, positions
 from airflow_eos.kafka.client.reading import OffsetSpan, read_span
 from airflow_eos.kafka.transactions.identity import (
     OpenTransaction,
@@ -486,12 +486,9 @@ def _describe(
 
 
 def _producers_of(places: list[Place]) -> DescribeProducersRequest:
-    by_topic: defaultdict[str, list[int]] = defaultdict(list)
-    for topic, partition in places:
-        by_topic[topic].append(partition)
     asked = DescribeProducersRequest.TopicRequest
     return DescribeProducersRequest(
-        topics=[asked(name=name, partition_indexes=found) for name, found in by_topic.items()]
+        topics=[asked(name=t, partition_indexes=found) for t, found in by_topic(places).items()]
     )
 
 

@@ -30,13 +30,14 @@ or an unclean election has cut it off. A person is asked only in the last two ca
 
 from __future__ import annotations
 
+import enum
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 from msgspec import structs
 
-from airflow_eos.errors import KafkaError, KafkaUnavailableError, TransactionError
+from airflow_eos.errors import KafkaUnavailableError, TransactionError
 from airflow_eos.kafka.client import errors as faults
 from airflow_eos.kafka.client.errors import Deadline
 from airflow_eos.kafka.client.fetch import (
@@ -51,36 +52,28 @@ from airflow_eos.kafka.transactions.identity import PreparedTransaction, Transac
 from airflow_eos.protocol.decision import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from airflow_eos.kafka.client.connection import ConnectionPool
     from airflow_eos.kafka.client.fetch import FetchedRecordBatch
     from airflow_eos.kafka.records.decode import Record
     from airflow_eos.kafka.transactions.identity import OffsetRange
 
+T = TypeVar("T")
+
 _GRACE_S = 2.0
 """How long a log must end before the witness, so that it was not a former leader that answered."""
 
 
-class _Hidden:
-    """The answer shows nothing of what is at the witness."""
+class Glimpse(enum.Enum):
+    """What an answer shows that tells no outcome by itself."""
 
-
-HIDDEN = _Hidden()
-
-
-class _Nothing:
-    """The answer is empty, though the witness may be read."""
-
-
-NOTHING = _Nothing()
-
-
-class _Replaced:
-    """Another's rows are at the witness, and an offset is given once: ours are not in this log."""
-
-
-REPLACED = _Replaced()
+    HIDDEN = enum.auto()
+    """Nothing of what is at the witness."""
+    NOTHING = enum.auto()
+    """It is empty, though the witness may be read."""
+    REPLACED = enum.auto()
+    """Another's rows are there, and an offset is given once: ours are not in this log."""
 
 
 def outcomes(
@@ -92,29 +85,21 @@ def outcomes(
         TopicError: a topic may not be read.
         KafkaUnavailableError: some leader did not answer within ``deadline_s``.
     """
-    deadline = Deadline(deadline_s)
-    found: dict[TransactionIdentity, Outcome] = {}
     grace: dict[TransactionIdentity, Deadline] = {}
-    left = list({t.identity: t for t in transactions}.values())
-    refresh = False
-    while left:
-        waiting: list[PreparedTransaction] = []
-        for transaction, answer in _ask(wire, left, refresh=refresh):
-            outcome = answer if isinstance(answer, Outcome) else _read(transaction, answer)
-            if isinstance(outcome, _Hidden):
-                outcome = _hidden(wire, transaction, grace)
-            elif isinstance(outcome, _Nothing):
-                outcome = _of_nothing(wire, transaction)
-            elif isinstance(outcome, _Replaced):
-                outcome = Outcome.UNKNOWN
-            if outcome is None:
-                waiting.append(transaction)
-            else:
-                found[transaction.identity] = outcome
-        if waiting and not deadline.pause():
-            raise _unanswered(waiting, deadline)
-        left, refresh = waiting, True
-    return found
+
+    def settled(transaction: PreparedTransaction, seen: Outcome | Glimpse) -> Outcome | None:
+        match seen:
+            case Glimpse.HIDDEN:
+                return _hidden(wire, transaction, grace)
+            case Glimpse.NOTHING:
+                return _of_nothing(wire, transaction)
+            case Glimpse.REPLACED:
+                return Outcome.UNKNOWN
+        return seen
+
+    each = {t.identity: t for t in transactions}.values()
+    asked = _ask_until(wire, each, Deadline(deadline_s), settled)
+    return {transaction.identity: outcome for transaction, outcome in asked}
 
 
 def replaced(
@@ -136,38 +121,44 @@ def replaced(
     ]
     deadline = Deadline(deadline_s)
     first = {each.witness.topic: each for each in written}
-    topics = {each.witness.topic for each in _replaced(wire, [*first.values()], deadline)}
+    topics = {each.witness.topic for each in _replaced(wire, first.values(), deadline)}
     doubtful = [each for each in written if each.witness.topic in topics]
     return {each.identity for each in _replaced(wire, doubtful, deadline)}
 
 
 def _replaced(
-    wire: ConnectionPool, transactions: list[PreparedTransaction], deadline: Deadline
+    wire: ConnectionPool, transactions: Iterable[PreparedTransaction], deadline: Deadline
 ) -> list[PreparedTransaction]:
-    found: list[PreparedTransaction] = []
-    left, refresh = transactions, False
+    asked = _ask_until(wire, transactions, deadline, lambda _, seen: seen)
+    return [each for each, seen in asked if seen is Glimpse.REPLACED]
+
+
+def _ask_until(
+    wire: ConnectionPool,
+    transactions: Iterable[PreparedTransaction],
+    deadline: Deadline,
+    settled: Callable[[PreparedTransaction, Outcome | Glimpse], T | None],
+) -> Iterator[tuple[PreparedTransaction, T]]:
+    """Each with what ``settled`` makes of the answer about it, which is asked for until it does."""
+    left, refresh = list(transactions), False
     while left:
         waiting: list[PreparedTransaction] = []
-        for each, answer in _ask(wire, left, refresh=refresh):
-            told = answer if isinstance(answer, Outcome) else _read(each, answer)
+        for transaction, answer in _ask(wire, left, refresh=refresh):
+            seen = answer if isinstance(answer, Outcome) else _read(transaction, answer)
+            told = None if seen is None else settled(transaction, seen)
             if told is None:
-                waiting.append(each)
-            elif told is REPLACED:
-                found.append(each)
+                waiting.append(transaction)
+            else:
+                yield transaction, told
         if waiting and not deadline.pause():
-            raise _unanswered(waiting, deadline)
+            witness = waiting[0].witness
+            raise KafkaUnavailableError(
+                f"The outcomes of {len(waiting)} transactions are not known after "
+                f"{deadline}, as {waiting[0].identity}: the leader of {_place(witness)} does not "
+                "answer, or waits for a replica in sync. Check that all brokers run, then ask "
+                "again."
+            )
         left, refresh = waiting, True
-    return found
-
-
-def _unanswered(waiting: Sequence[PreparedTransaction], deadline: Deadline) -> KafkaError:
-    witness = waiting[0].witness
-    return KafkaUnavailableError(
-        f"The outcomes of {len(waiting)} transactions are not known after "
-        f"{deadline}, as {waiting[0].identity}: the leader of partition "
-        f"{witness.partition} of topic {witness.topic!r} does not answer, or waits for a "
-        "replica in sync. Check that all brokers run, then ask again."
-    )
 
 
 def _ask(
@@ -203,24 +194,22 @@ def _ask(
     return answers
 
 
-def _read(
-    transaction: PreparedTransaction, answer: Any
-) -> Outcome | _Hidden | _Nothing | _Replaced | None:
+def _read(transaction: PreparedTransaction, answer: Any) -> Outcome | Glimpse | None:
     """The outcome by one partition's answer; ``None``: ask again, perhaps another leader."""
     if answer is None:
         return None
     witness = transaction.witness
     if answer.error_code == faults.OFFSET_OUT_OF_RANGE:
-        return HIDDEN
-    doing = f"while reading partition {witness.partition} of topic {witness.topic!r}"
+        return Glimpse.HIDDEN
+    doing = f"while reading {_place(witness)}"
     if not faults.answered(answer.error_code, doing, acl=f"Read on Topic {witness.topic!r}"):
         return None
     if answer.high_watermark <= witness.first:
-        return HIDDEN
+        return Glimpse.HIDDEN
     if answer.last_stable_offset <= witness.first:
         return Outcome.OPEN
     if not answer.records:
-        return NOTHING
+        return Glimpse.NOTHING
     return _by_batch(transaction, answer)
 
 
@@ -246,17 +235,13 @@ def _hidden(
 
 def _of_nothing(wire: ConnectionPool, transaction: PreparedTransaction) -> Outcome | None:
     """UNKNOWN where compaction took it; ``None``, ask again, where it may come from elsewhere."""
-    topic, partition, first = (
-        transaction.witness.topic,
-        transaction.witness.partition,
-        transaction.witness.first,
-    )
-    leader = (wire.cluster.find_leaders(topic) or {}).get(partition, -1)
-    local = is_local(wire, topic, partition, first, leader=leader)
+    at = transaction.witness
+    leader = (wire.cluster.find_leaders(at.topic) or {}).get(at.partition, -1)
+    local = is_local(wire, at.topic, at.partition, at.first, leader=leader)
     return Outcome.UNKNOWN if local else None
 
 
-def _by_batch(transaction: PreparedTransaction, answer: Any) -> Outcome | _Replaced:
+def _by_batch(transaction: PreparedTransaction, answer: Any) -> Outcome | Glimpse:
     offset = transaction.witness.first
     for batch in batch_headers(answer.records):
         if batch.base_offset <= offset <= batch.last_offset:
@@ -265,7 +250,7 @@ def _by_batch(transaction: PreparedTransaction, answer: Any) -> Outcome | _Repla
                 transaction.producer_epoch,
             )
             if not ours or batch.is_control:
-                return REPLACED
+                return Glimpse.REPLACED
             if batch.records == 0:
                 return Outcome.UNKNOWN
             aborted = any(
@@ -403,10 +388,10 @@ def _fetch(wire: ConnectionPool, written: OffsetRange, offset: int, *, refresh: 
         return None
     if answer.error_code == faults.OFFSET_OUT_OF_RANGE:
         raise TransactionError(
-            f"Offset {offset} of partition {written.partition} of topic {written.topic!r} is past "
-            "retention, or the topic is a new one. " + _WITHOUT_READING
+            f"Offset {offset} of {_place(written)} is past retention, or the topic is a new one. "
+            + _WITHOUT_READING
         )
-    doing = f"while reading partition {written.partition} of topic {written.topic!r}"
+    doing = f"while reading {_place(written)}"
     said = faults.answered(answer.error_code, doing, acl=f"Read on Topic {written.topic!r}")
     return answer if said else None
 

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
+from airflow_eos.checkpoint.locations import sync
 from airflow_eos.errors import ConfigurationError, Remedy, StoreError
+from airflow_eos.kinds.lake import participant as lake
 from airflow_eos.kinds.lake.participant import (
     APPLICATION,
     DataFile,
     LakeParticipant,
     LostRaceError,
     checkpoint_of,
-    is_looser,
 )
 
 if TYPE_CHECKING:
@@ -49,27 +48,12 @@ _REFUSED_OF_FIELDS = (
 
 
 def misfit(rows: Fields, table: Fields) -> str | None:
-    """Why rows of these columns cannot be appended to the table; None where they can.
-
-    A column that the table allows to be null may be missing.
-    """
-    ours = {field["name"]: field for field in rows["fields"]}
-    theirs = {field["name"]: field for field in table["fields"]}
-    foreign = sorted(ours.keys() - theirs.keys())
-    if foreign:
-        return f"the table has no column {', '.join(foreign)}"
-    for name, field in theirs.items():
-        nullable = name not in ours or ours[name]["nullable"]
-        if nullable and not field["nullable"]:
-            return f"column {name} may be null or missing, and the table says NOT NULL"
-        if name in ours and _plain(ours[name]["type"]) != _plain(field["type"]):
-            return (
-                f"column {name} is {_plain(ours[name]['type'])}, and {_plain(field['type'])} in "
-                "the table"
-            )
-        if name in ours and is_looser(ours[name]["type"], field["type"], _within):
-            return f"column {name} may be null within, where the table says NOT NULL"
-    return None
+    """See :func:`airflow_eos.kinds.lake.participant.misfit`."""
+    ours, theirs = (
+        {field["name"]: (field["nullable"], field["type"]) for field in each["fields"]}
+        for each in (rows, table)
+    )
+    return lake.misfit(ours, theirs, plain=_plain, within=_within, rule="NOT NULL")
 
 
 def _within(kind: Any) -> list[tuple[bool, Any]]:
@@ -405,7 +389,7 @@ class DeltaSnapshot:
                 for name in (f"{version:020d}.json", f"{version:020d}.checkpoint.parquet"):
                     _sync(log / name)
             _sync(log / "_last_checkpoint")
-            _sync(log)
+            sync(log)
 
     def _commit(self, files: Sequence[DataFile], properties: CommitProperties | None) -> None:
         from deltalake.exceptions import DeltaError
@@ -457,14 +441,8 @@ def _newest_checkpoint(log: Path) -> int:
 
 
 def _sync(path: Path) -> None:
-    try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except FileNotFoundError:
-        return
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    with contextlib.suppress(FileNotFoundError):
+        sync(path)
 
 
 # --- participant ----------------------------------------------------------------------------------
@@ -473,6 +451,13 @@ def _sync(path: Path) -> None:
 KIND = "delta"
 SPARED_MS = 7 * 24 * 3600 * 1000
 """VACUUM's default: how old a file that the log does not name must be to be removed."""
+
+
+class DeltaParticipant(LakeParticipant):
+    """A table of Delta."""
+
+    def __init__(self, table: DeltaLog, **given: Any) -> None:
+        super().__init__(table, kind=KIND, spared_ms=SPARED_MS, **given)
 
 
 def made(folder: Path, *, name: str, application: str, store: CheckpointStore) -> LakeParticipant:
@@ -485,7 +470,8 @@ def made(folder: Path, *, name: str, application: str, store: CheckpointStore) -
     require_library()
     table = opened(folder)
     refuse(folder, table)
-    return _participant(folder, str(table.metadata().id), name, application, store)
+    log = DeltaLog(folder, str(table.metadata().id))
+    return DeltaParticipant(log, name=name, application=application, store=store)
 
 
 def connect(
@@ -504,28 +490,11 @@ def connect(
     if folder is None or table_id is None or application is None:
         raise ConfigurationError(f"{member} has no table: eos/pipeline.json is not of Delta.")
     kept = checkpoint_of(member, store)
-    participant = _participant(Path(folder), table_id, member.name, application, kept)
-    DeltaLog(Path(folder), table_id).look()
-    return participant
+    log = DeltaLog(Path(folder), table_id)
+    log.look()
+    return DeltaParticipant(log, name=member.name, application=application, store=kept)
 
 
 def require_library() -> None:
     """Refuse to go on without delta-rs (ConfigurationError)."""
-    if find_spec("deltalake") is None:
-        raise ConfigurationError(
-            "The delta sink needs the package deltalake on the driver and wherever recovery runs: "
-            "pip install 'airflow-provider-eos[delta]'."
-        )
-
-
-def _participant(
-    folder: Path, table_id: str, name: str, application: str, store: CheckpointStore
-) -> LakeParticipant:
-    return LakeParticipant(
-        DeltaLog(folder, table_id),
-        kind=KIND,
-        name=name,
-        application=application,
-        store=store,
-        spared_ms=SPARED_MS,
-    )
+    lake.require_package("delta", "deltalake")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from airflow_eos.delivery.port import TaskWriter
-    from airflow_eos.kinds.lake.participant import DataFile, LakeParticipant
+    from airflow_eos.kinds.lake.participant import LakeParticipant
 
 TASK_MODULES = ("pyarrow.parquet", "numpy", "msgspec", "deltalake", "airflow_eos.kinds.delta.sink")
 
@@ -113,15 +114,13 @@ class DeltaSink:
         """The writer of one task, in a Spark worker."""
         what = TaskFileSpec(KIND, self.name, self.folder, self.compression, SPARED_MS)
         store = bound_store(self.store, KIND) if transactional else None
-        return ParquetOfTask(what, task, attempt, store=store, publish=self._publish)
+        return ParquetOfTask(
+            what, task, attempt, store=store, publish=partial(publish, self.folder)
+        )
 
     def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
         """See :meth:`Sink.delivered`: the files themselves, also where they were compacted."""
         return spark.read.parquet(*(f"{self.folder}/{work.key}.parquet" for work in works))
-
-    def _publish(self, file: DataFile) -> None:
-
-        publish(self.folder, file)
 
 
 # --- configuration --------------------------------------------------------------------------------

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 from airflow_eos.checkpoint.pipeline import OwnershipFile
 from airflow_eos.errors import CheckpointFormatError, ConfigurationError, Remedy, StoreError
-from airflow_eos.protocol.decision import OpenWork, is_key, require_own
+from airflow_eos.kinds.lake.participant import checked
+from airflow_eos.protocol.decision import OpenWork, require_own
 from airflow_eos.protocol.participant import Member
 
 if TYPE_CHECKING:
@@ -145,13 +146,6 @@ def beside(folder: str) -> str:
     Spark does so where a name begins with an underscore and has no ``=``.
     """
     return f"{KEPT}.{folder.replace('~', '~0').replace('=', '~1')}"
-
-
-def checked(key: str) -> str:
-    """Return ``key`` if a file may be called so (ConfigurationError)."""
-    if not is_key(key):
-        raise ConfigurationError(f"{key!r} is no key of a file: expected letters, digits and ._-")
-    return key
 
 
 def _is_sized(item: tuple[object, object]) -> bool:

@@ -188,7 +188,7 @@ class ManifestLog:
                     raise self._gone(number)
                 return False
             lines += added
-        lines += [self._file_line(file) for file in files]
+        lines += [self._line(file.visible, file.size, now_ms(), is_folder=False) for file in files]
         lines.append(self._settled_line(_WHOLE, now_ms()))
         won = self._place.store.create(_path(number), b"\n".join([_VERSION, *lines]))
         if won and number % _EVERY == _EVERY - 1:
@@ -276,9 +276,6 @@ class ManifestLog:
     def _settled_line(self, what: str, at_ms: int) -> bytes:
         path = f"{kept_at(self._name)}/settled/{self._mark}/{what}"
         return self._line(path, 0, at_ms, is_folder=True)
-
-    def _file_line(self, file: WorkFile) -> bytes:
-        return self._line(file.visible, file.size, now_ms(), is_folder=False)
 
     def _line(self, path: str, size: int, at_ms: int, *, is_folder: bool) -> bytes:
         status: dict[str, Any] = {

@@ -140,11 +140,6 @@ class Disk:
             for folder in self._above(self._at(path)):
                 sync(folder)
 
-    def discard(self, path: str, file: BinaryIO) -> None:
-        """Remove it, and folders that are empty then."""
-        file.close()
-        self.remove([path])
-
     def read(self, path: str) -> bytes:
         """The file ``path``."""
         with self.refusing("reading a file"):
@@ -405,11 +400,6 @@ class Bucket:
             file.seek(0)
             self._backend.upload(self._at(path), file)
 
-    def discard(self, path: str, file: BinaryIO) -> None:
-        """It has no name, and what was sent before is not there."""
-        file.close()
-        self.remove([path])
-
     def read(self, path: str) -> bytes:
         """The object ``path``."""
         with self.refusing("reading a file"):
@@ -589,9 +579,6 @@ class DataFolder(Protocol):
 
     def keep(self, path: str, file: BinaryIO) -> None:
         """What was written is durable on return, as ``path``; the file is closed."""
-
-    def discard(self, path: str, file: BinaryIO) -> None:
-        """Nobody keeps what was written."""
 
     def read(self, path: str) -> bytes:
         """The file ``path``."""

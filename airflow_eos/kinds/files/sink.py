@@ -288,7 +288,8 @@ class FilesOfTask:
         """Remove what is prepared; what readers may see by now stays."""
         with ExitStack() as undo:
             for folder, each in self._files.items():
-                undo.callback(self._place.discard, self._path(folder), each.file)
+                undo.callback(self._place.remove, [self._path(folder)])
+                undo.callback(each.file.close)
                 undo.callback(each.drop)
 
     @property

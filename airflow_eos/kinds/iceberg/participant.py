@@ -8,21 +8,19 @@ alone would not stop who looked before it.
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.checkpoint.locations import as_local_path
+from airflow_eos.checkpoint.locations import as_local_path, sync
 from airflow_eos.errors import ConfigurationError, Remedy, StoreError
+from airflow_eos.kinds.lake import participant as lake
 from airflow_eos.kinds.lake.participant import (
     APPLICATION,
     DataFile,
     LakeParticipant,
     LostRaceError,
     checkpoint_of,
-    is_looser,
 )
 
 if TYPE_CHECKING:
@@ -50,26 +48,11 @@ _ID = b"PARQUET:field_id"
 
 
 def misfit(rows: pa.Schema, table: pa.Schema) -> str | None:
-    """Why rows of these columns cannot be appended to the table; None where they can.
-
-    A column that the table allows to be null may be missing.
-    """
-    ours = {field.name: field for field in rows}
-    theirs = {field.name: field for field in table}
-    foreign = sorted(ours.keys() - theirs.keys())
-    if foreign:
-        return f"the table has no column {', '.join(foreign)}"
-    for name, field in theirs.items():
-        nullable = name not in ours or ours[name].nullable
-        if nullable and not field.nullable:
-            return f"column {name} may be null or missing, and the table says it is required"
-        if name in ours and plain(ours[name].type) != plain(field.type):
-            return (
-                f"column {name} is {plain(ours[name].type)}, and {plain(field.type)} in the table"
-            )
-        if name in ours and is_looser(ours[name].type, field.type, _within):
-            return f"column {name} may be null within, where the table says it is required"
-    return None
+    """See :func:`airflow_eos.kinds.lake.participant.misfit`."""
+    ours, theirs = (
+        {field.name: (field.nullable, field.type) for field in each} for each in (rows, table)
+    )
+    return lake.misfit(ours, theirs, plain=plain, within=_within, rule="it is required")
 
 
 def _within(kind: pa.DataType) -> list[tuple[bool, pa.DataType]]:
@@ -528,16 +511,9 @@ def _described(file: DataFile, table: TableMetadata, properties: Mapping[str, st
 
 def _sync(uri: str) -> None:
     path = as_local_path(uri)
-    if path is None:
-        return
-    try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except FileNotFoundError:  # cleaned meanwhile: a newer one stands for it
-        return
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    if path is not None:
+        with contextlib.suppress(FileNotFoundError):  # cleaned meanwhile: a newer one stands for it
+            sync(path)
 
 
 # --- participant ----------------------------------------------------------------------------------
@@ -616,7 +592,7 @@ def reached(name: str, properties: Mapping[str, str]) -> Catalog:
         ConfigurationError: pyiceberg is missing, or does not know such a catalog.
         StoreError: it cannot be reached; what it said is not repeated, it may hold a password.
     """
-    require_library()
+    lake.require_package("iceberg", "pyiceberg")
     from pyiceberg.catalog import load_catalog
     from pyiceberg.exceptions import NotInstalledError
 
@@ -633,12 +609,3 @@ def reached(name: str, properties: Mapping[str, str]) -> Catalog:
             f"The Iceberg catalog {name!r} was not reached ({type(error).__name__}). Check its "
             "properties and that it runs. Nothing was guessed; try again."
         ) from None
-
-
-def require_library() -> None:
-    """Refuse to go on without pyiceberg (ConfigurationError)."""
-    if find_spec("pyiceberg") is None:
-        raise ConfigurationError(
-            "The iceberg sink needs the package pyiceberg on the driver and wherever recovery "
-            "runs: pip install 'airflow-provider-eos[iceberg]'."
-        )

@@ -128,7 +128,6 @@ class KafkaSink:
     def connect(self, interval: timedelta) -> KafkaParticipant:
         """See :meth:`Sink.connect`: the chain of timeouts, and the topics."""
         # Not above: a task imports this module, and needs none of what the driver needs.
-        from airflow_eos.kafka.client.connection import ConnectionPool
         from airflow_eos.kafka.transactions.ownership import PrefixLedger
         from airflow_eos.kinds.kafka.participant import KafkaParticipant
         from airflow_eos.kinds.kafka.preflight import check_cluster
@@ -302,8 +301,6 @@ def open_writer(
         ConfigurationError: no such compression, or the producer's library is not installed.
         KafkaError: no broker answers, or it does not accept these credentials.
     """
-    from airflow_eos.kafka.client.connection import ConnectionPool
-
     check_importable(producer)
     if producer == "librdkafka":
         from airflow_eos.kafka.librdkafka import LibrdkafkaWriter

@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -146,6 +147,43 @@ def is_looser(ours: T, theirs: T, within: Within[T]) -> bool:
     )
 
 
+Columns = Mapping[str, tuple[bool, T]]
+"""By name: (whether it may be null, its type)."""
+
+
+def misfit(
+    ours: Columns[T],
+    theirs: Columns[T],
+    *,
+    plain: Callable[[T], object],
+    within: Within[T],
+    rule: str,
+) -> str | None:
+    """Why rows of these columns cannot be appended to the table; None where they can.
+
+    A column that the table allows to be null may be missing.
+
+    Args:
+        ours: of the rows.
+        theirs: of the table.
+        plain: a type without what is no matter of its bytes.
+        within: the parts of a type.
+        rule: what the table says of a column that holds no null.
+    """
+    foreign = sorted(ours.keys() - theirs.keys())
+    if foreign:
+        return f"the table has no column {', '.join(foreign)}"
+    for name, (nullable, kind) in theirs.items():
+        may_be_null, our_kind = ours.get(name, (True, kind))
+        if may_be_null and not nullable:
+            return f"column {name} may be null or missing, and the table says {rule}"
+        if plain(our_kind) != plain(kind):
+            return f"column {name} is {plain(our_kind)}, and {plain(kind)} in the table"
+        if is_looser(our_kind, kind, within):
+            return f"column {name} may be null within, where the table says {rule}"
+    return None
+
+
 _NEWEST = 2
 """Batches that are looked through: a batch is settled before the next one is decided."""
 
@@ -238,51 +276,6 @@ def checked(key: str) -> str:
     return key
 
 
-# --- files ----------------------------------------------------------------------------------------
-# The data files of prepared work, in the folder of a table.
-
-
-class PreparedFiles:
-    """The prepared data files of one table."""
-
-    def __init__(self, table: LakeTable) -> None:
-        self._table = table
-
-    def of(self, key: str) -> Path:
-        """The file of the work ``key``."""
-        return self._table.data / f"{checked(key)}.parquet"
-
-    def whole(self, works: Sequence[PreparedWork]) -> list[DataFile]:
-        """The files of ``works``; none where one is missing, or is not as it was promised."""
-        files = []
-        with self.disk("looking for prepared files"):
-            for work in works:
-                file = self.of(work.key)
-                try:
-                    found = file.stat()
-                    with file.open("rb") as opened:
-                        tail = tail_in(opened, found.st_size)
-                except FileNotFoundError:
-                    return []
-                if (found.st_size, tail) != (work.detail["bytes"], work.detail.get("tail")):
-                    return []
-                modified_at_ms = found.st_mtime_ns // 1_000_000
-                files.append(DataFile(file, found.st_size, work.rows, modified_at_ms))
-        return files
-
-    @contextlib.contextmanager
-    def disk(self, doing: str) -> Iterator[None]:
-        """An error of the disk is no answer (StoreError)."""
-        try:
-            yield
-        except OSError as error:
-            raise StoreError(
-                f"The disk refused while {doing} of {self._table.folder}: {error}. Driver, tasks "
-                "and recovery must be one user that may write there. Nothing was guessed; try "
-                "again."
-            ) from error
-
-
 def is_there(file: Path) -> bool:
     """Unlike ``Path.exists``, an error is no answer."""
     try:
@@ -292,120 +285,12 @@ def is_there(file: Path) -> bool:
     return True
 
 
-# --- settling -------------------------------------------------------------------------------------
-# Settle one decision: its rows and the witness, or its loss and the witness, in one commit.
-
-
-_PAUSES_S = (0.0, 0.0, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
-"""Before each look of a commit that lost its race."""
-
-
-class Settling:
-    """The decisions of one pipeline for one table.
-
-    Args:
-        table: where the rows go.
-        store: the checkpoint.
-        notes: of the files, in it.
-        name: the participant's name in decisions.
-        application: under which the table remembers us.
-    """
-
-    def __init__(
-        self,
-        table: LakeTable,
-        store: CheckpointStore,
-        notes: WorkNotes,
-        *,
-        name: str,
-        application: str,
-    ) -> None:
-        self._table = table
-        self._store = store
-        self._notes = notes
-        self._name = name
-        self._application = application
-        self._files = PreparedFiles(table)
-
-    def settle(self, decision: Decision, *, given_up: bool = False) -> Outcome:
-        """Commit all work of the decision, or its loss; what the witness then says.
-
-        ``given_up`` commits the loss although all files may be there.
-
-        Nothing but a look tells the outcome: neither the reply to our commit nor its error.
-        """
-        works = [work for work in decision.works if work.participant == self._name]
-        reason = ""
-        for pause_s in _PAUSES_S:
-            time.sleep(pause_s)
-            view = self._table.look()
-            outcome = self.told(view, decision)
-            if outcome is not None:
-                return self._ended(view, works, outcome)
-            files = [] if given_up else self._files.whole(works)
-            failpoint("looked")
-            batch = 2 * decision.batch_id
-            try:
-                view.check(files)
-                view.append(files, self._slot(decision), batch + 1 if files else batch)
-            except LostRaceError as error:
-                reason = f": {error}"
-        raise StoreError(
-            f"The table {self._table.folder} did not take the commit of batch "
-            f"{decision.batch_id} in {len(_PAUSES_S)} tries{reason}. Nothing was guessed, and "
-            "what is promised stays promised: try again, or look who else writes so often."
-        )
-
-    def told(self, view: TableSnapshot, decision: Decision) -> Outcome | None:
-        """What the witness says of all work of the decision; None: nothing yet."""
-        number = view.witness(self._slot(decision))
-        if number is None or number // 2 < decision.batch_id:
-            return None
-        if number // 2 > decision.batch_id:
-            return Outcome.UNKNOWN
-        return Outcome.COMMITTED if number % 2 else Outcome.ABORTED
-
-    def _ended(
-        self, view: TableSnapshot, works: Sequence[PreparedWork], outcome: Outcome
-    ) -> Outcome:
-        """Forget what has ended, after that is durable."""
-        view.make_durable()
-        failpoint("settled-some")
-        with self._files.disk("removing what was not committed"):
-            if outcome is Outcome.COMMITTED:
-                self._require_there(works)
-            elif outcome is Outcome.ABORTED:
-                for work in works:
-                    self._files.of(work.key).unlink(missing_ok=True)
-        if outcome is not Outcome.UNKNOWN:
-            self._notes.forget(work.key for work in works)
-        return outcome
-
-    def _require_there(self, works: Sequence[PreparedWork]) -> None:
-        """A cleaner that took a file while it was being committed is not passed over in silence."""
-        if not any(self._notes.has(work.key) for work in works):
-            return  # settled before: it may be compacted and cleaned by now
-        gone = [work.key for work in works if not is_there(self._files.of(work.key))]
-        if gone and self._table.look().names([self._files.of(key) for key in gone]):
-            raise StoreError(
-                f"{self._table.folder} names {len(gone)} files that are not there, first "
-                f"{gone[0]}.parquet: they were removed while they were being committed. Does "
-                "somebody clean the table with a retention shorter than the default? Remove them "
-                "from its log, and write their rows again by hand."
-            )
-
-    def _slot(self, decision: Decision) -> str:
-        return f"{self._application}/{self._pipeline}/{decision.attempt}"
-
-    @cached_property
-    def _pipeline(self) -> str:
-        return pipeline_of(self._store).id
-
-
 # --- participant ----------------------------------------------------------------------------------
 
 
 APPLICATION = "application"
+_PAUSES_S = (0.0, 0.0, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
+"""Before each look of a commit that lost its race."""
 
 
 class LakeParticipant:
@@ -437,8 +322,6 @@ class LakeParticipant:
         self._store = store
         self._spared_ms = spared_ms
         self._notes = WorkNotes(store, name)
-        self._files = PreparedFiles(table)
-        self._settling = Settling(table, store, self._notes, name=name, application=application)
         self._kept = OwnershipFile(
             CheckpointStore.open(table.folder / "_eos" / application),
             f"application {application!r} in {table.folder}",
@@ -470,7 +353,7 @@ class LakeParticipant:
         became: dict[WorkIdentity, Outcome] = {}
 
         def settle(decision: Decision) -> None:
-            outcome = self._settling.settle(decision)
+            outcome = self._settle(decision)
             theirs = [each for each, by in named.items() if _place(by) == _place(decision)]
             became.update(dict.fromkeys(theirs, outcome))
 
@@ -485,8 +368,8 @@ class LakeParticipant:
         self._require_own(works)
         if not works:
             return {}
-        with self._files.disk("removing prepared files"):
-            files = {work: self._files.of(work.key) for work in works}
+        with self._disk("removing prepared files"):
+            files = {work: self._file(work.key) for work in works}
             rows = self._table.look().still_names(files.values())
             ended = {}
             for work, file in files.items():
@@ -501,7 +384,7 @@ class LakeParticipant:
         """Commit the loss of the decisions that name them, each as a whole."""
         self._require_own(works)
         named = decisions_naming(self._store, works)
-        became = {_place(each): self._settling.settle(each, given_up=True) for each in _once(named)}
+        became = {_place(each): self._settle(each, given_up=True) for each in _once(named)}
         return {
             work: work in named and became[_place(named[work])] is Outcome.ABORTED for work in works
         }
@@ -517,7 +400,7 @@ class LakeParticipant:
         for work in works:
             decision = named.get(work.identity)
             if decision is not None:
-                told[work.identity] = self._settling.told(view, decision) or Outcome.OPEN
+                told[work.identity] = self._told(view, decision) or Outcome.OPEN
             else:
                 has_note = self._notes.has(work.key)
                 told[work.identity] = Outcome.OPEN if has_note else Outcome.UNKNOWN
@@ -533,7 +416,7 @@ class LakeParticipant:
         """
         known = {work.key for work in besides}
         found = [
-            OpenWork(self._kind, self._name, key, at, self._spared_ms, (str(self._files.of(key)),))
+            OpenWork(self._kind, self._name, key, at, self._spared_ms, (str(self._file(key)),))
             for key, at in self._notes.listed()
             if key not in known
         ]
@@ -560,6 +443,113 @@ class LakeParticipant:
     def _require_own(self, works: Collection[PreparedWork | WorkIdentity]) -> None:
         require_own(works, self._kind, self._name)
 
+    def _settle(self, decision: Decision, *, given_up: bool = False) -> Outcome:
+        """Commit all work of the decision, or its loss; what the witness then says.
+
+        ``given_up`` commits the loss although all files may be there.
+
+        Nothing but a look tells the outcome: neither the reply to our commit nor its error.
+        """
+        works = [work for work in decision.works if work.participant == self._name]
+        reason = ""
+        for pause_s in _PAUSES_S:
+            time.sleep(pause_s)
+            view = self._table.look()
+            outcome = self._told(view, decision)
+            if outcome is not None:
+                return self._ended(view, works, outcome)
+            files = [] if given_up else self._whole(works)
+            failpoint("looked")
+            batch = 2 * decision.batch_id
+            try:
+                view.check(files)
+                view.append(files, self._slot(decision), batch + 1 if files else batch)
+            except LostRaceError as error:
+                reason = f": {error}"
+        raise StoreError(
+            f"The table {self._table.folder} did not take the commit of batch "
+            f"{decision.batch_id} in {len(_PAUSES_S)} tries{reason}. Nothing was guessed, and "
+            "what is promised stays promised: try again, or look who else writes so often."
+        )
+
+    def _told(self, view: TableSnapshot, decision: Decision) -> Outcome | None:
+        """What the witness says of all work of the decision; None: nothing yet."""
+        number = view.witness(self._slot(decision))
+        if number is None or number // 2 < decision.batch_id:
+            return None
+        if number // 2 > decision.batch_id:
+            return Outcome.UNKNOWN
+        return Outcome.COMMITTED if number % 2 else Outcome.ABORTED
+
+    def _ended(
+        self, view: TableSnapshot, works: Sequence[PreparedWork], outcome: Outcome
+    ) -> Outcome:
+        """Forget what has ended, after that is durable."""
+        view.make_durable()
+        failpoint("settled-some")
+        with self._disk("removing what was not committed"):
+            if outcome is Outcome.COMMITTED:
+                self._require_there(works)
+            elif outcome is Outcome.ABORTED:
+                for work in works:
+                    self._file(work.key).unlink(missing_ok=True)
+        if outcome is not Outcome.UNKNOWN:
+            self._notes.forget(work.key for work in works)
+        return outcome
+
+    def _require_there(self, works: Sequence[PreparedWork]) -> None:
+        """A cleaner that took a file while it was being committed is not passed over in silence."""
+        if not any(self._notes.has(work.key) for work in works):
+            return  # settled before: it may be compacted and cleaned by now
+        gone = [work.key for work in works if not is_there(self._file(work.key))]
+        if gone and self._table.look().names([self._file(key) for key in gone]):
+            raise StoreError(
+                f"{self._table.folder} names {len(gone)} files that are not there, first "
+                f"{gone[0]}.parquet: they were removed while they were being committed. Does "
+                "somebody clean the table with a retention shorter than the default? Remove them "
+                "from its log, and write their rows again by hand."
+            )
+
+    def _slot(self, decision: Decision) -> str:
+        return f"{self._application}/{self._pipeline}/{decision.attempt}"
+
+    @cached_property
+    def _pipeline(self) -> str:
+        return pipeline_of(self._store).id
+
+    def _file(self, key: str) -> Path:
+        return self._table.data / f"{checked(key)}.parquet"
+
+    def _whole(self, works: Sequence[PreparedWork]) -> list[DataFile]:
+        """The files of ``works``; none where one is missing, or is not as it was promised."""
+        files = []
+        with self._disk("looking for prepared files"):
+            for work in works:
+                file = self._file(work.key)
+                try:
+                    found = file.stat()
+                    with file.open("rb") as opened:
+                        tail = tail_in(opened, found.st_size)
+                except FileNotFoundError:
+                    return []
+                if (found.st_size, tail) != (work.detail["bytes"], work.detail.get("tail")):
+                    return []
+                modified_at_ms = found.st_mtime_ns // 1_000_000
+                files.append(DataFile(file, found.st_size, work.rows, modified_at_ms))
+        return files
+
+    @contextlib.contextmanager
+    def _disk(self, doing: str) -> Iterator[None]:
+        """An error of the disk is no answer (StoreError)."""
+        try:
+            yield
+        except OSError as error:
+            raise StoreError(
+                f"The disk refused while {doing} of {self._table.folder}: {error}. Driver, tasks "
+                "and recovery must be one user that may write there. Nothing was guessed; try "
+                "again."
+            ) from error
+
 
 def _place(decision: Decision) -> tuple[int, int]:
     return decision.batch_id, decision.attempt
@@ -568,6 +558,15 @@ def _place(decision: Decision) -> tuple[int, int]:
 def _once(named: Mapping[WorkIdentity, Decision]) -> list[Decision]:
     """Each decision once, in the order in which they were made."""
     return sorted({_place(each): each for each in named.values()}.values(), key=_place)
+
+
+def require_package(sink: str, package: str) -> None:
+    """Refuse to go on without the library of a table (ConfigurationError)."""
+    if find_spec(package) is None:
+        raise ConfigurationError(
+            f"The {sink} sink needs the package {package} on the driver and wherever recovery "
+            f"runs: pip install 'airflow-provider-eos[{sink}]'."
+        )
 
 
 def checkpoint_of(member: Member, store: CheckpointStore | None) -> CheckpointStore:

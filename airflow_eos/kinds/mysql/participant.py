@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pymysql
 
-from airflow_eos.closing import closed_on_error
 from airflow_eos.errors import CheckpointFormatError, ConfigurationError
 from airflow_eos.failpoints import failpoint
 from airflow_eos.kinds.mysql.session import (
@@ -37,13 +35,11 @@ from airflow_eos.kinds.sql.participant import (
     OwnershipTable,
     SqlParticipant,
     cannot_be_moved,
-    floor_of,
     generation_of,
-    name_of,
     would_not_all_arrive,
 )
 from airflow_eos.kinds.sql.servers import as_text
-from airflow_eos.protocol.decision import Outcome, PreparedWork
+from airflow_eos.protocol.decision import PreparedWork
 from airflow_eos.protocol.participant import Member, Note
 
 if TYPE_CHECKING:
@@ -89,11 +85,8 @@ _UNMADE = f"DELETE FROM {WORKS} WHERE work_key = %s"  # noqa: S608
 _MARK = f"SELECT mark FROM {NAMES} WHERE name = %s"  # noqa: S608
 
 
-@dataclass(frozen=True)
 class MySqlTableNames(KeysOfName):
     """Where the rows of a name are kept."""
-
-    name: str
 
     def holding(self, key: str) -> str:
         """The table in which the rows of staged work wait (CheckpointFormatError)."""
@@ -253,22 +246,6 @@ def _drop(connection: Connection, tables: MySqlTableNames, key: str) -> bool:
 
 
 # --- ownership table ------------------------------------------------------------------------------
-# The ownership table: owner, newest batch, and the batch below which records were deleted.
-
-
-_STANDING = f"""
-SELECT mark, owner, batch, attempt, decision, generation, counted_batch
-FROM {NAMES} WHERE name = %s
-"""  # noqa: S608 - ours, as all here
-_CLAIM = f"UPDATE {NAMES} SET owner = %s WHERE name = %s AND owner IS NULL"  # noqa: S608
-_NOTE = f"""
-UPDATE {NAMES} SET batch = %s, attempt = %s, decision = %s
-WHERE name = %s AND owner = %s AND (batch IS NULL OR (batch, attempt) < (%s, %s))
-"""  # noqa: S608
-_BEGIN = f"""
-UPDATE {NAMES} SET generation = greatest(generation, %s), counted_batch = %s WHERE name = %s
-"""  # noqa: S608
-_FORGET = f"DELETE FROM {WORKS} WHERE name = %s AND generation < %s"  # noqa: S608
 
 
 class MySqlOwnershipTable(OwnershipTable):
@@ -282,27 +259,16 @@ class MySqlOwnershipTable(OwnershipTable):
 
     def note(self, note: Note, owner: str) -> NameRow:
         """See :meth:`OwnershipTable.note`; and what crashes have left goes."""
+        before = super().note(note, owner)
+        self._session.run("noting a decision", lambda c: sweep(c, self._own))
+        return before
 
-        def act(connection: Connection) -> NameRow:
-            before = self.row(connection)
-            place = (note.batch, note.attempt)
-            done(connection, _NOTE, *place, note.decision, self.name, owner, *place)
-            sweep(connection, self._own)
-            return before
+    def _read(self, connection: Connection, statement: str, *given: Any) -> list[tuple[Any, ...]]:
+        return asked(connection, statement.format(names=NAMES, works=WORKS), *given)
 
-        return self._session.run("noting a decision", act)
-
-    def begin_generation(self, generation: int, counted: int) -> None:
-        """See :meth:`OwnershipTable.begin_generation`."""
-
-        def act(connection: Connection) -> None:
-            done(connection, _BEGIN, generation, counted, self.name)
-            done(connection, _FORGET, self.name, floor_of(generation))
-
-        self._session.run("forgetting old witnesses", act)
-
-    def _row(self, connection: Connection) -> Sequence[Any] | None:
-        return next(iter(asked(connection, _STANDING, self.name)), None)
+    def _write(self, connection: Connection, *changes: tuple[str, Sequence[Any]]) -> None:
+        for statement, given in changes:
+            done(connection, statement.format(names=NAMES, works=WORKS), *given)
 
     def _waiting(self, connection: Connection, keys: Sequence[str]) -> set[str]:
         return {key for (key,) in asked(connection, f"{_WAITING}({holes(keys)})", *keys)}
@@ -318,9 +284,6 @@ class MySqlOwnershipTable(OwnershipTable):
         [(now_ms,)] = asked(connection, f"SELECT {NOW_MS}")
         return int(now_ms)
 
-    def _claim(self, connection: Connection, owner: str) -> None:
-        done(connection, _CLAIM, owner, self.name)
-
 
 # --- participant ----------------------------------------------------------------------------------
 
@@ -330,42 +293,13 @@ FORM = "staged"
 
 
 class MySqlParticipant(SqlParticipant):
-    """See :class:`airflow_eos.protocol.participant.Participant`.
+    """See :class:`airflow_eos.protocol.participant.Participant`."""
 
-    Args:
-        session: to the database; closed with this.
-        tables: of the name under which all of it goes.
-        name: the participant's name in decisions.
-        mark: the random id of the name in this database, which another one does not have.
-        target: the table, for people.
-    """
-
-    _session: MySqlConnection
     kind = KIND
+    book = MySqlOwnershipTable
     where_it_waits = STAGED
-
-    def __init__(
-        self,
-        session: MySqlConnection,
-        tables: MySqlTableNames,
-        *,
-        name: str,
-        mark: str,
-        target: str = "",
-    ) -> None:
-        super().__init__(
-            session, MySqlOwnershipTable(session, tables, mark), keys=tables, name=name
-        )
-        self._tables = tables
-        self._mark = mark
-        self._target = target
-
-    @property
-    def members(self) -> tuple[Member, ...]:
-        """By the mark in the database, which hosts and upgrades do not change."""
-        address = {"name": self._tables.name, "mark": self._mark}
-        target = f"mysql:{self._session.place} {self._target}".strip()
-        return (Member(self._name, KIND, address, target),)
+    _session: MySqlConnection
+    _tables: MySqlTableNames
 
     def check_detail(self, work: PreparedWork) -> None:
         """See :meth:`SqlParticipant.check_detail`."""
@@ -382,33 +316,6 @@ class MySqlParticipant(SqlParticipant):
     def remove(self, key: str) -> bool:
         """See :meth:`SqlParticipant.remove`."""
         return self._session.run("removing rows", lambda c: drop_staged(c, self._tables, key))
-
-    def absent(self, work: PreparedWork) -> Outcome:
-        """See :meth:`SqlParticipant.absent`, and above."""
-        del work
-        return Outcome.ABORTED
-
-
-def made(
-    url: str,
-    *,
-    prefix: str,
-    name: str,
-    target: str = "",
-    timeout_s: float = 30.0,
-    lock_timeout_s: float = 30.0,
-) -> MySqlParticipant:
-    """The participant of a sink that starts: its tables are made if they are not there yet.
-
-    Raises:
-        ConfigurationError: the connection or a right is wrong.
-        StoreError: the database does not answer.
-    """
-    opened = MySqlConnection(url, timeout_s=timeout_s, lock_timeout_s=lock_timeout_s)
-    with closed_on_error(opened) as session:
-        tables = MySqlTableNames(name_of(prefix, name, called="prefix"))
-        mark = make_tables(session, tables)
-    return MySqlParticipant(session, tables, name=name, mark=mark, target=target)
 
 
 def connect(

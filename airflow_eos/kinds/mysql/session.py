@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import pymysql
 
 from airflow_eos.errors import ConfigurationError, DeliveryError, EosError, Remedy, StoreError
-from airflow_eos.kinds.sql.participant import LostError, answered
+from airflow_eos.kinds.sql.participant import DatabaseConnection, LostError
 from airflow_eos.kinds.sql.servers import ABOUT, PINNED, TRANSACTIONS, parts_of, require_witness
 
 NO_SUCH_TABLE = 1146
@@ -201,61 +201,33 @@ def _line(address: tuple[str, int], within_s: int) -> socket.socket:
     return line
 
 
-class MySqlConnection:
-    """A connection that is made again when it is lost, and after every error.
-
-    Args:
-        url: of the database.
-        timeout_s: seconds in which the server must answer again.
-        lock_timeout_s: seconds that a statement waits for another's lock.
-    """
-
-    def __init__(self, url: str, *, timeout_s: float, lock_timeout_s: float = 30.0) -> None:
-        parts_of(url)
-        self._url = url
-        self._timeout_s = timeout_s
-        self._lock_timeout_s = lock_timeout_s
-        self._connection: Connection = None
+class MySqlConnection(DatabaseConnection):
+    """See :class:`DatabaseConnection`, by a URL; made again after every error."""
 
     @property
     def place(self) -> str:
         """Where it is, for people."""
-        return printable(self._url)
+        return printable(self._reach)
 
     def run(self, doing: str, act: Callable[[Connection], T]) -> T:
-        """Call ``act``, again on a new connection whenever one is lost.
+        """See :meth:`DatabaseConnection.run`: an error ends what was not committed, too."""
+        try:
+            return super().run(doing, act)
+        except BaseException:
+            self.close()
+            raise
 
-        An error ends the connection, and with it what was not committed.
+    def _open(self) -> Connection:
+        if self._connection is None:
+            self._connection = connected(
+                self._reach, lock_timeout_s=self._lock_timeout_s, timeout_s=self._timeout_s
+            )
+            done(self._connection, _IDLE, max(1, round(self._timeout_s)))
+        return self._connection
 
-        Args:
-            doing: for people.
-            act: may be repeated at any point of it, changing nothing twice.
+    def _meaning(self, doing: str) -> contextlib.AbstractContextManager[None]:
+        return meaning(doing, self.place)
 
-        Raises:
-            StoreError: no answer within the time; what the server did is not known.
-            ConfigurationError: a right, a table or a setting is missing.
-        """
-
-        def once() -> T:
-            try:
-                with meaning(doing, self.place):
-                    if self._connection is None:
-                        self._connection = connected(
-                            self._url,
-                            lock_timeout_s=self._lock_timeout_s,
-                            timeout_s=self._timeout_s,
-                        )
-                        done(self._connection, _IDLE, max(1, round(self._timeout_s)))
-                    return act(self._connection)
-            except BaseException:
-                self.close()
-                raise
-
-        return answered(once, anew=self.close, timeout_s=self._timeout_s)
-
-    def close(self) -> None:
-        """Let go of the connection; what is staged stays."""
-        if self._connection is not None:
-            with contextlib.suppress(pymysql.MySQLError):
-                self._connection.close()
-            self._connection = None
+    def _close(self, connection: Connection) -> None:
+        with contextlib.suppress(pymysql.MySQLError):
+            connection.close()

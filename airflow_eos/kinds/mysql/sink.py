@@ -7,7 +7,7 @@ see is refused before the decision. Every row is written twice, and nothing hold
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -29,7 +29,7 @@ from airflow_eos.kinds.mysql.participant import (
     begin_staged,
     drop_staged,
     end_staging,
-    made,
+    make_tables,
 )
 from airflow_eos.kinds.mysql.session import (
     Connection,
@@ -49,9 +49,9 @@ from airflow_eos.kinds.sql.participant import (
     name_of,
 )
 from airflow_eos.kinds.sql.servers import as_text, parts_of
-from airflow_eos.kinds.sql.sink import TableSink
+from airflow_eos.kinds.sql.sink import TableSink, WorkOfTask
 from airflow_eos.kinds.upsert.columns import (
-    Limits,
+    hex_digits,
     refuse_longer,
     refuse_nulls,
     refuse_numbers,
@@ -345,26 +345,11 @@ def _literals(column: pa.Array) -> pa.Array:
         text = column.cast(pa.float64()).cast(pa.large_string())
         return pc.if_else(pc.match_substring(text, "e"), text, _joined(text, "e0"))
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        return _joined("x'", _hex(column.cast(pa.large_binary())), "'")
+        return _joined("x'", hex_digits(column.cast(pa.large_binary())), "'")
     if pa.types.is_timestamp(kind) and kind.tz is not None:
         column = column.cast(pa.timestamp("us", "UTC")).cast(pa.int64()).cast(pa.timestamp("us"))
     text = column.cast(pa.large_string())
     return _joined("'", pc.replace_substring(text, "'", "''"), "'")
-
-
-def _hex(column: pa.LargeBinaryArray) -> pa.LargeStringArray:
-    """Two digits for each byte: all bytes at once."""
-    import pyarrow as pa
-
-    if not len(column):
-        return column.cast(pa.large_string())
-    # A slice has the buffers of the whole, and says where in them it begins.
-    validity, offsets, data = column.buffers()
-    ends = np.frombuffer(offsets, dtype=np.int64, count=column.offset + len(column) + 1)
-    digits = pa.py_buffer(bytes(data or b"").hex().encode())
-    return pa.LargeStringArray.from_buffers(
-        len(column), pa.py_buffer(ends * 2), digits, validity, -1, column.offset
-    )
 
 
 def _joined(*parts: pa.Array | str) -> pa.Array:
@@ -386,29 +371,21 @@ def _text(value: str) -> pa.Scalar:
 _STATEMENT_BYTES = 4 << 20  # longer ones are no faster
 
 
-class RowsOfTask:
-    """See :class:`~airflow_eos.delivery.task.TaskWriter`: begun by the first rows.
+class RowsOfTask(WorkOfTask):
+    """See :class:`WorkOfTask`: by INSERT, into a table of the task."""
 
-    Args:
-        sink: where to.
-        task: of the batch.
-        attempt: of the task.
-        transactional: leave them where they wait; else they are visible at once.
-    """
+    kind = KIND
+    errors = (MySQLError, EosError)
+    _sink: MySqlSink
+    _tables: MySqlTableNames
 
-    def __init__(self, sink: MySqlSink, task: int, attempt: int, *, transactional: bool) -> None:
-        self._sink = sink
-        self._tables = MySqlTableNames(name_of(sink.prefix, sink.name, called="prefix"))
-        self._key = self._tables.new_key(task, attempt)
-        self._into = self._tables.holding(self._key) if transactional else sink.table
-        self._transactional = transactional
-        self._connection: Connection = None
+    def __init__(self, *given: Any, transactional: bool) -> None:
+        super().__init__(*given, transactional=transactional)
+        self._into = self._tables.holding(self._key) if transactional else self._sink.table
         self._names: list[str] = []
         self._head = b""
         self._most = 0
-        self._limits = Limits({}, {}, 0)
         self._never_null: frozenset[str] = frozenset()
-        self._rows = 0
         self._opened_at_ms = 0
         self._generation = 0
 
@@ -442,31 +419,11 @@ class RowsOfTask:
                 self._leave()
             done(self._connection, "COMMIT")
         self._connection.close()
-        if not self._transactional:
-            return None
-        return PreparedWork(
-            kind=KIND,
-            participant=self._sink.name,
-            key=self._key,
-            rows=self._rows,
-            fingerprint=fingerprint,
-            opened_at_ms=self._opened_at_ms,
-            timeout_ms=None,
-            detail={"form": FORM, GENERATION: self._generation, WRITTEN_TABLE: self._sink.table},
-        )
+        detail = {"form": FORM, GENERATION: self._generation, WRITTEN_TABLE: self._sink.table}
+        return self._work(fingerprint, self._opened_at_ms, detail)
 
-    def abort(self) -> None:
-        """Roll back, also what is prepared, as far as we can: its reply may have been lost."""
-        if self._connection is None:
-            return
-        with contextlib.suppress(MySQLError):
-            self._connection.close()
-        if self._transactional:
-            # Else recovery, or the next batch, finds it.
-            with contextlib.suppress(MySQLError, EosError):
-                again = self._connected()
-                with contextlib.closing(again):
-                    drop_staged(again, self._tables, self._key)
+    def _drop(self, connection: Connection) -> None:
+        drop_staged(connection, self._tables, self._key)
 
     def _begin(self, names: list[str]) -> None:
         self._names = names
@@ -545,17 +502,10 @@ class MySqlSink(TableSink):
     def connect(self, interval: timedelta) -> MySqlParticipant:
         """See :meth:`Sink.connect`; nothing ends staged work but a decision, however late."""
         del interval
-        participant = made(
-            self.url,
-            prefix=self.prefix,
-            name=self.name,
-            target=self.table,
-            timeout_s=self.answer_within.total_seconds(),
-            lock_timeout_s=self.lock_timeout.total_seconds(),
-        )
-        with closed_on_error(participant):
-            self._ask("looking at the table", self._require)
-        return participant
+        with closed_on_error(self._session()) as session:
+            mark = make_tables(session, self._tables)
+            session.run("looking at the table", self._require)
+        return MySqlParticipant(session, self._tables, name=self.name, mark=mark, target=self.table)
 
     @property
     def place(self) -> str:
@@ -564,7 +514,8 @@ class MySqlSink(TableSink):
 
     def check_types(self, types: dict[str, str]) -> None:
         """See :meth:`TableSink.check_types`."""
-        found = self._ask("looking at columns", lambda c: columns_of(c, self.table))
+        with closing(self._session()) as session:
+            found = session.run("looking at columns", lambda c: columns_of(c, self.table))
         if not found:
             raise ConfigurationError(
                 f"There is no table {self.table!r} in {self.place}, or its user cannot see it. "
@@ -574,19 +525,24 @@ class MySqlSink(TableSink):
 
     def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
         """The writer of one task, in a Spark worker."""
-        return RowsOfTask(self, task, attempt, transactional=transactional)
+        return RowsOfTask(self, self._tables, task, attempt, transactional=transactional)
+
+    @property
+    def _tables(self) -> MySqlTableNames:
+        return MySqlTableNames(name_of(self.prefix, self.name, called="prefix"))
+
+    def _session(self) -> MySqlConnection:
+        return MySqlConnection(
+            self.url,
+            timeout_s=self.answer_within.total_seconds(),
+            lock_timeout_s=self.lock_timeout.total_seconds(),
+        )
 
     def _require(self, connection: Connection) -> None:
-        tables = MySqlTableNames(name_of(self.prefix, self.name, called="prefix"))
-        require_table(connection, self.table, tables.holding(tables.new_key(0, 0)))
+        probe = self._tables.holding(self._tables.new_key(0, 0))
+        require_table(connection, self.table, probe)
         if by := may_refuse(connection, self.table):
             foretell(self.table, by)
-
-    def _ask(self, doing: str, look: Callable[[Connection], T]) -> T:
-        with closing(
-            MySqlConnection(self.url, timeout_s=self.answer_within.total_seconds())
-        ) as session:
-            return session.run(doing, look)
 
 
 # --- configuration --------------------------------------------------------------------------------

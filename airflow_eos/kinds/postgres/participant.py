@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg import errors, sql
 
-from airflow_eos.closing import closed_on_error
 from airflow_eos.errors import (
     CheckpointFormatError,
     ConfigurationError,
@@ -26,7 +25,6 @@ from airflow_eos.errors import (
 )
 from airflow_eos.kinds.postgres.session import (
     Connection,
-    History,
     PostgresConnection,
     checked_dsn,
     durable,
@@ -34,17 +32,14 @@ from airflow_eos.kinds.postgres.session import (
 )
 from airflow_eos.kinds.sql.participant import (
     KeysOfName,
-    NameRow,
     OwnershipTable,
     SqlParticipant,
     cannot_be_moved,
-    floor_of,
     generation_of,
-    name_of,
     would_not_all_arrive,
 )
 from airflow_eos.protocol.decision import Outcome, PreparedWork
-from airflow_eos.protocol.participant import Member, Note
+from airflow_eos.protocol.participant import Member
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
@@ -82,7 +77,6 @@ class PostgresTableNames(KeysOfName):
     """Where a name's rows are kept; gives statements with all names quoted."""
 
     schema: str
-    name: str
 
     def statement(self, text: str, **parts: sql.Composable) -> sql.Composed:
         """``text`` with {names}, {works}, {staged}, {schema} and ``parts`` put in."""
@@ -173,53 +167,13 @@ WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped ORDER BY at
 """
 
 
-def absent(work: PreparedWork, history: History, place: str) -> Outcome:
-    """What it means that neither the work nor its witness is there.
-
-    Raises:
-        StoreError: the server was left behind, and cannot know.
-    """
-    if work.detail["system"] != history.system:
-        return Outcome.UNKNOWN
-    if work.detail["timeline"] > history.timeline:
-        raise StoreError(
-            f"{place} was left behind by a failover: it is on timeline {history.timeline}, and "
-            f"{work.identity} was prepared on timeline {work.detail['timeline']}. Nothing was "
-            "concluded. Connect to the primary."
-        )
-    return Outcome.ABORTED
-
-
-def check_detail(work: PreparedWork) -> None:
-    """Refuse what another release wrote (CheckpointFormatError)."""
-    detail = work.detail
-    if (
-        detail.get("form") not in (PREPARED, STAGED)
-        or not isinstance(detail.get("system"), str)
-        or not isinstance(detail.get("timeline"), int)
-    ):
-        raise CheckpointFormatError(
-            f"Work {work.identity} has the detail {detail}: expected form ({PREPARED} or "
-            f"{STAGED}), system and timeline. Was the checkpoint written by a newer release? Then "
-            "use that one."
-        )
-
-
-def commit_prepared(connection: Connection, key: str) -> bool:
-    """End a prepared transaction; False where another did, or nobody can any more."""
-    return _end(connection, "COMMIT PREPARED {gid}", key)
-
-
-def rollback_prepared(connection: Connection, key: str) -> bool:
-    """Remove a prepared transaction, whatever it holds; False where there is none."""
-    return _end(connection, "ROLLBACK PREPARED {gid}", key)
-
-
-def _end(connection: Connection, statement: str, key: str) -> bool:
+def end_prepared(connection: Connection, verb: str, key: str) -> bool:
+    """COMMIT or ROLLBACK a prepared transaction; False where there is none (any more)."""
+    statement = sql.SQL(f"{verb} PREPARED {{gid}}").format(gid=sql.Literal(key))
     deadline = time.monotonic() + _BUSY_S
     while True:
         try:
-            connection.execute(sql.SQL(statement).format(gid=sql.Literal(key)))
+            connection.execute(statement)
         except errors.UndefinedObject:
             return False
         except errors.ObjectNotInPrerequisiteState as busy:
@@ -313,23 +267,6 @@ def drop_staged(connection: Connection, tables: PostgresTableNames, key: str) ->
 
 
 # --- ownership table ------------------------------------------------------------------------------
-# The ownership table: owner, newest batch, and the batch below which records were deleted.
-
-
-_STANDING = """
-SELECT mark, owner, batch, attempt, decision, generation, counted_batch
-FROM {names} WHERE name = %s
-"""
-_CLAIM = "UPDATE {names} SET owner = %s WHERE name = %s AND owner IS NULL"
-_NOTE = """
-UPDATE {names} SET batch = %(batch)s, attempt = %(attempt)s, decision = %(decision)s
-WHERE name = %(name)s AND owner = %(owner)s
-  AND (batch IS NULL OR (batch, attempt) < (%(batch)s, %(attempt)s))
-"""
-_BEGIN = """
-UPDATE {names} SET generation = greatest(generation, %s), counted_batch = %s WHERE name = %s
-"""
-_FORGET = "DELETE FROM {works} WHERE name = %s AND generation < %s"
 
 
 class PostgresOwnershipTable(OwnershipTable):
@@ -344,32 +281,13 @@ class PostgresOwnershipTable(OwnershipTable):
         """See :attr:`OwnershipTable.tables`."""
         return f"{self._own.schema}.names", f"{self._own.schema}.works"
 
-    def note(self, note: Note, owner: str) -> NameRow:
-        """See :meth:`OwnershipTable.note`."""
+    def _read(self, connection: Connection, statement: str, *given: Any) -> list[tuple[Any, ...]]:
+        return connection.execute(self._own.statement(statement), given).fetchall()
 
-        def act(connection: Connection) -> NameRow:
-            before = self.row(connection)
-            noted = {"batch": note.batch, "attempt": note.attempt, "decision": note.decision}
-            given = {**noted, "name": self.name, "owner": owner}
-            with durable(connection):
-                connection.execute(self._own.statement(_NOTE), given)
-            return before
-
-        return self._session.run("noting a decision", act)
-
-    def begin_generation(self, generation: int, counted: int) -> None:
-        """See :meth:`OwnershipTable.begin_generation`."""
-
-        def act(connection: Connection) -> None:
-            with durable(connection):
-                connection.execute(self._own.statement(_BEGIN), [generation, counted, self.name])
-                floor = floor_of(generation)
-                connection.execute(self._own.statement(_FORGET), [self.name, floor])
-
-        self._session.run("forgetting old witnesses", act)
-
-    def _row(self, connection: Connection) -> Sequence[Any] | None:
-        return connection.execute(self._own.statement(_STANDING), [self.name]).fetchone()
+    def _write(self, connection: Connection, *changes: tuple[str, Sequence[Any]]) -> None:
+        with durable(connection):
+            for statement, given in changes:
+                connection.execute(self._own.statement(statement), given)
 
     def _waiting(self, connection: Connection, keys: Sequence[str]) -> set[str]:
         found = connection.execute(self._own.statement(_WAITING), {"keys": [*keys]})
@@ -386,10 +304,6 @@ class PostgresOwnershipTable(OwnershipTable):
         [(now_ms,)] = connection.execute(_CLOCK).fetchall()
         return int(now_ms)
 
-    def _claim(self, connection: Connection, owner: str) -> None:
-        with durable(connection):
-            connection.execute(self._own.statement(_CLAIM), [owner, self.name])
-
 
 # --- participant ----------------------------------------------------------------------------------
 
@@ -398,59 +312,40 @@ KIND = "postgres"
 
 
 class PostgresParticipant(SqlParticipant):
-    """See :class:`airflow_eos.protocol.participant.Participant`.
+    """See :class:`airflow_eos.protocol.participant.Participant`."""
 
-    Args:
-        session: to the database; closed with this.
-        tables: of the name under which all of it goes.
-        name: the participant's name in decisions.
-        mark: the random id of the name in this database, which another one does not have.
-        target: the table, for people.
-    """
-
-    _session: PostgresConnection
     kind = KIND
+    book = PostgresOwnershipTable
     where_it_waits = "pg_prepared_xacts"
-
-    def __init__(
-        self,
-        session: PostgresConnection,
-        tables: PostgresTableNames,
-        *,
-        name: str,
-        mark: str,
-        target: str = "",
-    ) -> None:
-        super().__init__(
-            session, PostgresOwnershipTable(session, tables, mark), keys=tables, name=name
-        )
-        self._tables = tables
-        self._mark = mark
-        self._target = target
-
-    @property
-    def members(self) -> tuple[Member, ...]:
-        """By the mark in the database, which hosts and upgrades do not change."""
-        address = {"name": self._tables.name, "schema": self._tables.schema, "mark": self._mark}
-        target = f"postgres:{self._session.place} {self._target}".strip()
-        return (Member(self._name, KIND, address, target),)
+    _session: PostgresConnection
+    _tables: PostgresTableNames
 
     def check_detail(self, work: PreparedWork) -> None:
         """See :meth:`SqlParticipant.check_detail`."""
-        check_detail(work)
+        detail = work.detail
+        if (
+            detail.get("form") not in (PREPARED, STAGED)
+            or not isinstance(detail.get("system"), str)
+            or not isinstance(detail.get("timeline"), int)
+        ):
+            raise CheckpointFormatError(
+                f"Work {work.identity} has the detail {detail}: expected form ({PREPARED} or "
+                f"{STAGED}), system and timeline. Was the checkpoint written by a newer release? "
+                "Then use that one."
+            )
 
     def end(self, work: PreparedWork) -> None:
         """See :meth:`SqlParticipant.end`."""
         if work.detail["form"] == STAGED:
             self._session.run("committing", lambda c: commit_staged(c, self._tables, work))
         else:
-            self._session.run("committing", lambda c: commit_prepared(c, work.key))
+            self._session.run("committing", lambda c: end_prepared(c, "COMMIT", work.key))
 
     def remove(self, key: str) -> bool:
         """See :meth:`SqlParticipant.remove`."""
         return self._session.run(
             "rolling back",
-            lambda c: rollback_prepared(c, key) or drop_staged(c, self._tables, key),
+            lambda c: end_prepared(c, "ROLLBACK", key) or drop_staged(c, self._tables, key),
         )
 
     def absent(self, work: PreparedWork) -> Outcome:
@@ -458,33 +353,20 @@ class PostgresParticipant(SqlParticipant):
 
         A server that took over with a later timeline has what it has: rows that are not there were
         lost, for good. One with an earlier timeline was left behind, and concludes nothing.
+
+        Raises:
+            StoreError: the server was left behind, and cannot know.
         """
-        return absent(work, self._session.history, self._session.place)
-
-
-def made(
-    dsn: str,
-    *,
-    gid_prefix: str,
-    name: str,
-    schema: str,
-    target: str = "",
-    timeout_s: float = 30.0,
-    lock_timeout_s: float = 30.0,
-) -> PostgresParticipant:
-    """The participant of a sink that starts: its tables are made if they are not there yet.
-
-    Raises:
-        ConfigurationError: the connection or a right is wrong.
-        StoreError: the database does not answer.
-    """
-    opened = PostgresConnection(
-        checked_dsn(dsn), timeout_s=timeout_s, lock_timeout_s=lock_timeout_s
-    )
-    with closed_on_error(opened) as session:
-        tables = PostgresTableNames(schema, name_of(gid_prefix, name))
-        mark = make_tables(session, tables)
-    return PostgresParticipant(session, tables, name=name, mark=mark, target=target)
+        history = self._session.history
+        if work.detail["system"] != history.system:
+            return Outcome.UNKNOWN
+        if work.detail["timeline"] > history.timeline:
+            raise StoreError(
+                f"{self._session.place} was left behind by a failover: it is on timeline "
+                f"{history.timeline}, and {work.identity} was prepared on timeline "
+                f"{work.detail['timeline']}. Nothing was concluded. Connect to the primary."
+            )
+        return Outcome.ABORTED
 
 
 def connect(
@@ -510,6 +392,6 @@ def connect(
             "reach={'postgres': 'host=… dbname=… user=…'}; the checkpoint holds no passwords."
         )
     session = PostgresConnection(checked_dsn(how), timeout_s=timeout_s)
-    tables = PostgresTableNames(address["schema"], address["name"])
+    tables = PostgresTableNames(address["name"], address["schema"])
     participant = PostgresParticipant(session, tables, name=member.name, mark=address["mark"])
     return participant.reached()

@@ -7,15 +7,15 @@ A lost connection says nothing about what the server did. So whatever goes throu
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, cast
 
 import psycopg
 from psycopg import conninfo, errors
 
 from airflow_eos.closing import closed_on_error
 from airflow_eos.errors import ConfigurationError, DeliveryError, EosError, Remedy, StoreError
-from airflow_eos.kinds.sql.participant import LostError, answered
+from airflow_eos.kinds.sql.participant import DatabaseConnection, LostError
 from airflow_eos.kinds.sql.servers import OF_SESSION, OF_TRANSACTION, attentive
 
 _GONE = (
@@ -160,7 +160,6 @@ def _said(doing: str, place: str, error: psycopg.Error) -> str:
 # --- session --------------------------------------------------------------------------------------
 
 
-T = TypeVar("T")
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 _OLDEST = 120_000
@@ -272,26 +271,15 @@ def _connection(dsn: str, timeout_s: float) -> Connection:
         raise
 
 
-class PostgresConnection:
-    """A connection that is made again when it is lost.
+class PostgresConnection(DatabaseConnection):
+    """See :class:`DatabaseConnection`, by libpq's DSN: always to a server of one history."""
 
-    Args:
-        dsn: libpq's.
-        timeout_s: seconds in which the server must answer again.
-        lock_timeout_s: seconds that a statement waits for another's lock.
-    """
-
-    def __init__(self, dsn: str, *, timeout_s: float, lock_timeout_s: float = 30.0) -> None:
-        self._dsn = dsn
-        self._timeout_s = timeout_s
-        self._lock_timeout_s = lock_timeout_s
-        self._connection: Connection | None = None
-        self._history: History | None = None
+    _history: History | None = None
 
     @property
     def place(self) -> str:
         """Where it is, for people."""
-        return printable(self._dsn)
+        return printable(self._reach)
 
     @property
     def history(self) -> History:
@@ -304,46 +292,25 @@ class PostgresConnection:
         assert self._history is not None  # noqa: S101 - there was a connection
         return self._history
 
-    def run(self, doing: str, act: Callable[[Connection], T]) -> T:
-        """Call ``act``, again on a new connection whenever one is lost.
-
-        Args:
-            doing: for people.
-            act: may be repeated at any point of it, changing nothing twice.
-
-        Raises:
-            StoreError: no answer within the time; what the server did is not known.
-            ConfigurationError: a right, a table or a setting is missing.
-        """
-
-        def once() -> T:
-            with meaning(doing, self.place):
-                return act(self._open())
-
-        return answered(once, anew=self.close, timeout_s=self._timeout_s)
-
-    def close(self) -> None:
-        """Let go of the connection; what is prepared stays."""
-        if self._connection is not None:
-            with contextlib.suppress(psycopg.Error):
-                self._connection.close()
-            self._connection = None
-
     def _open(self) -> Connection:
         if self._connection is None or self._connection.closed:
             self._connection, history = connected(
-                self._dsn, lock_timeout_s=self._lock_timeout_s, timeout_s=self._timeout_s
+                self._reach, lock_timeout_s=self._lock_timeout_s, timeout_s=self._timeout_s
             )
-            self._require_same(history)
-        return self._connection
+            # What a failover has lost is looked for at a start; so a start there must be.
+            if self._history not in (None, history):
+                self.close()
+                raise StoreError(
+                    f"{self.place} is another server than before, or was failed over: "
+                    f"{self._history} became {history}. Nothing was concluded. Start again: the "
+                    "start looks whether what was delivered is still there."
+                )
+            self._history = history
+        return cast("Connection", self._connection)
 
-    def _require_same(self, history: History) -> None:
-        """What a failover has lost is looked for at a start; so a start there must be."""
-        if self._history not in (None, history):
-            self.close()
-            raise StoreError(
-                f"{self.place} is another server than before, or was failed over: {self._history} "
-                f"became {history}. Nothing was concluded. Start again: the start looks whether "
-                "what was delivered is still there."
-            )
-        self._history = history
+    def _meaning(self, doing: str) -> contextlib.AbstractContextManager[None]:
+        return meaning(doing, self.place)
+
+    def _close(self, connection: Connection) -> None:
+        with contextlib.suppress(psycopg.Error):
+            connection.close()

@@ -16,7 +16,6 @@ from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
 from psycopg import Error, errors, sql
 
 from airflow_eos.arguments import take_spans
@@ -33,9 +32,9 @@ from airflow_eos.kinds.postgres.participant import (
     PostgresParticipant,
     PostgresTableNames,
     drop_staged,
+    end_prepared,
     inserted,
-    made,
-    rollback_prepared,
+    make_tables,
 )
 from airflow_eos.kinds.postgres.session import (
     Connection,
@@ -55,8 +54,8 @@ from airflow_eos.kinds.sql.participant import (
     name_of,
 )
 from airflow_eos.kinds.sql.servers import OF_TRANSACTION
-from airflow_eos.kinds.sql.sink import TableSink
-from airflow_eos.kinds.upsert.columns import Limits, refuse_longer
+from airflow_eos.kinds.sql.sink import TableSink, WorkOfTask
+from airflow_eos.kinds.upsert.columns import Limits, bytea_text, refuse_longer
 from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork, check_name
 
 if TYPE_CHECKING:
@@ -230,28 +229,10 @@ def _as_text(column: pa.Array) -> pa.Array:
     if pa.types.is_timestamp(kind) and kind.tz is not None:
         return column.cast(pa.timestamp("us", "UTC"))
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or kind == pa.binary_view():
-        return _as_hex(column.cast(pa.large_binary()))
+        return bytea_text(column.cast(pa.large_binary()))
     if kind == pa.string_view():
         return column.cast(pa.large_string())
     return column
-
-
-def _as_hex(column: pa.LargeBinaryArray) -> pa.Array:
-    r"""``\x…`` for each value: all bytes at once."""
-    import pyarrow as pa
-    from pyarrow import compute
-
-    if not len(column):
-        return column.cast(pa.large_string())
-    # A slice has the buffers of the whole, and says where in them it begins.
-    validity, offsets, data = column.buffers()
-    ends = np.frombuffer(offsets, dtype=np.int64, count=column.offset + len(column) + 1)
-    digits = bytes(data or b"").hex().encode()
-    text = pa.LargeStringArray.from_buffers(
-        len(column), pa.py_buffer(ends * 2), pa.py_buffer(digits), validity, -1, column.offset
-    )
-    begin, between = (pa.scalar(each, pa.large_string()) for each in ("\\x", ""))
-    return compute.binary_join_element_wise(begin, text, between)
 
 
 # --- staging --------------------------------------------------------------------------------------
@@ -374,29 +355,21 @@ SELECT (extract(epoch FROM now()) * 1000)::bigint,
 """
 
 
-class TransactionOfTask:
-    """See :class:`~airflow_eos.delivery.task.TaskWriter`: begun by the first rows.
+class TransactionOfTask(WorkOfTask):
+    """See :class:`WorkOfTask`: by COPY, in one transaction."""
 
-    Args:
-        sink: where to.
-        task: of the batch.
-        attempt: of the task.
-        transactional: leave it open; else it is committed at once.
-    """
+    kind = KIND
+    errors = (Error, EosError)
+    _sink: PostgresSink
+    _tables: PostgresTableNames
 
-    def __init__(self, sink: PostgresSink, task: int, attempt: int, *, transactional: bool) -> None:
-        self._sink = sink
-        self._tables = PostgresTableNames(sink.schema, name_of(sink.gid_prefix, sink.name))
-        self._key = self._tables.new_key(task, attempt)
-        self._transactional = transactional
-        self._staged = transactional and not sink.two_phase
-        self._connection: Connection | None = None
+    def __init__(self, *given: Any, transactional: bool) -> None:
+        super().__init__(*given, transactional=transactional)
+        self._staged = transactional and not self._sink.two_phase
         self._history = History("", 0)
         self._cursor: Any = None
         self._copying: Any = None
         self._copy: Any = None
-        self._limits = Limits({}, {}, 0)
-        self._rows = 0
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Send a batch; the server may refuse it in a later call."""
@@ -421,17 +394,10 @@ class TransactionOfTask:
         with self._meaning("preparing the transaction"):
             opened_at_ms, generation = self._leave()
         self._connection.close()
-        if not self._transactional:
-            return None
-        return PreparedWork(
-            kind=KIND,
-            participant=self._sink.name,
-            key=self._key,
-            rows=self._rows,
-            fingerprint=fingerprint,
-            opened_at_ms=opened_at_ms,
-            timeout_ms=None,
-            detail={
+        return self._work(
+            fingerprint,
+            opened_at_ms,
+            {
                 "form": STAGED if self._staged else PREPARED,
                 "system": self._history.system,
                 "timeline": self._history.timeline,
@@ -440,29 +406,22 @@ class TransactionOfTask:
             },
         )
 
-    def abort(self) -> None:
-        """Roll back, also what is prepared, as far as we can: its reply may have been lost."""
-        if self._connection is None:
-            return
-        self._connection.close()
-        if self._transactional:
-            with contextlib.suppress(Error, EosError):  # else recovery, or the next batch, finds it
-                connection, _ = self._connected()
-                with contextlib.closing(connection):
-                    if self._staged:
-                        drop_staged(connection, self._tables, self._key)
-                    else:
-                        rollback_prepared(connection, self._key)
+    def _drop(self, connection: Connection) -> None:
+        if self._staged:
+            drop_staged(connection, self._tables, self._key)
+        else:
+            end_prepared(connection, "ROLLBACK", self._key)
 
-    def _connected(self) -> tuple[Connection, History]:
-        return connected(
+    def _connected(self) -> Connection:
+        connection, self._history = connected(
             self._sink.dsn,
             lock_timeout_s=self._sink.lock_timeout.total_seconds(),
             timeout_s=self._sink.answer_within.total_seconds(),
         )
+        return connection
 
     def _begin(self, names: list[str]) -> None:
-        self._connection, self._history = self._connected()
+        self._connection = self._connected()
         # Said again: behind a pooler, what is set for a session may be set for another one's.
         limit = sql.Literal(f"{max(1, round(self._sink.lock_timeout.total_seconds() * 1000))}ms")
         self._connection.execute(
@@ -488,7 +447,6 @@ class TransactionOfTask:
         Returns:
             When it began, ms by the server's clock, for people; and in which generation.
         """
-        assert self._connection is not None  # noqa: S101 - the caller has looked
         if not self._transactional:
             self._connection.execute("COMMIT")
             return 0, 0
@@ -543,11 +501,6 @@ _SLOTS = """
 SELECT current_setting('max_prepared_transactions')::int, count(*)::int FROM pg_prepared_xacts
 WHERE NOT (database = current_database() AND starts_with(gid, %s || '-'))
 """
-
-
-def session_of(dsn: str, answer_within_s: float) -> PostgresConnection:
-    """A session for looking; close it."""
-    return PostgresConnection(checked_dsn(dsn), timeout_s=answer_within_s)
 
 
 def require_table(
@@ -663,18 +616,11 @@ class PostgresSink(TableSink):
     def connect(self, interval: timedelta) -> PostgresParticipant:
         """See :meth:`Sink.connect`; nothing ends prepared work but a decision, however late."""
         del interval
-        participant = made(
-            self.dsn,
-            gid_prefix=self.gid_prefix,
-            name=self.name,
-            schema=self.schema,
-            target=self.quoted_table,
-            timeout_s=self.answer_within.total_seconds(),
-            lock_timeout_s=self.lock_timeout.total_seconds(),
-        )
-        with closed_on_error(participant):
-            self._ask("looking at the table", self._require)
-        return participant
+        target = self.quoted_table  # before anything is made
+        with closed_on_error(self._session()) as session:
+            mark = make_tables(session, self._tables)
+            session.run("looking at the table", self._require)
+        return PostgresParticipant(session, self._tables, name=self.name, mark=mark, target=target)
 
     @property
     def place(self) -> str:
@@ -688,7 +634,7 @@ class PostgresSink(TableSink):
 
     def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
         """The writer of one task, in a Spark worker."""
-        return TransactionOfTask(self, task, attempt, transactional=transactional)
+        return TransactionOfTask(self, self._tables, task, attempt, transactional=transactional)
 
     @property
     def written_table(self) -> str:
@@ -717,7 +663,7 @@ class PostgresSink(TableSink):
 
     @property
     def _tables(self) -> PostgresTableNames:
-        return PostgresTableNames(self.schema, name_of(self.gid_prefix, self.name))
+        return PostgresTableNames(name_of(self.gid_prefix, self.name), self.schema)
 
     def _require(self, connection: Connection) -> None:
         require_table(connection, self.quoted_table, self._tables, two_phase=self.two_phase)
@@ -728,8 +674,15 @@ class PostgresSink(TableSink):
         if by := may_refuse(connection, self.quoted_table):
             foretell(self.quoted_table, by)
 
+    def _session(self) -> PostgresConnection:
+        return PostgresConnection(
+            self.dsn,
+            timeout_s=self.answer_within.total_seconds(),
+            lock_timeout_s=self.lock_timeout.total_seconds(),
+        )
+
     def _ask(self, doing: str, look: Callable[[Connection], T]) -> T:
-        with closing(session_of(self.dsn, self.answer_within.total_seconds())) as session:
+        with closing(self._session()) as session:
             return session.run(doing, look)
 
 

@@ -284,7 +284,10 @@ class SpillParticipant(ABC):
             else:
                 going.append(work)
         failpoint("kept-ending")
-        applying = (partial(self._applied, some) for some in _chunks(going, self.at_once))
+        applying = (
+            partial(self._applied, going[at : at + self.at_once])
+            for at in range(0, len(going), self.at_once)
+        )
         return became | collect_all(applying)
 
     def abort(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
@@ -449,10 +452,3 @@ def _together(do: Callable[[T], R], items: Iterable[T]) -> list[R]:
         return [do(each) for each in found]
     with ThreadPoolExecutor(min(_REQUESTS, len(found))) as pool:
         return list(pool.map(do, found))
-
-
-def _chunks(items: Sequence[T], size: int) -> Iterable[Sequence[T]]:
-    for at in itertools.count(0, size):
-        if at >= len(items):
-            return
-        yield items[at : at + size]

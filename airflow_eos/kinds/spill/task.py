@@ -7,12 +7,12 @@ only if it is absent is created at once.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from airflow_eos.delivery.spill import STREAM_MODULES, SpillStream, running_batch
-from airflow_eos.kinds.spill.participant import SpilledRows, new_key
+from airflow_eos.errors import DeliveryError
+from airflow_eos.kinds.spill.participant import SpilledRows, new_key, table_of
 from airflow_eos.protocol.decision import PreparedWork
 
 if TYPE_CHECKING:
@@ -25,30 +25,24 @@ TASK_MODULES = (*STREAM_MODULES, "airflow_eos.kinds.spill.task")
 Now = Callable[[PreparedWork, "pa.Table"], object]
 
 
-@dataclass(frozen=True)
-class TaskPlace:
-    """Where a task keeps its rows.
-
-    Attributes:
-        kind: of the participant.
-        name: of the participant.
-        store: the checkpoint.
-        task: number of the task.
-        attempt: of the task.
-    """
-
-    kind: str
-    name: str
-    store: CheckpointStore
-    task: int
-    attempt: int
+def read_back(works: Sequence[PreparedWork], what: str, why: str) -> DeliveryError:
+    """The error of who would compare rows with what was delivered of them: nobody ever has to."""
+    return DeliveryError(
+        f"{len(works)} pieces of work of {what} were to be read back, and {why}. Kept rows are "
+        "never lost, unless somebody has said so of them, or removed them. Where that batch is to "
+        "go on without: airflow-eos accept."
+    )
 
 
 class SpilledTaskRows:
     """See :class:`~airflow_eos.delivery.port.TaskWriter`.
 
     Args:
-        place: where the rows are kept.
+        kind: of the participant.
+        name: of the participant.
+        store: the checkpoint, where the rows are kept.
+        task: number of the task.
+        attempt: of the task.
         about: goes into the schema of the rows, for whoever applies them, and into the decision,
             for whoever asks it later what they were.
         look: is shown each batch of rows, and may refuse it.
@@ -57,13 +51,20 @@ class SpilledTaskRows:
 
     def __init__(
         self,
-        place: TaskPlace,
+        kind: str,
+        name: str,
+        store: CheckpointStore,
+        task: int,
+        attempt: int,
         *,
         about: dict[str, str] | None = None,
         look: Callable[[pa.RecordBatch], None] = lambda _rows: None,
         now: Now | None = None,
     ) -> None:
-        self._place = place
+        self._kind = kind
+        self._kept = SpilledRows(store, name)
+        self._name = name
+        self._task = (task, attempt)
         self._look = look
         self._now = now
         self._batch = running_batch()
@@ -85,11 +86,10 @@ class SpilledTaskRows:
         if not self._rows:
             return None
         stream = self._stream.whole()
-        place = self._place
         work = PreparedWork(
-            kind=place.kind,
-            participant=place.name,
-            key=new_key(self._batch, place.task, place.attempt),
+            kind=self._kind,
+            participant=self._name,
+            key=new_key(self._batch, *self._task),
             rows=self._rows,
             fingerprint=fingerprint,
             opened_at_ms=self._opened_at_ms,
@@ -97,11 +97,9 @@ class SpilledTaskRows:
             detail={**self._about, "bytes": len(stream)},
         )
         if self._now is not None:
-            from airflow_eos.kinds.spill.participant import table_of
-
             self._now(work, table_of(stream, "what the task wrote"))
             return None
-        SpilledRows(place.store, place.name).keep(work.key, stream)
+        self._kept.keep(work.key, stream)
         return work
 
     def abort(self) -> None:

@@ -11,8 +11,10 @@ import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar
 
 from airflow_eos.closing import closed_on_error
 from airflow_eos.errors import (
@@ -27,7 +29,7 @@ from airflow_eos.errors import (
 from airflow_eos.failpoints import failpoint
 from airflow_eos.protocol.decision import OpenWork, Outcome, PreparedWork, WorkIdentity, require_own
 from airflow_eos.protocol.group import in_turn
-from airflow_eos.protocol.participant import Note, Owner, Ownership
+from airflow_eos.protocol.participant import Member, Note, Owner, Ownership
 
 if TYPE_CHECKING:
     from airflow_eos.protocol.decision import Decision
@@ -72,14 +74,6 @@ def floor_of(generation: int) -> int:
     return generation - 1
 
 
-def standing_of(row: Sequence[Any]) -> NameRow:
-    """A row of owner, batch, attempt, decision, generation and counted_batch."""
-    text, batch, attempt, decision, generation, counted = row
-    owner, pipeline = (None, "") if text is None else (Owner.of(text), Owner.of(text).pipeline)
-    note = None if batch is None else Note(batch, attempt, decision, pipeline)
-    return NameRow(owner, note, generation, counted)
-
-
 class LedgerState(NamedTuple):
     """What a database says of some keys: below what it forgets, which wait, which are visible."""
 
@@ -88,46 +82,25 @@ class LedgerState(NamedTuple):
     there: set[str]
 
 
-def witnesses_are_gone(book: OwnershipTable, mark: str) -> StoreError:
-    """What a witness that is missing says where the one that always stands is missing, too.
-
-    The name's own mark is among the witnesses from the start, and nothing of ours removes it.
-    """
-    _, works = book.tables
-    return StoreError(
-        f"The witnesses of the {book.called} are gone: the table {works} was emptied, or dropped "
-        "and made anew. Which of the promised rows are visible is not known any more, and nothing "
-        "was concluded.",
-        Remedy(change=f"restore the table {works}", start=True),
-        Remedy(
-            change=f"give each key of the batch in flight whose rows are in their table a row in "
-            f"{works}, with name {book.name!r} and 0 rows, and last one with the key {mark}",
-            start=True,
-            costs="rows whose key is left out, though they are visible, come twice",
-        ),
-    )
-
-
-class Session(Protocol):
-    """A way to the database, which is found again when it is lost."""
-
-    @property
-    def place(self) -> str:
-        """Where it is, for people."""
-        ...
-
-    def run(self, doing: str, act: Callable[[Any], T], /) -> T:
-        """Call ``act`` with a connection; it may be repeated at any point of it."""
-        ...
-
-    def close(self) -> None:
-        """Let go of it; what waits there stays."""
+_STANDING = """
+SELECT mark, owner, batch, attempt, decision, generation, counted_batch
+FROM {names} WHERE name = %s
+"""
+_CLAIM = "UPDATE {names} SET owner = %s WHERE name = %s AND owner IS NULL"
+_NOTE = """
+UPDATE {names} SET batch = %s, attempt = %s, decision = %s
+WHERE name = %s AND owner = %s AND (batch IS NULL OR (batch, attempt) < (%s, %s))
+"""
+_BEGIN = """
+UPDATE {names} SET generation = greatest(generation, %s), counted_batch = %s WHERE name = %s
+"""
+_FORGET = "DELETE FROM {works} WHERE name = %s AND generation < %s"
 
 
 class OwnershipTable(ABC):
     """The rows of one name in a database; each call is durable when it returns, may be repeated.
 
-    A kind has the statements, which go over a connection of its own.
+    A kind has the tables, and how a statement goes over a connection of its own.
 
     Args:
         session: to the database.
@@ -135,10 +108,10 @@ class OwnershipTable(ABC):
         mark: the random id of the name in this database, which another one does not have.
     """
 
-    def __init__(self, session: Session, keys: KeysOfName, mark: str) -> None:
+    def __init__(self, session: DatabaseConnection, keys: KeysOfName, mark: str) -> None:
         self._session = session
         self.name = keys.name
-        self._mark = mark
+        self.mark = mark
 
     @property
     @abstractmethod
@@ -146,16 +119,12 @@ class OwnershipTable(ABC):
         """The tables of names and of witnesses, for people."""
 
     @abstractmethod
-    def note(self, note: Note, owner: str) -> NameRow:
-        """Remember the highest note, of the owner alone; what stood before it."""
+    def _read(self, connection: Any, statement: str, *given: Any) -> list[tuple[Any, ...]]:
+        """The rows of the answer to a statement about {names} and {works}."""
 
     @abstractmethod
-    def begin_generation(self, generation: int, counted: int) -> None:
-        """Never an older one; then witnesses below its floor may go. Count from ``counted``."""
-
-    @abstractmethod
-    def _row(self, connection: Any) -> Sequence[Any] | None:
-        """Mark, owner, batch, attempt, decision, generation and counted_batch of the name."""
+    def _write(self, connection: Any, *changes: tuple[str, Sequence[Any]]) -> None:
+        """Carry out such statements, each with what it is given; durable when this returns."""
 
     @abstractmethod
     def _waiting(self, connection: Any, keys: Sequence[str]) -> set[str]:
@@ -173,10 +142,6 @@ class OwnershipTable(ABC):
     def _now_ms(self, connection: Any) -> int:
         """What time it is there."""
 
-    @abstractmethod
-    def _claim(self, connection: Any, owner: str) -> None:
-        """Write the owner where there is none."""
-
     @property
     def called(self) -> str:
         """The name and its database, for people."""
@@ -192,9 +157,9 @@ class OwnershipTable(ABC):
         def ask(connection: Any) -> LedgerState:
             self.row(connection)
             open_ = self._waiting(connection, keys)
-            there = self._witnessed(connection, [*keys, self._mark])
-            if self._mark not in there:
-                raise witnesses_are_gone(self, self._mark)
+            there = self._witnessed(connection, [*keys, self.mark])
+            if self.mark not in there:
+                raise self._witnesses_are_gone()
             # Last: what has gone meanwhile was below the floor by then.
             return LedgerState(self.row(connection).floor, open_, there)
 
@@ -218,9 +183,28 @@ class OwnershipTable(ABC):
 
         def act(connection: Any) -> None:
             self.row(connection)
-            self._claim(connection, owner)
+            self._write(connection, (_CLAIM, (owner, self.name)))
 
         self._session.run("claiming the name", act)
+
+    def note(self, note: Note, owner: str) -> NameRow:
+        """Remember the highest note, of the owner alone; what stood before it."""
+
+        def act(connection: Any) -> NameRow:
+            before = self.row(connection)
+            place = (note.batch, note.attempt)
+            self._write(connection, (_NOTE, (*place, note.decision, self.name, owner, *place)))
+            return before
+
+        return self._session.run("noting a decision", act)
+
+    def begin_generation(self, generation: int, counted: int) -> None:
+        """Never an older one; then witnesses below its floor may go. Count from ``counted``."""
+        changes = (
+            (_BEGIN, (generation, counted, self.name)),
+            (_FORGET, (self.name, floor_of(generation))),
+        )
+        self._session.run("forgetting old witnesses", lambda c: self._write(c, *changes))
 
     def row(self, connection: Any) -> NameRow:
         """The row of the name, refused where it is another database's.
@@ -230,108 +214,38 @@ class OwnershipTable(ABC):
         Raises:
             StoreError: it has another mark, or none.
         """
-        found = self._row(connection)
-        if found is None or found[0] != self._mark:
+        found = next(iter(self._read(connection, _STANDING, self.name)), None)
+        if found is None or found[0] != self.mark:
             raise StoreError(
                 f"This is not the database of {self.name!r}: its mark in {self.tables[0]} is "
-                f"{found[0] if found else 'missing'}, expected {self._mark}. Nothing was "
+                f"{found[0] if found else 'missing'}, expected {self.mark}. Nothing was "
                 "concluded from rows that are not there. Is the connection right?"
             )
-        return standing_of(found[1:])
+        _, text, batch, attempt, decision, generation, counted = found
+        owner = None if text is None else Owner.of(text)
+        pipeline = "" if owner is None else owner.pipeline
+        note = None if batch is None else Note(batch, attempt, decision, pipeline)
+        return NameRow(owner, note, generation, counted)
 
+    def _witnesses_are_gone(self) -> StoreError:
+        """What a witness that is missing says where the one that always stands is missing, too.
 
-class Ledger:
-    """Whose a name is, and whether its database still has what it had.
-
-    Args:
-        book: the rows of the name.
-        participant: its name in decisions.
-    """
-
-    def __init__(self, book: OwnershipTable, participant: str) -> None:
-        self._book = book
-        self._participant = participant
-
-    def claim(self, owner: Owner) -> None:
-        """Own the name if nobody does."""
-        self._book.claim(owner.text)
-
-    def ownership(self, asking: Owner) -> tuple[Ownership, ...]:
-        """See :class:`Ownership`."""
-        del asking
-        row = self._book.standing()
-        forget = f"of {self._book.name!r} to NULL in the table {self._book.tables[0]}"
-        noted = f"set owner, batch, attempt and decision {forget}"
-        return (
-            Ownership(
-                called=self._book.called,
-                owner=row.owner,
-                notes=() if row.note is None else (row.note,),
-                give_up=Remedy(change=noted, start=True),
-                move=Remedy(change=f"set owner {forget}", start=True),
+        The name's own mark is among the witnesses from the start, and nothing of ours removes it.
+        """
+        _, works = self.tables
+        return StoreError(
+            f"The witnesses of the {self.called} are gone: the table {works} was emptied, or "
+            "dropped and made anew. Which of the promised rows are visible is not known any more, "
+            "and nothing was concluded.",
+            Remedy(change=f"restore the table {works}", start=True),
+            Remedy(
+                change="give each key of the batch in flight whose rows are in their table a row "
+                f"in {works}, with name {self.name!r} and 0 rows, and last one with the key "
+                f"{self.mark}",
+                start=True,
+                costs="rows whose key is left out, though they are visible, come twice",
             ),
         )
-
-    def note(self, decision: Decision, owner: Owner) -> None:
-        """Remember the newest decision of all; a sleeper's older one changes nothing.
-
-        Raises:
-            OwnershipError: the name is another pipeline's by now, or nobody's.
-        """
-        before = self._book.note(Note.of(decision, owner), owner.text)
-        if before.owner != owner:
-            raise OwnershipError(
-                f"The {self._book.called} belongs to {before.owner or 'nobody'} by now, and not to "
-                f"{owner}. Nothing of batch {decision.batch_id} was made visible. Start the app "
-                "again: it says who may go on."
-            )
-        self._forget(decision, before)
-
-    def require_settled(self, promise: Promise, said: OperatorRuling) -> None:
-        """Refuse a database that does not show what it had.
-
-        Raises:
-            OwnershipError: with what is gone, and how to go on without it.
-        """
-        promise = promise.part(self._participant)
-        asked = self._book.ask([work.key for work in promise.works])
-        if any(generation_of(work) < asked.floor for work in promise.works):
-            return
-        there = {w.identity for w in promise.works if w.key in asked.there} | said.committed
-        missing = promise.lost_rows(there)
-        if missing > said.missing_rows.get(self._participant, 0):
-            waits = ", ".join(sorted(asked.open)) or "none of this one"
-            gone = sorted({w.key for w in promise.works} - asked.there - asked.open)
-            works, name = self._book.tables[1], self._book.name
-            raise OwnershipError(
-                f"Batch {promise.batch_id} was delivered under the {self._book.called}, which does "
-                f"not show {missing} of its rows any more: a backup was put back, or a standby "
-                "took over that lagged. Earlier batches may be lost too, and nothing delivers them "
-                "again: compare the table with its source.",
-                Remedy(
-                    change="commit (never roll back) what waits there for a batch that is over: "
-                    f"{waits}; give each of the rest ({', '.join(gone) or 'none'}) a row in the "
-                    f"table {works}, with name {name!r} and 0 rows; and each key of the batch in "
-                    "flight, too, whose rows are in their table and which has no row there",
-                    start=True,
-                    costs=f"what the table lacks of the {missing} rows; and rows of the batch in "
-                    "flight whose key is left out, though they are visible, come twice",
-                ),
-            )
-
-    def _forget(self, decision: Decision, before: NameRow) -> None:
-        """Let go of witnesses that no decision in flight can name; the floor moves before they go.
-
-        Where a batch waits for a month, no generation begins. One that is prepared while the next
-        begins is above the floor still. The database keeps the batch that is counted from, since a
-        run may end after each batch (``availableNow``).
-        """
-        batch = decision.batch_id
-        since = before.counted if before.note is not None else None  # else of who had the name
-        if since is None:
-            self._book.begin_generation(before.generation, batch)
-        elif batch - since >= KEPT_BATCHES:
-            self._book.begin_generation(before.generation + 1, batch)
 
 
 # --- names ----------------------------------------------------------------------------------------
@@ -346,6 +260,7 @@ _PREFIX = re.compile(r"[A-Za-z0-9_-]{1,80}", re.ASCII)
 _OF_TASK = re.compile(r"(.+)-\d{1,10}-\d{1,10}-([0-9a-f]{32})", re.ASCII)
 
 
+@dataclass(frozen=True)
 class KeysOfName:
     """The keys of one ``name``, which whoever has one is given with this."""
 
@@ -394,23 +309,33 @@ class SqlParticipant(ABC):
 
     Args:
         session: to the database; closed with this.
-        book: the rows of the name, of this database or refused where it is another one.
-        keys: of the name under which all of it goes.
+        tables: of the name under which all of it goes.
         name: the participant's name in decisions.
+        mark: the random id of the name in this database, which another one does not have.
+        target: the table, for people.
     """
 
     kind: ClassVar[str]
+    book: ClassVar[type[OwnershipTable]]
+    """The rows of the name, of this database or refused where it is another one."""
     where_it_waits: ClassVar[str]
     """For people: what to look at."""
 
     def __init__(
-        self, session: Session, book: OwnershipTable, *, keys: KeysOfName, name: str
+        self, session: Any, tables: Any, *, name: str, mark: str, target: str = ""
     ) -> None:
         self._session = session
-        self._book = book
-        self._ledger = Ledger(book, name)
-        self._keys = keys
+        self._book = self.book(session, tables, mark)
+        self._tables = tables
         self._name = name
+        self._target = target
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """By the mark in the database, which hosts and upgrades do not change."""
+        address = {**vars(self._tables), "mark": self._book.mark}
+        target = f"{self.kind}:{self._session.place} {self._target}".strip()
+        return (Member(self._name, self.kind, address, target),)
 
     @abstractmethod
     def check_detail(self, work: PreparedWork) -> None:
@@ -424,15 +349,16 @@ class SqlParticipant(ABC):
     def remove(self, key: str) -> bool:
         """Remove it by its key; False where it does not wait any more."""
 
-    @abstractmethod
     def absent(self, work: PreparedWork) -> Outcome:
         """What it means that neither the work nor its witness is there, above the floor."""
+        del work
+        return Outcome.ABORTED
 
     def check(self, works: Sequence[PreparedWork]) -> None:
         """Each is a key of ours, in a form that this release knows."""
         require_own(works, self.kind, self._name)
         for work in works:
-            self._keys.checked(work.key)
+            self._tables.checked(work.key)
             generation_of(work)
             self.check_detail(work)
 
@@ -471,7 +397,7 @@ class SqlParticipant(ABC):
     def abort(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
         """Roll each back by its key, which nobody else has ever used."""
         require_own(works, self.kind, self._name)
-        return {work: self.remove(self._keys.checked(work.key)) for work in works}
+        return {work: self.remove(self._tables.checked(work.key)) for work in works}
 
     abandon = abort  # its rows and its witness are one transaction
 
@@ -502,7 +428,7 @@ class SqlParticipant(ABC):
         return tuple(
             OpenWork(self.kind, self._name, key, at_ms, None, (target,) if target else ())
             for key, at_ms, target in sorted(self._book.listed())
-            if self._keys.is_own(key) and key not in known
+            if self._tables.is_own(key) and key not in known
         )
 
     def clock_ms(self) -> int:
@@ -511,19 +437,84 @@ class SqlParticipant(ABC):
 
     def claim(self, owner: Owner) -> None:
         """Own the name in this database: the first one to write it does."""
-        self._ledger.claim(owner)
+        self._book.claim(owner.text)
 
     def ownership(self, asking: Owner) -> tuple[Ownership, ...]:
         """Ask the database."""
-        return self._ledger.ownership(asking)
-
-    def require_settled(self, promise: Promise, said: OperatorRuling) -> None:
-        """Ask the witnesses."""
-        self._ledger.require_settled(promise, said)
+        del asking
+        row = self._book.standing()
+        forget = f"of {self._book.name!r} to NULL in the table {self._book.tables[0]}"
+        noted = f"set owner, batch, attempt and decision {forget}"
+        return (
+            Ownership(
+                called=self._book.called,
+                owner=row.owner,
+                notes=() if row.note is None else (row.note,),
+                give_up=Remedy(change=noted, start=True),
+                move=Remedy(change=f"set owner {forget}", start=True),
+            ),
+        )
 
     def note(self, decision: Decision, owner: Owner) -> None:
-        """Written, and durable, when this returns."""
-        self._ledger.note(decision, owner)
+        """Remember the newest decision of all; a sleeper's older one changes nothing.
+
+        Raises:
+            OwnershipError: the name is another pipeline's by now, or nobody's.
+        """
+        before = self._book.note(Note.of(decision, owner), owner.text)
+        if before.owner != owner:
+            raise OwnershipError(
+                f"The {self._book.called} belongs to {before.owner or 'nobody'} by now, and not to "
+                f"{owner}. Nothing of batch {decision.batch_id} was made visible. Start the app "
+                "again: it says who may go on."
+            )
+        self._forget(decision, before)
+
+    def require_settled(self, promise: Promise, said: OperatorRuling) -> None:
+        """Refuse a database that does not show what it had.
+
+        Raises:
+            OwnershipError: with what is gone, and how to go on without it.
+        """
+        promise = promise.part(self._name)
+        asked = self._book.ask([work.key for work in promise.works])
+        if any(generation_of(work) < asked.floor for work in promise.works):
+            return
+        there = {w.identity for w in promise.works if w.key in asked.there} | said.committed
+        missing = promise.lost_rows(there)
+        if missing > said.missing_rows.get(self._name, 0):
+            waits = ", ".join(sorted(asked.open)) or "none of this one"
+            gone = sorted({w.key for w in promise.works} - asked.there - asked.open)
+            works, name = self._book.tables[1], self._book.name
+            raise OwnershipError(
+                f"Batch {promise.batch_id} was delivered under the {self._book.called}, which does "
+                f"not show {missing} of its rows any more: a backup was put back, or a standby "
+                "took over that lagged. Earlier batches may be lost too, and nothing delivers them "
+                "again: compare the table with its source.",
+                Remedy(
+                    change="commit (never roll back) what waits there for a batch that is over: "
+                    f"{waits}; give each of the rest ({', '.join(gone) or 'none'}) a row in the "
+                    f"table {works}, with name {name!r} and 0 rows; and each key of the batch in "
+                    "flight, too, whose rows are in their table and which has no row there",
+                    start=True,
+                    costs=f"what the table lacks of the {missing} rows; and rows of the batch in "
+                    "flight whose key is left out, though they are visible, come twice",
+                ),
+            )
+
+    def _forget(self, decision: Decision, before: NameRow) -> None:
+        """Let go of witnesses that no decision in flight can name; the floor moves before they go.
+
+        Where a batch waits for a month, no generation begins. One that is prepared while the next
+        begins is above the floor still. The database keeps the batch that is counted from, since a
+        run may end after each batch (``availableNow``).
+        """
+        batch = decision.batch_id
+        since = before.counted if before.note is not None else None  # else of who had the name
+        if since is None:
+            self._book.begin_generation(before.generation, batch)
+        elif batch - since >= KEPT_BATCHES:
+            self._book.begin_generation(before.generation + 1, batch)
 
     def reached(self) -> Self:
         """This, once its database has answered and is the right one; closed where it is not."""
@@ -574,6 +565,63 @@ def answered(act: Callable[[], T], *, anew: Callable[[], None], timeout_s: float
                 ) from lost.__cause__
         time.sleep(_PAUSES_S[min(tries, len(_PAUSES_S) - 1)])
         tries += 1
+
+
+class DatabaseConnection(ABC):
+    """A connection to a database, which is made again when it is lost.
+
+    Args:
+        reach: how a user names the database.
+        timeout_s: seconds in which the server must answer again.
+        lock_timeout_s: seconds that a statement waits for another's lock.
+    """
+
+    def __init__(self, reach: str, *, timeout_s: float, lock_timeout_s: float = 30.0) -> None:
+        self._reach = reach
+        self._timeout_s = timeout_s
+        self._lock_timeout_s = lock_timeout_s
+        self._connection: Any = None
+
+    @property
+    @abstractmethod
+    def place(self) -> str:
+        """Where it is, for people."""
+
+    @abstractmethod
+    def _open(self) -> Any:
+        """The connection, made where there is none."""
+
+    @abstractmethod
+    def _meaning(self, doing: str) -> AbstractContextManager[None]:
+        """Says in our words what the server refused; LostError where the connection is lost."""
+
+    def run(self, doing: str, act: Callable[[Any], T]) -> T:
+        """Call ``act`` with the connection, again on a new one whenever one is lost.
+
+        Args:
+            doing: for people.
+            act: may be repeated at any point of it, changing nothing twice.
+
+        Raises:
+            StoreError: no answer within the time; what the server did is not known.
+            ConfigurationError: a right, a table or a setting is missing.
+        """
+
+        def once() -> T:
+            with self._meaning(doing):
+                return act(self._open())
+
+        return answered(once, anew=self.close, timeout_s=self._timeout_s)
+
+    def close(self) -> None:
+        """Let go of the connection; what waits there stays."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self._close(connection)
+
+    @abstractmethod
+    def _close(self, connection: Any) -> None:
+        """Whatever the server says to it."""
 
 
 # --- rows that a table refuses --------------------------------------------------------------------

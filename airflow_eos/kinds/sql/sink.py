@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Self
+from contextlib import closing, suppress
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from airflow_eos.delivery.task import HASH_COLUMN, selected
 from airflow_eos.errors import ConfigurationError, NonDeterministicReplayError
 from airflow_eos.kinds.sql.participant import WRITTEN_TABLE
+from airflow_eos.kinds.upsert.columns import Limits
+from airflow_eos.protocol.decision import PreparedWork
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
     from airflow_eos.checkpoint.store import CheckpointStore
-    from airflow_eos.protocol.decision import PreparedWork
 
 
 class TableSink:
@@ -82,4 +84,66 @@ class TableSink:
             "Which rows are missing cannot be told from the table. Nothing was made visible. Start "
             "with the parallelism of before; or delete the batch's rows by hand and say so: "
             "airflow-eos accept (docs/recovery.md)."
+        )
+
+
+class WorkOfTask(ABC):
+    """Most of a :class:`~airflow_eos.delivery.task.TaskWriter`: begun by the first rows.
+
+    Args:
+        sink: where to.
+        tables: of the name that its work goes under.
+        task: of the batch.
+        attempt: of the task.
+        transactional: leave the rows to whoever decides; else they are visible at once.
+    """
+
+    kind: ClassVar[str]
+    errors: ClassVar[tuple[type[Exception], ...]]
+    """Of its client, and ours."""
+
+    def __init__(
+        self, sink: Any, tables: Any, task: int, attempt: int, *, transactional: bool
+    ) -> None:
+        self._sink = sink
+        self._tables = tables
+        self._key: str = tables.new_key(task, attempt)
+        self._transactional = transactional
+        self._connection: Any = None
+        self._limits = Limits({}, {}, 0)
+        self._rows = 0
+
+    def abort(self) -> None:
+        """Roll back, also what is prepared, as far as we can: its reply may have been lost."""
+        if self._connection is None:
+            return
+        with suppress(*self.errors):
+            self._connection.close()
+        if self._transactional:
+            # Else recovery, or the next batch, finds it.
+            with suppress(*self.errors), closing(self._connected()) as again:
+                self._drop(again)
+
+    @abstractmethod
+    def _connected(self) -> Any:
+        """A new connection."""
+
+    @abstractmethod
+    def _drop(self, connection: Any) -> None:
+        """Remove what was prepared under the key."""
+
+    def _work(
+        self, fingerprint: str, opened_at_ms: int, detail: dict[str, Any]
+    ) -> PreparedWork | None:
+        if not self._transactional:
+            return None
+        return PreparedWork(
+            kind=self.kind,
+            participant=self._sink.name,
+            key=self._key,
+            rows=self._rows,
+            fingerprint=fingerprint,
+            opened_at_ms=opened_at_ms,
+            timeout_ms=None,
+            detail=detail,
         )

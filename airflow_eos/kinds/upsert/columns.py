@@ -310,6 +310,31 @@ def refuse_long_rows(rows: pa.RecordBatch, limits: Limits) -> None:
         )
 
 
+def hex_digits(column: pa.LargeBinaryArray) -> pa.LargeStringArray:
+    """Two digits for each byte: all bytes at once."""
+    import numpy as np
+    import pyarrow as pa
+
+    if not len(column):
+        return column.cast(pa.large_string())
+    # A slice has the buffers of the whole, and says where in them it begins.
+    validity, offsets, data = column.buffers()
+    ends = np.frombuffer(offsets, dtype=np.int64, count=column.offset + len(column) + 1)
+    digits = pa.py_buffer(bytes(data or b"").hex().encode())
+    return pa.LargeStringArray.from_buffers(
+        len(column), pa.py_buffer(ends * 2), digits, validity, -1, column.offset
+    )
+
+
+def bytea_text(column: pa.LargeBinaryArray) -> pa.LargeStringArray:
+    r"""``\x…`` for each value, as PostgreSQL reads it."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    begin, between = (pa.scalar(each, pa.large_string()) for each in ("\\x", ""))
+    return pc.binary_join_element_wise(begin, hex_digits(column), between)
+
+
 def _octets(columns: Sequence[pa.Array]) -> pa.Array | None:
     """The bytes of each row in these columns."""
     import pyarrow as pa

@@ -15,6 +15,7 @@ import contextlib
 import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -30,19 +31,21 @@ from airflow_eos.kinds.upsert.columns import (
     refuse_times,
 )
 from airflow_eos.kinds.upsert.target import (
+    OURS,
+    OWNER,
     Idle,
-    Lacking,
+    TableTarget,
     TargetOwner,
     epoch_text,
-    not_ours,
+    lacking,
     one_of_each_number,
 )
-from airflow_eos.protocol.participant import Note
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_eos.kinds.upsert.target import RowSchema
+    from airflow_eos.protocol.participant import Note
 
 _ROWS = 2000
 
@@ -58,7 +61,6 @@ CREATE TABLE IF NOT EXISTS airflow_eos_upserts (
   tally bigint NOT NULL DEFAULT 0) ENGINE = InnoDB
 """
 MARK = "INSERT IGNORE INTO airflow_eos_upserts (target, mark) VALUES (%s, %s)"
-MARK_OF = "SELECT mark FROM airflow_eos_upserts WHERE target = %s"
 # From left to right. An epoch is greater than all that were: where our row is new, or was removed,
 # the rows tell which. No clock does: one that was put back would make all that comes older.
 CLAIM = """
@@ -68,10 +70,6 @@ UPDATE airflow_eos_upserts SET
   owner_epoch = last_epoch, owner_location = %s, owner_checkpoint = %s
 WHERE target = %s AND owner_location IS NULL
 """
-OWNER = """
-SELECT owner_location, owner_checkpoint, owner_epoch FROM airflow_eos_upserts
-WHERE target = %s AND owner_location IS NOT NULL
-"""
 NOTED = """
 SELECT note_batch, note_attempt FROM airflow_eos_upserts
 WHERE target = %s AND owner_checkpoint = %s FOR UPDATE
@@ -80,24 +78,11 @@ NOTE = """
 UPDATE airflow_eos_upserts SET note_batch = %s, note_attempt = %s, note_decision = %s
 WHERE target = %s
 """
-NEWEST = """
-SELECT note_batch, note_attempt, note_decision FROM airflow_eos_upserts
-WHERE target = %s AND note_batch IS NOT NULL
-"""
 LIFE = "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('server_id', 'server_uuid', 'hostname')"
-TALLY = "SELECT tally FROM airflow_eos_upserts WHERE target = %s"
 COUNT = """
 UPDATE airflow_eos_upserts SET tally = last_insert_id(tally + 1) WHERE target = %s AND tally >= %s
 """
 COUNTED = "SELECT last_insert_id()"
-GO_ON = """
-UPDATE airflow_eos_upserts SET tally = {0}, note_batch = NULL, note_attempt = NULL,
-note_decision = NULL WHERE target = '{1}'
-""".strip().replace("\n", " ")
-GIVE_UP = """
-UPDATE airflow_eos_upserts SET owner_location = NULL, owner_checkpoint = NULL, owner_epoch = NULL,
-note_batch = NULL, note_attempt = NULL, note_decision = NULL WHERE target = %s
-""".strip().replace("\n", " ")
 _ENGINE = """
 SELECT engine, table_name FROM information_schema.tables
 WHERE table_schema = database() AND table_name = %s
@@ -126,10 +111,10 @@ GROUP BY partition_method HAVING sum(partition_description IN ('MAXVALUE', 'DEFA
 # An index of an expression, which MySQL has, evaluates it for each row.
 _CONSTRAINTS = """
 SELECT constraint_name FROM information_schema.table_constraints
-WHERE table_schema = database() AND table_name = %(t)s
+WHERE table_schema = database() AND table_name = %s
 AND constraint_type IN ('CHECK', 'FOREIGN KEY')
 UNION SELECT index_name FROM information_schema.statistics
-WHERE table_schema = database() AND table_name = %(t)s AND column_name IS NULL
+WHERE table_schema = database() AND table_name = %s AND column_name IS NULL
 """
 
 _FITS = {
@@ -153,6 +138,12 @@ _EXACT = ("_nopad_bin", "_0900_bin")
 """Collations that take no two texts for one; ``_bin`` alone passes over spaces at the end."""
 
 
+def rows_of(cursor: Any, statement: str, *given: object) -> list[Any]:
+    """The rows of an answer."""
+    cursor.execute(statement, given or None)
+    return list(cursor.fetchall())
+
+
 def refuse_table(
     cursor: Any, table: str, columns: Mapping[str, str], key: Sequence[str], deleted: str | None
 ) -> None:
@@ -161,29 +152,26 @@ def refuse_table(
     Raises:
         ConfigurationError: all that is wrong, and what was expected.
     """
-    cursor.execute(_ENGINE, (table,))
-    engine = cursor.fetchone()
-    if engine is None:
+    engines = rows_of(cursor, _ENGINE, table)
+    if not engines:
         raise ConfigurationError(
             f"There is no table {table!r} for this user: create it, with its key as primary key "
             "and a column eos_version varchar(64)."
         )
-    wrong = [] if engine[0] == "InnoDB" else [f"is {engine[0]}'s, which has no transactions"]
-    if engine[1] != table:  # else a second pipeline would own it by that name
-        wrong.append(f"is called {engine[1]!r}, and this server takes both for one: name it so")
-    cursor.execute(_COLUMNS, (table,))
-    found = {name: tuple(rest) for name, *rest in cursor.fetchall()}
+    [(engine, called)] = engines
+    wrong = [] if engine == "InnoDB" else [f"is {engine}'s, which has no transactions"]
+    if called != table:  # else a second pipeline would own it by that name
+        wrong.append(f"is called {called!r}, and this server takes both for one: name it so")
+    found = {name: tuple(rest) for name, *rest in rows_of(cursor, _COLUMNS, table)}
     wrong += _of_columns(found, columns, set(key), deleted)
-    cursor.execute(_KEYS, (table,))
-    keys = [set(names.split("\0")) for _, names in cursor.fetchall()]
-    cursor.execute(_CONSTRAINTS, {"t": table})
+    keys = [set(names.split("\0")) for _, names in rows_of(cursor, _KEYS, table)]
     wrong += [
-        f"has the constraint {name}, which could refuse a row" for (name,) in cursor.fetchall()
+        f"has the constraint {name}, which could refuse a row"
+        for (name,) in rows_of(cursor, _CONSTRAINTS, table, table)
     ]
-    cursor.execute(_PARTITIONS, (table,))
     wrong += [
         f"is partitioned by {method} and has none for every row (MAXVALUE, DEFAULT)"
-        for (method,) in cursor.fetchall()
+        for (method,) in rows_of(cursor, _PARTITIONS, table)
     ]
     wrong += [
         f"fills {name} itself (by an expression, or by numbers that end): it could refuse a row"
@@ -201,9 +189,8 @@ def refuse_table(
 
 def limits(cursor: Any, table: str) -> Limits:
     """How long values of the table may be."""
-    cursor.execute(_LENGTHS, (table,))
-    lengths = cursor.fetchall()
-    cursor.execute("SELECT @@max_allowed_packet")
+    lengths = rows_of(cursor, _LENGTHS, table)
+    [(packet,)] = rows_of(cursor, "SELECT @@max_allowed_packet")
     return Limits(
         characters={name: most for name, most, _, charset in lengths if charset is not None},
         # Ours are those of UTF-8.
@@ -212,7 +199,7 @@ def limits(cursor: Any, table: str) -> Limits:
             for name, _, octets, charset in lengths
             if (charset or "utf8")[:4] == "utf8"
         },
-        row=cursor.fetchone()[0],
+        row=packet,
     )
 
 
@@ -304,22 +291,24 @@ def quoted(name: str) -> str:
 
 
 class MySqlDatabase:
-    """The database of a target.
+    """The database of a target; see :class:`TableSession`.
 
     Args:
         url: how it is reached.
-        table: its name, for people.
+        table: its name.
         timeout_s: seconds to connect.
     """
+
+    ours = OURS
 
     def __init__(self, url: str, table: str, *, timeout_s: float) -> None:
         try:
             import pymysql
         except ModuleNotFoundError as error:
-            raise ConfigurationError(str(Lacking("mysql", "PyMySQL"))) from error
+            raise lacking("mysql", "PyMySQL") from error
         self.errors: Any = pymysql
         self._reach = parts_of(url)
-        self._table = table
+        self.table = table
         self._timeout_s = timeout_s
         self._idle = Idle()
         self._connected: Any = None
@@ -330,6 +319,15 @@ class MySqlDatabase:
             with contextlib.suppress(self.errors.Error):
                 self._connected.close()
             self._connected = None
+
+    def rows(self, doing: str, statement: str, *given: object) -> list[Any]:
+        """See :meth:`TableSession.rows`."""
+        with self.asking(doing) as cursor:
+            return rows_of(cursor, statement, *given)
+
+    def has_ours(self, doing: str) -> bool:
+        """See :meth:`TableSession.has_ours`."""
+        return bool(self.rows(doing, HAS_OURS))
 
     def _let_go_if_lost(self) -> None:
         """The server closes what nobody has used for ``wait_timeout``."""
@@ -342,9 +340,8 @@ class MySqlDatabase:
     def _require_witness(self) -> None:
         """One server that takes writes, and loses none."""
         with self._connected.cursor() as cursor:
-            cursor.execute(ABOUT)
             place = f"{self._reach['host']}:{self._reach['port']}/{self._reach['database']}"
-            require_witness(dict(cursor.fetchall()), place)
+            require_witness(dict(rows_of(cursor, ABOUT)), place)
 
     @contextlib.contextmanager
     def asking(self, doing: str) -> Iterator[Any]:
@@ -377,7 +374,7 @@ class MySqlDatabase:
                 raise
             number = error.args[0] if error.args else "?"  # its text may hold values of rows
             raise DeliveryError(
-                f"MySQL refused or did not answer while {doing} ({self._table}): "
+                f"MySQL refused or did not answer while {doing} ({self.table}): "
                 f"{type(error).__name__} {number}. What was written is not known, and writing it "
                 "again is harmless: put that right, then start the query again or run a recovery."
             ) from error
@@ -425,8 +422,7 @@ def refuse_rights(cursor: Any, table: str, columns: Iterable[str], key: Sequence
                 f"This user may not write to table {table!r} as needed: GRANT SELECT, INSERT, "
                 f"UPDATE, TRIGGER ON {table} (its version, {VERSION}, is compared and replaced)."
             ) from None
-    cursor.execute(TRIGGERS, (table, "UPDATE", table))
-    if found := [name for (name,) in cursor.fetchall()]:
+    if found := [name for (name,) in rows_of(cursor, TRIGGERS, table, "UPDATE", table)]:
         raise ConfigurationError(
             f"Table {table!r} has the trigger {', '.join(found)}, which could change or refuse a "
             "row once it is decided. Drop it, or deliver to a table of its own."
@@ -461,13 +457,10 @@ class MySqlUpsert:
             ConfigurationError: which, and what to do.
             DeliveryError: the database does not answer.
         """
-        target = self.open(timeout_s=30.0)
-        try:
-            with target.asking("looking at the table") as cursor:
-                refuse_table(cursor, self.table, columns, key, deleted)
-                refuse_rights(cursor, self.table, columns, key)
-        finally:
-            target.close()
+        database = MySqlDatabase(self.url, self.table, timeout_s=30.0)
+        with closing(database), database.asking("looking at the table") as cursor:
+            refuse_table(cursor, self.table, columns, key, deleted)
+            refuse_rights(cursor, self.table, columns, key)
 
     def told(self) -> MySqlUpsert:
         """This table, with how long its values may be: see :meth:`UpsertTarget.told`.
@@ -475,12 +468,9 @@ class MySqlUpsert:
         Raises:
             DeliveryError: the database does not answer.
         """
-        target = self.open(timeout_s=30.0)
-        try:
-            with target.asking("looking at the table") as cursor:
-                return replace(self, limits=limits(cursor, self.table))
-        finally:
-            target.close()
+        database = MySqlDatabase(self.url, self.table, timeout_s=30.0)
+        with closing(database), database.asking("looking at the table") as cursor:
+            return replace(self, limits=limits(cursor, self.table))
 
     def refuse_rows(self, rows: pa.RecordBatch, key: Sequence[str]) -> None:
         """Refuse what no MySQL holds, and what is too long for this table."""
@@ -497,60 +487,30 @@ class MySqlUpsert:
         return MySqlTarget(self.url, self.table, timeout_s=timeout_s)
 
 
-class MySqlTarget:
+class MySqlTarget(TableTarget):
     """See :class:`~airflow_eos.kinds.upsert.target.UpsertConnection`."""
+
+    system = ("mysql", "MySQL")
+    _session: MySqlDatabase
 
     def __init__(self, url: str, table: str, *, timeout_s: float) -> None:
         self._session = MySqlDatabase(url, table, timeout_s=timeout_s)
         self.asking = self._session.asking
         self._table = table
 
-    @property
-    def address(self) -> Mapping[str, str]:
-        """The table, with its database."""
-        return {"system": "mysql", "target": self._table}
-
-    @property
-    def give_up(self) -> str:
-        """Keeps the mark and the last epoch."""
-        return GIVE_UP.replace("%s", f"'{self._table}'")
-
-    def go_on(self, tally: int) -> str:
-        """See :meth:`UpsertConnection.go_on`."""
-        return GO_ON.format(tally, self._table)
-
     def check(self) -> None:
         """Our table is there, in a server that keeps it."""
-        with self.asking("looking at the server") as cursor:
-            cursor.execute(CREATE_OURS)
+        self._session.rows("looking at the server", CREATE_OURS)
 
     def marked(self) -> str:
         """See :meth:`UpsertConnection.marked`."""
-        with self.asking("marking the target") as cursor:
-            cursor.execute(MARK, (self._table, uuid.uuid4().hex))
+        self._session.rows("marking the target", MARK, self._table, uuid.uuid4().hex)
         return self.mark() or ""
-
-    def mark(self) -> str | None:
-        """See :meth:`UpsertConnection.mark`."""
-        with self.asking("reading the mark of the target") as cursor:
-            if not cursor.execute(HAS_OURS):
-                return None
-            cursor.execute(MARK_OF, (self._table,))
-            found = cursor.fetchone()
-        return found[0] if found else None
 
     def claim(self, location: str, checkpoint: str) -> None:
         """See :meth:`UpsertConnection.claim`."""
-        with self.asking("claiming the target") as cursor:
-            claim = CLAIM.format(rows=quoted(self._table))
-            cursor.execute(claim, (location, checkpoint, self._table))
-
-    def owner(self) -> TargetOwner | None:
-        """See :meth:`UpsertConnection.owner`."""
-        with self.asking("reading whose the target is") as cursor:
-            cursor.execute(OWNER, (self._table,))
-            found = cursor.fetchone()
-        return TargetOwner(*found) if found else None
+        claim = CLAIM.format(rows=quoted(self._table))
+        self._session.rows("claiming the target", claim, location, checkpoint, self._table)
 
     def note(self, note: Note, checkpoint: str) -> None:
         """See :meth:`UpsertConnection.note`."""
@@ -563,30 +523,11 @@ class MySqlTarget:
                 cursor.execute(NOTE, given)
             cursor.execute("COMMIT")
         if not stands:
-            raise self._not_ours(self.owner())
-
-    def newest(self) -> Note | None:
-        """See :meth:`UpsertConnection.newest`."""
-        with self.asking("reading how far the target has come") as cursor:
-            cursor.execute(NEWEST, (self._table,))
-            found = cursor.fetchone()
-        if not found:
-            return None
-        batch, attempt, decision = found
-        return Note(batch, attempt, decision, pipeline="")
+            raise self.not_ours(self.owner())
 
     def life(self) -> str:
         """See :meth:`UpsertConnection.life`: one that starts again has all that it committed."""
-        with self.asking("asking which server it is") as cursor:
-            cursor.execute(LIFE)
-            return str(sorted(cursor.fetchall()))
-
-    def tally(self) -> int:
-        """See :meth:`UpsertConnection.tally`."""
-        with self.asking("reading how far the target has counted") as cursor:
-            cursor.execute(TALLY, (self._table,))
-            found = cursor.fetchone()
-        return int(found[0]) if found else 0
+        return str(sorted(self._session.rows("asking which server it is", LIFE)))
 
     def count(self, known: int) -> int | None:
         """See :meth:`UpsertConnection.count`."""
@@ -607,7 +548,7 @@ class MySqlTarget:
                 found = cursor.fetchone()
                 if not found or found[1] != checkpoint:
                     cursor.execute("ROLLBACK")
-                    raise self._not_ours(TargetOwner(*found) if found else None)
+                    raise self.not_ours(TargetOwner(*found) if found else None)
                 version = epoch_text(found[2]) + order
                 try:
                     for some in values(rows, about, version):
@@ -621,10 +562,3 @@ class MySqlTarget:
                 else:
                     break
         return 0
-
-    def close(self) -> None:
-        """See :meth:`MySqlDatabase.close`."""
-        self._session.close()
-
-    def _not_ours(self, owner: TargetOwner | None) -> Exception:
-        return not_ours(f"Table {self._table!r} in MySQL", owner, self.give_up)

@@ -6,7 +6,8 @@ a commit is harmless, whoever repeats it and however late.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from msgspec import structs
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_eos.checkpoint.store import CheckpointStore
-    from airflow_eos.kinds.upsert.target import TargetSpec, UpsertConnection
+    from airflow_eos.kinds.upsert.target import UpsertConnection
     from airflow_eos.protocol.decision import Decision, PreparedWork
     from airflow_eos.protocol.promise import OperatorRuling, Promise
 
@@ -56,7 +57,7 @@ class Tally:
         self._known = number
         if self._life not in (None, self._target.life()):
             raise DeliveryError(
-                f"The {self._called} was started again, or another server took over, while rows "
+                f"The {self.called} was started again, or another server took over, while rows "
                 "were written: it may lack some that it had acknowledged. None is marked as "
                 "applied, and writing them again is harmless: start the query again, or run a "
                 "recovery."
@@ -81,7 +82,7 @@ class Tally:
     def set_back(self, found: str) -> OwnershipError:
         """The error that tells of it."""
         return OwnershipError(
-            f"The {self._called} was set back ({found}): a backup was put back, a standby took "
+            f"The {self.called} was set back ({found}): a backup was put back, a standby took "
             "over that lagged, or the server lost what it had acknowledged. Rows of batches that "
             "are over are gone there, and nothing delivers them again. Put its newest data back. "
             "Where there are none, deliver anew from a new checkpoint, whose values replace all "
@@ -90,7 +91,8 @@ class Tally:
         )
 
     @property
-    def _called(self) -> str:
+    def called(self) -> str:
+        """The target, for people."""
         return f"target {self._target.address['target']!r} in {self._target.address['system']}"
 
 
@@ -176,7 +178,7 @@ class UpsertParticipant(SpillParticipant):
         pipeline = "" if held is None else held.pipeline
         noted = () if newest is None else (structs.replace(newest, pipeline=pipeline),)
         give_up = Remedy(change=self._target.give_up, start=True)
-        return (Ownership(self._called, held, noted, give_up=give_up, move=give_up),)
+        return (Ownership(self._tally.called, held, noted, give_up=give_up, move=give_up),)
 
     def require_settled(self, promise: Promise, said: OperatorRuling) -> None:
         """Refuse a target that was set back; what a person says of it, the target is told.
@@ -212,14 +214,10 @@ class UpsertParticipant(SpillParticipant):
         found = self._target.mark()
         if found != self._target_mark:
             raise StoreError(
-                f"The {self._called} is not the one of this pipeline: its mark is "
+                f"The {self._tally.called} is not the one of this pipeline: its mark is "
                 f"{found or 'missing'}, expected {self._target_mark}. Is it another server, or has "
                 "it lost its data? Nothing was done."
             )
-
-    @property
-    def _called(self) -> str:
-        return f"target {self._target.address['target']!r} in {self._target.address['system']}"
 
 
 def made(
@@ -264,9 +262,9 @@ def connect(
     if told is None:
         raise ConfigurationError(
             f"Which {system} holds {where!r}? {member} takes part in this pipeline: give "
-            f"{{{member.name!r}: {_SYSTEMS[str(system)]!r}}}, with the pipeline's own server."
+            f"{{{member.name!r}: {_SYSTEMS[str(system)][1]!r}}}, with the pipeline's own server."
         )
-    target = _reached(str(system), told, str(where)).open(timeout_s=timeout_s)
+    target = target_of(str(system), told, str(where)).open(timeout_s=timeout_s)
     participant = UpsertParticipant(
         SpilledRows(store, member.name),
         target,
@@ -281,26 +279,15 @@ def connect(
 
 
 _SYSTEMS = {
-    "hbase": "http://host:8080",
-    "mysql": "mysql://user:password@host:3306/database",
-    "redis": "redis://host:6379/0",
-    "postgres": "host=… dbname=… user=… password=…",
+    "hbase": ("HBaseUpsert", "http://host:8080"),
+    "mysql": ("MySqlUpsert", "mysql://user:password@host:3306/database"),
+    "redis": ("RedisUpsert", "redis://host:6379/0"),
+    "postgres": ("PostgresUpsert", "host=… dbname=… user=… password=…"),
 }
+"""Of each the class of its module, and how it is reached, for example."""
 
 
-def _reached(system: str, how: str, where: str) -> TargetSpec:
-    if system == "redis":
-        from airflow_eos.kinds.upsert.redis import RedisUpsert
-
-        return RedisUpsert(how, where)
-    if system == "hbase":
-        from airflow_eos.kinds.upsert.hbase import HBaseUpsert
-
-        return HBaseUpsert(how, where)
-    if system == "mysql":
-        from airflow_eos.kinds.upsert.mysql import MySqlUpsert
-
-        return MySqlUpsert(how, where)
-    from airflow_eos.kinds.upsert.postgres import PostgresUpsert
-
-    return PostgresUpsert(how, where)
+def target_of(system: str, how: str, where: str) -> Any:
+    """The target in a system, whose module is imported when it is first needed."""
+    module = import_module(f"airflow_eos.kinds.upsert.{system}")
+    return getattr(module, _SYSTEMS[system][0])(how, where)

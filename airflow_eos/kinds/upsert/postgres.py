@@ -15,6 +15,7 @@ import contextlib
 import io
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from airflow_eos.kinds.sql.servers import OF_SESSION, OF_TRANSACTION, attentive
 from airflow_eos.kinds.upsert.columns import (
     VERSION,
     TableDescription,
+    bytea_text,
     refuse_columns,
     refuse_long_keys,
     refuse_nul,
@@ -30,19 +32,21 @@ from airflow_eos.kinds.upsert.columns import (
     refuse_times,
 )
 from airflow_eos.kinds.upsert.target import (
+    OURS,
+    OWNER,
     Idle,
-    Lacking,
+    TableTarget,
     TargetOwner,
     epoch_text,
-    not_ours,
+    lacking,
     one_of_each_number,
 )
-from airflow_eos.protocol.participant import Note
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_eos.kinds.upsert.target import RowSchema
+    from airflow_eos.protocol.participant import Note
 
 _ROWS = 50_000  # in a piece of CSV
 _ROWS_OF_BATCH = "eos_rows"
@@ -50,8 +54,6 @@ _ROWS_OF_BATCH = "eos_rows"
 # Of one transaction: a pooler may give the next one another connection.
 LOCKS = "SELECT set_config('lock_timeout', %s, true)"
 IS_STANDBY = "SELECT pg_is_in_recovery()"
-OURS = "airflow_eos_upserts"
-"""Stands for our table in all that is asked; it lies in the schema of the target."""
 HAS_OURS = """
 SELECT count(*) > 0 FROM pg_class WHERE relname = 'airflow_eos' || '_upserts'
   AND relnamespace = %s::text::regnamespace
@@ -63,7 +65,6 @@ CREATE TABLE IF NOT EXISTS airflow_eos_upserts (
   note_batch bigint, note_attempt bigint, note_decision text, tally bigint NOT NULL DEFAULT 0)
 """
 MARK = "INSERT INTO airflow_eos_upserts (target, mark) VALUES (%s, %s) ON CONFLICT DO NOTHING"
-MARK_OF = "SELECT mark FROM airflow_eos_upserts WHERE target = %s"
 # An epoch is greater than all that were: where our row is new, or was removed, the rows tell which.
 # No clock does: one that was put back would make all that comes older than what stands.
 CLAIM = """
@@ -72,10 +73,6 @@ UPDATE airflow_eos_upserts SET (last_epoch, owner_epoch, owner_location, owner_c
     SELECT coalesce(max(substring(eos_version FROM '^[0-9]{{16}}')), '0')::bigint FROM {rows})
     ELSE last_epoch END AS epoch) AS next)
 WHERE target = %(table)s AND owner_location IS NULL
-"""
-OWNER = """
-SELECT owner_location, owner_checkpoint, owner_epoch FROM airflow_eos_upserts
-WHERE target = %s AND owner_location IS NOT NULL
 """
 OWNER_KEPT = OWNER + " FOR SHARE"
 """Nobody gives it to another checkpoint until this transaction has ended."""
@@ -88,12 +85,7 @@ UPDATE airflow_eos_upserts SET (note_batch, note_attempt, note_decision) = (
 WHERE target = %(table)s AND owner_checkpoint = %(checkpoint)s
 RETURNING target
 """
-NEWEST = """
-SELECT note_batch, note_attempt, note_decision FROM airflow_eos_upserts
-WHERE target = %s AND note_batch IS NOT NULL
-"""
 LIFE = "SELECT extract(epoch FROM pg_postmaster_start_time())::text"
-TALLY = "SELECT tally FROM airflow_eos_upserts WHERE target = %s"
 COUNT = """
 UPDATE airflow_eos_upserts SET tally = tally + 1 WHERE target = %s AND tally >= %s RETURNING tally
 """
@@ -175,24 +167,6 @@ def quoted(table: str) -> str:
     return ".".join(map(_name, table.split(".")))
 
 
-def give_up(table: str) -> str:
-    """What a person runs, so that another checkpoint may have the table."""
-    return (
-        "UPDATE airflow_eos_upserts SET owner_location = NULL, "  # noqa: S608 - a person reads it
-        "owner_checkpoint = NULL, "
-        "owner_epoch = NULL, note_batch = NULL, note_attempt = NULL, note_decision = NULL "
-        f"WHERE target = '{table}'"
-    )
-
-
-def go_on(table: str, tally: int) -> str:
-    """What a person runs, so that a target that was set back goes on without what it lacks."""
-    return (
-        f"UPDATE airflow_eos_upserts SET tally = {tally}, "  # noqa: S608 - a person reads it
-        f"note_batch = NULL, note_attempt = NULL, note_decision = NULL WHERE target = '{table}'"
-    )
-
-
 def temporary(table: str, names: Sequence[str]) -> str:
     """A table of this transaction, with the columns of the rows in the types of the target."""
     return (
@@ -250,11 +224,8 @@ def _text(column: pa.ChunkedArray) -> pa.ChunkedArray:
     import pyarrow as pa
 
     if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
-        # Arrow has no hex digits; a loop, for such columns alone.
-        return pa.chunked_array(
-            [[None if each is None else f"\\x{each.hex()}" for each in column.to_pylist()]],
-            pa.string(),
-        )
+        chunks = [bytea_text(chunk.cast(pa.large_binary())) for chunk in column.chunks]
+        return pa.chunked_array(chunks, pa.large_string()).cast(pa.string())
     if pa.types.is_floating(column.type):
         column = column.cast(pa.float64())  # a column may be wider, and hold more of its digits
     if pa.types.is_timestamp(column.type) and column.type.tz is not None:
@@ -289,13 +260,9 @@ class PostgresTable:
         try:
             import psycopg
         except ModuleNotFoundError as error:
-            raise ConfigurationError(str(Lacking("postgres", "psycopg"))) from error
-        self.errors: Any = psycopg.errors
+            raise lacking("postgres", "psycopg") from error
+        self.psycopg: Any = psycopg
         self.connected: Any = None
-        self._connect: Any = psycopg.connect
-        self._error: Any = psycopg.Error
-        self._read_committed: Any = psycopg.IsolationLevel.READ_COMMITTED
-        self._unreadable: Any = psycopg.ProgrammingError
         self._dsn = dsn
         self._asked_for = table
         self._timeout_s = timeout_s
@@ -313,7 +280,7 @@ class PostgresTable:
         try:
             self._let_go_if_lost()
             if self.connected is None or self.connected.closed:
-                self.connected = self._connect(
+                self.connected = self.psycopg.connect(
                     self._dsn,
                     autocommit=True,
                     application_name="airflow-eos",
@@ -323,18 +290,18 @@ class PostgresTable:
                     **attentive(self._dsn, self._timeout_s),
                 )
                 self.connected.read_only = False
-                self.connected.isolation_level = self._read_committed
+                self.connected.isolation_level = self.psycopg.IsolationLevel.READ_COMMITTED
                 self.connected.execute(OF_SESSION)
                 self._require_primary()
             yield self._ask
-        except self._unreadable as error:
+        except self.psycopg.ProgrammingError as error:
             if error.sqlstate is not None:
                 raise self._meant(doing, error) from error
             raise ConfigurationError(
                 "The DSN of PostgreSQL cannot be read: expected host=… dbname=… user=… password=…, "
                 "with quotes around what has spaces, or postgresql://user:password@host/dbname."
             ) from None  # it quotes parts of it
-        except self._error as error:
+        except self.psycopg.Error as error:
             raise self._meant(doing, error) from error
 
     @contextlib.contextmanager
@@ -345,12 +312,22 @@ class PostgresTable:
             ask(LOCKS, (str(_LOCKS_MS),))
             yield ask
 
+    def rows(self, doing: str, statement: str, *given: object) -> list[Any]:
+        """See :meth:`TableSession.rows`."""
+        with self.asking(doing) as ask:
+            return ask(statement, given or None)
+
+    def has_ours(self, doing: str) -> bool:
+        """See :meth:`TableSession.has_ours`."""
+        with self.asking(doing) as ask:
+            return bool(ask(HAS_OURS, (self.schema,))[0][0])
+
     def _let_go_if_lost(self) -> None:
         """The server, or what is between, may have closed what nobody has used for long."""
         if self._idle.ends() and self.connected is not None:
             try:
                 self.connected.execute("SELECT 1")
-            except self._error:
+            except self.psycopg.Error:
                 self.close()
 
     def _require_primary(self) -> None:
@@ -450,11 +427,8 @@ class PostgresUpsert:
             ConfigurationError: which, and what to do.
             DeliveryError: the database does not answer.
         """
-        target = self.open(timeout_s=30.0)
-        try:
+        with closing(self.open(timeout_s=30.0)) as target:
             refuse_columns(self.table, target.described(), columns, key, deleted)
-        finally:
-            target.close()
 
     def told(self) -> PostgresUpsert:
         """This table, with its indexes: see :meth:`UpsertTarget.told`; columns have no limits.
@@ -463,11 +437,8 @@ class PostgresUpsert:
             DeliveryError: the database does not answer.
             ConfigurationError: there is no such table.
         """
-        target = self.open(timeout_s=30.0)
-        try:
+        with closing(self.open(timeout_s=30.0)) as target:
             return replace(self, indexes=target.indexes())
-        finally:
-            target.close()
 
     def refuse_rows(self, rows: pa.RecordBatch, key: Sequence[str]) -> None:
         """Refuse what no column, and no index, of PostgreSQL holds."""
@@ -483,34 +454,25 @@ class PostgresUpsert:
         return PostgresTarget(self.dsn, self.table, timeout_s=timeout_s)
 
 
-class PostgresTarget:
+class PostgresTarget(TableTarget):
     """See :class:`~airflow_eos.kinds.upsert.target.UpsertConnection`."""
+
+    system = ("postgres", "PostgreSQL")
+    _session: PostgresTable
 
     def __init__(self, dsn: str, table: str, *, timeout_s: float) -> None:
         self._session = PostgresTable(dsn, table, timeout_s=timeout_s)
 
-    @property
-    def address(self) -> Mapping[str, str]:
-        """The table, with its schema: one table has one name."""
-        return {"system": "postgres", "target": self._session.table}
-
-    @property
-    def give_up(self) -> str:
-        """Keeps the mark and the last epoch."""
-        return give_up(self._session.table).replace(OURS, self._session.ours)
-
-    def go_on(self, tally: int) -> str:
-        """See :meth:`UpsertConnection.go_on`."""
-        return go_on(self._session.table, tally).replace(OURS, self._session.ours)
-
     def check(self) -> None:
         """The primary, and our table is there."""
-        with self._session.asking("looking at the server") as ask:
-            if ask(HAS_OURS, (self._session.schema,))[0][0]:
-                return
-            # Two at once: one of them finds it there while it creates it, whatever IF NOT EXISTS.
-            with contextlib.suppress(self._session.errors.UniqueViolation):
-                ask(CREATE_OURS)
+        if self._session.has_ours("looking at the server"):
+            return
+        # Two at once: one of them finds it there while it creates it, whatever IF NOT EXISTS.
+        with (
+            self._session.asking("looking at the server") as ask,
+            contextlib.suppress(self._session.psycopg.errors.UniqueViolation),
+        ):
+            ask(CREATE_OURS)
 
     def described(self) -> TableDescription:
         """What the database says of the table (ConfigurationError: there is none)."""
@@ -539,25 +501,11 @@ class PostgresTarget:
             ask(MARK, (self._session.table, uuid.uuid4().hex))
         return self.mark() or ""
 
-    def mark(self) -> str | None:
-        """See :meth:`UpsertConnection.mark`."""
-        with self._session.asking("reading the mark of the target") as ask:
-            if not ask(HAS_OURS, (self._session.schema,))[0][0]:
-                return None
-            found = ask(MARK_OF, (self._session.table,))
-        return found[0][0] if found else None
-
     def claim(self, location: str, checkpoint: str) -> None:
         """See :meth:`UpsertConnection.claim`."""
         with self._session.writing("claiming the target") as ask:
             claim = CLAIM.format(rows=quoted(self._session.table).replace("%", "%%"))
             ask(claim, {"table": self._session.table, "at": location, "checkpoint": checkpoint})
-
-    def owner(self) -> TargetOwner | None:
-        """See :meth:`UpsertConnection.owner`."""
-        with self._session.asking("reading whose the target is") as ask:
-            found = ask(OWNER, (self._session.table,))
-        return TargetOwner(*found[0]) if found else None
 
     def note(self, note: Note, checkpoint: str) -> None:
         """See :meth:`UpsertConnection.note`."""
@@ -573,27 +521,11 @@ class PostgresTarget:
                 },
             )
         if not noted:
-            raise self._not_ours(self.owner())
-
-    def newest(self) -> Note | None:
-        """See :meth:`UpsertConnection.newest`."""
-        with self._session.asking("reading how far the target has come") as ask:
-            found = ask(NEWEST, (self._session.table,))
-        if not found:
-            return None
-        batch, attempt, decision = found[0]
-        return Note(batch, attempt, decision, pipeline="")
+            raise self.not_ours(self.owner())
 
     def life(self) -> str:
         """See :meth:`UpsertConnection.life`: no two servers start at one microsecond."""
-        with self._session.asking("asking which server it is") as ask:
-            return str(ask(LIFE)[0][0])
-
-    def tally(self) -> int:
-        """See :meth:`UpsertConnection.tally`."""
-        with self._session.asking("reading how far the target has counted") as ask:
-            found = ask(TALLY, (self._session.table,))
-        return int(found[0][0]) if found else 0
+        return str(self._session.rows("asking which server it is", LIFE)[0][0])
 
     def count(self, known: int) -> int | None:
         """See :meth:`UpsertConnection.count`."""
@@ -609,7 +541,7 @@ class PostgresTarget:
         with self._session.writing("writing rows") as ask:
             owner = ask(OWNER_KEPT, (self._session.table,))
             if not owner or owner[0][1] != checkpoint:
-                raise self._not_ours(TargetOwner(*owner[0]) if owner else None)
+                raise self.not_ours(TargetOwner(*owner[0]) if owner else None)
             ask(temporary(self._session.table, names))
             with self._session.connected.cursor() as cursor, cursor.copy(copied(names)) as copy:
                 for chunk in as_csv(rows, about.deleted, about.key):
@@ -617,10 +549,3 @@ class PostgresTarget:
             version = epoch_text(owner[0][2]) + order
             count = self._session.connected.execute(written, (version,)).rowcount
         return int(rows.num_rows - count)
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._session.close()
-
-    def _not_ours(self, owner: TargetOwner | None) -> Exception:
-        return not_ours(f"Table {self._session.table!r} in PostgreSQL", owner, self.give_up)

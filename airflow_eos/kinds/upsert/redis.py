@@ -29,10 +29,10 @@ import structlog
 from airflow_eos.errors import ConfigurationError, DeliveryError, Remedy
 from airflow_eos.kinds.upsert.columns import refuse_times
 from airflow_eos.kinds.upsert.target import (
-    Lacking,
     TargetOwner,
     flags_of,
     keys_of,
+    lacking,
     not_ours,
     require_plain,
     values_of,
@@ -264,7 +264,7 @@ class RedisTarget:
         try:
             import redis
         except ModuleNotFoundError as error:
-            raise ConfigurationError(str(Lacking("redis", "redis"))) from error
+            raise lacking("redis", "redis") from error
         self._prefix = prefix
         self._meta = f"{_META}{prefix}"
         self._errors = redis.RedisError

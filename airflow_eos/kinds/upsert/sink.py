@@ -6,7 +6,8 @@ twice in a batch, the last row of its task stays, and of two tasks that of the h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -17,11 +18,11 @@ from airflow_eos.delivery.port import bound_store
 from airflow_eos.delivery.task import own_columns
 from airflow_eos.delivery.workers import check_workers
 from airflow_eos.errors import ConfigurationError, DeliveryError
-from airflow_eos.kinds.spill.task import TASK_MODULES, SpilledTaskRows, TaskPlace
+from airflow_eos.kinds.spill.task import TASK_MODULES, SpilledTaskRows, read_back
 from airflow_eos.kinds.sql.servers import as_text
 from airflow_eos.kinds.upsert.hbase import HBaseUpsert
 from airflow_eos.kinds.upsert.mysql import MySqlUpsert
-from airflow_eos.kinds.upsert.participant import KIND, UpsertParticipant, made
+from airflow_eos.kinds.upsert.participant import KIND, UpsertParticipant, made, target_of
 from airflow_eos.kinds.upsert.postgres import PostgresUpsert
 from airflow_eos.kinds.upsert.redis import RedisUpsert
 from airflow_eos.kinds.upsert.target import RowSchema, TargetSpec
@@ -124,7 +125,11 @@ class UpsertSink:
     def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
         """The writer of one task, in a Spark worker; not ``transactional``: to the target."""
         return SpilledTaskRows(
-            TaskPlace(KIND, self.name, bound_store(self.store, KIND), task, attempt),
+            KIND,
+            self.name,
+            bound_store(self.store, KIND),
+            task,
+            attempt,
             about=RowSchema(tuple(self.key), self.deleted).metadata(),
             look=self._refuse,
             now=None if transactional else self._now,
@@ -145,11 +150,8 @@ class UpsertSink:
             DeliveryError: always.
         """
         del spark
-        raise DeliveryError(
-            f"{len(works)} pieces of work of {KIND} {self.name!r} were to be read back, and later "
-            "values may have replaced. Kept rows are never lost, unless somebody has said so of "
-            "them, or removed them. Where that batch is to go on without: airflow-eos accept."
-        )
+        what = f"{KIND} {self.name!r}"
+        raise read_back(works, what, "later values may have replaced")
 
     def _refuse(self, rows: pa.RecordBatch) -> None:
         nulls = [name for name in self.key if rows.column(name).null_count]
@@ -165,23 +167,12 @@ class UpsertSink:
             return made(bound_store(self.store, KIND), self.name, target, staged=self.staged)
 
     def _now(self, work: PreparedWork, rows: pa.Table) -> None:
-        participant = self._participant()
-        try:
+        with closing(self._participant()) as participant:
             participant.claim(Owner.at("", bound_store(self.store, KIND).location))
             participant.apply(work, rows)
-        finally:
-            participant.close()
 
 
 # --- configuration --------------------------------------------------------------------------------
-
-
-_TARGETS: dict[str, Callable[[str, str], UpsertTarget]] = {
-    "postgres": PostgresUpsert,
-    "mysql": MySqlUpsert,
-    "redis": RedisUpsert,
-    "hbase": HBaseUpsert,
-}
 
 
 class UpsertOptions(SinkOptions, frozen=True):
@@ -199,7 +190,7 @@ class UpsertOptions(SinkOptions, frozen=True):
         told = as_text(self.system, how)
         if told is None:
             raise unreached(f"a URL of {self.system}, or an object of its parts")
-        target = _TARGETS[self.system](told, self.target)
+        target = target_of(self.system, told, self.target)
         return UpsertSink(target, self.key, deleted=self.deleted, staged=self.staged, name=name)
 
 

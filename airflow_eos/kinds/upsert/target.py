@@ -20,8 +20,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Any, ClassVar, Protocol
 
 import msgspec
 import pyarrow as pa
@@ -29,9 +28,7 @@ import pyarrow.compute as pc
 
 from airflow_eos.errors import ConfigurationError, OwnershipError, StoreError
 from airflow_eos.kinds.spill.participant import batch_of, task_of
-
-if TYPE_CHECKING:
-    from airflow_eos.protocol.participant import Note
+from airflow_eos.protocol.participant import Note
 
 _ABOUT = b"eos.upsert"
 _TASK_DIGITS = 10
@@ -160,18 +157,12 @@ class TargetSpec(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Lacking:
-    """The message where the library of a system is missing."""
-
-    system: str
-    package: str
-
-    def __str__(self) -> str:
-        return (
-            f"An upsert into {self.system} needs the package {self.package}, which is not "
-            f"installed here: pip install 'airflow-provider-eos[{self.system}]'."
-        )
+def lacking(system: str, package: str) -> ConfigurationError:
+    """The error where the library of a system is missing."""
+    return ConfigurationError(
+        f"An upsert into {system} needs the package {package}, which is not installed here: "
+        f"pip install 'airflow-provider-eos[{system}]'."
+    )
 
 
 def epoch_text(epoch: int) -> str:
@@ -197,6 +188,119 @@ def not_ours(called: str, owner: TargetOwner | None, give_up: str) -> OwnershipE
         "another participant of its pipeline). Nothing was written. If its data was lost or "
         f"removed, restore it. To let this checkpoint have it: {give_up}, then start the query."
     )
+
+
+# --- tables ---------------------------------------------------------------------------------------
+# What a target in SQL keeps of itself: its row in a small table of ours, beside it.
+
+
+OURS = "airflow_eos_upserts"
+"""Stands for our table in all that is asked."""
+_GIVE_UP = """
+UPDATE airflow_eos_upserts SET owner_location = NULL, owner_checkpoint = NULL, owner_epoch = NULL,
+note_batch = NULL, note_attempt = NULL, note_decision = NULL WHERE target = '{}'
+""".strip().replace("\n", " ")
+_GO_ON = """
+UPDATE airflow_eos_upserts SET tally = {}, note_batch = NULL, note_attempt = NULL,
+note_decision = NULL WHERE target = '{}'
+""".strip().replace("\n", " ")
+_MARK_OF = "SELECT mark FROM airflow_eos_upserts WHERE target = %s"
+OWNER = """
+SELECT owner_location, owner_checkpoint, owner_epoch FROM airflow_eos_upserts
+WHERE target = %s AND owner_location IS NOT NULL
+"""
+_NEWEST = """
+SELECT note_batch, note_attempt, note_decision FROM airflow_eos_upserts
+WHERE target = %s AND note_batch IS NOT NULL
+"""
+_TALLY = "SELECT tally FROM airflow_eos_upserts WHERE target = %s"
+
+
+class TableSession(Protocol):
+    """The database of a target, and our table in it."""
+
+    @property
+    def table(self) -> str:
+        """The target's: one table has one name."""
+        ...
+
+    @property
+    def ours(self) -> str:
+        """Our own table, beside it."""
+        ...
+
+    def rows(self, doing: str, statement: str, *given: object) -> list[Any]:
+        """The answer (DeliveryError: there was none)."""
+        ...
+
+    def has_ours(self, doing: str) -> bool:
+        """Whether our table is there."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the connection."""
+
+
+class TableTarget:
+    """Most of an :class:`UpsertConnection` to a table."""
+
+    system: ClassVar[tuple[str, str]]
+    """Its name in addresses, and for people."""
+    _session: TableSession
+
+    @property
+    def address(self) -> Mapping[str, str]:
+        """See :attr:`UpsertConnection.address`."""
+        return {"system": self.system[0], "target": self._session.table}
+
+    @property
+    def give_up(self) -> str:
+        """Keeps the mark and the last epoch."""
+        return _GIVE_UP.format(self._session.table).replace(OURS, self._session.ours)
+
+    def go_on(self, tally: int) -> str:
+        """See :meth:`UpsertConnection.go_on`."""
+        return _GO_ON.format(tally, self._session.table).replace(OURS, self._session.ours)
+
+    def mark(self) -> str | None:
+        """See :meth:`UpsertConnection.mark`."""
+        doing = "reading the mark of the target"
+        if not self._session.has_ours(doing):
+            return None
+        found = self._session.rows(doing, _MARK_OF, self._session.table)
+        return found[0][0] if found else None
+
+    def owner(self) -> TargetOwner | None:
+        """See :meth:`UpsertConnection.owner`."""
+        doing = "reading whose the target is"
+        found = self._session.rows(doing, OWNER, self._session.table)
+        return TargetOwner(*found[0]) if found else None
+
+    def newest(self) -> Note | None:
+        """See :meth:`UpsertConnection.newest`."""
+        doing = "reading how far the target has come"
+        found = self._session.rows(doing, _NEWEST, self._session.table)
+        if not found:
+            return None
+        [(batch, attempt, decision)] = found
+        return Note(batch, attempt, decision, "")
+
+    def tally(self) -> int:
+        """See :meth:`UpsertConnection.tally`."""
+        doing = "reading how far the target has counted"
+        found = self._session.rows(doing, _TALLY, self._session.table)
+        return int(found[0][0]) if found else 0
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._session.close()
+
+    def not_ours(self, owner: TargetOwner | None) -> OwnershipError:
+        """The error of who would write what belongs to another."""
+        return not_ours(f"Table {self._session.table!r} in {self.system[1]}", owner, self.give_up)
+
+
+# --- rows -----------------------------------------------------------------------------------------
 
 
 def last_of_each(rows: pa.Table, key: Sequence[str]) -> pa.Table:

@@ -42,6 +42,14 @@ def check_deliver(name: str) -> str:
     return name
 
 
+def deliver_of(how: object) -> tuple[str, Any] | None:
+    """The callable's name, and what it is given beside the rows; None: ``how`` names none."""
+    asked = {"deliver": how} if isinstance(how, str) else how
+    if not isinstance(asked, Mapping) or not isinstance(asked.get("deliver"), str):
+        return None
+    return asked["deliver"], asked.get("reach")
+
+
 def loaded(name: str, reach: Any = None) -> Deliver:
     """The callable of that name, given ``reach`` where there is one.
 
@@ -181,14 +189,14 @@ def connect(
         StoreError: it is another checkpoint.
     """
     del timeout_s
-    asked = {"deliver": how} if isinstance(how, str) else how
-    deliver = asked.get("deliver") if isinstance(asked, Mapping) else None
-    if not isinstance(asked, Mapping) or not isinstance(deliver, str):
+    asked = deliver_of(how)
+    if asked is None:
         raise ConfigurationError(
             f"Which callable delivers the rows of {member}? The pipeline used {member.target!r}; "
             "it is not imported because a checkpoint says so. Give it yourself: "
             f"{{{member.name!r}: {{'deliver': 'package.module:function', 'reach': …}}}}."
         )
+    deliver, reach = asked
     mark = member.address.get("mark")
     if store is None or mark is None:
         raise ConfigurationError(
@@ -199,7 +207,7 @@ def connect(
         SpilledRows(store, member.name),
         name=member.name,
         mark=mark,
-        deliver=loaded(deliver, asked.get("reach")),
+        deliver=loaded(deliver, reach),
         target=deliver,
     )
     participant.require_checkpoint()

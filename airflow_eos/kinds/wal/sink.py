@@ -6,7 +6,7 @@ through the driver on their way out, one task's rows at a time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -15,12 +15,12 @@ from airflow_eos.delivery.options import AppFacts, SinkOptions, unreached
 from airflow_eos.delivery.port import bound_store
 from airflow_eos.delivery.task import own_columns
 from airflow_eos.delivery.workers import check_workers
-from airflow_eos.errors import DeliveryError
-from airflow_eos.kinds.spill.task import TASK_MODULES, SpilledTaskRows, TaskPlace
+from airflow_eos.kinds.spill.task import TASK_MODULES, SpilledTaskRows, read_back
 from airflow_eos.kinds.wal.participant import (
     KIND,
     WriteAheadParticipant,
     check_deliver,
+    deliver_of,
     loaded,
     made,
 )
@@ -81,8 +81,8 @@ class WriteAheadSink:
 
         At least once, the callable is called here, with a token that no other task ever has.
         """
-        place = TaskPlace(KIND, self.name, bound_store(self.store, KIND), task, attempt)
-        return SpilledTaskRows(place, now=None if transactional else self._now)
+        store, now = bound_store(self.store, KIND), None if transactional else self._now
+        return SpilledTaskRows(KIND, self.name, store, task, attempt, now=now)
 
     def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
         """Kept rows are never lost, so nothing is ever compared with them.
@@ -91,11 +91,7 @@ class WriteAheadSink:
             DeliveryError: always.
         """
         del spark
-        raise DeliveryError(
-            f"{len(works)} pieces of work of {KIND} {self.name!r} were to be read back, and a "
-            "callable cannot be asked. Kept rows are never lost, unless somebody has said so of "
-            "them, or removed them. Where that batch is to go on without: airflow-eos accept."
-        )
+        raise read_back(works, f"{KIND} {self.name!r}", "a callable cannot be asked")
 
     def _now(self, work: PreparedWork, rows: pa.Table) -> None:
         loaded(self.deliver, self.reach)(work.key, rows)
@@ -110,11 +106,11 @@ class WriteAheadOptions(SinkOptions, frozen=True):
     def sink(self, name: str, app: AppFacts, how: Any) -> WriteAheadSink:
         """See :meth:`SinkOptions.sink`."""
         del app
-        asked = {"deliver": how} if isinstance(how, str) else how
-        deliver = asked.get("deliver") if isinstance(asked, Mapping) else None
-        if not isinstance(asked, Mapping) or not isinstance(deliver, str):
+        asked = deliver_of(how)
+        if asked is None:
             raise unreached("'package.module:function', or {'deliver': that, 'reach': …}")
-        return WriteAheadSink(deliver, name=name, reach=asked.get("reach"))
+        deliver, reach = asked
+        return WriteAheadSink(deliver, name=name, reach=reach)
 
 
 OPTIONS = WriteAheadOptions

@@ -141,7 +141,7 @@ def test_spark_s_own_sink_s_folder_is_refused(spark, sink, tmp_path):
     with pytest.raises(Exception, match="written by Spark's own sink: a log has one writer"):
         sink.connect(timedelta())
     log = ManifestLog(opened(sink.folder), "sink", "mark")
-    ours = log._file_line(WorkFile("", "day=a/k.parquet", 3))
+    ours = log._line("day=a/k.parquet", 3, 0, is_folder=False)
     assert theirs[0] == "v1"
     assert msgspec.json.decode(theirs[1]).keys() == msgspec.json.decode(ours).keys()
 

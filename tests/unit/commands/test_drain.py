@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,21 @@ def test_the_exit_status_says_whether_the_driver_stopped(tmp_path: Path, phase, 
     assert result.exit_code == status
     assert json.loads(result.stdout)["stopped"] is (status == 0)
     assert standing_request(store) is not None
+
+
+def test_who_has_no_name_may_ask_too(tmp_path: Path, monkeypatch):
+    """A container runs as a number that its system has no user for."""
+
+    def nameless() -> str:
+        raise KeyError("uid not found")
+
+    monkeypatch.setattr("getpass.getuser", nameless)
+    beat(CheckpointStore.open(tmp_path), "stopped")
+    result = CliRunner().invoke(app, ["drain", str(tmp_path), "--wait", "0"])
+    assert result.exit_code == 0, result.exception
+    request = standing_request(CheckpointStore.open(tmp_path))
+    assert request is not None
+    assert request.requested_by == f"cli {os.getuid()}"
 
 
 def test_of_a_driver_that_has_failed_it_says_who_may_start_it_again(tmp_path: Path):

@@ -130,6 +130,9 @@ def test_an_endpoint_without_tls_is_told_as_wanted(connect):
         ),
         ({"conn_type": "wasb", "extra": {"connection_string": "x"}}, "connection_string"),
         ({"conn_type": "ftp"}, "'ftp'.*aws, google_cloud_platform, wasb"),
+        ({"conn_type": "aws", "extra": {"service_config": '{"s3": {}}'}}, "extra.*another form"),
+        ({"conn_type": "aws", "extra": {"region_name": ["eu"]}}, "aws_region.*another form"),
+        ({"conn_type": "wasb", "extra": {"sas_token": 5}}, "extra.*another form"),
     ],
 )
 def test_a_way_in_that_would_be_ignored_is_refused_by_name(connect, connection, named):

@@ -11,7 +11,7 @@ import pytest
 from airflow_eos.errors import KafkaError, TopicError
 from airflow_eos.kafka.client import errors as faults
 from airflow_eos.kafka.transactions.identity import OffsetRange, PreparedTransaction
-from airflow_eos.kafka.transactions.outcomes import HIDDEN, NOTHING, REPLACED, _read
+from airflow_eos.kafka.transactions.outcomes import Glimpse, _read
 from airflow_eos.protocol.decision import Outcome
 
 PRODUCER, EPOCH, WITNESS = 77, 5, 100
@@ -51,16 +51,16 @@ def answer(records=b"", stable=1000, high=1000, aborted=(), code=0):
         (answer(stable=WITNESS), Outcome.OPEN),
         (answer(stable=WITNESS - 50), Outcome.OPEN),
         (answer(batch(), stable=WITNESS + 1), Outcome.COMMITTED),
-        (answer(batch(epoch=EPOCH + 1)), REPLACED),
-        (answer(batch(epoch=EPOCH - 1), aborted=[(PRODUCER, WITNESS)]), REPLACED),
-        (answer(batch(producer=-1, epoch=-1, attributes=0)), REPLACED),
+        (answer(batch(epoch=EPOCH + 1)), Glimpse.REPLACED),
+        (answer(batch(epoch=EPOCH - 1), aborted=[(PRODUCER, WITNESS)]), Glimpse.REPLACED),
+        (answer(batch(producer=-1, epoch=-1, attributes=0)), Glimpse.REPLACED),
         (answer(batch(count=0)), Outcome.UNKNOWN),
         (answer(batch(count=0), aborted=[(PRODUCER, WITNESS)]), Outcome.UNKNOWN),
-        (answer(batch(attributes=0x30)), REPLACED),
+        (answer(batch(attributes=0x30)), Glimpse.REPLACED),
         (answer(batch(first=WITNESS + 1)), Outcome.UNKNOWN),
-        (answer(b""), NOTHING),
-        (answer(code=faults.OFFSET_OUT_OF_RANGE), HIDDEN),
-        (answer(high=WITNESS, stable=WITNESS), HIDDEN),
+        (answer(b""), Glimpse.NOTHING),
+        (answer(code=faults.OFFSET_OUT_OF_RANGE), Glimpse.HIDDEN),
+        (answer(high=WITNESS, stable=WITNESS), Glimpse.HIDDEN),
         (answer(high=WITNESS + 1, stable=WITNESS), Outcome.OPEN),
     ],
 )

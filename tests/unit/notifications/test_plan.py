@@ -114,3 +114,4 @@ def test_a_name_that_somebody_else_gave_is_no_link_no_picture_and_no_line_of_its
     assert asked.count("`") == 2
     assert "![" not in why
     assert " <" not in why.replace("\\<", "")
+    assert "https://" not in "".join(why.split("`")[::2]), "an address is a link by itself"

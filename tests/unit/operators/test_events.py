@@ -352,9 +352,8 @@ def hourly(logs: SettledLogs, **other: Any) -> EmitCompleteHoursOperator:
     with DAG("d", schedule=None):
         return EmitCompleteHoursOperator(
             task_id="emit",
-            asset=ASSET,
             checkpoint_location=str(logs.folder),
-            **({"since": datetime(1970, 1, 1, tzinfo=UTC)} | other),
+            **({"asset": ASSET, "since": datetime(1970, 1, 1, tzinfo=UTC)} | other),
         )
 
 
@@ -441,6 +440,15 @@ def test_an_hour_that_is_not_complete_is_waited_for_behind_what_was_looked_at(ai
     assert deferred.value.trigger.after == 2, "or it would wake at once, for ever"
 
 
-def test_hours_since_a_time_without_a_zone_are_refused(by_minutes):
-    with pytest.raises(ConfigurationError, match="with its zone"):
-        hourly(by_minutes, since=datetime(1970, 1, 1))  # noqa: DTZ001 - just that
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"since": datetime(1970, 1, 1)}, "with its zone"),  # noqa: DTZ001 - just that
+        ({"since": "1970-01-01T00:00:00+00:00"}, "with its zone"),
+        ({"asset": "orders"}, "asset='orders': expected an instance of Asset"),
+    ],
+    ids=["no zone", "text", "name"],
+)
+def test_an_argument_of_another_class_is_refused_by_its_name(by_minutes, given, says):
+    with pytest.raises(ConfigurationError, match=says):
+        hourly(by_minutes, **given)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from threading import Event
+from types import SimpleNamespace
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
@@ -113,6 +115,23 @@ def test_the_copy_of_a_rehearsal_that_was_killed_is_removed_and_of_one_that_runs
         operator().execute({})
         assert not killed.exists()
         assert runs.exists()
+
+
+def test_who_ends_the_wait_ends_the_rehearsal(operator, spark, monkeypatch):
+    """As Ctrl-C under ``dag.test()``, where nobody calls ``on_kill``."""
+
+    def until_killed(fake: FakeSpark) -> None:
+        while not fake.killed:
+            Event().wait(0.01)
+
+    def interrupted(_seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    spark.runs = [until_killed]
+    monkeypatch.setattr("airflow_eos.operators.streaming.time", SimpleNamespace(sleep=interrupted))
+    with pytest.raises(KeyboardInterrupt):
+        operator().execute({})
+    assert spark.killed
 
 
 def test_a_driver_elsewhere_is_refused(operator, spark, monkeypatch):

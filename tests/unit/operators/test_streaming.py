@@ -867,3 +867,36 @@ def test_no_secret_is_in_what_the_page_of_rendered_templates_shows(operator, mon
     )
     task.render_template_fields({"key": "of-the-lake"})
     assert sorted(masked) == ["hush-hush", "of-mine", "of-the-lake"]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"application_args": ["--db-password", "hush-hush"]},
+        {"application_args": ["--db-password=hush-hush", "--password-file", "/etc/it"]},
+        {"application_args": ["--to", "jdbc:mysql://h/shop?user=me&password=hush-hush&ssl=1"]},
+        {"conf": {"spark.app": 'Login required username="me" password="hush-hush";'}},
+        {"outputs": "host=db user=me password='hush-hush' dbname=shop"},
+        {"outputs": '[{"kind": "x", "options": {"user": "me", "password": "hush-hush"}}]'},
+    ],
+    ids=["option", "joined", "jdbc", "jaas", "dsn", "json"],
+)
+def test_no_secret_within_a_text_is_in_what_the_page_of_rendered_templates_shows(
+    operator, monkeypatch, given
+):
+    masked: list[str] = []
+    monkeypatch.setattr("airflow_eos.hooks.store.mask_secret", masked.append)
+    operator(**given).render_template_fields({})
+    assert set(masked) == {"hush-hush"}
+
+
+def test_a_secret_of_conf_is_said_to_be_on_the_command_line(operator, spark, says, monkeypatch):
+    warned: list[str] = []
+    log = SimpleNamespace(warning=lambda text, *given: warned.append(text % given))
+    spark.runs = [says("stopped")]
+    task = operator(conf={"spark.hadoop.fs.s3a.secret.key": "hunter2", "spark.app": "x"})
+    monkeypatch.setattr(type(task), "log", log)
+    task.execute({})
+    [said] = [each for each in warned if each.startswith("conf has")]
+    assert "conf has spark.hadoop.fs.s3a.secret.key: everybody" in said
+    assert "hunter2" not in said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from importlib.resources import files
@@ -166,6 +167,18 @@ def test_one_pipeline_that_surprises_does_not_take_the_list_from_the_others(reco
     assert view.status_code == 200
     assert view.json()["row"]["state"] == "unreadable"
     assert "a bug" not in view.text
+
+
+def test_a_file_whose_name_is_no_text_does_not_take_the_list_from_the_others(tmp_path, recorded):
+    """Whoever may write to one checkpoint may call a file there what no JSON can say."""
+    odd, fine = tmp_path / "odd", recorded["killed-settling"]
+    shutil.copytree(fine, odd)
+    (odd / "eos" / "drivers" / os.fsdecode(b"\xff.json")).touch()
+    with TestClient(standalone([str(odd), str(fine)], Reach()), base_url="http://localhost") as c:
+        named, other = board(c).rows
+        assert (named.state, other.state) == ("unreadable", "looking")
+        assert "\\udcff.json" in named.reason
+        assert c.get(f"/api/pipelines/{named.id}").status_code == 200
 
 
 def test_a_pipeline_that_nobody_knows_is_not_there(client):

@@ -16,7 +16,6 @@ from airflow_eos.kinds.sql.participant import (
     GENERATION,
     KEPT_BATCHES,
     KeysOfName,
-    Ledger,
     LedgerState,
     NameRow,
     SqlParticipant,
@@ -55,10 +54,6 @@ class Row:
         self.row = self.row._replace(generation=generation, counted=counted)
 
 
-class Keys(KeysOfName):
-    name = "orders"
-
-
 class Sql(SqlParticipant):
     """One whose work is open until it is ended."""
 
@@ -66,7 +61,8 @@ class Sql(SqlParticipant):
     where_it_waits = "memory"
 
     def __init__(self, row: Row) -> None:
-        super().__init__(None, row, keys=Keys(), name="orders")  # type: ignore[arg-type]
+        self.book = lambda *_: row  # type: ignore[misc, assignment]
+        super().__init__(None, KeysOfName("orders"), name="orders", mark="")
         self.row = row
 
     def check_detail(self, work: PreparedWork) -> None: ...
@@ -76,9 +72,6 @@ class Sql(SqlParticipant):
 
     def remove(self, key: str) -> bool:
         return key in self.row.waits
-
-    def absent(self, _work: PreparedWork) -> Outcome:
-        return Outcome.ABORTED
 
 
 def prepared(row: Row, batch: int) -> PreparedWork:
@@ -101,7 +94,7 @@ def deliver(row: Any, batch: int) -> PreparedWork:
         decided_at_ms=1,
         nonce="0" * 32,
     )
-    Ledger(row, "orders").note(decision, OWNER)
+    Sql(row).note(decision, OWNER)
     return work
 
 

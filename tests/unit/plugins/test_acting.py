@@ -7,8 +7,10 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
+from airflow.providers.common.compat.sdk import AirflowException
 
 from airflow_eos.checkpoint.heartbeat import Replacement, note_resumption
+from airflow_eos.errors import ConfigurationError
 from airflow_eos.plugins import actions as acting
 from tests.unit.page.conftest import listed
 
@@ -35,6 +37,19 @@ def test_the_page_counts_the_starts_that_airflow_has_forgotten(tmp_path, monkeyp
     begun = Replacement(driver="first", number=5, limit=20, by="run resume__first__4 of etl")
     note_resumption(etl.open(), begun)
     assert acting.resume(etl, "ann") == "resume__first__5"
+
+
+@pytest.mark.parametrize("kind", [AirflowException, ValueError])
+def test_a_dag_that_airflow_starts_by_hand_alone_is_said_to_be_one(tmp_path, monkeypatch, kind):
+    def refuse(*_, **__):
+        raise kind("No value passed for Param region")
+
+    session = SimpleNamespace(execute=lambda _: SimpleNamespace(all=list))
+    monkeypatch.setattr(acting, "create_session", lambda: nullcontext(session))
+    monkeypatch.setattr(acting, "trigger_dag", refuse)
+    etl = dataclasses.replace(listed(tmp_path), dag_id="etl")
+    with pytest.raises(ConfigurationError, match=r"No value passed.*Trigger etl by hand"):
+        acting.resume(etl, "ann")
 
 
 def test_recover_starts_the_dag_that_recovers_and_no_other(tmp_path, monkeypatch):

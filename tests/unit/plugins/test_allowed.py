@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.plugins import application as reading
-from airflow_eos.plugins.application import PipelineReference
+from airflow_eos.plugins.application import DagOrigin, DagPipelines, PipelineReference
 
 pytestmark = pytest.mark.unit
 
@@ -36,6 +37,28 @@ def test_without_a_connection_the_servers_own_rights_are_not_used(place):
     with pytest.raises(ConfigurationError, match="uses no rights of Airflow's own"):
         storage(checkpoint_location=place)
     assert storage(checkpoint_location=place, by_setting=True) == {}, "its owner has named it"
+
+
+def test_the_owner_has_named_it_also_where_a_dag_says_that_it_recovers_it(monkeypatch):
+    text = json.dumps([{"dag_id": "pay", "checkpoint_location": LAKE}])
+    monkeypatch.setattr(reading, "conf", SimpleNamespace(get=lambda *_, **__: text))
+    beside = DagOrigin(bundle="b", owners=frozenset({"ann"}))
+    said = {
+        "pay": DagPipelines(place=beside),
+        "pay_recovery": DagPipelines(recovers=(LAKE,), place=beside),
+    }
+    [listed], remarks = reading.pipelines(said, {"pay"})
+    assert (listed.recovery_dag_id, remarks) == ("pay_recovery", [])
+    assert listed.storage() == {}
+
+
+def test_the_pages_setting_is_a_duration_as_everywhere(monkeypatch):
+    for text in ("300", "5 minutes"):
+        monkeypatch.setenv("AIRFLOW__AIRFLOW_EOS__STALL_AFTER", text)
+        assert reading.stall_after_ms() == 300_000
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_EOS__STALL_AFTER", "5 minuets")
+    with pytest.raises(ConfigurationError, match=r"\[airflow_eos\] stall_after='5 minuets'"):
+        reading.stall_after_ms()
 
 
 @pytest.mark.parametrize("place", ["/data/pay", "file:///data/pay"])

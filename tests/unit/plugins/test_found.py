@@ -244,6 +244,16 @@ def test_of_two_that_might_be_meant_the_one_of_its_file_is_and_else_none():
     assert "several DAGs say that they recover it (r2, r3)" in said
 
 
+def test_who_may_not_see_a_dag_does_not_hear_its_name_from_the_page():
+    dags = {"pay": a_dag("pay", RUN), **{n: a_dag(n, RECOVER, owner=n) for n in ("eve", "zoe")}}
+    [pipeline] = joined(dags, ())
+    for may_see, names in (({"pay"}, "which you may not see"), ({"pay", "zoe"}, "zoe")):
+        why = recovery_of(dags, pipeline, SaidOf.of(dags), may_see)[1]
+        assert why is not None
+        assert f"({names})" in why
+        assert "eve" not in why
+
+
 def test_the_setting_says_which_whoever_it_is_of():
     theirs = a_dag("zz", RECOVER, bundle="theirs")
     named = [{"dag_id": "pay", "checkpoint_location": PLACE, "recovery_dag_id": "zz"}]

@@ -20,7 +20,8 @@ from airflow_eos.errors import (
     OwnershipError,
     RecoveryError,
 )
-from airflow_eos.kinds.sql.participant import Ledger, LedgerState
+from airflow_eos.kinds.mysql.participant import MySqlParticipant, MySqlTableNames
+from airflow_eos.kinds.sql.participant import LedgerState
 from airflow_eos.protocol.promise import Promise
 from airflow_eos.recovery.acceptance import InputRange, shortfall, skippable
 from tests.unit.recovery.facts_of import (
@@ -180,10 +181,10 @@ def test_what_one_output_may_lack_excuses_no_other(store):
     said = said_of(store, promise)
     assert said.missing_rows == {"orders": 100}
     for name, held in (("orders", True), ("totals", False)):
-        book = MagicMock(ask=lambda _: LedgerState(floor=-1, open=set(), there=set()))
-        ledger = Ledger(book, name)
+        session = MagicMock(run=lambda *_: LedgerState(floor=-1, open=set(), there=set()))
+        database = MySqlParticipant(session, MySqlTableNames("app"), name=name, mark="m")
         with nullcontext() if held else pytest.raises(OwnershipError, match="30 of its rows") as no:
-            ledger.require_settled(promise, said)
+            database.require_settled(promise, said)
     [remedy] = no.value.remedies
     assert "of the batch in flight" in remedy.change, "its witnesses may have gone with the others"
     assert "come twice" in remedy.costs

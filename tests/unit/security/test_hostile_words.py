@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
-from airflow_eos.checkpoint import CheckpointStore
-from airflow_eos.cli import main
-from airflow_eos.errors import EosError, StoreError
+from airflow_eos.checkpoint import CheckpointStore, write_heartbeat
+from airflow_eos.cli import app, main
+from airflow_eos.commands.options import require_confirmed
+from airflow_eos.commands.recovery import _require_silent
+from airflow_eos.errors import EosError, PipelineAliveError, Remedy, StoreError
 from airflow_eos.kafka.transactions.identity import belongs_to_prefix
 from airflow_eos.protocol.decision import Outcome, WorkIdentity
-from airflow_eos.protocol.participant import Member
+from airflow_eos.protocol.participant import Member, Owner, Ownership
 from airflow_eos.recovery import Action, Plan, Step, resolve
 from airflow_eos.recovery.tables import plan_view
 from airflow_eos.tables import as_text
+from tests.support.beats import heartbeat
 
 pytestmark = pytest.mark.unit
 
@@ -80,6 +87,38 @@ def test_an_error_on_the_command_line_obeys_no_terminal_escape(
         main()
     assert ended.value.code == 2
     assert "\x1b" not in capsys.readouterr().err
+
+
+def test_a_drained_folder_is_shown_as_text_whatever_its_name(tmp_path: Path) -> None:
+    """A name may have what means a colour to one library, and a command to a terminal."""
+    folder = tmp_path / f"a[/b][red]{chr(27)}[2J"
+    write_heartbeat(CheckpointStore.open(folder), heartbeat("stopped"))
+    result = CliRunner().invoke(app, ["drain", str(folder), "--wait", "0"])
+    assert result.exit_code == 0, result.exception
+    assert f"Drained: {tmp_path}/a[/b][red]\\x1b[2J\n" == result.stdout
+
+
+def test_what_somebody_else_calls_his_checkpoint_is_no_command_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever may write to the topic of prefixes may claim one by any name."""
+    hostile = f"{tmp_path}/x; rm -rf ~ {chr(27)}[2J"
+    monkeypatch.setattr("airflow_eos.recovery.facts.signs_of_life", lambda _: ("it beats",))
+    give_up = Remedy(("airflow-eos disown p --yes",))
+    claimed = Ownership("prefix 'p'", Owner("id", hostile), (), give_up, give_up, give_up)
+    with pytest.raises(PipelineAliveError) as refused:
+        _require_silent(claimed, None, moved=False, force=False)
+    [remedy] = refused.value.remedies
+    assert shlex.split(remedy.commands[0])[:3] == ["airflow-eos", "drain", hostile]
+
+
+@pytest.mark.parametrize("answer", ["n\n", ""], ids=["no", "nobody"])
+def test_a_program_that_has_not_confirmed_is_told_so_in_json(answer: str) -> None:
+    asking = typer.Typer()
+    asking.command()(lambda: require_confirmed("For good?", as_json=True))
+    result = CliRunner().invoke(asking, input=answer)
+    assert result.exit_code == 1
+    assert json.loads(result.stdout.splitlines()[-1]) == {"confirmed": False}
 
 
 def test_ids_with_regular_expressions_in_them_own_nothing_else() -> None:

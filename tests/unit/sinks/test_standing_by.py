@@ -42,6 +42,7 @@ from airflow_eos.checkpoint.standby import (
     is_gone,
     note_process_end,
     process_mark,
+    remove_standby,
     standby_of,
     standbys,
     write_standby,
@@ -589,3 +590,15 @@ def test_of_who_was_called_off_or_stands_beside_another_nothing_is_told(world, l
     assert looked.look() == ["failed"]
     write_standby(world.store, lives(world, 1))
     assert looked.look() == ["not known"], "whether another one stands by is what matters"
+
+
+def test_who_drives_removes_those_of_a_week_ago_by_the_stores_clock(tmp_path, monkeypatch):
+    """A machine whose clock is a year ahead would take the file of one that lives."""
+    store = CheckpointStore.open(tmp_path)
+    for name in ("drives", "lives", "forgotten"):
+        write_standby(store, standby(name=name))
+    old = tmp_path / standby_path("forgotten")
+    os.utime(old, (old.stat().st_mtime - 8 * 86_400,) * 2)
+    monkeypatch.setattr("time.time_ns", lambda: 2 * 10**18)
+    remove_standby(store, "drives")
+    assert [each.name for each in standbys(store)] == ["lives"]

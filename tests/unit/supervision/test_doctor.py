@@ -13,6 +13,7 @@ from airflow_eos.errors import StoreError
 from airflow_eos.protocol.participant import Member, Note, Owner, Ownership, StartFacts, admission
 from airflow_eos.supervision import doctor
 from airflow_eos.supervision import doctor as rights
+from airflow_eos.supervision.preflight import TimeoutBudget
 from tests.support.beats import heartbeat
 
 pytestmark = pytest.mark.unit
@@ -30,13 +31,10 @@ def owned(cluster: str = "c-1", prefix: str = "etl") -> PipelineIdentity:
 
 
 def budget(timeout: int = 900, recovery: int = 300, broker: int = 900) -> doctor.Line:
-    return doctor.budget(
-        timeout=timedelta(seconds=timeout),
-        trigger=timedelta(seconds=1),
-        batch=timedelta(seconds=60),
-        recovery=timedelta(seconds=recovery),
-        broker_max=timedelta(seconds=broker),
-    )
+    spans = (timedelta(seconds=each) for each in (1, 60, recovery, timeout))
+    most = timedelta(seconds=broker)
+    [line] = doctor.tried("timeouts", lambda: doctor.timeouts(TimeoutBudget(*spans), most))
+    return line
 
 
 US = Owner.at("ours", "s3a://b/q")

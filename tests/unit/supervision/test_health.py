@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
-from confluent_kafka import IsolationLevel
-from confluent_kafka import KafkaError as Code
 
 from airflow_eos.checkpoint import Heartbeat
 from airflow_eos.checkpoint.progress import CheckpointState, SourceProgress
-from airflow_eos.errors import KafkaUnavailableError, TopicError
+from airflow_eos.errors import TopicError
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.supervision import progress
 from airflow_eos.supervision.progress import Health, Observation, confirm_after_ms, judge
@@ -132,21 +130,19 @@ def test_a_drivers_clock_that_is_wrong_changes_no_answer(skew_ms, alive):
     assert found(skew_ms) == found(0)
 
 
-class Ends:
-    """Of one partition: what has ended, and all that is there."""
+def unread_of(monkeypatch, stable: int, written: int) -> int | None:
+    """Of one partition, read up to offset 5: what has ended, and all that is there."""
 
-    def __init__(self, stable: int, written: int) -> None:
-        self._ends = {
-            IsolationLevel.READ_COMMITTED: stable,
-            IsolationLevel.READ_UNCOMMITTED: written,
-        }
+    def positions(_wire: Any, places: Any, _when: int, *, committed_only: bool = True) -> Any:
+        return dict.fromkeys(places, stable if committed_only else written)
 
-    def list_topics(self, topic: str, **_how: Any) -> Any:
-        return SimpleNamespace(topics={topic: SimpleNamespace(error=None, partitions=[0])})
-
-    def list_offsets(self, asked: Any, *, isolation_level: Any, **_how: Any) -> Any:
-        told = SimpleNamespace(offset=self._ends[isolation_level])
-        return {each: SimpleNamespace(result=lambda _: told) for each in asked}
+    monkeypatch.setattr(progress, "ConnectionPool", lambda _: nullcontext())
+    monkeypatch.setattr(progress, "partitions_of", lambda _wire, topics: [(t, 0) for t in topics])
+    monkeypatch.setattr(progress, "positions", positions)
+    settings = KafkaSettings.from_librdkafka({"bootstrap.servers": "none:1"})
+    return progress.unread_offsets(
+        settings, [SourceProgress(0, "kafka", None, {"in": {0: 5}}, "-")]
+    )
 
 
 @pytest.mark.parametrize(
@@ -155,42 +151,11 @@ class Ends:
     ids=["some", "none that has ended", "it reads what is open", "and all of it"],
 )
 def test_what_is_unread_is_counted_to_the_last_stable_offset(monkeypatch, stable, written, unread):
-    monkeypatch.setattr(progress, "AdminClient", lambda _: Ends(stable, written))
-    settings = KafkaSettings.from_librdkafka({"bootstrap.servers": "none:1"})
-    source = SourceProgress(0, "kafka", None, {"in": {0: 5}}, "-")
-    assert progress.unread_offsets(settings, [source]) == unread
+    assert unread_of(monkeypatch, stable, written) == unread
 
 
 def test_a_topic_that_ends_before_what_was_read_of_it_has_not_nothing_unread(monkeypatch):
     """It was made again: the query stands, and its sensor said that all was read."""
-    monkeypatch.setattr(progress, "AdminClient", lambda _: Ends(2, 4))
-    settings = KafkaSettings.from_librdkafka({"bootstrap.servers": "none:1"})
-    source = SourceProgress(0, "kafka", None, {"in": {0: 5}}, "-")
     with pytest.raises(TopicError, match="is not known") as refused:
-        progress.unread_offsets(settings, [source])
+        unread_of(monkeypatch, 2, 4)
     assert refused.value.remedies
-
-
-@pytest.mark.parametrize(
-    ("code", "kind", "said"),
-    [
-        (29, TopicError, "Describe on Topic 'in'"),
-        (3, TopicError, "Was it deleted"),
-        (5, KafkaUnavailableError, "could not be read"),
-        (None, KafkaUnavailableError, "no leader tells"),
-    ],
-    ids=["no right", "absent", "no leader yet", "an end of -1"],
-)
-def test_an_input_that_is_not_told_of_is_neither_deleted_nor_read_to_its_end(
-    monkeypatch, code, kind, said
-):
-    client = Ends(-1, -1)
-    if code is not None:
-        found = SimpleNamespace(error=Code(code), partitions=[])
-        told = SimpleNamespace(topics={"in": found})
-        monkeypatch.setattr(client, "list_topics", lambda _topic, **_how: told)
-    monkeypatch.setattr(progress, "AdminClient", lambda _: client)
-    settings = KafkaSettings.from_librdkafka({"bootstrap.servers": "none:1"})
-    source = SourceProgress(0, "kafka", None, {"in": {0: 5}}, "-")
-    with pytest.raises(kind, match=said):
-        progress.unread_offsets(settings, [source])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+from dataclasses import asdict
 
 import pytest
 
@@ -31,13 +32,13 @@ def settings(monkeypatch) -> None:
 
 def progress_trigger() -> CheckpointProgressTrigger:
     return CheckpointProgressTrigger(
-        watch=PROGRESS.as_dict(), kafka_config_id="k", poke_interval=0.01
+        watch=asdict(PROGRESS), kafka_config_id="k", poke_interval=0.01
     )
 
 
 def timeout_trigger(**other) -> TransactionTimeoutTrigger:
     return TransactionTimeoutTrigger(
-        watch=TIMEOUT.as_dict(), kafka_config_id="k", poke_interval=0.01, **other
+        watch=asdict(TIMEOUT), kafka_config_id="k", poke_interval=0.01, **other
     )
 
 
