@@ -179,7 +179,11 @@ for i = 2, #KEYS do
     return redis.error_reply('EXPIRY the row ' .. KEYS[i] .. ' has a time to live, and would be '
       .. 'forgotten with its version: PERSIST it')
   end
-  local stands = redis.call('HGET', KEYS[i], '_eos')
+  local stands = redis.pcall('HGET', KEYS[i], '_eos')
+  if type(stands) == 'table' then
+    return redis.error_reply('OTHER the key ' .. KEYS[i] .. ' is no row of this target: RENAME it '
+      .. 'or DEL it (' .. stands.err .. ')')
+  end
   if stands and stands > version then
     older = older + 1
   else
