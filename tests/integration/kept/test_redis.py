@@ -411,7 +411,7 @@ def test_a_key_of_another_program_in_the_place_of_a_row_is_named(upsert, store, 
     client.set("t:a", "theirs")
     work = prepare(store, 0, a=1, b=2)
     for _ in range(2):
-        with pytest.raises(DeliveryError, match="the key t:a is no row.*RENAME it or DEL it"):
+        with pytest.raises(DeliveryError, match=r"the key t:a is no row.*RENAME it or DEL it"):
             upsert.commit([work])
     assert client.get("t:a") == "theirs"
     client.rename("t:a", "theirs")  # as it says
