@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
+from threading import Lock
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,7 +20,7 @@ from airflow_eos.errors import (
 )
 from airflow_eos.kinds.files.folder import detail, files_of, works_of
 from airflow_eos.kinds.files.participant import FilesParticipant, made
-from airflow_eos.kinds.files.place import Disk, opened
+from airflow_eos.kinds.files.place import Bucket, Disk, opened
 from airflow_eos.participants import connect
 from airflow_eos.protocol.decision import Outcome, PreparedWork, WorkIdentity
 from airflow_eos.protocol.participant import Member
@@ -348,3 +350,24 @@ def test_a_kind_that_this_release_does_not_know_is_refused_by_name():
 def test_kafka_without_a_connection_is_refused_by_name():
     with pytest.raises(ConfigurationError, match="bootstrap-servers"):
         connect([Member("orders", "kafka", {"transactional_id_prefix": "etl"})], {})
+
+
+def test_a_bucket_that_lets_nobody_delete_is_refused_before_the_first_row(monkeypatch):
+    """Each commit removes what was prepared: its rows were visible, and its batch never over."""
+    bucket = Bucket("s3://lake/out", {"aws_region": "eu-west-1"})
+    names: set[str] = set()
+
+    def won(name: str, *_: object) -> bool:
+        with lock:
+            return not (name in names or names.add(name))
+
+    def delete(_names: object) -> None:
+        raise StoreError("deleting: AccessDenied")
+
+    lock = Lock()
+    monkeypatch.setattr(bucket, "_copy", lambda _source, target: won(target))
+    monkeypatch.setattr(
+        bucket, "beside", SimpleNamespace(put=lambda *_: None, create=won, delete=delete)
+    )
+    with pytest.raises(StoreError, match="AccessDenied"):
+        bucket.check("orders")
