@@ -157,11 +157,12 @@ if tally < tonumber(ARGV[1]) then return -1 end
 return redis.call('HINCRBY', KEYS[1], 'tally', 1)
 """
 
-# KEYS: a row that nobody has. All that is done to rows, in one step of which nothing is left.
+# KEYS: a row that nobody has. All that is done to rows; written is last, and nothing of it is left.
 TRY = """
-redis.call('HSET', KEYS[1], '_eos', '')
-redis.call('HGET', KEYS[1], '_eos')
 redis.call('PTTL', KEYS[1])
+redis.call('HGET', KEYS[1], '_eos')
+redis.call('DEL', KEYS[1])
+redis.call('HSET', KEYS[1], '_eos', '')
 return redis.call('DEL', KEYS[1])
 """
 
