@@ -8,7 +8,7 @@ import pytest
 
 from airflow_eos.local import EmbeddedKafka
 from tests.brokers.releases import OF_EACH_VERSION, running
-from tests.integration.hazards.conftest import die_at
+from tests.integration.conftest import die_at
 from tests.integration.hazards.test_least_acls import (
     AUTHORIZED,
     guarded,

@@ -14,7 +14,8 @@ import pytest
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.transactions.blocked import find_blocked
 from airflow_eos.local.broker import create_topic
-from tests.integration.hazards.conftest import _no_warm_writers, die_at
+from tests.integration.conftest import die_at
+from tests.integration.hazards.conftest import _no_warm_writers
 from tests.integration.hazards.direct import Direct
 from tests.integration.hazards.test_transaction_versions import (
     pipeline,

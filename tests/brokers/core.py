@@ -10,7 +10,8 @@ from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.transactions.blocked import find_blocked
 from airflow_eos.local import EmbeddedKafka
 from tests.brokers.releases import AS_SHIPPED, RELEASES, running
-from tests.integration.hazards.conftest import _no_warm_writers, die_at
+from tests.integration.conftest import die_at
+from tests.integration.hazards.conftest import _no_warm_writers
 from tests.integration.hazards.direct import Direct
 from tests.integration.hazards.test_transaction_versions import (
     pipeline,

@@ -15,7 +15,8 @@ from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.recovery import Action, Result, execute_recovery
 from tests.brokers.releases import VERSIONS, programs
-from tests.integration.hazards.conftest import _no_warm_writers, die_at
+from tests.integration.conftest import die_at
+from tests.integration.hazards.conftest import _no_warm_writers
 from tests.integration.hazards.direct import Direct, forget_writers, wait_for
 
 __all__ = ["_no_warm_writers", "die_at"]

@@ -24,7 +24,7 @@ from airflow_eos.errors import CheckpointFormatError
 from tests.chaos.arena import Arena
 from tests.chaos.arrow_stage import ArrowStage, over_arrow
 from tests.chaos.chance import killed_often, racing_scenario, random_scenario, standing_by
-from tests.chaos.faults_several import with_outputs
+from tests.chaos.faults import with_outputs
 from tests.chaos.play import Played, Wedged, play
 from tests.chaos.processes import end_everything
 from tests.chaos.scenario import Scenario, topics_of

@@ -1,11 +1,15 @@
-"""What comes after a driver is gone: recoveries, and retention that takes the rows it wrote."""
+"""What comes after a driver: recoveries, retention that takes its rows, what a history leaves."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tests.chaos.arena import OUT_PARTITIONS
 from tests.chaos.driver import recover
+from tests.chaos.person import planned
 from tests.chaos.processes import Forked
+from tests.chaos.readers import decisions, everything
+from tests.chaos.spark_loop import note_logs
 
 if TYPE_CHECKING:
     from tests.chaos.scenario import Incident
@@ -51,3 +55,23 @@ def empty(stage: Stage, incident: Incident) -> None:
             else:
                 stage.store.put(path, b"")
             stage.journal.note("emptied", path=path, gone=incident.gone)
+
+
+# --- remains --------------------------------------------------------------------------------------
+# What a history leaves: recovery asked once more, the checkpoint as data, the topic as read.
+
+
+def write_down(stage: Stage, *, caught_up: bool) -> None:
+    """Write down what is left: recovery once more, the checkpoint, the topic."""
+    again = planned(stage)
+    at_rest = stage.arena.at_rest(stage.topic, stage.name, 30, stage.elsewhere.open)
+    rows = everything(
+        stage.arena.bootstrap, stage.topic, OUT_PARTITIONS, isolation=stage.scenario.isolation
+    )
+    stage.journal.note("saw", reader="final", rows=rows)
+    for output, held in stage.elsewhere.everything().items():
+        stage.journal.note("there", output=output, reader="final", rows=held)
+    note_logs(stage.store, stage.journal)
+    for each in decisions(stage.folder, stage.store):
+        stage.journal.note("decision", **{**each, "batch": each["batch_id"]})
+    stage.journal.note("final", caught_up=caught_up, again=len(again), **at_rest)

@@ -10,7 +10,7 @@ import msgspec
 from airflow_eos.checkpoint.spark_log import kafka_offsets
 from airflow_eos.local.broker import create_topic
 from tests.chaos.arena import Arena
-from tests.chaos.drawing import incident, nth
+from tests.chaos.faults import incident, nth
 from tests.chaos.scenario import Incident, Scenario
 from tests.chaos.settings import ARROW, DriverSettings
 from tests.chaos.stage import Stage

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from tests.chaos import faults, faults_beside
-from tests.chaos.drawing import MANY
+from tests.chaos import faults
+from tests.chaos.faults import MANY
 from tests.chaos.scenario import RETAINED, Incident, Scenario
 
 MAKERS: tuple[tuple[Callable[[random.Random], Incident], int], ...] = (
@@ -16,14 +16,14 @@ MAKERS: tuple[tuple[Callable[[random.Random], Incident], int], ...] = (
     (faults.kill_worker, 12),
     (faults.fail_task, 6),
     (faults.kill_at_random, 20),
-    (faults_beside.stopped, 14),
-    (faults_beside.stopped_at_random, 6),
-    (faults_beside.two_drivers, 10),
-    (faults_beside.sleeper, 16),
-    (faults_beside.both_add, 8),
-    (faults_beside.renamed_late, 8),
-    (faults_beside.copied, 16),
-    (faults_beside.another_pipeline, 8),
+    (faults.stopped, 14),
+    (faults.stopped_at_random, 6),
+    (faults.two_drivers, 10),
+    (faults.sleeper, 16),
+    (faults.both_add, 8),
+    (faults.renamed_late, 8),
+    (faults.copied, 16),
+    (faults.another_pipeline, 8),
     (faults.recovery_race, 16),
     (faults.recovery_beside, 12),
     (faults.left_to_timeout, 14),
@@ -61,7 +61,7 @@ def racing_scenario(seed: int) -> Scenario:
     """The history of a seed in which every driver has a rival from the start."""
     chance = random.Random(f"{seed} racing")
     count = chance.choices((1, 2), (3, 2))[0]
-    incidents = tuple(faults_beside.racing(chance) for _ in range(count))
+    incidents = tuple(faults.racing(chance) for _ in range(count))
     return Scenario(
         seed=seed,
         kind=chance.choices(("map", "shuffle", "count"), (4, 2, 3))[0],
@@ -76,7 +76,7 @@ def racing_scenario(seed: int) -> Scenario:
 def standing_by(scenario: Scenario) -> Scenario:
     """The same history with rivals that stand by."""
     chance = random.Random(f"{scenario.seed} standing by")
-    incidents = tuple(faults_beside.standing_by(chance, each) for each in scenario.incidents)
+    incidents = tuple(faults.standing_by(chance, each) for each in scenario.incidents)
     return msgspec.structs.replace(scenario, incidents=incidents)
 
 

@@ -31,8 +31,7 @@ from airflow_eos.protocol.participant import Participant
 from airflow_eos.recovery import execute_recovery, read_rulings
 from tests.chaos import controls
 from tests.chaos.frame import Frame, undelivered
-from tests.chaos.journal import Journal, now_ms
-from tests.chaos.keeping import keep_what_is_pruned
+from tests.chaos.journal import Journal, keep_what_is_pruned, now_ms
 from tests.chaos.outputs import connected
 from tests.chaos.settings import ARROW, DriverSettings
 from tests.chaos.sources import source_of

@@ -20,7 +20,7 @@ from tests.chaos.outputs import table_of
 from tests.chaos.readers import decisions
 from tests.chaos.settings import FILES, POSTGRES
 from tests.chaos.spark_data import ends_of
-from tests.chaos.spark_files import read_end
+from tests.chaos.spark_loop import read_end
 
 Row = tuple[str, str, str]  # key, value, run
 _POLL_S = 0.05

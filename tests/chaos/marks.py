@@ -13,8 +13,7 @@ from pyspark.sql import SparkSession
 from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.delivery import takeover
 from airflow_eos.delivery.batch import Attempts, ExactlyOnceBatch
-from tests.chaos.journal import Journal
-from tests.chaos.keeping import keep_what_is_pruned
+from tests.chaos.journal import Journal, keep_what_is_pruned
 from tests.chaos.spark_loop import note_logs
 
 

@@ -28,7 +28,7 @@ from airflow_eos.protocol.group import reach_all
 from airflow_eos.protocol.participant import Participant
 from tests.chaos.frame import Frame, Tasks
 from tests.chaos.settings import FILES, KAFKA, POSTGRES, DriverSettings
-from tests.support.planned import LazyTasks
+from tests.support.authority import LazyTasks
 
 _ANSWER_WITHIN = timedelta(seconds=5)
 _ANY_INTERVAL = timedelta(seconds=1)

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
+from tests.chaos.aftermath import write_down
 from tests.chaos.arena import Arena
 from tests.chaos.person import end_what_a_broker_has_lost
 from tests.chaos.processes import wait_until
-from tests.chaos.remains import write_down
 from tests.chaos.scenario import Scenario
 from tests.chaos.stage import Stage
 from tests.support.history.read import Violation, read_history

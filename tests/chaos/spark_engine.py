@@ -25,8 +25,7 @@ from tests.chaos.driver import ENDED_BY_ERROR
 from tests.chaos.processes import Process, wait_until
 from tests.chaos.scenario import Incident, Scenario
 from tests.chaos.settings import ARROW, SPARK, DriverSettings
-from tests.chaos.spark_hosts import Hosts
-from tests.chaos.spark_process import SparkProcess
+from tests.chaos.spark_hosts import Hosts, SparkProcess
 from tests.chaos.stage import Stage, goes_alone
 from tests.chaos.topic_input import TopicInput
 from tests.support.app import AppSettings

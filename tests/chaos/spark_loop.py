@@ -1,13 +1,11 @@
-"""``MicroBatchExecution`` of Spark 4.2 in small: what it reads at a start, plans, commits, purges.
-
-What a batch ranges over is kept in memory, as Spark keeps it: ``offsets/N`` is read at a start
-and never again, so what another driver writes there afterwards is not noticed.
-"""
+"""``MicroBatchExecution`` of Spark 4.2 and its logs in small: read, planned, committed, purged."""
 
 from __future__ import annotations
 
 import json
 import math
+import re
+import time
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,13 +15,94 @@ from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.failpoints import failpoint
 from tests.chaos.journal import Journal, now_ms
 from tests.chaos.spark_data import Ends, Offset, SparkError, ends_of
-from tests.chaos.spark_files import (
-    NUMBER,
-    MetadataLog,
-    offsets_text,
-    read_end,
-    read_timestamp_ms,
-)
+
+NUMBER = re.compile(r"[+-]?[0-9]+", re.ASCII)
+_CACHED = 2
+_ONE_BY_ONE = 3
+
+
+class MetadataLog:
+    """``HDFSMetadataLog``: one text for each batch number, in a folder."""
+
+    def __init__(self, folder: Path, *, gap_s: float = 0.0) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._gap_s = gap_s
+        self._cache: dict[int, str] = {}
+        self._purged_before = 0
+
+    def add(self, batch: int, text: str) -> bool:
+        """False where an entry stands; raises where one came between two looks."""
+        target = self._folder / str(batch)
+        if batch in self._cache or target.exists():
+            return False
+        failpoint(f"{self._folder.name}-looked")
+        hidden = self._folder / f".{batch}.{uuid.uuid4()}.tmp"
+        hidden.write_text(text)
+        if target.exists():
+            raise SparkError(f"MULTIPLE_STREAMING_QUERIES_CONCURRENTLY_USING_PATH {target}")
+        failpoint(f"{self._folder.name}-renaming")
+        time.sleep(self._gap_s)
+        try:
+            hidden.rename(target)
+        except FileNotFoundError as error:  # another folder was put here meanwhile
+            raise SparkError(f"RENAME_SRC_PATH_NOT_FOUND {hidden}") from error
+        self._cache[batch] = text
+        for oldest in list(self._cache)[:-_CACHED]:
+            del self._cache[oldest]
+        return True
+
+    def get(self, batch: int) -> str | None:
+        if batch in self._cache:
+            return self._cache[batch]
+        try:
+            return (self._folder / str(batch)).read_text()
+        except FileNotFoundError:
+            return None
+
+    def latest(self) -> int | None:
+        """The greatest number, in the folder or in memory."""
+        return max((*self.listed(), *self._cache), default=None)
+
+    def listed(self) -> list[int]:
+        """What lies in the folder; anything that is a number counts as a batch."""
+        names = (entry.name for entry in self._folder.iterdir() if entry.is_file())
+        return sorted(int(name) for name in names if NUMBER.fullmatch(name))
+
+    def purge(self, before: int) -> None:
+        """Remove the numbers below; up to three since the last time without listing."""
+        some = range(self._purged_before, before)
+        if len(some) > _ONE_BY_ONE:
+            found = [*self.listed(), *self._cache]
+            some = range(min(found, default=before), before)
+        for batch in some:
+            (self._folder / str(batch)).unlink(missing_ok=True)
+            self._cache.pop(batch, None)
+        self._purged_before = before
+
+
+def offsets_text(end: Offset, timestamp_ms: int) -> str:
+    """An ``offsets/N`` of a single source."""
+    about = {"batchWatermarkMs": 0, "batchTimestampMs": timestamp_ms, "conf": {}}
+    lines = ("v1", json.dumps(about), json.dumps(end))
+    return "\n".join(lines)
+
+
+def read_end(text: str) -> Offset:
+    found: Offset = json.loads(text.splitlines()[2])
+    return found
+
+
+def read_timestamp_ms(text: str) -> int:
+    return int(json.loads(text.splitlines()[1])["batchTimestampMs"])
+
+
+# --- spark loop -----------------------------------------------------------------------------------
+# ``MicroBatchExecution`` of Spark 4.2 in small: what it reads at a start, plans, commits, purges.
+#
+# What a batch ranges over is kept in memory, as Spark keeps it: ``offsets/N`` is read at a start
+# and never again, so what another driver writes there afterwards is not noticed.
+
 
 _COMMIT = 'v1\n{"nextBatchWatermarkMs":0}'
 

@@ -15,14 +15,13 @@ from tests.chaos.aftermath import empty, pass_retention, recover_at_once
 from tests.chaos.arena import OUT_PARTITIONS, Arena
 from tests.chaos.driver import ASKED, FINISHED, drive
 from tests.chaos.elsewhere import Watched, places
-from tests.chaos.intrusions import restore_a_copy, start_another
 from tests.chaos.journal import Journal
 from tests.chaos.outputs import table_of
 from tests.chaos.person import rule_by_what_was_read
 from tests.chaos.processes import Forked, Process, wait_until
 from tests.chaos.proxy import Rule
 from tests.chaos.readers import LiveReaders
-from tests.chaos.rivals import race, start_rival, take_over
+from tests.chaos.rivals import race, restore_a_copy, start_another, start_rival, take_over
 from tests.chaos.scenario import RACING, Incident, Scenario, name_of
 from tests.chaos.settings import POSTGRES, DriverSettings
 from tests.chaos.spark_data import Input

@@ -11,8 +11,6 @@ from tests.chaos.arrow_stage import ArrowStage
 from tests.chaos.play import play
 from tests.chaos.scenario import SHORT_S, Incident, Scenario, topics_of
 
-pytestmark = pytest.mark.chaos
-
 _numbers = count(250)
 
 

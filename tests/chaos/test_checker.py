@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_eos.errors import ConfigurationError
+from tests.support.history.__main__ import main
 from tests.support.history.read import History, read_history
 from tests.support.history.rules import check
 
@@ -365,3 +366,30 @@ def test_a_file_that_is_no_history_is_refused(tmp_path: Path, text: str) -> None
     file.write_text(text)
     with pytest.raises(ConfigurationError, match="history"):
         read_history(file)
+
+
+# --- ``python -m tests.support.history FILE``: the checker on its own -----------------------------
+
+
+def audit(tmp_path: Path, events: Events, *options: str) -> int:
+    """The exit status of the command on a file of these events."""
+    file = tmp_path / "history.jsonl"
+    file.write_text("".join(json.dumps(event) + "\n" for event in events))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", ["history", str(file), *options])
+        return main()
+
+
+def test_a_whole_history(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert audit(tmp_path, whole()) == 0
+    assert "2 duplicated: 0" in capsys.readouterr().out
+
+
+def test_a_violated_history(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    events = whole()
+    duplicate(events)
+    assert audit(tmp_path, events) == 1
+    assert "2 duplicated: 1, first 'd' of key 'k' again at output 0:5" in capsys.readouterr().out
+    assert audit(tmp_path, events, "--json") == 1
+    told = json.loads(capsys.readouterr().out)
+    assert 2 in [violation["number"] for violation in told]

@@ -8,8 +8,6 @@ from tests.chaos.arena import Arena
 from tests.chaos.play import Played, play
 from tests.chaos.scenario import Incident, Scenario, topics_of
 
-pytestmark = pytest.mark.chaos
-
 
 def numbers(played: Played) -> set[int]:
     return {violation.number for violation in played.violations}

@@ -32,7 +32,6 @@ from tests.chaos.scenario import (
 )
 from tests.chaos.settings import PATIENT_S
 
-pytestmark = pytest.mark.chaos
 LONG = pytest.mark.proof
 
 _numbers = count(1)

@@ -10,12 +10,10 @@ from functools import partial
 import pytest
 
 from tests.chaos.arena import Arena
-from tests.chaos.faults_several import TIMEOUT_S
+from tests.chaos.faults import TIMEOUT_S
 from tests.chaos.play import Played, play
 from tests.chaos.scenario import Incident, Scenario, topics_of
 from tests.chaos.settings import KINDS
-
-pytestmark = pytest.mark.chaos
 
 KILLED = Incident(fault="kill", failpoints="prepared=kill@2")
 

@@ -13,7 +13,7 @@ from tests.chaos.elsewhere import Watched
 from tests.chaos.journal import Journal
 from tests.chaos.processes import wait_until
 from tests.chaos.spark_engine import last_error
-from tests.chaos.spark_files import offsets_text
+from tests.chaos.spark_loop import offsets_text
 from tests.chaos.stage import goes_alone
 
 pytestmark = pytest.mark.unit

@@ -1,24 +1,29 @@
-"""One Spark for all tests of a process: a JVM takes its jars only when it starts."""
+"""What all rooms share: one Spark, one other JVM, the servers of all kinds, places to die at."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.sql import SparkSession
 
 from airflow_eos.checkpoint import heartbeat as beats
 from airflow_eos.checkpoint.locations import LOCAL
-from airflow_eos.local import avro_jars, spark_jars
+from airflow_eos.local import EmbeddedKafka, avro_jars, spark_jars
 from airflow_eos.recovery import facts as driver_liveness
 from airflow_eos.sinks.source import tuned_spark_conf
+from tests.integration.hazards.spark_job import Job
 from tests.support.beats import BEAT
 from tests.support.host import Host, running
 from tests.support.jvm import spark_submit_opts
+
+if TYPE_CHECKING:
+    from tests.support.kinds.servers import Servers
 
 pytest.register_assert_rewrite("tests.integration.sql.verbs", "tests.integration.kept.table")
 
@@ -33,8 +38,28 @@ def _quick_beats(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver_liveness, "UNTOLD_INTERVAL_S", BEAT.total_seconds() / 2)
 
 
+@pytest.fixture
+def die_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """``die_at("decided")``: the driver ends there, as by an exception that nobody handles."""
+
+    def arm(place: str) -> None:
+        monkeypatch.setenv("EOS_FAILPOINTS", f"{place}=raise" if place else "")
+
+    return arm
+
+
+@pytest.fixture(scope="session")
+def servers(kafka_broker: EmbeddedKafka) -> Iterator[Servers]:
+    """Each is started when the first test asks for it."""
+    from tests.support.kinds.servers import Servers  # and with it the clients of all kinds
+
+    with Servers(kafka_broker) as running:
+        yield running
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
+    """One for all tests of a process: a JVM takes its jars only when it starts."""
     environment = pytest.MonkeyPatch()
     environment.setenv("PYSPARK_PYTHON", sys.executable)
     with pytest.MonkeyPatch.context() as starting:
@@ -62,6 +87,16 @@ def host() -> Iterator[Host]:
     """The other machine: the JVM of drivers that are killed."""
     with running() as host:
         yield host
+
+
+@pytest.fixture
+def job(spark: SparkSession, kafka_broker: EmbeddedKafka, tmp_path: Path) -> Iterator[Job]:
+    """One pipeline on the shared session."""
+    made = Job(kafka_broker, tmp_path)
+    made.spark = spark
+    yield made
+    for query in spark.streams.active:
+        query.stop()
 
 
 @pytest.fixture

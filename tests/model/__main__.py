@@ -21,7 +21,7 @@ from airflow_eos.errors import EosError
 from tests.model import mutations
 from tests.model.history import run_history
 from tests.model.judge import ProtocolBroken
-from tests.model.known import AT_MOST, KNOWN, known
+from tests.model.mutations import AT_MOST, KNOWN, known
 from tests.model.quiet import quiet
 
 _APART = 1_000_000_000

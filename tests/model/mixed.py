@@ -31,7 +31,7 @@ from tests.model.judge import ProtocolBroken
 from tests.model.scheduler import Fault, Process, external
 from tests.model.spark import MetadataLog, MicroBatches, SparkError, Unit
 from tests.model.world import ACCEPTED, TASK_ATTEMPTS, Driver, ModelSink, World
-from tests.support.planned import LazyTasks
+from tests.support.authority import LazyTasks
 
 GUARANTEES: tuple[Guarantee, ...] = get_args(Guarantee)
 _PLACES = (

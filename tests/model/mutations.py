@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +17,9 @@ from airflow_eos.checkpoint import (
     snapshot,
     terms,
 )
-from airflow_eos.checkpoint import backend as paths
+from airflow_eos.checkpoint import (
+    backend as paths,
+)
 from airflow_eos.delivery import replay, takeover
 from airflow_eos.delivery.batch import Attempts, Authority, ExactlyOnceBatch
 from airflow_eos.errors import KafkaUnavailableError, SupersededError
@@ -38,7 +42,7 @@ from airflow_eos.recovery import facts, plan
 from tests.model import world
 from tests.model.ledger import SteppedLedger
 from tests.model.scheduler import current
-from tests.support.owners import owner_at
+from tests.support.pipelines import owner_at
 
 Mutation = Callable[[pytest.MonkeyPatch], None]
 
@@ -539,3 +543,19 @@ def _all(transactions: Any, outcome: Outcome) -> Any:
 def _replaced(read: Any, **changes: Any) -> Any:
     fields = {name: getattr(read, name) for name in type(read).__slots__}
     return facts.Facts(**(fields | changes))
+
+
+# --- known ----------------------------------------------------------------------------------------
+# For each broken rule the history that shows it: a search of minutes, found once.
+
+
+KNOWN = Path(__file__).with_name("known.json")
+"""``{rule: seed}``; ``python -m tests.model --learn`` writes it again."""
+
+AT_MOST = 3_000
+"""Histories that are tried for a rule before it counts as one that nothing shows."""
+
+
+def known() -> dict[str, int]:
+    """The seeds; a rule that is not in it is searched for."""
+    return json.loads(KNOWN.read_text()) if KNOWN.exists() else {}

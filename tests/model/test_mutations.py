@@ -12,8 +12,7 @@ from airflow_eos.errors import EosError
 from tests.model import mutations
 from tests.model.history import run_history
 from tests.model.judge import ProtocolBroken
-from tests.model.known import AT_MOST, known
-from tests.model.mutations import Mutation
+from tests.model.mutations import AT_MOST, Mutation, known
 
 pytestmark = [pytest.mark.unit, pytest.mark.slow]
 

@@ -28,7 +28,7 @@ from airflow_eos.kafka.client.settings import DEFAULT_TOPIC
 from airflow_eos.kafka.transactions.identity import TransactionIdentity
 from tests.model.broker import PARTITIONS, UNFINISHED, Broker, State, Transaction
 from tests.model.scheduler import external
-from tests.support.capable import capable
+from tests.support.metadata import capable
 
 CLUSTER_ID = "cluster"
 TOPIC = "out"

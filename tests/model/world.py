@@ -73,9 +73,9 @@ from tests.model.ledger import Records, SteppedLedger
 from tests.model.scheduler import Process, Scheduler, current, external
 from tests.model.spark import MicroBatches, Planned, SparkError, Unit
 from tests.model.store import DiskStore, SparksFiles, SteppedStore
+from tests.support.authority import LazyTasks, OneParticipant
 from tests.support.beats import heartbeat
 from tests.support.pipelines import kafka_pipeline
-from tests.support.planned import LazyTasks, OneParticipant
 
 PREFIX = "etl"
 OUTPUTS = {DEFAULT_PARTICIPANT: PREFIX, "copy": "copied"}

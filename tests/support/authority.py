@@ -1,11 +1,17 @@
-"""A driver's authority where no Spark plans: real terms and a real offset log, on any store."""
+"""A driver's authority and a query's tasks, where no Spark plans."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Sequence
+from types import SimpleNamespace
 from typing import Any
+
+import msgspec
 
 from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, OffsetLog, take_term
 from airflow_eos.delivery.batch import Authority
+from airflow_eos.delivery.port import TaskReport
+from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT
 
 OFFSETS = 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":7}\n{"in":{"0":1}}'
 
@@ -34,3 +40,54 @@ def authority_of(store: CheckpointStore, decisions: DecisionLog, notes: Any = No
         notes or ListOfNotes(),
         evaluated_at=evaluated_at,
     )
+
+
+# --- planned --------------------------------------------------------------------------------------
+# The tasks of a streaming query, without Spark: what ``InPlanSink`` asks of its DataFrame.
+
+
+class OneParticipant:
+    """What a stand-in for a sink of one participant says of itself; rows are what they are."""
+
+    names = (DEFAULT_PARTICIPANT,)
+
+    def part(self, name: str) -> Any:
+        assert name in self.names
+        return self
+
+    def rows(self, df: Any) -> Any:
+        return df
+
+    def streamed(self, df: Any) -> Any:
+        return df
+
+
+class LazyTasks:
+    """They run when somebody collects their reports; the report of a ``lost`` one never comes."""
+
+    def __init__(
+        self, run: Callable[[], Sequence[TaskReport]], *, lost: Collection[int] = ()
+    ) -> None:
+        self._run = run
+        self._lost = lost
+        self._ran = 0
+
+    def collect(self) -> list[Any]:
+        reports = self._run()
+        self._ran = len({report.task for report in reports})
+        return [
+            SimpleNamespace(report=msgspec.json.encode(report))
+            for report in reports
+            if report.task not in self._lost
+        ]
+
+    @property
+    def _jdf(self) -> Any:
+        """Spark's side of it: the plan, its RDD, how many partitions that has."""
+        rdd = SimpleNamespace(getNumPartitions=lambda: self._ran)
+        return SimpleNamespace(queryExecution=lambda: SimpleNamespace(toRdd=lambda: rdd))
+
+    def persist(self, _level: Any) -> LazyTasks:
+        return self
+
+    def unpersist(self) -> None: ...

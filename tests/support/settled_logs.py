@@ -7,9 +7,9 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
-from airflow_eos.checkpoint import Decision, Verdict
 from airflow_eos.checkpoint.backend import decision_path
 from airflow_eos.protocol.decision import PreparedWork, encode
+from tests.support.pipelines import commit_of
 
 ROWS = 10
 """Of each batch, from partition 0 of the topic."""
@@ -46,16 +46,7 @@ class SettledLogs:
             PreparedWork("kafka", name, f"{name}-{batch}", n, "0" * 32, 0, None, {})
             for name, n in (rows or {"sink": ROWS}).items()
         ]
-        decision = Decision(
-            batch_id=batch,
-            attempt=1,
-            verdict=Verdict.COMMIT,
-            works=tuple(works),
-            offsets=offsets,
-            decided_by="a test",
-            decided_at_ms=1,
-            nonce=uuid.uuid4().hex,
-        )
+        decision = commit_of(batch, *works, offsets=offsets, decided_by="a test")
         self._write(decision_path(batch, 1), encode(decision).decode())
 
     def commit(self, batch: int) -> None:

@@ -1,24 +1,154 @@
-"""Every place where a checkpoint may live, as real as it can be had on one machine."""
+"""An emulator of Azure's store, from its package registry, in a pinned version.
+
+Google's has none that helps: fake-gcs-server (1.52.2) has no XML API, by which obstore writes.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
+import shutil
+import subprocess
+import tempfile
 import threading
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from email.utils import formatdate
 from pathlib import Path
 from typing import Any, Self
 
+import pytest
 from werkzeug.serving import make_server
 
 from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.local import spark_jars
-from airflow_eos.local.jars import s3a_jars
-from tests.support.emulators import Azurite
+from airflow_eos.local.broker import HOST, free_ports
+from airflow_eos.local.jars import cache_folder, java_program, s3a_jars
 from tests.support.servers.hdfs import EmbeddedHdfs
+from tests.support.servers.jars import server_jars
+from tests.support.servers.process import EmbeddedProcess
 from tests.support.servers.s3 import EmbeddedS3
-from tests.support.weak_s3 import WeakS3
+
+AZURITE = "3.34.0"
+_ACCOUNT = "devstoreaccount1"
+# Azurite's only account, which its documentation prints; it opens nothing but an emulator.
+_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+_BUCKET = "bucket"
+_READY_SECONDS = 120.0
+
+
+class Azurite(EmbeddedProcess):
+    """Azure's blobs, with one container."""
+
+    url = f"az://{_BUCKET}"
+
+    @property
+    def storage_options(self) -> dict[str, str]:
+        return {
+            "azure_storage_account_name": _ACCOUNT,
+            "azure_storage_account_key": _KEY,
+            "azure_endpoint": f"http://{HOST}:{self.port}/{_ACCOUNT}",
+            "allow_http": "true",
+        }
+
+    def start(self) -> None:
+        installed = cache_folder() / f"azurite-{AZURITE}"
+        program = installed / "node_modules" / ".bin" / "azurite-blob"
+        if not program.exists():
+            _install(installed)
+        self._folder = Path(tempfile.mkdtemp(prefix="airflow-eos-azurite-"))
+        (self.port,) = free_ports(1)
+        where = ["--blobHost", HOST, "--blobPort", str(self.port), "--location", str(self._folder)]
+        plain = ["--silent", "--disableTelemetry", "--skipApiVersionCheck"]
+        command = [str(program), *where, *plain]
+        self._run(command, self._folder, self._has_container, _READY_SECONDS)
+
+    def _has_container(self) -> bool:
+        """By Azure's SharedKey, since no client at hand makes containers."""
+        path = f"/{_ACCOUNT}/{_BUCKET}"
+        told = {"x-ms-date": formatdate(usegmt=True), "x-ms-version": "2021-08-06"}
+        headers = "".join(f"{name}:{value}\n" for name, value in sorted(told.items()))
+        signed = f"PUT{chr(10) * 12}{headers}/{_ACCOUNT}{path}\nrestype:container"
+        mac = hmac.new(base64.b64decode(_KEY), signed.encode(), hashlib.sha256).digest()
+        told["Authorization"] = f"SharedKey {_ACCOUNT}:{base64.b64encode(mac).decode()}"
+        return _answers(f"http://{HOST}:{self.port}{path}?restype=container", told)
+
+
+def _install(folder: Path) -> None:
+    if shutil.which("npm") is None:
+        pytest.skip("npm is not installed, which would fetch the emulator")
+    ran = subprocess.run(
+        ["npm", "install", "--silent", "--prefix", str(folder), f"azurite@{AZURITE}"],
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def _answers(url: str, headers: dict[str, str]) -> bool:
+    asked = urllib.request.Request(url, method="PUT", headers=headers)
+    try:
+        urllib.request.urlopen(asked, timeout=60).close()
+    except urllib.error.HTTPError as error:
+        if error.code == 409:
+            return True
+        raise AssertionError(f"{error.code}: {error.read()!r}") from error
+    except OSError:
+        return False
+    return True
+
+
+# --- weak s3 --------------------------------------------------------------------------------------
+# Adobe's s3mock: it answers ``If-None-Match: *``, and lets several win who come at once.
+
+
+class WeakS3(EmbeddedProcess):
+    """On a free port of the loopback interface, with one bucket."""
+
+    @property
+    def url(self) -> str:
+        """The bucket."""
+        return f"s3://{_BUCKET}"
+
+    @property
+    def storage_options(self) -> dict[str, str]:
+        """How a client reaches it."""
+        return {
+            "aws_endpoint": f"http://{HOST}:{self.port}",
+            "aws_allow_http": "true",
+            "aws_access_key_id": "eos",
+            "aws_secret_access_key": "eos",
+            "aws_region": "us-east-1",
+        }
+
+    def start(self) -> None:
+        """Start it; returns when it has its bucket."""
+        (jar,) = server_jars("s3mock-5.2.0")
+        self._folder = Path(tempfile.mkdtemp(prefix="airflow-eos-s3mock-"))
+        (self.port,) = free_ports(1)
+        java = [java_program(), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+        told = [f"-Djava.io.tmpdir={self._folder}", "-jar", str(jar), "--server.port=0"]
+        command = [*java, *told, "--server.address=127.0.0.1", f"--http.port={self.port}"]
+        self._run(command, self._folder, self._has_bucket, _READY_SECONDS)
+
+    def _has_bucket(self) -> bool:
+        asked = urllib.request.Request(f"http://{HOST}:{self.port}/{_BUCKET}", method="PUT")
+        try:
+            urllib.request.urlopen(asked, timeout=60).close()
+        except urllib.error.HTTPError as error:
+            return error.code == 409
+        except OSError:
+            return False
+        return True
+
+
+# --- stores ---------------------------------------------------------------------------------------
+# Every place where a checkpoint may live, as real as it can be had on one machine.
 
 
 @dataclass(frozen=True)

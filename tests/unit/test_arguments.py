@@ -34,8 +34,6 @@ from airflow_eos.sensors import (
 )
 from airflow_eos.sinks.app import App, argument_parser
 
-pytestmark = pytest.mark.unit
-
 NAN, INF = float("nan"), float("inf")
 PIPELINE: dict[str, Any] = {
     "dag_id": "e",

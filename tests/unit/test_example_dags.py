@@ -1,24 +1,30 @@
-"""The example DAGs: they find their app where they are put, and do not get into their own way."""
+"""The example DAGs find their app where they are put, and what is said to type works."""
 
 from __future__ import annotations
 
+import ast
 import copy
 import importlib.util
 import json
+import re
 import shutil
 import sys
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import pyspark
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
 
 from airflow_eos.checkpoint import CheckpointStore, write_heartbeat
+from airflow_eos.events import SettledEvent
 from airflow_eos.factory import eos_pipeline, watchdog
+from tests.support.by_asset import ByAsset
 from tests.unit.supervision.lives import beat as dead
 
 ROOT = Path(__file__).parents[2]
@@ -334,3 +340,123 @@ def test_no_airflow_runs_the_examples_by_itself():
     """Newer ones load the folder ``example_dags`` of each provider; ours has a watchdog in it."""
     places = [path.name for path in (ROOT / "airflow_eos").iterdir()]
     assert not [place for place in [*places, *WHEEL["sources"].values()] if "example_dags" in place]
+
+
+# --- The DAGs that run because rows are there -----------------------------------------------------
+
+
+FILE = Path(__file__).parents[2] / "dags" / "eos_settled.py"
+
+
+def event(first: int, last: int) -> SettledEvent:
+    return SettledEvent(
+        pipeline="p",
+        from_batch=first,
+        to_batch=last,
+        start={"0": {"orders": {"0": 10 * first}}},
+        end={"0": {"orders": {"0": 10 * (last + 1)}}},
+        rows={"sink": 10 * (last + 1 - first)},
+        watermark_ms=None,
+        settled_at_ms=1,
+    )
+
+
+@pytest.fixture(scope="module")
+def settled_dags() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("eos_settled", FILE)
+    assert spec is not None
+    made: ModuleType = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
+
+
+@pytest.fixture
+def run(settled_dags, monkeypatch) -> Callable[..., Any]:
+    """A task of a DAG, in a run that these events have started."""
+
+    def go(dag_id: str, task_id: str, *events: SettledEvent, **params: Any) -> Any:
+        told = [SimpleNamespace(extra=each.as_extra()) for each in events]
+        foreign = SimpleNamespace(extra={"made": "by hand"})
+        context = {
+            "triggering_asset_events": ByAsset(settled_dags.SETTLED, [*reversed(told), foreign]),
+            "params": params,
+        }
+        monkeypatch.setattr(settled_dags, "get_current_context", lambda: context)
+        return getattr(settled_dags, dag_id)().get_task(task_id).python_callable()
+
+    return go
+
+
+def test_a_run_gets_the_ranges_it_was_started_by_in_their_order(run):
+    assert run("eos_settled_report", "report", event(0, 4), event(5, 5)) == ["p/0-4", "p/5-5"]
+
+
+def test_of_all_runs_one_acts_when_rows_up_to_an_offset_are_there(run):
+    wanted = {"orders": {"0": 55}}
+    ranges = [(0, 3), (4, 4), (5, 8), (9, 9)]
+    acted = [
+        span for span in ranges if run("eos_rows_are_there", "are_there", event(*span), upto=wanted)
+    ]
+    assert acted == [(5, 8)]
+
+
+def test_several_events_of_one_run_are_looked_at_one_by_one(run):
+    events = [event(0, 3), event(4, 6), event(7, 9)]
+    assert run("eos_rows_are_there", "are_there", *events, upto={"orders": {"0": 55}})
+
+
+def test_the_emitter_is_alone_waits_and_goes_on_for_ever(settled_dags):
+    emitter = settled_dags.eos_settled.get_task("emit")
+    assert settled_dags.eos_settled.task_ids == ["emit"]
+    assert (emitter.deferrable, emitter.max_active_tis_per_dag) == (True, 1)
+    assert settled_dags.eos_settled.start_date is not None, (
+        "else @continuous stops after its first run"
+    )
+    assert settled_dags.eos_settled.max_active_runs == 1
+
+
+# --- What the README and the example DAG say to type works with the Spark that the extra brings ---
+
+
+TEXTS = [
+    "README.md",
+    "dags/eos_examples.py",
+    "dags/eos_orders.py",
+    "docs/airflow.md",
+    "docs/examples.md",
+    "spark_apps/avro_windows.py",
+    "spark_apps/orders_etl.py",
+]
+EXTRA = re.search(r'"pyspark==([\d.]+)"', (ROOT / "pyproject.toml").read_text())
+PINNED = EXTRA[1] if EXTRA else None
+
+of_the_pinned_spark = pytest.mark.skipif(
+    version("pyspark") != PINNED, reason="the examples name the version that the extra pins"
+)
+
+
+@of_the_pinned_spark
+@pytest.mark.parametrize("text", TEXTS)
+def test_the_packages_that_an_example_names_fit_pyspark_and_its_hadoop(text):
+    [client] = (Path(pyspark.__file__).parent / "jars").glob("hadoop-client-api-*.jar")
+    hadoop = client.stem.removeprefix("hadoop-client-api-")
+    named = (ROOT / text).read_text()
+    for connector in re.findall(r"spark-sql-kafka-0-10_2\.13:([\d.]+\d)", named):
+        assert connector == PINNED
+    for avro in re.findall(r"spark-avro_2\.13:([\d.]+\d)", named):
+        assert avro == PINNED
+    for aws in re.findall(r"hadoop-aws:([\d.]+\d)", named):
+        assert aws == hadoop
+
+
+@pytest.mark.parametrize("text", [*TEXTS, "airflow_eos/commands/options.py"])
+def test_no_example_uses_a_scheme_that_plain_spark_does_not_know(text):
+    """Spark's S3 is s3a://, in hadoop-aws; s3:// is Amazon's own EMR."""
+    assert "s3://" not in (ROOT / text).read_text()
+
+
+def test_every_python_block_of_the_readme_can_be_parsed():
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert len(blocks) == 2
+    for block in blocks:
+        ast.parse(block)

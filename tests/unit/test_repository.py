@@ -1,13 +1,23 @@
-"""What runs on the project's own pages: workflows, hooks and forms."""
+"""The project's own pages and files: workflows, hooks, forms, ``deploy/`` and ``make matrix``."""
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import re
+import shlex
+import subprocess
+import tomllib
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml  # type: ignore[import-untyped]
+
+from airflow_eos.local import jars
+from airflow_eos.sinks.app import argument_parser
+from airflow_eos.supervision.packaging import spark_side
 
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -104,3 +114,254 @@ def test_a_report_of_a_bug_asks_for_the_hazard_and_for_what_the_checkpoint_says(
     assert "status CHECKPOINT --json" in fields["status"]["attributes"]["label"]
     assert "plan CHECKPOINT" in fields["plan"]["attributes"]["label"]
     assert fields["hazard"]["validations"]["required"]
+
+
+# --- What ``deploy/`` names is there: options of the app, extras, settings of Spark, files --------
+
+
+DEPLOY = ROOT / "deploy"
+DOCKERFILE = (DEPLOY / "Dockerfile").read_text()
+SUBMIT = DEPLOY / "kubernetes" / "spark-submit.sh"
+APPLICATION: dict[str, Any] = yaml.safe_load(
+    (DEPLOY / "kubernetes" / "spark-application.yaml").read_text()
+)["spec"]
+RBAC = list(yaml.safe_load_all((DEPLOY / "kubernetes" / "rbac.yaml").read_text()))
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+WORDS = shlex.split(SUBMIT.read_text().replace("\\\n", " "), comments=True)
+
+
+def app_of(words: list[str]) -> tuple[str, list[str]]:
+    at = next(i for i, word in enumerate(words) if word.startswith("local://"))
+    return words[at], words[at + 1 :]
+
+
+def conf() -> dict[str, str]:
+    settings = (WORDS[i + 1] for i, word in enumerate(WORDS) if word == "--conf")
+    return dict(setting.split("=", 1) for setting in settings)
+
+
+def test_what_is_copied_into_the_image_is_no_environment_and_no_history():
+    ignored = (ROOT / ".dockerignore").read_text().splitlines()
+    assert {".git", ".venv", ".tool-venv", ".build"} <= set(ignored)
+    needed = {"airflow_eos", "dags", "spark_apps", "pyproject.toml", "README.md", "LICENSE"}
+    assert not needed & set(ignored)
+
+
+def test_both_ways_start_the_same_app_with_the_same_arguments():
+    there = (APPLICATION["mainApplicationFile"], APPLICATION["arguments"])
+    assert app_of(WORDS) == there
+
+
+def test_the_app_is_in_the_wheel_and_takes_these_arguments():
+    file, arguments = app_of(WORDS)
+    folders = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    sources = folders["tool"]["hatch"]["build"]["targets"]["wheel"]["sources"]
+    inside = file.partition("site-packages/")[2]
+    folder = next(here for here, there in sources.items() if inside.startswith(f"{there}/"))
+    source = (ROOT / folder / Path(inside).name).read_text()
+    parser = argument_parser("", prefix="p")
+    for name in re.findall(r'add_argument\("(--[\w-]+)"', source):
+        parser.add_argument(name)
+    assert parser.parse_args(arguments).checkpoint == "s3a://checkpoints/orders-etl"
+
+
+def test_the_extras_of_the_image_are_extras_of_the_package():
+    named = {e for group in re.findall(r"/src\[([\w,]+)\]", DOCKERFILE) for e in group.split(",")}
+    named |= {e for group in re.findall(r"EXTRAS=([\w,]+)", DOCKERFILE) for e in group.split(",")}
+    assert named == {"spark", "cli", "hdfs", "postgres"}
+    assert named <= PROJECT["optional-dependencies"].keys()
+
+
+def test_the_image_and_the_manifest_are_of_the_spark_that_the_package_pins():
+    (pinned,) = (r for r in PROJECT["optional-dependencies"]["spark"] if r.startswith("pyspark=="))
+    version = pinned.partition("==")[2]
+    assert f"ARG SPARK=apache/spark:{version}-" in DOCKERFILE
+    assert APPLICATION["sparkVersion"] == version
+
+
+def test_the_image_has_the_pandas_that_spark_asks_for_on_the_driver():
+    (wanted,) = (r for r in PROJECT["optional-dependencies"]["spark"] if r.startswith("pandas"))
+    assert f'pip install --no-cache-dir "/src[${{EXTRAS}}]" "{wanted}"' in DOCKERFILE
+
+
+def test_the_image_has_the_jars_of_the_file_system_that_the_checkpoint_is_on():
+    (named,) = re.findall(r'^ARG JARS="([\w ]+)"$', DOCKERFILE, re.MULTILINE)
+    named += "".join(f" {other}" for other in re.findall(r"--build-arg JARS=(\w+)", DOCKERFILE))
+    assert all(callable(getattr(jars, name)) for name in named.split())
+    assert "--checkpoint=s3a://checkpoints/orders-etl" in APPLICATION["arguments"]
+    assert "s3a_jars" in named.split()
+
+
+def test_the_variables_are_read_by_the_package():
+    read = "\n".join(path.read_text() for path in spark_side().values())
+    named = {each["name"] for each in APPLICATION["driver"]["env"]}
+    named |= {name.rpartition(".")[2] for name in conf() if ".driverEnv." in name}
+    assert named == {"EOS_KAFKA_CONFIG_FILE"}
+    assert all(f'"{name}"' in read for name in named)
+
+
+def test_every_setting_is_one_of_spark():
+    """Found in its classes: a setting with another spelling would be ignored without a word."""
+    spec = importlib.util.find_spec("pyspark")
+    assert spec is not None
+    assert spec.origin is not None
+    folder = Path(spec.origin).parent / "jars"
+    known = b""
+    for jar, classes in (
+        ("spark-kubernetes_*.jar", ("k8s/Config$.class", "k8s/Config.class")),
+        ("spark-core_*.jar", ("internal/config/package$.class",)),
+    ):
+        (path,) = folder.glob(jar)
+        with zipfile.ZipFile(path) as archive:
+            for name in archive.namelist():
+                if name.endswith(classes):
+                    known += archive.read(name)
+    prefixed = ("spark.kubernetes.driver.secrets.", "spark.kubernetes.driverEnv.")
+    assert conf()
+    for name in conf():
+        wanted = next((prefix for prefix in prefixed if name.startswith(prefix)), name)
+        # A constant is kept whole; one that begins with another may be put together from it.
+        tail = wanted.removeprefix("spark.kubernetes.authenticate.driver.")
+        assert wanted.encode() in known or (tail != wanted and tail.encode() in known), name
+
+
+def test_the_driver_runs_as_the_account_that_has_the_rights_and_nobody_restarts_it():
+    named: dict[str, list[str]] = {}
+    for each in RBAC:
+        named.setdefault(each["kind"], []).append(each["metadata"]["name"])
+        if each["kind"] == "RoleBinding":
+            assert (
+                each["subjects"][0]["name"] == each["roleRef"]["name"] == each["metadata"]["name"]
+            )
+    accounts = ["eos-spark", "eos-submit"]
+    assert named == dict.fromkeys(("ServiceAccount", "Role", "RoleBinding"), accounts)
+    assert APPLICATION["driver"]["serviceAccount"] == "eos-spark"
+    assert conf()["spark.kubernetes.authenticate.driver.serviceAccountName"] == "eos-spark"
+    assert APPLICATION["restartPolicy"] == {"type": "Never"}
+
+
+def test_the_script_is_one_that_a_shell_can_read():
+    subprocess.run(["sh", "-n", str(SUBMIT)], check=True)
+    assert SUBMIT.stat().st_mode & 0o111
+
+
+# --- The logic of ``make matrix``, with programs that stand for uv and for the Pythons ------------
+
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "matrix"
+PYTHON = """#!/bin/sh
+case "$2" in
+    *executable*) echo "$0" ;;
+    *python_version*) echo "{version}.1" ;;
+    *) echo "what: $*" >&2; exit 9 ;;
+esac
+"""
+UV = """#!/bin/sh
+# A venv's python stands for pytest: it fails where the test says so.
+case "$1 $2" in
+    "--version "*) echo uv ;;
+    "venv --quiet")
+        mkdir -p "$5/bin"
+        printf '#!/bin/sh\\necho "3 passed in 0.1s"\\nexit %s\\n' "$FAILS" >"$5/bin/python"
+        chmod +x "$5/bin/python" ;;
+    "pip compile")
+        for each; do case "$each" in *newest.in) cat "$each" >>"$HOME/newest" ;; esac; done
+        while [ $# -gt 1 ]; do
+            [ "$1" = --output-file ] && printf \
+                'apache-airflow==3.1.0 ; x  # (pyproject.toml)\\napache-airflow-core==9\\n%s\\n' \\
+                'pyspark==4.0.0  # via -r lowest.in' >"$2"
+            shift
+        done ;;
+    "pip install") exit "$INSTALL" ;;
+esac
+"""
+
+
+@pytest.fixture
+def matrix(tmp_path):
+    """Run it where these Pythons are there; its exit status, what it said, the table."""
+    here = tmp_path / "bin"
+    here.mkdir()
+    result = tmp_path / "RESULT.md"
+
+    def program(name: str, text: str) -> None:
+        (here / name).write_text(text)
+        (here / name).chmod(0o755)
+
+    def run(
+        *pythons: str, fails: int = 0, install: int = 0, may_lack: str = ""
+    ) -> tuple[int, str, str]:
+        program("uv", UV)
+        for version in pythons:
+            program(f"python{version}", PYTHON.format(version=version))
+        for version in {"3.11", "3.12", "3.13"} - set(pythons):
+            program(f"python{version}", "#!/bin/sh\nexit 127\n")  # hides one of this machine
+        done = subprocess.run(
+            [str(SCRIPT)],
+            env={
+                "PATH": f"{here}{os.pathsep}{os.environ['PATH']}",
+                "HOME": str(tmp_path),
+                "EOS_MATRIX_RESULT": str(result),
+                "EOS_MATRIX_MAY_LACK": may_lack,
+                "FAILS": str(fails),
+                "INSTALL": str(install),
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done.returncode, done.stdout + done.stderr, result.read_text()
+
+    return run
+
+
+def rows(table: str) -> list[list[str]]:
+    lines = [line for line in table.splitlines() if line.startswith("| ")][1:]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def test_all_that_there_is_passes_and_is_written_down_with_its_versions(matrix):
+    status, said, table = matrix("3.11", "3.12", "3.13")
+    assert status == 0, said
+    assert rows(table) == [
+        ["lowest", "3.11.1", "3.1.0", "4.0.0", "3 passed in 0.1s"],
+        ["newest-3.11", "3.11.1", "3.1.0", "4.0.0", "3 passed in 0.1s"],
+        ["newest-3.12", "3.12.1", "3.1.0", "4.0.0", "3 passed in 0.1s"],
+        ["newest-3.13", "3.13.1", "3.1.0", "4.0.0", "3 passed in 0.1s"],
+    ]
+    assert "`make matrix` wrote this on 2" in table
+
+
+def test_the_newest_rows_have_no_older_airflow_than_the_lock(matrix, tmp_path):
+    matrix("3.11", "3.12", "3.13")
+    lock = tomllib.loads((SCRIPT.parents[1] / "uv.lock").read_text())
+    [airflow] = [each["version"] for each in lock["package"] if each["name"] == "apache-airflow"]
+    assert (tmp_path / "newest").read_text().split() == [f"apache-airflow>={airflow}"] * 3
+
+
+def test_a_python_that_is_missing_is_not_run_and_no_success(matrix):
+    status, said, table = matrix("3.11", "3.12")
+    assert status == 2
+    assert "not run: newest-3.13" in said
+    assert rows(table)[-1][0::4] == ["newest-3.13", "not run: no python3.13 on PATH"]
+
+
+def test_one_that_may_lack_is_not_run_and_said_so_all_the_same(matrix):
+    status, _, table = matrix("3.11", "3.12", may_lack="3.13")
+    assert status == 0
+    assert "not run" in rows(table)[-1][-1]
+    status, *_ = matrix("3.11", may_lack="3.13")
+    assert status == 2, "3.12 may not"
+
+
+def test_what_fails_is_said_after_all_have_been_tried(matrix):
+    status, said, table = matrix("3.11", "3.12", "3.13", fails=1)
+    assert status == 1
+    assert "failed on lowest newest-3.11 newest-3.12 newest-3.13" in said
+    assert all(row[-1].startswith("failed: ") for row in rows(table))
+
+
+def test_an_environment_that_cannot_be_made_is_a_failure_and_stops_no_other(matrix):
+    status, _, table = matrix("3.11", "3.12", "3.13", install=1)
+    assert status == 1
+    assert [row[-1] for row in rows(table)] == ["failed: its environment could not be made"] * 4

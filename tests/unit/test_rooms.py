@@ -14,7 +14,6 @@ from airflow_eos.participants import KINDS
 grimp = pytest.importorskip("grimp", reason="it comes with import-linter")
 
 ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.unit
 REGISTRIES = {
     "airflow_eos.participants",  # name to participant
     "airflow_eos.delivery.options",  # name to options

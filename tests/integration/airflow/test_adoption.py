@@ -32,10 +32,9 @@ from airflow_eos.checkpoint.progress import read_state
 from airflow_eos.local import spark_jars
 from airflow_eos.supervision.heartbeat_monitor import ClusterManager, kill_elsewhere
 from demo.leftovers import end_every_process_with, processes_with
-from tests.integration.airflow.conftest import ROOT
 from tests.integration.airflow.one_try import operator, task_instance
 from tests.integration.airflow.test_streaming import ROWS, Etl
-from tests.support.pipeline import wait_until
+from tests.support.pipeline import ROOT, wait_until
 
 pytestmark = [pytest.mark.usefixtures("connections"), pytest.mark.slow]
 

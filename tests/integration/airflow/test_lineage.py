@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.integration.airflow.conftest import ROOT
 from tests.integration.page.conftest import recorded_checkpoint
+from tests.support.pipeline import ROOT
 
 pytestmark = [pytest.mark.proof, pytest.mark.slow, pytest.mark.timeout(1200)]
 SERVERS = "kafka-1.example:9092"

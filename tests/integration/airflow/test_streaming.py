@@ -21,8 +21,7 @@ from airflow_eos.local import spark_jars
 from airflow_eos.operators import AuditOperator, SparkStreamingOperator
 from airflow_eos.sensors import CheckpointProgressSensor
 from airflow_eos.sinks import CheckpointPolicy, ExponentialDelay, FailureRate, FixedDelay
-from tests.integration.airflow.conftest import ROOT
-from tests.support.pipeline import wait_until
+from tests.support.pipeline import ROOT, wait_until
 from tests.support.topics import produce
 
 pytestmark = [pytest.mark.usefixtures("connections"), pytest.mark.slow]

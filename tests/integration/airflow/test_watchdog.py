@@ -16,9 +16,8 @@ from airflow_eos.sinks.source import tuned_spark_conf
 from demo.airflow import PrivateAirflow
 from demo.orders import ORDER_ID_HEADER, write_orders
 from demo.rest import DagRun
-from tests.integration.airflow.conftest import ROOT
 from tests.support.jvm import spark_submit_opts
-from tests.support.pipeline import wait_until
+from tests.support.pipeline import ROOT, wait_until
 
 pytestmark = [pytest.mark.proof, pytest.mark.slow, pytest.mark.timeout(1200)]
 

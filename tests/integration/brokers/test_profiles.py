@@ -22,9 +22,10 @@ from airflow_eos.recovery import Action, Result, execute_recovery
 from airflow_eos.supervision.doctor import protocol
 from airflow_eos.supervision.preflight import TimeoutBudget, reached_within
 from tests.integration.hazards.direct import Direct, forget_writers, wait_for
+from tests.integration.kafka.conftest import raw_kafka
 from tests.support.broker_profiles import KEYS, PROFILES, Profile, ProfileProxy
 
-pytestmark = pytest.mark.integration
+__all__ = ["raw_kafka"]
 
 DELIVERS = [profile for profile in PROFILES if not profile.refused]
 REFUSES = [profile for profile in PROFILES if profile.refused]

@@ -1,21 +1,27 @@
-"""What the protocol rests on, asked of every store in the same words."""
+"""What the protocol rests on, asked of every store; raced by processes, killed in a write."""
 
 from __future__ import annotations
 
 import multiprocessing
+import os
+import signal
+import subprocess
+import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.checkpoint import CheckpointStore, DecisionLog
 from airflow_eos.checkpoint.store import check_create_if_absent, race_create, told
 from airflow_eos.errors import StoreError
+from tests.support.pipelines import commit_of
 from tests.support.stores import Where, place
 
 if TYPE_CHECKING:
@@ -200,3 +206,82 @@ def test_a_store_that_lets_several_win_is_refused_by_a_start(tmp_path) -> None:
         assert found.several, told(found)
         with pytest.raises(StoreError, match="If-None-Match"):
             check_create_if_absent(store, rounds=ROUNDS)
+
+
+# --- Eight processes want to decide the same attempt: exactly one does, and all agree which -------
+
+
+WRITERS = 8
+BATCHES = 50
+
+
+def decide(folder: Path, name: str, gate: Barrier, told: SimpleQueue[tuple[int, str]]) -> None:
+    log = DecisionLog(CheckpointStore.open(folder))
+    for batch_id in range(BATCHES):
+        mine = commit_of(batch_id, decided_by=name, decided_at_ms=1_700_000_000_000)
+        gate.wait(timeout=300)
+        if log.record(mine):
+            told.put((batch_id, name))
+    told.put((-1, name))
+
+
+def test_of_eight_processes_exactly_one_decides_each_attempt(tmp_path):
+    # Forked after use, as Airflow and Spark fork: obstore's own local store hangs in the child.
+    assert CheckpointStore.open(tmp_path).create("eos/used-before-the-fork", b"1")
+    fork = multiprocessing.get_context("fork")
+    gate, told = fork.Barrier(WRITERS), fork.SimpleQueue()
+    writers = [
+        fork.Process(target=decide, args=(tmp_path, f"writer-{number}", gate, told), daemon=True)
+        for number in range(WRITERS)
+    ]
+    for writer in writers:
+        writer.start()
+    winners: list[tuple[int, str]] = []
+    finished = 0
+    while finished < WRITERS:
+        batch_id, name = told.get()
+        if batch_id < 0:
+            finished += 1
+        else:
+            winners.append((batch_id, name))
+    for writer in writers:
+        writer.join(timeout=120)
+        assert writer.exitcode == 0
+    assert sorted(batch_id for batch_id, _ in winners) == list(range(BATCHES))
+    log = DecisionLog(CheckpointStore.open(tmp_path))
+    for batch_id, name in winners:
+        assert [decision.decided_by for decision in log.of_batch(batch_id)] == [name]
+    assert not list(tmp_path.rglob(".*")), "a temporary file was left"
+
+
+# --- A writer killed in the middle of a create leaves a whole decision or none --------------------
+
+
+WRITER = """
+import sys, uuid
+from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, Verdict
+log = DecisionLog(CheckpointStore.open(sys.argv[1]))
+for batch_id in range(int(sys.argv[2]), 1_000_000):
+    log.record(Decision(batch_id=batch_id, attempt=1, verdict=Verdict.ABORT, reason="x" * 20_000,
+                        decided_by="writer", decided_at_ms=1, nonce=uuid.uuid4().hex))
+    print(batch_id, flush=True)
+"""
+
+
+def test_a_killed_writer_leaves_whole_decisions_only(tmp_path):
+    log = DecisionLog(CheckpointStore.open(tmp_path))
+    recorded = -1
+    for _ in range(5):
+        command = [sys.executable, "-c", WRITER, str(tmp_path), str(recorded + 1)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
+            assert writer.stdout is not None
+            for line in writer.stdout:
+                if int(line) - recorded >= 40:
+                    os.kill(writer.pid, signal.SIGKILL)
+                    break
+            # What was still in the pipe was recorded before the kill.
+            recorded = max([int(line), *(int(late) for late in writer.stdout if late.strip())])
+    assert recorded >= 199
+    for batch_id in range(recorded + 1):
+        assert [decision.reason for decision in log.of_batch(batch_id)] == ["x" * 20_000]
+    assert len(log.of_batch(recorded + 1)) <= 1, "written whole, and killed before it could tell"

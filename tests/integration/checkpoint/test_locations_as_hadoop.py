@@ -13,8 +13,6 @@ from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.checkpoint.locations import located
 from airflow_eos.errors import StoreError
 
-pytestmark = pytest.mark.integration
-
 NFC, NFD = "/a/\u00e9", "/a/e\u0301"
 LOCAL = [
     "/a/b",

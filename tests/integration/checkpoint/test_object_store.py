@@ -17,8 +17,6 @@ from airflow_eos.errors import CheckpointFormatError, StoreError
 from tests.support.servers.s3 import EmbeddedS3
 from tests.support.stores import moto
 
-pytestmark = pytest.mark.integration
-
 RACERS = 8
 
 

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from airflow_eos.local import EmbeddedKafka
 
-pytestmark = pytest.mark.integration
 
 APP = """
 import sys, time

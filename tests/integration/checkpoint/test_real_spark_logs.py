@@ -27,15 +27,12 @@ from airflow_eos.checkpoint import CheckpointStore, DecisionLog, OffsetLog
 from airflow_eos.checkpoint.locations import LocalFiles
 from airflow_eos.checkpoint.mending import beside, damage
 from airflow_eos.local.jars import java_program
-from tests.chaos import spark_files
+from tests.chaos import spark_loop as spark_files
 from tests.chaos.journal import Journal
 from tests.chaos.processes import wait_until
 from tests.chaos.spark_data import Offset, SparkError
-from tests.chaos.spark_files import MetadataLog, read_timestamp_ms
-from tests.chaos.spark_loop import MicroBatches
+from tests.chaos.spark_loop import MetadataLog, MicroBatches, read_timestamp_ms
 from tests.model import spark as spark_of_the_model
-
-pytestmark = pytest.mark.integration
 
 SOURCE = Path(__file__).parents[2] / "java" / "checkpoint" / "PausedFileSystem.java"
 JARS = Path(pyspark.__file__).parent / "jars"

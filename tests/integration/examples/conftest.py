@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -14,15 +14,8 @@ from psycopg.conninfo import conninfo_to_dict
 from airflow_eos.local import EmbeddedKafka
 from tests.support.examples import Example, connection_id
 from tests.support.host import Host
-from tests.support.kinds.servers import Servers
 
 Play = Callable[..., None]
-
-
-@pytest.fixture(scope="session")
-def servers(kafka_broker: EmbeddedKafka) -> Iterator[Servers]:
-    with Servers(kafka_broker) as running:
-        yield running
 
 
 @pytest.fixture

@@ -16,10 +16,8 @@ import pyarrow as pa
 
 from airflow_eos.checkpoint import (
     CheckpointStore,
-    Decision,
     DecisionLog,
     PipelineIdentity,
-    Verdict,
     claim,
 )
 from airflow_eos.kinds.files.manifest import LOG
@@ -27,6 +25,7 @@ from airflow_eos.kinds.files.sink import LINE_COLUMN
 from airflow_eos.participants import connect
 from airflow_eos.protocol.decision import Outcome, PreparedWork
 from airflow_eos.sinks import FileSink
+from tests.support.pipelines import commit_of
 
 
 @dataclass
@@ -68,16 +67,7 @@ class Stage:
         return work
 
     def decide(self, *works: PreparedWork, batch: int = 0, attempt: int = 1) -> None:
-        decision = Decision(
-            batch_id=batch,
-            attempt=attempt,
-            verdict=Verdict.COMMIT,
-            works=works,
-            offsets="v1\n{}\n{}",
-            decided_by="test",
-            decided_at_ms=0,
-            nonce=uuid.uuid4().hex,
-        )
+        decision = commit_of(batch, *works, attempt=attempt)
         assert DecisionLog(self.store).record(decision)
 
     def promised(self, *rows: Sequence[str], batch: int = 0, attempt: int = 1) -> Any:

@@ -18,8 +18,6 @@ from airflow_eos.errors import ConfigurationError, DeliveryError, StoreError
 from airflow_eos.kinds.files.folder import works_of
 from airflow_eos.sinks import FileSink
 
-pytestmark = pytest.mark.integration
-
 VALUES = ("2026-11-23", "a/b=c", "", "100%", "ä b", "[x]\\n{y}^'\"*?#:\\\\", "q")
 
 

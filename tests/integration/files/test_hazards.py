@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+import subprocess
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import obstore.exceptions as failures
 import pyarrow as pa
 import pytest
 
-from airflow_eos.checkpoint import PipelineIdentity
+from airflow_eos.checkpoint import CheckpointStore, PipelineIdentity
 from airflow_eos.checkpoint.backend import PIPELINE
 from airflow_eos.checkpoint.locations import Guarded
 from airflow_eos.checkpoint.pipeline import owner_of
 from airflow_eos.checkpoint.rulings import resolve
-from airflow_eos.errors import ConfigurationError, DeliveryError, StoreError
+from airflow_eos.errors import ConfigurationError, DeliveryError, OwnershipError, StoreError
 from airflow_eos.kinds.files.folder import files_of
 from airflow_eos.kinds.files.manifest import LOG, ManifestLog
 from airflow_eos.kinds.files.participant import FilesParticipant
@@ -30,9 +34,9 @@ from airflow_eos.recovery import Action, Result
 from airflow_eos.recovery.execute import execute
 from airflow_eos.recovery.facts import gather
 from airflow_eos.recovery.plan import make_plan
-from tests.integration.files.staged import Stage, outcomes
-
-pytestmark = pytest.mark.integration
+from airflow_eos.sinks import FileSink
+from tests.integration.files.staged import Stage, entries, outcomes
+from tests.integration.files.test_advice import start
 
 ODD = ["a\u00a0b", "\u3000", "a\u200bb", "\U0001f469\u200d\U0001f469", "\x85"]
 
@@ -347,3 +351,127 @@ def test_an_entry_of_the_log_that_is_not_whole_tells_nothing_and_is_settled_agai
     entry.unlink()  # as it says
     assert outcomes(stage.recovery.commit(works)) == {Outcome.COMMITTED}
     assert stage.seen() == Counter(["a1", "b1", "a2", "b2"])
+
+
+# --- A folder that was given to another checkpoint: what the former one settled is not its own ----
+
+
+def staged(tmp_path: Path, checkpoint: str, publish: Any) -> Stage:
+    sink = FileSink(str(tmp_path / "out"), "json", ["day"], publish=publish, name="orders")
+    stage = Stage(sink, tmp_path / checkpoint)
+    stage.sink = sink.bound(stage.store)
+    return stage
+
+
+def taken_over(stage: Stage) -> Any:
+    """Do what the refusal says."""
+    with pytest.raises(OwnershipError) as refused:
+        start(stage)
+    advice = re.search(r"Remove (\S+) and the folder (\S+),", str(refused.value))
+    assert advice is not None, refused.value
+    Path(advice[1]).unlink()
+    shutil.rmtree(advice[2], ignore_errors=True)
+    return start(stage)
+
+
+@pytest.mark.parametrize("publish", ["listing", "manifest"])
+def test_a_new_checkpoint_takes_no_batch_of_the_former_one_for_its_own(tmp_path, publish):
+    """Both have a batch 0: the rows of the second were said to be there, and were in no log."""
+    former, new = staged(tmp_path, "former", publish), staged(tmp_path, "new", publish)
+    participant = start(former)
+    for batch, row in enumerate("abc"):
+        participant.commit(former.promised(row, batch=batch))
+    participant = taken_over(new)
+    for batch, row in enumerate("xy"):
+        works = new.promised(row, batch=batch)
+        assert outcomes(participant.outcome(works)) == {Outcome.OPEN}
+        assert outcomes(participant.commit(works)) == {Outcome.COMMITTED}
+    assert new.seen() == Counter("abcxy")
+
+
+@pytest.mark.parametrize("publish", ["listing", "manifest"])
+def test_a_new_checkpoint_is_not_below_the_floor_of_the_former_one(tmp_path, publish):
+    former, new = staged(tmp_path, "former", publish), staged(tmp_path, "new", publish)
+    participant = start(former)
+    for batch in range(20, 23):
+        participant.commit(former.promised("a", batch=batch))
+    participant = taken_over(new)
+    assert outcomes(participant.commit(new.promised("x", batch=0))) == {Outcome.COMMITTED}
+    assert new.seen() == Counter("aaax")
+
+
+def test_a_driver_of_the_former_checkpoint_that_wakes_adds_nothing_again(tmp_path):
+    """Its witness is repeated for as long as the log lives, beside those of the new one."""
+    former, new = staged(tmp_path, "former", "manifest"), staged(tmp_path, "new", "manifest")
+    asleep = start(former)
+    works = former.promised("a")
+    former.participant.commit(works)
+    participant = taken_over(new)
+    for batch in range(25):
+        participant.commit(new.promised("x", batch=batch))
+    assert outcomes(asleep.commit(works)) == {Outcome.COMMITTED}
+    assert new.seen() == Counter({"a": 1, "x": 25})
+
+
+def test_what_a_log_without_ids_says_is_of_the_pipeline_that_was_there(tmp_path):
+    """The release before wrote none: the driver that starts after it settles nothing twice."""
+    stage = staged(tmp_path, "former", "manifest")
+    participant = start(stage)
+    works = stage.promised("a")
+    participant.commit(works)
+    log = Path(stage.sink.folder) / LOG
+    newest = log / entries(stage.sink.place())[-1]
+    newest.write_text(re.sub(r"(0-1-committed)-[0-9a-f]+", r"\1", newest.read_text()))
+    assert outcomes(stage.participant.commit(works)) == {Outcome.COMMITTED}
+    assert stage.seen() == Counter("a")
+
+    later = staged(tmp_path, "later", "manifest")
+    made = msgspec.json.decode((later.checkpoint / PIPELINE).read_bytes())
+    made["created_at_ms"] = 2**42
+    (later.checkpoint / PIPELINE).write_bytes(msgspec.json.encode(made))
+    participant = taken_over(later)
+    assert outcomes(participant.commit(later.promised("x"))) == {Outcome.COMMITTED}
+    assert later.seen() == Counter("ax")
+
+
+# --- A disk that is really full, where a small one may be mounted: said by name, nothing half -----
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("not allowed to mount a disk; the unit tests have the error injected")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("publish", ["listing", "manifest"])
+@pytest.mark.parametrize("form", ["parquet", "json"])
+def test_a_disk_that_fills_up_while_a_task_writes(small_disk, tmp_path, form, publish):
+    sink = FileSink(str(small_disk / "data"), form, ["day"], publish=publish)
+    sink = sink.bound(CheckpointStore.open(tmp_path / "checkpoint"))
+    participant = sink.connect(timedelta())
+    random = np.random.default_rng(0)
+    texts = pa.array([random.bytes(4096).hex() for _ in range(1000)])
+    rows = pa.RecordBatch.from_arrays(
+        [texts, pa.array(["a", "b"] * 500)], names=[LINE_COLUMN, "day"]
+    )
+    writer = sink.opened(0, 0)
+    writer.write(rows)
+    with pytest.raises(StoreError, match=r"The disk refused while writing files.*No space left"):
+        writer.prepare("0" * 32)
+    writer.abort()
+    assert participant.open() == ()
+    assert not list(small_disk.rglob(f"*.{form}"))
+
+    writer = sink.opened(0, 1)
+    writer.write(rows.slice(0, 20))
+    work = writer.prepare("0" * 32)
+    assert work is not None
+    if publish == "listing":
+        assert participant.commit([work]) == {work.identity: Outcome.COMMITTED}
+    else:
+        assert [each.key for each in participant.open()] == [work.key]

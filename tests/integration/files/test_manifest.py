@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import uuid
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -13,7 +12,7 @@ import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
-from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, Verdict
+from airflow_eos.checkpoint import CheckpointStore, DecisionLog
 from airflow_eos.delivery.outputs import OneSink
 from airflow_eos.errors import StoreError
 from airflow_eos.kinds.files.folder import WorkFile, files_of
@@ -22,8 +21,7 @@ from airflow_eos.kinds.files.place import opened
 from airflow_eos.protocol.decision import Outcome, PreparedWork
 from airflow_eos.sinks import FileSink
 from tests.integration.files.staged import claimed
-
-pytestmark = pytest.mark.integration
+from tests.support.pipelines import commit_of
 
 
 @pytest.fixture
@@ -36,16 +34,7 @@ def sink(tmp_path: Path) -> FileSink:
 
 def decide(sink: FileSink, works: Sequence[PreparedWork], batch: int, attempt: int = 1) -> None:
     assert sink.store is not None
-    decision = Decision(
-        batch_id=batch,
-        attempt=attempt,
-        verdict=Verdict.COMMIT,
-        works=tuple(works),
-        offsets="v1\n{}\n{}",
-        decided_by="test",
-        decided_at_ms=0,
-        nonce=uuid.uuid4().hex,
-    )
+    decision = commit_of(batch, *works, attempt=attempt)
     assert DecisionLog(sink.store).record(decision)
 
 

@@ -23,7 +23,7 @@ from tests.support import pipeline as shared_pipeline
 from tests.support.pipeline import KILLED, Pipeline
 from tests.support.servers.s3 import EmbeddedS3
 
-pytestmark = [pytest.mark.integration, pytest.mark.proof]
+pytestmark = pytest.mark.proof
 
 DISK, BUCKET, BATCHES = "disk", "bucket", "batches"
 

@@ -25,8 +25,6 @@ from airflow_eos.protocol.decision import Outcome
 from airflow_eos.sinks import FileSink
 from tests.integration.files.staged import Stage, claimed, outcomes
 
-pytestmark = pytest.mark.integration
-
 
 def test_nothing_is_seen_before_the_commit_and_all_of_it_after(stage):
     works = stage.promised(["a1", "b1"], ["a2", "c1"])

@@ -19,8 +19,6 @@ from airflow_eos.protocol.decision import Outcome
 from airflow_eos.sinks import FileSink
 from tests.integration.files.staged import Stage
 
-pytestmark = pytest.mark.integration
-
 Reader = Callable[[Path, str, bool], int]
 
 

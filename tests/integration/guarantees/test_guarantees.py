@@ -14,8 +14,6 @@ from airflow_eos.local import EmbeddedKafka
 from tests.support.host import Host
 from tests.support.pipeline import KILLED, Pipeline
 
-pytestmark = [pytest.mark.integration]
-
 
 @pytest.mark.parametrize(
     ("guarantee", "missing", "twice"),

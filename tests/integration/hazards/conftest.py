@@ -1,4 +1,4 @@
-"""Pipelines without Spark, and places to die at."""
+"""Pipelines without Spark."""
 
 from __future__ import annotations
 
@@ -25,16 +25,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture
 def direct(kafka_broker: EmbeddedKafka, topic: Callable[..., str], tmp_path: Path) -> Direct:
     return Direct(kafka_broker.bootstrap_servers, tmp_path, topic("out", 2))
-
-
-@pytest.fixture
-def die_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """``die_at("decided")``: the driver ends there, as by an exception that nobody handles."""
-
-    def arm(place: str) -> None:
-        monkeypatch.setenv("EOS_FAILPOINTS", f"{place}=raise" if place else "")
-
-    return arm
 
 
 @pytest.fixture(autouse=True)

@@ -32,7 +32,7 @@ from airflow_eos.kafka.transactions.listing import list_open
 from airflow_eos.kinds.consumer_group.sink import ConsumerGroup
 from airflow_eos.kinds.kafka import sink as sink_module
 from airflow_eos.kinds.kafka.sink import KafkaSink
-from tests.support.planned import LazyTasks, OneParticipant
+from tests.support.authority import LazyTasks, OneParticipant
 from tests.support.topics import read_topic
 
 Row = tuple[str, str]

@@ -12,8 +12,6 @@ from airflow_eos.errors import ContinuityError, EosError, OwnershipError
 from airflow_eos.recovery import execute_recovery, plan_recovery
 from tests.integration.hazards.direct import Direct
 
-pytestmark = pytest.mark.integration
-
 
 def skipped(direct: Direct, batch: int) -> None:
     """What Spark's ``repartition(checkpoint, n, enforce_exactly_once_sink=False)`` writes.

@@ -21,8 +21,6 @@ from airflow_eos.supervision.doctor import _transaction_log, tried
 from airflow_eos.supervision.preflight import TimeoutBudget, reached_within
 from tests.integration.hazards.direct import Direct, wait_for
 
-pytestmark = pytest.mark.integration
-
 SAFE = {"min.insync.replicas": "2"}
 
 

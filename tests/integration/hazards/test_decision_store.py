@@ -1,14 +1,14 @@
-"""Trouble with the decision store: refused or reported with what to do, never guessed.
-
-Broker and tasks are the small fakes of the unit tests; the store is real files.
-"""
+"""Decisions that cannot be stored or read: refused or reported with what to do, never guessed."""
 
 from __future__ import annotations
 
 import errno
+import json
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,9 @@ import pytest
 
 from airflow_eos.checkpoint import Verdict
 from airflow_eos.checkpoint.locations import LocalFiles
-from airflow_eos.errors import EosError, StoreError
-from tests.integration.hazards.store_driver import Driver
-
-pytestmark = pytest.mark.integration
+from airflow_eos.errors import CheckpointFormatError, EosError, StoreError
+from tests.integration.hazards.store_driver import ROWS, Driver, decided_and_died
+from tests.unit.sinks.fakes import FakeFrame
 
 
 @pytest.fixture
@@ -172,3 +171,101 @@ def outcome_of(action: Callable[[], None]) -> str:
     except EosError as error:
         return type(error).__name__
     return "no error"
+
+
+# --- Decisions truncated, garbled, deleted or unreadable: refused by name, nothing is ended -------
+
+
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda _: b"",
+    "truncated": lambda data: data[: len(data) // 2],
+    "garbled": lambda data: data.replace(b"commit", b"comm\xfft"),
+    "foreign": lambda _: b"hello",
+    "another version": lambda data: data.replace(b'"format_version":1', b'"format_version":9'),
+    "its works gone": lambda data: json.dumps(
+        {k: v for k, v in json.loads(data).items() if k != "works"}
+    ).encode(),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_decision_is_refused_by_name_and_nothing_is_ended(
+    driver: Driver, damage: Callable[[bytes], bytes]
+) -> None:
+    decided_and_died(driver)
+    file = driver.folder / "2.json"
+    file.write_bytes(damage(file.read_bytes()))
+    with pytest.raises(CheckpointFormatError, match=r"eos/decisions/0/2\.json"):
+        driver.run()
+    assert driver.broker.visible() == []
+    assert len(driver.broker.open()) == 2, "the promised transactions are still there to commit"
+
+
+def test_a_deleted_decision_before_another_is_noticed(driver: Driver) -> None:
+    decided_and_died(driver)
+    (driver.folder / "1.json").unlink()
+    with pytest.raises(CheckpointFormatError, match=r"attempts \[2\].*without a gap"):
+        driver.run()
+    assert len(driver.broker.open()) == 2
+
+
+@pytest.mark.parametrize("verb", ["list_with_delimiter", "get"])
+def test_a_lost_right_to_read_the_decisions_is_not_read_as_none(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    decided_and_died(driver)
+
+    def refused(_self: LocalFiles, _path: str) -> Any:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(LocalFiles, verb, refused)
+    with pytest.raises(StoreError, match=r"Permission denied.*check that .* credentials"):
+        driver.run()
+    assert len(driver.broker.open()) == 2
+    monkeypatch.undo()
+    driver.run()
+    assert driver.broker.visible() == ["a", "b", "c"]
+
+
+# --- A checkpoint on a disk that is really full, where a small one may be mounted -----------------
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("not allowed to mount a disk; test_decision_store.py has the error injected")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_disk_that_fills_up_while_a_batch_is_written(
+    small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("airflow_eos.checkpoint.store._PAUSES_S", (0.0, 0.01))
+    driver = Driver(small_disk / "checkpoint")
+    ballast = small_disk / "ballast"
+    batch: Any = driver.batch()
+    batch._sink.before_return = lambda: fill(ballast)
+    with pytest.raises(StoreError, match=r"No space left on device.*run the same step again"):
+        batch(FakeFrame(*ROWS), 0)
+    assert driver.broker.visible() == []
+    assert len(driver.broker.open()) == 2, "nothing that may be decided was aborted"
+    assert sorted(file.name for file in driver.folder.iterdir()) == ["1.json"], "no half decision"
+
+    with pytest.raises(StoreError, match="No space left on device"):
+        driver.run()
+    assert driver.broker.visible() == []
+
+    ballast.unlink()
+    driver.run()
+    assert driver.broker.visible() == ["a", "b", "c"]
+    assert driver.broker.open() == []
+
+
+def fill(file: Path) -> None:
+    with file.open("ab", buffering=0) as out, suppress(OSError):
+        while True:
+            out.write(bytes(512))

@@ -33,8 +33,6 @@ from tests.integration.hazards.direct import PULSE, Direct, Frame, wait_for
 from tests.support.beats import heartbeat
 from tests.support.topics import read_messages
 
-pytestmark = pytest.mark.integration
-
 PAGE = Path(__file__).parents[3] / "docs" / "disaster.md"
 PARTITIONS = 3
 

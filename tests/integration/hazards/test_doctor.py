@@ -21,10 +21,8 @@ from airflow_eos.local import EmbeddedKafka
 from tests.integration.hazards.guarded import Acl, Guarded
 from tests.integration.hazards.test_least_acls import AUTHORIZED
 from tests.support.jvm import spark_submit_opts
-from tests.support.owners import owner_at
 from tests.support.pipeline import ROOT
-
-pytestmark = pytest.mark.integration
+from tests.support.pipelines import owner_at
 
 
 @pytest.fixture

@@ -25,8 +25,6 @@ from tests.integration.hazards.direct import Direct
 from tests.support.beats import beating, heartbeat
 from tests.support.topics import read_topic
 
-pytestmark = pytest.mark.integration
-
 
 @pytest.fixture
 def pipeline(kafka_broker: EmbeddedKafka, topic: Callable[..., str], tmp_path: Path) -> Direct:

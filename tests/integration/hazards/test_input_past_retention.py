@@ -25,8 +25,6 @@ from tests.integration.hazards.spark_job import Job
 from tests.support.follow import Person
 from tests.support.pipeline import wait_until
 
-pytestmark = pytest.mark.integration
-
 FED, GONE, ALL = 300, 60, OFFSET_END
 
 

@@ -17,8 +17,6 @@ from tests.support.host import Host
 from tests.support.pipeline import KILLED, Pipeline
 from tests.support.topics import produce
 
-pytestmark = pytest.mark.integration
-
 BEGIN, ORDERS, HOUR = 1_790_000_000, 1200, 3600
 KEYS = 50
 

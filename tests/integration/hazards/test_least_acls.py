@@ -29,7 +29,6 @@ from tests.integration.kafka.conftest import raw_kafka
 from tests.support.topics import produce
 
 __all__ = ["raw_kafka"]
-pytestmark = pytest.mark.integration
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "security.md"
 JAAS = (

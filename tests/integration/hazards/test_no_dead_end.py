@@ -23,8 +23,6 @@ from tests.integration.hazards.direct import Direct, Frame
 from tests.support.follow import Person
 from tests.support.topics import read_topic
 
-pytestmark = pytest.mark.integration
-
 ROWS = 90
 Die = Callable[[str], None]
 

@@ -16,8 +16,6 @@ from airflow_eos.supervision.doctor import DoctorRequest, examine
 from airflow_eos.supervision.preflight import require_prefix_free
 from tests.integration.hazards.direct import Direct
 
-pytestmark = pytest.mark.integration
-
 
 def died(direct: Direct, die_at: Callable[[str], None], place: str) -> None:
     die_at(place)

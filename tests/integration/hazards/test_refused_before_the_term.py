@@ -26,8 +26,6 @@ from airflow_eos.sources import ArrowKafkaSource
 from tests.integration.hazards.direct import wait_for
 from tests.integration.hazards.spark_job import Job
 
-pytestmark = pytest.mark.integration
-
 NAME = "healthy"
 
 

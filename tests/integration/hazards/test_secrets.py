@@ -29,8 +29,6 @@ from airflow_eos.recovery.tables import plan_view
 from airflow_eos.tables import as_text
 from tests.integration.hazards.direct import Direct
 
-pytestmark = pytest.mark.integration
-
 SECRET = "hunter2-MARKER-of-the-password"
 WRONG = "wrong-MARKER-of-the-password"
 MAIN = "from airflow_eos.cli import main; main()"

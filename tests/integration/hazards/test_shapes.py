@@ -18,8 +18,6 @@ from airflow_eos.kafka.transactions.identity import as_transaction
 from airflow_eos.local import EmbeddedKafka
 from tests.integration.hazards.direct import Direct, wait_for
 
-pytestmark = pytest.mark.integration
-
 LIMIT = 2000
 
 

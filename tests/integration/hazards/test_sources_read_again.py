@@ -4,7 +4,7 @@ source, and is none, is read again exactly.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +12,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.local import EmbeddedKafka
 from airflow_eos.sinks import start_exactly_once
 from tests.integration.hazards.spark_job import Job
 from tests.support.pipeline import wait_until
-
-pytestmark = pytest.mark.integration
-
-
-@pytest.fixture
-def job(spark: SparkSession, kafka_broker: EmbeddedKafka, tmp_path: Path) -> Iterator[Job]:
-    made = Job(kafka_broker, tmp_path)
-    made.spark = spark
-    yield made
-    for query in spark.streams.active:
-        query.stop()
 
 
 def socket(spark: SparkSession) -> DataFrame:

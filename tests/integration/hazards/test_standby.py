@@ -24,7 +24,7 @@ from tests.integration.hazards.stopping import PATIENCE_S
 from tests.support.host import Host
 from tests.support.pipeline import Pipeline, finish, kill, wait_until
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
 Process = subprocess.Popen[str]
 

@@ -20,8 +20,6 @@ from airflow_eos.local import EmbeddedKafka
 from airflow_eos.recovery import Action, Result, execute_recovery
 from tests.integration.hazards.direct import Direct
 
-pytestmark = pytest.mark.integration
-
 
 @pytest.fixture(scope="module")
 def brokers() -> Iterator[EmbeddedKafka]:

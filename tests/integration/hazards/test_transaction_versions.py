@@ -19,8 +19,6 @@ from airflow_eos.protocol.participant import Member
 from airflow_eos.recovery import Action, Result, execute_recovery
 from tests.integration.hazards.direct import Direct, wait_for
 
-pytestmark = pytest.mark.integration
-
 
 @pytest.fixture(
     scope="module",

@@ -14,7 +14,7 @@ from tests.integration.hazards.stopping import PATIENCE_S, stopped_at, wake
 from tests.support.host import Host
 from tests.support.pipeline import Pipeline, finish
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from tests.support.jvm import SHORT_LIVED
 from tests.support.pipeline import APP, ROOT, Pipeline
 from tests.support.topics import produce
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 SOMETHING_TO_DO = 3
 

@@ -17,8 +17,6 @@ from airflow_eos.kafka.transactions.listing import list_open
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.protocol.decision import Outcome
 
-pytestmark = pytest.mark.integration
-
 
 def rows(value: bytes) -> pa.RecordBatch:
     return pa.record_batch({"value": pa.array([value])})

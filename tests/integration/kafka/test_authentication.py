@@ -32,8 +32,6 @@ from tests.integration.kafka.logins import (
     token_endpoint,
 )
 
-pytestmark = pytest.mark.integration
-
 Config = dict[str, str]
 
 

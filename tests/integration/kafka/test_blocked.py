@@ -24,8 +24,6 @@ from airflow_eos.protocol.participant import Member
 from airflow_eos.supervision import progress
 from tests.support.broker_profiles import Profile, ProfileProxy
 
-pytestmark = pytest.mark.integration
-
 SEEING_LESS = (
     Profile("all", "", ""),
     Profile("no DescribeProducers", "", "", without=("DescribeProducers",)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import gc
+import os
 import random
 import subprocess
 import sys
@@ -25,8 +26,7 @@ from airflow_eos.kafka.transactions.identity import TransactionIdentity
 from airflow_eos.kafka.transactions.listing import list_open
 from airflow_eos.kinds.kafka.sink import PRODUCERS, Writer, open_writer
 from airflow_eos.local import EmbeddedKafka
-
-pytestmark = pytest.mark.integration
+from tests.integration.hazards.test_shapes import set_limit
 
 TIMEOUT_MS = 60_000
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -376,3 +376,25 @@ def test_offsets_are_ours_where_others_write_in_between(opened, producer, topic,
     written = write_and_prepare(writer, numbered(5, 15))
     end_transactions(wire, [written.identity], commit=True)
     assert [(r.first, r.last) for r in written.written] == [(5, 14)]
+
+
+# --- A topic's limit is remembered for a minute, but never against whoever has just raised it -----
+
+
+def test_a_limit_raised_because_of_a_row_counts_at_once(kafka_broker, topic):
+    servers = kafka_broker.bootstrap_servers
+    name = topic("limited", 1, {"max.message.bytes": "3000"})
+    large = pa.RecordBatch.from_pydict({"value": [os.urandom(9000)]})
+    with ConnectionPool(KafkaSettings.from_librdkafka({"bootstrap.servers": servers})) as wire:
+        writer = TransactionalWriter(wire, topic=name)
+        writer.begin(None, 60_000)
+        writer.write(large)
+        with pytest.raises(RowError, match=r"max\.message\.bytes"):
+            writer.prepare()
+        writer.abort()
+        set_limit(servers, name, 100_000)
+        writer.begin(None, 60_000)
+        writer.write(large)
+        written = writer.prepare()
+    assert written is not None
+    assert written.rows == 1

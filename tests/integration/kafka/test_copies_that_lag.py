@@ -25,7 +25,7 @@ from airflow_eos.local import EmbeddedKafka
 from airflow_eos.protocol.decision import Outcome
 from tests.integration.kafka.conftest import RawKafka, until
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 REQUEST_TIMED_OUT = 7
 PATIENT = {

@@ -23,8 +23,6 @@ from airflow_eos.kafka.transactions.listing import list_lookalikes
 from airflow_eos.local import EmbeddedKafka
 from tests.support.flink_bytes import checkpoint_promising
 
-pytestmark = pytest.mark.integration
-
 
 class Left:
     """A job killed between checkpoint 7 and its commit: two promised, and one begun since."""

@@ -23,8 +23,6 @@ from airflow_eos.kinds.kafka.participant import settle
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.protocol.decision import Outcome
 
-pytestmark = pytest.mark.integration
-
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[EmbeddedKafka]:

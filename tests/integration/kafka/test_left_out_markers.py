@@ -36,7 +36,7 @@ from airflow_eos.local import EmbeddedKafka
 from airflow_eos.protocol.decision import Outcome
 from tests.integration.kafka.conftest import stable, until
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 NODES = (1, 2, 3)
 ROWS = 300

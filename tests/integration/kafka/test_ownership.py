@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from airflow_eos.checkpoint import CheckpointStore, Decision, Verdict, claim
+from airflow_eos.checkpoint import CheckpointStore, Decision, claim
 from airflow_eos.checkpoint.pipeline import owner_of
 from airflow_eos.errors import OwnershipError, TopicError
 from airflow_eos.kafka.client.compacted_topic import require_topic
@@ -18,23 +18,12 @@ from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.supervision.preflight import require_prefix_free
-from tests.support.owners import owner_at
-from tests.support.pipelines import kafka_pipeline
+from tests.support.pipelines import commit_of, kafka_pipeline, owner_at
 from tests.support.topics import produce
-
-pytestmark = pytest.mark.integration
 
 
 def decision(batch: int) -> Decision:
-    return Decision(
-        batch_id=batch,
-        attempt=1,
-        verdict=Verdict.COMMIT,
-        offsets="v1",
-        decided_by="driver",
-        decided_at_ms=0,
-        nonce=uuid.uuid4().hex,
-    )
+    return commit_of(batch)
 
 
 def test_one_reader_reads_all_of_the_topic_each_time(kafka_broker: EmbeddedKafka) -> None:

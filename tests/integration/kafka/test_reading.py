@@ -17,8 +17,6 @@ from airflow_eos.kafka.client.reading import OffsetSpan, read_span
 from airflow_eos.kafka.records.decode import tables
 from airflow_eos.local import EmbeddedKafka
 
-pytestmark = pytest.mark.integration
-
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 COMPACTING = {
     "cleanup.policy": "compact",

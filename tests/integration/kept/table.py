@@ -20,7 +20,7 @@ from airflow_eos.kinds.upsert.participant import UpsertParticipant, connect
 from airflow_eos.kinds.upsert.target import RowSchema
 from airflow_eos.protocol.decision import Outcome, PreparedWork
 from tests.integration.kept.keeping import decided, keep
-from tests.support.owners import owner_at, require_at
+from tests.support.pipelines import owner_at, require_at
 
 Again = Callable[[CheckpointStore], UpsertParticipant]
 

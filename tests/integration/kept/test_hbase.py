@@ -30,7 +30,7 @@ from airflow_eos.kinds.upsert.target import RowSchema
 from airflow_eos.local.jars import java_program
 from airflow_eos.protocol.decision import Outcome, PreparedWork
 from tests.integration.kept.keeping import decided, keep
-from tests.support.owners import owner_at, require_at
+from tests.support.pipelines import owner_at, require_at
 from tests.support.servers.hbase import EmbeddedHBase
 
 pytestmark = [pytest.mark.slow, pytest.mark.proof, pytest.mark.timeout(600)]

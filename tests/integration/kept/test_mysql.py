@@ -37,7 +37,7 @@ from tests.integration.kept.table import (  # noqa: F401 - the tests of every da
     test_two_committers_at_once_end_with_the_same_rows,
 )
 from tests.support.mysql import EXACT_COLLATION, TOLD, as_root, mysql_server
-from tests.support.owners import owner_at
+from tests.support.pipelines import owner_at
 from tests.support.servers.mariadb import EmbeddedMariaDb
 
 pytest.importorskip("pymysql")

@@ -37,7 +37,7 @@ from tests.integration.kept.table import (  # noqa: F401 - the tests of every da
     test_repeating_a_commit_that_was_cut_short_is_harmless,
     test_two_committers_at_once_end_with_the_same_rows,
 )
-from tests.support.owners import owner_at, require_at
+from tests.support.pipelines import owner_at, require_at
 from tests.support.servers.postgres import EmbeddedPostgres
 
 psycopg = pytest.importorskip("psycopg")

@@ -25,7 +25,7 @@ from airflow_eos.kinds.upsert.redis import RedisTarget, RedisUpsert
 from airflow_eos.kinds.upsert.target import RowSchema, keys_of
 from airflow_eos.protocol.decision import Outcome, PreparedWork
 from tests.integration.kept.keeping import decided, keep
-from tests.support.owners import owner_at, require_at
+from tests.support.pipelines import owner_at, require_at
 from tests.support.servers.redis import EmbeddedRedis
 
 redis = pytest.importorskip("redis")

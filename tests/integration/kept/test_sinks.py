@@ -1,4 +1,4 @@
-"""The sinks of kept rows before the first batch, and a task of theirs."""
+"""The sinks of kept rows before the first batch, their addresses, and rows that never apply."""
 
 from __future__ import annotations
 
@@ -12,15 +12,23 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as t
 
-from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.checkpoint import CheckpointStore, DecisionLog, PipelineIdentity, claim, rulings
+from airflow_eos.checkpoint.pipeline import owner_of
 from airflow_eos.delivery.task import outlet
 from airflow_eos.errors import ConfigurationError, DeliveryError
 from airflow_eos.kinds.spill import task as spill
 from airflow_eos.kinds.spill.participant import SpilledRows, batch_of, table_of, task_of
+from airflow_eos.kinds.sql.servers import as_text, parts_of
 from airflow_eos.kinds.upsert.redis import RedisUpsert
 from airflow_eos.kinds.upsert.sink import UpsertSink
 from airflow_eos.kinds.upsert.target import RowSchema
+from airflow_eos.kinds.wal.participant import made
 from airflow_eos.kinds.wal.sink import WriteAheadSink
+from airflow_eos.recovery import execute_recovery, plan_recovery, shortfall
+from airflow_eos.recovery.execute import Result
+from airflow_eos.recovery.facts import gather
+from airflow_eos.recovery.plan import Action
+from tests.integration.kept.keeping import decided, keep
 
 TARGET = RedisUpsert("redis://:hunter2@127.0.0.1:1/0", "t:")
 INT = t.IntegerType()
@@ -203,3 +211,90 @@ def test_it_travels_to_the_executors_and_tells_no_secret():
         assert there == sink
         assert there.store.location == "s3://bucket/x"
         assert "hunter2" not in repr(there)
+
+
+# --- Parts of a connection as text: what is odd in a password stays what it was -------------------
+
+
+ODD = "p'w \\\\%40:@/?#é"
+
+
+def test_an_odd_password_reaches_postgres_as_it_is():
+    conninfo = pytest.importorskip("psycopg").conninfo
+    told = {"host": "db", "port": 5432, "password": ODD}
+    found = conninfo.conninfo_to_dict(as_text("postgres", told))
+    assert found == {"host": "db", "port": "5432", "password": ODD}
+
+
+def test_an_odd_password_reaches_mysql_as_it_is():
+    told = {"host": "db", "user": "u@x", "password": ODD, "database": "a/b"}
+    assert parts_of(as_text("mysql", told) or "") == {
+        "host": "db",
+        "port": 3306,
+        "user": "u@x",
+        "password": ODD,
+        "database": "a/b",
+    }
+
+
+@pytest.mark.parametrize("how", [None, "", {}, 7, ["x"]])
+def test_what_says_nothing_is_nothing(how):
+    assert as_text("redis", how) is None
+
+
+def test_a_url_is_a_url():
+    assert as_text("redis", "redis://x") == as_text("redis", {"url": "redis://x"}) == "redis://x"
+
+
+# --- Decided rows that can never be applied hold a pipeline up until a person gives them up -------
+
+
+DELIVER = f"{__name__}:deliver"
+REACH = {"orders": DELIVER}
+DELIVERED: list[bytes] = []
+
+
+def deliver(_token: str, rows: pa.Table) -> None:
+    values = rows["value"].to_pylist()
+    if b"poison" in values:
+        raise ValueError("400 Bad Request")
+    DELIVERED.extend(values)
+
+
+def test_a_row_that_the_callable_never_takes_is_given_up_and_the_rest_delivered(tmp_path: Path):
+    store = CheckpointStore.open(tmp_path / "checkpoint")
+    store.put("metadata", b'{"id":"6a4cb5cf-5b5b-4b3e-9f0e-3f0d0b2b5c11"}')
+    store.put(
+        "offsets/0", b'v1\n{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{}}\n{"in":{"0":3}}'
+    )
+    participant = made(store, "orders", DELIVER, None)
+    members = participant.members
+    claim(
+        store,
+        PipelineIdentity(id="0" * 32, participants=members, created_at_ms=0, created_by="test"),
+    )
+    participant.claim(owner_of(store))
+    works = [
+        keep(store, pa.table({"value": [each]}), kind="wal", task=task)
+        for task, each in enumerate((b"poison", b"poison", b"good"))
+    ]
+    DecisionLog(store).record(decided(0, works=tuple(works), term=1))
+
+    for _ in range(2):  # also where those that are refused come first
+        with pytest.raises(DeliveryError, match="ValueError"):
+            execute_recovery(store.location, reach=REACH, force=True)
+    assert DELIVERED == [b"good"], "one that refuses costs the others nothing"
+
+    found = shortfall(gather(store, participant), 0, open_too=True)
+    assert (found.rows, found.delivered) == (2, 1)
+    rulings.accept(
+        store, 0, found.promise, missing=found.missing, ruled_by="ann", given_up=found.given_up
+    )
+
+    report = execute_recovery(store.location, reach=REACH, force=True)
+    assert [(each.step.action, each.result) for each in report.results] == [
+        (Action.ABORT, Result.DONE)
+    ] * 2
+    assert plan_recovery(store.location, reach=REACH).steps == ()
+    assert participant.open() == ()
+    assert DELIVERED == [b"good"]

@@ -28,7 +28,7 @@ from airflow_eos.protocol.decision import Outcome, PreparedWork, WorkIdentity
 from airflow_eos.protocol.participant import Member
 from tests.integration.kept.endpoint import ROOT, Endpoint, running
 from tests.integration.kept.keeping import decided, keep
-from tests.support.owners import owner_at, require_at
+from tests.support.pipelines import owner_at, require_at
 
 POST = "tests.integration.kept.endpoint:post"
 

@@ -1,8 +1,7 @@
-"""Each kind on its real server, a pipeline that delivers to it, and places to die at."""
+"""Each kind on its real server, and a pipeline that delivers to it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,12 +13,6 @@ from tests.support.host import Host
 from tests.support.kinds import kind_called
 from tests.support.kinds.servers import Servers
 from tests.support.kinds.theirs import INSTALLED
-
-
-@pytest.fixture(scope="session")
-def servers(kafka_broker: EmbeddedKafka) -> Iterator[Servers]:
-    with Servers(kafka_broker) as running:
-        yield running
 
 
 @pytest.fixture

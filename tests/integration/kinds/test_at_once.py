@@ -13,8 +13,6 @@ from airflow_eos.recovery import execute_recovery
 from tests.integration.hazards.stopping import stopped_at, wake
 from tests.integration.kinds.delivery import BATCH, Delivery, acting
 
-pytestmark = [pytest.mark.integration]
-
 KINDS = ("at-once-postgres", "at-once-redis")
 # Where a driver dies in its second batch, and how many rows of the input readers may see then.
 PLACES = {

@@ -20,8 +20,6 @@ from tests.support.kinds.apart import RandomAndPostgres, RandomDelta, kept_besid
 from tests.support.kinds.place import Rows
 from tests.support.pipeline import KILLED
 
-pytestmark = [pytest.mark.integration]
-
 KEPT = pytest.mark.parametrize("kind", ["random-kept+postgres"])
 REPLAYING = ("before-prepare", "prepared", "decided", "settled-some", "settled")
 

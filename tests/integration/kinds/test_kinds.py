@@ -16,8 +16,6 @@ from tests.integration.kinds.cases import DRIVER, OWN, RECOVERY, each, places, r
 from tests.integration.kinds.delivery import BATCH, Delivery, acting
 from tests.support.pipeline import KILLED, finish
 
-pytestmark = [pytest.mark.integration]
-
 PERISHABLE = {"kafka", "delta", "iceberg"}  # by a timeout, or by who cleans the table
 
 

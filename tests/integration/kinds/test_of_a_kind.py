@@ -21,8 +21,6 @@ from tests.support.host import Host
 from tests.support.kinds.one import Delta, Iceberg
 from tests.support.servers.postgres import EmbeddedPostgres
 
-pytestmark = [pytest.mark.integration]
-
 SECRET = re.compile(r"password=(\S+)|//\w+:([^@]+)@")
 
 

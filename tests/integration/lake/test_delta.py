@@ -21,9 +21,7 @@ from airflow_eos.protocol.decision import Outcome
 from airflow_eos.protocol.participant import Member
 from tests.integration.lake.kinds import KINDS
 from tests.integration.lake.stage import SCHEMA, Stage
-from tests.support.owners import owner_at
-
-pytestmark = pytest.mark.integration
+from tests.support.pipelines import owner_at
 
 FORGETS = {"delta.setTransactionRetentionDuration": "interval 1 days"}
 

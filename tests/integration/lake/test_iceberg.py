@@ -23,8 +23,6 @@ from airflow_eos.protocol.participant import Member
 from tests.integration.lake.kinds import ICEBERG
 from tests.integration.lake.stage import SCHEMA, Stage, batch
 
-pytestmark = pytest.mark.integration
-
 KIND = ICEBERG
 
 

@@ -17,8 +17,6 @@ from airflow_eos.protocol.decision import Outcome, PreparedWork
 from tests.integration.lake.kinds import ICEBERG
 from tests.integration.lake.stage import Stage
 
-pytestmark = pytest.mark.integration
-
 KIND = ICEBERG
 SCHEMA = pa.schema(
     [

@@ -25,9 +25,7 @@ from airflow_eos.kinds.lake.participant import LostRaceError
 from airflow_eos.protocol.decision import Outcome, WorkIdentity
 from tests.integration.lake.stage import Stage, answer, batch, stopped
 from tests.support.kinds.lake_by_hand import delta_rows, iceberg_rows
-from tests.support.owners import owner_at, require_at
-
-pytestmark = pytest.mark.integration
+from tests.support.pipelines import owner_at, require_at
 
 COMMITTED, ABORTED, OPEN, UNKNOWN = (
     Outcome.COMMITTED,

@@ -41,7 +41,7 @@ from tests.integration.sql.verbs import (  # noqa: F401 - the tests of every dat
     test_what_was_aborted_can_never_be_committed,
 )
 from tests.support.mysql import mysql_server
-from tests.support.owners import owner_at
+from tests.support.pipelines import owner_at
 from tests.support.servers.mariadb import EmbeddedMariaDb
 
 

@@ -18,7 +18,7 @@ from airflow_eos.protocol.decision import Outcome, PreparedWork
 from tests.integration.kept.keeping import decided
 from tests.integration.mysql.conftest import World
 from tests.support.mysql import as_root, mysql_server
-from tests.support.owners import owner_at
+from tests.support.pipelines import owner_at
 
 OWNER = owner_at("/a")
 

@@ -15,8 +15,6 @@ from tests.support.groups import GroupSeen
 from tests.support.host import Host
 from tests.support.pipeline import KILLED, Pipeline
 
-pytestmark = [pytest.mark.integration]
-
 
 @pytest.fixture
 def pipeline(kafka_broker: EmbeddedKafka, host: Host, tmp_path: Path) -> Pipeline:

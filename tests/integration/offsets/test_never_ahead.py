@@ -16,8 +16,6 @@ from tests.support.groups import Watch
 from tests.support.host import Host
 from tests.support.pipeline import KILLED, Pipeline, kill, wait_until
 
-pytestmark = [pytest.mark.integration]
-
 
 @pytest.fixture
 def pipeline(kafka_broker: EmbeddedKafka, host: Host, tmp_path: Path) -> Pipeline:

@@ -25,8 +25,6 @@ from airflow_eos.protocol.decision import Outcome, PreparedWork
 from airflow_eos.protocol.participant import Member
 from tests.support.groups import GroupSeen
 
-pytestmark = [pytest.mark.integration]
-
 OURS, THEIRS = uuid.uuid4().hex, uuid.uuid4().hex
 
 

@@ -24,8 +24,6 @@ from tests.support.host import Host
 from tests.support.pipeline import KILLED, Pipeline
 from tests.support.topics import produce
 
-pytestmark = [pytest.mark.integration]
-
 PLACES = [
     pytest.param("decided@2", marks=pytest.mark.proof),  # promised, nothing visible
     pytest.param("settled-some@2", marks=pytest.mark.proof),  # a part of it is

@@ -21,8 +21,6 @@ from airflow_eos.errors import BatchTimeoutError
 from airflow_eos.sinks import FileSink, Output, start_exactly_once
 from tests.integration.hazards.spark_job import Job
 
-pytestmark = pytest.mark.integration
-
 ROWS = 120
 POLICY = CheckpointPolicy(timeout=timedelta(seconds=6))
 LATER = CheckpointPolicy(timeout=timedelta(minutes=10))

@@ -13,8 +13,6 @@ from airflow_eos.errors import ContinuityError, RecoveryError
 from tests.integration.hazards.spark_job import Job
 from tests.integration.policy.test_state_store import configured, count
 
-pytestmark = pytest.mark.integration
-
 
 def test_a_skipped_promise_is_refused_and_a_drained_one_is_repartitioned(
     job: Job, monkeypatch: pytest.MonkeyPatch

@@ -15,8 +15,6 @@ from airflow_eos.sinks import start_exactly_once
 from tests.integration.hazards.spark_job import Job
 from tests.support.pipeline import wait_until
 
-pytestmark = pytest.mark.integration
-
 SECOND = timedelta(seconds=1)
 
 

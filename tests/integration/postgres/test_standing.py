@@ -15,7 +15,6 @@ from airflow_eos.checkpoint import (
     Decision,
     DecisionLog,
     PipelineIdentity,
-    Verdict,
     claim,
 )
 from airflow_eos.checkpoint.pipeline import owner_of
@@ -28,7 +27,7 @@ from airflow_eos.kinds.sql import participant as ledger
 from airflow_eos.protocol.decision import Outcome, PreparedWork
 from tests.integration.postgres.conftest import World
 from tests.integration.sql.verbs import require_owner
-from tests.support.owners import owner_at
+from tests.support.pipelines import commit_of, owner_at
 from tests.support.servers.postgres import EmbeddedPostgres
 
 OFFSETS = 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}\n{"orders":{"0":5}}'
@@ -36,16 +35,7 @@ THEIRS = PreparedWork("kafka", "totals", "theirs", 5, "0" * 32, 0, None, {})
 
 
 def promised(nonce: str, *works: PreparedWork, batch: int = 7, attempt: int = 1) -> Decision:
-    return Decision(
-        batch_id=batch,
-        attempt=attempt,
-        verdict=Verdict.COMMIT,
-        works=works,
-        offsets=OFFSETS,
-        decided_by="driver",
-        decided_at_ms=0,
-        nonce=nonce * 32,
-    )
+    return commit_of(batch, *works, attempt=attempt, offsets=OFFSETS, nonce=nonce * 32)
 
 
 def test_the_first_checkpoint_owns_the_name(two_phase: World):

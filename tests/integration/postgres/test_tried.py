@@ -27,7 +27,7 @@ from airflow_eos.kinds.sql import participant as ledger
 from airflow_eos.protocol.decision import Outcome, PreparedWork
 from tests.integration.postgres.conftest import World, rows
 from tests.integration.postgres.test_standing import promised
-from tests.support.owners import owner_at
+from tests.support.pipelines import owner_at
 from tests.support.servers.postgres import EmbeddedPostgres
 
 OWNER = owner_at("/a")

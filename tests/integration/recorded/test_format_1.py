@@ -21,8 +21,6 @@ from airflow_eos.recovery import Action, Report, Result, Seal, execute_recovery,
 from tests.support.pipeline import wait_until
 from tests.support.recorded import ROWS_A_BATCH, RecordedPipeline, moved_on_purpose, opened
 
-pytestmark = pytest.mark.integration
-
 RECORDED = Path(__file__).parents[2] / "recorded" / "format_1"
 MORE_ROWS = 200
 

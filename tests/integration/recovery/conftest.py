@@ -19,10 +19,8 @@ from airflow_eos.audit.compare import parse
 from airflow_eos.audit.rows import reader
 from airflow_eos.checkpoint import (
     CheckpointStore,
-    Decision,
     DecisionLog,
     PipelineIdentity,
-    Verdict,
     claim,
 )
 from airflow_eos.kafka.client.connection import ConnectionPool
@@ -39,6 +37,7 @@ from airflow_eos.kafka.transactions.ownership import PrefixLedger
 from airflow_eos.kinds.kafka.participant import KafkaParticipant
 from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT
 from airflow_eos.protocol.participant import Owner
+from tests.support.pipelines import commit_of
 
 BATCH = 5
 PIPELINE = uuid.uuid4().hex
@@ -123,16 +122,12 @@ class DeadPipeline:
         self, *transactions: PreparedTransaction, attempt: int = 1, term: int | None = None
     ) -> None:
         assert self.log.record(
-            Decision(
-                batch_id=BATCH,
+            commit_of(
+                BATCH,
+                *(as_work(each, DEFAULT_PARTICIPANT) for each in transactions),
                 attempt=attempt,
                 term=term,
-                verdict=Verdict.COMMIT,
-                works=tuple(as_work(each, DEFAULT_PARTICIPANT) for each in transactions),
-                offsets="v1\n{}\n{}",
-                decided_by="driver",
                 decided_at_ms=time.time_ns() // 1_000_000,
-                nonce=uuid.uuid4().hex,
             )
         )
 

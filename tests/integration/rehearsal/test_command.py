@@ -20,7 +20,7 @@ from airflow_eos.local import EmbeddedKafka, spark_jars
 from tests.support.jvm import spark_submit_opts
 from tests.support.pipeline import Pipeline
 
-pytestmark = [pytest.mark.integration, pytest.mark.proof]
+pytestmark = pytest.mark.proof
 
 NEW = Path(__file__).with_name("copying.py")
 

@@ -27,8 +27,6 @@ from tests.integration.hazards.spark_job import Job
 from tests.integration.policy.test_state_store import configured
 from tests.support.topics import read_messages, read_topic
 
-pytestmark = pytest.mark.integration
-
 
 class Rehearsed(Job):
     """A pipeline whose batches have at most ``limit`` rows, and rehearsals beside it."""

@@ -11,8 +11,6 @@ import pytest
 from tests.support.auditor import Auditor
 from tests.support.servers.postgres import EmbeddedPostgres
 
-pytestmark = [pytest.mark.integration]
-
 POSTING = "INSERT INTO books VALUES ('a', 5), ('b', -5)"
 
 

@@ -22,7 +22,7 @@ from tests.support.kinds import KINDS
 from tests.support.kinds.servers import Servers
 from tests.support.topics import read_topic
 
-pytestmark = [pytest.mark.integration, pytest.mark.proof]
+pytestmark = pytest.mark.proof
 
 LOOKS = 10_000
 ALL_SETTLED = ("settled@1", "prepared@2")

@@ -12,8 +12,6 @@ from airflow_eos.errors import ConfigurationError
 from airflow_eos.kinds.kafka.sink import kafka_columns
 from airflow_eos.sinks import FileSink, Output
 
-pytestmark = pytest.mark.integration
-
 
 def frame(spark: SparkSession, **columns: str) -> DataFrame:
     return spark.range(2).select(*[F.expr(sql).alias(name) for name, sql in columns.items()])

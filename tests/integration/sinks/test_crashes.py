@@ -15,7 +15,6 @@ from airflow_eos.local import EmbeddedKafka
 from tests.support.host import Host
 from tests.support.pipeline import KILLED, Pipeline
 
-pytestmark = [pytest.mark.integration]
 LONG = pytest.mark.proof
 
 

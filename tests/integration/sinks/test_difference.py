@@ -14,8 +14,6 @@ from pyspark.sql import functions as F  # noqa: N812
 from airflow_eos.delivery.replay import undelivered
 from airflow_eos.kinds.kafka.sink import DELIVERED_SCHEMA, kafka_columns
 
-pytestmark = pytest.mark.integration
-
 KEYS, A_KEY = 12, 50
 
 

@@ -20,8 +20,6 @@ from airflow_eos.kafka.client.connection import ConnectionManager
 from airflow_eos.local import EmbeddedKafka
 from tests.integration.hazards.spark_job import Job
 
-pytestmark = pytest.mark.integration
-
 OF_THE_LEDGER = {"AdminClient": 1, "Consumer": 1, "Producer": 1}
 """librdkafka's clients of the topic that remembers who owns a prefix: one for each direction."""
 

@@ -20,8 +20,6 @@ from airflow_eos.local import EmbeddedKafka
 from airflow_eos.sinks import KafkaSink, start_exactly_once
 from tests.support.pipeline import Pipeline, wait_until
 
-pytestmark = pytest.mark.integration
-
 ROWS, SHORT, LONG = 1200, timedelta(seconds=8), timedelta(seconds=60)
 """Of the first run, the transactions must time out; of the next ones, never."""
 

@@ -15,8 +15,6 @@ from airflow_eos.delivery.outputs import Outputs
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.sinks import FileSink, KafkaSink, Output
 
-pytestmark = pytest.mark.integration
-
 KAFKA = KafkaSink("unused:9092", topic="out", transactional_id_prefix="etl")
 
 

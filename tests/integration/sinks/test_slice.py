@@ -12,8 +12,6 @@ from tests.support.host import Host
 from tests.support.pipeline import Pipeline
 from tests.support.topics import read_topic
 
-pytestmark = [pytest.mark.integration]
-
 
 @pytest.fixture
 def pipeline(kafka_broker: EmbeddedKafka, host: Host, tmp_path: Path) -> Pipeline:

@@ -13,8 +13,6 @@ import pytest
 from airflow_eos.kinds.kafka.sink import TASK_MODULES
 from tests.support.jvm import spark_submit_opts
 
-pytestmark = pytest.mark.integration
-
 JOB = Path(__file__).parent / "workers_job.py"
 ROOT = Path(__file__).parents[3]
 THIS = f"{sys.version_info.major}.{sys.version_info.minor}"

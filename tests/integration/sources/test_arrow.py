@@ -32,8 +32,6 @@ from airflow_eos.sources import ArrowKafkaSource
 from tests.support.pipeline import Pipeline
 from tests.support.topics import produce, read_messages
 
-pytestmark = [pytest.mark.integration]
-
 
 @pytest.fixture
 def pipeline(kafka_broker: EmbeddedKafka, tmp_path: Path) -> Pipeline:

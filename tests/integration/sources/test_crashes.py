@@ -11,8 +11,6 @@ from airflow_eos.local import EmbeddedKafka
 from tests.support.host import Host
 from tests.support.pipeline import KILLED, Pipeline, wait_until
 
-pytestmark = [pytest.mark.integration]
-
 
 @pytest.fixture
 def pipeline(kafka_broker: EmbeddedKafka, host: Host, tmp_path: Path) -> Pipeline:

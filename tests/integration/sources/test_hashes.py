@@ -16,8 +16,6 @@ from airflow_eos.kafka.records.decode import HEADER
 from airflow_eos.sinks import KafkaSink
 from airflow_eos.sources.columns import prepared_by
 
-pytestmark = [pytest.mark.integration]
-
 SCHEMA = (
     "key binary, value string, topic string, partition int, timestamp timestamp, "
     "headers array<struct<key:string,value:binary>>"

@@ -17,7 +17,7 @@ from airflow_eos.protocol.decision import Outcome, PreparedWork
 from airflow_eos.protocol.participant import Participant
 from airflow_eos.protocol.promise import OperatorRuling, Promise
 from tests.integration.sql.world import SqlWorld
-from tests.support.owners import require_at
+from tests.support.pipelines import require_at
 
 
 def became(works: list[PreparedWork], outcome: Outcome) -> dict[Any, Outcome]:

@@ -11,8 +11,6 @@ from airflow_eos.audit.compare import compare
 from airflow_eos.audit.rows import PartitionEnds
 from tests.unit.audit.test_compare import in_a_line, rows
 
-pytestmark = pytest.mark.unit
-
 
 def cut(topic, low):
     """Its partition 0 without the rows before ``low``."""

@@ -28,8 +28,6 @@ from airflow_eos.protocol.decision import Decision, Outcome, Verdict
 from airflow_eos.protocol.participant import Note, Owner, Ownership
 from tests.support.pipelines import kafka_pipeline
 
-pytestmark = pytest.mark.unit
-
 WAYS = {
     "empty": lambda _: b"",
     "cut off": lambda whole: whole[: len(whole) // 2],

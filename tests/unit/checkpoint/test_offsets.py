@@ -1,21 +1,42 @@
-"""Spark's offset log is not exclusive: the decisions say what was delivered."""
+"""Spark's offset and commit logs: which are understood, what they say, of which topics."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
-from airflow_eos.checkpoint import DecisionLog, OffsetLog, claim
+from airflow_eos.checkpoint import CheckpointStore, DecisionLog, OffsetLog, claim
+from airflow_eos.checkpoint import spark_log as logs
+from airflow_eos.checkpoint.mending import mend
 from airflow_eos.checkpoint.offsets import require_same_sources
+from airflow_eos.checkpoint.progress import SourceProgress
 from airflow_eos.checkpoint.snapshot import start_facts
+from airflow_eos.checkpoint.topics import (
+    TopicsRead,
+    input_change,
+    lost_input,
+    require_same_topics,
+    same_topics_watched,
+    warn_of_lost_rows,
+)
 from airflow_eos.delivery.weaker_guarantees import VisibilityMarkers
-from airflow_eos.errors import CheckpointFormatError, ContinuityError, SupersededError
+from airflow_eos.errors import (
+    CheckpointFormatError,
+    ContinuityError,
+    InputLostError,
+    SupersededError,
+    TopicError,
+)
 from airflow_eos.protocol.participant import Owner, decision_lost
 from tests.support.pipelines import kafka_pipeline
-
-pytestmark = pytest.mark.unit
+from tests.unit.checkpoint.conftest import decision
 
 
 def content(end: int, planned_at_ms: int = 7) -> str:
@@ -268,3 +289,303 @@ def test_an_entry_that_is_put_aside_tells_nothing_of_sources_and_the_one_before_
     store.put("offsets/1", b"")
     with pytest.raises(ContinuityError, match="offsets/0 is of 2 sources"):
         require_same_sources(store, [None])
+
+
+# --- Spark's files: what Spark 4.2.0 wrote is understood, what it did not write is refused --------
+
+
+WRITTEN = Path(__file__).parent / "spark_4_2_0"
+META = b'{"batchWatermarkMs":0,"batchTimestampMs":1700000000000,"conf":{}}'
+KAFKA = '{"orders":{"0":12,"1":7},"refunds":{"0":0}}'
+
+
+def test_every_offsets_file_that_spark_wrote_is_read():
+    found = sorted(WRITTEN.glob("*/offsets/[0-9]*"))
+    assert len(found) == 7
+    for path in found:
+        entry = logs.parse_offsets(path.read_bytes(), path.name)
+        assert entry.version == (2 if path.parts[-3] == "offsets_v2" else 1)
+        assert list(entry.ends) == ["0"]
+        assert entry.batch_timestamp_ms is not None
+        assert entry.batch_timestamp_ms > 1_700_000_000_000
+
+
+def test_every_commits_file_that_spark_wrote_is_read():
+    found = sorted(WRITTEN.glob("*/commits/[0-9]*"))
+    assert len(found) == 6
+    for path in found:
+        entry = logs.parse_commit(path.read_bytes(), path.name)
+        assert entry.version == (2 if path.parts[-3] == "commits_v2" else 1)
+    assert entry.next_watermark_ms == 0
+
+
+def test_the_query_id_that_spark_wrote_is_read():
+    data = (WRITTEN / "in_flight/metadata").read_bytes()
+    assert logs.parse_query_id(data, "metadata") == "851613dd-1760-43b2-8eb9-655d0fe77200"
+
+
+def test_a_line_for_each_source_and_a_dash_for_none():
+    entry = logs.parse_offsets(b"v1\n" + META + f"\n{KAFKA}\n-\n5".encode(), "offsets/7")
+    assert entry.ends == {"0": KAFKA, "1": None, "2": "5"}
+
+
+def test_named_sources_of_a_newer_spark():
+    entry = logs.parse_offsets(b"v2\n" + META + f"\norders:{KAFKA}\n1:-".encode(), "offsets/7")
+    assert entry.ends == {"orders": KAFKA, "1": None}
+
+
+def test_an_old_file_without_batch_metadata():
+    entry = logs.parse_offsets(b"v1\n\n5\n", "offsets/7")
+    assert (entry.batch_timestamp_ms, entry.watermark_ms, entry.ends) == (None, None, {"0": "5"})
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "is empty: half written"),
+        (b"v", "begins with 'v'"),
+        (b"v1", "ends after 1 lines"),
+        (b"v1\n" + META, "ends after 2 lines"),
+        (b"v1\n" + META[:30] + b"\n5", "line 2 cannot be read"),
+        (b"v1\n" + META + b"\n" + KAFKA[:20].encode(), "line 3 cannot be read"),
+        (b"v1\n" + META + b"\n", "ends after 2 lines"),
+        (b"v1\n[]\n5", "line 2 cannot be read"),
+        (b'v1\n{"batchWatermarkMs":"0","batchTimestampMs":1}\n5', "line 2 cannot be read"),
+        (b"v3\n" + META + b"\n5", "version v3.*newer Spark"),
+        (b"v0\n" + META + b"\n5", "begins with 'v0'"),
+        (b"1\n" + META + b"\n5", "begins with '1'"),
+        (b"PK\x03\x04\xff\xfe", "not UTF-8"),
+        (b"v2\n\n0:5", "line 2 cannot be read"),
+        (b"v2\n" + META + b"\n5", "is not <source>:<offset>"),
+        (b"v2\n" + META + b"\n0:1\n0:2", "source '0' twice"),
+        (b"\0" * 300, "begins with"),
+    ],
+)
+def test_an_offsets_file_that_is_not_whole_is_refused(data, message):
+    with pytest.raises(CheckpointFormatError, match=message) as refused:
+        logs.parse_offsets(data, "somewhere/offsets/7")
+    assert "somewhere/offsets/7" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "is empty: half written"),
+        (b"v1", "1 lines: expected the version and a line of JSON"),
+        (b'v1\n{"nextBatch', "line 2 cannot be read"),
+        (b"v4\n{}", "version v4"),
+        (b"v1\n{}\nv1\n{}", "4 lines"),
+        (b"\xff\xff", "not UTF-8"),
+        (b"{}", "begins with"),
+    ],
+)
+def test_a_commits_file_that_is_not_whole_is_refused(data, message):
+    with pytest.raises(CheckpointFormatError, match=message) as refused:
+        logs.parse_commit(data, "somewhere/commits/7")
+    assert "somewhere/commits/7" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"{}", b'{"id":"x"}', b'{"id":1}', b'{"id":"851613dd', b"\xff"]
+)
+def test_a_metadata_file_that_is_not_whole_is_refused(data):
+    with pytest.raises(CheckpointFormatError, match="somewhere/metadata"):
+        logs.parse_query_id(data, "somewhere/metadata")
+
+
+def test_where_a_kafka_source_began():
+    # The zero byte is Spark's own, for the sake of Spark 2.1.0 (SPARK-19517).
+    assert logs.parse_kafka_start(b'\0v1\n{"orders":{"0":3}}', "sources/0/0") == {"orders": {0: 3}}
+
+
+@pytest.mark.parametrize("data", [b"", b"\0", b"\0v1", b"\0v1\n0", b"\0v2\n{}", b'\0v1\n{"o":{"0"'])
+def test_a_beginning_that_is_not_kafkas_is_refused(data):
+    with pytest.raises(CheckpointFormatError, match="sources/0/0"):
+        logs.parse_kafka_start(data, "sources/0/0")
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        (KAFKA, {"orders": {0: 12, 1: 7}, "refunds": {0: 0}}),
+        ("5", None),
+        ('{"logOffset":3}', None),
+        ('{"orders":{}}', None),
+        ("{}", None),
+        ('{"orders":{"0":-2}}', None),
+        ('{"orders":{"-1":2}}', None),
+        ('{"orders":{"0":"12"}}', None),
+        ('{"orders":{"0":1.5}}', None),
+    ],
+)
+def test_only_offsets_of_kafka_are_taken_for_such(raw, expected):
+    assert logs.kafka_offsets(raw) == expected
+
+
+# --- Which topics a checkpoint's offsets are of ---------------------------------------------------
+
+
+@pytest.fixture
+def planned_store(tmp_path) -> CheckpointStore:
+    return CheckpointStore.open(tmp_path / "ck")
+
+
+def test_a_topic_that_was_made_again_is_refused_for_ever(planned_store):
+    require_same_topics(planned_store, {"in": "A", "other": "B"})
+    for _ in range(2):
+        with pytest.raises(TopicError, match="'in' was deleted and made again"):
+            require_same_topics(planned_store, {"in": "C", "other": "B"})
+    require_same_topics(planned_store, {"in": "A", "other": "B"})
+
+
+def test_a_topic_that_comes_later_is_noted(planned_store):
+    require_same_topics(planned_store, {"in": "A"})
+    require_same_topics(planned_store, {"in": "A", "new": "N"})
+    require_same_topics(planned_store, {"in": "A"})
+    with pytest.raises(TopicError, match="'new'"):
+        require_same_topics(planned_store, {"in": "A", "new": "M"})
+
+
+def test_a_topic_that_is_not_read_for_a_while_is_not_forgotten(planned_store):
+    """A query leaves a topic out, takes a new one, and comes back to a topic made again."""
+    require_same_topics(planned_store, {"in": "A"})
+    require_same_topics(planned_store, {"new": "N"})
+    with pytest.raises(TopicError, match="'in'"):
+        require_same_topics(planned_store, {"in": "B", "new": "N"})
+
+
+def test_topics_of_two_clusters_may_have_one_name(planned_store):
+    """The first batch of such a query called the second one made again, on every checkpoint."""
+
+    def asked(*ids: str) -> list[Any]:
+        return [partial(dict, {"in": each}) for each in ids]
+
+    for _ in range(2):
+        same_topics_watched(planned_store, asked("A", "B"))()
+    for ids in (("C", "B"), ("A", "C"), ("B", "A")):  # or they have changed places
+        with pytest.raises(TopicError, match="The topic 'in' was deleted"):
+            same_topics_watched(planned_store, asked(*ids))
+    topics = [TopicsRead(ids=dict, begins=partial(dict, {("in", 0): at})) for at in (900, 0)]
+    sources = [SourceProgress(n, "kafka", {"in": {0: 950}}, {"in": {0: 960}}, "-") for n in (0, 1)]
+    assert not lost_input(topics, sources)
+    assert not lost_input(topics, [sources[0], replace(sources[1], start={"in": {0: 5}})])
+
+
+def test_what_is_gone_of_a_range_is_told_by_partition_and_topics_that_compact_by_name():
+    source = SourceProgress(
+        0,
+        "kafka",
+        {"in": {0: 10, 1: 10, 2: 0}},
+        {"in": {0: 50, 1: 50, 2: 9, 3: 7}},
+        "-",
+    )
+    begins = {("in", 0): 30, ("in", 1): 90, ("in", 2): 0, ("in", 3): 0, ("other", 0): 9}
+    topics = TopicsRead(
+        ids=dict,
+        policies=lambda: {"in": "compact,delete", "other": "compact"},
+        begins=lambda: begins,
+    )
+    lost = lost_input([topics], [source])
+    assert lost.past_retention == {("in", 0): 20, ("in", 1): 40}
+    assert (lost.compacted, lost.skipped) == (("in",), False)
+    assert "20 offsets of the batch's range in partition 0 of topic 'in'" in str(lost)
+    assert not lost_input([TopicsRead(ids=dict)], [source])
+
+
+def test_a_start_warns_once_of_the_topics_that_compact():
+    told = {"a": "compact", "b": "delete"}
+    with capture_logs() as logs:
+        warn_of_lost_rows([TopicsRead(ids=dict, policies=lambda: told), TopicsRead(ids=dict)])
+    assert [(each["event"], each["topics"]) for each in logs] == [("input_is_compacted", ["a"])]
+
+
+def test_a_partition_that_nobody_reads_any_more_has_lost_all_of_its_range():
+    source = SourceProgress(0, "kafka", {"in": {0: 10}}, {"in": {0: 50}, "out": {0: 7}}, "-")
+    topics = TopicsRead(ids=dict, begins=lambda: {("in", 0): 0}, skips_lost=True)
+    lost = lost_input([topics], [source])
+    assert (lost.past_retention, lost.absent) == ({("out", 0): 7}, True)
+    assert not lost_input([topics, TopicsRead(ids=dict)], [source]).absent, "not told is not gone"
+
+
+def entry(store, batch: int, ends: str, *, complete: bool = False) -> str:
+    text = f'v1\n{{"batchWatermarkMs":0,"batchTimestampMs":{batch + 1}}}\n{ends}'
+    store.put(f"offsets/{batch}", text.encode())
+    if complete:
+        store.put(f"commits/{batch}", b'v1\n{"nextBatchWatermarkMs":0}')
+    return text
+
+
+READ = '{"a":{"0":5},"b":{"0":5}}'
+PLANNED = '{"a":{"0":8},"b":{"0":9}}'
+
+
+def now(*topics: str, **more: Any) -> list[TopicsRead]:
+    begins = {(topic, 0): 0 for topic in topics}
+    return [TopicsRead(ids=dict, begins=lambda: begins, as_planned=True, **more)]
+
+
+def test_a_planned_batch_of_a_topic_that_is_gone_is_named_and_then_planned_anew(planned_store):
+    """Before anything is written, with the rows that it was to read; then by a person's word."""
+    entry(planned_store, 0, READ, complete=True)
+    entry(planned_store, 1, PLANNED)
+    for available_now in (False, True):
+        with pytest.raises(InputLostError, match=r"Topic 'b' \(partitions 0\)") as refused:
+            input_change(planned_store, now("a"), available_now=available_now).require_accepted()
+        remedy = refused.value.remedies[-1]
+        assert remedy.settings == {"failOnDataLoss": "false"}
+        assert remedy.costs.startswith("4 rows")
+        change = input_change(planned_store, now("a", skips_lost=True), available_now=available_now)
+        with capture_logs() as logs:
+            change.require_accepted()
+        assert [(each["event"], each["rows"]) for each in logs] == [("input_left_out", 4)]
+        assert [each.path for each in change.mends()] == ["offsets/1"]
+    mend(planned_store, change.mends())
+    assert planned_store.get("offsets/1") is None
+    entry(planned_store, 1, '{"a":{"0":8}}')  # as Spark plans it now
+    assert input_change(planned_store, now("a", skips_lost=True), available_now=True).mends() == ()
+    planned_store.put("commits/1", b'v1\n{"nextBatchWatermarkMs":0}')
+    input_change(planned_store, now("a"), available_now=True).require_accepted()
+
+
+def test_a_topic_that_is_gone_is_named_where_no_batch_is_in_flight(planned_store):
+    entry(planned_store, 0, READ, complete=True)
+    with pytest.raises(InputLostError, match="'b'") as refused:
+        input_change(planned_store, now("a"), available_now=True).require_accepted()
+    assert "rows" not in refused.value.remedies[-1].costs
+    input_change(planned_store, now("a", "b", "c"), available_now=True).require_accepted()
+    input_change(planned_store, [TopicsRead(ids=dict)], available_now=True).require_accepted()
+
+
+def test_a_batch_that_was_planned_before_a_partition_came_is_planned_anew(planned_store):
+    """Spark runs it by no start with availableNow: MISMATCHED_TOPIC_PARTITIONS."""
+    entry(planned_store, 0, READ, complete=True)
+    text = entry(planned_store, 1, PLANNED)
+    change = input_change(planned_store, now("a", "b", "c"), available_now=True)
+    change.require_accepted()
+    assert [each.path for each in change.mends()] == ["offsets/1"]
+    assert input_change(planned_store, now("a", "b", "c"), available_now=False).mends() == ()
+    own = [replace(each, as_planned=False) for each in now("a", "b", "c")]
+    assert input_change(planned_store, own, available_now=True).mends() == ()
+
+    assert DecisionLog(planned_store).record(decision(1, offsets=text))
+    promised = input_change(planned_store, now("a", "b", "c"), available_now=True)
+    assert promised.mends() == ()
+    with pytest.raises(InputLostError, match="more partitions") as refused:
+        promised.require_accepted()
+    [remedy] = refused.value.remedies
+    assert (remedy.settings, remedy.costs) == ({"trigger": "1 second"}, "")
+    input_change(planned_store, now("a", "b", "c"), available_now=False).require_accepted()
+
+
+def test_a_promise_of_a_topic_that_is_gone_keeps_its_plan(planned_store):
+    entry(planned_store, 0, READ, complete=True)
+    assert DecisionLog(planned_store).record(decision(1, offsets=entry(planned_store, 1, PLANNED)))
+    change = input_change(planned_store, now("a", skips_lost=True), available_now=False)
+    change.require_accepted()
+    assert change.mends() == ()
+    with pytest.raises(InputLostError) as refused:
+        input_change(planned_store, now("a"), available_now=True).require_accepted()
+    assert refused.value.remedies[-1].settings == {
+        "failOnDataLoss": "false",
+        "trigger": "1 second",
+    }

@@ -12,8 +12,6 @@ from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.checkpoint.decisions import PerishableRows
 from airflow_eos.errors import StoreError
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.fixture
 def store(tmp_path: Path) -> CheckpointStore:

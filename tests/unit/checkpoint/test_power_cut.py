@@ -17,7 +17,6 @@ from airflow_eos.errors import StoreError
 from airflow_eos.protocol.decision import Outcome, WorkIdentity, encode
 from tests.support.authority import OFFSETS, authority_of
 
-pytestmark = pytest.mark.unit
 PATH = "eos/decisions/7/1.json"
 
 
@@ -192,3 +191,104 @@ def test_a_disk_that_cannot_sync_has_not_decided(store, monkeypatch):
     monkeypatch.setattr(os, "fsync", failing)
     with pytest.raises(StoreError, match="not known whether it was written"):
         store.create(PATH, b"commit")
+
+
+# --- order of syncs -------------------------------------------------------------------------------
+# What is acted upon survives a power cut: it is synced before it has its name, and when read.
+#
+# A power cut cannot be had here. What can be seen is the order of the calls that survive one: the
+# content of a file before the file has its name, then each folder from its own up to the
+# checkpoint.
+
+
+ORDERED = "eos/decisions/0/1.json"
+TRANSACTION = WorkIdentity("kafka", "sink", "etl-0-0-7-0")
+
+
+class OrderedDisk:
+    """Which inodes were synced, and whether ``target`` had its name by then."""
+
+    def __init__(self, target: Path) -> None:
+        self.target = target
+        self.synced: list[tuple[int, bool]] = []
+        self._fsync = os.fsync
+
+    def fsync(self, handle: int) -> None:
+        self._fsync(handle)
+        self.synced.append((os.fstat(handle).st_ino, self.target.exists()))
+
+    def before_its_name(self) -> bool:
+        """The content was synced while nobody could see it."""
+        return (self.target.stat().st_ino, False) in self.synced
+
+    def by_now(self, *paths: Path) -> list[str]:
+        """Those of ``paths`` that were not synced since the target has its name."""
+        known = {inode for inode, named in self.synced if named}
+        return [path.name for path in paths if path.stat().st_ino not in known]
+
+    def folders(self, root: Path) -> list[Path]:
+        """From the target's own folder up to the checkpoint."""
+        above = [folder for folder in self.target.parents if folder.is_relative_to(root)]
+        assert root in above
+        return above
+
+
+@pytest.fixture
+def ordered_root(tmp_path: Path) -> Path:
+    return tmp_path / "checkpoint"
+
+
+@pytest.fixture
+def ordered_disk(ordered_root: Path, monkeypatch: pytest.MonkeyPatch) -> OrderedDisk:
+    disk = OrderedDisk(ordered_root / ORDERED)
+    monkeypatch.setattr(os, "fsync", disk.fsync)
+    return disk
+
+
+@pytest.fixture
+def ordered_store(ordered_root: Path) -> CheckpointStore:
+    return CheckpointStore.open(ordered_root)
+
+
+def written_by_another(path: Path, content: bytes) -> None:
+    """It has its name, and who wrote it has not synced it yet."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+
+
+def test_a_decision_is_on_the_disk_before_it_can_be_seen(ordered_root, ordered_store, ordered_disk):
+    assert ordered_store.create(ORDERED, b"decided")
+    assert ordered_disk.before_its_name(), "an empty decision could stand there after a power cut"
+
+
+def test_the_folders_of_a_decision_are_on_the_disk_when_it_stands(
+    ordered_root, ordered_store, ordered_disk
+):
+    assert ordered_store.create(ORDERED, b"decided")
+    assert ordered_disk.by_now(*ordered_disk.folders(ordered_root)) == []
+
+
+def test_the_decision_of_another_process_is_synced_before_ours_gives_way(
+    ordered_root, ordered_store, ordered_disk
+):
+    written_by_another(ordered_disk.target, b"theirs")
+    assert ordered_store.create(ORDERED, b"ours") is False
+    assert ordered_disk.by_now(ordered_disk.target, *ordered_disk.folders(ordered_root)) == []
+
+
+def test_a_decision_that_is_read_is_synced_before_it_is_followed(
+    ordered_root, ordered_store, ordered_disk, make_decision
+):
+    written_by_another(ordered_disk.target, encode(make_decision(0)))
+    assert len(DecisionLog(ordered_store).of_batch(0)) == 1
+    assert ordered_disk.by_now(ordered_disk.target, *ordered_disk.folders(ordered_root)) == []
+
+
+def test_a_ruling_that_is_read_is_synced_before_it_is_followed(
+    ordered_root, ordered_store, ordered_disk
+):
+    resolve(ordered_store, TRANSACTION, Outcome.COMMITTED)
+    ordered_disk.target = ordered_root / "eos/rulings/etl-0-0-7-0.json"
+    ordered_disk.synced.clear()
+    assert read_rulings(ordered_store, [TRANSACTION]) == {TRANSACTION: Outcome.COMMITTED}
+    assert ordered_disk.by_now(ordered_disk.target, *ordered_disk.folders(ordered_root)) == []

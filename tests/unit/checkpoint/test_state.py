@@ -18,7 +18,6 @@ from airflow_eos.checkpoint import (
 from airflow_eos.errors import CheckpointFormatError, StoreError
 from tests.support.beats import heartbeat
 
-pytestmark = pytest.mark.unit
 WRITTEN = Path(__file__).parent / "spark_4_2_0"
 QUERY_ID = "851613dd-1760-43b2-8eb9-655d0fe77200"
 

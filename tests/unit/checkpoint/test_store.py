@@ -1,17 +1,19 @@
-"""Reading, listing and deleting inside one checkpoint folder, and not outside of it."""
+"""Reading, listing, deleting, creating inside one checkpoint folder, whatever the store replies."""
 
 from __future__ import annotations
 
+import errno
 import os
 import time
+from typing import Any, Literal
 
 import pytest
-from obstore.exceptions import GenericError, PermissionDeniedError
+from obstore.exceptions import AlreadyExistsError, GenericError, PermissionDeniedError
+from obstore.store import MemoryStore
 
 from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.checkpoint.store import check_create_if_absent, race_create, told
 from airflow_eos.errors import StoreError
-
-pytestmark = pytest.mark.unit
 
 
 def test_what_was_created_is_read_listed_and_seen(store):
@@ -167,3 +169,146 @@ def test_a_store_that_overwrites_is_refused(troubled, backend):
     with pytest.raises(StoreError, match="let a second create replace the first"):
         troubled.check_create_if_absent()
     assert backend.real.list_with_delimiter("eos")["objects"] == []
+
+
+# --- Creating an object when the reply is lost, late or a lie: rule 6, an error is no outcome -----
+
+
+PATH = "eos/decisions/7/1.json"
+LOST = GenericError("error sending request: connection reset")
+
+
+def test_a_reply_lost_after_the_write_took_effect_is_a_win(troubled, backend):
+    backend.after = [LOST]
+    assert troubled.create(PATH, b"ours") is True
+    assert backend.calls["put"] == 1, "read back, not written again"
+
+
+def test_a_request_lost_before_it_arrived_is_sent_again(troubled, backend):
+    backend.before = [LOST]
+    assert troubled.create(PATH, b"ours") is True
+    assert troubled.get(PATH) == b"ours"
+
+
+def test_already_exists_after_our_own_write_is_a_win(troubled, backend):
+    backend.after = [AlreadyExistsError("an internal retry met our own object")]
+    assert troubled.create(PATH, b"ours") is True
+
+
+def test_already_exists_with_the_bytes_of_another_is_a_loss(troubled, backend):
+    backend.instead = [b"theirs"]
+    assert troubled.create(PATH, b"ours") is False
+    assert troubled.get(PATH) == b"theirs"
+
+
+def test_a_lost_reply_with_the_bytes_of_another_is_a_loss(troubled, backend):
+    backend.before = [LOST]
+    backend.real.put(PATH, b"theirs")
+    assert troubled.create(PATH, b"ours") is False
+
+
+def test_already_exists_where_nothing_stands_is_asked_again(troubled, backend):
+    # S3 answers 409 while two conditional puts race, and both may then be refused.
+    backend.before = [AlreadyExistsError("409 ConditionalRequestConflict")]
+    assert troubled.create(PATH, b"ours") is True
+
+
+def test_a_read_back_that_fails_too_is_asked_again(troubled, backend):
+    backend.after = [LOST]
+    backend.reading = [GenericError("still no network")]
+    assert troubled.create(PATH, b"ours") is True
+    assert backend.calls["put"] == 2
+
+
+@pytest.mark.parametrize(
+    ("number", "said"), [(errno.ENOSPC, "Make room"), (errno.EROFS, "Mount the disk")]
+)
+def test_a_full_or_read_only_disk_is_said_and_no_credentials_are_asked_for(
+    troubled, backend, number, said
+):
+    for ask in (troubled.create, troubled.put):
+        backend.before = [OSError(number, "the disk refuses")] * 4
+        with pytest.raises(StoreError, match=said) as refused:
+            ask(PATH, b"ours")
+        assert "credentials" not in str(refused.value)
+    backend.before = []
+    assert troubled.get(PATH) is None
+
+
+def test_a_store_that_stays_away_is_unknown_never_lost(troubled, backend):
+    backend.before = [LOST] * 99
+    with pytest.raises(StoreError, match="not known whether it was written"):
+        troubled.create(PATH, b"ours")
+    assert backend.calls["put"] == 4
+
+
+def test_a_refusal_is_not_repeated(troubled, backend):
+    backend.before = [PermissionDeniedError("403")] * 99
+    with pytest.raises(StoreError, match="PermissionDeniedError: 403"):
+        troubled.create(PATH, b"ours")
+    assert backend.calls["put"] == 1
+
+
+def test_operating_system_errors_are_no_outcome_either(troubled, backend):
+    backend.after = [TimeoutError("timed out")]
+    assert troubled.create(PATH, b"ours") is True
+
+
+# --- The race that refuses a store, on stores that fail it in each way ----------------------------
+
+
+class LooksFirst(MemoryStore):
+    """As s3mock and fsspec: it looks whether the name is free, and then writes."""
+
+    def put(  # type: ignore[override]
+        self, path: str, file: bytes, *, mode: Literal["create", "overwrite"]
+    ) -> Any:
+        if mode == "create" and _there(self, path):
+            raise AlreadyExistsError(path)
+        time.sleep(0.01)
+        return super().put(path, file, mode="overwrite")
+
+
+class Torn(MemoryStore):
+    """One wins, and another's content stands there."""
+
+    def put(  # type: ignore[override]
+        self, path: str, file: bytes, *, mode: Literal["create", "overwrite"]
+    ) -> Any:
+        done = super().put(path, file, mode=mode)
+        super().put(path, b"other")
+        return done
+
+
+def _there(store: MemoryStore, path: str) -> bool:
+    try:
+        store.head(path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def test_a_store_that_looks_and_then_writes_passes_one_after_another_and_not_the_race():
+    store = CheckpointStore(LooksFirst(), "memory://looks-first")
+    check_create_if_absent(store, rounds=0)
+    with pytest.raises(StoreError, match=r"race of 8 creates at once: several won in [1-8] of 8"):
+        check_create_if_absent(store, rounds=8)
+    assert store.delete_folder("eos") is False, "a probe was left"
+
+
+def test_what_a_start_asks_of_a_store_has_the_race_in_it():
+    with pytest.raises(StoreError, match="race of 8 creates"):
+        CheckpointStore(LooksFirst(), "memory://looks-first").check_create_if_absent()
+
+
+def test_a_winner_whose_content_does_not_stand_is_seen():
+    found = race_create(CheckpointStore(Torn(), "memory://torn"), rounds=20)
+    assert not found.is_exclusive
+    assert "torn in" in told(found)
+
+
+def test_a_store_with_one_winner_passes_and_nothing_is_left():
+    store = CheckpointStore(MemoryStore(), "memory://good")
+    found = race_create(store, rounds=20)
+    assert (found.is_exclusive, told(found)) == (True, "one winner in each of 20 rounds")
+    assert store.delete_folder("eos") is False

@@ -23,8 +23,6 @@ from airflow_eos.delivery.spark_session import warn_where_it_is_lost
 from airflow_eos.errors import ConfigurationError, EosError, KafkaUnavailableError, Remedy
 from airflow_eos.supervision.doctor import Line, failed, folder
 
-pytestmark = pytest.mark.unit
-
 
 def refused(*arguments: str) -> str:
     """The message of a command that ends with an error of ours."""

@@ -1,18 +1,37 @@
-"""The command line: bad input is one clear line and exit status 2, and secrets stay secret."""
+"""Commands that change something: recovery, drain, repartition; refused clearly, ended early."""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 import uuid
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from typer.testing import CliRunner
 
 from airflow_eos import cli
-from airflow_eos.checkpoint import CheckpointStore, DecisionLog, PipelineIdentity, claim
+from airflow_eos.checkpoint import (
+    CheckpointStore,
+    DecisionLog,
+    PipelineIdentity,
+    claim,
+    standing_request,
+    take_term,
+    write_heartbeat,
+)
 from airflow_eos.checkpoint.rulings import accept, skipped_input
+from airflow_eos.cli import app
+from airflow_eos.commands import upgrade as module
 from airflow_eos.commands.options import kafka_settings
-from airflow_eos.errors import ConfigurationError
+from airflow_eos.errors import ConfigurationError, PipelineAliveError, RecoveryError
 from airflow_eos.protocol.participant import Member
+from tests.support.beats import beating, heartbeat
 from tests.unit.recovery.facts_of import commit, prepared
 
 
@@ -166,3 +185,180 @@ def test_offsets_of_a_promised_batch_are_given_up_once_it_is_accepted(run, stopp
     accept(stopped, 0, decision.nonce, missing={"sink": 1}, ruled_by="ann")  # what that one does
     assert run(*skipping.split()[1:])[0] == 0
     assert [each.last for each in skipped_input(stopped, ["in"])] == [5]
+
+
+# --- Asking a pipeline to stop, and saying honestly whether it has --------------------------------
+
+
+def beat(store: CheckpointStore, phase: str, term: int | None = None) -> None:
+    write_heartbeat(store, heartbeat(phase, term=term))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("phase", "status"), [("stopped", 0), ("waiting", 1), ("failed", 1)])
+def test_the_exit_status_says_whether_the_driver_stopped(tmp_path: Path, phase, status):
+    store = CheckpointStore.open(tmp_path)
+    beat(store, phase)
+    result = CliRunner().invoke(app, ["drain", str(tmp_path), "--wait", "0", "--json"])
+    assert result.exit_code == status
+    assert json.loads(result.stdout)["stopped"] is (status == 0)
+    assert standing_request(store) is not None
+
+
+def test_who_has_no_name_may_ask_too(tmp_path: Path, monkeypatch):
+    """A container runs as a number that its system has no user for."""
+
+    def nameless() -> str:
+        raise KeyError("uid not found")
+
+    monkeypatch.setattr("getpass.getuser", nameless)
+    beat(CheckpointStore.open(tmp_path), "stopped")
+    result = CliRunner().invoke(app, ["drain", str(tmp_path), "--wait", "0"])
+    assert result.exit_code == 0, result.exception
+    request = standing_request(CheckpointStore.open(tmp_path))
+    assert request is not None
+    assert request.requested_by == f"cli {os.getuid()}"
+
+
+def test_of_a_driver_that_has_failed_it_says_who_may_start_it_again(tmp_path: Path):
+    beat(CheckpointStore.open(tmp_path), "failed")
+    result = CliRunner().invoke(app, ["drain", str(tmp_path), "--wait", "60"])
+    assert result.exit_code == 1
+    assert "Drained" not in result.stdout
+    assert "its task may be about to start it again" in result.stdout
+
+
+def test_a_folder_that_no_driver_has_used_is_refused(tmp_path: Path):
+    result = CliRunner().invoke(app, ["drain", str(tmp_path)])
+    assert isinstance(result.exception, ConfigurationError)
+    assert standing_request(CheckpointStore.open(tmp_path)) is None
+
+
+def test_that_a_former_driver_has_stopped_is_no_answer_of_the_one_that_was_asked(tmp_path: Path):
+    store = CheckpointStore.open(tmp_path)
+    former = take_term(store, taken_by="former").term.number
+    beat(store, "stopped", term=former)
+    take_term(store, taken_by="the one that starts, and has not beaten yet")
+    result = CliRunner().invoke(app, ["drain", str(tmp_path), "--wait", "0", "--json"])
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["stopped"] is False
+
+
+def test_a_heartbeat_that_is_gone_is_not_that_no_driver_has_ever_run(tmp_path: Path):
+    store = CheckpointStore.open(tmp_path)
+    take_term(store, taken_by="x")
+    result = CliRunner().invoke(app, ["drain", str(tmp_path), "--wait", "0"])
+    assert result.exit_code == 1
+    assert standing_request(store) is not None
+
+
+@pytest.mark.parametrize(
+    "command", [["handover"], ["accept", "--skip-input", "in:0:1-2", "--yes"]], ids=lambda c: c[0]
+)
+def test_of_a_folder_where_nobody_has_started_nothing_is_said_of_a_driver(tmp_path: Path, command):
+    result = CliRunner().invoke(app, [command[0], str(tmp_path), *command[1:]])
+    assert isinstance(result.exception, ConfigurationError)
+    assert "checkpointLocation" in str(result.exception)
+    assert "goes on" not in str(result.exception)
+    assert "Start the app" not in str(result.exception)
+
+
+def test_a_driver_with_a_term_is_named_so_that_its_successor_goes_on(tmp_path: Path):
+    store = CheckpointStore.open(tmp_path)
+    term = take_term(store, taken_by="x").term.number
+    beat(store, "waiting", term=term)
+    CliRunner().invoke(app, ["drain", str(tmp_path), "--wait", "0"])
+    request = standing_request(store)
+    assert request is not None
+    assert request.term == term
+
+
+# --- ``airflow-eos repartition`` refuses what would make Spark skip a batch; nothing is changed ---
+
+
+@pytest.fixture
+def store(tmp_path) -> CheckpointStore:
+    store = CheckpointStore.open(tmp_path)
+    store.put("offsets/0", b'v1\n{"batchWatermarkMs":0,"batchTimestampMs":1}\n{"in":{"0":1}}')
+    return store
+
+
+def repartition(store) -> None:
+    module.repartition(store.location, partitions=5)
+
+
+def test_a_driver_that_may_run_is_drained_first(store):
+    with (
+        beating(store, heartbeat(interval_ms=30)),
+        pytest.raises(PipelineAliveError, match=r"gave a heartbeat.*airflow-eos drain"),
+    ):
+        repartition(store)
+
+
+def test_that_nobody_can_read_the_heartbeat_is_not_that_nobody_runs(store):
+    store.put("commits/0", b'v1\n{"nextBatchWatermarkMs":0}')
+    store.put("eos/driver.json", b"")
+    with pytest.raises(PipelineAliveError, match="is not known"):
+        repartition(store)
+
+
+def test_a_batch_in_flight_would_be_skipped(store):
+    """Its driver died without a word, and was seen to be silent."""
+    write_heartbeat(store, heartbeat(interval_ms=30))
+    with pytest.raises(RecoveryError, match="batch 0 was planned and is not complete"):
+        repartition(store)
+
+
+def test_a_spark_that_cannot_is_named():
+    spark = SimpleNamespace(version="4.1.1")
+    with pytest.raises(ConfigurationError, match=r"Spark 4\.1\.1 cannot.*expected 4\.2"):
+        module._repartition(spark, "file:///q", 5)  # type: ignore[arg-type]
+
+
+# --- interrupted ----------------------------------------------------------------------------------
+# A command that is ended early, by Ctrl-C, `kill` or a closed terminal, leaves nothing behind.
+
+
+APP = """
+import os, pathlib, time
+pathlib.Path(os.environ["STARTED"]).write_text(str(os.getpid()))
+time.sleep(600)
+"""
+
+
+def until(condition, within_s=300.0):
+    ends = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < ends
+        time.sleep(0.05)
+
+
+def gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] == b"Z"
+    except FileNotFoundError:
+        return True
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_command_that_is_ended_takes_its_folder_and_its_children_along(tmp_path, how):
+    app, started, temporary = tmp_path / "app.py", tmp_path / "started", tmp_path / "tmp"
+    app.write_text(APP)
+    temporary.mkdir()
+    command = ["rehearse", str(tmp_path), "--app", str(app), "--submit", sys.executable]
+    running = subprocess.Popen(
+        [sys.executable, "-m", "airflow_eos", *command],
+        env=os.environ | {"TMPDIR": str(temporary), "STARTED": str(started)},
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        until(lambda: started.exists() and started.read_text())
+        assert list(temporary.iterdir())
+        running.send_signal(how)
+        said = running.communicate(timeout=300)[1]
+    finally:
+        running.kill()
+    assert running.returncode == 128 + how
+    assert b"Traceback" not in said
+    until(lambda: gone(int(started.read_text())))
+    assert list(temporary.iterdir()) == []

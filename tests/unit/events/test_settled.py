@@ -27,8 +27,6 @@ from airflow_eos.events import (
 )
 from tests.support.settled_logs import ROWS, SettledLogs
 
-pytestmark = pytest.mark.unit
-
 
 def batch(number: int) -> SettledBatch:
     return SettledBatch(number, {"0": {"t": {"0": number + 1}}}, {"sink": 5}, number, number)

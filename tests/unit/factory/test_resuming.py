@@ -41,8 +41,6 @@ from tests.unit.page.conftest import listed
 from tests.unit.supervision.lives import beat, started
 from tests.unit.test_example_dags import HALF_TIME, STALL, Airflow
 
-pytestmark = pytest.mark.unit
-
 X: dict[str, Any] = {
     "application_id": "X",
     "started_by": started("s1", dag_id="orders", run_id="r1"),

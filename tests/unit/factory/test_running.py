@@ -1,28 +1,42 @@
-"""Who waits for a run's app stops waiting where nobody is left to bring it."""
+"""Who waits for a run, who asks a person, and who drills: the other DAGs of a pipeline."""
 
 from __future__ import annotations
 
+import copy
+import json
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.sdk import DAG, PokeReturnValue
 
 from airflow_eos.checkpoint import CheckpointStore, read_heartbeat, write_heartbeat
-from airflow_eos.checkpoint.heartbeat import refusal_of
-from airflow_eos.errors import OwnershipError
-from airflow_eos.factory import eos_drill, eos_pipeline
-from airflow_eos.factory import pipeline as running
+from airflow_eos.checkpoint.heartbeat import StartedBy, refusal_of
+from airflow_eos.errors import ConfigurationError, OwnershipError, RecoveryError
+from airflow_eos.factory import (
+    drill,
+    eos_drill,
+    eos_pipeline,
+)
+from airflow_eos.factory import (
+    pipeline as running,
+)
+from airflow_eos.factory import (
+    watchdog as asking,
+)
+from airflow_eos.recovery import Plan
 from airflow_eos.sensors import CheckpointProgressSensor
+from airflow_eos.sinks.app import argument_parser
+from airflow_eos.supervision import drill as drilling
 from airflow_eos.supervision.progress import Conclusion
 from tests.unit.factory.test_settings import LEAST
 from tests.unit.supervision.lives import beat, started
-
-pytestmark = pytest.mark.unit
 
 STARTED = datetime(2026, 11, 1, tzinfo=UTC)
 WAITERS = ("started", "watch")
@@ -175,3 +189,210 @@ def test_a_driver_that_failed_is_waited_for_while_its_task_starts_it_again(
     found = Conclusion(error="it has stalled", value={"alive": alive})
     with pytest.raises(AirflowFailException) if fails else nullcontext():
         dag.get_task("watch").stalled(context, found)
+
+
+# --- Where no program may decide, a person is asked, and recovery does what the person said -------
+
+
+@dataclass
+class Run:
+    """What the tasks of a run have answered."""
+
+    answers: dict[str, Any] = field(default_factory=dict)
+
+    def xcom_pull(self, *, task_ids: str, key: str = "") -> Any:
+        return self.answers.get(key or task_ids)
+
+    def xcom_push(self, *, key: str, value: Any) -> None:
+        self.answers[key] = value
+
+
+@pytest.fixture
+def ti() -> Run:
+    return Run()
+
+
+@pytest.fixture
+def recovery() -> DAG:
+    _, made, _ = eos_pipeline(
+        dag_id="orders",
+        application="a.py",
+        checkpoint="/ck",
+        prefix="p",
+        input_topic="i",
+        output_topic="o",
+    )
+    return made
+
+
+ASK = {
+    "action": "ask",
+    "reason": "its rows are past retention",
+    "work": {"kind": "kafka", "participant": "sink", "key": "k-1-0"},
+}
+
+
+def made_plan(*steps: dict[str, Any]) -> Any:
+    empty = Plan(
+        made_at_ms=1,
+        location="/ck",
+        participants=(),
+        batch_id=7,
+        in_flight=7,
+        seal=None,
+        steps=(),
+        alive=(),
+        listed=(),
+    )
+    return json.loads(empty.to_json()) | {"steps": list(steps)}
+
+
+@pytest.mark.parametrize(
+    ("action", "asked"), [("ask", "ask"), ("orphan", "ask"), ("commit", "execute")]
+)
+def test_a_person_is_asked_where_no_program_may_decide_and_nowhere_else(
+    recovery, ti, monkeypatch, action, asked
+):
+    ti.answers["plan"] = made_plan(ASK | {"action": action})
+    monkeypatch.setattr(asking, "get_current_context", lambda: {"ti": ti})
+    assert recovery.get_task("who_decides").python_callable() == asked
+    assert "past retention" in ti.answers["words"], "what the person reads"
+
+
+@pytest.mark.parametrize(
+    ("chosen", "assume", "orphans"),
+    [
+        ([asking.COMMITTED], "committed", False),
+        ([asking.ABORTED], "aborted", False),
+        ([asking.ABORTED, asking.ORPHANS], "aborted", True),
+        ([asking.LEAVE], None, False),
+        (None, None, False),  # nobody was asked
+    ],
+)
+def test_what_the_person_said_is_what_recovery_is_told(recovery, ti, chosen, assume, orphans):
+    execute = copy.copy(recovery.get_task("execute"))
+    ti.answers |= {"plan": made_plan(), "ask": chosen and {"chosen_options": chosen}}
+    execute.render_template_fields({"ti": ti}, recovery.get_template_env())
+    assert execute.assume == assume
+    assert ("orphan" in execute.allowed_actions) is orphans
+    assert {"commit", "abort"} <= set(execute.allowed_actions)
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        [asking.COMMITTED, asking.ABORTED],
+        [asking.COMMITTED, asking.LEAVE],
+        [asking.ORPHANS, asking.LEAVE],
+    ],
+    ids=["yes and no", "yes and leave it", "abort and leave it"],
+)
+def test_an_answer_that_contradicts_itself_is_none(recovery, ti, chosen):
+    """A ruling stands for ever: rows would be lost, or come twice."""
+    execute = copy.copy(recovery.get_task("execute"))
+    ti.answers |= {"plan": made_plan(), "ask": {"chosen_options": chosen}}
+    with pytest.raises(AirflowFailException, match=r"assume=.*expected one of"):
+        execute.render_template_fields({"ti": ti}, recovery.get_template_env())
+
+
+def test_what_a_person_must_decide_and_nobody_did_stays_undone(recovery):
+    ask = recovery.get_task("ask")
+    assert ask.defaults == [asking.LEAVE]
+    assert set(ask.options) > {asking.LEAVE}
+    assert recovery.get_task("execute").trigger_rule == "none_failed_min_one_success"
+
+
+# --- The DAG of a drill: what it may touch, and what it says --------------------------------------
+
+
+MINE = StartedBy(dag_id="eos_drill", task_id="run", run_id="r1", map_index=-1, submission="s")
+
+
+@pytest.fixture
+def found(monkeypatch) -> SimpleNamespace:
+    """The drill of the DAG, which finds that recovery took so many seconds, or what it raises."""
+    world = SimpleNamespace(seconds=30.0, raises=None, pushed={}, made=None)
+
+    def run(self: drilling.Drill) -> drilling.DrillResult:
+        world.made = self
+        if world.raises is not None:
+            raise world.raises
+        return drilling.DrillResult("app-1", "process 7 was killed", "app-2", 12, world.seconds)
+
+    monkeypatch.setattr(drilling.Drill, "run", run)
+    monkeypatch.setattr(drill, "store_of", lambda _: None)
+    ti = SimpleNamespace(
+        run_id="r1", xcom_push=lambda *, key, value: world.pushed.update({key: value})
+    )
+    monkeypatch.setattr(drill, "get_current_context", lambda: {"ti": ti})
+    return world
+
+
+def call(**settings: Any) -> Any:
+    made = eos_drill(checkpoint="/ck/drill", limit=60, **settings)
+    return made.get_task("drill").python_callable()
+
+
+def test_in_time_it_reports_how_long_it_took(found):
+    report = call()
+    assert (report["seconds"], report["limit_s"], report["ok"]) == (30.0, 60, True)
+    assert found.pushed["report"] == report
+
+
+def test_too_slow_it_fails_and_reports_all_the_same(found):
+    found.seconds = 60.1
+    with pytest.raises(AirflowFailException, match=r"took 60.1 s, and 60 s are allowed"):
+        call()
+    assert (found.pushed["report"]["ok"], found.pushed["report"]["seconds"]) == (False, 60.1)
+
+
+def test_what_keeps_it_from_measuring_is_reported(found):
+    found.raises = RecoveryError("nobody is there")
+    with pytest.raises(AirflowFailException, match="nobody is there"):
+        call()
+    assert found.pushed["report"] == {"ok": False, "why": "nobody is there"}
+
+
+@pytest.mark.parametrize(
+    ("started", "expected"),
+    [
+        (MINE, True),
+        (None, False),
+        (msgspec.structs.replace(MINE, dag_id="orders_etl"), False),
+        (msgspec.structs.replace(MINE, run_id="r0"), False),
+    ],
+)
+def test_only_a_driver_that_its_own_run_has_started_may_be_ended(found, started, expected):
+    call()
+    assert found.made.is_ours(SimpleNamespace(started_by=started)) is expected
+
+
+def test_its_places_are_its_own_and_the_app_takes_what_it_is_given():
+    made = eos_drill(checkpoint="/ck/drill")
+    run = made.get_task("run")
+    assert (run.checkpoint_location, run.transactional_id_prefix) == ("/ck/drill", "eos-drill")
+    parser = argument_parser("", prefix="p")
+    parser.add_argument("--input-topic")
+    parser.add_argument("--output-topic")
+    told = parser.parse_args([*run.application_args, "--checkpoint", "/ck"])
+    assert (told.input_topic, told.output_topic) == ("eos-drill.in", "eos-drill.out")
+    assert (str(made.schedule), made.catchup) == ("@weekly", False)
+    assert run.execution_timeout is not None, "an app that nobody stops is stopped"
+
+
+def test_whatever_happens_the_app_is_stopped_and_a_failed_drill_is_no_green_run():
+    """A teardown: it runs after a failure too, and its success is not the run's."""
+    stop = eos_drill(checkpoint="/ck").get_task("stop")
+    assert stop.is_teardown
+    assert stop.upstream_task_ids == {"topics", "drill"}
+
+
+def test_an_app_that_may_not_be_restarted_is_refused_at_once():
+    with pytest.raises(ValueError, match="max_restarts"):
+        eos_drill(checkpoint="/ck", max_restarts=0)
+
+
+@pytest.mark.parametrize("settings", [{}, {"checkpoint": "/ck", "chekpoint": "/ck"}])
+def test_a_setting_that_is_missing_or_misspelt_is_an_import_error(settings):
+    with pytest.raises((TypeError, ConfigurationError), match="checkpoint"):
+        eos_drill(**settings)

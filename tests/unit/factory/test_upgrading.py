@@ -15,8 +15,6 @@ from airflow_eos.factory.upgrade import APPROVE, KEEP
 from airflow_eos.sensors import CheckpointProgressSensor
 from tests.unit.supervision.lives import beat, started
 
-pytestmark = pytest.mark.unit
-
 REPORT: dict[str, Any] = {
     "verdict": "same",
     "checkpoint": "/ck",

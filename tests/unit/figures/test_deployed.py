@@ -15,8 +15,6 @@ import yaml  # type: ignore[import-untyped]
 
 from airflow_eos.figures.recorder import METRICS, Metric
 
-pytestmark = pytest.mark.unit
-
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/figures.md").read_text()
 DASHBOARD = json.loads((ROOT / "deploy/grafana/airflow-eos.json").read_text())

@@ -19,7 +19,7 @@ import obstore.store
 import pytest
 from structlog.testing import capture_logs
 
-from airflow_eos.checkpoint import CheckpointStore, Decision, Verdict
+from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.checkpoint.heartbeat import WatchdogLook, note_look
 from airflow_eos.delivery import start
 from airflow_eos.delivery.query import HeartbeatWriter
@@ -38,21 +38,12 @@ from airflow_eos.figures.recorder import METRICS
 from airflow_eos.protocol.decision import Outcome
 from airflow_eos.tally import RETRY_COUNTS
 from tests.support.otlp import Receiver, attributes, otlp_receiver, process_that_sends_to
+from tests.support.pipelines import abort_of
 from tests.unit.figures.scene import Scene
 from tests.unit.sinks.fakes import FakeBroker, FakeParticipant
 
-pytestmark = pytest.mark.unit
-
 ROOT = Path(__file__).parents[3]
-SEAL = Decision(
-    batch_id=0,
-    attempt=1,
-    verdict=Verdict.ABORT,
-    reason="sealed",
-    decided_by="driver",
-    decided_at_ms=1,
-    nonce="0" * 32,
-)
+SEAL = abort_of(0, decided_by="driver", nonce="0" * 32)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""SparkSubmission against the real ``SparkSubmitHook``, with a script in place of spark-submit."""
+"""SparkSubmission against the real ``SparkSubmitHook``; which failures are tried again."""
 
 from __future__ import annotations
 
@@ -9,12 +9,22 @@ import socket
 import subprocess
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 
+import airflow.sdk
 import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException
 
-from airflow_eos.errors import ConfigurationError
+from airflow_eos.errors import (
+    NO_RETRY_HEALS,
+    AppFailedError,
+    ConfigurationError,
+    KafkaUnavailableError,
+)
+from airflow_eos.hooks.arguments import no_retry_where_useless
 from airflow_eos.hooks.spark import SparkSubmission, SubmitTarget
+from airflow_eos.operators import SparkStreamingOperator
 from airflow_eos.supervision.packaging import Secrets
 
 
@@ -150,11 +160,8 @@ def test_an_app_that_talks_while_it_drains_does_not_block_on_a_full_pipe(submiss
     assert app.failure is None
 
 
-# --- test_target ----------------------------------------------------------------------------------
-# Where an app is submitted to, and how its secrets get there.
+# --- Where an app is submitted to, and how its secrets get there ----------------------------------
 
-
-pytestmark = pytest.mark.unit
 
 KUBERNETES = "k8s://https://api:6443"
 SECRETS = Secrets(kafka={"sasl.password": "hunter2"}, storage={})
@@ -171,3 +178,31 @@ def test_kubernetes_is_asked_for_a_mounted_secret_where_the_driver_is_in_a_pod(t
     target = SubmitTarget(conn_id="spark", master=KUBERNETES, is_cluster=True)
     with pytest.raises(ConfigurationError, match="EOS_KAFKA_CONFIG_FILE"):
         target.hand_over(SECRETS, tmp_path, {})
+
+
+# --- What no retry can heal is not retried, and what may be retried is the user's to tell apart ---
+
+
+@pytest.mark.parametrize("kind", NO_RETRY_HEALS)
+def test_what_only_a_person_can_change_fails_where_no_policy_is_asked(kind):
+    named = pytest.raises(AirflowFailException, match=rf"{kind.__name__}: why")
+    with named, no_retry_where_useless():
+        raise kind("why")
+
+
+@pytest.mark.skipif(
+    not hasattr(airflow.sdk, "ExceptionRetryPolicy"),
+    reason="Airflow < 3.3 has no ExceptionRetryPolicy",
+)
+def test_a_retry_policy_is_the_users_and_knows_our_errors_by_name():
+    delay = timedelta(minutes=10)
+    rule = airflow.sdk.RetryRule("airflow_eos.errors.AppFailedError", retry_delay=delay)
+    policy = airflow.sdk.ExceptionRetryPolicy(rules=[rule])
+    task = SparkStreamingOperator(
+        task_id="etl", application="a.py", checkpoint_location="/c", retry_policy=policy
+    )
+    assert task.retry_policy is policy
+    with pytest.raises(AppFailedError) as failed, no_retry_where_useless():
+        raise AppFailedError("it failed twice")
+    assert policy.evaluate(failed.value, 1, 3).retry_delay == delay
+    assert policy.evaluate(KafkaUnavailableError("away"), 1, 3).retry_delay is None

@@ -22,9 +22,7 @@ from airflow_eos.kafka.client.messages import (
 )
 from airflow_eos.supervision.doctor import protocol
 from tests.model.wire import VirtualTime
-from tests.support.capable import EVERYTHING, capable
-
-pytestmark = pytest.mark.unit
+from tests.support.metadata import EVERYTHING, capable
 
 LEADER_NOT_AVAILABLE, NOT_CONTROLLER = 5, 41
 

@@ -1,24 +1,36 @@
-"""The order of requests to one broker, on a stand-in for kafka-python's manager."""
+"""The order of requests to one broker, pieces of an answer, and one deadline for all retrying."""
 
 from __future__ import annotations
 
 import logging
+import random
+import socket
+import struct
+from collections.abc import Iterator
 from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import Any
 
 import kafka.errors as kafka_errors
 import pytest
 from kafka.future import Future as KafkaFuture
+from kafka.net.transport import KafkaTCPTransport
 from kafka.protocol.broker_version_data import BrokerVersionData
+from kafka.protocol.parser import KafkaProtocol
 
 from airflow_eos.errors import KafkaError, KafkaUnavailableError
+from airflow_eos.kafka.client import errors as deadline
 from airflow_eos.kafka.client import errors as faults
 from airflow_eos.kafka.client.connection import (
     MAX_IN_FLIGHT,
+    RECEIVED_BYTES,
     BrokerQueue,
     Call,
+    in_large_pieces,
     keep_secrets_out_of_logs,
+    last_words_kept,
 )
+from airflow_eos.kafka.client.errors import ANSWER_S, Deadline
 from airflow_eos.kafka.client.messages import ListTransactionsRequest
 from tests.support.metadata import Metadata
 
@@ -197,11 +209,7 @@ def test_payloads_are_never_logged(caplog):
     assert caplog.text.count("connection lost") == 2
 
 
-# --- test_cluster_view ----------------------------------------------------------------------------
-# What a process remembers of a cluster, while threads forget and look up beside one another.
-
-
-pytestmark = pytest.mark.unit
+# --- What a process remembers of a cluster, while threads forget and look up beside one another ---
 
 
 def test_leaders_that_another_thread_forgets_are_told_to_who_has_just_looked_them_up():
@@ -216,3 +224,139 @@ def test_coordinators_that_another_thread_forgets_are_told_to_who_has_just_looke
     cluster.coordinators(["etl-0-0"])
     metadata.learns = lambda: cluster.forget_coordinators(["etl-0-0", "etl-1-0"])
     assert cluster.coordinators(["etl-0-0", "etl-1-0"]) == {"etl-0-0": 1, "etl-1-0": 1}
+
+
+# --- manager --------------------------------------------------------------------------------------
+# What arrives on a connection reaches the library's parser, in large pieces, to its last byte.
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    with ours, theirs:
+        yield ours, theirs
+
+
+def frames(parser: Any, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The answers that the library cuts out of what it is given."""
+    found: list[bytes] = []
+
+    def keep(frame: Any) -> None:
+        frame.seek(0)
+        found.append(bytes(frame.read()))
+
+    monkeypatch.setattr(parser, "_process_response", keep)
+    return found
+
+
+def test_answers_of_every_size_are_what_was_sent(
+    ends: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The buffer is used again at once: whoever kept a part of it would find other bytes there."""
+    ours, theirs = ends
+    chance = random.Random(7)
+    sent = [chance.randbytes(size) for size in (0, 1, 4, 4096, 3 * RECEIVED_BYTES + 5, 7)]
+    stream = b"".join(struct.pack(">i", len(each)) + each for each in sent)
+    parser = KafkaProtocol(client_id="c")
+    found = frames(parser, monkeypatch)
+    receive, at = in_large_pieces(ours), 0
+    while at < len(stream):
+        piece = stream[at : at + chance.choice([1, 3, 1000, 60_000])]
+        theirs.sendall(piece)
+        at += len(piece)
+        while data := receive()[0]:
+            parser.receive_bytes(data)
+    assert found == sent
+
+
+def test_nothing_yet_is_no_end_and_the_last_words_come_before_it(
+    ends: tuple[socket.socket, socket.socket],
+) -> None:
+    ours, theirs = ends
+    receive = in_large_pieces(ours)
+    assert receive() == (b"", None)
+    theirs.sendall(b"wrong password")
+    theirs.close()
+    data, error = receive()
+    assert (bytes(data), error) == (b"wrong password", None)
+    data, error = receive()
+    assert not data
+    assert "socket disconnected" in str(error)
+
+
+def test_a_connection_that_was_reset_says_so() -> None:
+    def recv_into(_buffer: Any) -> int:
+        raise ConnectionResetError("reset by peer")
+
+    data, error = in_large_pieces(SimpleNamespace(recv_into=recv_into))()
+    assert not data
+    assert "reset by peer" in str(error)
+
+
+def test_last_words_of_a_connection_with_tls_come_before_its_end() -> None:
+    gone = OSError("gone")
+    said = [(b"wrong password", gone), (b"", gone)]
+    receive = last_words_kept(lambda: said.pop(0))
+    assert receive() == (b"wrong password", None)
+    assert receive() == (b"", gone)
+
+
+def test_the_library_still_has_the_private_parts_that_are_replaced(
+    ends: tuple[socket.socket, socket.socket],
+) -> None:
+    ours, theirs = ends
+    transport = KafkaTCPTransport(None, ours)
+    theirs.sendall(b"x" * 10_000)
+    assert transport._sock is ours
+    assert transport._sock_recv() == (b"x" * 10_000, None)
+
+
+# --- One deadline for all that is asked again: it ends, and nobody waits beyond it ----------------
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """The module ``time`` of the deadlines; sleeping is noted and takes exactly as long."""
+    now = SimpleNamespace(s=100.0, slept=[])
+
+    def sleep(seconds: float) -> None:
+        now.slept.append(seconds)
+        now.s += seconds
+
+    monkeypatch.setattr(deadline, "time", SimpleNamespace(monotonic=lambda: now.s, sleep=sleep))
+    return now
+
+
+def test_pauses_grow_to_a_quarter_of_a_second_and_end_before_the_time_is_up(clock):
+    limit = Deadline(10)
+    while limit.pause():
+        pass
+    assert clock.slept[0] < 0.03
+    assert max(clock.slept) <= 0.25 * 1.2
+    assert 9.7 < clock.s - 100 <= 10 + 0.25 * 0.2
+    assert len(clock.slept) > 30
+
+
+def test_no_pause_is_begun_that_would_outlast_the_time(clock):
+    assert not Deadline(0).pause()
+    assert not Deadline(0.001, first_pause_s=0.002).pause()
+    assert clock.slept == []
+
+
+def test_what_remains_is_never_zero_which_would_mean_no_limit(clock):
+    limit = Deadline(2)
+    assert (limit.remaining, limit.expired) == (2.0, False)
+    clock.s += 5
+    assert (limit.remaining, limit.expired) == (0.001, True)
+
+
+def test_one_answer_is_waited_for_ten_seconds_at_most(clock):
+    limit = Deadline(60)
+    assert limit.answer_s == ANSWER_S
+    clock.s += 55
+    assert limit.answer_s == 5.0
+
+
+def test_an_error_says_how_long_was_allowed(clock):
+    assert f"within {Deadline(0.5)}, {Deadline(60.0)}" == "within 0.5 s, 60 s"

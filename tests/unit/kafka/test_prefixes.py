@@ -1,22 +1,53 @@
-"""Who owns a prefix, and which copy of a checkpoint is the newest, by the topic's records."""
+"""Who owns a prefix and whose a transaction is: by the topic of all prefixes, or by its id."""
 
 from __future__ import annotations
 
 import itertools
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
+from confluent_kafka import KafkaError as Code
+from confluent_kafka import KafkaException
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_eos.checkpoint import Decision, Verdict
-from airflow_eos.errors import OwnershipError
+from airflow_eos.checkpoint import Decision
+from airflow_eos.errors import (
+    CheckpointFormatError,
+    ConfigurationError,
+    KafkaUnavailableError,
+    OwnershipError,
+)
+from airflow_eos.kafka.client import (
+    compacted_topic,
+)
+from airflow_eos.kafka.client import (
+    compacted_topic as compacted,
+)
+from airflow_eos.kafka.client import (
+    errors as deadline,
+)
+from airflow_eos.kafka.transactions.identity import (
+    OffsetRange,
+    PreparedTransaction,
+    TransactionIdentity,
+    as_transaction,
+    as_work,
+    belongs_to_prefix,
+    named,
+    owner_of,
+    transaction_of,
+    transactional_id_of,
+    whose,
+)
 from airflow_eos.kafka.transactions.ownership import ownership
+from airflow_eos.kinds.kafka.participant import KafkaParticipant
+from airflow_eos.protocol.decision import WorkIdentity
 from airflow_eos.protocol.participant import Note, Owner, same_place
-from tests.support.owners import owner_at
-
-pytestmark = pytest.mark.unit
+from tests.model.wire import VirtualTime
+from tests.support.pipelines import commit_of, owner_at
 
 Record = tuple[bytes, bytes | None]
 
@@ -33,15 +64,7 @@ def noted(batch: int, attempt: int = 1, *, driver: str = "d1", decision: str = "
 
 
 def decided(batch: int, nonce: str) -> Decision:
-    return Decision(
-        batch_id=batch,
-        attempt=1,
-        verdict=Verdict.COMMIT,
-        offsets="v1",
-        decided_by="driver",
-        decided_at_ms=0,
-        nonce=nonce,
-    )
+    return commit_of(batch, nonce=nonce)
 
 
 def require(
@@ -230,3 +253,209 @@ def test_a_later_release_may_say_more_of_a_claim_or_a_note() -> None:
 )
 def test_one_place_by_two_schemes(one: str, other: str) -> None:
     assert same_place(one) == same_place(other)
+
+
+# --- The topic of all prefixes is read whole: a claim that is overlooked lets two pipelines in ----
+
+
+TOPIC = "airflow-eos.prefixes"
+
+
+def record(offset: int) -> Any:
+    key = b"%d" % offset
+    return SimpleNamespace(error=lambda: None, key=lambda: key, value=lambda: b"v")
+
+
+def the_end(offset: int) -> Any:
+    return SimpleNamespace(error=lambda: Code(Code._PARTITION_EOF), offset=lambda: offset)
+
+
+class Consumer:
+    """``fetched``: what librdkafka gives, lot by lot; ``end``: said where it is asked, or an error.
+
+    A new leader refuses that question, and what is in ``refusals`` comes first.
+    """
+
+    def __init__(self, *fetched: list[Any], end: int, refusals: int = 0) -> None:
+        self._fetched, self._end, self._refusals = list(fetched), end, refusals
+        self.is_assigned = False
+
+    def list_topics(self, topic: str, **_options: Any) -> Any:
+        return SimpleNamespace(topics={topic: SimpleNamespace(error=None, partitions={0: None})})
+
+    def get_watermark_offsets(self, _place: Any, **_options: Any) -> tuple[int, int]:
+        if self._refusals:
+            self._refusals -= 1
+            raise KafkaException(Code(Code.OFFSET_NOT_AVAILABLE))
+        return 0, self._end
+
+    def assign(self, _places: Any) -> None:
+        self.is_assigned = True
+
+    def unassign(self) -> None:
+        self.is_assigned = False
+
+    def consume(self, _most: int, **_options: Any) -> list[Any]:
+        return self._fetched.pop(0) if self._fetched else []
+
+
+def keys(consumer: Consumer, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    monkeypatch.setattr(deadline, "time", VirtualTime())
+    reader: Any = compacted.CompactedTopicReader.__new__(compacted.CompactedTopicReader)
+    reader._topic, reader._consumer = TOPIC, consumer
+    try:
+        return [key for key, _ in reader.read()]
+    finally:
+        assert not consumer.is_assigned
+
+
+def test_an_end_before_what_was_acknowledged_is_none(monkeypatch):
+    """A new leader says so, as long as it does not know how far its log was acknowledged."""
+    consumer = Consumer([the_end(0)], [record(0), the_end(1)], [record(1), the_end(2)], end=2)
+    assert keys(consumer, monkeypatch) == [b"0", b"1"]
+
+
+def test_records_of_others_that_come_meanwhile_are_not_waited_for(monkeypatch):
+    consumer = Consumer([record(0), record(1)], [the_end(2)], end=1)
+    assert keys(consumer, monkeypatch) == [b"0", b"1"]
+
+
+def test_a_new_leader_is_asked_until_it_says_how_far_its_log_was_acknowledged(monkeypatch):
+    consumer = Consumer([record(0), the_end(1)], end=1, refusals=2)
+    assert keys(consumer, monkeypatch) == [b"0"]
+
+
+def test_a_topic_that_does_not_come_to_its_end_is_an_error_and_not_read_whole(monkeypatch):
+    monkeypatch.setattr(compacted, "_TIMEOUT_S", 0.1)
+    with pytest.raises(KafkaUnavailableError, match="cannot be read to its end"):
+        keys(Consumer([record(0), the_end(1)], end=2), monkeypatch)
+
+
+def test_a_leader_that_never_says_is_an_error(monkeypatch):
+    monkeypatch.setattr(compacted_topic, "_TIMEOUT_S", 30.0)
+    with pytest.raises(KafkaUnavailableError, match="OFFSET_NOT_AVAILABLE"):
+        keys(Consumer([the_end(0)], end=0, refusals=99), monkeypatch)
+
+
+# --- Whose a transactional id is, by its form alone; what more than one program uses is nobody's --
+
+
+UUID = "5f7e0c0e-2b5c-4a39-9d0d-6a7b8c9d0e1f"
+
+
+@pytest.mark.parametrize(
+    ("transactional_id", "owner"),
+    [
+        ("orders-eos-3-0", "airflow-eos"),
+        ("orders-3-17", "Flink"),
+        ("Sink: Unnamed-cbc357ccb763df2852fee8c4fc7d55f2-4", "Flink"),
+        (f"shop-{UUID}-1", "Kafka Streams"),
+        (f"_confluent-ksql-default_query_CTAS_1-{UUID}-2", "Kafka Streams"),
+        ("shop-0_3", "Kafka Streams"),
+        ("connect-cluster-workers", "Kafka Connect"),
+        ("workers-jdbc-source-0", ""),
+        ("orders-service-1", ""),
+        ("tx", ""),
+        (UUID, ""),
+        ("", ""),
+    ],
+)
+def test_whose_an_id_is(transactional_id: str, owner: str) -> None:
+    assert owner_of(transactional_id) == owner
+
+
+# --- Whose a transaction is, by the form of its id ------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("transactional_id", "program"),
+    [
+        ("etl-0-7", "Flink"),
+        ("etl-12-100000", "Flink"),
+        ("etl-0b1e5a39-6d2c-4f0e-9d43-3a6c5f8b7e21-1", "Kafka Streams"),
+        ("etl-0_1", "Kafka Streams"),
+        ("etl-jdbc.source-0", "Kafka Connect"),
+        ("etl-3", "a producer of its own"),
+        ("etl", "a producer of its own"),
+        ("etl-eos-0-7", ""),
+        ("etl-eu-eos-0-1", ""),
+        ("etl-eu-0-1", ""),
+        ("etl2-0-1", ""),
+        ("orders-0-1", ""),
+    ],
+)
+def test_ids_of_others_are_told_by_their_form_and_are_never_ours(transactional_id, program):
+    assert whose(transactional_id, "etl").startswith(program)
+    assert bool(program) == bool(whose(transactional_id, "etl"))
+    assert belongs_to_prefix(transactional_id, "etl") is (transactional_id == "etl-eos-0-7")
+
+
+def test_our_own_ids_are_ours():
+    assert belongs_to_prefix(transactional_id_of("etl", 3, 1), "etl")
+    assert not belongs_to_prefix(transactional_id_of("etl-eu", 3, 1), "etl")
+
+
+# --- A transaction as prepared work, and back; what is no transaction is refused ------------------
+
+
+PREPARED = PreparedTransaction(
+    "orders-etl-3-0", 7, 2, (OffsetRange("out", 1, 5, 9),), 5, "0" * 32, 1_000, 60_000
+)
+
+
+@pytest.mark.parametrize("transactional_id", ["etl-0-0", "-0-0", "a.b-1-2-3-4", "..-0-0"])
+def test_a_key_names_one_transaction(transactional_id):
+    identity = TransactionIdentity(transactional_id, 2**63 - 1, 2**15 - 1)
+    assert transaction_of(named(identity, "sink")) == identity
+
+
+def test_a_transaction_comes_back_from_what_a_decision_keeps_of_it():
+    stored = msgspec.json.encode(as_work(PREPARED, "orders"))
+    work = msgspec.json.decode(stored, type=type(as_work(PREPARED, "orders")))
+    assert work == as_work(PREPARED, "orders")
+    assert as_transaction(work) == PREPARED
+
+
+@pytest.mark.parametrize(
+    "key", ["etl", "etl-0", "etl-0-x", f"etl-0-0-{2**63}-0", f"etl-0-0-7-{2**15}", "etl-0-0-7--1"]
+)
+def test_a_key_of_another_grammar_is_refused(key):
+    with pytest.raises(ConfigurationError, match="names no transaction"):
+        transaction_of(WorkIdentity("kafka", "sink", key))
+
+
+def test_work_of_another_kind_is_refused():
+    with pytest.raises(ConfigurationError, match="files 'sink'"):
+        transaction_of(WorkIdentity("files", "sink", "etl-0-0-7-3"))
+
+
+@pytest.mark.parametrize(
+    "detail",
+    [
+        {},
+        {"written": []},
+        {"written": [{"topic": "out"}]},
+        {"written": [{"topic": "out", "partition": 0, "first": -1, "last": 2}]},
+        {"written": [{"topic": "out", "partition": 0, "first": 0, "last": 2}], "more": 1},
+    ],
+)
+def test_a_detail_without_a_witness_is_never_guessed_at(detail):
+    work = msgspec.structs.replace(as_work(PREPARED, "sink"), detail=detail)
+    with pytest.raises(CheckpointFormatError, match="not Kafka's"):
+        as_transaction(work)
+
+
+@pytest.mark.parametrize("theirs", ["other-eos-0-0", "etl-eu-eos-0-0", "etl-0-7"])
+def test_a_decision_of_another_pipeline_ends_nothing_of_either(theirs):
+    """Its file was copied over ours: theirs were committed, and ours, which it lacks, aborted."""
+    nobody: Any = None
+    ledger: Any = SimpleNamespace(prefix="etl")
+    participant = KafkaParticipant(nobody, ledger, name="sink")
+    ours, foreign = (
+        as_work(msgspec.structs.replace(PREPARED, transactional_id=each), "sink")
+        for each in ("etl-eos-3-0", theirs)
+    )
+    participant.check([ours])
+    for asked in (participant.check, participant.commit, participant.outcome):
+        with pytest.raises(CheckpointFormatError, match="another pipeline's decision"):
+            asked([ours, foreign])

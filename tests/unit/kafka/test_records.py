@@ -1,6 +1,8 @@
-"""The record batch encoder, read back by kafka-python's decoder, which shares no code with it."""
+"""The record batch encoder and its codecs, read back by kafka-python's decoder."""
 
 from __future__ import annotations
+
+import random
 
 import numpy as np
 import pyarrow as pa
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 from kafka.record import MemoryRecords
 from kafka.record.util import encode_varint
 
-from airflow_eos.errors import RowError
+from airflow_eos.errors import ConfigurationError, RowError
 from airflow_eos.kafka.records.columns import (
     ZERO,
     ascending,
@@ -182,8 +184,7 @@ def test_what_kafka_records_cannot_hold_is_refused_by_name(rows, said):
         columns_of(pa.RecordBatch.from_pydict(rows), now_ms=NOW_MS)
 
 
-# --- test_records_varint --------------------------------------------------------------------------
-# Varints of whole columns against kafka-python's, which does one at a time.
+# --- Varints of whole columns against kafka-python's, which does one at a time --------------------
 
 
 EDGES = [0, 1, 63, 64, 8191, 8192, 65535, 65536, 2**20, 2**27, 2**31 - 1]
@@ -253,3 +254,38 @@ def test_concatenated_fields_keep_their_rows():
     field = concatenated([ascending(3), ascending(2)])
 
     assert [bytes_of([field], i) for i in range(5)] == list(map(one_at_a_time, [0, 1, 2, 0, 1]))
+
+
+# --- The codecs; what their bytes mean to Kafka is tested with the real broker --------------------
+
+
+LONG = memoryview(b"".join(b"row %d of many|" % (i % 1000) for i in range(20_000)))
+
+
+def test_the_codes_are_those_of_the_attributes():
+    assert [codec(name).code for name in NAMES] == [0, 1, 2, 3, 4]
+
+
+def test_an_unknown_codec_is_refused_with_the_choices():
+    with pytest.raises(ConfigurationError, match=r"'brotli' is not known.*none, gzip, snappy, lz4"):
+        codec("brotli")
+
+
+def test_lz4_blocks_are_independent_which_kafka_requires():
+    frame = codec("lz4").compress(LONG)
+
+    assert frame[:4] == bytes.fromhex("04224d18")
+    assert frame[4] & 0b0010_0000, "flag byte, bit 5: block independence"
+
+
+def test_snappy_is_framed_as_snappy_java_does():
+    out = codec("snappy").compress(LONG)
+
+    assert out[:16] == b"\x82SNAPPY\x00\x00\x00\x00\x01\x00\x00\x00\x01"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_incompressible_rows_grow_by_less_than_one_in_128(name):
+    noise = memoryview(random.Random(1).randbytes(1_000_000))
+
+    assert len(codec(name).compress(noise)) <= len(noise) + len(noise) // 128 + 64

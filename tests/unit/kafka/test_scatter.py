@@ -24,9 +24,8 @@ from airflow_eos.kafka.producer.writer import (
 from airflow_eos.kafka.records import kernels as loops
 from airflow_eos.kafka.records.encode import codec
 from tests.unit.kafka.record_rows import NOW_MS, STAMP
-from tests.unit.kafka.test_writer_batches import Limits, Shelf
+from tests.unit.kafka.test_writer import Limits, Shelf
 
-pytestmark = pytest.mark.unit
 pytest.importorskip("numba")
 
 _BYTES = st.one_of(

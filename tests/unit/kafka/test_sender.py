@@ -32,7 +32,7 @@ from airflow_eos.kafka.producer.sender import (
     produce_request,
 )
 from airflow_eos.kafka.transactions.identity import OffsetRange
-from tests.unit.kafka.test_decoding import built
+from tests.unit.kafka.test_tables import built
 
 OK, NOT_LEADER, CONCURRENT, OUT_OF_ORDER, DUPLICATE = 0, 6, 51, 45, 46
 

@@ -9,8 +9,6 @@ import pytest
 from tests.mutants.catalogue import ROOT, Mutant, UnsoundMutantError, read_catalogue
 from tests.mutants.trial import COPIED, Tree, Verdict
 
-pytestmark = pytest.mark.unit
-
 CATALOGUE = read_catalogue()
 CODE = "def double(x):\n    return 2 * x\n"
 

@@ -23,7 +23,7 @@ from airflow_eos.checkpoint import (
 from airflow_eos.checkpoint.heartbeat import STARTED_BY
 from airflow_eos.recovery import Action, Plan, Report, Result, StepResult
 from tests.support import beats
-from tests.support.capable import capable
+from tests.support.metadata import capable
 from tests.support.pipelines import kafka_member, kafka_pipeline
 
 PASSWORD = "hunter-two-and-a-half"

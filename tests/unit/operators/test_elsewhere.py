@@ -26,9 +26,8 @@ from airflow_eos.plugins.page import EosPagePlugin
 from airflow_eos.supervision import heartbeat_monitor as stopping
 from airflow_eos.supervision.exit_status import ended
 from airflow_eos.supervision.packaging import private_folder
-
-from .conftest import PASSWORD, FakeSpark, heartbeat, started_by
-from .test_streaming import asked_to_drain, of_task
+from tests.unit.operators.conftest import PASSWORD, FakeSpark, heartbeat, started_by
+from tests.unit.operators.test_streaming import asked_to_drain, of_task
 
 CLUSTER: dict[str, Any] = {
     "master": "yarn",

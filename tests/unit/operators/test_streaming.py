@@ -47,8 +47,7 @@ from airflow_eos.operators import SparkStreamingOperator
 from airflow_eos.protocol.decision import WorkIdentity
 from airflow_eos.recovery import Action, Step
 from airflow_eos.supervision.packaging import leave_behind, private_folder
-
-from .conftest import PASSWORD, FakeSpark, heartbeat, started_by
+from tests.unit.operators.conftest import PASSWORD, FakeSpark, heartbeat, started_by
 
 CRASH = AirflowException("Cannot execute: spark-submit. Error code is: 137.")
 

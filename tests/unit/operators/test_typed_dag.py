@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-import pytest
 from airflow.sdk import DAG
 
 from airflow_eos.factory import eos_pipeline
@@ -15,8 +14,6 @@ from airflow_eos.operators import (
     SparkStreamingOperator,
 )
 from airflow_eos.sensors import CheckpointProgressSensor, TransactionTimeoutSensor
-
-pytestmark = pytest.mark.unit
 
 
 def test_the_public_names_are_typed_as_a_dag_uses_them() -> None:

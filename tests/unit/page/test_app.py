@@ -1,11 +1,16 @@
-"""The routes: what they say of recorded checkpoints, that they change nothing, and who comes in."""
+"""The routes: what they say, who comes in, and a store that never answers."""
 
 from __future__ import annotations
 
 import os
 import re
 import shutil
+import subprocess
+import sys
+import threading
+import time
 from importlib.resources import files
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,14 +18,25 @@ from fastapi import HTTPException
 from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 
-from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.checkpoint import CheckpointStore, read_heartbeat, request_drain, write_heartbeat
+from airflow_eos.checkpoint.heartbeat import (
+    Replacement,
+    Standstill,
+    WatchdogLook,
+    forget_refusal,
+    note_look,
+    note_refusal,
+    note_restart,
+)
 from airflow_eos.checkpoint.standby import write_standby
 from airflow_eos.page import views
 from airflow_eos.page.app import Checkpoints, create_app, standalone
-from airflow_eos.page.board import Board
+from airflow_eos.page.board import Answers, Board
 from airflow_eos.page.pipeline_state import Look
 from airflow_eos.page.views import Reach
-from tests.support.beats import standby
+from airflow_eos.recovery.facts import LifeWatch
+from tests.support.beats import heartbeat, standby
+from tests.support.fleet import said_again
 from tests.unit.page.conftest import contents, listed
 
 
@@ -183,3 +199,184 @@ def test_a_file_whose_name_is_no_text_does_not_take_the_list_from_the_others(tmp
 
 def test_a_pipeline_that_nobody_knows_is_not_there(client):
     assert client.get("/api/pipelines/0123456789abcdef").status_code == 404
+
+
+# --- A store that never answers must hold neither the list nor the threads of the web server ------
+
+
+class Clock:
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def dead():
+    """A question that is answered when the test is over."""
+    over = threading.Event()
+    yield lambda: over.wait(600) and "late"
+    over.set()
+
+
+def test_one_that_is_not_answered_keeps_nobody_from_the_others(clock, dead):
+    answers: Answers[Any] = Answers(2, within_s=0.2, fresh_s=lambda _: 3.0, clock=clock)
+    begun = time.monotonic()
+    while (told := answers.of({"dead": dead, "well": lambda: "here"})) != {"well": "here"}:
+        assert told == {}, "on a busy machine nobody answers in time"
+    assert time.monotonic() - begun < 300
+
+
+def test_a_store_with_more_pipelines_than_threads_keeps_nobody_from_the_others(clock, dead):
+    answers: Answers[Any] = Answers(2, within_s=0.05, fresh_s=lambda _: 3.0, clock=clock)
+    asked = {**{str(n): dead for n in range(9)}, "well": lambda: "here"}
+    begun = clock.now
+    while answers.of(asked) != {"well": "here"}:
+        clock.now += 11
+        assert clock.now < begun + 800 * 11
+
+
+def test_threads_that_were_held_up_are_no_more_than_asked_for_when_they_are_free(clock):
+    over = threading.Event()
+    answers: Answers[Any] = Answers(2, within_s=0.05, fresh_s=lambda _: 3.0, clock=clock)
+    slow = {str(n): lambda: over.wait(600) for n in range(8)}
+    patient = time.monotonic() + 300
+    while answers._pool._there < 8:
+        answers.of(slow)
+        clock.now += 11
+        assert time.monotonic() < patient
+    over.set()
+    while len(answers.of(slow)) < 8 or answers._pool._there > 2:
+        assert time.monotonic() < patient
+
+
+def test_a_question_is_asked_once_at_a_time_whoever_asks(clock):
+    answers: Answers[Any] = Answers(4, within_s=0.05, fresh_s=lambda _: 3.0, clock=clock)
+    asked, go_on = [], threading.Event()
+
+    def question():
+        asked.append(1)
+        go_on.wait(600)
+        return "here"
+
+    for _ in range(5):
+        assert answers.of({"it": question}) == {}
+    go_on.set()
+    patient = time.monotonic() + 300
+    while not answers.of({"it": question}):
+        assert time.monotonic() < patient
+    assert asked == [1]
+
+
+def test_an_answer_stands_for_its_time_and_an_older_one_while_the_next_is_late(clock, dead):
+    answers: Answers[Any] = Answers(2, within_s=300, fresh_s=lambda _: 3.0, clock=clock)
+    assert answers.of({"it": lambda: "first"}) == {"it": "first"}
+    clock.now = 2.9
+    assert answers.of({"it": lambda: "second"}) == {"it": "first"}
+    clock.now = 3.1
+    assert answers.of({"it": lambda: "second"}) == {"it": "second"}
+    clock.now = 6.5
+    answers._within_s = 0.1
+    assert answers.of({"it": dead}) == {"it": "second"}
+
+
+def test_one_of_a_moment_ago_is_given_rather_than_waited_for_and_an_old_one_is_not(clock):
+    answers: Answers[Any] = Answers(2, within_s=300, fresh_s=lambda _: 3.0, clock=clock)
+    assert answers.of({"it": lambda: "first"}) == {"it": "first"}
+    go_on = threading.Event()
+    clock.now = 10
+    assert answers.of({"it": lambda: go_on.wait(600) and "second"}) == {"it": "first"}
+    clock.now = 100
+    threading.Timer(0.5, go_on.set).start()
+    assert answers.of({"it": lambda: "never asked"}) == {"it": "second"}
+
+
+def test_what_is_forgotten_while_it_is_asked_does_not_come_back(clock):
+    """Somebody has drained: the answer that was under way is of the time before."""
+    answers: Answers[Any] = Answers(2, within_s=0.05, fresh_s=lambda _: 99.0, clock=clock)
+    go_on = threading.Event()
+    before = lambda: go_on.wait(600) and "before"  # noqa: E731
+    assert answers.of({"it": before}) == {}
+    answers.forget("it")
+    go_on.set()
+    answers._within_s = 300
+    assert answers.of({"it": lambda: "after"}) == {"it": "after"}
+
+
+def test_what_a_question_raises_is_raised_once_and_asked_again(clock):
+    answers: Answers[Any] = Answers(1, within_s=300, fresh_s=lambda _: 3.0, clock=clock)
+    with pytest.raises(ValueError, match="wrong"):
+        answers.of({"it": lambda: int("wrong")})
+    assert answers.of({"it": lambda: 1}) == {"it": 1}
+
+
+def test_a_question_that_is_never_answered_keeps_no_process_from_ending():
+    program = """
+import threading
+from airflow_eos.page.board import Answers
+answers = Answers(1, within_s=0.05, fresh_s=lambda _: 1.0)
+answers.of({"dead": threading.Event().wait})
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=300)
+
+
+# --- A request to drain means one driver: its successor is not shown as draining ------------------
+
+
+def test_a_driver_is_silent_once_it_was_seen_to_stand_still_and_not_before(recorded, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(
+        "airflow_eos.page.pipeline_state.LifeWatch", lambda: LifeWatch(lambda: now[0])
+    )
+    look, states = Look(listed(recorded["killed-settling"]), 300_000), []
+    for _ in range(4):
+        states.append(look.row().state)
+        now[0] += 2
+    assert states == ["looking", "looking", "looking", "silent"]
+
+
+def test_who_brings_it_back_and_a_watchdog_that_has_stopped_are_said(tmp_path, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(
+        "airflow_eos.page.pipeline_state.Standstill", lambda: Standstill(lambda: now[0])
+    )
+    store = CheckpointStore.open(tmp_path)
+    write_heartbeat(store, heartbeat("failed", term=1))
+    by = Replacement(driver="app-1", number=1, limit=3, by="task orders.run of run r1")
+    note_restart(store, by)
+    note_look(store, WatchdogLook(dag_id="dog", run_id="r1", interval_ms=60_000))
+    look = Look(listed(tmp_path), 300_000)
+    assert look.row().remarks == ("restart 1 of 3, by task orders.run of run r1",)
+    note_refusal(store, "status 78", dag_id="orders", run_id="r1")
+    (remark,) = look.row().remarks
+    assert "no restart heals what its start was refused for: status 78" in remark
+    forget_refusal(store)
+    now[0] += 179
+    assert len(look.row().remarks) == 1
+    now[0] += 1
+    assert "the watchdog dog has not looked for 3 of its intervals" in look.row().remarks[1]
+    note_look(store, WatchdogLook(dag_id="dog", run_id="r2", interval_ms=60_000))
+    write_heartbeat(store, heartbeat("waiting", term=1, application_id="app-2"))
+    assert look.row().remarks == (), "another driver has come, and the watchdog looks again"
+
+
+@pytest.mark.parametrize(("term", "state"), [(7, "draining"), (6, "stalled"), (None, "draining")])
+def test_a_request_to_the_driver_before_says_nothing_of_this_one(tmp_path, recorded, term, state):
+    checkpoint = tmp_path / "checkpoint"
+    shutil.copytree(recorded["killed-settling"], checkpoint)
+    store = CheckpointStore.open(checkpoint)
+    told = read_heartbeat(store)
+    assert told is not None
+    beat = said_again(told, term=7, batch_id=2, started_at_ms=told.beat_at_ms - 3_600_000)
+    write_heartbeat(store, beat)
+    request_drain(store, requested_by="ann", reason="a release", term=term)
+    look = Look(listed(checkpoint), 300_000)
+    assert look.row().state == "looking", "one look says nothing"
+    write_heartbeat(store, said_again(beat, beat_at_ms=beat.beat_at_ms + 1))
+    assert look.row().state == state

@@ -11,8 +11,6 @@ from airflow_eos.errors import ConfigurationError
 from airflow_eos.plugins import application as reading
 from airflow_eos.plugins.application import DagOrigin, DagPipelines, PipelineReference
 
-pytestmark = pytest.mark.unit
-
 LAKE = "s3a://lake/pay"
 
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_eos.checkpoint import Decision, Verdict
 from airflow_eos.errors import KafkaUnavailableError, OwnershipError, Remedy
 from airflow_eos.protocol.decision import OpenWork
 from airflow_eos.protocol.participant import (
@@ -18,23 +17,14 @@ from airflow_eos.protocol.participant import (
     admission,
     decision_lost,
 )
-
-pytestmark = pytest.mark.unit
+from tests.support.pipelines import commit_of
 
 US = Owner("us", "/a")
 CLEAR = Remedy(commands=("airflow-eos recover CHECKPOINT --prefix etl --allow orphan",), start=True)
 FREE = Ownership("prefix 'etl'", clear=CLEAR)
 OURS = replace(FREE, owner=US)
 FLINKS = OpenWork("kafka", "sink", "etl-0-7-1-0", 1_000, 60_000, whose="Flink")
-SEVENTH = Decision(
-    batch_id=7,
-    attempt=1,
-    verdict=Verdict.COMMIT,
-    offsets="v1",
-    decided_by="driver",
-    decided_at_ms=0,
-    nonce="a" * 32,
-)
+SEVENTH = commit_of(7, nonce="a" * 32)
 LATER = StartFacts(
     US, newest_planned=8, has_promised=True, newest_settled=7, decisions={7: (SEVENTH,)}
 )

@@ -12,8 +12,6 @@ from airflow_eos.protocol.decision import Outcome, PreparedWork
 from airflow_eos.protocol.promise import Promise
 from tests.unit.recovery.facts_of import commit, prepared
 
-pytestmark = pytest.mark.unit
-
 COMMITTED, ABORTED, UNKNOWN = Outcome.COMMITTED, Outcome.ABORTED, Outcome.UNKNOWN
 A, B, C = (
     prepared(n, content=c, rows=r) for n, c, r in ((0, "a1", 60), (1, "b2", 60), (2, "c4", 9))

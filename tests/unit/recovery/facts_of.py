@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from airflow_eos.checkpoint.progress import CheckpointState
 from airflow_eos.kafka.transactions.identity import OffsetRange, PreparedTransaction, as_work
-from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, Decision, OpenWork, Outcome, Verdict
+from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, OpenWork, Outcome
 from airflow_eos.recovery.facts import Facts
 from tests.support import beats
-from tests.support.pipelines import kafka_member, kafka_pipeline
+from tests.support.pipelines import abort_of, commit_of, kafka_member, kafka_pipeline
 
 NOW = 1_800_000_000_000
 OPENED = NOW - 40_000
@@ -43,28 +43,11 @@ def still_open(work=None, *, key=None):
 
 
 def commit(*works, attempt=1, batch=5):
-    return Decision(
-        batch_id=batch,
-        attempt=attempt,
-        verdict=Verdict.COMMIT,
-        works=works,
-        offsets="v1\n{}\n{}",
-        decided_by="driver",
-        decided_at_ms=OPENED,
-        nonce=NONCE,
-    )
+    return commit_of(batch, *works, attempt=attempt, decided_at_ms=OPENED, nonce=NONCE)
 
 
 def sealed(attempt=1, batch=5):
-    return Decision(
-        batch_id=batch,
-        attempt=attempt,
-        verdict=Verdict.ABORT,
-        reason="sealed",
-        decided_by="recovery",
-        decided_at_ms=OPENED,
-        nonce=NONCE,
-    )
+    return abort_of(batch, attempt=attempt, decided_at_ms=OPENED, nonce=NONCE)
 
 
 def checkpoint(offsets=5, commits=4, committed_at_ms=None, planned_at_ms=None):

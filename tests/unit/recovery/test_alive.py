@@ -1,19 +1,26 @@
-"""Whether a driver is alive is seen by the reader's own clock, and never at one look."""
+"""Whether a driver is alive is seen by the reader's own clock; whom a watchdog looks at."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import msgspec
 import pytest
 
-from airflow_eos.checkpoint import CheckpointStore, take_term, write_heartbeat
+from airflow_eos.checkpoint import (
+    CheckpointStore,
+    PipelineIdentity,
+    claim,
+    take_term,
+    write_heartbeat,
+)
 from airflow_eos.commands.recovery import _require_silent
-from airflow_eos.errors import PipelineAliveError, Remedy
-from airflow_eos.protocol.participant import Owner, Ownership
+from airflow_eos.errors import ConfigurationError, PipelineAliveError, Remedy
+from airflow_eos.protocol.participant import Member, Owner, Ownership
+from airflow_eos.recovery import execute as run
 from airflow_eos.recovery import facts as alive
 from airflow_eos.recovery.facts import LifeWatch, Sign, signs_of_life
 from tests.support.beats import beating, heartbeat
-
-pytestmark = pytest.mark.unit
 
 QUICK = heartbeat(interval_ms=30)
 SKEWS_MS = [0, 7_000, -7_000, 600_000, -600_000]
@@ -149,3 +156,40 @@ def test_what_was_seen_to_be_silent_is_not_waited_for_again_until_it_changes(sto
     assert signs_of_life(store, within_s=0) == ()
     write_heartbeat(store, after(QUICK))
     assert signs_of_life(store, within_s=0) is None
+
+
+# --- Who is looked at by a watchdog: nobody who takes part is ever left out -----------------------
+
+
+TOTALS = Member("totals", "postgres", {"name": "etl.totals", "schema": "eos", "mark": "1"})
+ORDERS = Member("orders", "kafka", {"cluster_id": "c", "transactional_id_prefix": "etl"})
+BESIDES = Member(run.NOBODYS, "kafka", {"transactional_id_prefix": "etl"})
+
+
+@pytest.mark.parametrize(
+    ("named", "prefix", "asked"),
+    [
+        ([TOTALS], None, [TOTALS]),
+        ([TOTALS], "etl", [TOTALS, BESIDES]),
+        ([TOTALS, ORDERS], "etl", [TOTALS, ORDERS]),
+        ([], "etl", [BESIDES]),
+    ],
+)
+def test_all_that_take_part_are_looked_at_whatever_the_prefix(
+    tmp_path, monkeypatch, named, prefix, asked
+):
+    store = CheckpointStore.open(tmp_path)
+    if named:
+        pipeline = PipelineIdentity(
+            id="1" * 32, participants=tuple(named), created_at_ms=1, created_by="driver 1"
+        )
+        claim(store, pipeline)
+    reached: list[Any] = []
+    monkeypatch.setattr(run, "connect", lambda members, *_, **__: reached.extend(members))
+    run.watched(store, None, prefix=prefix)
+    assert reached == asked
+
+
+def test_nobody_to_look_at_is_refused(tmp_path):
+    with pytest.raises(ConfigurationError, match="names no pipeline"):
+        run.watched(CheckpointStore.open(tmp_path), None)

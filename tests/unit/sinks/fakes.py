@@ -20,8 +20,8 @@ from airflow_eos.protocol.decision import (
     WorkIdentity,
 )
 from airflow_eos.protocol.promise import OperatorRuling, Promise, combined
+from tests.support.authority import LazyTasks, OneParticipant
 from tests.support.pipelines import kafka_member
-from tests.support.planned import LazyTasks, OneParticipant
 
 Rows = tuple[str, ...]
 

@@ -29,10 +29,8 @@ from airflow_eos.delivery.weaker_guarantees import may_be_visible
 from airflow_eos.errors import OwnershipError, SupersededError
 from airflow_eos.protocol.participant import Member
 from airflow_eos.protocol.promise import Promise
-from tests.support.planned import OneParticipant
+from tests.support.authority import OneParticipant
 from tests.unit.sinks.fakes import FakeBroker, FakeFrame, FakeParticipant, FakeSink
-
-pytestmark = pytest.mark.unit
 
 PLANNED = b'v1\n{"batchWatermarkMs":0,"batchTimestampMs":7}\n{}'
 

@@ -29,8 +29,6 @@ from airflow_eos.delivery.query import HeartbeatWriter
 from airflow_eos.errors import ConfigurationError, RowError, SupersededError
 from tests.unit.supervision.lives import started
 
-pytestmark = pytest.mark.unit
-
 SPARKS = "ValueError: see the driver's log"
 OURS = StartedBy(dag_id="d", task_id="g.t", run_id='m__"1" &é', map_index=-1, submission="s1")
 

@@ -13,7 +13,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from airflow_eos.checkpoint import CheckpointStore, Decision, Verdict
+from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.checkpoint.decisions import PerishableRows
 from airflow_eos.delivery import replay
 from airflow_eos.delivery import spill as keeping
@@ -28,11 +28,10 @@ from airflow_eos.protocol.decision import Outcome, PreparedWork
 from airflow_eos.protocol.promise import Promise
 from airflow_eos.sinks import FileSink, KafkaSink, Output, UpsertSink
 from tests.support.authority import authority_of
+from tests.support.pipelines import commit_of
 from tests.unit.sinks.driving import commits, decision_log
 from tests.unit.sinks.fakes import FakeFrame
-from tests.unit.sinks.test_several import ALL, ROWS, Both, KilledError, killed
-
-pytestmark = pytest.mark.unit
+from tests.unit.sinks.test_batch import ALL, ROWS_OF_BOTH, Both, KilledError, killed_with_both
 
 KAFKA = KafkaSink("unused:9092", topic="out", transactional_id_prefix="etl")
 OTHERS = FakeFrame(["a", "x"], [], ["y"])
@@ -98,9 +97,9 @@ def driver(both: Both, log: Any, kept: PerishableRows | None) -> Any:
 def promised_and_split(both: Both, log: Any, kept: Any, *, lost: int | None = None) -> None:
     """The decision stands, ``totals`` has its rows, and ``orders`` has lost work."""
     died = driver(both, log, kept)
-    died._settle = killed
+    died._settle = killed_with_both
     with pytest.raises(KilledError):
-        died(ROWS, 0)
+        died(ROWS_OF_BOTH, 0)
     orders, totals = both.brokers.values()
     for identity in totals.open():
         totals.end(identity, Outcome.COMMITTED)
@@ -138,7 +137,7 @@ def test_a_replay_of_them_that_is_lost_as_well_is_replayed_again(both, log, kept
     promised_and_split(both, log, kept)
     for _ in range(2):
         died = driver(both, log, kept)
-        died._settle = killed
+        died._settle = killed_with_both
         with pytest.raises(KilledError):
             died(OTHERS, 0)
         for identity in both.brokers["orders"].open():
@@ -165,25 +164,25 @@ def test_where_not_all_is_kept_the_evaluation_counts(both, log, kept):
     kept.remove(kept.listed(0)[:1])
     with pytest.raises(NonDeterministicReplayError):
         driver(both, log, kept)(OTHERS, 0)
-    driver(both, log, kept)(ROWS, 0)
+    driver(both, log, kept)(ROWS_OF_BOTH, 0)
     assert both.visible() == ALL
 
 
 def test_what_a_killed_attempt_has_kept_goes_before_the_next_one_prepares(both, log, kept):
     """In a loop of crashes the checkpoint would grow by a batch each time."""
     died = driver(both, log, kept)
-    died._decide = killed
+    died._decide = killed_with_both
     with pytest.raises(KilledError):
-        died(ROWS, 0)
+        died(ROWS_OF_BOTH, 0)
     [former] = [kept.keys("orders", 0)]
     assert len(former) == 2
     again = driver(both, log, kept)
-    again._decide = killed
+    again._decide = killed_with_both
     with pytest.raises(KilledError):
-        again(ROWS, 0)
+        again(ROWS_OF_BOTH, 0)
     assert len(kept.keys("orders", 0)) == 2
     assert not kept.keys("orders", 0) & former
-    driver(both, log, kept)(ROWS, 0)
+    driver(both, log, kept)(ROWS_OF_BOTH, 0)
     assert kept.keys("orders", 0) == frozenset()
 
 
@@ -204,13 +203,13 @@ def test_what_a_newer_driver_keeps_while_we_look_is_left_to_it(both, log, kept):
 
 def test_who_is_superseded_removes_nothing(both, log, kept):
     died = driver(both, log, kept)
-    died._decide = killed
+    died._decide = killed_with_both
     with pytest.raises(KilledError):
-        died(ROWS, 0)
+        died(ROWS_OF_BOTH, 0)
     sleeper = driver(both, log, kept)
     authority_of(log._store, log)  # a newer driver
     with pytest.raises(SupersededError):
-        sleeper(ROWS, 0)
+        sleeper(ROWS_OF_BOTH, 0)
     assert len(kept.keys("orders", 0)) == 2
 
 
@@ -225,16 +224,7 @@ def promise(*commits: Collection[PreparedWork]) -> Promise:
     return Promise(
         7,
         tuple(
-            Decision(
-                batch_id=7,
-                attempt=attempt,
-                verdict=Verdict.COMMIT,
-                works=tuple(works),
-                offsets="v1\n{}\n{}",
-                decided_by="driver",
-                decided_at_ms=0,
-                nonce="a" * 32,
-            )
+            commit_of(7, *works, attempt=attempt, nonce="a" * 32)
             for attempt, works in enumerate(commits, start=1)
         ),
     )

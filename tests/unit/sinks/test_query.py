@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import uuid
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,9 +30,8 @@ from airflow_eos.errors import (
 from airflow_eos.protocol.decision import Outcome
 from airflow_eos.protocol.participant import ANEW
 from tests.support.authority import OFFSETS, authority_of
+from tests.support.pipelines import abort_of
 from tests.unit.sinks.fakes import FakeBroker, FakeFrame, FakeParticipant, FakeSink
-
-pytestmark = pytest.mark.unit
 
 ROWS = FakeFrame(["a", "b"], [], ["c"])
 
@@ -400,14 +398,12 @@ def test_a_zombie_that_decided_first_is_settled_by_the_second(broker, sink, log)
 def test_an_attempt_sealed_by_recovery_may_start_again(broker, sink, log):
     def seal():
         attempt = len(log.of_batch(0)) + 1
-        sealed = Decision(
-            batch_id=0,
+        sealed = abort_of(
+            0,
             attempt=attempt,
-            verdict=Verdict.ABORT,
             reason="dangling",
             decided_by="recovery here",
             decided_at_ms=time.time_ns() // 1_000_000,
-            nonce=uuid.uuid4().hex,
         )
         assert log.record(sealed)
 

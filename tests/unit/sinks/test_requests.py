@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, Literal
 
-import pytest
 from obstore.store import MemoryStore
 
 from airflow_eos.checkpoint import CheckpointStore, DecisionLog
 from tests.support.authority import OFFSETS
 from tests.unit.sinks.driving import driver
 from tests.unit.sinks.fakes import FakeBroker, FakeFrame, FakeSink
-
-pytestmark = pytest.mark.unit
 
 
 class Counting:

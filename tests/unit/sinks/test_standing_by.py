@@ -63,8 +63,6 @@ from airflow_eos.protocol.decision import encode
 from airflow_eos.recovery.facts import Sign, read_sign
 from tests.support.beats import heartbeat, standby
 
-pytestmark = pytest.mark.unit
-
 LIVES, SILENT, UNTOLD = ("it beat",), (), None
 PERSON = "cli ops"
 

@@ -1,10 +1,13 @@
-"""What Spark's planner is told, where the cluster says one thing now and another in a moment."""
+"""What Spark's planner is told, and what a user may give."""
 
 from __future__ import annotations
 
 import io
 import os
 import pickle
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,26 +15,26 @@ import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
 from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.worker.plan_data_source_read import write_read_func_and_partitions
 
 from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.checkpoint.rulings import skip_input
-from airflow_eos.errors import TopicError
+from airflow_eos.delivery.source import is_own
+from airflow_eos.errors import ConfigurationError, TopicError
 from airflow_eos.kafka.client.reading import OffsetSpan
 from airflow_eos.kafka.client.settings import KafkaSettings
+from airflow_eos.kafka.records import kernels as loops
 from airflow_eos.sources import kafka
+from airflow_eos.sources.columns import prepared_by, row_hashes
 from airflow_eos.sources.kafka import ArrowKafkaSource, _stepped_over
-from airflow_eos.sources.task import KafkaInput
+from airflow_eos.sources.stream import _ARROW, Ranges, RangeStream, data_source
+from airflow_eos.sources.task import KafkaInput, ReadRanges, as_declared
 
 try:
     from pyspark.sql.streaming.datasource import ReadAllAvailable
 except ImportError:
     pytest.skip("Spark < 4.2 asks no Python data source for a limit", allow_module_level=True)
 
-from pyspark.sql.worker.plan_data_source_read import write_read_func_and_partitions
-
-from airflow_eos.sources.stream import _ARROW, Ranges, RangeStream, data_source
-
-pytestmark = pytest.mark.unit
 
 START = {"t": {"0": 5, "1": 7}}
 BEFORE, NOW = {("t", 0): 9}, {("t", 0): 9, ("t", 1): 8}
@@ -231,3 +234,112 @@ def test_the_end_that_a_query_has_to_reach_stays_where_it_was(monkeypatch):
     end = plan.latestOffset(START, ReadAllAvailable())
     assert end == {"t": {"0": 9, "1": 8}}
     assert plan.latestOffset(end, ReadAllAvailable()) is end
+
+
+# --- What a user gives, and what a transformation may give back -----------------------------------
+
+
+SOURCE = ArrowKafkaSource("none:1", "t", kafka_config={"sasl.password": "hidden"})
+DECLARED = pa.schema([("key", pa.binary()), ("value", pa.string())])
+
+
+def test_it_is_a_value_that_shows_no_secret():
+    assert "hidden" not in repr(SOURCE)
+    assert pickle.loads(pickle.dumps(SOURCE)) == SOURCE
+    assert is_own(SOURCE)
+
+
+def test_a_frame_with_a_column_of_that_name_is_no_source_of_ours():
+    class Frame:
+        def __getattr__(self, name):
+            return f"column {name}"
+
+    assert not is_own(Frame())
+
+
+def test_an_app_under_an_older_spark_can_name_it_and_is_told_what_it_takes() -> None:
+    """Spark < 4.2 has no such module: an import that needs it would be all that is said."""
+    app = """
+import sys, pyspark, pyspark.sql.datasource
+pyspark.__version__, sys.modules["pyspark.sql.streaming.datasource"] = "4.0.0", None
+from airflow_eos.sources import ArrowKafkaSource
+ArrowKafkaSource("none:1", "t").opened(None, None)
+"""
+    ran = subprocess.run([sys.executable, "-c", app], capture_output=True, text=True, check=False)
+    said = ran.stderr.splitlines()[-1]
+    assert "ConfigurationError: ArrowKafkaSource needs Spark 4.2" in said, ran.stderr
+
+
+def test_columns_that_kafka_has_not_are_refused():
+    with pytest.raises(ConfigurationError, match=r"\['keys'\]: expected some of key, value"):
+        SOURCE.select("keys")
+    with pytest.raises(ConfigurationError, match="before map"):
+        SOURCE.map(iter).select("key")
+
+
+@pytest.mark.parametrize("name", ["max_rows_per_batch", "max_rows_per_task", "max_tasks"])
+def test_limits_below_one_are_refused(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"{name} 0: expected 1 or more"):
+        replace(SOURCE, **{name: 0})  # type: ignore[arg-type]
+
+
+def test_no_topic_is_refused():
+    with pytest.raises(ConfigurationError, match="topics is empty"):
+        ArrowKafkaSource("none:1", [])
+
+
+def test_what_polars_gives_is_brought_into_the_declared_types_and_order():
+    given = pa.RecordBatch.from_pydict(
+        {"value": pa.array(["v"], pa.large_string()), "key": pa.array([b"k"], pa.large_binary())}
+    )
+    found = as_declared(given, DECLARED)
+    assert found.schema == DECLARED
+    assert found.to_pylist() == [{"key": b"k", "value": "v"}]
+
+
+@pytest.mark.parametrize("columns", [{"key": [b"k"]}, {"key": [b"k"], "value": pa.array([[1]])}])
+def test_what_was_not_declared_is_refused_with_both_schemas(columns):
+    given = pa.RecordBatch.from_pydict(columns)
+    with pytest.raises(ConfigurationError, match=r"gave .*'key': 'binary'.*expected .*'value'"):
+        as_declared(given, DECLARED)
+
+
+def test_columns_of_a_kafka_sink_are_made_without_spark():
+    schema = pa.schema([("value", pa.binary()), ("timestamp", pa.timestamp("us", tz="UTC"))])
+    prepared = prepared_by(
+        ["`value` AS `value`", "date_trunc('millisecond', `timestamp`) AS `timestamp`"], schema
+    )
+    assert prepared is not None
+    rows = pa.RecordBatch.from_arrays(
+        [pa.array([b"v", None]), pa.array([1_999, -1], schema.field("timestamp").type)],
+        schema=schema,
+    )
+    found = prepared(rows)
+    assert found.column("timestamp").cast("int64").to_pylist() == [1_000, -1_000]
+    assert len(set(found.column("__eos_hash").to_pylist())) == 2
+
+
+@pytest.mark.parametrize("way", ["numpy", "compiled"])
+def test_a_null_is_another_row_than_none_beside_it(way, monkeypatch):
+    """``xxhash64`` passes over nulls: without a flag, rows could change and the hash would not."""
+    loops.warm(wait=True)
+    monkeypatch.setattr(loops, "_loaded", list(loops._loaded) if way == "compiled" else [])
+    rows = pa.RecordBatch.from_pydict({"a": [None, b"a", b""], "b": [b"a", None, b"a"]})
+    assert len(set(row_hashes(rows.columns, 3).tolist())) == 3
+
+
+def test_a_transformation_gets_no_more_rows_at_a_time_than_a_cache_holds(monkeypatch):
+    """Of 40,000 rows at a time Polars parses JSON slower than of 10,000."""
+    given = [pa.RecordBatch.from_pydict({"value": [b"v%d" % n for n in range(25_001)]})]
+    seen = []
+
+    def noted(batches):
+        for batch in batches:
+            seen.append(batch.num_rows)
+            yield batch
+
+    monkeypatch.setattr(ReadRanges, "_rows", lambda _self, _ranges: iter(given))
+    read = ReadRanges(None, ("value",), (noted,), given[0].schema)  # type: ignore[arg-type]
+    assert pa.Table.from_batches(read(iter([]))).equals(pa.Table.from_batches(given))
+    assert seen == [10_000, 10_000, 5_001]
+    assert list(replace(read, transformations=())(iter([]))) == given, "not cut for nothing"

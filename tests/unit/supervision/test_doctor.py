@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.checkpoint import Decision, Heartbeat, PipelineIdentity, Verdict
+from airflow_eos.checkpoint import Heartbeat, PipelineIdentity
 from airflow_eos.checkpoint.store import RaceResult
 from airflow_eos.errors import StoreError
 from airflow_eos.protocol.participant import Member, Note, Owner, Ownership, StartFacts, admission
@@ -15,8 +15,8 @@ from airflow_eos.supervision import doctor
 from airflow_eos.supervision import doctor as rights
 from airflow_eos.supervision.preflight import TimeoutBudget
 from tests.support.beats import heartbeat
+from tests.support.pipelines import commit_of
 
-pytestmark = pytest.mark.unit
 NOW_MS = 1_795_000_000_000
 
 
@@ -42,15 +42,7 @@ HERE = Ownership("prefix 'etl'", US, (Note(7, 1, "a" * 32, "ours"),))
 
 
 def started(name: Ownership, asking: Owner = US, planned: int = 8) -> doctor.Line:
-    settled = Decision(
-        batch_id=7,
-        attempt=1,
-        verdict=Verdict.COMMIT,
-        offsets="v1",
-        decided_by="driver",
-        decided_at_ms=0,
-        nonce="a" * 32,
-    )
+    settled = commit_of(7, nonce="a" * 32)
     found = StartFacts(
         asking,
         newest_planned=planned,

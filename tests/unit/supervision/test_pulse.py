@@ -8,10 +8,7 @@ import pytest
 from airflow_eos.checkpoint import CheckpointStore, take_term, write_heartbeat
 from airflow_eos.errors import StoreError
 from airflow_eos.supervision.heartbeat_monitor import Pulse
-
-from .lives import beat
-
-pytestmark = pytest.mark.unit
+from tests.unit.supervision.lives import beat
 
 
 class Clock:

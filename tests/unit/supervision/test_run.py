@@ -25,8 +25,7 @@ from airflow_eos.supervision import heartbeat_monitor as stopping
 from airflow_eos.supervision.exit_status import ExitKind, ExitStatus, Patience
 from airflow_eos.supervision.run import AppRun, Rules, StreamRun
 from airflow_eos.supervision.trigger_watch import AppResult
-
-from .lives import beat, started
+from tests.unit.supervision.lives import beat, started
 
 US = StartedBy(dag_id="d", task_id="t", run_id="r", map_index=-1, submission="")
 

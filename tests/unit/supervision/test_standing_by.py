@@ -16,10 +16,7 @@ from airflow_eos.errors import AppFailedError, AppRefusedError, ForeignDriverErr
 from airflow_eos.supervision.exit_status import ExitKind, Patience
 from airflow_eos.supervision.heartbeat_monitor import require_not_drained
 from airflow_eos.supervision.run import AppRun, Rules, StreamRun
-
-from .lives import US, beat, started
-
-pytestmark = pytest.mark.unit
+from tests.unit.supervision.lives import US, beat, started
 
 THEIRS = beat(started_by=started("s0", dag_id="other"), term=1)
 

@@ -23,8 +23,6 @@ from airflow_eos.supervision.trigger_watch import AppResult, AppWatch, SharedLoo
 from airflow_eos.triggers.app import AppTrigger
 from tests.unit.supervision.lives import beat
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.fixture
 def store(tmp_path) -> CheckpointStore:
