@@ -369,7 +369,9 @@ def test_a_bucket_that_lets_nobody_delete_is_refused_before_the_first_row(monkey
 
     def won(name: str, *_: object) -> bool:
         with lock:
-            return not (name in names or names.add(name))
+            is_new = name not in names
+            names.add(name)
+            return is_new
 
     def delete(_names: object) -> None:
         raise StoreError("deleting: AccessDenied")
