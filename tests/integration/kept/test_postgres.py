@@ -243,6 +243,13 @@ COLLATION = (
             ),
             "table t without a DEFAULT partition",
         ),
+        (
+            (
+                "CREATE TABLE t (id text UNIQUE, value bigint, eos_version text); DROP PUBLICATION "
+                "IF EXISTS all_of_it; CREATE PUBLICATION all_of_it FOR TABLE t"
+            ),
+            "is published without a replica identity",  # an UPDATE of it is refused, no INSERT
+        ),
         ("SELECT 1", "There is no table 't'"),
     ],
 )

@@ -855,11 +855,12 @@ def test_no_secret_is_in_what_the_page_of_rendered_templates_shows(operator, mon
         {"application_args": ["--db-password", "hush-hush"]},
         {"application_args": ["--db-password=hush-hush", "--password-file", "/etc/it"]},
         {"application_args": ["--to", "jdbc:mysql://h/shop?user=me&password=hush-hush&ssl=1"]},
+        {"application_args": ["--url=jdbc:sqlserver://h/shop?password=hush-hush"]},
         {"conf": {"spark.app": 'Login required username="me" password="hush-hush";'}},
         {"outputs": "host=db user=me password='hush-hush' dbname=shop"},
         {"outputs": '[{"kind": "x", "options": {"user": "me", "password": "hush-hush"}}]'},
     ],
-    ids=["option", "joined", "jdbc", "jaas", "dsn", "json"],
+    ids=["option", "joined", "jdbc", "joined jdbc", "jaas", "dsn", "json"],
 )
 def test_no_secret_within_a_text_is_in_what_the_page_of_rendered_templates_shows(
     operator, monkeypatch, given

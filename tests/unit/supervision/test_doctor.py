@@ -122,3 +122,10 @@ def test_a_fact_and_what_it_means(line, verdict, said):
 )
 def test_the_gravest_of_all_is_what_the_exit_status_says(verdicts, grave):
     assert doctor.worst([doctor.Line("x", each, "") for each in verdicts]) == grave
+
+
+def test_a_member_without_a_prefix_is_no_fault_of_the_doctor():
+    """What a damaged or foreign ``eos/pipeline.json`` may hold; its own check says so."""
+    members = (Member("odd", "kafka", {}, "t"),)
+    pipeline = PipelineIdentity(id="x", participants=members, created_at_ms=1, created_by="y")
+    assert doctor._prefix_of(pipeline) is None
