@@ -494,7 +494,9 @@ def log_of_both() -> Any:
     return decision_log()
 
 
-def driver_of_both(both: Both, log: Any) -> Any:
+def driver_of_both(
+    both: Both, log: Any, on_phase: Any = lambda _batch, _phase: None, kept: Any = None
+) -> Any:
     return ExactlyOnceBatch(
         both,  # type: ignore[arg-type]  # it reads nothing back
         both.participant(),
@@ -502,7 +504,8 @@ def driver_of_both(both: Both, log: Any) -> Any:
         authority_of(log._store, log),
         rulings=lambda _unknown: {},
         driver="a driver",
-        on_phase=lambda _batch, _phase: None,
+        on_phase=on_phase,
+        kept=kept,
     )
 
 

@@ -17,7 +17,6 @@ from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.checkpoint.decisions import PerishableRows
 from airflow_eos.delivery import replay
 from airflow_eos.delivery import spill as keeping
-from airflow_eos.delivery.batch import ExactlyOnceBatch
 from airflow_eos.delivery.outputs import Outputs
 from airflow_eos.delivery.port import TaskReport
 from airflow_eos.delivery.replay import keys_of_missing
@@ -31,7 +30,14 @@ from tests.support.authority import authority_of
 from tests.support.pipelines import commit_of
 from tests.unit.sinks.driving import commits, decision_log
 from tests.unit.sinks.fakes import FakeFrame
-from tests.unit.sinks.test_batch import ALL, ROWS_OF_BOTH, Both, KilledError, killed_with_both
+from tests.unit.sinks.test_batch import (
+    ALL,
+    ROWS_OF_BOTH,
+    Both,
+    KilledError,
+    driver_of_both,
+    killed_with_both,
+)
 
 KAFKA = KafkaSink("unused:9092", topic="out", transactional_id_prefix="etl")
 OTHERS = FakeFrame(["a", "x"], [], ["y"])
@@ -82,16 +88,7 @@ def driver(both: Both, log: Any, kept: PerishableRows | None) -> Any:
         if kept is not None and phase == "waiting":
             kept.prune(batch)
 
-    return ExactlyOnceBatch(
-        both,  # type: ignore[arg-type]  # it reads nothing back
-        both.participant(),
-        log,
-        authority_of(log._store, log),
-        rulings=lambda _unknown: {},
-        driver="a driver",
-        on_phase=on_phase,
-        kept=kept,
-    )
+    return driver_of_both(both, log, on_phase, kept)
 
 
 def promised_and_split(both: Both, log: Any, kept: Any, *, lost: int | None = None) -> None:
