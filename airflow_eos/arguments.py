@@ -312,7 +312,7 @@ _KINDS: Mapping[ArgumentType, str] = {
     "recovery_dag_id repositories scratch spark_binary spark_conn_id storage_conn_id "
     "transactional_id_prefix watchdog_dag_id yarn_queue",
     Text(several=True): "input_topic topics",
-    Texts(): "application_args key",
+    Texts(): "application_args key tags",
     Texts(words=("commit", "abort", "orphan")): "allowed_actions",
     Texted(): "conf env env_vars participant_conn_ids storage_options",
     Flag(): "audit deferrable dry_run each_batch fail_on_difference fail_on_violation force "

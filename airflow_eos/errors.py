@@ -129,16 +129,21 @@ def _rebuilt(kind: type[EosError], message: str, remedies: tuple[Remedy, ...]) -
     return error
 
 
+def _ways(*remedies: Remedy) -> tuple[Remedy, ...]:
+    """Of a class, whose errors may name another number of them."""
+    return remedies
+
+
 class ConfigurationError(EosError):
     """An argument, option or connection cannot work as given."""
 
-    remedies = (Remedy(change="correct the setting that it names", start=True),)
+    remedies = _ways(Remedy(change="correct the setting that it names", start=True))
 
 
 class TimeoutBudgetError(ConfigurationError):
     """The transaction timeout does not cover trigger + batch + promised recovery time."""
 
-    remedies = (
+    remedies = _ways(
         Remedy(
             change="raise transaction_timeout, or promise less (batch_within, recover_within)",
             start=True,
@@ -149,25 +154,25 @@ class TimeoutBudgetError(ConfigurationError):
 class UnknownClusterError(ConfigurationError):
     """A participant is in a Kafka cluster, and nobody has said in which."""
 
-    remedies = (Remedy(change="say which cluster it is (-b or --kafka-config)"),)
+    remedies = _ways(Remedy(change="say which cluster it is (-b or --kafka-config)"))
 
 
 class LocalEnvironmentError(EosError):
     """This machine lacks something that the embedded broker or the demo needs."""
 
-    remedies = (Remedy(change="install what it names"),)
+    remedies = _ways(Remedy(change="install what it names"))
 
 
 class CheckpointError(EosError):
     """The checkpoint cannot be trusted or read."""
 
-    remedies = (Remedy(change="make the checkpoint readable", start=True),)
+    remedies = _ways(Remedy(change="make the checkpoint readable", start=True))
 
 
 class CheckpointFormatError(CheckpointError):
     """A file of the checkpoint is truncated, garbled, foreign or of an unknown version."""
 
-    remedies = (
+    remedies = _ways(
         Remedy(
             change="put back the file that it names, as this checkpoint had it last", start=True
         ),
@@ -177,7 +182,7 @@ class CheckpointFormatError(CheckpointError):
 class ContinuityError(CheckpointError):
     """A batch would begin earlier or later than the newest promise ended."""
 
-    remedies = (
+    remedies = _ways(
         Remedy(
             change="move the entries that it names out of the checkpoint",
             start=True,
@@ -189,7 +194,7 @@ class ContinuityError(CheckpointError):
 class OwnershipError(CheckpointError):
     """The checkpoint or the prefix belongs to another pipeline."""
 
-    remedies = (
+    remedies = _ways(
         Remedy(
             change="start with the checkpoint or the prefix that belong together, by its two sides",
             start=True,
@@ -200,61 +205,65 @@ class OwnershipError(CheckpointError):
 class StoreError(CheckpointError):
     """The object store failed, or cannot create an object only if it is absent."""
 
-    remedies = (Remedy(change="bring the store back", start=True),)
+    remedies = _ways(Remedy(change="bring the store back", start=True))
 
 
 class KafkaError(EosError):
     """The Kafka cluster refused a request or could not be reached."""
 
-    remedies = (Remedy(change="mend what the cluster refuses", start=True),)
+    remedies = _ways(Remedy(change="mend what the cluster refuses", start=True))
 
 
 class KafkaUnavailableError(KafkaError):
     """No broker answered within the time allowed."""
 
-    remedies = (Remedy(change="bring the brokers back", start=True),)
+    remedies = _ways(Remedy(change="bring the brokers back", start=True))
 
 
 class TopicError(KafkaError):
     """A topic or partition is missing, or may not be used."""
 
-    remedies = (Remedy(change="create the topic, or give the right, that it names", start=True),)
+    remedies = _ways(
+        Remedy(change="create the topic, or give the right, that it names", start=True)
+    )
 
 
 class InputError(KafkaError):
     """Rows that a batch was planned to read are gone (retention, a new topic), or garbled."""
 
-    remedies = (Remedy(change="put the rows back, or read from a new checkpoint", start=True),)
+    remedies = _ways(Remedy(change="put the rows back, or read from a new checkpoint", start=True))
 
 
 class RowError(KafkaError):
     """A row cannot be sent as it is: wrong type, too large, not nullable."""
 
-    remedies = (Remedy(change="send the row elsewhere, or make it as it is expected", start=True),)
+    remedies = _ways(
+        Remedy(change="send the row elsewhere, or make it as it is expected", start=True)
+    )
 
 
 class FencedError(KafkaError):
     """Somebody else has taken the transactional id since."""
 
-    remedies = (Remedy(start=True),)
+    remedies = _ways(Remedy(start=True))
 
 
 class TransactionError(KafkaError):
     """The coordinator's answer fits no state that we may act on."""
 
-    remedies = (Remedy(commands=("airflow-eos recover CHECKPOINT",), start=True),)
+    remedies = _ways(Remedy(commands=("airflow-eos recover CHECKPOINT",), start=True))
 
 
 class DeliveryError(EosError):
     """A batch could not be delivered now; nothing wrong has become visible."""
 
-    remedies = (Remedy(start=True),)
+    remedies = _ways(Remedy(start=True))
 
 
 class BatchTimeoutError(DeliveryError):
     """The tasks of a batch took longer than the checkpoint policy allows; it was given up."""
 
-    remedies = (
+    remedies = _ways(
         Remedy(
             change="raise the timeout of the policy, or let a batch have fewer rows", start=True
         ),
@@ -264,7 +273,7 @@ class BatchTimeoutError(DeliveryError):
 class SupersededError(DeliveryError):
     """Another driver, or a recovery, decided the attempt that this driver was preparing."""
 
-    remedies = (Remedy(change="keep one of the drivers", start=True),)
+    remedies = _ways(Remedy(change="keep one of the drivers", start=True))
 
 
 class OvertakenError(SupersededError):
@@ -278,25 +287,25 @@ class PromiseLostError(DeliveryError):
 class NonDeterministicReplayError(DeliveryError):
     """Evaluated again, the batch gives other rows than were promised; nothing was made visible."""
 
-    remedies = (Remedy(change="put back what the query depended on", start=True),)
+    remedies = _ways(Remedy(change="put back what the query depended on", start=True))
 
 
 class InputLostError(NonDeterministicReplayError):
     """The input has lost rows of a batch since it was promised: retention, or compaction."""
 
-    remedies = (Remedy(change="accept what is left of the input, as it says", start=True),)
+    remedies = _ways(Remedy(change="accept what is left of the input, as it says", start=True))
 
 
 class RecoveryError(EosError):
     """Recovery stopped before it changed anything it should not."""
 
-    remedies = (Remedy(commands=("airflow-eos recover CHECKPOINT",), start=True),)
+    remedies = _ways(Remedy(commands=("airflow-eos recover CHECKPOINT",), start=True))
 
 
 class PipelineAliveError(RecoveryError):
     """The pipeline shows signs of life; ending its transactions would cost it an attempt."""
 
-    remedies = (
+    remedies = _ways(
         Remedy(
             change="stop the app",
             commands=("airflow-eos recover CHECKPOINT --force",),
@@ -309,7 +318,7 @@ class PipelineAliveError(RecoveryError):
 class ForeignDriverError(PipelineAliveError):
     """The pipeline is run by another task, or was started by hand: it is not ours to take over."""
 
-    remedies = (
+    remedies = _ways(
         Remedy(
             change="stop the app that runs there, where it is not the one that is wanted",
             start=True,
@@ -320,13 +329,13 @@ class ForeignDriverError(PipelineAliveError):
 class DecisionNeededError(RecoveryError):
     """The plan holds steps that only a person may decide."""
 
-    remedies = (Remedy(commands=("airflow-eos plan CHECKPOINT",)),)
+    remedies = _ways(Remedy(commands=("airflow-eos plan CHECKPOINT",)))
 
 
 class AuditError(EosError):
     """Rows are lost, duplicated, reordered or visible too early; or nobody can know."""
 
-    remedies = (
+    remedies = _ways(
         Remedy(commands=("airflow-eos plan CHECKPOINT",), change="keep both topics as they are"),
     )
 
@@ -334,7 +343,7 @@ class AuditError(EosError):
 class RehearsalError(EosError):
     """A new version gives other rows than were delivered, or fails; or nobody can know."""
 
-    remedies = (
+    remedies = _ways(
         Remedy(change="look at the report, and start the new version only if you want these rows"),
     )
 
@@ -342,25 +351,25 @@ class RehearsalError(EosError):
 class AppFailedError(EosError):
     """The streaming app ended without having finished in order."""
 
-    remedies = (Remedy(start=True),)
+    remedies = _ways(Remedy(start=True))
 
 
 class AppRefusedError(AppFailedError):
     """The app ended with an error that no restart can heal."""
 
-    remedies = (Remedy(change="do what the error in the driver's log says", start=True),)
+    remedies = _ways(Remedy(change="do what the error in the driver's log says", start=True))
 
 
 class AppStoppedError(EosError):
     """The app was stopped because its Airflow task was: never a success of its own accord."""
 
-    remedies = (Remedy(start=True),)
+    remedies = _ways(Remedy(start=True))
 
 
 class CalledOffError(EosError):
     """This start of the app was asked to end before it had begun: it has taken nothing."""
 
-    remedies = (Remedy(start=True),)
+    remedies = _ways(Remedy(start=True))
 
 
 def name_of(error: EosError) -> str:

@@ -215,7 +215,9 @@ def extra_of(connection: Any) -> dict[str, Any]:
 
 _PASSWORD = re.compile(r"://[^/?#\s@]*:([^/?#\s@]+)@", re.ASCII)
 """The password in a URL, as it is written there."""
-_NAMED = re.compile(r"([\w.-]+)[\"']?\s*[=:]\s*(?:'([^']+)|\"([^\"]+)|([^'\"&;,\s]+))", re.ASCII)
+_NAMED = re.compile(
+    r"(?<![\w.-])([\w.-]+)(?:[\"']\s*:|\s*=)\s*(?='([^']+)|\"([^\"]+)|([^'\"&;,\s=]+))", re.ASCII
+)
 """What a text gives by name: an option, a database's DSN, a JDBC URL, a JAAS line, JSON."""
 
 

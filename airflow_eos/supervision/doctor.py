@@ -460,7 +460,8 @@ def _prefix(
 def _prefix_of(pipeline: PipelineIdentity | None) -> str | None:
     members = pipeline.participants if pipeline is not None else ()
     return next(
-        (each.address["transactional_id_prefix"] for each in members if each.kind == "kafka"), None
+        (each.address.get("transactional_id_prefix") for each in members if each.kind == "kafka"),
+        None,
     )
 
 

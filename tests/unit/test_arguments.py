@@ -275,6 +275,7 @@ def test_the_former_name_is_told_with_the_one_that_there_is(name, say):
         ({"input_topic": ["a", "b"]}, "input_topic=['a', 'b']: expected a text"),
         ({"stall_after": "{{ var.value.x }}"}, "stall_after='{{ var.value.x }}'"),
         ({"transaction_timeout": 0}, "transaction_timeout=0"),
+        ({"tags": "team-a"}, "tags='team-a': expected a list"),
     ],
     ids=str,
 )

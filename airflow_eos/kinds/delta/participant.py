@@ -40,7 +40,12 @@ if TYPE_CHECKING:
 Fields = Mapping[str, Any]
 """A struct as Spark's ``StructType.jsonValue()`` gives it, or Delta's ``Schema.to_json()``."""
 
-_REFUSED_OF_FIELDS = ("delta.generationExpression", "delta.invariants", "delta.identity.")
+_REFUSED_OF_FIELDS = (
+    "delta.generationExpression",
+    "delta.invariants",
+    "delta.identity.",
+    "__CHAR_VARCHAR_TYPE_STRING",  # Spark's char(n) and varchar(n): only a writer asks how long
+)
 
 
 def misfit(rows: Fields, table: Fields) -> str | None:

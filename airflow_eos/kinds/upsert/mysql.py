@@ -382,7 +382,8 @@ WHERE NOT EXISTS (SELECT 1 FROM (
   UNION ALL SELECT grantee, privilege_type FROM information_schema.table_privileges
   WHERE table_schema = database() AND table_name = %s) AS rights
 WHERE may = 'TRIGGER'
-AND grantee = (SELECT concat("'", replace(current_user(), '@', "'@'"), "'"))) */
+AND grantee = (SELECT concat(quote(substring_index(current_user(), '@', 1)), '@',
+  quote(substring_index(current_user(), '@', -1))))) */
 """
 """Of a table, of INSERT and one more event, and the table again. MySQL lists none to who lacks the
 right TRIGGER, which says nothing; MariaDB lists them."""

@@ -132,6 +132,13 @@ WHERE attrelid = %(oid)s AND classid = 'pg_class'::regclass AND seqmax < 2::nume
 UNION ALL SELECT 'has the partitioned table ' || relname || ' without a DEFAULT partition, and '
        'would refuse a row that no partition takes'
 FROM parts JOIN pg_partitioned_table ON partrelid = oid WHERE partdefid = 0 AND partstrat <> 'h'
+UNION ALL SELECT 'is published without a replica identity (' || relname || '): no row of it can be '
+       'replaced (ALTER TABLE … REPLICA IDENTITY USING INDEX …, or a primary key)'
+FROM parts WHERE relkind = 'r' AND (relreplident = 'n' OR relreplident = 'd' AND NOT EXISTS
+  (SELECT 1 FROM pg_index WHERE indrelid = parts.oid AND indisprimary))
+AND EXISTS (SELECT 1 FROM pg_publication_tables JOIN pg_publication USING (pubname)
+  JOIN parts AS part ON part.relname = tablename AND part.relnamespace::regnamespace::text
+  = quote_ident(schemaname) WHERE pubupdate)
 UNION ALL SELECT 'has row-level security, which could refuse a row (use a role with BYPASSRLS)'
 WHERE row_security_active(%(oid)s)
 """

@@ -349,11 +349,12 @@ def by_minutes(tmp_path) -> SettledLogs:
 
 
 def hourly(logs: SettledLogs, **other: Any) -> EmitCompleteHoursOperator:
+    given: dict[str, Any] = {"asset": ASSET, "since": datetime(1970, 1, 1, tzinfo=UTC), **other}
     with DAG("d", schedule=None):
         return EmitCompleteHoursOperator(
             task_id="emit",
             checkpoint_location=str(logs.folder),
-            **({"asset": ASSET, "since": datetime(1970, 1, 1, tzinfo=UTC)} | other),
+            **given,
         )
 
 

@@ -43,31 +43,12 @@ from airflow_eos.errors import (
     KafkaUnavailableError,
     StoreError,
 )
-from airflow_eos.operators import SparkStreamingOperator
 from airflow_eos.protocol.decision import WorkIdentity
 from airflow_eos.recovery import Action, Step
 from airflow_eos.supervision.packaging import leave_behind, private_folder
 from tests.unit.operators.conftest import PASSWORD, FakeSpark, heartbeat, started_by
 
 CRASH = AirflowException("Cannot execute: spark-submit. Error code is: 137.")
-
-
-@pytest.fixture
-def operator(store, kafka, spark):
-    def make(**arguments):
-        return SparkStreamingOperator(
-            **{
-                "task_id": "etl",
-                "application": "/apps/etl.py",
-                "checkpoint_location": store.location,
-                "ship_package": False,
-                "restart_delay": timedelta(0),
-                "patience": timedelta(minutes=5),
-                **arguments,
-            }
-        )
-
-    return make
 
 
 def step(action: Action, **other) -> Step:
@@ -874,11 +855,12 @@ def test_no_secret_is_in_what_the_page_of_rendered_templates_shows(operator, mon
         {"application_args": ["--db-password", "hush-hush"]},
         {"application_args": ["--db-password=hush-hush", "--password-file", "/etc/it"]},
         {"application_args": ["--to", "jdbc:mysql://h/shop?user=me&password=hush-hush&ssl=1"]},
+        {"application_args": ["--url=jdbc:sqlserver://h/shop?password=hush-hush"]},
         {"conf": {"spark.app": 'Login required username="me" password="hush-hush";'}},
         {"outputs": "host=db user=me password='hush-hush' dbname=shop"},
         {"outputs": '[{"kind": "x", "options": {"user": "me", "password": "hush-hush"}}]'},
     ],
-    ids=["option", "joined", "jdbc", "jaas", "dsn", "json"],
+    ids=["option", "joined", "jdbc", "joined jdbc", "jaas", "dsn", "json"],
 )
 def test_no_secret_within_a_text_is_in_what_the_page_of_rendered_templates_shows(
     operator, monkeypatch, given
