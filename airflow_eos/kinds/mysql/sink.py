@@ -379,7 +379,6 @@ class RowsOfTask(WorkOfTask):
     errors = (MySQLError, EosError)
     _sink: MySqlSink
     _tables: MySqlTableNames
-    _limits = Limits({}, {}, 0)
 
     def __init__(self, *given: Any, transactional: bool) -> None:
         super().__init__(*given, transactional=transactional)

@@ -362,7 +362,6 @@ class TransactionOfTask(WorkOfTask):
     errors = (Error, EosError)
     _sink: PostgresSink
     _tables: PostgresTableNames
-    _limits = Limits({}, {}, 0)
 
     def __init__(self, *given: Any, transactional: bool) -> None:
         super().__init__(*given, transactional=transactional)

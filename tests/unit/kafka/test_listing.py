@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -343,9 +344,8 @@ def test_readers_that_stand_still_behind_nothing_that_a_leader_names_are_told(
     assert found.partitions == ()
     assert len(found.unnamed) == (not goes_on)
     monkeypatch.setattr(blocked, "find_blocked", lambda *_, **__: found)
-    closed = SimpleNamespace(close=lambda: None)
     monkeypatch.setattr(
-        "airflow_eos.kafka.client.connection.ConnectionPool", lambda *_, **__: closed
+        "airflow_eos.kafka.client.connection.ConnectionPool", lambda *_, **__: nullcontext()
     )
     ran = CliRunner().invoke(app, ["blocked", "t", "-b", "nowhere:1"])
     assert ran.exit_code == (not goes_on)
