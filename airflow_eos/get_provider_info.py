@@ -19,6 +19,52 @@ _DOCS = "https://github.com/airflow-eos/airflow-eos/tree/main/docs"
 _GUIDES = ("airflow", "recovery", "events", "people")
 
 
+def _option(description: str, *, default: str, example: str | None = None) -> dict[str, Any]:
+    # Airflow formats defaults with names of its own: a brace of ours is written twice.
+    return {
+        "description": description,
+        "version_added": "0.1.0",
+        "type": "string",
+        "example": example,
+        "default": default.replace("{", "{{").replace("}", "}}"),
+    }
+
+
+_OPTIONS = {
+    "pipelines": _option(
+        "Pipelines whose DAGs do not say in plain words where the checkpoint is, "
+        "as a JSON list. All others are found by themselves. See docs/page.md.",
+        default="[]",
+        example='[{"dag_id": "etl", "task_id": "run", "checkpoint_location": "s3a://lake/etl"}]',
+    ),
+    "stall_after": _option(
+        "After how long (seconds, or a text with a unit) a commit, a batch in flight or a start is "
+        "too old for a pipeline that is alive: the page calls it stalled.",
+        default="300",
+        example="5 minutes",
+    ),
+    "spark_ui_url": _option(
+        "Spark's own UI, made of ``{host}`` and ``{application_id}`` of the last heartbeat.",
+        default="http://{host}:4040",
+        example="https://yarn.example/proxy/{application_id}/",
+    ),
+    "page_url": _option(
+        "The pipeline on the page, made of ``{airflow}`` (Airflow's own address), "
+        "``{pipeline}`` (its id there) and ``{checkpoint}``.",
+        default="{airflow}/plugin/eos-pipelines#/{pipeline}",
+    ),
+    "recovery_url": _option(
+        "Where a recovery is planned, made of ``{airflow}`` and ``{recovery_dag}``.",
+        default="{airflow}/dags/{recovery_dag}",
+    ),
+    "recovery_dag": _option(
+        "The DAG that recovers, made of ``{dag_id}`` of the task.",
+        default="{dag_id}_recovery",
+        example="eos_recovery",
+    ),
+}
+
+
 def get_provider_info() -> dict[str, Any]:
     """Return the provider's metadata; the entry point ``apache_airflow_provider`` names this."""
     return {
@@ -49,58 +95,9 @@ def get_provider_info() -> dict[str, Any]:
         "config": {
             "airflow_eos": {
                 "description": "The page of all pipelines, and where links of tasks lead.",
-                "options": {
-                    "pipelines": _option(
-                        "Pipelines whose DAGs do not say in plain words where the checkpoint is, "
-                        "as a JSON list. All others are found by themselves. See docs/page.md.",
-                        default="[]",
-                        example='[{"dag_id": "etl", "task_id": "run", "checkpoint_location": '
-                        '"s3a://lake/etl"}]',
-                    ),
-                    "stall_after": _option(
-                        "After how long (seconds, or a text with a unit) a commit, a batch in "
-                        "flight or a start is too old for a pipeline that is alive: the page calls "
-                        "it stalled.",
-                        default="300",
-                        example="5 minutes",
-                    ),
-                    "spark_ui_url": _option(
-                        "Spark's own UI, made of ``{host}`` and ``{application_id}`` of the last "
-                        "heartbeat.",
-                        default="http://{host}:4040",
-                        example="https://yarn.example/proxy/{application_id}/",
-                    ),
-                    "page_url": _option(
-                        "The pipeline on the page, made of ``{airflow}`` (Airflow's own address), "
-                        "``{pipeline}`` (its id there) and ``{checkpoint}``.",
-                        default="{airflow}/plugin/eos-pipelines#/{pipeline}",
-                    ),
-                    "recovery_url": _option(
-                        "Where a recovery is planned, made of ``{airflow}`` and "
-                        "``{recovery_dag}``.",
-                        default="{airflow}/dags/{recovery_dag}",
-                    ),
-                    "recovery_dag": _option(
-                        "The DAG that recovers, made of ``{dag_id}`` of the task.",
-                        default="{dag_id}_recovery",
-                        example="eos_recovery",
-                    ),
-                },
+                "options": _OPTIONS,
             }
         },
-    }
-
-
-def _option(
-    description: str, *, default: str, example: str | None = None, kind: str = "string"
-) -> dict[str, Any]:
-    # Airflow formats defaults with names of its own: a brace of ours is written twice.
-    return {
-        "description": description,
-        "version_added": "0.1.0",
-        "type": kind,
-        "example": example,
-        "default": default.replace("{", "{{").replace("}", "}}"),
     }
 
 

@@ -53,7 +53,7 @@ class Unjudged(msgspec.Struct, frozen=True):
 
 
 class Sources(msgspec.Struct, frozen=True, kw_only=True):
-    """What a checkpoint says of its input.
+    """What a checkpoint says of its input; nothing where none was given.
 
     ``read`` is which offsets of each (topic, partition) are delivered; ``skipped`` which of them,
     from the first to before the last, a person has given up; ``others`` what is read besides the
@@ -61,7 +61,7 @@ class Sources(msgspec.Struct, frozen=True, kw_only=True):
     ids.
     """
 
-    read: Mapping[tuple[str, int], tuple[int, int]]
+    read: Mapping[tuple[str, int], tuple[int, int]] | None = None
     skipped: Sequence[tuple[str, int, int, int]] = ()
     others: Sequence[str] = ()
     remade: Sequence[str] = ()
@@ -72,7 +72,7 @@ def unjudged(
     outputs: Sequence[TopicRows],
     compared: Comparison,
     *,
-    sources: Sources | None,
+    sources: Sources,
     moved: Sequence[str],
     expression: str,
 ) -> tuple[Unjudged, ...]:
@@ -82,7 +82,7 @@ def unjudged(
         inputs: what went in, as far as it is there.
         outputs: what came out, as far as it is there.
         compared: them, row by row.
-        sources: what the checkpoint says, where one was given.
+        sources: what the checkpoint says.
         moved: topics of the input that were written to, or cut off, while they were audited.
         expression: what names a row.
     """
@@ -215,9 +215,7 @@ def _of_rows(compared: Comparison, moved: Sequence[str]) -> Iterator[Unjudged]:
         )
 
 
-def _of_checkpoint(compared: Comparison, sources: Sources | None) -> Iterator[Unjudged]:
-    if sources is None:
-        return
+def _of_checkpoint(compared: Comparison, sources: Sources) -> Iterator[Unjudged]:
     if compared.unread:
         yield Unjudged(
             "rows that the query has not delivered yet, or that are before where it began",
@@ -451,21 +449,20 @@ def audit(
     for each in given:
         _require_named(each, id_expression)
     moved = [each.topic for each in given if not _at_rest(settings, each, timeout_s)]
-    sources = undecided = None
+    sources, undecided = Sources(), None
     if store is not None:
         # After the topics: whatever was visible then must have been decided before.
         sources = _sources(store, settings, inputs, timeout_s)
         undecided = visible_undecided(came, _retained(store))
-    compared = compare(
-        given,
-        came,
-        read=sources.read if sources else None,
-        skipped=sources.skipped if sources else (),
-        others=bool(moved or (sources and (sources.others or sources.remade))),
-    )
-    found = {kind: getattr(compared, kind) for kind in _KINDS}
-    for kind in (meaningless := without_meaning(given, came, compared)):
-        found[kind] = Violations(0)
+    others = bool(moved or sources.others or sources.remade)
+    compared = compare(given, came, read=sources.read, skipped=sources.skipped, others=others)
+    meaningless = without_meaning(given, came, compared)
+    found = {k: Violations(0) if k in meaningless else getattr(compared, k) for k in _KINDS}
+    still_open = {
+        (each.topic, partition): end.high - end.stable
+        for each in came
+        for partition, end in each.ends.items()
+    }
     whole_until = None if "lost" in meaningless else compared.whole_until
     if undecided is not None:
         found["visible_undecided"] = undecided
@@ -476,13 +473,8 @@ def audit(
         rows_out={each.topic: len(each.ids) for each in came},
         **{kind: found[kind].count for kind in _KINDS},
         visible_undecided=None if undecided is None else undecided.count,
-        open_rows=sum(e.high - e.stable for each in came for e in each.ends.values()),
-        open_partitions=tuple(
-            (each.topic, partition)
-            for each in came
-            for partition, end in each.ends.items()
-            if end.high > end.stable
-        ),
+        open_rows=sum(still_open.values()),
+        open_partitions=tuple(place for place, rows in still_open.items() if rows > 0),
         unidentified=sum(each.unidentified for each in given),
         matched=compared.matched,
         given_up=0 if "lost" in meaningless else compared.given_up,

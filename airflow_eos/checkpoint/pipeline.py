@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from airflow_eos.checkpoint.backend import PIPELINE
-from airflow_eos.errors import OwnershipError, Remedy, StoreError
+from airflow_eos.errors import ConfigurationError, OwnershipError, Remedy, StoreError
 from airflow_eos.protocol.decision import Stored, encode
 from airflow_eos.protocol.participant import Member, Note, Owner, Ownership, superseded
 
@@ -210,3 +210,32 @@ def _path(note: Note) -> str:
 def _note_of(name: str) -> Note | None:
     found = _NAME.fullmatch(name)
     return None if found is None else Note(int(found[1]), int(found[2]), found[3], found[4])
+
+
+def pipeline_of(store: CheckpointStore) -> PipelineIdentity:
+    """The pipeline of a checkpoint whose work is to be settled.
+
+    Raises:
+        StoreError: the checkpoint does not know a pipeline.
+    """
+    pipeline = read_pipeline(store)
+    if pipeline is None:
+        raise StoreError(
+            f"{store.location} holds no eos/pipeline.json, and work that it names "
+            "cannot be settled without. Restore it from a copy of the checkpoint."
+        )
+    return pipeline
+
+
+def checkpoint_of(member: Member, store: CheckpointStore | None) -> CheckpointStore:
+    """Return ``store``, without which a participant that keeps something there is not reached.
+
+    Raises:
+        ConfigurationError: there is none.
+    """
+    if store is None:
+        raise ConfigurationError(
+            f"{member} keeps rows, or notes of its files, in the checkpoint of its pipeline: give "
+            "the checkpoint whose eos/pipeline.json names it."
+        )
+    return store

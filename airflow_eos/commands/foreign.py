@@ -10,6 +10,8 @@ import msgspec
 import typer
 
 from airflow_eos.commands.options import (
+    NEEDS_PERSON,
+    SOMETHING_TO_DO,
     AsJson,
     BootstrapServers,
     KafkaConfig,
@@ -31,9 +33,6 @@ if TYPE_CHECKING:
     from airflow_eos.kafka.client.settings import KafkaSettings
     from airflow_eos.kafka.transactions.coordinator import EndResult
     from airflow_eos.kafka.transactions.identity import TransactionIdentity
-
-SOMETHING_TO_DO = 3
-NEEDS_PERSON = 4
 
 app = typer.Typer(
     name="foreign",

@@ -11,11 +11,15 @@ import typer
 
 from airflow_eos.arguments import Word, taken
 from airflow_eos.errors import ConfigurationError
+from airflow_eos.tables import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from airflow_eos.kafka.client.settings import KafkaSettings
+
+SOMETHING_TO_DO, NEEDS_PERSON = 3, 4
+"""Exit statuses."""
 
 Checkpoint = Annotated[
     str, typer.Argument(help="The query's checkpoint: a path, s3a://, gs://, abfss://, hdfs:// …")
@@ -81,8 +85,12 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")
 
 
 def tell(answer: object, text: str, *, as_json: bool) -> None:
-    """Print what a command has to say: JSON for programs, a text for people."""
-    typer.echo(msgspec.json.encode(answer).decode() if as_json else text)
+    """Print what a command has to say: JSON for programs, a text for people.
+
+    It may name what a checkpoint holds: a terminal must not obey it.
+    """
+    shown = "\n".join(map(printable, text.splitlines()))
+    typer.echo(msgspec.json.encode(answer).decode() if as_json else shown)
 
 
 def tell_json(answer: object) -> None:

@@ -12,6 +12,8 @@ import msgspec
 import typer
 
 from airflow_eos.commands.options import (
+    NEEDS_PERSON,
+    SOMETHING_TO_DO,
     AsJson,
     BootstrapServers,
     Checkpoint,
@@ -48,9 +50,6 @@ if TYPE_CHECKING:
     from airflow_eos.protocol.participant import Ownership
     from airflow_eos.recovery.acceptance import InputRange, Shortfall
     from airflow_eos.recovery.plan import Action, Plan
-
-SOMETHING_TO_DO = 3
-NEEDS_PERSON = 4
 
 
 def plan(
@@ -508,7 +507,7 @@ def drain(
     while (phase := _phase(store, request)) not in ENDED and time.monotonic() < deadline:
         time.sleep(_LOOK_S)
     stopped = phase == "stopped"
-    text = printable(f"{_said(phase, wait)}: {store.location}")
+    text = f"{_said(phase, wait)}: {store.location}"
     tell({"request": request, "stopped": stopped}, text, as_json=as_json)
     raise typer.Exit(0 if stopped else 1)
 
@@ -542,7 +541,7 @@ def handover(
     driven = newest > term
     said = "Handed over" if driven else f"Asked; no other driver has taken over within {wait:g} s"
     answer = {"request": request, "term": newest if driven else None}
-    tell(answer, printable(f"{said}: {store.location}"), as_json=as_json)
+    tell(answer, f"{said}: {store.location}", as_json=as_json)
     raise typer.Exit(0 if driven else 1)
 
 

@@ -207,18 +207,12 @@ class Outputs:
         chosen = df.select(*[_chosen(output, df).alias(output.name) for output in self.outputs])
         if not _is_narrow(df, chosen):
             _refuse_wide(self.outputs, df)
-        kinds = {field.name: field.dataType for field in chosen.schema.fields}
-        typed = chosen.selectExpr(
-            *[
-                _typed(output, *_row_type(output.name, kinds[output.name]))
-                for output in self.outputs
-            ]
-        )
-        return typed.selectExpr(
-            *[
-                _hashed(output, *_row_type(output.name, typed.schema[output.name].dataType))
-                for output in self.outputs
-            ]
+        return self._made(self._made(chosen, _typed), _hashed)
+
+    def _made(self, df: DataFrame, column: Callable[[Output, StructType, bool], str]) -> DataFrame:
+        kinds = {field.name: field.dataType for field in df.schema.fields}
+        return df.selectExpr(
+            *[column(each, *_row_type(each.name, kinds[each.name])) for each in self.outputs]
         )
 
     def tasks(self, rows: DataFrame, *, only: Collection[int] | None = None) -> DataFrame:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import combinations
 from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
 import structlog
@@ -104,6 +105,29 @@ def require_replayable(sources: Sequence[StreamSource], guarantee: Guarantee) ->
                 "to a Kafka topic or to files and read these, or start it with "
                 "guarantee='at_most_once'."
             )
+
+
+def require_one_cluster(sources: Sequence[StreamSource]) -> None:
+    """Refuse a consumer group beside sources of two clusters: it holds the offsets of one.
+
+    What goes on from it would begin elsewhere in the other, whose topics may have the same names.
+
+    Raises:
+        ConfigurationError: two sources name no broker in common.
+    """
+    servers = [
+        {each.strip() for each in source.options.get("kafka.bootstrap.servers", "").split(",")}
+        for source in sources
+        if source.name == "kafka"
+    ]
+    if any(one.isdisjoint(other) for one, other in combinations(servers, 2)):
+        raise ConfigurationError(
+            "The query reads from several Kafka clusters, as their bootstrap.servers say, and a "
+            "consumer group shows the offsets of one.",
+            Remedy(change="leave the consumer group away", start=True),
+            Remedy(change="read each cluster by a query of its own", start=True),
+            Remedy(change="where it is one cluster, name its brokers alike in both", start=True),
+        )
 
 
 def sources_of(df: DataFrame) -> tuple[StreamSource, ...]:

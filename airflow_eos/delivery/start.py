@@ -46,6 +46,7 @@ from airflow_eos.delivery.source import (
     beside,
     check_sources,
     is_own,
+    require_one_cluster,
     topics_read,
 )
 from airflow_eos.delivery.spark_session import (
@@ -509,6 +510,7 @@ class _StartRequest:
         if not are_warm:
             whole.check(spark)
         if consumer_group is not None:
+            require_one_cluster(read.sources)
             _check_progress(read.frame, whole, consumer_group)
         return cls(
             spark,

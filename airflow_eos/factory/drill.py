@@ -6,18 +6,15 @@ from collections.abc import Sequence
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.sdk import DAG, get_current_context, task
 
 from airflow_eos.arguments import Duration, require_known, taken
-from airflow_eos.factory.pipeline import streaming
+from airflow_eos.factory.pipeline import RUN, is_of, streaming
 from airflow_eos.factory.settings import Pipeline, pinned, rendered
 from airflow_eos.factory.watchdog import store_of
-
-if TYPE_CHECKING:
-    from airflow_eos.checkpoint import Heartbeat
 
 ROWS = 200
 """Written before the app's first batch, and again before it is killed."""
@@ -124,18 +121,13 @@ def _drill(pipeline: Pipeline, limit_s: float, notifiers: list[Any], placed: dic
         from airflow_eos.supervision.heartbeat_monitor import kill_elsewhere
 
         context = get_current_context()
-        ours = (pipeline.dag_id, "run", context["ti"].run_id)
-
-        def is_ours(heartbeat: Heartbeat) -> bool:
-            started = heartbeat.started_by
-            return started is not None and started.task[:3] == ours
 
         def here() -> SubmitTarget:
             return SubmitTarget.of(pipeline.spark_conn_id, deploy_mode=None, conf=pipeline.conf)
 
         made = Drill(
             store=store_of(pipeline),
-            is_ours=is_ours,
+            is_ours=lambda heartbeat: is_of(context, heartbeat, RUN),
             feed=lambda: _feed(pipeline),
             first_batch_within_s=_first_batch_s(pipeline),
             recovered_within_s=2 * limit_s,

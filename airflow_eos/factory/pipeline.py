@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -27,6 +27,8 @@ from airflow_eos.sensors import CheckpointProgressSensor
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_eos.checkpoint import Heartbeat
+    from airflow_eos.checkpoint.standby import Standby
     from airflow_eos.supervision.progress import Conclusion
 
 RUN = "run"
@@ -66,6 +68,13 @@ def state_of_task(context: Context, task_id: str) -> str | None:
     found = ti.get_task_states(ti.dag_id, task_ids=[task_id], run_ids=[ti.run_id])
     state: str | None = found.get(ti.run_id, {}).get(task_id)
     return state
+
+
+def is_of(context: Mapping[str, Any], started: Heartbeat | Standby | None, task_id: str) -> bool:
+    """Whether that task of this DAG run has started the driver."""
+    us = None if started is None else started.started_by
+    ti = context["ti"]
+    return us is not None and (us.dag_id, us.run_id, us.task_id) == (ti.dag_id, ti.run_id, task_id)
 
 
 NO_MORE = frozenset({"failed", "upstream_failed", "skipped"})
@@ -183,9 +192,7 @@ def _started(pipeline: Pipeline) -> Any:
         It says by whom it was started: when it was, is the time of another machine.
         """
         heartbeat, context = last_heartbeat(pipeline), get_current_context()
-        us = None if heartbeat is None else heartbeat.started_by
-        ti = context["ti"]
-        if heartbeat and us and (us.dag_id, us.run_id) == (ti.dag_id, ti.run_id):
+        if heartbeat is not None and is_of(context, heartbeat, RUN):
             return PokeReturnValue(is_done=True, xcom_value=heartbeat.application_id)
         require_run_goes_on(context)
         return PokeReturnValue(is_done=False)

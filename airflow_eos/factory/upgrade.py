@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from airflow.providers.standard.operators.hitl import HITLOperator
 from airflow.sdk import DAG, Param, PokeReturnValue, chain, get_current_context, task
 
 from airflow_eos.arguments import taken
-from airflow_eos.factory.pipeline import NO_MORE, app_arguments, state_of_task, streaming
+from airflow_eos.factory.pipeline import NO_MORE, app_arguments, is_of, state_of_task, streaming
 from airflow_eos.factory.settings import Pipeline, pinned
 from airflow_eos.factory.watchdog import last_heartbeat, store_of
 from airflow_eos.operators import RehearseOperator
@@ -22,8 +22,6 @@ from airflow_eos.sensors import CheckpointProgressSensor
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_eos.checkpoint import Heartbeat
-    from airflow_eos.checkpoint.standby import Standby
 
 APPROVE = "Let the new version deliver"
 KEEP = "Keep the version that runs"
@@ -202,13 +200,6 @@ def require_approved() -> None:
                 f"{path} was changed since it was rehearsed: nobody has approved what it holds "
                 "now. Nothing was started; start another run."
             )
-
-
-def is_of(context: Mapping[str, Any], started: Heartbeat | Standby | None, task_id: str) -> bool:
-    """Whether that task of this DAG run has started the driver."""
-    us = None if started is None else started.started_by
-    ti = context["ti"]
-    return us is not None and (us.dag_id, us.run_id, us.task_id) == (ti.dag_id, ti.run_id, task_id)
 
 
 class NewVersionSensor(CheckpointProgressSensor):

@@ -130,15 +130,6 @@ def stays_down(pipeline: Pipeline) -> str | None:
     return "it ended in order" if last.phase == "stopped" else None
 
 
-def being_replaced(pipeline: Pipeline) -> bool:
-    """Whether a run that replaces the last driver waits or is at it, in a task."""
-    from airflow_eos.checkpoint.heartbeat import driver_of
-
-    driver, ti = driver_of(last_heartbeat(pipeline)), get_current_context()["ti"]
-    run_ids = [f"{RESUME}{driver}__{n}" for n in range(STARTS)]
-    return bool(ti.get_dr_count(pipeline.dag_id, run_ids=run_ids, states=list(UNDER_WAY)))
-
-
 def recovered_by(pipeline: Pipeline) -> str | None:
     """Which recovery is under way, in a task; None: none is."""
     count = get_current_context()["ti"].get_dr_count
@@ -454,11 +445,15 @@ def _needs_recovery(pipeline: Pipeline) -> Any:
     @task.short_circuit(trigger_rule="all_done")
     def needs_recovery() -> bool:
         """Where work is at half time, or it stalls and nobody is bringing it back."""
+        from airflow_eos.checkpoint.heartbeat import driver_of
+
         ti = get_current_context()["ti"]
         if recovered_by(pipeline):
             return False
-        if ti.xcom_pull(task_ids="timeouts"):
-            return not being_replaced(pipeline)
+        if ti.xcom_pull(task_ids="timeouts"):  # unless a run that replaces the driver is at it
+            driver = driver_of(last_heartbeat(pipeline))
+            run_ids = [f"{RESUME}{driver}__{n}" for n in range(STARTS)]
+            return not ti.get_dr_count(pipeline.dag_id, run_ids=run_ids, states=list(UNDER_WAY))
         if not ti.xcom_pull(task_ids="progress", key=STALLED):
             return False
         return not (stays_down(pipeline) or brought_back(pipeline))

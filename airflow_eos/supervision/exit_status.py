@@ -137,7 +137,7 @@ def ended(
         since_start_s: how long ago it was started or adopted; of a process that runs, since when
             it is not known to be the newest driver.
     """
-    ours = _ours(seen, submission)
+    ours = seen.of(submission)
     if process is not None and process.running:
         return _hangs(seen, submission, patience, since_start_s)
     if process is not None and not (process.detached and ours is not None):
@@ -169,16 +169,15 @@ def died_standing_by(process: Process) -> ExitStatus:
         return ExitStatus(
             ExitKind.FAILED, "it exited with 0, and neither drove nor said why it left"
         )
-    status = _status(failure)
-    found = f"before it drove, {_in_words(failure, status, 'the app')}"
-    return ExitStatus(ExitKind.FAILED, found, status == REFUSED_STATUS)
+    found, refused = _in_words(failure, "the app")
+    return ExitStatus(ExitKind.FAILED, f"before it drove, {found}", refused)
 
 
 def _hangs(
     seen: HeartbeatObservation, submission: str, patience: Patience, since_start_s: float
 ) -> ExitStatus | None:
     """A process that is there and does not beat does nothing else either: it hangs."""
-    ours = _ours(seen, submission)
+    ours = seen.of(submission)
     if ours is None:
         late = since_start_s >= patience.first_beat_s
         return _not_ours(seen, submission, patience, since_start_s) if late else None
@@ -201,19 +200,15 @@ def _exited(
     seen: HeartbeatObservation, submission: str, failure: BaseException | None
 ) -> ExitStatus:
     """Exit status 0 alone proves nothing: the driver must have said that it stopped."""
-    ours = _ours(seen, submission)
-    if ours is None and (newer := _another(seen, submission)) is not None:
-        return ExitStatus(ExitKind.SUPERSEDED, f"{_who(newer)} runs the checkpoint now")
+    ours = seen.of(submission)
+    if ours is None and (superseded := _superseded(seen, submission)) is not None:
+        return superseded
     if failure is not None:
-        status = _status(failure)
-        found = _in_words(failure, status, "the driver" if ours is not None else "the app")
+        found, refused = _in_words(failure, "the driver" if ours is not None else "the app")
         found = f"{ours.reason} ({found})" if ours is not None and ours.reason else found
-        how = (
-            ExitKind.SUPERSEDED
-            if ours is not None and ours.end == "superseded"
-            else ExitKind.FAILED
-        )
-        return ExitStatus(how, found, status == REFUSED_STATUS or _hopeless(ours))
+        is_superseded = ours is not None and ours.end == "superseded"
+        how = ExitKind.SUPERSEDED if is_superseded else ExitKind.FAILED
+        return ExitStatus(how, found, refused or _hopeless(ours))
     if ours is None:
         return ExitStatus(
             ExitKind.FAILED,
@@ -242,22 +237,21 @@ def _as_it_says(ours: Heartbeat) -> ExitStatus:
     return ExitStatus(how, found, _hopeless(ours))
 
 
-def _status(failure: BaseException) -> int | None:
-    """The exit status in what ``SparkSubmitHook`` raises, which is a command line of kilobytes."""
+def _in_words(failure: BaseException, who: str) -> tuple[str, bool]:
+    """What became of a process, in a few words; and whether it refuses to run as it is.
+
+    What ``SparkSubmitHook`` raises is a command line of kilobytes, with the status in it.
+    """
     found = _STATUS.search(str(failure))
-    return int(found[1]) if found else None
-
-
-def _in_words(failure: BaseException, status: int | None, who: str) -> str:
-    """What became of a process, in a few words."""
-    if status is None:
-        return one_line(str(failure))[:_SHOWN]
+    if found is None:
+        return one_line(str(failure))[:_SHOWN], False
+    status = int(found[1])
     if status == REFUSED_STATUS:
-        return f"{who} exited with status {status}: it refuses to run as it is; see its log"
+        return f"{who} exited with status {status}: it refuses to run as it is; see its log", True
     killed = -status if status < 0 else status - _KILLED
     if killed in set(signal.Signals):
-        return f"{who} was killed (signal {killed}): exit status {status}"
-    return f"{who} exited with status {status}; see its log"
+        return f"{who} was killed (signal {killed}): exit status {status}", False
+    return f"{who} exited with status {status}; see its log", False
 
 
 def _hopeless(ours: Heartbeat | None) -> bool:
@@ -268,9 +262,8 @@ def _hopeless(ours: Heartbeat | None) -> bool:
 def _not_ours(
     seen: HeartbeatObservation, submission: str, patience: Patience, since_start_s: float
 ) -> ExitStatus | None:
-    newer = _another(seen, submission)
-    if newer is not None:
-        return ExitStatus(ExitKind.SUPERSEDED, f"{_who(newer)} runs the checkpoint now")
+    if (superseded := _superseded(seen, submission)) is not None:
+        return superseded
     if seen.heartbeat is not None and seen.heartbeat.submission == submission:
         if seen.silent_s < patience.silent_s:
             return None
@@ -286,21 +279,13 @@ def _not_ours(
     )
 
 
-def _ours(seen: HeartbeatObservation, submission: str) -> Heartbeat | None:
-    current = seen.current
-    return current if current is not None and current.submission == submission else None
-
-
-def _another(seen: HeartbeatObservation, submission: str) -> Heartbeat | None:
-    current = seen.current
-    if current is None or current.submission == submission or not seen.moved:
+def _superseded(seen: HeartbeatObservation, submission: str) -> ExitStatus | None:
+    newer = seen.current
+    if newer is None or newer.submission == submission or not seen.moved:
         return None
-    return current
-
-
-def _who(heartbeat: Heartbeat) -> str:
-    whose = f", started by {heartbeat.started_by}" if heartbeat.started_by is not None else ""
-    return f"driver {heartbeat.application_id} (term {heartbeat.term}) on {heartbeat.host}{whose}"
+    whose = f", started by {newer.started_by}" if newer.started_by is not None else ""
+    who = f"driver {newer.application_id} (term {newer.term}) on {newer.host}{whose}"
+    return ExitStatus(ExitKind.SUPERSEDED, f"{who} runs the checkpoint now")
 
 
 # --- adoption -------------------------------------------------------------------------------------

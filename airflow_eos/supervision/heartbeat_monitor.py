@@ -69,9 +69,10 @@ class HeartbeatObservation:
             return None
         return heartbeat
 
-    def is_of(self, submission: str) -> bool:
-        """Whether the newest driver is this start of the app."""
-        return self.current is not None and self.current.submission == submission
+    def of(self, submission: str) -> Heartbeat | None:
+        """The newest driver's, where that is this start of the app."""
+        current = self.current
+        return current if current is not None and current.submission == submission else None
 
     @property
     def living(self) -> Heartbeat | None:

@@ -202,7 +202,7 @@ def leave_nothing_open(recovery: Recovery, submission: str) -> tuple[int | None,
         DeliveryError: promised rows are still missing; the next start replays them.
     """
     term, heartbeat = read_pulse(recovery.store)
-    is_last = HeartbeatObservation(heartbeat, term).is_of(submission)
+    is_last = HeartbeatObservation(heartbeat, term).of(submission) is not None
     if not recovery.nothing_known:
         plan = recovery.recover(act=is_last, force=is_last)
         if is_last and plan.count(Action.REPLAY):

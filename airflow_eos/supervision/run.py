@@ -380,7 +380,7 @@ class Watcher:
                 if seen is None:  # so nobody can tell whether it has begun to beat
                     app.since_s = looked_s
             if seen is not None:
-                mine = seen.current if seen.is_of(app.submission) else None
+                mine = seen.of(app.submission)
                 if mine is not None and busy:
                     app.since_s = self._clock()
                 if mine is not None and not seen_alive:
@@ -397,7 +397,7 @@ class Watcher:
         self, seen: HeartbeatObservation, app: AppRun, known: Process | None, *, seen_alive: bool
     ) -> ExitStatus | None:
         patience, now = self._rules.patience, self._clock()
-        if self._rules.standby and not seen_alive and not seen.is_of(app.submission):
+        if self._rules.standby and not seen_alive and seen.of(app.submission) is None:
             said = self._said_by(app)
             if said is not None and said.end is not None:
                 return left(said)
@@ -511,7 +511,7 @@ class StreamRun:
         if exit_status is None:
             while (seen := self._pulse.look_if_it_answers(refused=True)) is None:
                 self._pause(LOOK_S)
-            self._app = app if seen.is_of(app.submission) else None
+            self._app = app if seen.of(app.submission) is not None else None
             return self._app
         if exit_status.end not in NOT_ITS_OWN:
             self._app, app.given_up = app, True

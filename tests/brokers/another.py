@@ -14,28 +14,8 @@ import pytest
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.transactions.blocked import find_blocked
 from airflow_eos.local.broker import create_topic
-from tests.integration.conftest import die_at
-from tests.integration.hazards.conftest import _no_warm_writers
+from tests.brokers.core import *  # noqa: F403 - the same tests
 from tests.integration.hazards.direct import Direct
-from tests.integration.hazards.test_transaction_versions import (
-    pipeline,
-    test_a_driver_that_died_is_followed_by_one_that_delivers_each_row_once,
-    test_recovery_alone_aborts_what_nobody_decided,
-    test_recovery_alone_commits_what_was_decided,
-    test_rows_whose_promise_timed_out_are_replayed,
-    test_the_offsets_of_a_consumer_group_are_set_and_never_lowered,
-)
-
-__all__ = [
-    "_no_warm_writers",
-    "die_at",
-    "pipeline",
-    "test_a_driver_that_died_is_followed_by_one_that_delivers_each_row_once",
-    "test_recovery_alone_aborts_what_nobody_decided",
-    "test_recovery_alone_commits_what_was_decided",
-    "test_rows_whose_promise_timed_out_are_replayed",
-    "test_the_offsets_of_a_consumer_group_are_set_and_never_lowered",
-]
 
 SOURCE = Path(__file__).parent / "another_broker"
 PROGRAM = Path(__file__).parents[2] / ".build" / "another_broker"

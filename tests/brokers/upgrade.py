@@ -42,10 +42,7 @@ def started(version: str, folder: Path, port: int | None = None) -> EmbeddedKafk
 
 @pytest.mark.parametrize(("before", "after"), PAIRS, ids=map("-to-".join, PAIRS))
 def test_a_promise_of_one_release_is_kept_by_the_next(
-    before: str,
-    after: str,
-    tmp_path: Path,
-    die_at: Callable[[str], None],
+    before: str, after: str, tmp_path: Path, die_at: Callable[[str], None]
 ) -> None:
     broker = started(before, tmp_path / "data")
     topic = broker.create_topic("out", 2)

@@ -182,10 +182,7 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--only", type=int, help="play just the history of this seed")
     parser.add_argument(
-        "--recovery-times",
-        type=int,
-        metavar="N",
-        help="one history that kills N drivers",
+        "--recovery-times", type=int, metavar="N", help="one history that kills N drivers"
     )
     parser.add_argument("--engine", choices=("loop", "spark"), default="loop")
     parser.add_argument(

@@ -73,10 +73,7 @@ class Arena:
     """
 
     def __init__(
-        self,
-        folder: Path,
-        features: dict[str, int] | None = None,
-        where: Where | None = None,
+        self, folder: Path, features: dict[str, int] | None = None, where: Where | None = None
     ) -> None:
         self.folder = folder
         self.where = where or Where(str(folder))

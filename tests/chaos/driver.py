@@ -118,11 +118,7 @@ def _drive(settings: DriverSettings, journal: Journal) -> None:
     journal.note("taken-over")
     source = source_of(settings)
     batches = MicroBatches(
-        Path(settings.checkpoint),
-        source,
-        journal,
-        retained=settings.retained,
-        gap_s=settings.gap_s,
+        Path(settings.checkpoint), source, journal, retained=settings.retained, gap_s=settings.gap_s
     )
 
     def on_phase(batch: int, phase: str) -> None:

@@ -50,9 +50,7 @@ def kill_at_step(chance: random.Random) -> Incident:
 def kill_worker(chance: random.Random) -> Incident:
     place = chance.choice(WORKER_PLACES)
     return incident(
-        chance,
-        fault=f"kill worker at {place}",
-        failpoints=f"{place}=kill@{nth(chance)}",
+        chance, fault=f"kill worker at {place}", failpoints=f"{place}=kill@{nth(chance)}"
     )
 
 

@@ -124,8 +124,7 @@ def test_two_drivers_from_the_start(arena: Arena, kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "place",
-    ["decided", pytest.param("sealed", marks=LONG), pytest.param("task-wrote", marks=LONG)],
+    "place", ["decided", pytest.param("sealed", marks=LONG), pytest.param("task-wrote", marks=LONG)]
 )
 def test_whoever_of_two_comes_to_the_place_first_is_killed(arena: Arena, place: str) -> None:
     nth = 1 if place == "sealed" else 2
@@ -226,10 +225,7 @@ def test_files_of_sparks_that_a_power_cut_leaves_empty(
 
 
 @LONG
-@pytest.mark.parametrize(
-    "place",
-    ["between", "decided", "planned", "returned"],
-)
+@pytest.mark.parametrize("place", ["between", "decided", "planned", "returned"])
 def test_a_sleeper_that_outlives_what_spark_and_we_remember_of_its_batch(
     arena: Arena, place: str
 ) -> None:
@@ -294,11 +290,7 @@ def test_a_copy_of_the_checkpoint_that_lags_by_the_batch_in_flight_is_refused(
     played = exact(
         arena,
         Incident(
-            fault="copy",
-            failpoints=f"{place}=stop@3,between=stop@3",
-            copy=copy,
-            past=1,
-            feed=160,
+            fault="copy", failpoints=f"{place}=stop@3,between=stop@3", copy=copy, past=1, feed=160
         ),
         batch_rows=5,
     )
@@ -309,18 +301,14 @@ def test_a_copy_of_the_checkpoint_that_lags_by_the_batch_in_flight_is_refused(
 @LONG
 def test_the_newest_copy_of_the_checkpoint_is_let_in(arena: Arena) -> None:
     played = exact(
-        arena,
-        Incident(fault="copy", failpoints="between=stop@3", copy="restored", past=0, feed=20),
+        arena, Incident(fault="copy", failpoints="between=stop@3", copy="restored", past=0, feed=20)
     )
     [tried] = told(played, "tried")
     assert (tried["must"], tried["let_in"]) == ("start", True)
 
 
 @LONG
-@pytest.mark.parametrize(
-    "other",
-    ["another topic", "the same topic", "another topic, left alone"],
-)
+@pytest.mark.parametrize("other", ["another topic", "the same topic", "another topic, left alone"])
 def test_a_second_pipeline_with_the_prefix_is_refused(arena: Arena, other: str) -> None:
     """The first goes on unharmed, or starts again."""
     exact(arena, Incident(fault="second", other=other, feed=160), batch_rows=10)

@@ -15,11 +15,7 @@ class TopicInput:
     def append(self, rows: list[tuple[int, str, str]]) -> list[tuple[int, int, str, str]]:
         """Write (partition, key, value); returns them with their offsets."""
         producer = Producer(
-            {
-                "bootstrap.servers": self._bootstrap,
-                "enable.idempotence": True,
-                "log_level": 3,
-            }
+            {"bootstrap.servers": self._bootstrap, "enable.idempotence": True, "log_level": 3}
         )
         placed: list[tuple[int, int, str, str]] = []
 

@@ -83,8 +83,5 @@ def connection(where: Where) -> dict[str, object]:
         "conn_type": "aws",
         "login": options["aws_access_key_id"],
         "password": options["aws_secret_access_key"],
-        "extra": {
-            "endpoint_url": options["aws_endpoint"],
-            "region_name": options["aws_region"],
-        },
+        "extra": {"endpoint_url": options["aws_endpoint"], "region_name": options["aws_region"]},
     }

@@ -64,11 +64,7 @@ def yarn(hdfs: EmbeddedHdfs) -> Iterator[EmbeddedYarn]:
 
 
 def test_the_driver_and_then_an_executor_are_killed_with_their_containers(
-    yarn: EmbeddedYarn,
-    hdfs: EmbeddedHdfs,
-    stream: StreamFactory,
-    environment: Path,
-    tmp_path: Path,
+    yarn: EmbeddedYarn, hdfs: EmbeddedHdfs, stream: StreamFactory, environment: Path, tmp_path: Path
 ) -> None:
     one = stream(CLUSTER, f"{hdfs.url}/checkpoints/one")
     one.feed(900)
@@ -119,11 +115,7 @@ def test_the_operator_sees_its_driver_die_and_recovers_and_starts_it_again(
 
 
 def test_a_dag_submits_recovers_and_resumes_it_on_yarn_with_its_checkpoint_on_hdfs(
-    yarn: EmbeddedYarn,
-    hdfs: EmbeddedHdfs,
-    stream: StreamFactory,
-    environment: Path,
-    tmp_path: Path,
+    yarn: EmbeddedYarn, hdfs: EmbeddedHdfs, stream: StreamFactory, environment: Path, tmp_path: Path
 ) -> None:
     one = stream(CLUSTER, f"{hdfs.url}/checkpoints/by-dag")
     one.feed(900)

@@ -186,9 +186,7 @@ def test_the_environment_changes_what_differs(home):
 
 def test_a_misspelt_setting_is_an_import_error_that_names_it(home):
     found = read_dags(
-        home,
-        EOS_ORDERS_ETL='{"chekpoint": "/data"}',
-        EOS_EXAMPLES='{"word_cuont": {}}',
+        home, EOS_ORDERS_ETL='{"chekpoint": "/data"}', EOS_EXAMPLES='{"word_cuont": {}}'
     )
 
     errors = {Path(file).name: error for file, error in found["errors"].items()}

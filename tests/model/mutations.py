@@ -9,17 +9,8 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.checkpoint import (
-    CheckpointStore,
-    OffsetLog,
-    Tenure,
-    offsets,
-    snapshot,
-    terms,
-)
-from airflow_eos.checkpoint import (
-    backend as paths,
-)
+from airflow_eos.checkpoint import CheckpointStore, OffsetLog, Tenure, offsets, snapshot, terms
+from airflow_eos.checkpoint import backend as paths
 from airflow_eos.delivery import replay, takeover
 from airflow_eos.delivery.batch import Attempts, Authority, ExactlyOnceBatch
 from airflow_eos.errors import KafkaUnavailableError, SupersededError
@@ -426,11 +417,7 @@ def what_is_left_is_written_whole(patch: pytest.MonkeyPatch) -> None:
 LOSSY: tuple[Mutation, ...] = (what_is_left_is_written_whole,)
 """What histories show whose input forgets rows."""
 
-ON_A_DISK: tuple[Mutation, ...] = (
-    nothing_is_synced,
-    nothing_is_mended,
-    continuity_is_not_asked,
-)
+ON_A_DISK: tuple[Mutation, ...] = (nothing_is_synced, nothing_is_mended, continuity_is_not_asked)
 """What histories on a disk show, where power is cut and somebody skips a batch."""
 
 MUTATIONS: tuple[Mutation, ...] = (

@@ -34,11 +34,7 @@ CLUSTER_ID = "cluster"
 TOPIC = "out"
 _TRIES = 3
 _EARLIEST = -2  # ListOffsetsRequest.EARLIEST_TIMESTAMP
-_STATES = {
-    State.OPEN: "Ongoing",
-    State.COMMITTING: "PrepareCommit",
-    State.ABORTING: "PrepareAbort",
-}
+_STATES = {State.OPEN: "Ongoing", State.COMMITTING: "PrepareCommit", State.ABORTING: "PrepareAbort"}
 _HEADER = struct.Struct(">qiibIhiqqqhii")  # KIP-98, as in airflow_eos.kafka.client.fetch
 
 

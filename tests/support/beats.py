@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -51,16 +51,23 @@ def standby(**said: Any) -> Standby:
 @contextmanager
 def beating(store: CheckpointStore, first: Heartbeat, *, every_s: float = 0.02) -> Iterator[None]:
     """A driver that lives: its heartbeat goes on by the clock that the first one has."""
-    ended = threading.Event()
 
-    def beat() -> None:
+    def beat(ended: threading.Event) -> None:
         n = 0
         while not ended.wait(every_s):
             n += 1
             write_heartbeat(store, msgspec.structs.replace(first, beat_at_ms=first.beat_at_ms + n))
 
     write_heartbeat(store, first)
-    thread = threading.Thread(target=beat)
+    with beside(beat):
+        yield
+
+
+@contextmanager
+def beside(work: Callable[[threading.Event], None]) -> Iterator[None]:
+    """Work on a thread of its own, until the block ends: then its event is set."""
+    ended = threading.Event()
+    thread = threading.Thread(target=work, args=(ended,), daemon=True)
     thread.start()
     try:
         yield

@@ -17,11 +17,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from kafka.protocol.admin import DescribeClusterResponse, DescribeConfigsResponse
-from kafka.protocol.metadata import (
-    ApiVersionsResponse,
-    FindCoordinatorResponse,
-    MetadataResponse,
-)
+from kafka.protocol.metadata import ApiVersionsResponse, FindCoordinatorResponse, MetadataResponse
 
 KEYS = {
     "Produce": 0,
@@ -128,13 +124,7 @@ PROFILES = (
         "Azure Event Hubs, Standard",
         "Azure/azure-event-hubs-for-kafka 209",
         "2026-11-26",
-        without=(
-            *_TRANSACTIONS,
-            "WriteTxnMarkers",
-            "TxnOffsetCommit",
-            "DescribeQuorum",
-            *_KIP_664,
-        ),
+        without=(*_TRANSACTIONS, "WriteTxnMarkers", "TxnOffsetCommit", "DescribeQuorum", *_KIP_664),
         most={"Produce": 7, "Fetch": 10, "Metadata": 7, "DescribeConfigs": 2},
         tells=(),
         refused="EndTxn, to commit in one process what another has prepared, is missing",

@@ -17,6 +17,7 @@ from typing import Any
 
 from airflow_eos.checkpoint import CheckpointStore, Heartbeat, read_heartbeat, write_heartbeat
 from airflow_eos.errors import CheckpointFormatError
+from tests.support.beats import beside
 
 BATCHES = 24  # so many as the page shows of one, and more than its list draws
 SYSTEMS = ("orders", "payments", "clicks", "stock", "returns", "ledger", "search", "parcels")
@@ -126,9 +127,8 @@ def kept_alive(checkpoints: Sequence[Path]) -> Iterator[None]:
         for each in checkpoints
         if OTHERS.get(int(each.parent.name[-3:])) not in ("silent", "failed", "stopped")
     ]
-    ended = threading.Event()
 
-    def go_on() -> None:
+    def go_on(ended: threading.Event) -> None:
         while not ended.wait(1):
             for store in going:
                 with contextlib.suppress(CheckpointFormatError):  # a test has damaged it
@@ -137,13 +137,8 @@ def kept_alive(checkpoints: Sequence[Path]) -> Iterator[None]:
                     now_ms = time.time_ns() // 1_000_000
                     write_heartbeat(store, said_again(told, beat_at_ms=now_ms))
 
-    thread = threading.Thread(target=go_on, daemon=True)
-    thread.start()
-    try:
+    with beside(go_on):
         yield
-    finally:
-        ended.set()
-        thread.join()
 
 
 def said_again(told: Heartbeat, **changes: Any) -> Heartbeat:

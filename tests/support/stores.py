@@ -260,8 +260,4 @@ def place(kind: str, folder: Path) -> Iterator[Where]:
             yield Where(server.url, server.storage_options)
 
 
-_SERVERS: dict[str, Any] = {
-    "azurite": Azurite,
-    "s3mock": WeakS3,
-    "s3proxy": EmbeddedS3,
-}
+_SERVERS: dict[str, Any] = {"azurite": Azurite, "s3mock": WeakS3, "s3proxy": EmbeddedS3}

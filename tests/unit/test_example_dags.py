@@ -155,8 +155,7 @@ def test_what_retention_took_does_not_keep_a_recovery_from_its_end(dags, airflow
 
 
 @pytest.mark.parametrize(
-    ("found", "expected"),
-    [(WELL, False), (STALL, True), (HALF_TIME, True), (NO_ANSWER, False)],
+    ("found", "expected"), [(WELL, False), (STALL, True), (HALF_TIME, True), (NO_ANSWER, False)]
 )
 def test_a_stall_and_a_transaction_at_half_time_are_recovered(dags, airflow, found, expected):
     airflow.answers = found

@@ -106,8 +106,7 @@ def test_the_floor_of_airflow_is_the_declared_one():
 
 
 @pytest.mark.parametrize(
-    "module",
-    ["get_provider_info", "hooks.kafka", "operators", "sensors", "triggers.progress"],
+    "module", ["get_provider_info", "hooks.kafka", "operators", "sensors", "triggers.progress"]
 )
 def test_an_airflow_that_is_too_old_is_refused_in_one_sentence(module, tmp_path):
     # An Airflow of which nothing but the version can be read: the look at it comes first.
@@ -229,10 +228,7 @@ def test_airflow_eos_hands_everything_on_to_the_one_command_line(monkeypatch):
     command.func(parser.parse_args(["plan", "--checkpoint", "/ck"]))
     of_an_app = ["rehearse", "/ck", "--app", "new.py", "--", "--input-topic", "orders"]
     command.func(parser.parse_args(["--", *of_an_app]))
-    assert seen == [
-        ["airflow-eos", "plan", "--checkpoint", "/ck"],
-        ["airflow-eos", *of_an_app],
-    ]
+    assert seen == [["airflow-eos", "plan", "--checkpoint", "/ck"], ["airflow-eos", *of_an_app]]
 
 
 @pytest.mark.parametrize("name", operators.__all__)

@@ -1,4 +1,4 @@
-"""A function fits a screen, as CONTRIBUTING says; a file is as long as its subject."""
+"""A function fits a screen, and no file of the tests is a paragraph that was given a door."""
 
 from __future__ import annotations
 
@@ -7,6 +7,18 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 LIMIT = 60
+SHORT = {
+    "cluster/copy_app.py": "an app that is submitted",
+    "cluster/dags/stream.py": "a DAG that Airflow parses",
+    "integration/files/formed.py": "an app that is started",
+    "integration/of_a_user/clicks.py": "an app of a user",
+    "integration/rehearsal/copying.py": "an app of a user",
+    "support/by_asset.py": "two rooms need it, and share nothing else",
+    "support/example.py": "a program",
+    "support/kinds/theirs.py": "the tests' side of shelf.py, which is a user's and knows no test",
+    "support/told.py": "Airflow's triggerer imports it, and ought to import no more",
+}
+"""Files of the tests with fewer than 30 lines, beside ``conftest.py`` and ``__init__.py``."""
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -37,3 +49,16 @@ def test_a_function_that_is_too_long_is_seen():
     [function] = ast.parse(long).body
     assert isinstance(function, Function)
     assert body_lines(function) == LIMIT + 1
+
+
+def test_a_short_file_of_the_tests_has_a_reason():
+    tests = ROOT / "tests"
+    files = (
+        file for file in tests.rglob("*.py") if file.name not in {"conftest.py", "__init__.py"}
+    )
+    short = {
+        file.relative_to(tests).as_posix()
+        for file in files
+        if len(file.read_text(encoding="utf-8").splitlines()) < 30
+    }
+    assert short == set(SHORT)

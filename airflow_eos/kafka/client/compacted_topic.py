@@ -124,14 +124,15 @@ def _alter(admin: Any, topic: str) -> None:
 
 def _mended(settings: KafkaSettings, topic: str, count: int) -> Remedy:
     where = f"--bootstrap-server {settings.bootstrap_servers}"
-    costs = "where it had records, the claims and notes that are removed with them"
     if count != 1:
-        remove = f"kafka-topics.sh {where} --delete --topic {topic}"
         return Remedy(
             change="drain all pipelines of this cluster",
-            commands=(remove, _creating(settings, topic)),
+            commands=(
+                f"kafka-topics.sh {where} --delete --topic {topic}",
+                _creating(settings, topic),
+            ),
             start=True,
-            costs=costs,
+            costs="where it had records, the claims and notes that are removed with them",
         )
     config = ",".join(f"{name}={value}" for name, value in _CONFIG.items())
     alter = (

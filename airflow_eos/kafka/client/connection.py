@@ -20,6 +20,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from copy import copy
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from airflow_eos.errors import EosError, KafkaError, KafkaUnavailableError
@@ -43,15 +44,13 @@ MAX_IN_FLIGHT = 5
 _THROTTLE_RECHECK_S = 0.005
 
 
+@dataclass(frozen=True, slots=True)
 class Call:
     """One request on its way, and the future that its caller holds."""
 
-    __slots__ = ("future", "message", "timeout_ms")
-
-    def __init__(self, message: Any, future: Future[Any], timeout_ms: float) -> None:
-        self.message = message
-        self.future = future
-        self.timeout_ms = timeout_ms
+    message: Any
+    future: Future[Any]
+    timeout_ms: float
 
     def fail(self, error: BaseException) -> None:
         """Give the error to whoever waits, unless the call was cancelled."""

@@ -104,7 +104,9 @@ def read_span(
         if reached > position:
             position, nothing, deadline = reached, 0, Deadline(stalled_s)
             continue
-        nothing += answer is not None and _is_past(answer, span.until, committed_only)
+        if answer is not None:
+            end = answer.last_stable_offset if committed_only else answer.high_watermark
+            nothing += end >= span.until
         if nothing > 1 and _is_local(wire, span, position):  # compaction has left nothing more
             return
         if deadline.expired or ((refresh or nothing > 1) and not deadline.pause()):
@@ -306,12 +308,6 @@ def _visible(
 def _is_local(wire: ConnectionPool, span: OffsetSpan, position: int) -> bool:
     leader = wire.cluster.leaders(span.topic).get(span.partition, -1)
     return is_local(wire, span.topic, span.partition, position, leader=leader)
-
-
-def _is_past(answer: Any, until: int, committed_only: bool) -> bool:  # noqa: FBT001
-    """Whether this reader may have all that there is up to ``until``."""
-    end = answer.last_stable_offset if committed_only else answer.high_watermark
-    return bool(end >= until)
 
 
 _ANOTHER_LOG = (

@@ -336,7 +336,7 @@ _MODULE = {
 _OAUTH_HANDLER = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler"
 
 
-def tls_options(config: Mapping[str, Any], *, verify: bool, check_host: bool) -> dict[str, str]:
+def tls_options(config: Mapping[str, Any]) -> dict[str, str]:
     """Trust and key stores in PEM (KIP-651).
 
     A key and its certificate in two files go inline, because Java's PEM key store is one file.
@@ -346,7 +346,7 @@ def tls_options(config: Mapping[str, Any], *, verify: bool, check_host: bool) ->
     Raises:
         ConfigurationError: Java cannot leave certificates unverified, or a file is not readable.
     """
-    if not verify:
+    if not verifies(config):
         raise ConfigurationError(
             "enable.ssl.certificate.verification=false has no counterpart in Spark's Java client; "
             "give the authority's certificate as ssl.ca.location."
@@ -359,7 +359,7 @@ def tls_options(config: Mapping[str, Any], *, verify: bool, check_host: bool) ->
     elif authority and authority != "probe":
         options["kafka.ssl.truststore.type"] = "PEM"
         options["kafka.ssl.truststore.location"] = str(authority)
-    if not check_host:
+    if not checks_host(config):
         options["kafka.ssl.endpoint.identification.algorithm"] = ""
     return options | _key_store(config)
 
@@ -467,14 +467,14 @@ def sasl_options(config: Mapping[str, Any], mechanism: str) -> dict[str, str]:
             "username": config.get("sasl.username"),
             "password": config.get("sasl.password"),
         }
-    given = " ".join(f"{k}={_quoted(v)}" for k, v in arguments.items() if v is not None)
+    quoted = {
+        name: str(value).replace("\\", "\\\\").replace('"', '\\"')
+        for name, value in arguments.items()
+        if value is not None
+    }
+    given = " ".join(f'{name}="{value}"' for name, value in quoted.items())
     options["kafka.sasl.jaas.config"] = f"{_MODULE[mechanism]} required {given};"
     return options
-
-
-def _quoted(value: object) -> str:
-    escaped = str(value).replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
 
 
 # --- settings -------------------------------------------------------------------------------------
@@ -501,8 +501,8 @@ _PLAIN_NUMBERS = {  # librdkafka's name → kafka-python's, both in milliseconds
 
 
 @cache
-def _require_understood(settings: KafkaSettings) -> None:
-    """Let the client itself say what it makes of them: no list of ours has all of its settings."""
+def _understood(settings: KafkaSettings) -> dict[str, Any]:
+    """Librdkafka's own, of which no list of ours has all: the client itself says what it makes."""
     from confluent_kafka import KafkaException, Producer
 
     theirs = {key: value for key, value in settings.items if key != _PREFIXES_TOPIC}
@@ -513,7 +513,7 @@ def _require_understood(settings: KafkaSettings) -> None:
     except (TypeError, ValueError) as error:
         found = str(error)
     else:
-        return
+        return theirs
     raise ConfigurationError(f"librdkafka does not take the Kafka settings: {found}.")
 
 
@@ -549,24 +549,29 @@ class KafkaSettings:
         return settings
 
     def _check(self) -> None:
-        config = dict(self.items)
         if re.fullmatch(_TOPIC, self.prefixes_topic) is None:
             raise ConfigurationError(
                 f"{_PREFIXES_TOPIC}={self.prefixes_topic!r} cannot be a topic: expected 1 to 249 "
                 "letters, digits, dots, underscores or hyphens (ASCII)."
             )
-        _one_of(config, "security.protocol", _PROTOCOLS, self.security_protocol)
+        self._require("security.protocol", self.security_protocol, _PROTOCOLS)
         if self.security_protocol.endswith("SSL"):
-            tell_what_is_not_verified(config)
+            tell_what_is_not_verified(self.config())
         if not self.security_protocol.startswith("SASL"):
             return
-        _one_of(config, "sasl.mechanisms", _MECHANISMS, self.sasl_mechanism)
+        self._require("sasl.mechanisms", self.sasl_mechanism, _MECHANISMS)
         if self.sasl_mechanism in _WITH_PASSWORD:
             for key in ("sasl.username", "sasl.password"):
-                if not config.get(key):
+                if not self.get(key):
                     raise ConfigurationError(
                         f"sasl.mechanism={self.sasl_mechanism} needs {key}, which is not given."
                     )
+
+    def _require(self, key: str, value: str, allowed: tuple[str, ...]) -> None:
+        if value not in allowed:
+            raise ConfigurationError(
+                f"{key}={self.get(key)!r} is not known; expected one of {', '.join(allowed)}."
+            )
 
     def get(self, key: str, default: Any = None) -> Any:
         """The value under librdkafka's name of a setting."""
@@ -610,9 +615,7 @@ class KafkaSettings:
         Raises:
             ConfigurationError: it knows no such setting, or cannot use what one names.
         """
-        theirs = {key: value for key, value in self.items if key != _PREFIXES_TOPIC}
-        _require_understood(self)
-        return {**theirs, "allow.auto.create.topics": False}
+        return {**_understood(self), "allow.auto.create.topics": False}
 
     def kafka_python(self) -> dict[str, Any]:
         """For kafka-python's connection manager.
@@ -636,21 +639,15 @@ class KafkaSettings:
         if self.security_protocol.endswith("SSL"):
             options["ssl_context"] = context(config)
         if self.security_protocol.startswith("SASL"):
-            options |= self._sasl_for_python(config)
-        return options
-
-    def _sasl_for_python(self, config: dict[str, Any]) -> dict[str, Any]:
-        mechanism = self.sasl_mechanism
-        options: dict[str, Any] = {"sasl_mechanism": mechanism}
-        if mechanism in _WITH_PASSWORD:
-            options["sasl_plain_username"] = str(config["sasl.username"])
-            options["sasl_plain_password"] = str(config["sasl.password"])
-        elif mechanism == "OAUTHBEARER":
-            options["sasl_oauth_token_provider"] = token_provider(config)
-        else:
-            options["sasl_kerberos_service_name"] = config.get(
-                "sasl.kerberos.service.name", "kafka"
-            )
+            options["sasl_mechanism"] = self.sasl_mechanism
+            if self.sasl_mechanism in _WITH_PASSWORD:
+                options["sasl_plain_username"] = str(config["sasl.username"])
+                options["sasl_plain_password"] = str(config["sasl.password"])
+            elif self.sasl_mechanism == "OAUTHBEARER":
+                options["sasl_oauth_token_provider"] = token_provider(config)
+            else:
+                service = config.get("sasl.kerberos.service.name", "kafka")
+                options["sasl_kerberos_service_name"] = service
         return options
 
     def spark_options(self) -> dict[str, str]:
@@ -671,17 +668,10 @@ class KafkaSettings:
         if self.security_protocol != "PLAINTEXT":
             options["kafka.security.protocol"] = self.security_protocol
         if self.security_protocol.endswith("SSL"):
-            options |= tls_options(config, verify=verifies(config), check_host=checks_host(config))
+            options |= tls_options(config)
         if self.security_protocol.startswith("SASL"):
             options |= sasl_options(config, self.sasl_mechanism)
         return options
-
-
-def _one_of(config: Mapping[str, Any], key: str, allowed: tuple[str, ...], value: str) -> None:
-    if value not in allowed:
-        raise ConfigurationError(
-            f"{key}={config.get(key)!r} is not known; expected one of {', '.join(allowed)}."
-        )
 
 
 def _milliseconds(name: str, value: object) -> int:

@@ -222,7 +222,7 @@ BATCH_OVERHEAD_BYTES = 64
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """What a writer has to know of a topic. ``max_batch_bytes`` is its max.message.bytes."""
+    """What a writer has to know of a topic. ``max_batch_bytes`` is what it takes at once."""
 
     name: str
     partitioner: Partitioner

@@ -19,6 +19,7 @@ from airflow_eos.errors import (
     FencedError,
     KafkaError,
     KafkaUnavailableError,
+    Remedy,
     TopicError,
     TransactionError,
 )
@@ -167,6 +168,7 @@ only where the cluster's ``transaction.version`` is 2. Version 13 names topics b
 _OUT_OF_ORDER_SEQUENCE = 45
 _DUPLICATE_SEQUENCE = 46
 _FENCING = {faults.INVALID_PRODUCER_EPOCH, faults.PRODUCER_FENCED}
+_OF_A_BATCH = {faults.MESSAGE_TOO_LARGE, faults.RECORD_LIST_TOO_LARGE}
 _OF_A_TOPIC = {faults.INVALID_TOPIC, faults.TOPIC_AUTHORIZATION_FAILED}
 # Kafka does not mark these as retriable in general; while a transaction is being opened they are:
 # the one before under the same id is still writing its markers, or its coordinator moves.
@@ -217,6 +219,15 @@ class PartitionResponse(NamedTuple):
                 f"Kafka answered {faults.error_name(self.code)} {where}: somebody else took the "
                 "transactional id, or the broker aborted the transaction because its timeout "
                 "passed while it was being written."
+            )
+        rows = sum(batch.records for batch in batch_headers(payload))
+        if self.code in _OF_A_BATCH and self.row is None and rows > 1:
+            return TopicError(
+                f"Kafka answered {faults.error_name(self.code)} {where} for a record batch of "
+                f"{rows} rows: the topic takes smaller ones than its settings said a minute ago, "
+                "or they may not be read. No row is known to be too large.",
+                Remedy(start=True),
+                Remedy(change=f"grant DescribeConfigs on Topic {self.topic!r}", start=True),
             )
         if faults.of_a_row(self.code):
             row = None if self.row is None else _row_of(payload, self.row)
@@ -415,7 +426,11 @@ class Sender:
     def _send(self) -> None:
         while ready := self._ready():
             if self._add_partitions is not None:
-                self._join_transaction(ready)
+                fresh = [b.queue for some in ready.values() for b in some if not b.queue.added]
+                if fresh:
+                    self._add_partitions([(queue.topic, queue.partition) for queue in fresh])
+                for queue in fresh:
+                    queue.added = True
             for node_id, batches in ready.items():
                 self._submit(node_id, batches)
 
@@ -461,13 +476,6 @@ class Sender:
         leaderless = KafkaUnavailableError(f"{where} has no leader now.")
         queue.note_stall(now, leaderless, self._delivery_timeout_s)
         return None
-
-    def _join_transaction(self, ready: dict[int, list[PendingRecordBatch]]) -> None:
-        fresh = [b.queue for batches in ready.values() for b in batches if not b.queue.added]
-        if fresh and self._add_partitions is not None:
-            self._add_partitions([(queue.topic, queue.partition) for queue in fresh])
-            for queue in fresh:
-                queue.added = True
 
     def _submit(self, node_id: int, batches: list[PendingRecordBatch]) -> None:
         for batch in batches:

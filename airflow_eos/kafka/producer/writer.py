@@ -456,7 +456,8 @@ class BatchBuilder:
         return RowError(
             f"{named} needs {size} bytes as a record batch of its own ({self._codec.name}); "
             f"topic {part.topic.name!r} takes {part.topic.max_batch_bytes} "
-            "(max.message.bytes): raise that setting, or send less in one row"
+            "(the lesser of max.message.bytes and segment.bytes): raise that setting, or send less "
+            "in one row"
         )
 
 
@@ -467,7 +468,8 @@ class BatchBuilder:
 DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
 """Kafka's own default of max.message.bytes, for principals that may not read the topic's."""
 _FRESH_S = 60.0
-_SETTING = "max.message.bytes"
+_SETTINGS = ("max.message.bytes", "segment.bytes")
+"""A record batch is within both."""
 
 
 class Topics:
@@ -512,11 +514,11 @@ class Topics:
 
     def _max_batch_bytes(self, topic: str) -> int:
         try:
-            found = self._wire.cluster.topic_config(topic, [_SETTING])
+            found = self._wire.cluster.topic_config(topic, _SETTINGS)
         except TopicError:
             # No ACL to read settings is no reason not to write: the broker still has its say.
             return DEFAULT_MAX_MESSAGE_BYTES
-        return int(found.get(_SETTING, DEFAULT_MAX_MESSAGE_BYTES))
+        return min(map(int, found.values()), default=DEFAULT_MAX_MESSAGE_BYTES)
 
 
 # --- scatter --------------------------------------------------------------------------------------

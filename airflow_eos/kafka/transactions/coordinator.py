@@ -256,7 +256,11 @@ def end_transactions(
         answers = _end_once(wire, left, commit=commit, deadline=deadline)
         results |= _final(answers)
         left = [i for i in left if i not in results]
-        wire.cluster.forget_coordinators(i.transactional_id for i in left if _has_moved(answers[i]))
+        wire.cluster.forget_coordinators(
+            each.transactional_id
+            for each in left
+            if not isinstance(code := answers[each], int) or next_step(code) is NextStep.ELSEWHERE
+        )
         if left and not deadline.pause():
             raise KafkaUnavailableError(
                 f"{len(left)} of {len(identities)} transactions could not be "
@@ -327,12 +331,13 @@ def _final(
             case NextStep.LOOK:
                 results[identity] = EndResult.LOOK
             case None:
-                raise _ending_refused(answer, identity)
+                raise faults.refusal(
+                    answer,
+                    f"while ending {identity}",
+                    acl=f"Write on TransactionalId {identity.transactional_id!r}",
+                    otherwise=TransactionError,
+                )
     return results
-
-
-def _has_moved(answer: int | KafkaUnavailableError) -> bool:
-    return not isinstance(answer, int) or next_step(answer) is NextStep.ELSEWHERE
 
 
 def _code_of(future: Future[Any], deadline: Deadline) -> int | KafkaUnavailableError:
@@ -343,12 +348,3 @@ def _code_of(future: Future[Any], deadline: Deadline) -> int | KafkaUnavailableE
     except TimeoutError:
         future.cancel()
         return KafkaUnavailableError("no answer in time")
-
-
-def _ending_refused(code: int, identity: TransactionIdentity) -> KafkaError:
-    return faults.refusal(
-        code,
-        f"while ending {identity}",
-        acl=f"Write on TransactionalId {identity.transactional_id!r}",
-        otherwise=TransactionError,
-    )

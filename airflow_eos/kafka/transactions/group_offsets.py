@@ -34,7 +34,6 @@ from airflow_eos.kafka.transactions.coordinator import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from airflow_eos.kafka.client.connection import ConnectionPool
     from airflow_eos.kafka.client.consumer_groups import CommittedOffset, Place
     from airflow_eos.kafka.transactions.identity import TransactionIdentity
 
@@ -62,26 +61,8 @@ def transactional_id(group: str) -> str:
     return f"{group}-offsets"
 
 
-class GroupOffsets:
-    """One consumer group's offsets, as any process reads and sets them.
-
-    Args:
-        wire: the connections to the group's cluster.
-        group: its id.
-    """
-
-    def __init__(self, wire: ConnectionPool, group: str) -> None:
-        self._wire = wire
-        self._group = GroupCoordinator(wire, group)
-        self._id = transactional_id(group)
-
-    def read(self) -> Mapping[Place, CommittedOffset]:
-        """See :meth:`GroupCoordinator.read`."""
-        return self._group.read()
-
-    def members(self) -> tuple[str, ...]:
-        """See :meth:`GroupCoordinator.members`."""
-        return self._group.members()
+class GroupOffsets(GroupCoordinator):
+    """One consumer group's offsets, as any process reads and sets them."""
 
     def replace(
         self,
@@ -101,9 +82,9 @@ class GroupOffsets:
         deadline = Deadline(deadline_s)
         while True:
             identity = TransactionCoordinator(self._wire).init(
-                self._id, _TIMEOUT_MS, deadline_s=deadline.remaining
+                transactional_id(self.group), _TIMEOUT_MS, deadline_s=deadline.remaining
             )
-            offsets = wanted(self._group.read(deadline_s=deadline.remaining))
+            offsets = wanted(self.read(deadline_s=deadline.remaining))
             if not offsets:
                 return
             failpoint("group-taken")
@@ -119,9 +100,9 @@ class GroupOffsets:
                     return
             if not deadline.pause():
                 raise KafkaUnavailableError(
-                    f"The offsets of consumer group {self._group.group!r} could not be set within "
-                    f"{deadline}: others take transactional id {self._id!r} again and again. Which "
-                    "other pipeline names that group?"
+                    f"The offsets of consumer group {self.group!r} could not be set within "
+                    f"{deadline}: others take transactional id {transactional_id(self.group)!r} "
+                    "again and again. Which other pipeline names that group?"
                 )
 
     def _shows(
@@ -131,7 +112,7 @@ class GroupOffsets:
     ) -> bool:
         """Whether the group shows it: a moment after the transaction was ended, if at all."""
         shortly = Deadline(min(_SHOWN_S, deadline.remaining), first_pause_s=SHORTLY_S)
-        while wanted(self._group.read(deadline_s=deadline.remaining)):
+        while wanted(self.read(deadline_s=deadline.remaining)):
             if not shortly.pause():
                 return False
         return True
@@ -146,16 +127,16 @@ class GroupOffsets:
         together = self._wire.cluster.transaction_version >= 2  # KIP-890: the commit adds the group
         if not together:
             added = TransactionCoordinator(self._wire).add_offsets(
-                identity, self._group.group, deadline_s=deadline.remaining
+                identity, self.group, deadline_s=deadline.remaining
             )
             if next_step(added) is NextStep.LOOK:
                 return None
             if added != faults.NONE:
-                raise self._group.refused(added)
+                raise self.refused(added)
         request = self._request(identity, offsets, version=5 if together else 4)
         unknown = Deadline(_NEW_TOPIC_S)
         while True:
-            answer = self._group.ask(
+            answer = self.ask(
                 request,
                 _code,
                 deadline_s=deadline.remaining,
@@ -168,7 +149,7 @@ class GroupOffsets:
             if code == faults.NONE:
                 return len(offsets)
             if not unknown.pause():
-                log.warning("offsets_of_a_topic_that_is_gone", group=self._group.group)
+                log.warning("offsets_of_a_topic_that_is_gone", group=self.group)
                 return _codes(answer).count(faults.NONE)
 
     def _request(
@@ -192,7 +173,7 @@ class GroupOffsets:
             )
         return TxnOffsetCommitRequest(
             transactional_id=identity.transactional_id,
-            group_id=self._group.group,
+            group_id=self.group,
             producer_id=identity.producer_id,
             producer_epoch=identity.producer_epoch,
             topics=[topic_of(name=topic, partitions=parts) for topic, parts in topics.items()],

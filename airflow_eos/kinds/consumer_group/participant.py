@@ -235,11 +235,9 @@ class ConsumerGroupParticipant:
         goal = OffsetMetadata(wanted.pipeline, wanted.batch).beside(wanted.offsets)
         there = {place for place in goal if place in committed and _is_of(committed[place], wanted)}
         missing = sorted({topic for topic, _ in goal.keys() - there})
-        return {} if all(self._is_gone(topic) for topic in missing) else goal
-
-    def _is_gone(self, topic: str) -> bool:
-        """Asked anew: its offsets go with it, and what is remembered would wait for them."""
-        return self._wire.cluster.find_leaders(topic, refresh=True) is None
+        # Asked anew: a topic's offsets go with it, and what is remembered would wait for them.
+        leaders = (self._wire.cluster.find_leaders(each, refresh=True) for each in missing)
+        return {} if all(found is None for found in leaders) else goal
 
     def _detail(self, work: PreparedWork) -> BatchOffsets:
         require_own([work], KIND, self._name)

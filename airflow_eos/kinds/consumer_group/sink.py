@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import structlog
 
-from airflow_eos.checkpoint import read_pipeline, read_state
+from airflow_eos.checkpoint import read_state
+from airflow_eos.checkpoint.pipeline import pipeline_of
 from airflow_eos.checkpoint.spark_log import KafkaOffsets, kafka_offsets, parse_offsets
 from airflow_eos.checkpoint.terms import newest_planned
 from airflow_eos.closing import closed_on_error
 from airflow_eos.delivery.port import PROGRESS, Former
-from airflow_eos.errors import ConfigurationError, OwnershipError, StoreError
+from airflow_eos.errors import ConfigurationError, OwnershipError
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kinds.consumer_group.participant import (
     BEGAN,
@@ -107,17 +108,13 @@ class ConsumerGroup:
         member = Member(PROGRESS, KIND, {GROUP: self.group_id})
         reached = connect(member, self.settings, timeout_s=_LOOK_FOR_BROKER_S)
         with closed_on_error(reached) as participant:
-            _require_nobody(self.group_id, participant.offsets.members())
+            if members := participant.offsets.members():
+                raise ConfigurationError(
+                    f"Consumer group {self.group_id!r} has {len(members)} consumers now, as client "
+                    f"{members[0]!r}: what they commit and what this pipeline commits would "
+                    "overwrite each other. Name a group that nobody consumes as."
+                )
         return GroupProgress(participant, store, resume=self.resume)
-
-
-def _require_nobody(group: str, members: Sequence[str]) -> None:
-    if members:
-        raise ConfigurationError(
-            f"Consumer group {group!r} has {len(members)} consumers now, as client {members[0]!r}: "
-            "what they commit and what this pipeline commits would overwrite each other. Name a "
-            "group that nobody consumes as."
-        )
 
 
 def check_group(group: str) -> str:
@@ -334,10 +331,7 @@ class GroupProgress:
 
     @cached_property
     def _pipeline(self) -> str:
-        pipeline = read_pipeline(self._store)
-        if pipeline is None:
-            raise StoreError(f"{self._store.location}: eos/pipeline.json is gone: who deletes it?")
-        return pipeline.id
+        return pipeline_of(self._store).id
 
 
 def lowest(sources: Sequence[KafkaOffsets | None], group: str) -> KafkaOffsets:

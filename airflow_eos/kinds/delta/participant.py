@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 from airflow_eos.checkpoint.locations import sync
+from airflow_eos.checkpoint.pipeline import checkpoint_of
 from airflow_eos.errors import ConfigurationError, Remedy, StoreError
 from airflow_eos.kinds.lake import participant as lake
 from airflow_eos.kinds.lake.participant import (
@@ -19,7 +20,7 @@ from airflow_eos.kinds.lake.participant import (
     DataFile,
     LakeParticipant,
     LostRaceError,
-    checkpoint_of,
+    sync_if_there,
 )
 
 if TYPE_CHECKING:
@@ -39,7 +40,12 @@ if TYPE_CHECKING:
 Fields = Mapping[str, Any]
 """A struct as Spark's ``StructType.jsonValue()`` gives it, or Delta's ``Schema.to_json()``."""
 
-_REFUSED_OF_FIELDS = ("delta.generationExpression", "delta.invariants", "delta.identity.")
+_REFUSED_OF_FIELDS = (
+    "delta.generationExpression",
+    "delta.invariants",
+    "delta.identity.",
+    "__CHAR_VARCHAR_TYPE_STRING",  # Spark's char(n) and varchar(n): only a writer asks how long
+)
 
 
 def misfit(rows: Fields, table: Fields) -> str | None:
@@ -382,8 +388,8 @@ class DeltaSnapshot:
             since = _newest_checkpoint(log)
             for version in range(min(since, newest), newest + 1):
                 for name in (f"{version:020d}.json", f"{version:020d}.checkpoint.parquet"):
-                    _sync(log / name)
-            _sync(log / "_last_checkpoint")
+                    sync_if_there(log / name)
+            sync_if_there(log / "_last_checkpoint")
             sync(log)
 
     def _commit(self, files: Sequence[DataFile], properties: CommitProperties | None) -> None:
@@ -435,11 +441,6 @@ def _newest_checkpoint(log: Path) -> int:
         return 0
 
 
-def _sync(path: Path) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        sync(path)
-
-
 # --- participant ----------------------------------------------------------------------------------
 
 
@@ -451,8 +452,8 @@ SPARED_MS = 7 * 24 * 3600 * 1000
 class DeltaParticipant(LakeParticipant):
     """A table of Delta."""
 
-    def __init__(self, table: DeltaLog, **given: Any) -> None:
-        super().__init__(table, kind=KIND, spared_ms=SPARED_MS, **given)
+    kind = KIND
+    spared_ms = SPARED_MS
 
 
 def made(folder: Path, *, name: str, application: str, store: CheckpointStore) -> LakeParticipant:

@@ -27,6 +27,7 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
+from airflow_eos.checkpoint.pipeline import pipeline_of
 from airflow_eos.errors import ConfigurationError, Remedy, StoreError
 from airflow_eos.failpoints import failpoint
 from airflow_eos.kinds.files.folder import (
@@ -38,7 +39,7 @@ from airflow_eos.kinds.files.folder import (
     require_form,
 )
 from airflow_eos.kinds.files.place import visible_data
-from airflow_eos.kinds.lake.participant import decisions_naming, pipeline_of
+from airflow_eos.kinds.lake.participant import decisions_naming
 from airflow_eos.protocol.decision import Outcome, WorkIdentity, require_own
 
 if TYPE_CHECKING:

@@ -21,6 +21,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from airflow_eos.checkpoint.pipeline import checkpoint_of
 from airflow_eos.errors import ConfigurationError, StoreError
 from airflow_eos.kinds.files.folder import (
     KIND,
@@ -32,7 +33,6 @@ from airflow_eos.kinds.files.folder import (
 )
 from airflow_eos.kinds.files.manifest import LOG, ManifestParticipant
 from airflow_eos.kinds.files.place import opened
-from airflow_eos.kinds.lake.participant import checkpoint_of
 from airflow_eos.protocol.decision import Outcome, WorkIdentity, require_own
 
 if TYPE_CHECKING:
@@ -82,7 +82,10 @@ class FilesParticipant(OwnedFolder):
     def abandon(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
         """The same; False where a part of it is visible, and stays so."""
         require_own(works, KIND, self._name)
-        visible = {work: self._visible_of(work.key) for work in works}
+        visible = {
+            work: [visible_of(path, self._name, work.key) for path in self._prepared(work.key)]
+            for work in works
+        }
         ended = self.abort(works)
         return {
             work: ended[work] and not any(size is not None for size in self._place.sizes(paths))
@@ -146,9 +149,6 @@ class FilesParticipant(OwnedFolder):
             return Outcome.OPEN
         self._marked.require()  # neither is another disk
         return Outcome.UNKNOWN
-
-    def _visible_of(self, key: str) -> list[str]:
-        return [visible_of(path, self._name, key) for path in self._prepared(key)]
 
 
 def made(

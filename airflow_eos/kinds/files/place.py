@@ -364,9 +364,11 @@ class Bucket:
             with self.refusing("trying it out"):
                 copied = _raced(lambda: self._copy(f"{KEPT}/{names[0]}", f"{KEPT}/{names[1]}"))
             made = _raced(lambda: self.beside.create(names[2], uuid.uuid4().bytes))
-        finally:
+        except BaseException:
             with contextlib.suppress(StoreError):  # what came before it says more
                 self.beside.delete(names)
+            raise
+        self.beside.delete(names)  # as each commit does, of what was prepared
         for what, won in (("copies", copied), ("creates", made)):
             if won != 1:
                 raise StoreError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -348,6 +349,7 @@ class _Held:
 
 
 TASK_MODULES = ("pyarrow.parquet", "numpy", "msgspec", "airflow_eos.kinds.files.sink")
+_INTERVAL = re.compile(r"\binterval (year|month|day|hour|minute|second)\b")
 # Spark's own are in the session's zone, and lose what is below a millisecond.
 _LOCAL = "concat('yyyy-MM-dd', chr(39), 'T', chr(39), 'HH:mm:ss.SSSSSS')"
 _INSTANTS = (
@@ -450,6 +452,7 @@ class FileSink:
             chosen = [f"to_json(struct({fields}), {_INSTANTS}) AS `{LINE_COLUMN}`"]
         else:
             require_hashable(schema)
+            _refuse_intervals(schema)
             chosen = selected(data, row)
         folders = [
             f"nullif(CAST({quoted(name, row)} AS STRING), '') AS {quoted(name)}"
@@ -523,6 +526,15 @@ class FileSink:
                 f"partition_by {list(self.partition_by)} of columns {kinds}: expected some of "
                 "these columns, not all, and none that is nested or binary."
             )
+
+
+def _refuse_intervals(schema: StructType) -> None:
+    found = [each.name for each in schema.fields if _INTERVAL.search(each.dataType.simpleString())]
+    if found:
+        raise ConfigurationError(
+            f"Columns {', '.join(found)} hold intervals, which Parquet has no type for: readers "
+            "would find numbers. Make numbers or texts of them (cast), or take format='json'."
+        )
 
 
 # --- read back ------------------------------------------------------------------------------------

@@ -12,7 +12,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.checkpoint.locations import as_local_path, sync
+from airflow_eos.checkpoint.locations import as_local_path
+from airflow_eos.checkpoint.pipeline import checkpoint_of
 from airflow_eos.errors import ConfigurationError, Remedy, StoreError
 from airflow_eos.kinds.lake import participant as lake
 from airflow_eos.kinds.lake.participant import (
@@ -20,7 +21,7 @@ from airflow_eos.kinds.lake.participant import (
     DataFile,
     LakeParticipant,
     LostRaceError,
-    checkpoint_of,
+    sync_if_there,
 )
 
 if TYPE_CHECKING:
@@ -512,8 +513,7 @@ def _described(file: DataFile, table: TableMetadata, properties: Mapping[str, st
 def _sync(uri: str) -> None:
     path = as_local_path(uri)
     if path is not None:
-        with contextlib.suppress(FileNotFoundError):  # cleaned meanwhile: a newer one stands for it
-            sync(path)
+        sync_if_there(path)
 
 
 # --- participant ----------------------------------------------------------------------------------
@@ -527,8 +527,11 @@ SPARED_MS = 3 * 24 * 3600 * 1000
 class IcebergParticipant(LakeParticipant):
     """A table, and the catalog that was reached for it."""
 
+    kind = KIND
+    spared_ms = SPARED_MS
+
     def __init__(self, catalog: Catalog, table: IcebergLog, **given: Any) -> None:
-        super().__init__(table, kind=KIND, spared_ms=SPARED_MS, **given)
+        super().__init__(table, **given)
         self._catalog = catalog
 
     def close(self) -> None:

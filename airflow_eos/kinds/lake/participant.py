@@ -24,12 +24,12 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar
 
 from airflow_eos.checkpoint.backend import DECISIONS, EOS
 from airflow_eos.checkpoint.decisions import DecisionLog
-from airflow_eos.checkpoint.locations import tail_in
-from airflow_eos.checkpoint.pipeline import OwnershipFile, PipelineIdentity, read_pipeline
+from airflow_eos.checkpoint.locations import sync, tail_in
+from airflow_eos.checkpoint.pipeline import OwnershipFile, pipeline_of
 from airflow_eos.checkpoint.store import CheckpointStore
 from airflow_eos.errors import CheckpointFormatError, ConfigurationError, StoreError
 from airflow_eos.failpoints import failpoint
@@ -188,21 +188,6 @@ _NEWEST = 2
 """Batches that are looked through: a batch is settled before the next one is decided."""
 
 
-def pipeline_of(store: CheckpointStore) -> PipelineIdentity:
-    """The pipeline, by whose random id a new checkpoint under an old name reads no old witnesses.
-
-    Raises:
-        StoreError: the checkpoint does not know a pipeline.
-    """
-    pipeline = read_pipeline(store)
-    if pipeline is None:
-        raise StoreError(
-            f"{store.location} holds no eos/pipeline.json, and work that it names "
-            "cannot be settled without. Restore it from a copy of the checkpoint."
-        )
-    return pipeline
-
-
 def decisions_naming(
     store: CheckpointStore, works: Collection[WorkIdentity]
 ) -> dict[WorkIdentity, Decision]:
@@ -276,6 +261,12 @@ def checked(key: str) -> str:
     return key
 
 
+def sync_if_there(file: Path) -> None:
+    """Cleaned meanwhile, a newer one stands for it."""
+    with contextlib.suppress(FileNotFoundError):
+        sync(file)
+
+
 def is_there(file: Path) -> bool:
     """Unlike ``Path.exists``, an error is no answer."""
     try:
@@ -298,29 +289,22 @@ class LakeParticipant:
 
     Args:
         table: where the rows go.
-        kind: its kind.
         name: the participant's name in decisions.
         application: under which the table remembers us.
         store: the pipeline's checkpoint.
-        spared_ms: how long the table's cleaner spares a file that no log names.
     """
 
+    kind: ClassVar[str]
+    spared_ms: ClassVar[int]
+    """How long the table's cleaner spares a file that no log names."""
+
     def __init__(
-        self,
-        table: LakeTable,
-        *,
-        kind: str,
-        name: str,
-        application: str,
-        store: CheckpointStore,
-        spared_ms: int,
+        self, table: LakeTable, *, name: str, application: str, store: CheckpointStore
     ) -> None:
         self._table = table
-        self._kind = kind
         self._name = name
         self._application = application
         self._store = store
-        self._spared_ms = spared_ms
         self._notes = WorkNotes(store, name)
         self._kept = OwnershipFile(
             CheckpointStore.open(table.folder / "_eos" / application),
@@ -331,8 +315,8 @@ class LakeParticipant:
     def members(self) -> tuple[Member, ...]:
         """The table, by its own id, and the name under which it remembers us."""
         address = self._table.address | {APPLICATION: self._application}
-        target = f"{self._kind}:{self._table.folder}"
-        return (Member(self._name, self._kind, address, target),)
+        target = f"{self.kind}:{self._table.folder}"
+        return (Member(self._name, self.kind, address, target),)
 
     def check(self, works: Sequence[PreparedWork]) -> None:
         """Each is a file of ours."""
@@ -416,7 +400,7 @@ class LakeParticipant:
         """
         known = {work.key for work in besides}
         found = [
-            OpenWork(self._kind, self._name, key, at, self._spared_ms, (str(self._file(key)),))
+            OpenWork(self.kind, self._name, key, at, self.spared_ms, (str(self._file(key)),))
             for key, at in self._notes.listed()
             if key not in known
         ]
@@ -441,7 +425,7 @@ class LakeParticipant:
         """Nothing is held."""
 
     def _require_own(self, works: Collection[PreparedWork | WorkIdentity]) -> None:
-        require_own(works, self._kind, self._name)
+        require_own(works, self.kind, self._name)
 
     def _settle(self, decision: Decision, *, given_up: bool = False) -> Outcome:
         """Commit all work of the decision, or its loss; what the witness then says.
@@ -567,16 +551,3 @@ def require_package(sink: str, package: str) -> None:
             f"The {sink} sink needs the package {package} on the driver and wherever recovery "
             f"runs: pip install 'airflow-provider-eos[{sink}]'."
         )
-
-
-def checkpoint_of(member: Member, store: CheckpointStore | None) -> CheckpointStore:
-    """Return ``store``, without which such a participant cannot be reached.
-
-    Raises:
-        ConfigurationError: there is none.
-    """
-    if store is None:
-        raise ConfigurationError(
-            f"{member} keeps notes of its files in the pipeline's checkpoint: give the checkpoint."
-        )
-    return store

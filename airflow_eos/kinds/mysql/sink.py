@@ -384,6 +384,7 @@ class RowsOfTask(WorkOfTask):
     def __init__(self, *given: Any, transactional: bool) -> None:
         super().__init__(*given, transactional=transactional)
         self._into = self._tables.holding(self._key) if transactional else self._sink.table
+        self._limits = Limits({}, {}, 0)
         self._names: list[str] = []
         self._head = b""
         self._most = 0

@@ -68,7 +68,8 @@ def _meant(said: str, error: psycopg.Error) -> EosError:
     if isinstance(error, psycopg.OperationalError) and (state is None or state[:2] == "08"):
         return LostError(said)
     if isinstance(error, (errors.OutOfMemory, errors.ObjectNotInPrerequisiteState)):
-        return ConfigurationError(said, _SLOTS) if _of_slots(error) else StoreError(said)
+        of_slots = "prepared transactions" in str(error)
+        return ConfigurationError(said, _SLOTS) if of_slots else StoreError(said)
     for kinds, meant, hint, remedies in _HINTS:
         if isinstance(error, kinds):
             return meant(f"{said} {hint}".strip(), *remedies)
@@ -78,10 +79,6 @@ def _meant(said: str, error: psycopg.Error) -> EosError:
             Remedy(change="correct the rows in the query, or the table", start=True),
         )
     return StoreError(said)
-
-
-def _of_slots(error: psycopg.Error) -> bool:
-    return "prepared transactions" in str(error)
 
 
 _OF_ROWS = ("09", "0A", "21", "22", "23", "38", "39", "44", "54", "P0")

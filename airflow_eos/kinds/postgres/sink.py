@@ -368,6 +368,7 @@ class TransactionOfTask(WorkOfTask):
         super().__init__(*given, transactional=transactional)
         self._staged = transactional and not self._sink.two_phase
         self._history = History("", 0)
+        self._limits = Limits({}, {}, 0)
         self._cursor: Any = None
         self._copying: Any = None
         self._copy: Any = None

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from airflow_eos.checkpoint.backend import DECISIONS, EOS
 from airflow_eos.checkpoint.decisions import opened_rows
@@ -237,17 +237,16 @@ class SpillParticipant(ABC):
 
     Args:
         kept: where the rows wait.
-        kind: of the participant.
         name: of the participant.
         mark: the random id of the name in this checkpoint, which another one does not have.
     """
 
+    kind: ClassVar[str]
     at_once = 1
     """How many works are applied before their marks are written."""
 
-    def __init__(self, kept: SpilledRows, *, kind: str, name: str, mark: str) -> None:
+    def __init__(self, kept: SpilledRows, *, name: str, mark: str) -> None:
         self._kept = kept
-        self._kind = kind
         self._name = name
         self._mark = mark
         self._noted = 0
@@ -265,7 +264,7 @@ class SpillParticipant(ABC):
 
     def check(self, works: Sequence[PreparedWork]) -> None:
         """Each is ours and has a key of kept rows."""
-        require_own(works, self._kind, self._name)
+        require_own(works, self.kind, self._name)
         for work in works:
             batch_of(work.key)
 
@@ -292,12 +291,12 @@ class SpillParticipant(ABC):
 
     def abort(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
         """Take the place of a commit's first mark; where a commit has it, nothing is removed."""
-        require_own(works, self._kind, self._name)
+        require_own(works, self.kind, self._name)
         return dict(zip(works, _together(self._aborted, works), strict=True))
 
     def abandon(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
         """Remove the rows, also where a commit has begun: what it applied stays, or comes late."""
-        require_own(works, self._kind, self._name)
+        require_own(works, self.kind, self._name)
         _together(lambda work: self._kept.end(work.key, SpilledRowsOutcome.ABORT), works)
         were_open = _together(
             lambda work: self._kept.drop(work.key) and not self._kept.finished(work.key), works
@@ -318,7 +317,7 @@ class SpillParticipant(ABC):
         ended = _together(lambda each: self._ended(each.name), listed)
         found = [
             OpenWork(
-                self._kind,
+                self.kind,
                 self._name,
                 each.name,
                 each.modified_at_ms,

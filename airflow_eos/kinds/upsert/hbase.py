@@ -50,6 +50,7 @@ from airflow_eos.kinds.upsert.target import (
     not_ours,
     require_plain,
     text_of,
+    with_tombstones,
 )
 from airflow_eos.protocol.participant import Note
 
@@ -287,16 +288,12 @@ def _keys(rows: pa.Table, about: RowSchema) -> pa.Array:
 
 def _cells(rows: pa.Table, about: RowSchema) -> dict[str, pa.Array]:
     """Values by column; a null is empty, and named in one more cell."""
-    gone = None
-    if about.deleted is not None:
-        gone = pc.fill_null(rows[about.deleted], False)  # noqa: FBT003
+    rows = with_tombstones(rows, about)
     cells, nulls = {}, []
     for name in rows.column_names:
         if name in about.key:
             continue
-        column = gone if name == about.deleted and gone is not None else rows[name]
-        if gone is not None and name != about.deleted:
-            column = pc.if_else(gone, pa.scalar(None, column.type), column)
+        column = rows[name]
         cells[name] = _bytes(pc.fill_null(text_of(column), b""))
         named, nothing = pa.scalar(f"{json.dumps(name)},".encode(), _BYTES), pa.scalar(b"", _BYTES)
         nulls.append(pc.if_else(_whole(pc.is_null(column)), named, nothing))

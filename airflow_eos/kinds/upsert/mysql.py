@@ -33,12 +33,13 @@ from airflow_eos.kinds.upsert.columns import (
 from airflow_eos.kinds.upsert.target import (
     OURS,
     OWNER,
-    Idle,
+    TableSession,
     TableTarget,
     TargetOwner,
     epoch_text,
     lacking,
     one_of_each_number,
+    with_tombstones,
 )
 
 if TYPE_CHECKING:
@@ -268,17 +269,12 @@ def upserted(table: str, names: Sequence[str], key: Sequence[str]) -> str:
 def values(rows: pa.Table, about: RowSchema, version: str) -> Iterator[list[tuple[Any, ...]]]:
     """Rows with their version, in the order of the key: so that committers seldom meet."""
     import pyarrow as pa
-    import pyarrow.compute as pc
 
-    rows = rows.sort_by([(name, "ascending") for name in about.key])
-    gone = None if about.deleted is None else pc.fill_null(rows[about.deleted], False)  # noqa: FBT003
+    rows = with_tombstones(rows.sort_by([(name, "ascending") for name in about.key]), about)
     columns = []
-    for name in rows.column_names:
-        column = gone if name == about.deleted and gone is not None else rows[name]
+    for column in rows.columns:
         if pa.types.is_timestamp(column.type) and column.type.tz is not None:
             column = column.cast(pa.timestamp("us", "UTC"))
-        if gone is not None and name not in {*about.key, about.deleted}:
-            column = pc.if_else(gone, pa.scalar(None, column.type), column)
         columns.append(column)
     for at in range(0, rows.num_rows, _ROWS):
         some = [column.slice(at, _ROWS).to_pylist() for column in columns]
@@ -290,7 +286,7 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-class MySqlDatabase:
+class MySqlDatabase(TableSession):
     """The database of a target; see :class:`TableSession`.
 
     Args:
@@ -306,19 +302,14 @@ class MySqlDatabase:
             import pymysql
         except ModuleNotFoundError as error:
             raise lacking("mysql", "PyMySQL") from error
-        self.errors: Any = pymysql
+        super().__init__(pymysql, timeout_s=timeout_s)
         self._reach = parts_of(url)
-        self.table = table
-        self._timeout_s = timeout_s
-        self._idle = Idle()
-        self._connected: Any = None
+        self._table = table
 
-    def close(self) -> None:
-        """Close the connection, which rolls back what was not committed."""
-        if self._connected is not None:
-            with contextlib.suppress(self.errors.Error):
-                self._connected.close()
-            self._connected = None
+    @property
+    def table(self) -> str:
+        """See :attr:`TableSession.table`."""
+        return self._table
 
     def rows(self, doing: str, statement: str, *given: object) -> list[Any]:
         """See :meth:`TableSession.rows`."""
@@ -329,17 +320,12 @@ class MySqlDatabase:
         """See :meth:`TableSession.has_ours`."""
         return bool(self.rows(doing, HAS_OURS))
 
-    def _let_go_if_lost(self) -> None:
-        """The server closes what nobody has used for ``wait_timeout``."""
-        if self._idle.ends() and self._connected is not None:
-            try:
-                self._connected.ping(reconnect=False)
-            except self.errors.Error:
-                self.close()
+    def _ping(self) -> None:
+        self.connected.ping(reconnect=False)
 
     def _require_witness(self) -> None:
         """One server that takes writes, and loses none."""
-        with self._connected.cursor() as cursor:
+        with self.connected.cursor() as cursor:
             place = f"{self._reach['host']}:{self._reach['port']}/{self._reach['database']}"
             require_witness(dict(rows_of(cursor, ABOUT)), place)
 
@@ -353,24 +339,24 @@ class MySqlDatabase:
         """
         try:
             self._let_go_if_lost()
-            if self._connected is None:
-                self._connected = self.errors.connect(
+            if self.connected is None:
+                self.connected = self.client.connect(
                     **self._reach,
                     autocommit=True,
                     charset="utf8mb4",
                     connect_timeout=max(2, int(self._timeout_s)),
                     read_timeout=300,
                     init_command=PINNED.format(locks_s=LOCKS_S, mode=MODE),
-                    client_flag=self.errors.constants.CLIENT.FOUND_ROWS,
+                    client_flag=self.client.constants.CLIENT.FOUND_ROWS,
                 )
-                with self._connected.cursor() as cursor:
+                with self.connected.cursor() as cursor:
                     cursor.execute(TRANSACTIONS)
                 self._require_witness()
-            with self._connected.cursor() as cursor:
+            with self.connected.cursor() as cursor:
                 yield cursor
         except BaseException as error:
             self.close()
-            if not isinstance(error, self.errors.Error):
+            if not isinstance(error, self.client.Error):
                 raise
             number = error.args[0] if error.args else "?"  # its text may hold values of rows
             raise DeliveryError(
@@ -396,7 +382,8 @@ WHERE NOT EXISTS (SELECT 1 FROM (
   UNION ALL SELECT grantee, privilege_type FROM information_schema.table_privileges
   WHERE table_schema = database() AND table_name = %s) AS rights
 WHERE may = 'TRIGGER'
-AND grantee = (SELECT concat("'", replace(current_user(), '@', "'@'"), "'"))) */
+AND grantee = (SELECT concat(quote(substring_index(current_user(), '@', 1)), '@',
+  quote(substring_index(current_user(), '@', -1))))) */
 """
 """Of a table, of INSERT and one more event, and the table again. MySQL lists none to who lacks the
 right TRIGGER, which says nothing; MariaDB lists them."""
@@ -553,7 +540,7 @@ class MySqlTarget(TableTarget):
                     for some in values(rows, about, version):
                         cursor.executemany(statement, some)
                     cursor.execute("COMMIT")
-                except self._session.errors.OperationalError as error:
+                except self._session.client.OperationalError as error:
                     # With another committer of the same rows; MySQL has rolled back, or not.
                     if error.args[0] not in {_DEADLOCK, _LOCK_TIMEOUT} or not left:
                         raise

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from msgspec import structs
 
+from airflow_eos.checkpoint.pipeline import checkpoint_of
 from airflow_eos.closing import closed_on_error
 from airflow_eos.errors import ConfigurationError, DeliveryError, OwnershipError, Remedy, StoreError
 from airflow_eos.kinds.spill.participant import SpilledRows, SpillParticipant
@@ -116,6 +117,7 @@ class UpsertParticipant(SpillParticipant):
         staged: False: tasks write to the target, and no decision names what they wrote.
     """
 
+    kind = KIND
     at_once = 16
 
     def __init__(
@@ -128,7 +130,7 @@ class UpsertParticipant(SpillParticipant):
         mark: str,
         staged: bool = True,
     ) -> None:
-        super().__init__(kept, kind=KIND, name=name, mark=checkpoint)
+        super().__init__(kept, name=name, mark=checkpoint)
         self._target = target
         self._target_mark = mark
         self._staged = staged
@@ -253,11 +255,7 @@ def connect(
             f"{member}: expected a target in {' or '.join(sorted(_SYSTEMS))}: eos/pipeline.json is "
             "of another release, or not of an upsert."
         )
-    if store is None:
-        raise ConfigurationError(
-            f"The rows of {member} are kept in the checkpoint of its pipeline: give the checkpoint "
-            "whose eos/pipeline.json names it."
-        )
+    kept = SpilledRows(checkpoint_of(member, store), member.name)
     told = as_text(str(system), how)
     if told is None:
         raise ConfigurationError(
@@ -266,7 +264,7 @@ def connect(
         )
     target = target_of(str(system), told, str(where)).open(timeout_s=timeout_s)
     participant = UpsertParticipant(
-        SpilledRows(store, member.name),
+        kept,
         target,
         name=member.name,
         checkpoint=str(checkpoint),

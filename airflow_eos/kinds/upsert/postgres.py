@@ -34,12 +34,13 @@ from airflow_eos.kinds.upsert.columns import (
 from airflow_eos.kinds.upsert.target import (
     OURS,
     OWNER,
-    Idle,
+    TableSession,
     TableTarget,
     TargetOwner,
     epoch_text,
     lacking,
     one_of_each_number,
+    with_tombstones,
 )
 
 if TYPE_CHECKING:
@@ -131,6 +132,13 @@ WHERE attrelid = %(oid)s AND classid = 'pg_class'::regclass AND seqmax < 2::nume
 UNION ALL SELECT 'has the partitioned table ' || relname || ' without a DEFAULT partition, and '
        'would refuse a row that no partition takes'
 FROM parts JOIN pg_partitioned_table ON partrelid = oid WHERE partdefid = 0 AND partstrat <> 'h'
+UNION ALL SELECT 'is published without a replica identity (' || relname || '): no row of it can be '
+       'replaced (ALTER TABLE … REPLICA IDENTITY USING INDEX …, or a primary key)'
+FROM parts WHERE relkind = 'r' AND (relreplident = 'n' OR relreplident = 'd' AND NOT EXISTS
+  (SELECT 1 FROM pg_index WHERE indrelid = parts.oid AND indisprimary))
+AND EXISTS (SELECT 1 FROM pg_publication_tables JOIN pg_publication USING (pubname)
+  JOIN parts AS part ON part.relname = tablename AND part.relnamespace::regnamespace::text
+  = quote_ident(schemaname) WHERE pubupdate)
 UNION ALL SELECT 'has row-level security, which could refuse a row (use a role with BYPASSRLS)'
 WHERE row_security_active(%(oid)s)
 """
@@ -199,19 +207,12 @@ def upserted(table: str, names: Sequence[str], key: Sequence[str]) -> str:
     )
 
 
-def as_csv(rows: pa.Table, deleted: str | None, key: Sequence[str]) -> Iterator[bytes]:
+def as_csv(rows: pa.Table, about: RowSchema) -> Iterator[bytes]:
     """Text in quotes, and a null as nothing: as COPY reads it. What is deleted keeps its key."""
     import pyarrow as pa
-    import pyarrow.compute as pc
     from pyarrow import csv
 
-    gone = None if deleted is None else pc.fill_null(rows[deleted], False)  # noqa: FBT003
-    columns = []
-    for name in rows.column_names:
-        column = _text(gone if name == deleted else rows[name])
-        if gone is not None and name not in key and name != deleted:
-            column = pc.if_else(gone, pa.scalar(None, pa.string()), column)
-        columns.append(column)
+    columns = [_text(column) for column in with_tombstones(rows, about).columns]
     text = pa.table(columns, names=rows.column_names)
     options = csv.WriteOptions(include_header=False)
     for at in range(0, text.num_rows, _ROWS):
@@ -247,7 +248,7 @@ Ask = Callable[..., list[Any]]
 _LOCKS_MS = 60_000  # another committer of the same rows: it is at the same batch
 
 
-class PostgresTable:
+class PostgresTable(TableSession):
     """The table of a target in its database.
 
     Args:
@@ -261,12 +262,9 @@ class PostgresTable:
             import psycopg
         except ModuleNotFoundError as error:
             raise lacking("postgres", "psycopg") from error
-        self.psycopg: Any = psycopg
-        self.connected: Any = None
+        super().__init__(psycopg, timeout_s=timeout_s)
         self._dsn = dsn
         self._asked_for = table
-        self._timeout_s = timeout_s
-        self._idle = Idle()
         self._found: tuple[int, str, str] | None = None
 
     @contextlib.contextmanager
@@ -280,7 +278,7 @@ class PostgresTable:
         try:
             self._let_go_if_lost()
             if self.connected is None or self.connected.closed:
-                self.connected = self.psycopg.connect(
+                self.connected = self.client.connect(
                     self._dsn,
                     autocommit=True,
                     application_name="airflow-eos",
@@ -290,18 +288,18 @@ class PostgresTable:
                     **attentive(self._dsn, self._timeout_s),
                 )
                 self.connected.read_only = False
-                self.connected.isolation_level = self.psycopg.IsolationLevel.READ_COMMITTED
+                self.connected.isolation_level = self.client.IsolationLevel.READ_COMMITTED
                 self.connected.execute(OF_SESSION)
                 self._require_primary()
             yield self._ask
-        except self.psycopg.ProgrammingError as error:
+        except self.client.ProgrammingError as error:
             if error.sqlstate is not None:
                 raise self._meant(doing, error) from error
             raise ConfigurationError(
                 "The DSN of PostgreSQL cannot be read: expected host=… dbname=… user=… password=…, "
                 "with quotes around what has spaces, or postgresql://user:password@host/dbname."
             ) from None  # it quotes parts of it
-        except self.psycopg.Error as error:
+        except self.client.Error as error:
             raise self._meant(doing, error) from error
 
     @contextlib.contextmanager
@@ -322,13 +320,8 @@ class PostgresTable:
         with self.asking(doing) as ask:
             return bool(ask(HAS_OURS, (self.schema,))[0][0])
 
-    def _let_go_if_lost(self) -> None:
-        """The server, or what is between, may have closed what nobody has used for long."""
-        if self._idle.ends() and self.connected is not None:
-            try:
-                self.connected.execute("SELECT 1")
-            except self.psycopg.Error:
-                self.close()
+    def _ping(self) -> None:
+        self.connected.execute("SELECT 1")
 
     def _require_primary(self) -> None:
         """A standby lags: what it does not have says nothing."""
@@ -368,12 +361,6 @@ class PostgresTable:
     def ours(self) -> str:
         """Our own table, beside it."""
         return f"{self.schema}.{OURS}"
-
-    def close(self) -> None:
-        """Close the connection."""
-        if self.connected is not None:
-            self.connected.close()
-            self.connected = None
 
     def _ask(self, statement: str, given: Any = None) -> list[Any]:
         cursor = self.connected.execute(statement.replace(OURS, self.ours), given)
@@ -470,7 +457,7 @@ class PostgresTarget(TableTarget):
         # Two at once: one of them finds it there while it creates it, whatever IF NOT EXISTS.
         with (
             self._session.asking("looking at the server") as ask,
-            contextlib.suppress(self._session.psycopg.errors.UniqueViolation),
+            contextlib.suppress(self._session.client.errors.UniqueViolation),
         ):
             ask(CREATE_OURS)
 
@@ -544,7 +531,7 @@ class PostgresTarget(TableTarget):
                 raise self.not_ours(TargetOwner(*owner[0]) if owner else None)
             ask(temporary(self._session.table, names))
             with self._session.connected.cursor() as cursor, cursor.copy(copied(names)) as copy:
-                for chunk in as_csv(rows, about.deleted, about.key):
+                for chunk in as_csv(rows, about):
                     copy.write(chunk)
             version = epoch_text(owner[0][2]) + order
             count = self._session.connected.execute(written, (version,)).rowcount

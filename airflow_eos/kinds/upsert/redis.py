@@ -157,11 +157,12 @@ if tally < tonumber(ARGV[1]) then return -1 end
 return redis.call('HINCRBY', KEYS[1], 'tally', 1)
 """
 
-# KEYS: a row that nobody has. All that is done to rows, in one step of which nothing is left.
+# KEYS: a row that nobody has. All that is done to rows; written is last, and nothing of it is left.
 TRY = """
-redis.call('HSET', KEYS[1], '_eos', '')
-redis.call('HGET', KEYS[1], '_eos')
 redis.call('PTTL', KEYS[1])
+redis.call('HGET', KEYS[1], '_eos')
+redis.call('DEL', KEYS[1])
+redis.call('HSET', KEYS[1], '_eos', '')
 return redis.call('DEL', KEYS[1])
 """
 
@@ -179,7 +180,11 @@ for i = 2, #KEYS do
     return redis.error_reply('EXPIRY the row ' .. KEYS[i] .. ' has a time to live, and would be '
       .. 'forgotten with its version: PERSIST it')
   end
-  local stands = redis.call('HGET', KEYS[i], '_eos')
+  local stands = redis.pcall('HGET', KEYS[i], '_eos')
+  if type(stands) == 'table' then
+    return redis.error_reply('OTHER the key ' .. KEYS[i] .. ' is no row of this target: RENAME it '
+      .. 'or DEL it (' .. stands.err .. ')')
+  end
   if stands and stands > version then
     older = older + 1
   else

@@ -19,7 +19,9 @@ it counts what was written: one that counts less than the checkpoint has marked 
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, ClassVar, Protocol
 
 import msgspec
@@ -216,29 +218,61 @@ WHERE target = %s AND note_batch IS NOT NULL
 _TALLY = "SELECT tally FROM airflow_eos_upserts WHERE target = %s"
 
 
-class TableSession(Protocol):
-    """The database of a target, and our table in it."""
+IDLE_S = 10.0
+"""After so long nothing is asked before it is known that the connection still stands: its server,
+or what is between, may have closed it."""
+
+
+class TableSession(ABC):
+    """The database of a target, and our table in it.
+
+    Args:
+        client: the module of its client.
+        timeout_s: seconds to connect.
+    """
+
+    def __init__(self, client: Any, *, timeout_s: float) -> None:
+        self.client = client
+        self.connected: Any = None
+        self._timeout_s = timeout_s
+        self._used_at = time.monotonic()
 
     @property
+    @abstractmethod
     def table(self) -> str:
         """The target's: one table has one name."""
-        ...
 
     @property
+    @abstractmethod
     def ours(self) -> str:
         """Our own table, beside it."""
-        ...
 
+    @abstractmethod
     def rows(self, doing: str, statement: str, *given: object) -> list[Any]:
         """The answer (DeliveryError: there was none)."""
-        ...
 
+    @abstractmethod
     def has_ours(self, doing: str) -> bool:
         """Whether our table is there."""
-        ...
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection, which rolls back what was not committed."""
+        if self.connected is not None:
+            with suppress(self.client.Error):
+                self.connected.close()
+            self.connected = None
+
+    @abstractmethod
+    def _ping(self) -> None:
+        """Ask the server for nothing."""
+
+    def _let_go_if_lost(self) -> None:
+        before, self._used_at = self._used_at, time.monotonic()
+        if self._used_at - before > IDLE_S and self.connected is not None:
+            try:
+                self._ping()
+            except self.client.Error:
+                self.close()
 
 
 class TableTarget:
@@ -306,8 +340,6 @@ class TableTarget:
 def last_of_each(rows: pa.Table, key: Sequence[str]) -> pa.Table:
     """The last row of each key, in the order of the rows."""
     import numpy as np
-    import pyarrow as pa
-    import pyarrow.compute as pc
 
     at = pa.array(np.arange(rows.num_rows))
     keys = rows.select(list(key)).append_column("__eos_at", at)
@@ -322,9 +354,6 @@ def one_of_each_number(rows: pa.Table, key: Sequence[str]) -> pa.Table:
 
     To Arrow 0 and -0 are two keys, and so are two forms of NaN.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     numbers = [name for name in key if pa.types.is_floating(rows.schema.field(name).type)]
     for name in numbers:
         kind = rows.schema.field(name).type
@@ -387,6 +416,20 @@ def flags_of(rows: pa.Table, deleted: str | None) -> list[bytes]:
     return [b"1" if each else b"0" for each in rows[deleted].to_pylist()]
 
 
+def with_tombstones(rows: pa.Table, about: RowSchema) -> pa.Table:
+    """The same rows, of which a deleted one has its key and its flag alone."""
+    if about.deleted is None:
+        return rows
+    gone = pc.fill_null(rows[about.deleted], False)  # noqa: FBT003
+    for place, name in enumerate(rows.column_names):
+        if name == about.deleted:
+            rows = rows.set_column(place, name, gone)
+        elif name not in about.key:
+            column = pc.if_else(gone, pa.scalar(None, rows[name].type), rows[name])
+            rows = rows.set_column(place, name, column)
+    return rows
+
+
 def values_of(column: pa.ChunkedArray) -> list[bytes]:
     """``+`` and the value, or ``-`` for a null."""
     plus, none = pa.scalar(b"+", pa.binary()), pa.scalar(b"", pa.binary())
@@ -402,23 +445,3 @@ def text_of(column: pa.ChunkedArray) -> pa.ChunkedArray:
         column = column.cast(pa.timestamp("us", "UTC"))
     is_bytes = pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)
     return (column if is_bytes else column.cast(pa.string())).cast(pa.binary())
-
-
-# --- idle connections -----------------------------------------------------------------------------
-# A connection that nobody used for long may be gone: its server closed it, or what is between.
-
-
-IDLE_S = 10.0
-"""After so long nothing is asked before it is known that the connection still stands."""
-
-
-class Idle:
-    """When a connection was used last."""
-
-    def __init__(self) -> None:
-        self._used_at = time.monotonic()
-
-    def ends(self) -> bool:
-        """Whether it was long, until now."""
-        before, self._used_at = self._used_at, time.monotonic()
-        return self._used_at - before > IDLE_S

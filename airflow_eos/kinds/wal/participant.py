@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from airflow_eos.checkpoint.pipeline import checkpoint_of
 from airflow_eos.errors import ConfigurationError, DeliveryError, Remedy, StoreError
 from airflow_eos.kinds.spill.participant import SpilledRows, SpillParticipant
 from airflow_eos.protocol.participant import Member, Note, Owner, Ownership
@@ -92,10 +93,12 @@ class WriteAheadParticipant(SpillParticipant):
         target: its name, for people.
     """
 
+    kind = KIND
+
     def __init__(
         self, kept: SpilledRows, *, name: str, mark: str, deliver: Deliver, target: str
     ) -> None:
-        super().__init__(kept, kind=KIND, name=name, mark=mark)
+        super().__init__(kept, name=name, mark=mark)
         self._deliver = deliver
         self._target = target
         self._nonce = uuid.uuid4().hex
@@ -197,16 +200,10 @@ def connect(
             f"{{{member.name!r}: {{'deliver': 'package.module:function', 'reach': …}}}}."
         )
     deliver, reach = asked
-    mark = member.address.get("mark")
-    if store is None or mark is None:
-        raise ConfigurationError(
-            f"The rows of {member} are kept in the checkpoint of its pipeline: give the checkpoint "
-            "whose eos/pipeline.json names it."
-        )
     participant = WriteAheadParticipant(
-        SpilledRows(store, member.name),
+        SpilledRows(checkpoint_of(member, store), member.name),
         name=member.name,
-        mark=mark,
+        mark=member.address.get("mark", ""),
         deliver=loaded(deliver, reach),
         target=deliver,
     )

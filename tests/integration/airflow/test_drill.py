@@ -55,10 +55,7 @@ for name, limit_s in (("in_time", 300), ("too_slow", 1)):
     )
     globals()[name] = drill
 """
-INHERITED = (
-    "AIRFLOW_CONN_KAFKA_DEFAULT",
-    "AIRFLOW_CONN_SPARK_DEFAULT",
-)
+INHERITED = ("AIRFLOW_CONN_KAFKA_DEFAULT", "AIRFLOW_CONN_SPARK_DEFAULT")
 
 
 def ended(airflow: RealAirflow, dag_id: str) -> dict[str, str]:

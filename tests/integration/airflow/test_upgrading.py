@@ -18,6 +18,7 @@ from airflow_eos.local import EmbeddedKafka, spark_jars
 from demo.airflow import PrivateAirflow
 from demo.rest import DagRun
 from tests.integration.airflow.test_asking import Person
+from tests.support.beats import beside
 from tests.support.jvm import spark_submit_opts
 from tests.support.pipeline import wait_until
 from tests.support.topics import produce, read_topic
@@ -120,21 +121,14 @@ class Upgraded:
 
     @contextmanager
     def fed(self) -> Iterator[None]:
-        ended = threading.Event()
-
-        def feed() -> None:
+        def feed(ended: threading.Event) -> None:
             number = 0
             while not ended.wait(0.5):
                 self.feed(*(f"r{number + i}" for i in range(5)))
                 number += 5
 
-        thread = threading.Thread(target=feed)
-        thread.start()
-        try:
+        with beside(feed):
             yield
-        finally:
-            ended.set()
-            thread.join()
 
 
 class Upgrades:

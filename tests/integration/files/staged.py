@@ -14,12 +14,7 @@ from urllib.parse import unquote
 import msgspec
 import pyarrow as pa
 
-from airflow_eos.checkpoint import (
-    CheckpointStore,
-    DecisionLog,
-    PipelineIdentity,
-    claim,
-)
+from airflow_eos.checkpoint import CheckpointStore, DecisionLog, PipelineIdentity, claim
 from airflow_eos.kinds.files.manifest import LOG
 from airflow_eos.kinds.files.sink import LINE_COLUMN
 from airflow_eos.participants import connect

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow.dataset as ds
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import ArrayType, DayTimeIntervalType, LongType, StructField, StructType
 
 from airflow_eos.delivery.outputs import OneSink
 from airflow_eos.delivery.replay import undelivered
@@ -124,6 +125,16 @@ def test_local_times_are_read_back_as_local_times_in_any_zone(spark, tmp_path):
         assert undelivered(local, sink.delivered(spark, works), tasks=1).count() == 0
     finally:
         spark.conf.set("spark.sql.session.timeZone", zone)
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_an_interval_is_no_number_that_readers_find_in_its_place(tmp_path, nested: bool):
+    kind = ArrayType(DayTimeIntervalType()) if nested else DayTimeIntervalType()
+    rows = StructType([StructField("interval", LongType()), StructField("took", kind)])
+    with pytest.raises(ConfigurationError, match="Columns took hold intervals"):
+        FileSink(str(tmp_path)).columns(rows)
+    FileSink(str(tmp_path), format="json").columns(rows)
+    FileSink(str(tmp_path)).columns(StructType(rows.fields[:1]))
 
 
 def test_maps_can_be_lines_and_no_parquet(spark, tmp_path):

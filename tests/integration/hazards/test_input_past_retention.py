@@ -300,11 +300,7 @@ def test_a_promise_of_a_topic_that_was_removed_is_given_up_to_the_row(
     die_once_at("decided", df=wider.both("spark"))
     wider.lose_what_is_open()
     wider.remove_second()
-    person = Person(
-        wider.checkpoint,
-        ("-b", wider.bootstrap),
-        wider.deliver_with,
-    )
+    person = Person(wider.checkpoint, ("-b", wider.bootstrap), wider.deliver_with)
     person.until_it_runs()
     assert person.told[0].settings == {"failOnDataLoss": "false", "trigger": "1 second"}
     assert person.told[1].costs == f"{FED + 20} rows"

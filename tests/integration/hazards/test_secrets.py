@@ -42,10 +42,7 @@ JAAS = (
 @pytest.fixture(scope="module")
 def broker() -> Iterator[EmbeddedKafka]:
     with EmbeddedKafka(
-        {
-            "sasl.enabled.mechanisms": "PLAIN",
-            "listener.name.sasl.plain.sasl.jaas.config": JAAS,
-        },
+        {"sasl.enabled.mechanisms": "PLAIN", "listener.name.sasl.plain.sasl.jaas.config": JAAS},
         listeners={"SASL": "SASL_PLAINTEXT"},
     ) as running:
         yield running

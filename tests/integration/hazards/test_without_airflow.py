@@ -86,10 +86,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Environment:
 
 
 def test_the_command_line_works_without_airflow_and_spark(
-    base: Environment,
-    direct: Direct,
-    kafka_broker: EmbeddedKafka,
-    die_at: Callable[[str], None],
+    base: Environment, direct: Direct, kafka_broker: EmbeddedKafka, die_at: Callable[[str], None]
 ) -> None:
     assert not base.has("airflow")
     assert not base.has("pyspark")

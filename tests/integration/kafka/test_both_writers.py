@@ -22,7 +22,7 @@ from airflow_eos.kafka.librdkafka import LibrdkafkaWriter
 from airflow_eos.kafka.producer.partitioner import murmur2_of
 from airflow_eos.kafka.producer.writer import TransactionalWriter
 from airflow_eos.kafka.transactions.coordinator import end_transactions
-from airflow_eos.kafka.transactions.identity import TransactionIdentity
+from airflow_eos.kafka.transactions.identity import OffsetRange, TransactionIdentity
 from airflow_eos.kafka.transactions.listing import list_open
 from airflow_eos.kinds.kafka.sink import PRODUCERS, Writer, open_writer
 from airflow_eos.local import EmbeddedKafka
@@ -367,7 +367,7 @@ def test_without_a_transaction_rows_are_visible_at_once(opened, topic, read):
     writer.abort()
 
 
-def test_offsets_are_ours_where_others_write_in_between(opened, producer, topic, wire):
+def test_offsets_are_ours_where_others_write_in_between(opened, producer, topic, read, wire):
     name = topic()
     writer = opened(name)
     writer.begin(None, TIMEOUT_MS)
@@ -375,7 +375,8 @@ def test_offsets_are_ours_where_others_write_in_between(opened, producer, topic,
     writer.begin(f"between-{producer}-0-0", TIMEOUT_MS)
     written = write_and_prepare(writer, numbered(5, 15))
     end_transactions(wire, [written.identity], commit=True)
-    assert [(r.first, r.last) for r in written.written] == [(5, 14)]
+    assert written.written == (OffsetRange(name, 0, 5, 14),)
+    assert len(read(name)) == 15
 
 
 # --- A topic's limit is remembered for a minute, but never against whoever has just raised it -----

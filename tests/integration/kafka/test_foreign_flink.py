@@ -98,9 +98,7 @@ def test_of_a_job_that_still_writes_nothing_is_ended(
     left: Left, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        recover,
-        "wait",
-        lambda _: left.kafka.write(left.begun.identity, left.out, partition=1),
+        recover, "wait", lambda _: left.kafka.write(left.begun.identity, left.out, partition=1)
     )
     with pytest.raises(PipelineAliveError, match="the job runs"):
         left.run("recover", "--yes")

@@ -12,11 +12,7 @@ from typer.testing import CliRunner
 
 from airflow_eos.cli import app
 from airflow_eos.errors import KafkaUnavailableError
-from airflow_eos.kafka.transactions.hanging import (
-    end_hanging,
-    find_hanging,
-    longest_life_ms,
-)
+from airflow_eos.kafka.transactions.hanging import end_hanging, find_hanging, longest_life_ms
 from airflow_eos.kafka.transactions.identity import PreparedTransaction
 from airflow_eos.kafka.transactions.listing import held_by_coordinators
 from airflow_eos.kinds.kafka.participant import settle

@@ -85,8 +85,7 @@ def test_a_prefix_of_another_checkpoint_is_refused_before_anything_is_started(
 
 
 @pytest.mark.parametrize(
-    ("partitions", "policy"),
-    [(1, "delete"), (1, "compact,delete"), (2, "compact")],
+    ("partitions", "policy"), [(1, "delete"), (1, "compact,delete"), (2, "compact")]
 )
 def test_a_topic_that_could_forget_a_note_or_has_no_order_is_refused_by_name(
     kafka_broker: EmbeddedKafka, partitions: int, policy: str

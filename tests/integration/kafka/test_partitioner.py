@@ -51,12 +51,7 @@ def test_every_row_goes_where_librdkafka_sends_it(kafka_broker, topic, keys):
         partitions[row] = message.partition()
 
     for i, key in enumerate(keys):
-        producer.produce(
-            name,
-            b"",
-            key,
-            on_delivery=functools.partial(note, i),
-        )
+        producer.produce(name, b"", key, on_delivery=functools.partial(note, i))
     producer.flush(60)
 
     views = views_of(pa.array(keys, pa.binary()), "key")

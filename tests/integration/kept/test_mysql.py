@@ -144,7 +144,7 @@ def test_a_connection_that_was_closed_while_no_batch_came_is_opened_again(
     """After eight hours, by the server's default: a quiet night is no failure to be counted."""
     monkeypatch.setattr(idle, "IDLE_S", 0.0)
     for number in (1, 2):
-        base.execute(f"KILL {upsert._target._session._connected.thread_id()}")
+        base.execute(f"KILL {upsert._target._session.connected.thread_id()}")
         assert upsert.counted() == number
 
 

@@ -163,18 +163,9 @@ COLLATION = (
             "CREATE TABLE t (id text PRIMARY KEY, value bigint UNIQUE, eos_version text)",
             "another unique index",
         ),
-        (
-            f"{FITS}; CREATE UNIQUE INDEX ON t (lower(id))",
-            "another unique index",
-        ),
-        (
-            f"{FITS}; CREATE UNIQUE INDEX ON t (value) WHERE value > 0",
-            "another unique index",
-        ),
-        (
-            f"{FITS}; ALTER TABLE t ADD UNIQUE (value) DEFERRABLE",
-            "another unique index",
-        ),
+        (f"{FITS}; CREATE UNIQUE INDEX ON t (lower(id))", "another unique index"),
+        (f"{FITS}; CREATE UNIQUE INDEX ON t (value) WHERE value > 0", "another unique index"),
+        (f"{FITS}; ALTER TABLE t ADD UNIQUE (value) DEFERRABLE", "another unique index"),
         (
             "CREATE TABLE t (id text PRIMARY KEY, value int, eos_version text)",
             "value as integer, which does not hold every bigint",
@@ -195,10 +186,7 @@ COLLATION = (
             "CREATE TABLE t (id text PRIMARY KEY, value bigint, eos_version text, x int NOT NULL)",
             "needs a value for x",
         ),
-        (
-            GENERATED,
-            "generates value",
-        ),
+        (GENERATED, "generates value"),
         (
             "CREATE UNLOGGED TABLE t (id text PRIMARY KEY, value bigint, eos_version text)",
             r"is UNLOGGED or temporary \(t\)",
@@ -254,6 +242,13 @@ COLLATION = (
                 "LIST (id); CREATE TABLE part PARTITION OF t FOR VALUES IN ('a')"
             ),
             "table t without a DEFAULT partition",
+        ),
+        (
+            (
+                "CREATE TABLE t (id text UNIQUE, value bigint, eos_version text); DROP PUBLICATION "
+                "IF EXISTS all_of_it; CREATE PUBLICATION all_of_it FOR TABLE t"
+            ),
+            "is published without a replica identity",  # an UPDATE of it is refused, no INSERT
         ),
         ("SELECT 1", "There is no table 't'"),
     ],

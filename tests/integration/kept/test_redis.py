@@ -407,6 +407,18 @@ def test_a_user_who_may_not_write_rows_is_refused_before_the_first(server, clien
     target.close()
 
 
+def test_a_key_of_another_program_in_the_place_of_a_row_is_named(upsert, store, client):
+    client.set("t:a", "theirs")
+    work = prepare(store, 0, a=1, b=2)
+    for _ in range(2):
+        with pytest.raises(DeliveryError, match=r"the key t:a is no row.*RENAME it or DEL it"):
+            upsert.commit([work])
+    assert client.get("t:a") == "theirs"
+    client.rename("t:a", "theirs")  # as it says
+    assert upsert.commit([work]) == {work.identity: Outcome.COMMITTED}
+    assert (client.hget("t:a", "value"), client.hget("t:b", "value")) == ("1", "2")
+
+
 def test_a_redis_that_may_forget_the_last_second_says_so_at_the_start(server, client):
     client.config_set("appendfsync", "everysec")
     try:

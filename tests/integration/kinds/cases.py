@@ -29,15 +29,7 @@ STOPPED = ("before-prepare@2", "prepared@2", "decided@2", "settled-some@2", "set
 RECOVERY = ("recovery-listed", "recovery-sealed", "settled-some", "recovery-acted-first")
 
 # One kind for each way in which something is prepared; the others are the same code in other words.
-_EACH_WAY = {
-    "files",
-    "postgres",
-    "mysql",
-    "delta",
-    "wal",
-    "upsert-postgres",
-    "kafka+postgres",
-}
+_EACH_WAY = {"files", "postgres", "mysql", "delta", "wal", "upsert-postgres", "kafka+postgres"}
 
 # A source of our own is one participant more, whatever the kind.
 _READ_BY_US = {"postgres"}

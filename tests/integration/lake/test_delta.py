@@ -244,6 +244,8 @@ def test_computed_columns_are_found_at_any_depth():
     inner = struct(("b", "long", True), **{"delta.generationExpression": "1"})
     outer = struct(("a", {"type": "array", "elementType": inner, "containsNull": True}, True))
     assert computed(outer) == ["a.b"]
+    short = struct(("s", "string", True), __CHAR_VARCHAR_TYPE_STRING="varchar(5)")
+    assert computed(short) == ["s"], "no reader would find a longer text"
 
 
 def test_an_instant_is_one_whatever_the_zone_of_the_session(tmp_path: Path):

@@ -157,10 +157,7 @@ def test_a_further_listener_speaks_its_protocol():
     module = "org.apache.kafka.common.security.plain.PlainLoginModule"
     login = f'{module} required user_ann="secret";'
     with EmbeddedKafka(
-        {
-            "sasl.enabled.mechanisms": "PLAIN",
-            "listener.name.sasl.plain.sasl.jaas.config": login,
-        },
+        {"sasl.enabled.mechanisms": "PLAIN", "listener.name.sasl.plain.sasl.jaas.config": login},
         listeners={"SASL": "SASL_PLAINTEXT"},
     ) as broker:
         admin = AdminClient(

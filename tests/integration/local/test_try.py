@@ -50,11 +50,7 @@ def test_a_trial_that_is_ended_early_leaves_no_process_and_no_folder(tmp_path, h
     temporary.mkdir()
     trial = subprocess.Popen(
         [PROGRAM, "try"],
-        env={
-            **os.environ,
-            "TMPDIR": str(temporary),
-            "SPARK_SUBMIT_OPTS": spark_submit_opts(),
-        },
+        env={**os.environ, "TMPDIR": str(temporary), "SPARK_SUBMIT_OPTS": spark_submit_opts()},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
     )

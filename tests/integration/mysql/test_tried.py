@@ -10,13 +10,14 @@ import pyarrow as pa
 import pymysql
 import pytest
 
-from airflow_eos.errors import DeliveryError, EosError, StoreError
+from airflow_eos.errors import DeliveryError, StoreError
 from airflow_eos.kinds.mysql.session import meaning
 from airflow_eos.kinds.mysql.sink import MySqlSink
 from airflow_eos.kinds.sql import participant as ledger
-from airflow_eos.protocol.decision import Outcome, PreparedWork
+from airflow_eos.protocol.decision import Outcome
 from tests.integration.kept.keeping import decided
 from tests.integration.mysql.conftest import World
+from tests.integration.sql.world import written
 from tests.support.mysql import as_root, mysql_server
 from tests.support.pipelines import owner_at
 
@@ -88,18 +89,6 @@ HAZARDS: dict[str, tuple[tuple[str, ...], Any, Any]] = {
         "0123456789",
     ),
 }
-
-
-def written(sink: MySqlSink, **columns: Any) -> PreparedWork:
-    writer = sink.opened(0, 0)
-    try:
-        writer.write(pa.RecordBatch.from_pydict(columns))
-        work = writer.prepare("0" * 32)
-    except EosError:
-        writer.abort()
-        raise
-    assert work is not None
-    return work
 
 
 @pytest.mark.parametrize("hazard", HAZARDS)

@@ -62,11 +62,7 @@ def sent(server, client, who: str, name: str) -> dict[str, str]:
     row = client.get(pipeline(client)).json()["row"]
     driver = f" {row['heartbeat']['application_id']}" if name == "drain" else ""
     token = Tokens(server.secret).make(who, row["id"], name + driver)
-    return {
-        "X-EOS-Token": token,
-        "Origin": str(client.base_url),
-        "Sec-Fetch-Site": "same-origin",
-    }
+    return {"X-EOS-Token": token, "Origin": str(client.base_url), "Sec-Fetch-Site": "same-origin"}
 
 
 def runs(server, dag_id: str) -> list[str]:

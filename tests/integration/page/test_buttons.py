@@ -217,9 +217,6 @@ def test_recover_ends_what_dangles_as_planned_and_resume_brings_the_app_back(
         assert ended(airflow, "clicks", 3) == ["failed", "failed", "success"]
         heartbeat = read_heartbeat(clicks.store)
         assert heartbeat is not None
-        assert (heartbeat.phase, heartbeat.drained_by) == (
-            "stopped",
-            "page Anonymous",
-        )
+        assert (heartbeat.phase, heartbeat.drained_by) == ("stopped", "page Anonymous")
         expect(state).to_have_text("stopped", timeout=AS_IT_IS)
         pipeline.assert_exactly_once()

@@ -69,10 +69,7 @@ def test_when_slots_run_out_the_task_says_which_line_to_change(two_phase: World)
     [
         ("CREATE UNLOGGED TABLE {0} (id bigint, name text)", "is UNLOGGED"),
         ("CREATE VIEW {0} AS SELECT 1::bigint AS id, 'x' AS name", "is a view"),
-        (
-            PARTS,
-            "_p is UNLOGGED",
-        ),
+        (PARTS, "_p is UNLOGGED"),
     ],
 )
 def test_a_table_that_can_lose_rows_is_refused(two_phase: World, made: str, why: str):

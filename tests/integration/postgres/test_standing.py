@@ -10,13 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from airflow_eos.checkpoint import (
-    CheckpointStore,
-    Decision,
-    DecisionLog,
-    PipelineIdentity,
-    claim,
-)
+from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, PipelineIdentity, claim
 from airflow_eos.checkpoint.pipeline import owner_of
 from airflow_eos.checkpoint.rulings import accept, resolve
 from airflow_eos.checkpoint.snapshot import require_owner as require_owner_of_checkpoint

@@ -11,7 +11,6 @@ from datetime import date, timedelta
 from typing import Any
 
 import psycopg
-import pyarrow as pa
 import pytest
 
 from airflow_eos.errors import (
@@ -19,14 +18,14 @@ from airflow_eos.errors import (
     ConfigurationError,
     DecisionNeededError,
     DeliveryError,
-    EosError,
     StoreError,
 )
 from airflow_eos.kinds.postgres.sink import PostgresSink
 from airflow_eos.kinds.sql import participant as ledger
-from airflow_eos.protocol.decision import Outcome, PreparedWork
+from airflow_eos.protocol.decision import Outcome
 from tests.integration.postgres.conftest import World, rows
 from tests.integration.postgres.test_standing import promised
+from tests.integration.sql.world import written
 from tests.support.pipelines import owner_at
 from tests.support.servers.postgres import EmbeddedPostgres
 
@@ -121,18 +120,6 @@ def sink_of(world: World, table: str, **changes: Any) -> PostgresSink:
         lock_timeout=timedelta(seconds=5),
         **changes,
     )
-
-
-def written(sink: PostgresSink, **columns: Any) -> PreparedWork:
-    writer = sink.opened(0, 0)
-    try:
-        writer.write(pa.RecordBatch.from_pydict(columns))
-        work = writer.prepare("0" * 32)
-    except EosError:
-        writer.abort()
-        raise
-    assert work is not None
-    return work
 
 
 @pytest.mark.parametrize("hazard", HAZARDS)

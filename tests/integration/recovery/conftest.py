@@ -17,12 +17,7 @@ from confluent_kafka.admin import AdminClient
 
 from airflow_eos.audit.compare import parse
 from airflow_eos.audit.rows import reader
-from airflow_eos.checkpoint import (
-    CheckpointStore,
-    DecisionLog,
-    PipelineIdentity,
-    claim,
-)
+from airflow_eos.checkpoint import CheckpointStore, DecisionLog, PipelineIdentity, claim
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.producer.writer import TransactionalWriter

@@ -51,11 +51,7 @@ def commit(dead, rows, *, named=True, attempt=1):
 
 def run(dead, source, dead_letters=None, checkpoint=None):
     return audit(
-        dead.settings,
-        source,
-        dead.topic,
-        dead_letter_topic=dead_letters,
-        checkpoint=checkpoint,
+        dead.settings, source, dead.topic, dead_letter_topic=dead_letters, checkpoint=checkpoint
     )
 
 

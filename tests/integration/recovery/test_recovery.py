@@ -317,10 +317,7 @@ def test_alive_is_refused_with_the_evidence_unless_forced(dead):
     lives = heartbeat("preparing", application_id="app-7", batch_id=BATCH, interval_ms=12_000)
     plan = planned(dead)
 
-    with (
-        beating(dead.store, lives, every_s=0.1),
-        pytest.raises(PipelineAliveError, match="app-7"),
-    ):
+    with beating(dead.store, lives, every_s=0.1), pytest.raises(PipelineAliveError, match="app-7"):
         execute(plan, dead.store, dead.participant)
     assert dead.still_open() != []
     assert dead.log.of_batch(BATCH) == ()

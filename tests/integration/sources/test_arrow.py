@@ -86,9 +86,7 @@ def test_rows_arrive_once_and_in_order_of_their_keys(
 
 
 @pytest.mark.usefixtures("spark")
-def test_rows_of_every_kind_are_passed_on_as_they_are(
-    pipeline: Pipeline,
-) -> None:
+def test_rows_of_every_kind_are_passed_on_as_they_are(pipeline: Pipeline) -> None:
     """Null keys and values, empty ones, headers of equal names, time stamps of fifty years."""
     producer = Producer({"bootstrap.servers": pipeline.bootstrap, "compression.type": "zstd"})
     for number in range(200):

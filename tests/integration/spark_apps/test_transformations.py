@@ -142,10 +142,7 @@ def test_page_views_are_counted_for_each_app_and_other_rows_are_not_views(spark)
 
     counts = {row.key: json.loads(row.value) for row in count_views(seen).collect()}
 
-    assert counts == {
-        "shop": {"app": "shop", "views": 2},
-        "blog": {"app": "blog", "views": 1},
-    }
+    assert counts == {"shop": {"app": "shop", "views": 2}, "blog": {"app": "blog", "views": 1}}
 
 
 def test_only_numbers_of_18_digits_are_kept_and_counted_in_windows_of_20_seconds(spark):

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
+from airflow_eos.errors import EosError
 from airflow_eos.kinds.sql.participant import OwnershipTable
 from airflow_eos.protocol.decision import PreparedWork
 
@@ -53,3 +54,16 @@ def rows(*ids: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(
         {"id": pa.array(ids, pa.int64()), "name": [f"row {each}" for each in ids]}
     )
+
+
+def written(sink: Any, **columns: Any) -> PreparedWork:
+    """A task's work; where its rows are refused, the task gives up."""
+    writer = sink.opened(0, 0)
+    try:
+        writer.write(pa.RecordBatch.from_pydict(columns))
+        work: PreparedWork | None = writer.prepare("0" * 32)
+    except EosError:
+        writer.abort()
+        raise
+    assert work is not None
+    return work

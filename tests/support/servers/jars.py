@@ -6,13 +6,7 @@ import sys
 from pathlib import Path
 
 from airflow_eos.errors import EosError
-from airflow_eos.local.jars import (
-    ensure,
-    logging_jars,
-    of_pyspark_hadoop,
-    pyspark_jar,
-    read_bundle,
-)
+from airflow_eos.local.jars import ensure, logging_jars, of_pyspark_hadoop, pyspark_jar, read_bundle
 
 LOCKS = Path(__file__).parent / "locks"
 _HADOOP = ("hadoop-client-api-*.jar", "hadoop-client-runtime-*.jar", "jcl-over-slf4j-*.jar")

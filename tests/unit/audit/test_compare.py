@@ -34,12 +34,7 @@ def rows(entries, topic="t"):
 
 def counted(source, *outputs):
     found = compare([source], outputs)
-    return (
-        found.lost.count,
-        found.duplicated.count,
-        found.unexpected.count,
-        found.reordered.count,
-    )
+    return (found.lost.count, found.duplicated.count, found.unexpected.count, found.reordered.count)
 
 
 def in_a_line(ids, key=1, partition=0):

@@ -11,21 +11,18 @@ from airflow_eos.audit.compare import compare
 from airflow_eos.audit.rows import PartitionEnds
 from tests.unit.audit.test_compare import in_a_line, rows
 
+NOTHING_SAID = Sources()
+
 
 def cut(topic, low):
     """Its partition 0 without the rows before ``low``."""
     return replace(topic, ends={0: PartitionEnds(low, 100, 100)})
 
 
-def judged(source, output, *, sources=None, moved=()):
+def judged(source, output, *, sources=NOTHING_SAID, moved=()):
     """The counts that mean something, and what is not known."""
     inputs = source if isinstance(source, list) else [source]
-    compared = compare(
-        inputs,
-        [output],
-        read=sources.read if sources else None,
-        skipped=sources.skipped if sources else (),
-    )
+    compared = compare(inputs, [output], read=sources.read, skipped=sources.skipped)
     empty = without_meaning(inputs, [output], compared)
     kinds = ("lost", "duplicated", "unexpected", "reordered")
     counts = {k: getattr(compared, k).count for k in kinds if k not in empty}

@@ -111,10 +111,7 @@ def test_a_drain_is_requested_once_and_cleared(store):
     ],
 )
 def test_a_damaged_or_foreign_object_is_refused_with_its_place(store, data, message):
-    for path, read in (
-        ("eos/pipeline.json", read_pipeline),
-        ("eos/driver.json", read_heartbeat),
-    ):
+    for path, read in (("eos/pipeline.json", read_pipeline), ("eos/driver.json", read_heartbeat)):
         store.put(path, data)
         with pytest.raises(CheckpointFormatError) as refused:
             read(store)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -455,14 +456,16 @@ def test_a_topic_that_is_not_read_for_a_while_is_not_forgotten(planned_store):
 
 def test_topics_of_two_clusters_may_have_one_name(planned_store):
     """The first batch of such a query called the second one made again, on every checkpoint."""
-    here, there = {"in": "A"}, {"in": "B"}
+
+    def asked(*ids: str) -> list[Any]:
+        return [partial(dict, {"in": each}) for each in ids]
+
     for _ in range(2):
-        same_topics_watched(planned_store, [lambda: here, lambda: there])()
-    with pytest.raises(TopicError, match="The topic 'in' was deleted"):  # they changed places
-        same_topics_watched(planned_store, [lambda: there, lambda: here])
-    with pytest.raises(TopicError, match="The topic 'in' was deleted"):
-        same_topics_watched(planned_store, [lambda: here, lambda: {"in": "C"}])
-    topics = [TopicsRead(ids=dict, begins=lambda at=at: {("in", 0): at}) for at in (900, 0)]
+        same_topics_watched(planned_store, asked("A", "B"))()
+    for ids in (("C", "B"), ("A", "C"), ("B", "A")):  # or they have changed places
+        with pytest.raises(TopicError, match="The topic 'in' was deleted"):
+            same_topics_watched(planned_store, asked(*ids))
+    topics = [TopicsRead(ids=dict, begins=partial(dict, {("in", 0): at})) for at in (900, 0)]
     sources = [SourceProgress(n, "kafka", {"in": {0: 950}}, {"in": {0: 960}}, "-") for n in (0, 1)]
     assert not lost_input(topics, sources)
     assert not lost_input(topics, [sources[0], replace(sources[1], start={"in": {0: 5}})])
@@ -470,11 +473,7 @@ def test_topics_of_two_clusters_may_have_one_name(planned_store):
 
 def test_what_is_gone_of_a_range_is_told_by_partition_and_topics_that_compact_by_name():
     source = SourceProgress(
-        0,
-        "kafka",
-        {"in": {0: 10, 1: 10, 2: 0}},
-        {"in": {0: 50, 1: 50, 2: 9, 3: 7}},
-        "-",
+        0, "kafka", {"in": {0: 10, 1: 10, 2: 0}}, {"in": {0: 50, 1: 50, 2: 9, 3: 7}}, "-"
     )
     begins = {("in", 0): 30, ("in", 1): 90, ("in", 2): 0, ("in", 3): 0, ("other", 0): 9}
     topics = TopicsRead(
@@ -582,7 +581,4 @@ def test_a_promise_of_a_topic_that_is_gone_keeps_its_plan(planned_store):
     assert change.mends() == ()
     with pytest.raises(InputLostError) as refused:
         input_change(planned_store, now("a"), available_now=True).require_accepted()
-    assert refused.value.remedies[-1].settings == {
-        "failOnDataLoss": "false",
-        "trigger": "1 second",
-    }
+    assert refused.value.remedies[-1].settings == {"failOnDataLoss": "false", "trigger": "1 second"}

@@ -162,9 +162,7 @@ def test_the_beginning_of_the_source_is_not_taken_for_a_lost_batch(store):
 
 
 @pytest.mark.parametrize(
-    ("commits", "offsets"),
-    [([8], [7]), ([5], [])],
-    ids=["lost offsets", "no offsets"],
+    ("commits", "offsets"), [([8], [7]), ([5], [])], ids=["lost offsets", "no offsets"]
 )
 def test_logs_that_do_not_fit_together_are_refused(store, commits, offsets):
     begin(store)

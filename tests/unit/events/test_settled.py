@@ -250,8 +250,7 @@ def test_looks_at_any_times_tell_each_hour_once_in_order_and_none_early(steps, d
         settled = data.draw(st.integers(settled + 1, len(marks)))
         kept = data.draw(st.integers(0, settled - 1))  # Spark has purged those before
         looked = replace(
-            found(*range(settled)),
-            batches=tuple(marked(n, marks[n]) for n in range(kept, settled)),
+            found(*range(settled)), batches=tuple(marked(n, marks[n]) for n in range(kept, settled))
         )
         each_batch = data.draw(st.booleans())
         for event in events_since(last, looked, each_batch=each_batch):

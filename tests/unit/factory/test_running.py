@@ -26,17 +26,9 @@ from airflow_eos.errors import (
     PipelineAliveError,
     RecoveryError,
 )
-from airflow_eos.factory import (
-    drill,
-    eos_drill,
-    eos_pipeline,
-)
-from airflow_eos.factory import (
-    pipeline as running,
-)
-from airflow_eos.factory import (
-    watchdog as asking,
-)
+from airflow_eos.factory import drill, eos_drill, eos_pipeline
+from airflow_eos.factory import pipeline as running
+from airflow_eos.factory import watchdog as asking
 from airflow_eos.operators import PlanRecoveryOperator
 from airflow_eos.recovery import Plan
 from airflow_eos.sensors import CheckpointProgressSensor
@@ -118,7 +110,7 @@ def test_a_run_that_is_tried_again_is_waited_for(poke, states, waiter, state):
 def test_what_came_is_seen_though_the_run_has_failed_since(poke, states, tmp_path, monkeypatch):
     states["run"] = "failed"
     store = CheckpointStore.open(tmp_path)
-    whose = started("s1", dag_id=LEAST["dag_id"], run_id="r1")
+    whose = started("s1", dag_id=LEAST["dag_id"], task_id="run", run_id="r1")
     write_heartbeat(store, beat("failed", application_id="X", started_by=whose))
     assert poke("started").xcom_value == "X"
     monkeypatch.setattr(CheckpointProgressSensor, "poke", lambda *_: PokeReturnValue(is_done=True))
@@ -357,7 +349,9 @@ def found(monkeypatch) -> SimpleNamespace:
     monkeypatch.setattr(drilling.Drill, "run", run)
     monkeypatch.setattr(drill, "store_of", lambda _: None)
     ti = SimpleNamespace(
-        run_id="r1", xcom_push=lambda *, key, value: world.pushed.update({key: value})
+        dag_id="eos_drill",
+        run_id="r1",
+        xcom_push=lambda *, key, value: world.pushed.update({key: value}),
     )
     monkeypatch.setattr(drill, "get_current_context", lambda: {"ti": ti})
     return world

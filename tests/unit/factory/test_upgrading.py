@@ -84,8 +84,7 @@ def rehearsed(ti: Run, verdict: str, **told: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("verdict", "then"),
-    [("same", "require_approved"), ("differs", "ask"), ("not known", "ask")],
+    ("verdict", "then"), [("same", "require_approved"), ("differs", "ask"), ("not known", "ask")]
 )
 def test_a_person_is_asked_unless_nothing_differs(dag, ti, verdict, then):
     rehearsed(ti, verdict)

@@ -314,11 +314,7 @@ CASES = {
     "keys": (
         "s3a://lake/ck",
         {"conn_type": "aws", **KEYS, "extra": {"region_name": "eu-west-1"}},
-        {
-            "aws_access_key_id": "AKIA",
-            "aws_secret_access_key": "of-aws",
-            "aws_region": "eu-west-1",
-        },
+        {"aws_access_key_id": "AKIA", "aws_secret_access_key": "of-aws", "aws_region": "eu-west-1"},
     ),
     "keys in the extra, for a while": (
         "s3://lake/ck",

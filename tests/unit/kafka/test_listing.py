@@ -85,9 +85,7 @@ class Cluster:
         held = [] if code else self.held[node]
         states = [SimpleNamespace(transactional_id=each, producer_id=7) for each in held]
         return SimpleNamespace(
-            error_code=code,
-            transaction_states=states,
-            unknown_state_filters=self.unknown_states,
+            error_code=code, transaction_states=states, unknown_state_filters=self.unknown_states
         )
 
     def _tell(self, message: Any) -> Any:

@@ -20,15 +20,9 @@ from airflow_eos.errors import (
     KafkaUnavailableError,
     OwnershipError,
 )
-from airflow_eos.kafka.client import (
-    compacted_topic,
-)
-from airflow_eos.kafka.client import (
-    compacted_topic as compacted,
-)
-from airflow_eos.kafka.client import (
-    errors as deadline,
-)
+from airflow_eos.kafka.client import compacted_topic
+from airflow_eos.kafka.client import compacted_topic as compacted
+from airflow_eos.kafka.client import errors as deadline
 from airflow_eos.kafka.transactions.identity import (
     OffsetRange,
     PreparedTransaction,

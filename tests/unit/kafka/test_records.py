@@ -173,10 +173,7 @@ def test_two_columns_of_long_values_keep_their_buffers_apart():
             {"value": ["a"], "headers": pa.array([[{"key": None, "value": b""}]], HEADERS)},
             "a header without a key",
         ),
-        (
-            {"value": ["a"], "headers": pa.array([[None]], HEADERS)},
-            "a header without a key",
-        ),
+        ({"value": ["a"], "headers": pa.array([[None]], HEADERS)}, "a header without a key"),
     ],
 )
 def test_what_kafka_records_cannot_hold_is_refused_by_name(rows, said):

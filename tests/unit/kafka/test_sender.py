@@ -16,9 +16,11 @@ from airflow_eos.errors import (
     FencedError,
     KafkaError,
     KafkaUnavailableError,
+    Remedy,
     RowError,
     TopicError,
     TransactionError,
+    exit_status,
 )
 from airflow_eos.kafka.client import errors as faults
 from airflow_eos.kafka.librdkafka import translated
@@ -513,6 +515,20 @@ def test_a_row_that_the_broker_refuses_is_named_with_its_reason_and_the_ways_out
     of_librdkafka = translated(Code(code), "while writing to partition 0 of topic 't'", acl="")
     assert isinstance(of_librdkafka, RowError)
     assert of_librdkafka.remedies == refused.remedies
+
+
+@pytest.mark.parametrize("code", [faults.MESSAGE_TOO_LARGE, faults.RECORD_LIST_TOO_LARGE])
+def test_small_rows_that_are_too_large_together_are_no_reason_to_stop_for_good(code):
+    """The topic's limit was lowered beneath the writer, which learns of it at the next start."""
+    together = PartitionResponse("t", 0, code, -1, "as it says").error(
+        bytes(built([(b"a", b"v", [], 1), (b"b", b"v", [], 1)]))
+    )
+    assert isinstance(together, TopicError)
+    assert (together.remedies[0], exit_status(together)) == (Remedy(start=True), 1)
+    alone = PartitionResponse("t", 0, code, -1, "as it says").error(
+        bytes(built([(b"a", b"v", [], 1)]))
+    )
+    assert isinstance(alone, RowError)
 
 
 @pytest.mark.parametrize("transactional_id", ["t-0-0", None])

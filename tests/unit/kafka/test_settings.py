@@ -50,10 +50,7 @@ def settings(**config):
         ({}, {}),
         ({"client.id": "etl"}, {"client_id": "etl"}),
         ({"socket.timeout.ms": "5000"}, {"request_timeout_ms": 5000}),
-        (
-            {"socket.connection.setup.timeout.ms": 900},
-            {"socket_connection_setup_timeout_ms": 900},
-        ),
+        ({"socket.connection.setup.timeout.ms": 900}, {"socket_connection_setup_timeout_ms": 900}),
         ({"reconnect.backoff.max.ms": 2000}, {"reconnect_backoff_max_ms": 2000}),
         ({"metadata.max.age.ms": 1000}, {"metadata_max_age_ms": 1000}),
         ({"group.id": "readers", "statistics.interval.ms": 5}, {}),
@@ -67,10 +64,7 @@ def settings(**config):
             },
         ),
         (
-            {
-                "security.protocol": "SASL_PLAINTEXT",
-                "sasl.kerberos.service.name": "brokers",
-            },
+            {"security.protocol": "SASL_PLAINTEXT", "sasl.kerberos.service.name": "brokers"},
             {
                 "security_protocol": "SASL_PLAINTEXT",
                 "sasl_mechanism": "GSSAPI",

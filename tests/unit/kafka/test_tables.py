@@ -25,18 +25,10 @@ from kafka.record import MemoryRecordsBuilder
 from airflow_eos.errors import InputError, KafkaError
 from airflow_eos.kafka.client.fetch import batch_headers
 from airflow_eos.kafka.client.reading import OffsetSpan, _visible, _whole
-from airflow_eos.kafka.records import (
-    decode as decoding,
-)
-from airflow_eos.kafka.records import (
-    encode as compression,
-)
-from airflow_eos.kafka.records import (
-    kernels as loops,
-)
-from airflow_eos.kafka.records import (
-    numpy_kernels as row_hashes,
-)
+from airflow_eos.kafka.records import decode as decoding
+from airflow_eos.kafka.records import encode as compression
+from airflow_eos.kafka.records import kernels as loops
+from airflow_eos.kafka.records import numpy_kernels as row_hashes
 from airflow_eos.kafka.records.decode import SCHEMA, rows_of, tables
 from airflow_eos.kafka.records.encode import NAMES, codec
 from airflow_eos.kafka.records.numpy_kernels import MOST_HEADERS

@@ -364,6 +364,21 @@ def builder_of(
     return BatchBuilder(found, codec(compression))
 
 
+@pytest.mark.parametrize(
+    ("told", "most"),
+    [
+        ({"max.message.bytes": "9000", "segment.bytes": "5000"}, 5000),
+        ({"max.message.bytes": "9000"}, 9000),
+        ({}, writer_batches.DEFAULT_MAX_MESSAGE_BYTES),
+    ],
+)
+def test_a_record_batch_is_within_a_segment_of_its_topic_too(told: dict[str, str], most: int):
+    """Or each one that is larger is refused, and rows are called too large that are not."""
+    cluster = SimpleNamespace(leaders=lambda *_, **__: {0: 1}, topic_config=lambda *_: told)
+    wire: Any = SimpleNamespace(cluster=cluster)
+    assert writer_batches.Topics(wire).look_up("t").max_batch_bytes == most
+
+
 def shelved(builder: BatchBuilder, ratios: Ratios | None = None) -> tuple[Shelf, int]:
     """The batches, and in how many groups they came."""
     shelf: Any = Shelf()

@@ -138,10 +138,7 @@ try:
     # Left out of Airflow's own stub.
     from airflow.sdk import AsyncCallback, DeadlineReference  # type: ignore[attr-defined]
 except ImportError:  # Airflow 3.1 has them, and exports them not
-    from airflow.sdk.definitions.deadline import (  # type: ignore[attr-defined]
-        AsyncCallback,
-        DeadlineReference,
-    )
+    from airflow.sdk.definitions.deadline import AsyncCallback, DeadlineReference  # type: ignore[attr-defined]
 
 
 async def late() -> None:

@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,6 +22,7 @@ from airflow_eos.checkpoint import (
     write_heartbeat,
 )
 from airflow_eos.checkpoint.heartbeat import STARTED_BY
+from airflow_eos.operators import SparkStreamingOperator
 from airflow_eos.recovery import Action, Plan, Report, Result, StepResult
 from tests.support import beats
 from tests.support.metadata import capable
@@ -207,3 +209,22 @@ def says(store) -> Callable[..., Callable[[FakeSpark], None]]:
         return run
 
     return app
+
+
+@pytest.fixture
+def operator(store, kafka, spark):
+    def make(**arguments):
+        return SparkStreamingOperator(
+            **{
+                "task_id": "etl",
+                "application": "/apps/etl.py",
+                "checkpoint_location": store.location,
+                "ship_package": False,
+                "restart_delay": timedelta(0),
+                "patience": timedelta(minutes=5),
+                "submit_timeout": timedelta(minutes=5),
+                **arguments,
+            }
+        )
+
+    return make

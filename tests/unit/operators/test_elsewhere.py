@@ -51,25 +51,6 @@ SOON = timedelta(seconds=0.5)
 
 
 @pytest.fixture
-def operator(store, kafka, spark):
-    def make(**arguments):
-        return SparkStreamingOperator(
-            **{
-                "task_id": "etl",
-                "application": "/apps/etl.py",
-                "checkpoint_location": store.location,
-                "ship_package": False,
-                "restart_delay": timedelta(0),
-                "patience": timedelta(minutes=5),
-                "submit_timeout": timedelta(minutes=5),
-                **arguments,
-            }
-        )
-
-    return make
-
-
-@pytest.fixture
 def yarn(monkeypatch):
     connection = {"conn_type": "spark", "host": "yarn", "extra": {"deploy-mode": "cluster"}}
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
@@ -312,8 +293,7 @@ def test_a_driver_elsewhere_that_does_not_drain_is_killed_by_its_manager(
         def beat():
             while not beats.wait(0.01):
                 write_heartbeat(
-                    store,
-                    heartbeat(started_by=us, application_id="application_1_2", **CLUSTER),
+                    store, heartbeat(started_by=us, application_id="application_1_2", **CLUSTER)
                 )
 
         threading.Thread(target=beat, daemon=True).start()

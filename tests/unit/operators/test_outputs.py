@@ -63,9 +63,7 @@ def told(spark) -> dict[str, str]:
 def test_the_app_is_told_outputs_and_guarantee_and_no_secret_of_them(operator, spark, says, caplog):
     spark.runs = [says("stopped")]
     task = operator(
-        outputs=[CLEAN, TOTALS],
-        guarantee="at_least_once",
-        participant_conn_ids={"totals": "shop"},
+        outputs=[CLEAN, TOTALS], guarantee="at_least_once", participant_conn_ids={"totals": "shop"}
     )
     with caplog.at_level(logging.DEBUG):
         task.execute({})
@@ -127,8 +125,6 @@ def test_what_cannot_work_fails_without_retry_and_before_anything_is_started(
 def test_recovery_looks_where_the_outputs_are(operator, spark, says, looked_under, outputs, prefix):
     spark.runs = [says("stopped")]
     operator(
-        outputs=outputs,
-        transactional_id_prefix="etl",
-        participant_conn_ids={"totals": "shop"},
+        outputs=outputs, transactional_id_prefix="etl", participant_conn_ids={"totals": "shop"}
     ).execute({})
     assert set(looked_under) == {prefix}

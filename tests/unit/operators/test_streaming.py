@@ -43,31 +43,12 @@ from airflow_eos.errors import (
     KafkaUnavailableError,
     StoreError,
 )
-from airflow_eos.operators import SparkStreamingOperator
 from airflow_eos.protocol.decision import WorkIdentity
 from airflow_eos.recovery import Action, Step
 from airflow_eos.supervision.packaging import leave_behind, private_folder
 from tests.unit.operators.conftest import PASSWORD, FakeSpark, heartbeat, started_by
 
 CRASH = AirflowException("Cannot execute: spark-submit. Error code is: 137.")
-
-
-@pytest.fixture
-def operator(store, kafka, spark):
-    def make(**arguments):
-        return SparkStreamingOperator(
-            **{
-                "task_id": "etl",
-                "application": "/apps/etl.py",
-                "checkpoint_location": store.location,
-                "ship_package": False,
-                "restart_delay": timedelta(0),
-                "patience": timedelta(minutes=5),
-                **arguments,
-            }
-        )
-
-    return make
 
 
 def step(action: Action, **other) -> Step:

@@ -10,12 +10,7 @@ import obstore.store
 import pytest
 import structlog
 
-from airflow_eos.checkpoint import (
-    CheckpointStore,
-    PipelineIdentity,
-    claim,
-    take_term,
-)
+from airflow_eos.checkpoint import CheckpointStore, PipelineIdentity, claim, take_term
 from airflow_eos.delivery.port import Former
 from airflow_eos.delivery.takeover import say_drained
 from airflow_eos.errors import ConfigurationError, KafkaUnavailableError, OwnershipError

@@ -10,6 +10,8 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Lock
+from types import SimpleNamespace
 
 import msgspec
 import pyarrow as pa
@@ -37,7 +39,7 @@ from airflow_eos.kinds.files.folder import (
     works_of,
 )
 from airflow_eos.kinds.files.participant import FilesParticipant, made
-from airflow_eos.kinds.files.place import Disk, opened
+from airflow_eos.kinds.files.place import Bucket, Disk, opened
 from airflow_eos.kinds.files.sink import FileSink, ReadFiles
 from airflow_eos.participants import connect
 from airflow_eos.protocol.decision import Outcome, PreparedWork, WorkIdentity
@@ -358,6 +360,29 @@ def test_a_kind_that_this_release_does_not_know_is_refused_by_name():
 def test_kafka_without_a_connection_is_refused_by_name():
     with pytest.raises(ConfigurationError, match="bootstrap-servers"):
         connect([Member("orders", "kafka", {"transactional_id_prefix": "etl"})], {})
+
+
+def test_a_bucket_that_lets_nobody_delete_is_refused_before_the_first_row(monkeypatch):
+    """Each commit removes what was prepared: its rows were visible, and its batch never over."""
+    bucket = Bucket("s3://lake/out", {"aws_region": "eu-west-1"})
+    names: set[str] = set()
+
+    def won(name: str, *_: object) -> bool:
+        with lock:
+            is_new = name not in names
+            names.add(name)
+            return is_new
+
+    def delete(_names: object) -> None:
+        raise StoreError("deleting: AccessDenied")
+
+    lock = Lock()
+    monkeypatch.setattr(bucket, "_copy", lambda _source, target: won(target))
+    monkeypatch.setattr(
+        bucket, "beside", SimpleNamespace(put=lambda *_: None, create=won, delete=delete)
+    )
+    with pytest.raises(StoreError, match="AccessDenied"):
+        bucket.check("orders")
 
 
 # --- files of a task ------------------------------------------------------------------------------

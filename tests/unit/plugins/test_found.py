@@ -26,9 +26,7 @@ try:
     from airflow.serialization.serialized_objects import DagSerialization
 except ImportError:  # where Airflow 3.1 has them
     from airflow.models.dagbag import DagBag  # type: ignore[no-redef]
-    from airflow.serialization.serialized_objects import (  # type: ignore[attr-defined,assignment]
-        SerializedDAG as DagSerialization,
-    )
+    from airflow.serialization.serialized_objects import SerializedDAG as DagSerialization  # type: ignore[attr-defined,assignment]
 
 ROOT = Path(__file__).parents[3]
 

@@ -64,11 +64,7 @@ def checkpoint(offsets=5, commits=4, committed_at_ms=None, planned_at_ms=None):
 
 def heartbeat(phase="preparing", age_ms=1_000, interval_ms=2_000):
     return beats.heartbeat(
-        phase,
-        batch_id=5,
-        beat_at_ms=NOW - age_ms,
-        interval_ms=interval_ms,
-        started_at_ms=OPENED,
+        phase, batch_id=5, beat_at_ms=NOW - age_ms, interval_ms=interval_ms, started_at_ms=OPENED
     )
 
 

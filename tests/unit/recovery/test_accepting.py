@@ -55,11 +55,7 @@ def test_what_no_reader_is_known_to_have_is_given_up():
     )
     assert (found.promised, found.delivered, found.rows, found.untold) == (130, 30, 100, 100)
     assert found.promise == NONCE
-    assert [outcome.name for _, outcome in found.works] == [
-        "ABORTED",
-        "COMMITTED",
-        "UNKNOWN",
-    ]
+    assert [outcome.name for _, outcome in found.works] == ["ABORTED", "COMMITTED", "UNKNOWN"]
 
 
 @pytest.mark.parametrize(

@@ -51,11 +51,7 @@ TABLE = {
         [(COMMIT, f"{PREFIX}-0-0")],
         None,
     ),
-    "open and not named": (
-        facts(listed=(still_open(A),)),
-        [(ABORT, f"{PREFIX}-0-0")],
-        Seal(5, 1),
-    ),
+    "open and not named": (facts(listed=(still_open(A),)), [(ABORT, f"{PREFIX}-0-0")], Seal(5, 1)),
     "decided COMMIT, outcome COMMITTED": (
         facts(decisions=(commit(A),), outcomes=what_became(committed=[A])),
         [],
@@ -194,11 +190,7 @@ TABLE = {
         None,
     ),
     "the newest batch is complete and a straggler is open": (
-        facts(
-            listed=(still_open(C),),
-            checkpoint=checkpoint(5, 5),
-            decisions=(commit(A, B),),
-        ),
+        facts(listed=(still_open(C),), checkpoint=checkpoint(5, 5), decisions=(commit(A, B),)),
         [(ABORT, f"{PREFIX}-2-0")],
         None,
     ),
@@ -249,10 +241,7 @@ def test_abort_step_tells_age_and_time_left_and_claims_no_rows():
 
 def test_replay_step_tells_batch_transactions_and_rows():
     plan = make_plan(
-        facts(
-            decisions=(commit(A, B, C),),
-            outcomes=what_became(aborted=[A, C], committed=[B]),
-        )
+        facts(decisions=(commit(A, B, C),), outcomes=what_became(aborted=[A, C], committed=[B]))
     )
 
     (step,) = plan.steps
@@ -339,10 +328,7 @@ def accepted(*given_up):
 
 
 def test_nothing_is_replayed_or_asked_of_a_batch_that_was_accepted_as_it_is():
-    world = {
-        "decisions": (commit(A, B),),
-        "outcomes": what_became(aborted=[A], unknown=[B]),
-    }
+    world = {"decisions": (commit(A, B),), "outcomes": what_became(aborted=[A], unknown=[B])}
     assert {step.action for step in make_plan(facts(**world)).steps} == {REPLAY, ASK}
     assert make_plan(facts(**world, accepted=accepted())).steps == ()
 
@@ -364,11 +350,7 @@ def test_what_a_person_gave_up_is_aborted_and_the_rest_of_the_promise_committed(
 
 def test_what_a_person_gave_up_is_aborted_where_it_is_not_listed_but_open_by_its_outcome():
     plan = make_plan(
-        facts(
-            decisions=(commit(A),),
-            outcomes=what_became(undecided=[A]),
-            accepted=accepted(A),
-        )
+        facts(decisions=(commit(A),), outcomes=what_became(undecided=[A]), accepted=accepted(A))
     )
     assert actions(plan) == [(ABORT, f"{PREFIX}-0-0")]
 

@@ -286,9 +286,7 @@ def test_a_hostile_heartbeat_is_refused_in_a_short_message(
     assert not remedy.costs, "a beat is evidence, and the next start writes it anew"
 
 
-def test_words_of_a_heartbeat_and_of_a_drain_are_one_line_without_escapes(
-    checkpoint: Path,
-) -> None:
+def test_words_of_a_heartbeat_and_of_a_drain_are_one_line_without_escapes(checkpoint: Path) -> None:
     """They stand in the logs of tasks, on terminals, and on the page."""
     words = dict.fromkeys((*Heartbeat.words, *DrainRequest.words), ESCAPE)
     starter = {"dag_id": ESCAPE, "task_id": "t", "run_id": ESCAPE, "map_index": -1}

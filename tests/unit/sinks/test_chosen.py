@@ -17,7 +17,12 @@ from structlog.testing import capture_logs
 from airflow_eos.delivery import options as kinds
 from airflow_eos.delivery.configured import OutputConfig, environment
 from airflow_eos.delivery.options import AppFacts, SinkOptions
-from airflow_eos.delivery.source import StreamSource, check_sources, require_replayable
+from airflow_eos.delivery.source import (
+    StreamSource,
+    check_sources,
+    require_one_cluster,
+    require_replayable,
+)
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kinds.kafka.preflight import Durability
@@ -401,6 +406,19 @@ def test_whoever_asks_for_no_row_twice_may_read_it():
 @pytest.mark.parametrize("name", ["kafka", "rate", "rate-micro-batch", "FileSource[/in]", "mine"])
 def test_others_are_read(name):
     require_replayable([StreamSource(name, {})], "exactly_once")
+
+
+def test_a_consumer_group_is_of_one_cluster_and_so_is_what_goes_on_from_it():
+    """Of topics of one name it had the lower of two offsets, and began there in both."""
+
+    def reading(*servers: str) -> list[StreamSource]:
+        kafka = [StreamSource("kafka", {"kafka.bootstrap.servers": each}) for each in servers]
+        return [StreamSource("rate", {}), *kafka]
+
+    for one in ((), ("a:1",), ("a:1,b:1", "b:1, c:1"), ("a:1", "a:1")):
+        require_one_cluster(reading(*one))
+    with pytest.raises(ConfigurationError, match="several Kafka clusters"):
+        require_one_cluster(reading("a:1,b:1", "b:1", "c:1"))
 
 
 class Options(dict[str, str]):

@@ -140,11 +140,7 @@ def test_a_drain_is_obeyed_only_by_the_driver_that_it_names(
 
 @pytest.mark.parametrize(
     ("request_", "left"),
-    [
-        ({"term": 1}, False),
-        ({}, False),
-        ({"submission": "s1"}, True),
-    ],
+    [({"term": 1}, False), ({}, False), ({"submission": "s1"}, True)],
     ids=["a former term", "nobody", "this start"],
 )
 def test_a_start_removes_what_was_not_meant_for_it_and_nothing_else(writer, store, request_, left):

@@ -104,11 +104,7 @@ def test_where_decisions_do_not_tell_which_piece_was_lost_nothing_is_read():
 
 
 @pytest.mark.parametrize(
-    ("columns", "said"),
-    [
-        (["key", "value"], "would go to orders.v2"),
-        (["value", "topic"], ""),
-    ],
+    ("columns", "said"), [(["key", "value"], "would go to orders.v2"), (["value", "topic"], "")]
 )
 def test_rows_that_name_no_topic_go_where_the_sink_says(columns, said):
     sink = KafkaSink("h:1", "orders.v2", "p")

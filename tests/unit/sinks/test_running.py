@@ -168,11 +168,7 @@ def stream(inner: str) -> Exception:
             "DATA_SOURCE_NOT_FOUND",
             False,
         ),
-        (
-            stream(f"[CAST_INVALID_INPUT] '{SECRET}' SQLSTATE: 22018"),
-            "CAST_INVALID_INPUT",
-            False,
-        ),
+        (stream(f"[CAST_INVALID_INPUT] '{SECRET}' SQLSTATE: 22018"), "CAST_INVALID_INPUT", False),
         (
             stream("[STREAMING_OUTPUT_MODE.UNSUPPORTED_OPERATION] x SQLSTATE: 42KDE"),
             "STREAMING_OUTPUT_MODE.UNSUPPORTED_OPERATION",

@@ -61,7 +61,7 @@ from airflow_eos.errors import (
 )
 from airflow_eos.protocol.decision import encode
 from airflow_eos.recovery.facts import Sign, read_sign
-from tests.support.beats import heartbeat, standby
+from tests.support.beats import beside, heartbeat, standby
 
 LIVES, SILENT, UNTOLD = ("it beat",), (), None
 PERSON = "cli ops"
@@ -401,9 +401,9 @@ def lives(world: World, behind: int) -> Standby:
 @contextmanager
 def stands_by(world: World, behind: int) -> Iterator[None]:
     """One that says so again and again, and drives once the driver was asked to hand over."""
-    ended, said = threading.Event(), lives(world, behind)
+    said = lives(world, behind)
 
-    def say() -> None:
+    def say(ended: threading.Event) -> None:
         n = 0
         while not ended.wait(0.02):
             n += 1
@@ -414,13 +414,8 @@ def stands_by(world: World, behind: int) -> Iterator[None]:
                 world.say(term=2)
 
     write_standby(world.store, said)
-    thread = threading.Thread(target=say)
-    thread.start()
-    try:
+    with beside(say):
         yield
-    finally:
-        ended.set()
-        thread.join()
 
 
 def test_handed_over_it_says_so_once_the_other_drives(world):

@@ -1,11 +1,14 @@
-"""Heartbeats and looks, in short."""
+"""Heartbeats, looks and runs, in short."""
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
-from airflow_eos.checkpoint import DrainRequest, Heartbeat, Phase, StartedBy
+from airflow_eos.checkpoint import CheckpointStore, DrainRequest, Heartbeat, Phase, StartedBy
+from airflow_eos.delivery.policy import FixedDelay
 from airflow_eos.supervision.heartbeat_monitor import HeartbeatObservation
+from airflow_eos.supervision.run import Rules, StreamRun
 from tests.support.beats import heartbeat
 
 US = StartedBy(dag_id="d", task_id="t", run_id="r", map_index=-1, submission="")
@@ -30,3 +33,10 @@ def seen(
 
 def drain(**named: Any) -> DrainRequest:
     return DrainRequest(requested_by="ops", reason="x", requested_at_ms=0, **named)
+
+
+def run_of(store: CheckpointStore, clock: Any, submit: Any, **parts: Any) -> StreamRun:
+    """A task's run by a clock of its own: nothing to recover, and no failure is let pass."""
+    rules = Rules(FixedDelay(attempts=0), timedelta(seconds=30))
+    given = {"recover": lambda: None, "rules": rules, "sleep": clock.sleep, "clock": clock}
+    return StreamRun(store, US, submit=submit, **{**given, **parts})

@@ -70,16 +70,8 @@ WRITES, READS, ONLY_DESCRIBE = {4, 8}, {3, 8}, {8}
         (doctor.driver(beat(), ()), "ok", "'preparing', term 3"),
         (doctor.driver(beat(phase="failed"), ()), "ok", "'failed', term 3"),
         (doctor.owner(None, prefix="etl", cluster_id="c-1"), "ok", "nobody yet"),
-        (
-            doctor.owner(owned(), prefix="etl", cluster_id="c-1"),
-            "ok",
-            "_prefix 'etl'",
-        ),
-        (
-            doctor.owner(owned(), prefix="other", cluster_id="c-1"),
-            "fail",
-            "_prefix 'etl'",
-        ),
+        (doctor.owner(owned(), prefix="etl", cluster_id="c-1"), "ok", "_prefix 'etl'"),
+        (doctor.owner(owned(), prefix="other", cluster_id="c-1"), "fail", "_prefix 'etl'"),
         (doctor.owner(owned(), prefix=None, cluster_id="c-2"), "fail", "cluster_id 'c-1'"),
         (started(Ownership("prefix 'etl'")), "ok", "nobody's"),
         (started(HERE), "ok", "batch 7 delivered"),
@@ -126,12 +118,7 @@ def test_a_fact_and_what_it_means(line, verdict, said):
 
 @pytest.mark.parametrize(
     ("verdicts", "grave"),
-    [
-        (["ok", "fail", "warn"], "fail"),
-        (["ok", "warn"], "warn"),
-        (["ok"], "ok"),
-        ([], "ok"),
-    ],
+    [(["ok", "fail", "warn"], "fail"), (["ok", "warn"], "warn"), (["ok"], "ok"), ([], "ok")],
 )
 def test_the_gravest_of_all_is_what_the_exit_status_says(verdicts, grave):
     assert doctor.worst([doctor.Line("x", each, "") for each in verdicts]) == grave

@@ -24,7 +24,7 @@ from airflow_eos.supervision.exit_status import ExitKind, NextAction, choose
 from airflow_eos.supervision.heartbeat_monitor import Pulse
 from airflow_eos.supervision.run import Finder, Rules, StreamRun
 from airflow_eos.supervision.trigger_watch import AppResult
-from tests.unit.supervision.lives import US, beat, drain, seen, started
+from tests.unit.supervision.lives import US, beat, drain, run_of, seen, started
 from tests.unit.supervision.test_run import Clock, Crashing
 
 RULES = Rules(FixedDelay(), timedelta(seconds=60))
@@ -224,15 +224,7 @@ def stream(drained_store, clock, starts):
             return Crashing(clock, [])
 
         rules = Rules(FixedDelay(attempts=1), timedelta(seconds=30), hand_over=hand_over)
-        return StreamRun(
-            drained_store,
-            US,
-            submit=submit,
-            recover=lambda: None,
-            rules=rules,
-            sleep=clock.sleep,
-            clock=clock,
-        )
+        return run_of(drained_store, clock, submit, rules=rules)
 
     return make
 

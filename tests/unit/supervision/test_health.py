@@ -51,11 +51,7 @@ def seen(state_=None, heartbeat=None, unread=None, *, alive=True) -> Observation
             Health.STALLED,
             "batch 7 is its last: the driver stopped",
         ),
-        (
-            seen(heartbeat=beat("failed"), unread=0),
-            Health.STALLED,
-            "the driver failed",
-        ),
+        (seen(heartbeat=beat("failed"), unread=0), Health.STALLED, "the driver failed"),
         (
             seen(heartbeat=beat("waiting"), unread=0, alive=False),
             Health.STALLED,
@@ -88,11 +84,7 @@ def seen(state_=None, heartbeat=None, unread=None, *, alive=True) -> Observation
         ),
         (seen(heartbeat=beat(), unread=None), Health.IDLE, "ends are not known"),
         (seen(heartbeat=beat(), unread=3), Health.SUSPECT, "although 3 offsets are unread"),
-        (
-            seen(state(committed=None), beat(started=YOUNG - 1_000)),
-            Health.WORKING,
-            "started",
-        ),
+        (seen(state(committed=None), beat(started=YOUNG - 1_000)), Health.WORKING, "started"),
         (seen(state(committed=None), None), Health.STALLED, "no batch was ever committed"),
     ],
 )

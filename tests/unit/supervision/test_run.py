@@ -25,7 +25,7 @@ from airflow_eos.supervision import heartbeat_monitor as stopping
 from airflow_eos.supervision.exit_status import ExitKind, ExitStatus, Patience
 from airflow_eos.supervision.run import AppRun, Rules, StreamRun
 from airflow_eos.supervision.trigger_watch import AppResult
-from tests.unit.supervision.lives import beat, started
+from tests.unit.supervision.lives import beat, run_of, started
 
 US = StartedBy(dag_id="d", task_id="t", run_id="r", map_index=-1, submission="")
 
@@ -77,14 +77,12 @@ def starts() -> list[float]:
 @pytest.fixture
 def stream(tmp_path, clock, starts):
     def make(strategy=None, recover=lambda: None, **app) -> StreamRun:
-        return StreamRun(
+        return run_of(
             CheckpointStore.open(tmp_path / "ck"),
-            US,
-            submit=lambda _us: Crashing(clock, starts, **app),
+            clock,
+            lambda _us: Crashing(clock, starts, **app),
             recover=recover,
             rules=Rules(strategy or FixedDelay(), timedelta(seconds=30)),
-            sleep=clock.sleep,
-            clock=clock,
             wall=clock,
         )
 
@@ -94,14 +92,11 @@ def stream(tmp_path, clock, starts):
 def test_a_time_of_day_that_jumps_delays_no_restart_and_gives_up_nobody(tmp_path, clock, starts):
     """Set back by an hour, a pause of ten seconds would last one; ahead, a drain would be over."""
     days = itertools.count(0, -3600)
-    run = StreamRun(
+    run = run_of(
         CheckpointStore.open(tmp_path / "ck"),
-        US,
-        submit=lambda _us: Crashing(clock, starts),
-        recover=lambda: None,
+        clock,
+        lambda _us: Crashing(clock, starts),
         rules=Rules(FixedDelay(), timedelta(seconds=30)),
-        sleep=clock.sleep,
-        clock=clock,
         wall=lambda: float(next(days)),
     )
     with pytest.raises(AppFailedError):
@@ -200,14 +195,11 @@ def test_a_stop_while_it_still_looks_reaches_the_app_that_it_would_have_found(
     tmp_path, clock, cancel, asked, whose, ours
 ):
     store = CheckpointStore.open(tmp_path / "ck")
-    run = StreamRun(
+    run = run_of(
         store,
-        US,
-        submit=lambda _us: pytest.fail("a third one"),
-        recover=lambda: None,
+        clock,
+        lambda _us: pytest.fail("a third one"),
         rules=Rules(FixedDelay(), timedelta(seconds=5), cancel=cancel),
-        sleep=clock.sleep,
-        clock=clock,
     )
     write_heartbeat(store, beat(term=None, started_by=started(**whose)))
 
@@ -235,14 +227,8 @@ def test_a_store_that_refuses_ends_a_try_unless_its_own_child_lives(
     store = CheckpointStore.open(tmp_path / "ck")
     made = Child(clock, starts, lasts=100 if child else 0)
     made.detached = not child
-    run = StreamRun(
-        store,
-        US,
-        submit=lambda _us: made,
-        recover=lambda: None,
-        rules=Rules(FixedDelay(attempts=0), timedelta(seconds=5)),
-        sleep=clock.sleep,
-        clock=clock,
+    run = run_of(
+        store, clock, lambda _us: made, rules=Rules(FixedDelay(attempts=0), timedelta(seconds=5))
     )
 
     def refuse(*_):
@@ -305,15 +291,7 @@ class EndsBetween:
 
 def test_an_exit_is_judged_by_a_look_that_came_after_it(tmp_path, clock):
     store = CheckpointStore.open(tmp_path / "ck")
-    run = StreamRun(
-        store,
-        US,
-        submit=lambda us: EndsBetween(store, us),
-        recover=lambda: None,
-        rules=Rules(FixedDelay(attempts=0), timedelta(seconds=30)),
-        sleep=clock.sleep,
-        clock=clock,
-    )
+    run = run_of(store, clock, lambda us: EndsBetween(store, us))
     assert run.until_finished().ended.in_order
 
 
@@ -341,15 +319,7 @@ def hanging(tmp_path, clock, starts):
             return made[-1]
 
         rules = Rules(FixedDelay(attempts=1), timedelta(seconds=30))
-        run = StreamRun(
-            store,
-            US,
-            submit=submit,
-            recover=lambda: None,
-            rules=rules,
-            sleep=clock.sleep,
-            clock=clock,
-        )
+        run = run_of(store, clock, submit, rules=rules)
         return run, made
 
     return make
@@ -385,14 +355,11 @@ def test_a_child_that_beats_for_long_and_is_superseded_has_time_to_end(tmp_path,
     """What counts is since when it is not the newest driver, and not since when it runs."""
     store = CheckpointStore.open(tmp_path / "ck")
     child = Hanging(clock, starts, store, US)
-    run = StreamRun(
+    run = run_of(
         store,
-        US,
-        submit=lambda _us: child,
-        recover=lambda: None,
+        clock,
+        lambda _us: child,
         rules=Rules(FixedDelay(attempts=0), timedelta(seconds=30), Patience(60.0, 100.0)),
-        sleep=clock.sleep,
-        clock=clock,
     )
 
     def live(seconds: float) -> None:
@@ -421,14 +388,12 @@ def test_a_driver_that_handed_over_has_ended_in_order_though_the_next_one_beat_f
         other = started("s9", run_id="r9")
         write_heartbeat(store, beat(term=2, started_by=other, batch_id=int(clock() * 10)))
 
-    run = StreamRun(
+    run = run_of(
         store,
-        US,
-        submit=lambda _us: pytest.fail("another one drives"),
+        clock,
+        lambda _us: pytest.fail("another one drives"),
         recover=lambda: pytest.fail("another one drives"),
-        rules=Rules(FixedDelay(attempts=0), timedelta(seconds=30)),
         sleep=live,
-        clock=clock,
     )
     live(0)
     taken = AppResult("s1", ExitStatus(ExitKind.SUPERSEDED, "s9 runs it"), (), clock())
@@ -514,14 +479,11 @@ def adopted(tmp_path, clock) -> tuple[StreamRun, CheckpointStore]:
     """A try that watches an app on another machine."""
     store = CheckpointStore.open(tmp_path / "ck")
     write_heartbeat(store, beat(term=None, host="worker-7", deploy_mode="client"))
-    run = StreamRun(
+    run = run_of(
         store,
-        US,
-        submit=lambda _us: Crashing(clock, []),
-        recover=lambda: None,
+        clock,
+        lambda _us: Crashing(clock, []),
         rules=Rules(FixedDelay(attempts=1), timedelta(seconds=30)),
-        sleep=clock.sleep,
-        clock=clock,
     )
     run._app = AppRun("s1", None, clock(), clock())
     return run, store

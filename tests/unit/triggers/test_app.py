@@ -10,12 +10,7 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.checkpoint import (
-    CheckpointStore,
-    drain_requested,
-    request_drain,
-    write_heartbeat,
-)
+from airflow_eos.checkpoint import CheckpointStore, drain_requested, request_drain, write_heartbeat
 from airflow_eos.errors import StoreError
 from airflow_eos.supervision import heartbeat_monitor as stopping
 from airflow_eos.supervision.exit_status import ExitKind

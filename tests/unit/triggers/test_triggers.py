@@ -168,9 +168,7 @@ def test_a_store_with_more_apps_than_threads_keeps_nobody_from_being_watched(mon
 try:
     from airflow.serialization.decoders import smart_decode_trigger_kwargs
 except ImportError:  # where Airflow 3.1 has it
-    from airflow.serialization.serialized_objects import (  # type: ignore[attr-defined,no-redef]
-        smart_decode_trigger_kwargs,
-    )
+    from airflow.serialization.serialized_objects import smart_decode_trigger_kwargs  # type: ignore[attr-defined,no-redef]
 
 
 @pytest.fixture
