@@ -471,11 +471,23 @@ LEAVE = "Leave all that alone"
 _CHOSEN = "((ti.xcom_pull(task_ids='ask') or {}).get('chosen_options') or [])"
 
 
+class CertainFirst(RecoverTransactionsOperator):
+    """Ends what is certain before a person is asked: what is promised would time out meanwhile."""
+
+    def execute(self, context: Context) -> Any:
+        """As its base, but that what only a person can decide is no failure: he is asked next."""
+        try:
+            return super().execute(context)
+        except AirflowFailException as left:
+            self.log.warning("Left to the person who is asked: %s", left)
+        return None
+
+
 def recovery(pipeline: Pipeline, tags: list[str], notifiers: Sequence[Any] = ()) -> DAG:
     """Bring a dead pipeline back: plan, ask if need be, execute, audit, resume.
 
     Harmless at any time. A pipeline that is alive is refused. Steps that only a person may decide
-    wait for one; unanswered they are left alone, and fail ``execute``.
+    wait for one, once all others are done; unanswered they are left alone, and fail ``execute``.
     """
     with DAG(
         pipeline.recovery,
@@ -487,6 +499,8 @@ def recovery(pipeline: Pipeline, tags: list[str], notifiers: Sequence[Any] = ())
         **pinned(),
     ) as dag:
         plan = PlanRecoveryOperator(task_id="plan", **pipeline.transactions)
+        planned = "{{ ti.xcom_pull(task_ids='plan') | tojson }}"
+        certain = CertainFirst(task_id="certain", plan=planned, **pipeline.transactions)
         ask = HITLOperator(
             task_id="ask",
             subject=f"{pipeline.dag_id}: what recovery may not decide",
@@ -499,7 +513,7 @@ def recovery(pipeline: Pipeline, tags: list[str], notifiers: Sequence[Any] = ())
         )
         execute = RecoverTransactionsOperator(
             task_id="execute",
-            plan="{{ ti.xcom_pull(task_ids='plan') | tojson }}",
+            plan=planned,
             assume=_RULED,
             allowed_actions=["commit", "abort", f"{{{{ {_ruling(ORPHANS)} or 'abort' }}}}"],
             trigger_rule="none_failed_min_one_success",
@@ -513,7 +527,7 @@ def recovery(pipeline: Pipeline, tags: list[str], notifiers: Sequence[Any] = ())
             skip_when_already_exists=True,
         )
         asked = who_decides()
-        chain(plan, asked, ask, execute)
+        chain(plan, asked, certain, ask, execute)
         asked >> execute
         steps: list[Any] = [execute]
         if audited := pipeline.order_id if pipeline.audit and not pipeline.outputs else None:
@@ -544,7 +558,7 @@ _RULED = f"{{{{ {_ruling(COMMITTED)} ~ {_ruling(ABORTED)} ~ {_LEFT} }}}}"
 
 @task.branch
 def who_decides() -> str:
-    """A person, where the plan has steps of ASK or ORPHAN; else nobody is asked."""
+    """A person, once all else is done, where the plan has steps of ASK or ORPHAN; else nobody."""
     import json
 
     from airflow_eos.notifications import plan_in_words
@@ -553,7 +567,7 @@ def who_decides() -> str:
     ti = get_current_context()["ti"]
     plan = Plan.from_json(json.dumps(ti.xcom_pull(task_ids="plan")))
     ti.xcom_push(key="words", value=plan_in_words(plan))
-    return "ask" if plan.needs_person else "execute"
+    return "certain" if plan.needs_person else "execute"
 
 
 def _require_nothing_wrong(report: Mapping[str, Any] | None) -> None:

@@ -23,7 +23,8 @@ TASKS: dict[str, dict[str, set[str]]] = {
     },
     "eos_recovery": {
         "plan": {"who_decides"},
-        "who_decides": {"ask", "execute"},
+        "who_decides": {"certain", "execute"},
+        "certain": {"ask"},
         "ask": {"execute"},
         "execute": {"audit"},
         "audit": {"verdict"},

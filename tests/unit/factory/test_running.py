@@ -18,10 +18,18 @@ from airflow.sdk import DAG, PokeReturnValue
 
 from airflow_eos.checkpoint import CheckpointStore, read_heartbeat, write_heartbeat
 from airflow_eos.checkpoint.heartbeat import StartedBy, refusal_of
-from airflow_eos.errors import ConfigurationError, OwnershipError, RecoveryError
+from airflow_eos.errors import (
+    ConfigurationError,
+    DecisionNeededError,
+    KafkaUnavailableError,
+    OwnershipError,
+    PipelineAliveError,
+    RecoveryError,
+)
 from airflow_eos.factory import drill, eos_drill, eos_pipeline
 from airflow_eos.factory import pipeline as running
 from airflow_eos.factory import watchdog as asking
+from airflow_eos.operators import PlanRecoveryOperator
 from airflow_eos.recovery import Plan
 from airflow_eos.sensors import CheckpointProgressSensor
 from airflow_eos.sinks.app import argument_parser
@@ -240,7 +248,7 @@ def made_plan(*steps: dict[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("action", "asked"), [("ask", "ask"), ("orphan", "ask"), ("commit", "execute")]
+    ("action", "asked"), [("ask", "certain"), ("orphan", "certain"), ("commit", "execute")]
 )
 def test_a_person_is_asked_where_no_program_may_decide_and_nowhere_else(
     recovery, ti, monkeypatch, action, asked
@@ -285,6 +293,33 @@ def test_an_answer_that_contradicts_itself_is_none(recovery, ti, chosen):
     ti.answers |= {"plan": made_plan(), "ask": {"chosen_options": chosen}}
     with pytest.raises(AirflowFailException, match=r"assume=.*expected one of"):
         execute.render_template_fields({"ti": ti}, recovery.get_template_env())
+
+
+@pytest.mark.parametrize(
+    ("met", "goes_on"),
+    [
+        (DecisionNeededError("an orphan is left"), True),
+        (OwnershipError("a start is refused while it is"), True),
+        (PipelineAliveError("it beats"), False),
+        (KafkaUnavailableError("no broker answers"), False),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_what_is_certain_is_done_before_a_person_is_waited_for(recovery, monkeypatch, met, goes_on):
+    """He may take a day: promised work would time out, and its input be gone by then."""
+    certain = recovery.get_task("certain")
+    assert certain.downstream_task_ids == {"ask"}
+    assert list(certain.allowed_actions) == ["commit", "abort"]
+
+    def meets(_: object) -> Any:
+        raise met
+
+    monkeypatch.setattr(PlanRecoveryOperator, "_recovery", meets)
+    if goes_on:
+        assert certain.execute({}) is None
+        return
+    with pytest.raises(type(met)):
+        certain.execute({})
 
 
 def test_what_a_person_must_decide_and_nobody_did_stays_undone(recovery):
