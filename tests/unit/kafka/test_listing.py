@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -343,7 +344,7 @@ def test_readers_that_stand_still_behind_nothing_that_a_leader_names_are_told(
     assert found.partitions == ()
     assert len(found.unnamed) == (not goes_on)
     monkeypatch.setattr(blocked, "find_blocked", lambda *_, **__: found)
-    closed = SimpleNamespace(close=lambda: None)
+    closed = nullcontext(SimpleNamespace())
     monkeypatch.setattr(
         "airflow_eos.kafka.client.connection.ConnectionPool", lambda *_, **__: closed
     )
