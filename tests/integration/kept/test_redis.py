@@ -329,7 +329,7 @@ def test_recovery_reaches_it_by_its_name_and_a_url(upsert, store, server, client
     assert "redis" in str(member)
     with pytest.raises(ConfigurationError, match=r"Which redis holds 't:'.*'totals': 'redis://"):
         connect(member, None, store=store, timeout_s=30)
-    with pytest.raises(ConfigurationError, match="kept in the checkpoint"):
+    with pytest.raises(ConfigurationError, match="in the checkpoint of its pipeline"):
         connect(member, server.url, timeout_s=30)
     reached = connect(member, server.url, store=store, timeout_s=30)
     assert reached.members == upsert.members
