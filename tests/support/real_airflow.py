@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, LiteralString, Self
 
+import psutil
 import psycopg
 
 ROOT = Path(__file__).parents[2]
@@ -87,10 +88,13 @@ class RealAirflow:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for service, process in self._processes.items():
-            _end(process.pid)
-            process.wait()
-            _end(self._orphans.get(service))
+        # A task has a session of its own, and so has an app that a test has not ended.
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if process.environ().get("AIRFLOW_HOME") == str(self.home):
+                    process.kill()
+        for service in self._processes.values():
+            service.wait()
 
     def start(self, service: str) -> None:
         with (self.home / f"{service}.log").open("ab") as log:

@@ -252,7 +252,8 @@ def test_a_try_killed_before_the_first_heartbeat_leaves_one_app_that_delivers(
         for each in others:
             each.join()
         assert (result["end"], result["restarts"]) == ("drained", 0)
-        assert not unborn.jvms()
+        # On a busy machine the first one may have been the only one there when it had committed.
+        wait_until(lambda: not unborn.jvms(), timeout=120, what="the spare app to end by itself")
     finally:
         end_every_process_with(unborn.mark)
     terms = [decision.term or 0 for decision in commits(killed)]
