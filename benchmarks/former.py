@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -32,6 +33,7 @@ def main() -> int:
     parser.add_argument("commit", help="the former one")
     parser.add_argument("--rounds", type=int, default=30)
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ended, it takes its tree along
     found: dict[str, list[float]] = {"former": [], "now": []}
     with (
         _tree(arguments.commit) as former,
