@@ -297,14 +297,14 @@ def test_a_driver_that_decides_just_before_the_seal_wins(dead, monkeypatch):
     promised = dead.write(0, ["a"])
     plan = planned(dead)
     module = execute.__globals__
-    original = module["make_plan"]
+    original = module["sealed"]
 
-    def decide_meanwhile(facts):
+    def decide_meanwhile(*attempt, **told):
         if not dead.log.of_batch(BATCH):
             dead.decided(promised)
-        return original(facts)
+        return original(*attempt, **told)
 
-    monkeypatch.setitem(module, "make_plan", decide_meanwhile)
+    monkeypatch.setitem(module, "sealed", decide_meanwhile)
     report = execute(plan, dead.store, dead.participant)
 
     assert results(report) == [(COMMIT, Result.DONE)]
