@@ -88,13 +88,15 @@ class RealAirflow:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # A task has a session of its own, and so has an app that a test has not ended.
-        for process in psutil.process_iter():
+        for service, process in self._processes.items():
+            _end(process.pid)
+            process.wait()
+            _end(self._orphans.get(service))
+        # An app that a test has not ended has a session of its own.
+        for each in psutil.process_iter():
             with suppress(psutil.Error):
-                if process.environ().get("AIRFLOW_HOME") == str(self.home):
-                    process.kill()
-        for service in self._processes.values():
-            service.wait()
+                if each.environ().get("AIRFLOW_HOME") == str(self.home):
+                    each.kill()
 
     def start(self, service: str) -> None:
         with (self.home / f"{service}.log").open("ab") as log:
