@@ -6,6 +6,7 @@ names their work is durable, and nobody can decide the same attempt a second tim
 
 from __future__ import annotations
 
+import re
 import time
 import uuid
 from typing import TYPE_CHECKING
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from airflow_eos.checkpoint.store import CheckpointStore
 
+_ATTEMPT = re.compile(r"([1-9][0-9]{0,8})\.json", re.ASCII)
 AT_A_START = "sealed by the driver starting"
 """So begins why each start seals an attempt, also where there was none: that is no fault."""
 _FOLDERS_ONE_BY_ONE = 100
@@ -126,7 +128,7 @@ class DecisionLog:
         return removed
 
     def _attempts(self, batch_id: int) -> list[int]:
-        return numbers_in(self._store, f"{DECISIONS}/{batch_id}", "attempt")
+        return numbers_in(self._store, f"{DECISIONS}/{batch_id}", "attempt", _ATTEMPT)
 
     def _read(self, batch_id: int, attempt: int) -> Decision:
         path = decision_path(batch_id, attempt)

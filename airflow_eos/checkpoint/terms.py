@@ -183,11 +183,13 @@ def newest_term(store: CheckpointStore) -> int:
     return max(numbers_in(store, DRIVERS, "term"), default=0)
 
 
-def numbers_in(store: CheckpointStore, folder: str, called: str) -> list[int]:
-    """The numbers of all ``<number>.json`` there, ascending (CheckpointFormatError: others)."""
+def numbers_in(
+    store: CheckpointStore, folder: str, called: str, form: re.Pattern[str] = _NUMBER
+) -> list[int]:
+    """The numbers of all files there, ascending (CheckpointFormatError: a name of another form)."""
     numbers = []
     for entry in store.list(folder):
-        match = _NUMBER.fullmatch(entry.name)
+        match = form.fullmatch(entry.name)
         if match is None:
             raise CheckpointFormatError(
                 f"{store.location}/{entry.path} is foreign: expected only <{called}>.json there. "

@@ -347,7 +347,7 @@ class SpillParticipant(ABC):
             StoreError: its mark is missing or another one.
         """
         found = self._kept.mark()
-        if found != self._mark:
+        if not found or found != self._mark:
             raise StoreError(
                 f"{self._kept.place(self._kept.folder)} is not of this pipeline: its mark is "
                 f"{found or 'missing'}, expected {self._mark}. Is the disk mounted here? Nothing "

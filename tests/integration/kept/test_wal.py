@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
 from airflow_eos.checkpoint import CheckpointStore, DecisionLog
 from airflow_eos.errors import (
@@ -358,6 +359,12 @@ def test_another_checkpoint_is_no_place_for_these_rows(wal, tmp_path):
     other = CheckpointStore.open(tmp_path / "other")
     with pytest.raises(StoreError, match="not of this pipeline"):
         connect(wal.members[0], POST, store=other, timeout_s=1)
+
+
+def test_a_pipeline_and_a_checkpoint_that_both_lack_the_mark_are_not_one_another(wal, store):
+    store.put("eos/kept/orders/mark", b"")
+    with pytest.raises(StoreError, match="its mark is missing"):
+        connect(replace(wal.members[0], address={}), POST, store=store, timeout_s=1)
 
 
 @pytest.mark.parametrize(

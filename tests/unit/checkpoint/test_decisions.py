@@ -124,7 +124,11 @@ def test_hidden_temporary_files_are_ignored(log, store, make_decision):
 
 
 @pytest.mark.parametrize(
-    "name", ["x.json", "1", "01.json", "0.json", "-1.json", "1.json.bak", "1.JSON", "\u0661.json"]
+    "name",
+    [
+        *("x.json", "1", "01.json", "0.json", "-1.json", "1.json.bak", "1.JSON", "\u0661.json"),
+        "1234567890.json",
+    ],
 )
 def test_a_foreign_file_name_is_refused(log, store, make_decision, name):
     log.record(make_decision(7))
