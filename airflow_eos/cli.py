@@ -27,8 +27,7 @@ from airflow_eos.commands import (
     upgrade,
 )
 from airflow_eos.commands.options import tell_json
-from airflow_eos.errors import EosError, sayable
-from airflow_eos.tables import printable
+from airflow_eos.errors import EosError, printable_lines, sayable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -99,9 +98,8 @@ def main() -> None:
     try:
         app()
     except EosError as error:
-        # It may quote what a checkpoint or a topic holds: a terminal must not obey it.
-        shown = "\n".join(map(printable, str(error).splitlines()))
-        print(f"airflow-eos: {shown}", file=sys.stderr)  # noqa: T201
+        # It may quote what a checkpoint or a topic holds.
+        print(f"airflow-eos: {printable_lines(str(error))}", file=sys.stderr)  # noqa: T201
         _tell_program(error, str(error), error.remedies)
         sys.exit(ERROR)
     except SystemExit as ended:

@@ -116,6 +116,16 @@ def sayable(text: str) -> str:
     return text.encode(errors="backslashreplace").decode()
 
 
+def printable(text: str) -> str:
+    """A line of ``text`` with control characters as escapes: a terminal must not obey it."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def printable_lines(text: str) -> str:
+    """The same of each line."""
+    return "\n".join(map(printable, text.splitlines()))
+
+
 def advice(remedies: tuple[Remedy, ...]) -> str:
     """The remedies as sentences: the one, or those that a person must decide between."""
     if len(remedies) == 1:

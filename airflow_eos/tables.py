@@ -8,6 +8,8 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from airflow_eos.errors import printable
+
 WIDTH = 100
 
 
@@ -30,11 +32,6 @@ def as_text(view: RenderableType, width: int = WIDTH) -> str:
 def plain(text: str, style: str = "") -> Text:
     """Text from a checkpoint, a broker or a topic: no markup, and no command to a terminal."""
     return Text(printable(text), style=style)
-
-
-def printable(text: str) -> str:
-    """``text`` with control characters as backslash escapes."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def table(*columns: str) -> Table:

@@ -10,8 +10,7 @@ from typing import Annotated
 
 import typer
 
-from airflow_eos.errors import EosError
-from airflow_eos.tables import printable
+from airflow_eos.errors import EosError, printable
 from demo.play import play
 from demo.stage import Source
 from demo.story import Story

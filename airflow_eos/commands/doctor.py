@@ -27,8 +27,7 @@ from airflow_eos.commands.options import (
     tell_json,
     word,
 )
-from airflow_eos.errors import ConfigurationError, EosError
-from airflow_eos.tables import printable
+from airflow_eos.errors import ConfigurationError, EosError, printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

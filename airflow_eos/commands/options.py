@@ -10,8 +10,7 @@ import msgspec
 import typer
 
 from airflow_eos.arguments import Word, taken
-from airflow_eos.errors import ConfigurationError
-from airflow_eos.tables import printable
+from airflow_eos.errors import ConfigurationError, printable_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -89,8 +88,7 @@ def tell(answer: object, text: str, *, as_json: bool) -> None:
 
     It may name what a checkpoint holds: a terminal must not obey it.
     """
-    shown = "\n".join(map(printable, text.splitlines()))
-    typer.echo(msgspec.json.encode(answer).decode() if as_json else shown)
+    typer.echo(msgspec.json.encode(answer).decode() if as_json else printable_lines(text))
 
 
 def tell_json(answer: object) -> None:

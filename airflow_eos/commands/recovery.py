@@ -39,8 +39,9 @@ from airflow_eos.errors import (
     PipelineAliveError,
     RecoveryError,
     Remedy,
+    printable,
 )
-from airflow_eos.tables import printable, show
+from airflow_eos.tables import show
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -381,8 +382,7 @@ def _show(found: Shortfall) -> None:
     for each, outcome in found.works:
         detail = msgspec.json.encode(each.work.detail).decode()
         lines.append(f"  {outcome.value:9} {each.work.rows:9} rows  {each.identity}  {detail}")
-    for line in lines:
-        typer.echo(printable(line), err=True)
+    typer.echo("\n".join(map(printable, lines)), err=True)
 
 
 def disown(

@@ -17,7 +17,8 @@ from airflow_eos.commands.options import (
     seconds,
     tell_json,
 )
-from airflow_eos.tables import duration, plain, printable, show, table
+from airflow_eos.errors import printable
+from airflow_eos.tables import duration, plain, show, table
 
 if TYPE_CHECKING:
     from airflow_eos.kafka.transactions.blocked import Blocked

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, TypeVar
 
 import msgspec
 
-from airflow_eos.errors import CheckpointFormatError, ConfigurationError, Remedy
+from airflow_eos.errors import CheckpointFormatError, ConfigurationError, Remedy, printable
 
 Int64 = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
@@ -208,8 +208,7 @@ WORDS_AT_MOST = 2000
 
 def one_line(said: str) -> str:
     """What somebody wrote, as a piece of one line: no command to a terminal, no line of its own."""
-    text = " ".join(said[:WORDS_AT_MOST].split())
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return printable(" ".join(said[:WORDS_AT_MOST].split()))
 
 
 def encode(value: Stored) -> bytes:

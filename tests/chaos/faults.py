@@ -438,9 +438,7 @@ def role_limited(chance: random.Random, _outputs: tuple[str, ...]) -> Incident:
         chance,
         fault=f"a role with {limit}",
         role=limit,
-        failpoints=f"{place}=kill@{nth(chance)}" if place else "",
-        at_s=chance.uniform(0.2, 1.0),
-        recoveries=chance.choice((0, 1)),
+        **_beside_or_killed(chance, place),
     )
 
 
@@ -452,10 +450,17 @@ def table_altered(chance: random.Random, _outputs: tuple[str, ...]) -> Incident:
         chance,
         fault=f"{what.format('the table')} beside {beside}",
         altered=what,
-        failpoints=f"{place}=kill@{nth(chance)}" if place else "",
-        at_s=chance.uniform(0.2, 1.0),
-        recoveries=chance.choice((0, 1)),
+        **_beside_or_killed(chance, place),
     )
+
+
+def _beside_or_killed(chance: random.Random, place: str) -> dict[str, Any]:
+    """Beside a driver that runs, or that dies at a place; recovered then, or at the next start."""
+    return {
+        "failpoints": f"{place}=kill@{nth(chance)}" if place else "",
+        "at_s": chance.uniform(0.2, 1.0),
+        "recoveries": chance.choice((0, 1)),
+    }
 
 
 def _made(chance: random.Random, outputs: tuple[str, ...]) -> Incident:

@@ -8,6 +8,7 @@ from typing import Any
 from airflow_eos.checkpoint import PipelineIdentity
 from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, Decision, PreparedWork, Verdict
 from airflow_eos.protocol.participant import Member, Owner, Participant
+from airflow_eos.recovery import Plan, Step
 
 
 def kafka_member(prefix: str = "etl", cluster_id: str = "cluster") -> Member:
@@ -21,6 +22,21 @@ def kafka_pipeline(prefix: str = "etl", cluster_id: str = "cluster") -> Pipeline
         participants=(kafka_member(prefix, cluster_id),),
         created_at_ms=0,
         created_by="test",
+    )
+
+
+def plan_of(*steps: Step, alive: tuple[str, ...] = ()) -> Plan:
+    """Of a pipeline at ``/ck``, whose batch 7 is in flight."""
+    return Plan(
+        made_at_ms=1,
+        location="/ck",
+        participants=(),
+        batch_id=7,
+        in_flight=7,
+        seal=None,
+        steps=steps,
+        alive=alive,
+        listed=(),
     )
 
 

@@ -31,7 +31,7 @@ from airflow_eos.local.jars import cache_folder, java_program, s3a_jars
 from tests.support.servers.hdfs import EmbeddedHdfs
 from tests.support.servers.jars import server_jars
 from tests.support.servers.process import EmbeddedProcess
-from tests.support.servers.s3 import EmbeddedS3
+from tests.support.servers.s3 import EmbeddedS3, options_of
 
 AZURITE = "3.34.0"
 _ACCOUNT = "devstoreaccount1"
@@ -103,6 +103,20 @@ def _answers(url: str, headers: dict[str, str]) -> bool:
     return True
 
 
+# --- a disk that is really full -------------------------------------------------------------------
+
+
+@contextmanager
+def disk_of(size: str, folder: Path) -> Iterator[Path]:
+    """A disk of that size in ``folder``, where a test may mount one; else the test is skipped."""
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("not allowed to mount a disk; the unit tests have the error injected")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
 # --- weak s3 --------------------------------------------------------------------------------------
 # Adobe's s3mock: it answers ``If-None-Match: *``, and lets several win who come at once.
 
@@ -118,13 +132,7 @@ class WeakS3(EmbeddedProcess):
     @property
     def storage_options(self) -> dict[str, str]:
         """How a client reaches it."""
-        return {
-            "aws_endpoint": f"http://{HOST}:{self.port}",
-            "aws_allow_http": "true",
-            "aws_access_key_id": "eos",
-            "aws_secret_access_key": "eos",
-            "aws_region": "us-east-1",
-        }
+        return options_of(self.port, "eos")
 
     def start(self) -> None:
         """Start it; returns when it has its bucket."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from airflow_eos.checkpoint.locations import LocalFiles
 from airflow_eos.delivery.batch import ExactlyOnceBatch
 from airflow_eos.errors import CheckpointFormatError, EosError, StoreError
 from tests.support.authority import OFFSETS, authority_of
+from tests.support.stores import disk_of
 from tests.unit.sinks.fakes import FakeBroker, FakeFrame, FakeParticipant, FakeSink
 
 ROWS = (["a", "b"], ["c"])
@@ -281,13 +281,8 @@ def test_a_lost_right_to_read_the_decisions_is_not_read_as_none(
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("not allowed to mount a disk; test_decision_store.py has the error injected")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
+    with disk_of("256k", tmp_path / "disk") as folder:
+        yield folder
 
 
 def test_a_disk_that_fills_up_while_a_batch_is_written(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from airflow_eos.tables import printable
+from airflow_eos.errors import printable
 from tests.support.history.read import PROPERTIES, read_history
 from tests.support.history.rules import check
 

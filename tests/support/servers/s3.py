@@ -17,6 +17,17 @@ from tests.support.servers.process import EmbeddedProcess
 _BUCKET = "bucket"
 
 
+def options_of(port: int, secret: str) -> dict[str, str]:
+    """How a client reaches a server of this machine."""
+    return {
+        "aws_endpoint": f"http://{HOST}:{port}",
+        "aws_allow_http": "true",
+        "aws_access_key_id": "eos",
+        "aws_secret_access_key": secret,
+        "aws_region": "us-east-1",
+    }
+
+
 class EmbeddedS3(EmbeddedProcess):
     """s3proxy on a free port of the loopback interface, with one bucket; a context manager.
 
@@ -50,13 +61,7 @@ class EmbeddedS3(EmbeddedProcess):
     @property
     def storage_options(self) -> dict[str, str]:
         """How a client reaches it."""
-        return {
-            "aws_endpoint": f"http://{HOST}:{self.port}",
-            "aws_allow_http": "true",
-            "aws_access_key_id": "eos",
-            "aws_secret_access_key": self._secret,
-            "aws_region": "us-east-1",
-        }
+        return options_of(self.port, self._secret)
 
     def start(self) -> None:
         """Start it, on its data where it ran before; returns when it answers."""

@@ -30,11 +30,11 @@ from airflow_eos.factory import drill, eos_drill, eos_pipeline
 from airflow_eos.factory import pipeline as running
 from airflow_eos.factory import watchdog as asking
 from airflow_eos.operators import PlanRecoveryOperator
-from airflow_eos.recovery import Plan
 from airflow_eos.sensors import CheckpointProgressSensor
 from airflow_eos.sinks.app import argument_parser
 from airflow_eos.supervision import drill as drilling
 from airflow_eos.supervision.progress import Conclusion
+from tests.support.pipelines import plan_of
 from tests.unit.factory.test_settings import LEAST
 from tests.unit.supervision.lives import beat, started
 
@@ -214,14 +214,7 @@ def ti() -> Run:
 
 @pytest.fixture
 def recovery() -> DAG:
-    _, made, _ = eos_pipeline(
-        dag_id="orders",
-        application="a.py",
-        checkpoint="/ck",
-        prefix="p",
-        input_topic="i",
-        output_topic="o",
-    )
+    _, made, _ = eos_pipeline(**LEAST | {"dag_id": "orders"})
     return made
 
 
@@ -233,18 +226,7 @@ ASK = {
 
 
 def made_plan(*steps: dict[str, Any]) -> Any:
-    empty = Plan(
-        made_at_ms=1,
-        location="/ck",
-        participants=(),
-        batch_id=7,
-        in_flight=7,
-        seal=None,
-        steps=(),
-        alive=(),
-        listed=(),
-    )
-    return json.loads(empty.to_json()) | {"steps": list(steps)}
+    return json.loads(plan_of().to_json()) | {"steps": list(steps)}
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from airflow_eos.protocol.decision import WorkIdentity
 from airflow_eos.recovery import Action, Plan
 from airflow_eos.recovery.plan import Step
 from airflow_eos.supervision.drill import DrillResult
+from tests.support.pipelines import plan_of
 
 
 class Sent(BaseNotifier):
@@ -54,23 +55,9 @@ def step(action: Action, key: str = "k", **other: Any) -> Step:
     return Step(action=action, reason=f"because of {key}", work=work, **other)
 
 
-def plan(*steps: Step, alive: tuple[str, ...] = ()) -> Plan:
-    return Plan(
-        made_at_ms=1,
-        location="/ck",
-        participants=(),
-        batch_id=7,
-        in_flight=7,
-        seal=None,
-        steps=steps,
-        alive=alive,
-        listed=(),
-    )
-
-
 def test_what_needs_a_person_comes_first_then_what_runs_out_of_time():
     text = plan_in_words(
-        plan(
+        plan_of(
             step(Action.COMMIT, "slow", time_left_ms=900_000, rows=5),
             step(Action.COMMIT, "urgent", time_left_ms=4_000),
             step(Action.ASK, "lost"),
@@ -85,12 +72,12 @@ def test_what_needs_a_person_comes_first_then_what_runs_out_of_time():
 
 
 def test_signs_of_life_are_said():
-    assert "signs of life: a heartbeat" in plan_in_words(plan(alive=("a heartbeat",)))
+    assert "signs of life: a heartbeat" in plan_in_words(plan_of(alive=("a heartbeat",)))
 
 
 def test_a_long_plan_is_a_short_message():
     steps = [step(Action.ABORT, str(number)) for number in range(FEW + 5)]
-    assert plan_in_words(plan(*steps)).splitlines()[-1] == "- and 5 more"
+    assert plan_in_words(plan_of(*steps)).splitlines()[-1] == "- and 5 more"
 
 
 def notifier(made: Plan | None, **other: Any) -> RecoveryPlanNotifier:
@@ -99,17 +86,17 @@ def notifier(made: Plan | None, **other: Any) -> RecoveryPlanNotifier:
 
 
 def test_it_is_sent_by_the_notifier_of_the_house_here_or_in_the_triggerer():
-    told = notifier(plan(step(Action.COMMIT)))
+    told = notifier(plan_of(step(Action.COMMIT)))
     told.notify({})
     asyncio.run(told.async_notify({}))
-    assert Sent.texts == [plan_in_words(plan(step(Action.COMMIT))), f"async {Sent.texts[0]}"]
+    assert Sent.texts == [plan_in_words(plan_of(step(Action.COMMIT))), f"async {Sent.texts[0]}"]
 
 
 @pytest.mark.parametrize(
     ("action", "sent"), [(Action.ASK, 1), (Action.ORPHAN, 1), (Action.COMMIT, 0)]
 )
 def test_it_can_stay_silent_unless_a_person_must_decide(action, sent):
-    notifier(plan(step(action)), only_if_asked=True).notify({})
+    notifier(plan_of(step(action)), only_if_asked=True).notify({})
     assert len(Sent.texts) == sent
 
 
@@ -121,7 +108,7 @@ def test_without_a_plan_there_is_nothing_to_say():
 def test_a_name_that_somebody_else_gave_is_no_link_no_picture_and_no_line_of_its_own():
     """Any program may give a transactional id, and a person decides by what stands there."""
     hostile = "k`\n- **commit** all![x](https://evil/x.png)<img src=//evil>\x1b[2J"
-    text = plan_in_words(plan(step(Action.ORPHAN, hostile)))
+    text = plan_in_words(plan_of(step(Action.ORPHAN, hostile)))
     assert len(text.splitlines()) == 3
     assert "\x1b" not in text
     asked, why = text.splitlines()[-1].split(": because of ")
