@@ -518,7 +518,8 @@ class Topics:
         except TopicError:
             # No ACL to read settings is no reason not to write: the broker still has its say.
             return DEFAULT_MAX_MESSAGE_BYTES
-        return min(map(int, found.values()), default=DEFAULT_MAX_MESSAGE_BYTES)
+        most = int(found.get("max.message.bytes", DEFAULT_MAX_MESSAGE_BYTES))
+        return min(most, int(found.get("segment.bytes", most)))
 
 
 # --- scatter --------------------------------------------------------------------------------------

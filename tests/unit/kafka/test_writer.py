@@ -369,6 +369,7 @@ def builder_of(
     [
         ({"max.message.bytes": "9000", "segment.bytes": "5000"}, 5000),
         ({"max.message.bytes": "9000"}, 9000),
+        ({"segment.bytes": str(1 << 30)}, writer_batches.DEFAULT_MAX_MESSAGE_BYTES),
         ({}, writer_batches.DEFAULT_MAX_MESSAGE_BYTES),
     ],
 )
