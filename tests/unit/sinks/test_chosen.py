@@ -424,7 +424,8 @@ def test_a_consumer_group_is_of_one_cluster_and_so_is_what_goes_on_from_it():
 class Options(dict[str, str]):
     """As Spark's map has them: names in lower case."""
 
-    keySet = dict.keys  # noqa: N815 - Java's name
+    def keySet(self) -> Any:  # noqa: N802 - Java's name
+        return SimpleNamespace(toArray=lambda: list(self))
 
 
 def frame(**options: str) -> Any:
