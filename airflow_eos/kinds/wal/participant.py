@@ -74,9 +74,6 @@ def loaded(name: str, reach: Any = None) -> Deliver:
     return found if reach is None else partial(found, reach=reach)
 
 
-# --- participant ----------------------------------------------------------------------------------
-
-
 KIND = "wal"
 _OWNER = "owner.json"
 _NOTES = "notes"
