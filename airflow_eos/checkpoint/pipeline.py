@@ -208,6 +208,27 @@ class OwnershipFile:
             ) from error
 
 
+class OwnedBeside:
+    """The part of a participant that an :class:`OwnershipFile` does for it; nothing is held."""
+
+    _beside: OwnershipFile
+
+    def claim(self, owner: Owner) -> None:
+        """Own the name: the first one to write it does."""
+        self._beside.claim(owner)
+
+    def ownership(self, asking: Owner) -> tuple[Ownership, ...]:
+        """Ask what is kept beside the data."""
+        return self._beside.ownership(asking)
+
+    def note(self, decision: Decision, owner: Owner) -> None:
+        """Remember it beside the data."""
+        self._beside.note(decision, owner)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
 def _path(note: Note) -> str:
     return f"{_NOTES}/{note.batch}-{note.attempt}-{note.decision}-{note.pipeline}"
 

@@ -14,16 +14,17 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.checkpoint.pipeline import OwnershipFile, checkpoint_of
+from airflow_eos.checkpoint.pipeline import OwnedBeside, OwnershipFile, checkpoint_of
 from airflow_eos.errors import ConfigurationError, DeliveryError
 from airflow_eos.kinds.spill.participant import SpilledRows, SpillParticipant
-from airflow_eos.protocol.participant import Member, Owner, Ownership
+from airflow_eos.protocol.participant import Member
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_eos.checkpoint.store import CheckpointStore
     from airflow_eos.protocol.decision import Decision, PreparedWork
+    from airflow_eos.protocol.participant import Owner
 
 Deliver = Callable[[str, "pa.Table"], object]
 
@@ -74,7 +75,7 @@ def loaded(name: str, reach: Any = None) -> Deliver:
 KIND = "wal"
 
 
-class WriteAheadParticipant(SpillParticipant):
+class WriteAheadParticipant(OwnedBeside, SpillParticipant):
     """See :class:`airflow_eos.protocol.participant.Participant`.
 
     Args:
@@ -113,21 +114,10 @@ class WriteAheadParticipant(SpillParticipant):
                 "called again with the same token."
             ) from error
 
-    def claim(self, owner: Owner) -> None:
-        """Own the name in this checkpoint: the first one to write it does."""
-        self._beside.claim(owner)
-
-    def ownership(self, asking: Owner) -> tuple[Ownership, ...]:
-        """Ask what is kept beside the rows."""
-        return self._beside.ownership(asking)
-
     def note(self, decision: Decision, owner: Owner) -> None:
-        """Note it beside the rows."""
-        self._beside.note(decision, owner)
-        super().note(decision, owner)
-
-    def close(self) -> None:
-        """Nothing is held."""
+        """Remember it beside the rows."""
+        OwnedBeside.note(self, decision, owner)
+        SpillParticipant.note(self, decision, owner)
 
 
 def made(store: CheckpointStore, name: str, deliver: str, reach: Any) -> WriteAheadParticipant:
