@@ -1,40 +1,4 @@
-"""Every error that the package raises, as one small tree.
-
-::
-
-    EosError
-    ├── ConfigurationError            an argument, option or connection cannot work as given
-    │   ├── TimeoutBudgetError        the transaction timeout does not cover what was promised
-    │   └── UnknownClusterError       nobody has said which Kafka cluster it is
-    ├── LocalEnvironmentError         this machine lacks something (Java, a jar, a free port)
-    ├── CheckpointError               the checkpoint cannot be trusted or read
-    │   ├── ContinuityError           a batch would begin elsewhere than the newest promise ended
-    │   ├── CheckpointFormatError     truncated, garbled, foreign or of an unknown version
-    │   ├── OwnershipError            it belongs to another pipeline, prefix or Kafka cluster
-    │   └── StoreError                the store failed, or cannot create-if-absent
-    ├── KafkaError                    the cluster refused or could not be reached
-    │   ├── KafkaUnavailableError     no broker answered within the time allowed
-    │   ├── TopicError                a topic or partition is missing or may not be used
-    │   ├── InputError                rows that were to be read are gone, or garbled
-    │   ├── RowError                  a row cannot be sent as it is (type, size, null)
-    │   ├── FencedError               somebody else has taken the transactional id
-    │   └── TransactionError          the coordinator answered something that needs a person
-    ├── DeliveryError                 a batch could not be delivered now; nothing wrong is visible
-    │   ├── SupersededError           another driver or a recovery decided this attempt
-    │   ├── BatchTimeoutError         its tasks took longer than the policy allows
-    │   ├── PromiseLostError          a promised transaction timed out: a restart replays it
-    │   └── NonDeterministicReplayError  the replayed rows are not the promised rows
-    │       └── InputLostError        because the input has lost rows of the batch since
-    ├── RecoveryError                 recovery stopped before it changed anything it should not
-    │   ├── PipelineAliveError        the pipeline shows signs of life
-    │   │   └── ForeignDriverError    another task, or a person, runs it
-    │   └── DecisionNeededError       the plan holds steps that only a person may decide
-    ├── AuditError                    the audit found a violation, or cannot know
-    ├── RehearsalError                a new version gives other rows, or it is not known
-    ├── AppFailedError                the streaming app ended without having finished in order
-    │   └── AppRefusedError           by itself, for what no restart can heal
-    ├── AppStoppedError               the app was stopped because its Airflow task was
-    └── CalledOffError                this start was asked to end before it had begun
+"""Every error that the package raises: one small tree, each kind behind the one it is a kind of.
 
 A message says what was found, what was expected, and what to do next. What to do next is data, too
 (:class:`Remedy`): a program may follow it, and the message is made from it.
