@@ -60,7 +60,7 @@ class ManifestOutcome(NamedTuple):
         batch: of the decision.
         attempt: of the decision.
         is_committed: or it is lost.
-        pipeline: its id.
+        pipeline: its id; empty in the form before there were ids.
         at_ms: when it was written first, by the clock of who did.
     """
 
@@ -70,9 +70,15 @@ class ManifestOutcome(NamedTuple):
     pipeline: str
     at_ms: int
 
+    def is_of(self, pipeline: PipelineIdentity) -> bool:
+        """Whether it is about a decision of ``pipeline``; without an id its age tells."""
+        if self.pipeline:
+            return self.pipeline == pipeline.id
+        return self.at_ms >= pipeline.created_at_ms
+
     def __str__(self) -> str:
-        what = "committed" if self.is_committed else "lost"
-        return f"{self.batch}-{self.attempt}-{what}-{self.pipeline}"
+        what = f"{self.batch}-{self.attempt}-{'committed' if self.is_committed else 'lost'}"
+        return f"{what}-{self.pipeline}" if self.pipeline else what
 
 
 class ManifestSnapshot(NamedTuple):
@@ -90,7 +96,7 @@ class ManifestSnapshot(NamedTuple):
 
     def told(self, batch: int, attempt: int, pipeline: PipelineIdentity) -> Outcome | None:
         """What it says of a decision of ``pipeline``; None: nothing yet."""
-        ours = [each for each in self.settled if each.pipeline == pipeline.id]
+        ours = [each for each in self.settled if each.is_of(pipeline)]
         for each in ours:
             if (each.batch, each.attempt) == (batch, attempt):
                 return Outcome.COMMITTED if each.is_committed else Outcome.ABORTED
@@ -131,7 +137,7 @@ _EVERY = 10
 _ENTRY = re.compile(r"(0|[1-9][0-9]*)(\.compact)?")
 _SETTLED = re.compile(
     r"/_eos/([^/]+)/settled/([^/]+)/"
-    r"(?:opened|whole|([0-9]+)-([0-9]+)-(committed|lost)-([0-9a-f]+))"
+    r"(?:opened|whole|([0-9]+)-([0-9]+)-(committed|lost)(?:-([0-9a-f]+))?)"
 )
 _WHOLE = "whole"
 _LOOKS = 5
@@ -262,7 +268,9 @@ class ManifestLog:
                 if found[3] and (found[1], found[2]) == (self._name, self._mark):
                     is_committed, at_ms = found[5] == "committed", status["modificationTime"]
                     settled.append(
-                        ManifestOutcome(int(found[3]), int(found[4]), is_committed, found[6], at_ms)
+                        ManifestOutcome(
+                            int(found[3]), int(found[4]), is_committed, found[6] or "", at_ms
+                        )
                     )
         return ManifestSnapshot(number, frozenset(names), tuple(settled))
 
