@@ -190,7 +190,7 @@ def encoded(columns: Columns, cuts: Any) -> tuple[memoryview, I64] | None:
 
 def placed(*columns: Any) -> int:
     """See :func:`airflow_eos.kafka.records.numba_kernels.place`; only where they are loaded."""
-    return _loaded[0].place(*columns)
+    return int(_loaded[0].place(*columns))
 
 
 def scattered(pieces: Any, sizes: I64, cuts: I64, frame: int) -> tuple[memoryview, I64]:
