@@ -1,40 +1,4 @@
-"""Every error that the package raises, as one small tree.
-
-::
-
-    EosError
-    ├── ConfigurationError            an argument, option or connection cannot work as given
-    │   ├── TimeoutBudgetError        the transaction timeout does not cover what was promised
-    │   └── UnknownClusterError       nobody has said which Kafka cluster it is
-    ├── LocalEnvironmentError         this machine lacks something (Java, a jar, a free port)
-    ├── CheckpointError               the checkpoint cannot be trusted or read
-    │   ├── ContinuityError           a batch would begin elsewhere than the newest promise ended
-    │   ├── CheckpointFormatError     truncated, garbled, foreign or of an unknown version
-    │   ├── OwnershipError            it belongs to another pipeline, prefix or Kafka cluster
-    │   └── StoreError                the store failed, or cannot create-if-absent
-    ├── KafkaError                    the cluster refused or could not be reached
-    │   ├── KafkaUnavailableError     no broker answered within the time allowed
-    │   ├── TopicError                a topic or partition is missing or may not be used
-    │   ├── InputError                rows that were to be read are gone, or garbled
-    │   ├── RowError                  a row cannot be sent as it is (type, size, null)
-    │   ├── FencedError               somebody else has taken the transactional id
-    │   └── TransactionError          the coordinator answered something that needs a person
-    ├── DeliveryError                 a batch could not be delivered now; nothing wrong is visible
-    │   ├── SupersededError           another driver or a recovery decided this attempt
-    │   ├── BatchTimeoutError         its tasks took longer than the policy allows
-    │   ├── PromiseLostError          a promised transaction timed out: a restart replays it
-    │   └── NonDeterministicReplayError  the replayed rows are not the promised rows
-    │       └── InputLostError        because the input has lost rows of the batch since
-    ├── RecoveryError                 recovery stopped before it changed anything it should not
-    │   ├── PipelineAliveError        the pipeline shows signs of life
-    │   │   └── ForeignDriverError    another task, or a person, runs it
-    │   └── DecisionNeededError       the plan holds steps that only a person may decide
-    ├── AuditError                    the audit found a violation, or cannot know
-    ├── RehearsalError                a new version gives other rows, or it is not known
-    ├── AppFailedError                the streaming app ended without having finished in order
-    │   └── AppRefusedError           by itself, for what no restart can heal
-    ├── AppStoppedError               the app was stopped because its Airflow task was
-    └── CalledOffError                this start was asked to end before it had begun
+"""Every error that the package raises: one small tree, each kind behind the one it is a kind of.
 
 A message says what was found, what was expected, and what to do next. What to do next is data, too
 (:class:`Remedy`): a program may follow it, and the message is made from it.
@@ -45,6 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +71,12 @@ class EosError(Exception):
             found = f"{found} {advice(remedies)}"
         super().__init__(sayable(found))
 
+    def __init_subclass__(cls, **remedy: Any) -> None:
+        """What a class is given is the fields of the remedy of its errors that name none."""
+        super().__init_subclass__()
+        if remedy:
+            cls.remedies = (Remedy(**remedy),)
+
     def __reduce__(self) -> tuple[object, ...]:
         """The message whole, and the remedies beside it: an error crosses processes."""
         return (_rebuilt, (type(self), str(self), self.remedies))
@@ -139,151 +110,107 @@ def _rebuilt(kind: type[EosError], message: str, remedies: tuple[Remedy, ...]) -
     return error
 
 
-def _ways(*remedies: Remedy) -> tuple[Remedy, ...]:
-    """Of a class, whose errors may name another number of them."""
-    return remedies
-
-
-class ConfigurationError(EosError):
+class ConfigurationError(EosError, change="correct the setting that it names", start=True):
     """An argument, option or connection cannot work as given."""
 
-    remedies = _ways(Remedy(change="correct the setting that it names", start=True))
 
-
-class TimeoutBudgetError(ConfigurationError):
+class TimeoutBudgetError(
+    ConfigurationError,
+    change="raise transaction_timeout, or promise less (batch_within, recover_within)",
+    start=True,
+):
     """The transaction timeout does not cover trigger + batch + promised recovery time."""
 
-    remedies = _ways(
-        Remedy(
-            change="raise transaction_timeout, or promise less (batch_within, recover_within)",
-            start=True,
-        ),
-    )
 
-
-class UnknownClusterError(ConfigurationError):
+class UnknownClusterError(
+    ConfigurationError, change="say which cluster it is (-b or --kafka-config)"
+):
     """A participant is in a Kafka cluster, and nobody has said in which."""
 
-    remedies = _ways(Remedy(change="say which cluster it is (-b or --kafka-config)"))
 
-
-class LocalEnvironmentError(EosError):
+class LocalEnvironmentError(EosError, change="install what it names"):
     """This machine lacks something that the embedded broker or the demo needs."""
 
-    remedies = _ways(Remedy(change="install what it names"))
 
-
-class CheckpointError(EosError):
+class CheckpointError(EosError, change="make the checkpoint readable", start=True):
     """The checkpoint cannot be trusted or read."""
 
-    remedies = _ways(Remedy(change="make the checkpoint readable", start=True))
 
-
-class CheckpointFormatError(CheckpointError):
+class CheckpointFormatError(
+    CheckpointError,
+    change="put back the file that it names, as this checkpoint had it last",
+    start=True,
+):
     """A file of the checkpoint is truncated, garbled, foreign or of an unknown version."""
 
-    remedies = _ways(
-        Remedy(
-            change="put back the file that it names, as this checkpoint had it last", start=True
-        ),
-    )
 
-
-class ContinuityError(CheckpointError):
+class ContinuityError(
+    CheckpointError,
+    change="move the entries that it names out of the checkpoint",
+    start=True,
+    costs="a repartition of the state that was made meanwhile is undone",
+):
     """A batch would begin earlier or later than the newest promise ended."""
 
-    remedies = _ways(
-        Remedy(
-            change="move the entries that it names out of the checkpoint",
-            start=True,
-            costs="a repartition of the state that was made meanwhile is undone",
-        ),
-    )
 
-
-class OwnershipError(CheckpointError):
+class OwnershipError(
+    CheckpointError,
+    change="start with the checkpoint or the prefix that belong together, by its two sides",
+    start=True,
+):
     """The checkpoint or the prefix belongs to another pipeline."""
 
-    remedies = _ways(
-        Remedy(
-            change="start with the checkpoint or the prefix that belong together, by its two sides",
-            start=True,
-        ),
-    )
 
-
-class StoreError(CheckpointError):
+class StoreError(CheckpointError, change="bring the store back", start=True):
     """The object store failed, or cannot create an object only if it is absent."""
 
-    remedies = _ways(Remedy(change="bring the store back", start=True))
 
-
-class KafkaError(EosError):
+class KafkaError(EosError, change="mend what the cluster refuses", start=True):
     """The Kafka cluster refused a request or could not be reached."""
 
-    remedies = _ways(Remedy(change="mend what the cluster refuses", start=True))
 
-
-class KafkaUnavailableError(KafkaError):
+class KafkaUnavailableError(KafkaError, change="bring the brokers back", start=True):
     """No broker answered within the time allowed."""
 
-    remedies = _ways(Remedy(change="bring the brokers back", start=True))
 
-
-class TopicError(KafkaError):
+class TopicError(
+    KafkaError, change="create the topic, or give the right, that it names", start=True
+):
     """A topic or partition is missing, or may not be used."""
 
-    remedies = _ways(
-        Remedy(change="create the topic, or give the right, that it names", start=True)
-    )
 
-
-class InputError(KafkaError):
+class InputError(KafkaError, change="put the rows back, or read from a new checkpoint", start=True):
     """Rows that a batch was planned to read are gone (retention, a new topic), or garbled."""
 
-    remedies = _ways(Remedy(change="put the rows back, or read from a new checkpoint", start=True))
 
-
-class RowError(KafkaError):
+class RowError(
+    KafkaError, change="send the row elsewhere, or make it as it is expected", start=True
+):
     """A row cannot be sent as it is: wrong type, too large, not nullable."""
 
-    remedies = _ways(
-        Remedy(change="send the row elsewhere, or make it as it is expected", start=True)
-    )
 
-
-class FencedError(KafkaError):
+class FencedError(KafkaError, start=True):
     """Somebody else has taken the transactional id since."""
 
-    remedies = _ways(Remedy(start=True))
 
-
-class TransactionError(KafkaError):
+class TransactionError(KafkaError, commands=("airflow-eos recover CHECKPOINT",), start=True):
     """The coordinator's answer fits no state that we may act on."""
 
-    remedies = _ways(Remedy(commands=("airflow-eos recover CHECKPOINT",), start=True))
 
-
-class DeliveryError(EosError):
+class DeliveryError(EosError, start=True):
     """A batch could not be delivered now; nothing wrong has become visible."""
 
-    remedies = _ways(Remedy(start=True))
 
-
-class BatchTimeoutError(DeliveryError):
+class BatchTimeoutError(
+    DeliveryError,
+    change="raise the timeout of the policy, or let a batch have fewer rows",
+    start=True,
+):
     """The tasks of a batch took longer than the checkpoint policy allows; it was given up."""
 
-    remedies = _ways(
-        Remedy(
-            change="raise the timeout of the policy, or let a batch have fewer rows", start=True
-        ),
-    )
 
-
-class SupersededError(DeliveryError):
+class SupersededError(DeliveryError, change="keep one of the drivers", start=True):
     """Another driver, or a recovery, decided the attempt that this driver was preparing."""
-
-    remedies = _ways(Remedy(change="keep one of the drivers", start=True))
 
 
 class OvertakenError(SupersededError):
@@ -294,92 +221,72 @@ class PromiseLostError(DeliveryError):
     """A transaction named by a COMMIT decision was aborted by its timeout; a restart replays it."""
 
 
-class NonDeterministicReplayError(DeliveryError):
+class NonDeterministicReplayError(
+    DeliveryError, change="put back what the query depended on", start=True
+):
     """Evaluated again, the batch gives other rows than were promised; nothing was made visible."""
 
-    remedies = _ways(Remedy(change="put back what the query depended on", start=True))
 
-
-class InputLostError(NonDeterministicReplayError):
+class InputLostError(
+    NonDeterministicReplayError, change="accept what is left of the input, as it says", start=True
+):
     """The input has lost rows of a batch since it was promised: retention, or compaction."""
 
-    remedies = _ways(Remedy(change="accept what is left of the input, as it says", start=True))
 
-
-class RecoveryError(EosError):
+class RecoveryError(EosError, commands=("airflow-eos recover CHECKPOINT",), start=True):
     """Recovery stopped before it changed anything it should not."""
 
-    remedies = _ways(Remedy(commands=("airflow-eos recover CHECKPOINT",), start=True))
 
-
-class PipelineAliveError(RecoveryError):
+class PipelineAliveError(
+    RecoveryError,
+    change="stop the app",
+    commands=("airflow-eos recover CHECKPOINT --force",),
+    start=True,
+    costs="the attempt at the running batch, which is written again",
+):
     """The pipeline shows signs of life; ending its transactions would cost it an attempt."""
 
-    remedies = _ways(
-        Remedy(
-            change="stop the app",
-            commands=("airflow-eos recover CHECKPOINT --force",),
-            start=True,
-            costs="the attempt at the running batch, which is written again",
-        ),
-    )
 
-
-class ForeignDriverError(PipelineAliveError):
+class ForeignDriverError(
+    PipelineAliveError,
+    change="stop the app that runs there, where it is not the one that is wanted",
+    start=True,
+):
     """The pipeline is run by another task, or was started by hand: it is not ours to take over."""
 
-    remedies = _ways(
-        Remedy(
-            change="stop the app that runs there, where it is not the one that is wanted",
-            start=True,
-        ),
-    )
 
-
-class DecisionNeededError(RecoveryError):
+class DecisionNeededError(RecoveryError, commands=("airflow-eos plan CHECKPOINT",)):
     """The plan holds steps that only a person may decide."""
 
-    remedies = _ways(Remedy(commands=("airflow-eos plan CHECKPOINT",)))
 
-
-class AuditError(EosError):
+class AuditError(
+    EosError, commands=("airflow-eos plan CHECKPOINT",), change="keep both topics as they are"
+):
     """Rows are lost, duplicated, reordered or visible too early; or nobody can know."""
 
-    remedies = _ways(
-        Remedy(commands=("airflow-eos plan CHECKPOINT",), change="keep both topics as they are"),
-    )
 
-
-class RehearsalError(EosError):
+class RehearsalError(
+    EosError, change="look at the report, and start the new version only if you want these rows"
+):
     """A new version gives other rows than were delivered, or fails; or nobody can know."""
 
-    remedies = _ways(
-        Remedy(change="look at the report, and start the new version only if you want these rows"),
-    )
 
-
-class AppFailedError(EosError):
+class AppFailedError(EosError, start=True):
     """The streaming app ended without having finished in order."""
 
-    remedies = _ways(Remedy(start=True))
 
-
-class AppRefusedError(AppFailedError):
+class AppRefusedError(
+    AppFailedError, change="do what the error in the driver's log says", start=True
+):
     """The app ended with an error that no restart can heal."""
 
-    remedies = _ways(Remedy(change="do what the error in the driver's log says", start=True))
 
-
-class AppStoppedError(EosError):
+class AppStoppedError(EosError, start=True):
     """The app was stopped because its Airflow task was: never a success of its own accord."""
 
-    remedies = _ways(Remedy(start=True))
 
-
-class CalledOffError(EosError):
+class CalledOffError(EosError, start=True):
     """This start of the app was asked to end before it had begun: it has taken nothing."""
-
-    remedies = _ways(Remedy(start=True))
 
 
 def name_of(error: EosError) -> str:

@@ -208,9 +208,6 @@ def _meta(path: str, found: Any) -> dict[str, Any]:
     return {"path": path, "size": found.length, "last_modified": modified}
 
 
-# --- hdfs -----------------------------------------------------------------------------------------
-
-
 _CONF_DIR = "hadoop_conf_dir"
 _KERBEROS = ("kerberos_principal", "kerberos_keytab", "kerberos_cache")
 _TIMEOUT = "timeout"

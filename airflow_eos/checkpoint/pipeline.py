@@ -131,9 +131,10 @@ def _named(pipeline: PipelineIdentity) -> str:
 # ``<kept>/notes/<batch>-<attempt>-<decision>-<pipeline>``: a decision that was relied on.
 #
 # ``<kept>`` is ``_eos/<application>`` in the folder of a table (Delta's VACUUM and Iceberg's
-# ``remove_orphan_files`` pass over names that begin with ``_``), and beside a folder of files. No
-# name has an ending of data. A start reads all that is remembered by one listing, and a note goes
-# when a later one stands: see :func:`~airflow_eos.protocol.participant.superseded`.
+# ``remove_orphan_files`` pass over names that begin with ``_``), beside a folder of files, and
+# beside the rows of a callable. No name has an ending of data. A start reads all that is remembered
+# by one listing, and a note goes when a later one stands: see
+# :func:`~airflow_eos.protocol.participant.superseded`.
 
 
 _OWNER = "owner"
@@ -145,23 +146,27 @@ class OwnershipFile:
     """What is remembered of one name outside the checkpoint.
 
     Args:
-        kept: the folder of the name; see the module.
+        kept: where the folder of the name is.
         called: the name, for people.
+        folder: of the name, where it is not all of ``kept``.
     """
 
-    def __init__(self, kept: CheckpointStore, called: str) -> None:
+    def __init__(self, kept: CheckpointStore, called: str, folder: str = "") -> None:
         self._kept = kept
         self._called = called
+        self._below = f"{folder}/" if folder else ""
+        self._at = f"{kept.location}/{folder}" if folder else kept.location
         self._known: set[Note] = set()
 
     def claim(self, owner: Owner) -> None:
         """Own the name: the first one to write it does."""
-        self._kept.create(_OWNER, msgspec.json.encode(owner))
+        self._kept.create(self._below + _OWNER, msgspec.json.encode(owner))
 
     def ownership(self, asking: Owner) -> tuple[Ownership, ...]:
         """See :class:`Ownership`."""
         del asking
-        found = {entry.name: _note_of(entry.name) for entry in self._kept.list(_NOTES)}
+        notes = self._kept.list(self._below + _NOTES)
+        found = {entry.name: _note_of(entry.name) for entry in notes}
         self._known = {note for note in found.values() if note is not None}
         return (
             Ownership(
@@ -171,7 +176,7 @@ class OwnershipFile:
                 unreadable=tuple(f"{_NOTES}/{n}" for n, note in found.items() if note is None),
                 give_up=Remedy(change=self._give_up, start=True),
                 move=Remedy(
-                    change=f"remove {self._kept.location}/{_OWNER}, and nothing else there",
+                    change=f"remove {self._at}/{_OWNER}, and nothing else there",
                     start=True,
                 ),
             ),
@@ -180,27 +185,48 @@ class OwnershipFile:
     def note(self, decision: Decision, owner: Owner) -> None:
         """Note it, and remove what it supersedes of all that this process has seen."""
         note = Note.of(decision, owner)
-        self._kept.create(_path(note), msgspec.json.encode(note))
+        self._kept.create(self._below + _path(note), msgspec.json.encode(note))
         old = superseded(self._known, note)
         with contextlib.suppress(StoreError):  # who may not remove them leaves them to the next
-            self._kept.delete(map(_path, old))
+            self._kept.delete(self._below + _path(each) for each in old)
         self._known = {*self._known.difference(old), note}
 
     @property
     def _give_up(self) -> str:
         """Never the whole folder: what is prepared, and may be promised, can lie there too."""
-        at = self._kept.location
+        at = self._at
         return f"remove {at}/{_OWNER} and the folder {at}/{_NOTES}, and nothing else there"
 
     def _read(self, path: str, kind: type[Any]) -> Any:
-        data = self._kept.get(path)
+        data = self._kept.get(self._below + path)
         try:
             return None if data is None else msgspec.json.decode(data, type=kind)
         except (msgspec.MsgspecError, RecursionError) as error:
             raise StoreError(
-                f"{self._kept.location}/{path} cannot be read: {error}. It says who delivers as "
+                f"{self._at}/{path} cannot be read: {error}. It says who delivers as "
                 f"{self._called}: restore it; or, if nobody does: {self._give_up}."
             ) from error
+
+
+class OwnedBeside:
+    """The part of a participant that an :class:`OwnershipFile` does for it; nothing is held."""
+
+    _beside: OwnershipFile
+
+    def claim(self, owner: Owner) -> None:
+        """Own the name: the first one to write it does."""
+        self._beside.claim(owner)
+
+    def ownership(self, asking: Owner) -> tuple[Ownership, ...]:
+        """Ask what is kept beside the data."""
+        return self._beside.ownership(asking)
+
+    def note(self, decision: Decision, owner: Owner) -> None:
+        """Remember it beside the data."""
+        self._beside.note(decision, owner)
+
+    def close(self) -> None:
+        """Nothing is held."""
 
 
 def _path(note: Note) -> str:

@@ -200,9 +200,6 @@ def _json(data: bytes, kind: type[T], where: str) -> T:
         ) from error
 
 
-# --- spark log ------------------------------------------------------------------------------------
-
-
 Log = Literal["offsets", "commits"]
 
 

@@ -168,9 +168,6 @@ def content_of(racer: int) -> bytes:
     return f"{racer} ".encode() * 2048
 
 
-# --- store ----------------------------------------------------------------------------------------
-
-
 T = TypeVar("T", bound=Stored)
 
 _FAILURES = (failures.BaseError, OSError)

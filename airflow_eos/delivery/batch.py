@@ -287,9 +287,6 @@ class ExactlyOnceBatch:
         return {found.identity for found in self._participant.open(besides=besides)}
 
 
-# --- attempts -------------------------------------------------------------------------------------
-
-
 class Attempts:
     """What this driver writes into the decision log.
 

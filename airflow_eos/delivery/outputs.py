@@ -114,9 +114,6 @@ class OneSink:
         return self.sink.delivered(spark, works)
 
 
-# --- outputs --------------------------------------------------------------------------------------
-
-
 _ROW = "r"
 _WIDE = {"Aggregate", "Window", "Generate"}  # of Spark's logical plan
 

@@ -128,9 +128,6 @@ def _require(holds: bool, problem: str) -> None:  # noqa: FBT001
         raise ConfigurationError(f"Restart strategy: {problem}.")
 
 
-# --- policy ---------------------------------------------------------------------------------------
-
-
 _NONE = timedelta(0)
 INTERVAL = timedelta(seconds=1)
 

@@ -110,9 +110,6 @@ def say_drained(
         log.exception("not_known_to_be_drained")
 
 
-# --- takeover -------------------------------------------------------------------------------------
-
-
 log = structlog.get_logger(__name__)
 
 Admitted = tuple[PipelineIdentity, "Former | None", tuple[str, ...]]

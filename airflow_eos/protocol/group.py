@@ -54,9 +54,6 @@ def collect_all(
     return answers
 
 
-# --- group ----------------------------------------------------------------------------------------
-
-
 Work = TypeVar("Work", PreparedWork, WorkIdentity)
 
 

@@ -180,9 +180,6 @@ def _named(members: Sequence[Member]) -> str:
     return " and ".join(map(str, members))
 
 
-# --- plan -----------------------------------------------------------------------------------------
-
-
 _FOLLOWS = "; it follows, once readers have all rows of the batch"
 _NOT_TOLD_YET = (
     "; it is not listed as open, and whether it is committed shows only when older open "

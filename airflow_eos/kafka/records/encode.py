@@ -133,9 +133,6 @@ NAMES = tuple(_CODECS)
 """What ``codec`` knows, in the order of their codes."""
 
 
-# --- encode ---------------------------------------------------------------------------------------
-
-
 HEADER_BYTES = 61
 _TRANSACTIONAL = 0x10
 _BEFORE_CRC = struct.Struct(">qiibI")

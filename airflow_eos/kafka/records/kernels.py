@@ -10,15 +10,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from threading import Lock, Thread
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from airflow_eos.kafka.records import numpy_kernels as row_hashes
-from airflow_eos.kafka.records import numpy_kernels as spans
+from airflow_eos.kafka.records import numpy_kernels
 from airflow_eos.kafka.records.numpy_kernels import Garbled, Spans
 
 if TYPE_CHECKING:
@@ -29,21 +27,11 @@ if TYPE_CHECKING:
 I64 = NDArray[np.int64]
 
 
-class _Loops(NamedTuple):
-    """The compiled ones."""
-
-    scan: Callable[..., int]
-    scan_headers: Callable[..., None]
-    gather: Callable[..., None]
-    encode: Callable[..., None]
-    hash_bytes: Callable[..., None]
-    place: Callable[..., int]
-    scatter: Callable[..., None]
-
-
+_LOOPS = ("scan", "scan_headers", "gather", "encode", "hash_bytes", "place", "scatter")
 _COMPILES_WITHIN_S = 600.0
 _loading = Lock()
-_loaded: list[_Loops] = []
+_loaded: list[Any] = []
+"""The module of the compiled ones, once it is loaded."""
 
 
 def warm(*, wait: bool = False) -> None:
@@ -58,7 +46,7 @@ def warm(*, wait: bool = False) -> None:
 def _load() -> None:
     try:
         found = compiled_loops()
-        if not all(map(is_cached, found)):
+        if not all(is_cached(getattr(found, name)) for name in _LOOPS):
             _compile_elsewhere()
         try_each(found)
     except ImportError:  # the extra is not installed: numpy does it
@@ -71,22 +59,11 @@ def _load() -> None:
     _loaded.append(found)
 
 
-def compiled_loops() -> _Loops:
-    """All of them, which loads Numba (ImportError: the extra ``fast`` is not installed)."""
-    from airflow_eos.kafka.records import numba_kernels as compiled
-    from airflow_eos.kafka.records import numba_kernels as compiled_encoding
-    from airflow_eos.kafka.records import numba_kernels as compiled_hashes
-    from airflow_eos.kafka.records import numba_kernels as compiled_scatter
+def compiled_loops() -> Any:
+    """Their module, which loads Numba (ImportError: the extra ``fast`` is not installed)."""
+    from airflow_eos.kafka.records import numba_kernels
 
-    return _Loops(
-        compiled.scan,
-        compiled.scan_headers,
-        compiled.gather,
-        compiled_encoding.encode,
-        compiled_hashes.hash_bytes,
-        compiled_scatter.place,
-        compiled_scatter.scatter,
-    )
+    return numba_kernels
 
 
 def is_cached(loop: Any) -> bool:
@@ -110,7 +87,7 @@ def _compile_elsewhere() -> None:
     )
 
 
-def try_each(compiled: _Loops) -> None:
+def try_each(compiled: Any) -> None:
     """One call of each, with the types of every other: a call with these compiles nothing more."""
     data, none = np.zeros(8, np.uint8), np.zeros(0, np.int64)
     data.flags.writeable = False
@@ -139,7 +116,7 @@ def are_loaded() -> bool:
 def spans_of(unpacked: Unpacked) -> Spans:
     """See :func:`airflow_eos.kafka.records.numpy_kernels.spans_of`."""
     if not _loaded:
-        return spans.spans_of(unpacked)
+        return numpy_kernels.spans_of(unpacked)
     out = np.empty((8, int(unpacked.counts.sum())), np.int64)
     garbled = _loaded[0].scan(
         unpacked.data,
@@ -159,7 +136,7 @@ def spans_of(unpacked: Unpacked) -> Spans:
 def header_spans_of(unpacked: Unpacked, found: Spans) -> tuple[I64, I64, I64, I64]:
     """See :func:`airflow_eos.kafka.records.numpy_kernels.header_spans_of`."""
     if not _loaded:
-        return spans.header_spans_of(unpacked, found)
+        return numpy_kernels.header_spans_of(unpacked, found)
     out = np.empty((4, int(found.header_counts.sum())), np.int64)
     places, counts = np.ascontiguousarray(found.headers), np.ascontiguousarray(found.header_counts)
     _loaded[0].scan_headers(unpacked.data, places, counts, out)
@@ -169,7 +146,7 @@ def header_spans_of(unpacked: Unpacked, found: Spans) -> tuple[I64, I64, I64, I6
 def gathered(data: NDArray[np.uint8], places: I64, lengths: I64) -> tuple[Any, Any]:
     """Fields one after the other: where each begins (and the last ends), and their bytes."""
     if not _loaded:
-        return spans.gathered(data, places, lengths)
+        return numpy_kernels.gathered(data, places, lengths)
     ends = np.empty(len(places) + 1, np.int32)
     out = np.empty(int(np.maximum(lengths, 0).sum()), np.uint8)
     _loaded[0].gather(data, np.ascontiguousarray(places), np.ascontiguousarray(lengths), ends, out)
@@ -184,9 +161,9 @@ def hash_bytes(data: Any, offsets: Any, valid: Any, hashes: Any, *, told: bool =
     if _loaded:
         _loaded[0].hash_bytes(data, offsets, valid, told, hashes)
         return
-    row_hashes.hash_bytes(data, offsets, valid, hashes)
+    numpy_kernels.hash_bytes(data, offsets, valid, hashes)
     if told:
-        row_hashes.hash_ints((~valid).astype(np.int32), np.ones(len(valid), np.bool_), hashes)
+        numpy_kernels.hash_ints((~valid).astype(np.int32), np.ones(len(valid), np.bool_), hashes)
 
 
 def encoded(columns: Columns, cuts: Any) -> tuple[memoryview, I64] | None:
@@ -213,7 +190,7 @@ def encoded(columns: Columns, cuts: Any) -> tuple[memoryview, I64] | None:
 
 def placed(*columns: Any) -> int:
     """See :func:`airflow_eos.kafka.records.numba_kernels.place`; only where they are loaded."""
-    return _loaded[0].place(*columns)
+    return int(_loaded[0].place(*columns))
 
 
 def scattered(pieces: Any, sizes: I64, cuts: I64, frame: int) -> tuple[memoryview, I64]:
@@ -222,9 +199,7 @@ def scattered(pieces: Any, sizes: I64, cuts: I64, frame: int) -> tuple[memoryvie
     A partition has as many runs as ``cuts`` says, of which the last ones can be empty. Only where
     the loops are loaded; see :func:`airflow_eos.kafka.records.numba_kernels.scatter`.
     """
-    from airflow_eos.kafka.records.numba_kernels import begun
-
-    state, runs = begun(sizes, cuts)
+    state, runs = _loaded[0].begun(sizes, cuts)
     out = np.empty(int(sizes.sum()), np.uint8)
     for piece in pieces:
         _loaded[0].scatter(*piece, frame, state, runs, out)

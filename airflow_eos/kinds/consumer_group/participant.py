@@ -135,9 +135,6 @@ def foreign(group: str, mark: OffsetMetadata) -> OwnershipError:
     )
 
 
-# --- consumer group -------------------------------------------------------------------------------
-
-
 GROUP = "group"
 
 

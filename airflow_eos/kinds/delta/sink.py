@@ -123,9 +123,6 @@ class DeltaSink:
         return spark.read.parquet(*(f"{self.folder}/{work.key}.parquet" for work in works))
 
 
-# --- configuration --------------------------------------------------------------------------------
-
-
 class DeltaOptions(SinkOptions, frozen=True):
     """A table of Delta."""
 

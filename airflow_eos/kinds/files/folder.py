@@ -19,7 +19,7 @@ import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from airflow_eos.checkpoint.pipeline import OwnershipFile
+from airflow_eos.checkpoint.pipeline import OwnedBeside, OwnershipFile
 from airflow_eos.errors import CheckpointFormatError, ConfigurationError, Remedy, StoreError
 from airflow_eos.kinds.lake.participant import checked
 from airflow_eos.protocol.decision import OpenWork, require_own
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from airflow_eos.kinds.files.place import DataFolder
-    from airflow_eos.protocol.decision import Decision, PreparedWork, WorkIdentity
-    from airflow_eos.protocol.participant import Owner, Ownership
+    from airflow_eos.protocol.decision import PreparedWork, WorkIdentity
     from airflow_eos.protocol.promise import OperatorRuling, Promise
 
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
@@ -221,7 +220,7 @@ class Marked:
 KIND = "files"
 
 
-class OwnedFolder:
+class OwnedFolder(OwnedBeside):
     """The half of a participant that both forms share.
 
     Args:
@@ -281,23 +280,8 @@ class OwnedFolder:
     def _prepared(self, key: str) -> list[str]:
         return [entry.path for entry in self._place.below(prepared_at(self._name, key))]
 
-    def claim(self, owner: Owner) -> None:
-        """Own the name in this folder."""
-        self._beside.claim(owner)
-
-    def ownership(self, asking: Owner) -> tuple[Ownership, ...]:
-        """Ask what is kept beside the work."""
-        return self._beside.ownership(asking)
-
     def require_settled(self, promise: Promise, said: OperatorRuling) -> None:
         """Nothing is asked: whoever reads them may have moved old files away."""
-
-    def note(self, decision: Decision, owner: Owner) -> None:
-        """Remember it beside the work."""
-        self._beside.note(decision, owner)
-
-    def close(self) -> None:
-        """Nothing is held."""
 
 
 # --- publish mode ---------------------------------------------------------------------------------

@@ -178,9 +178,6 @@ class IcebergSink:
         return None
 
 
-# --- configuration --------------------------------------------------------------------------------
-
-
 class IcebergOptions(SinkOptions, frozen=True):
     """A table of Iceberg; its catalog's properties come with ``how``."""
 

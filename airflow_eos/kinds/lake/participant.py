@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar
 from airflow_eos.checkpoint.backend import DECISIONS, EOS
 from airflow_eos.checkpoint.decisions import DecisionLog
 from airflow_eos.checkpoint.locations import sync, tail_in
-from airflow_eos.checkpoint.pipeline import OwnershipFile, pipeline_of
+from airflow_eos.checkpoint.pipeline import OwnedBeside, OwnershipFile, pipeline_of
 from airflow_eos.checkpoint.store import CheckpointStore
 from airflow_eos.errors import CheckpointFormatError, ConfigurationError, StoreError
 from airflow_eos.failpoints import failpoint
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from airflow_eos.protocol.decision import Decision, PreparedWork
-    from airflow_eos.protocol.participant import Owner, Ownership
     from airflow_eos.protocol.promise import OperatorRuling, Promise
 
 
@@ -284,7 +283,7 @@ _PAUSES_S = (0.0, 0.0, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
 """Before each look of a commit that lost its race."""
 
 
-class LakeParticipant:
+class LakeParticipant(OwnedBeside):
     """See :class:`airflow_eos.protocol.participant.Participant`.
 
     Args:
@@ -306,7 +305,7 @@ class LakeParticipant:
         self._application = application
         self._store = store
         self._notes = WorkNotes(store, name)
-        self._kept = OwnershipFile(
+        self._beside = OwnershipFile(
             CheckpointStore.open(table.folder / "_eos" / application),
             f"application {application!r} in {table.folder}",
         )
@@ -406,23 +405,8 @@ class LakeParticipant:
         ]
         return tuple(sorted(found, key=lambda each: each.key))
 
-    def claim(self, owner: Owner) -> None:
-        """Own the application's name in this table."""
-        self._kept.claim(owner)
-
-    def ownership(self, asking: Owner) -> tuple[Ownership, ...]:
-        """Ask what is kept beside the data."""
-        return self._kept.ownership(asking)
-
     def require_settled(self, promise: Promise, said: OperatorRuling) -> None:
         """Nothing is asked: a table may be restored to an older version on purpose."""
-
-    def note(self, decision: Decision, owner: Owner) -> None:
-        """Remember it beside the data."""
-        self._kept.note(decision, owner)
-
-    def close(self) -> None:
-        """Nothing is held."""
 
     def _require_own(self, works: Collection[PreparedWork | WorkIdentity]) -> None:
         require_own(works, self.kind, self._name)

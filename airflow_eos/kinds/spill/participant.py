@@ -222,9 +222,6 @@ def _parts(key: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-# --- participant ----------------------------------------------------------------------------------
-
-
 _REQUESTS = 8  # at once: an object store takes its time for each
 _PRUNE_EVERY = 16  # batches
 

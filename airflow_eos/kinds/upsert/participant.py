@@ -97,9 +97,6 @@ class Tally:
         return f"target {self._target.address['target']!r} in {self._target.address['system']}"
 
 
-# --- participant ----------------------------------------------------------------------------------
-
-
 log = structlog.get_logger(__name__)
 
 KIND = "upsert"

@@ -382,9 +382,6 @@ class PostgresTable(TableSession):
         return self._found
 
 
-# --- postgres -------------------------------------------------------------------------------------
-
-
 _KEY_BYTES = 2600  # a third of a page, less what an entry of a B-tree has besides its values
 
 

@@ -172,9 +172,6 @@ class UpsertSink:
             participant.apply(work, rows)
 
 
-# --- configuration --------------------------------------------------------------------------------
-
-
 class UpsertOptions(SinkOptions, frozen=True):
     """Absolute values by key; ``target`` is a table, a prefix (Redis), ``table/family`` (HBase)."""
 

@@ -9,24 +9,22 @@ its batches would be delivered again, under tokens that the callable has never s
 from __future__ import annotations
 
 import re
-import uuid
 from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from airflow_eos.checkpoint.pipeline import checkpoint_of
-from airflow_eos.errors import ConfigurationError, DeliveryError, Remedy, StoreError
+from airflow_eos.checkpoint.pipeline import OwnedBeside, OwnershipFile, checkpoint_of
+from airflow_eos.errors import ConfigurationError, DeliveryError
 from airflow_eos.kinds.spill.participant import SpilledRows, SpillParticipant
-from airflow_eos.protocol.participant import Member, Note, Owner, Ownership
+from airflow_eos.protocol.participant import Member
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_eos.checkpoint.store import CheckpointStore
     from airflow_eos.protocol.decision import Decision, PreparedWork
+    from airflow_eos.protocol.participant import Owner
 
 Deliver = Callable[[str, "pa.Table"], object]
 
@@ -74,15 +72,10 @@ def loaded(name: str, reach: Any = None) -> Deliver:
     return found if reach is None else partial(found, reach=reach)
 
 
-# --- participant ----------------------------------------------------------------------------------
-
-
 KIND = "wal"
-_OWNER = "owner.json"
-_NOTES = "notes"
 
 
-class WriteAheadParticipant(SpillParticipant):
+class WriteAheadParticipant(OwnedBeside, SpillParticipant):
     """See :class:`airflow_eos.protocol.participant.Participant`.
 
     Args:
@@ -101,7 +94,8 @@ class WriteAheadParticipant(SpillParticipant):
         super().__init__(kept, name=name, mark=mark)
         self._deliver = deliver
         self._target = target
-        self._nonce = uuid.uuid4().hex
+        called = f"name {name!r} in {kept.place(kept.folder)}"
+        self._beside = OwnershipFile(kept.store, called, kept.folder)
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -120,46 +114,10 @@ class WriteAheadParticipant(SpillParticipant):
                 "called again with the same token."
             ) from error
 
-    def claim(self, owner: Owner) -> None:
-        """Own the name in this checkpoint: the first one to write it does."""
-        self._kept.store.create(self._path(_OWNER), msgspec.json.encode(owner))
-
-    def ownership(self, asking: Owner) -> tuple[Ownership, ...]:
-        """Ask what is kept beside the rows."""
-        del asking
-        notes = [self._read(e.path, Note) for e in self._kept.store.list(self._path(_NOTES))]
-        owner = self._kept.place(self._path(_OWNER))
-        return (
-            Ownership(
-                called=f"name {self._name!r} in {self._kept.place(self._kept.folder)}",
-                owner=self._read(self._path(_OWNER), Owner),
-                notes=tuple(note for note in notes if note is not None),
-                give_up=Remedy(change=f"remove {owner} and the notes beside it", start=True),
-                move=Remedy(change=f"remove {owner}, and nothing else there", start=True),
-            ),
-        )
-
     def note(self, decision: Decision, owner: Owner) -> None:
-        """Replace this process's note; a reader takes the highest of all of its pipeline."""
-        note = Note.of(decision, owner)
-        self._kept.store.put(self._path(f"{_NOTES}/{self._nonce}.json"), msgspec.json.encode(note))
-        super().note(decision, owner)
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-    def _path(self, name: str) -> str:
-        return f"{self._kept.folder}/{name}"
-
-    def _read(self, path: str, kind: type[Any]) -> Any:
-        data = self._kept.store.get(path)
-        try:
-            return None if data is None else msgspec.json.decode(data, type=kind)
-        except (msgspec.MsgspecError, RecursionError) as error:
-            raise StoreError(
-                f"{self._kept.place(path)} cannot be read: {error}. It says whose rows are kept "
-                "there: restore it from a copy of the checkpoint."
-            ) from error
+        """Remember it beside the rows."""
+        OwnedBeside.note(self, decision, owner)
+        SpillParticipant.note(self, decision, owner)
 
 
 def made(store: CheckpointStore, name: str, deliver: str, reach: Any) -> WriteAheadParticipant:

@@ -97,9 +97,6 @@ class WriteAheadSink:
         loaded(self.deliver, self.reach)(work.key, rows)
 
 
-# --- configuration --------------------------------------------------------------------------------
-
-
 class WriteAheadOptions(SinkOptions, frozen=True):
     """A function of a user's own; it is named where a recovery finds it too."""
 

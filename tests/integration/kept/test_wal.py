@@ -339,6 +339,10 @@ def test_the_first_checkpoint_owns_its_rows_and_a_copy_is_refused(wal, store):
     require_at(wal, "/a", 7, b7=(decided(7),))
     with pytest.raises(OwnershipError, match="older copy"):
         require_at(wal, "/a", 7, b7=(decided(7, "b"),))
+    place = f"{store.location}/eos/kept/orders"
+    [found] = wal.ownership(owner_at("/a"))
+    assert found.called == f"name 'orders' in {place}"
+    assert f"remove {place}/owner and the folder {place}/notes, and" in found.give_up.change
 
 
 def test_recovery_is_told_the_callable_and_never_takes_it_from_the_checkpoint(wal, store, endpoint):
