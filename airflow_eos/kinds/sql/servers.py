@@ -8,7 +8,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from airflow_eos.errors import ConfigurationError
 
-_ON = ("ON", "1")
+_ON, _OFF = ("ON", "1"), ("OFF", "0")
 PINNED = (
     "SET SESSION time_zone = '+00:00', completion_type = 'NO_CHAIN', "  # else COMMIT begins one
     "foreign_key_checks = 1, unique_checks = 1, sql_safe_updates = 0, sql_big_selects = 1, "
@@ -41,7 +41,7 @@ def require_witness(settings: Mapping[str, str], place: str) -> None:
     Raises:
         ConfigurationError: what was found, and what to do.
     """
-    if settings["read_only"] in _ON:
+    if settings["read_only"] not in _OFF:  # MariaDB 12 has NO_LOCK and NO_LOCK_NO_ADMIN, too
         raise ConfigurationError(
             f"{place} is read-only, a replica perhaps: it lags, so no outcome can be read from it. "
             "Name the primary."
