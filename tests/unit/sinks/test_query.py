@@ -240,6 +240,24 @@ def test_an_unknown_outcome_is_never_guessed(broker, sink, log):
         driver(sink, log)(FakeFrame(["a"]), 0)
 
 
+@pytest.mark.parametrize("told", [(), (Outcome.OPEN,)], ids=["nothing", "that it is open"])
+def test_what_a_kind_does_not_say_is_no_loss_and_comes_no_second_time(
+    broker, sink, log, monkeypatch, told
+):
+    """A user's own kind, that leaves work out of its answer."""
+
+    def commit(_self: Any, works: Any) -> Any:
+        return {work.identity: outcome for work in works for outcome in told}
+
+    monkeypatch.setattr(FakeParticipant, "commit", commit)
+    for _ in range(2):
+        with pytest.raises(DeliveryError, match="does not say what became of it"):
+            driver(sink, log)(FakeFrame(["a"]), 0)
+    monkeypatch.undo()
+    driver(sink, log)(FakeFrame(["a"]), 0)
+    assert broker.visible() == ["a"]
+
+
 def test_a_batch_accepted_as_it_is_is_evaluated_once_and_not_replayed(broker, sink, log):
     died = driver(sink, log)
     died._settle = lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
