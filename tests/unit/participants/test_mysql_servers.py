@@ -45,7 +45,9 @@ def test_a_server_that_takes_no_writes_is_no_witness_in_whatever_words_it_says_s
     """MariaDB 12 has four answers: by the strictest who fails over fences the former primary."""
     with pytest.raises(ConfigurationError, match="is read-only, a replica perhaps"):
         require_witness(ALONE | {"read_only": told}, "db")
-    require_witness(ALONE | {"read_only": "0"}, "db")
+    with pytest.raises(ConfigurationError, match="is read-only, a replica perhaps"):
+        require_witness(ALONE | {"innodb_read_only": told}, "db")  # a reader of Aurora
+    require_witness(ALONE | {"read_only": "0", "innodb_read_only": "OFF"}, "db")
 
 
 @pytest.mark.parametrize("synced", ["0", "100"])
