@@ -454,9 +454,7 @@ def audit(
     if store is not None:
         # After the topics: whatever was visible then must have been decided before.
         sources = _sources(store, settings, inputs, timeout_s)
-        decided = _retained(store)
-        if not _written_besides(store, decided):
-            undecided = visible_undecided(came, decided)
+        undecided = _undecided(store, came)
     others = bool(moved or sources.others or sources.remade)
     compared = compare(given, came, read=sources.read, skipped=sources.skipped, others=others)
     meaningless = without_meaning(given, came, compared)
@@ -552,6 +550,13 @@ def _require_named(source: TopicRows, expression: str) -> None:
 def _retained(store: CheckpointStore) -> list[Decision]:
     log = DecisionLog(store)
     return [each for batch in _batches(store, DECISIONS) for each in log.of_batch(batch)]
+
+
+def _undecided(store: CheckpointStore, came: Sequence[TopicRows]) -> Violations | None:
+    decided = _retained(store)
+    if _written_besides(store, decided):
+        return None
+    return visible_undecided(came, decided)
 
 
 def _written_besides(store: CheckpointStore, decided: Sequence[Decision]) -> bool:
