@@ -566,7 +566,7 @@ def _written_besides(store: CheckpointStore, decided: Sequence[Decision]) -> boo
     """
     promised = {each.batch_id for each in decided if each.offsets}
     besides = set(_batches(store, SPENT)) - promised
-    return max(besides, default=-1) > min(promised, default=-1)
+    return max(besides, default=-1) >= min(promised, default=0)
 
 
 def _batches(store: CheckpointStore, folder: str) -> list[int]:
