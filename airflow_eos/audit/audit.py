@@ -23,7 +23,7 @@ from airflow_eos.audit.compare import (
     parse,
 )
 from airflow_eos.audit.rows import TopicRows, partition_ends, peek, read_topic, reader, topic_id
-from airflow_eos.checkpoint.backend import DECISIONS, TOPICS
+from airflow_eos.checkpoint.backend import DECISIONS, SPENT, TOPICS, is_batch
 from airflow_eos.checkpoint.decisions import DecisionLog
 from airflow_eos.checkpoint.progress import read_state, require_begun
 from airflow_eos.checkpoint.rulings import skipped_input
@@ -306,13 +306,14 @@ class Offender(msgspec.Struct, frozen=True):
 class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
     """What was counted, and what nobody can know: see ``verdict``.
 
-    ``visible_undecided`` is None where no checkpoint was given. ``unexpected`` rows came out and
-    never went in. ``open_rows`` are offsets between the last stable offset and the high watermark.
-    ``given_up`` rows are stepped over because a person has said so (``accept --skip-input``).
-    ``unjudged`` is what the topics do not tell any more, or not yet. ``whole_until`` has, by topic
-    and partition of the input, the offset before which every row has come out, and ``again`` how
-    many rows behind it have come out, too: where a new checkpoint goes on, and how many rows then
-    come twice. None where the outputs do not tell it.
+    ``visible_undecided`` is None where no checkpoint was given, or a batch since its oldest promise
+    was written with another guarantee. ``unexpected`` rows came out and never went in.
+    ``open_rows`` are offsets between the last stable offset and the high watermark. ``given_up``
+    rows are stepped over because a person has said so (``accept --skip-input``). ``unjudged`` is
+    what the topics do not tell any more, or not yet. ``whole_until`` has, by topic and partition of
+    the input, the offset before which every row has come out, and ``again`` how many rows behind it
+    have come out, too: where a new checkpoint goes on, and how many rows then come twice. None
+    where the outputs do not tell it.
     """
 
     format_version: int = 1
@@ -453,7 +454,7 @@ def audit(
     if store is not None:
         # After the topics: whatever was visible then must have been decided before.
         sources = _sources(store, settings, inputs, timeout_s)
-        undecided = visible_undecided(came, _retained(store))
+        undecided = _undecided(store, came)
     others = bool(moved or sources.others or sources.remade)
     compared = compare(given, came, read=sources.read, skipped=sources.skipped, others=others)
     meaningless = without_meaning(given, came, compared)
@@ -505,14 +506,16 @@ def _sources(
     for source in state.sources:
         # What is in flight is not delivered yet, or nobody has noted that it is.
         end = source.start if state.in_flight is not None else source.end
-        began = log.began(source.name) or {}
+        began = log.began(source.name)
         if source.kind != "kafka":
             others.append(f"source {source.index}")
         for topic, partitions in (end or {}).items():
             if topic not in inputs:
                 others.append(topic)
             for partition, until in partitions.items():
-                read[topic, partition] = (began.get(topic, {}).get(partition, 0), until)
+                # Where that is lost, no row is known to have been read that did not come out.
+                first = until if began is None else began.get(topic, {}).get(partition, 0)
+                read[topic, partition] = (first, until)
     known = {each: {ids[key] for key in ids if name_of(key) == each} for each in inputs}
     remade = [
         each
@@ -546,10 +549,28 @@ def _require_named(source: TopicRows, expression: str) -> None:
 
 def _retained(store: CheckpointStore) -> list[Decision]:
     log = DecisionLog(store)
-    batches = sorted(
-        int(name) for name in store.folders(DECISIONS) if name.isascii() and name.isdigit()
-    )
-    return [decision for batch in batches for decision in log.of_batch(batch)]
+    return [each for batch in _batches(store, DECISIONS) for each in log.of_batch(batch)]
+
+
+def _undecided(store: CheckpointStore, came: Sequence[TopicRows]) -> Violations | None:
+    decided = _retained(store)
+    if _written_besides(store, decided):
+        return None
+    return visible_undecided(came, decided)
+
+
+def _written_besides(store: CheckpointStore, decided: Sequence[Decision]) -> bool:
+    """Whether a batch since the oldest promise was written with another guarantee, by no decision.
+
+    Its rows are inside no range, and nobody did wrong. Beside a promise its mark says nothing.
+    """
+    promised = {each.batch_id for each in decided if each.offsets}
+    besides = set(_batches(store, SPENT)) - promised
+    return max(besides, default=-1) >= min(promised, default=0)
+
+
+def _batches(store: CheckpointStore, folder: str) -> list[int]:
+    return sorted(int(name) for name in store.folders(folder) if is_batch(name))
 
 
 def _offenders(

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from itertools import takewhile
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple
 from urllib.parse import quote
 
@@ -32,7 +32,8 @@ from obstore.exceptions import AlreadyExistsError, GenericError
 from obstore.store import from_url
 
 from airflow_eos.checkpoint.backend import Content, require_readable
-from airflow_eos.errors import Remedy, StoreError
+from airflow_eos.errors import ConfigurationError, Remedy, StoreError
+from airflow_eos.protocol.participant import same_place
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -449,6 +450,32 @@ def is_temporary(location: str) -> bool:
         return False
     emptied = {tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm", "/run"}  # noqa: S108
     return any(local.resolve().is_relative_to(Path(each).resolve()) for each in emptied)
+
+
+def require_outside(location: str, folder: str, *, hidden: bool) -> None:
+    """Refuse a checkpoint in a folder of data: its readers, or its cleaner, take all for data.
+
+    Args:
+        location: of the checkpoint.
+        folder: of the data.
+        hidden: whether they pass over names that begin with ``_`` or a dot.
+
+    Raises:
+        ConfigurationError: it is in there.
+    """
+    inside, data = (
+        PurePosixPath(found.local.resolve() if found.local else same_place(str(found)))
+        for found in (located(location), located(folder))
+    )
+    if not inside.is_relative_to(data):
+        return
+    if hidden and any(part[0] in "_." for part in inside.relative_to(data).parts):
+        return
+    raise ConfigurationError(
+        f"The checkpoint {location} is in the folder of data {folder}, whose readers would take "
+        "its files for rows, or whose cleaner would remove them as nobody's. Nothing was written.",
+        Remedy(change="give one of them a place outside of the other", start=True),
+    )
 
 
 def as_local_path(location: str) -> Path | None:

@@ -298,12 +298,19 @@ def newest_promise(store: CheckpointStore, log: DecisionLog) -> Decision | None:
 
 
 def _require_shown(store: CheckpointStore, participant: Participant, promise: Promise) -> None:
-    """Nothing remembers this pipeline: does the output at least hold what it delivered last?"""
-    became = with_rulings(store, participant.outcome(promise.of_rows))
+    """Nothing remembers this pipeline: does the output at least hold what it delivered last?
+
+    Of those who are asked: who looks at one prefix alone asks nobody else.
+    """
+    parts = {each.name: promise.part(each.name) for each in participant.members}
+    asked = [work for part in parts.values() for work in part.of_rows]
+    became = with_rulings(store, participant.outcome(asked))
     said = said_of(store, promise)
     there = {each for each, outcome in became.items() if outcome is not Outcome.ABORTED}
-    missing = promise.lost_rows(there | said.committed) - sum(said.missing_rows.values())
-    if missing > 0:
+    there |= said.committed
+    lost = [part.lost_rows(there) - said.missing_rows.get(n, 0) for n, part in parts.items()]
+    missing = sum(rows for rows in lost if rows > 0)
+    if missing:
         raise OwnershipError(
             f"Nothing remembers the pipeline of {store.location} any more, and {missing} rows of "
             f"batch {promise.batch_id}, which it has delivered, are not in the output: the output "

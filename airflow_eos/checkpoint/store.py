@@ -26,6 +26,7 @@ from airflow_eos.checkpoint.backend import (
     StoredObject,
     is_hidden,
     require_inside,
+    require_readable,
     stored_object,
 )
 from airflow_eos.checkpoint.hdfs import open_hdfs
@@ -188,6 +189,11 @@ _OF_A_DISK = {
     errno.EDQUOT: Remedy(change="raise the quota there, or make room", start=True),
     errno.EROFS: Remedy(change="mount the disk of the checkpoint so that it can be written to"),
 }
+SMALLER = Remedy(
+    change="let more tasks write (repartition), or make batches smaller (maxOffsetsPerTrigger)",
+    start=True,
+)
+"""Where a task has more for one object than could be read or copied once it is promised."""
 _PAUSES_S = (0.0, 0.2, 1.0, 3.0)
 """Before each try of a create. obstore retries by itself (3 minutes); these come on top of it."""
 
@@ -301,6 +307,10 @@ class CheckpointStore:
                 or still will be written. The caller must not act on either assumption.
         """
         require_inside(path)
+        try:
+            require_readable(path, len(data))
+        except OSError as error:  # promised, it would be stuck: each start would fail to read it
+            raise StoreError(f"{self.location}: {error}. Nothing was written.", SMALLER) from error
         failure: Exception | None = None
         for pause_s in _PAUSES_S:
             RETRY_COUNTS["store"] += pause_s > 0

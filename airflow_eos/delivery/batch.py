@@ -30,7 +30,7 @@ from airflow_eos.protocol.decision import (
     WorkIdentity,
     by_time_left,
 )
-from airflow_eos.protocol.group import alone
+from airflow_eos.protocol.group import alone, committed
 from airflow_eos.protocol.participant import Deciding, Participant
 from airflow_eos.protocol.promise import Outcomes, Promise
 
@@ -177,9 +177,8 @@ class ExactlyOnceBatch:
     def _committed(
         self, works: Sequence[PreparedWork], given_up: Collection[WorkIdentity]
     ) -> dict[WorkIdentity, Outcome]:
-        outcomes = dict(
-            self._participant.commit([work for work in works if work.identity not in given_up])
-        )
+        kept = [work for work in works if work.identity not in given_up]
+        outcomes = committed(self._participant, kept)
         outcomes |= self._given_up([work for work in works if work.identity in given_up])
         outcomes.update(self._rulings([i for i, o in outcomes.items() if o is Outcome.UNKNOWN]))
         return outcomes
@@ -260,7 +259,7 @@ class ExactlyOnceBatch:
 
     def _settle(self, batch_id: int, works: Sequence[PreparedWork]) -> None:
         self._on_phase(batch_id, "settling")
-        outcomes = self._participant.commit(works)
+        outcomes = committed(self._participant, works)
         lost = [w for w in works if outcomes[w.identity] is not Outcome.COMMITTED]
         if lost:
             # Evaluating a stateful batch twice in one process would spoil its state.
@@ -511,7 +510,7 @@ class OffsetCommit:
         if not works:
             return
         failpoint("following")
-        outcomes = self._participant.commit(works)
+        outcomes = committed(self._participant, works)
         late = [work for work in works if outcomes[work.identity] is not Outcome.COMMITTED]
         if late:
             raise DeliveryError(

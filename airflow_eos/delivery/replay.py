@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from pyspark.sql import Window
@@ -25,6 +25,7 @@ from airflow_eos.delivery.spill import kept_rows
 from airflow_eos.delivery.task import quoted
 from airflow_eos.errors import (
     DecisionNeededError,
+    DeliveryError,
     InputError,
     InputLostError,
     Remedy,
@@ -278,7 +279,7 @@ def _replay(
     paired = tasks_like(tasks, lost) if untold else undelivered_tasks(tasks, delivered)
     if paired is not None:
         return Replay(name, sink, rows, paired) if paired else None
-    seen = None if untold else read_back(sink, evaluated, delivered, keep)
+    seen = None if untold else _seen(sink, evaluated, delivered, keep)
     if seen is not None:
         return Replay(name, sink, undelivered(rows, seen, tasks=len(tasks)), None)
     if owing.accepted:
@@ -288,12 +289,12 @@ def _replay(
         f"nobody can tell what became of {len(untold)} earlier pieces of work, first "
         f"{untold[0].identity}"
         if untold
-        else "what readers have of it is past the retention of the output"
+        else "what readers have of it cannot be read back from there"
     )
     raise DecisionNeededError(
         f"Batch {part.batch_id}: {costs} for {name!r} were lost, and which of the batch's rows "
-        f"they are cannot be told any more: other tasks cut it now, and {why}. Nothing was made "
-        "visible.",
+        f"they are cannot be told any more: other tasks cut it now, as with another parallelism "
+        f"than it was promised with, and {why}. Nothing was made visible.",
         part.accepting(costs),
     )
 
@@ -311,9 +312,23 @@ def read_back(
     except Exception as error:
         # A task's error comes as text: Spark hands on no class of ours.
         said = f"{type(error).__name__}: {error}"
-        if any(gone.__name__ in said for gone in (InputError, TransactionError)):
+        if any(gone in said for gone in _GONE):
             return None
         raise
+
+
+_GONE = (InputError.__name__, TransactionError.__name__, "PATH_NOT_FOUND")  # the last of a lake
+
+
+def _seen(*asked: Any) -> DataFrame | None:
+    """The same; None as well where this kind of output does not tell which rows came with a batch.
+
+    A table does not, nor a callable. Who has accepted the batch would be told to accept it again.
+    """
+    try:
+        return read_back(*asked)
+    except DeliveryError:
+        return None
 
 
 def _given_up(left: Iterable[Callable[[], tuple[Replay | None, int]]]) -> str:
@@ -346,7 +361,7 @@ def _what_is_left(
         return None, lacking
     if not delivered:
         return Replay(name, sink, rows, None), lacking - found
-    seen = read_back(sink, evaluated, delivered, keep)
+    seen = _seen(sink, evaluated, delivered, keep)
     if seen is None:
         return None, lacking
     left = keep(undelivered(rows, seen, tasks=len(tasks)))

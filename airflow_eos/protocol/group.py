@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TypeVar
 
-from airflow_eos.errors import CheckpointFormatError, ConfigurationError
+from airflow_eos.errors import CheckpointFormatError, ConfigurationError, DeliveryError
 from airflow_eos.protocol.decision import (
     Decision,
     OpenWork,
@@ -52,6 +52,26 @@ def collect_all(
 
     in_turn(map(keep, acts))
     return answers
+
+
+def committed(
+    participant: Participant, works: Sequence[PreparedWork]
+) -> dict[WorkIdentity, Outcome]:
+    """Commit each; what became of every one of them.
+
+    Raises:
+        DeliveryError: a kind says nothing of one, or that it is open. That is no loss: its rows
+            would be written again.
+    """
+    told = dict(participant.commit(works))
+    for work in works:
+        if told.get(work.identity, Outcome.OPEN) is Outcome.OPEN:
+            raise DeliveryError(
+                f"{work.identity} was to be committed, and its kind does not say what became of "
+                "it: expected committed, aborted or unknown. Nothing was concluded, and nothing is "
+                "written again."
+            )
+    return told
 
 
 Work = TypeVar("Work", PreparedWork, WorkIdentity)

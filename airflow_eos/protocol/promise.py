@@ -291,7 +291,9 @@ def _proven(
     """What became of ``works``, of whose rows ``again`` is what was missing; {}: it is not proven.
 
     By the first guess that adds up, in rows and in content: what is told, and that of the untold
-    all were lost, or none; that lost are those that pair with ``again``; that all are.
+    all were lost, or none; that lost are those that pair with ``again``; that all are. None makes
+    delivered what is told to be aborted: of a batch that a person accepted, ``again`` names what
+    its input still gave, and what it had lost are other rows than the sum makes of it.
     """
     committed = {w.identity for w in works if outcomes.get(w.identity) is Outcome.COMMITTED}
     untold = {w.identity for w in works if outcomes.get(w.identity) in (None, Outcome.UNKNOWN)}
@@ -299,7 +301,7 @@ def _proven(
     for work in works:
         if lost[work.content]:
             lost[work.content] -= 1
-        else:
+        elif outcomes.get(work.identity) is not Outcome.ABORTED:
             paired.add(work.identity)
     kept = together(work.content for work in works)
     for guess in (committed, committed | untold, paired, set()):

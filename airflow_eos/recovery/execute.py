@@ -39,7 +39,7 @@ from airflow_eos.errors import (
 from airflow_eos.failpoints import failpoint
 from airflow_eos.participants import connect
 from airflow_eos.protocol.decision import Outcome, by_time_left
-from airflow_eos.protocol.group import collect_all
+from airflow_eos.protocol.group import collect_all, committed
 from airflow_eos.protocol.participant import Member, Participant
 from airflow_eos.recovery.facts import gather, read_facts, signs_of_life
 from airflow_eos.recovery.plan import Action, Plan, Seal, Step, make_plan
@@ -306,7 +306,7 @@ def _act(
     ending = _identities(plan, set(allow) & {Action.ABORT, Action.ORPHAN})
     committing = _identities(plan, set(allow) & {Action.COMMIT})
     owed = sorted((promised[each] for each in committing), key=by_time_left)
-    promise = facts.promise
+    promise, commit = facts.promise, partial(committed, participant)
 
     def settle() -> Mapping[WorkIdentity, Outcome]:
         newest = promise.commits[-1] if owed and promise is not None else None
@@ -314,12 +314,12 @@ def _act(
             participant.note(newest, owner_of(store))
             DecisionLog(store).require_standing(newest)
         rows = [work for work in owed if not work.follows]
-        became = with_rulings(store, _one_then_rest(participant.commit, rows))
+        became = with_rulings(store, _one_then_rest(commit, rows))
         if any(outcome is not Outcome.COMMITTED for outcome in became.values()):
             # Who says how far the batch is waits for the app, which replays what is missing.
             return {**became, **{w.identity: Outcome.ABORTED for w in owed if w.follows}}
         following = [work for work in owed if work.follows]
-        return {**became, **_one_then_rest(participant.commit, following)}
+        return {**became, **_one_then_rest(commit, following)}
 
     # What one participant refuses holds up no other: their time may be running out.
     acts: list[Callable[[], Mapping[WorkIdentity, bool | Outcome]]] = [

@@ -453,7 +453,7 @@ def _topic(wire: ConnectionPool, name: str, needed: Right) -> Line:
 def _prefix(
     request: DoctorRequest, settings: KafkaSettings, prefix: str, store: CheckpointStore
 ) -> Line:
-    with closing(of_prefix(settings, prefix, timeout_s=request.timeout_s)) as participant:
+    with closing(of_prefix(settings, prefix, store, timeout_s=request.timeout_s)) as participant:
         return start_on(f"prefix {prefix}", *admitted(store, participant))
 
 

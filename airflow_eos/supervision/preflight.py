@@ -103,19 +103,25 @@ def require_prefix_free(settings: KafkaSettings, prefix: str, store: CheckpointS
     """
     from airflow_eos.checkpoint.snapshot import admitted
 
-    with closing(of_prefix(settings, prefix)) as participant:
+    with closing(of_prefix(settings, prefix, store)) as participant:
         admitted(store, participant)[0].require()
 
 
-def of_prefix(settings: KafkaSettings, prefix: str, *, timeout_s: float = 30.0) -> Participant:
-    """Kafka under a prefix, also where no checkpoint names it yet; close it when done.
+def of_prefix(
+    settings: KafkaSettings, prefix: str, store: CheckpointStore, *, timeout_s: float = 30.0
+) -> Participant:
+    """Kafka under a prefix, by the name that the checkpoint has for it; close it when done.
 
     Raises:
         KafkaError: no broker answers.
     """
+    from airflow_eos.checkpoint import read_pipeline
     from airflow_eos.kinds.kafka.participant import PREFIX, connect
     from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT
     from airflow_eos.protocol.participant import Member
 
-    member = Member(DEFAULT_PARTICIPANT, "kafka", {PREFIX: prefix})
+    pipeline = read_pipeline(store)
+    named = () if pipeline is None else pipeline.participants
+    nobodys = Member(DEFAULT_PARTICIPANT, "kafka", {PREFIX: prefix})
+    member = next((each for each in named if each.address.get(PREFIX) == prefix), nobodys)
     return connect(member, settings, timeout_s=timeout_s)

@@ -241,6 +241,11 @@ def log_ends(wire: ConnectionPool, topic: str, partition: int, *, leader: int) -
     return None if first is None or following is None else LogEnds(first, following)
 
 
+def tells_local(wire: ConnectionPool) -> bool:
+    """Whether the cluster says what of a log is on the leader's disk (Kafka 3.6, KIP-405)."""
+    return wire.highest_version(ListOffsetsRequest) >= _TELLS_LOCAL
+
+
 def is_local(wire: ConnectionPool, topic: str, partition: int, offset: int, *, leader: int) -> bool:
     """Whether ``leader`` reads ``offset`` from its own disk; False as well where it does not say.
 
@@ -253,7 +258,7 @@ def is_local(wire: ConnectionPool, topic: str, partition: int, offset: int, *, l
         TopicError: the topic may not be described.
         KafkaError: an answer that nobody expects.
     """
-    if wire.highest_version(ListOffsetsRequest) < _TELLS_LOCAL:
+    if not tells_local(wire):
         return True
     place = (topic, partition)
     request = _request([place], _EARLIEST_LOCAL, min_version=_TELLS_LOCAL, max_version=9)

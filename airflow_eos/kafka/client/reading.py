@@ -25,7 +25,13 @@ from airflow_eos.kafka.client.fetch import (
     older_format,
     only_partition,
 )
-from airflow_eos.kafka.client.offsets import EARLIEST, is_local, positions
+from airflow_eos.kafka.client.offsets import (
+    EARLIEST,
+    cleanup_policies,
+    is_local,
+    positions,
+    tells_local,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -107,14 +113,15 @@ def read_span(
         if answer is not None:
             end = answer.last_stable_offset if committed_only else answer.high_watermark
             nothing += end >= span.until
-        if nothing > 1 and _is_local(wire, span, position):  # compaction has left nothing more
+        if nothing > 1 and _is_hole(wire, span, position):  # compaction has left nothing more
             return
         if deadline.expired or ((refresh or nothing > 1) and not deadline.pause()):
             raise KafkaUnavailableError(
                 f"{span} gives no rows from offset {position} for {deadline}; expected those up "
                 f"to {span.until}. Check that its leader runs, that no transaction that began "
                 "before is still open, and, where it has tiered storage, that the leader can read "
-                "that (remote.fetch.max.wait.ms, its quotas); the batch runs again."
+                "that (remote.fetch.max.wait.ms, its quotas); the batch runs again.",
+                *(_of_nothing(wire, span, position) if nothing > 1 else ()),
             )
 
 
@@ -305,9 +312,23 @@ def _visible(
     return found
 
 
-def _is_local(wire: ConnectionPool, span: OffsetSpan, position: int) -> bool:
+def _is_hole(wire: ConnectionPool, span: OffsetSpan, position: int) -> bool:
+    """Whether an empty answer at ``position`` tells that its log has nothing more.
+
+    Remote storage can be slow to answer, and a broker that does not tell what is local can have
+    some (Redpanda): there, only a log that is compacted has holes.
+    """
+    if not tells_local(wire):
+        return "compact" in cleanup_policies(wire, [span.topic]).get(span.topic, "")
     leader = wire.cluster.leaders(span.topic).get(span.partition, -1)
     return is_local(wire, span.topic, span.partition, position, leader=leader)
+
+
+def _of_nothing(wire: ConnectionPool, span: OffsetSpan, position: int) -> tuple[Remedy, ...]:
+    if tells_local(wire):
+        return ()
+    waited = Remedy(change="give the leader back what it has in remote storage", start=True)
+    return waited, span.stepping_over(position, span.until - 1)
 
 
 _ANOTHER_LOG = (

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_eos.checkpoint.locations import as_local_path
+from airflow_eos.checkpoint.locations import as_local_path, require_outside
 from airflow_eos.checkpoint.store import CheckpointStore
 from airflow_eos.delivery.options import AppFacts, SinkOptions
 from airflow_eos.delivery.port import bound_store
@@ -85,7 +85,12 @@ class DeltaSink:
         return found
 
     def bound(self, store: CheckpointStore) -> DeltaSink:
-        """The same sink, which notes its files in this checkpoint."""
+        """The same sink, which notes its files in this checkpoint.
+
+        Raises:
+            ConfigurationError: the checkpoint is where VACUUM removes it.
+        """
+        require_outside(store.location, str(self.folder), hidden=True)
         return replace(self, store=store)
 
     def check(self, spark: SparkSession) -> None:

@@ -32,7 +32,7 @@ from airflow_eos.checkpoint.locations import (
     tail_in,
     tail_of,
 )
-from airflow_eos.checkpoint.store import CheckpointStore
+from airflow_eos.checkpoint.store import SMALLER, CheckpointStore
 from airflow_eos.errors import ConfigurationError, Remedy, StoreError
 from airflow_eos.failpoints import failpoint
 from airflow_eos.kinds.files.folder import KEPT, beside, works_of
@@ -307,6 +307,8 @@ B = TypeVar("B")
 _AT_ONCE = 16
 _RACERS = 8
 _COPY = "aws_copy_if_not_exists"
+_COPIED_AT_MOST = 5 << 30
+"""Bytes of S3's UploadPartCopy and CopyObject: obstore copies in one part."""
 _IN_NO_XML = re.compile("[\ufffe\uffff]")  # control characters are escaped by Spark's own rule
 
 
@@ -329,7 +331,8 @@ class Bucket:
                 Remedy(change=f"give a folder in it, as {self.address}/data"),
             )
         self._options = dict(storage_options or {})
-        if found.scheme.startswith("s3") and not any(map(_COPY.endswith, self._options)):
+        self._is_s3 = found.scheme.startswith("s3")
+        if self._is_s3 and not any(map(_COPY.endswith, self._options)):
             self._options[_COPY] = "multipart"
         above, _, self._name = found.path.rpartition("/")
         self._beside = beside(self._name)
@@ -397,7 +400,14 @@ class Bucket:
             return tempfile.TemporaryFile()
 
     def keep(self, path: str, file: BinaryIO) -> None:
-        """Send it; the store answers when it has it."""
+        """Send it; the store answers when it has it. What it could never publish is refused."""
+        if self._is_s3 and (size := os.fstat(file.fileno()).st_size) > _COPIED_AT_MOST:
+            raise StoreError(
+                f"A task has {size} bytes for one file of {self.address}, and S3 copies "
+                f"{_COPIED_AT_MOST} at once: decided, it could not be published. Nothing is "
+                "promised.",
+                SMALLER,
+            )
         with self.refusing("sending a file"), file:
             file.seek(0)
             self._backend.upload(self._at(path), file)

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from airflow_eos.checkpoint.locations import as_local_path, tail_in
+from airflow_eos.checkpoint.locations import as_local_path, require_outside, tail_in
 from airflow_eos.checkpoint.store import CheckpointStore
 from airflow_eos.delivery.options import AppFacts, SinkOptions
 from airflow_eos.delivery.port import bound_store
@@ -431,7 +431,12 @@ class FileSink:
         return self._joined(place)
 
     def bound(self, store: CheckpointStore) -> FileSink:
-        """The same sink, which settles the decisions of this checkpoint as a whole."""
+        """The same sink, which settles the decisions of this checkpoint as a whole.
+
+        Raises:
+            ConfigurationError: the checkpoint is in the folder, where some readers see all.
+        """
+        require_outside(store.location, self.folder, hidden=False)
         return replace(self, store=store) if self.publish == "manifest" else self
 
     def columns(self, schema: StructType, row: str = "") -> list[str]:

@@ -12,6 +12,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow_eos.checkpoint.locations import require_outside
 from airflow_eos.checkpoint.store import CheckpointStore
 from airflow_eos.delivery.options import AppFacts, SinkOptions, unreached
 from airflow_eos.delivery.port import bound_store
@@ -102,6 +103,7 @@ class IcebergSink:
         with closing(reached(self.catalog_name, self.catalog)) as catalog:
             table = opened(catalog, self.identifier)
         folder, schema = location(self.identifier, table), table.schema().as_arrow()
+        require_outside(store.location, str(folder), hidden=True)  # remove_orphan_files
         return replace(self, store=store, folder=folder, schema=schema)
 
     def check(self, spark: SparkSession) -> None:

@@ -3,8 +3,8 @@
 =====================================  ========================================================
 ``<data>/<key>.parquet``               prepared while the log does not name it, then rows
 ``eos/works/<participant>/<key>``      in the checkpoint: noted before the file, until it ended
-slot ``<application>/<id>/<attempt>``  in the log, the witness: twice the batch, and one more
-                                       where its rows are there
+slot ``<application>/<id>/…``          in the log, the witness of an output's attempt: twice the
+                                       batch, and one more where its rows are there
 =====================================  ========================================================
 
 A decision is settled as a whole, whichever of its work is asked for: so one number is exact for
@@ -479,7 +479,7 @@ class LakeParticipant(OwnedBeside):
             )
 
     def _slot(self, decision: Decision) -> str:
-        return f"{self._application}/{self._pipeline}/{decision.attempt}"
+        return f"{self._application}/{self._pipeline}/{self._name}/{decision.attempt}"
 
     @cached_property
     def _pipeline(self) -> str:

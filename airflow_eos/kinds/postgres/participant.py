@@ -8,6 +8,7 @@ it; see :meth:`PostgresParticipant.absent`.
 
 from __future__ import annotations
 
+import hashlib
 import time
 import uuid
 from collections.abc import Iterable, Sequence
@@ -77,6 +78,11 @@ class PostgresTableNames(KeysOfName):
     """Where a name's rows are kept; gives statements with all names quoted."""
 
     schema: str
+
+    @property
+    def place(self) -> str:
+        """See :attr:`KeysOfName.place`: prepared transactions are listed of the whole database."""
+        return hashlib.sha256(self.schema.encode()).hexdigest()[:8]
 
     def statement(self, text: str, **parts: sql.Composable) -> sql.Composed:
         """``text`` with {names}, {works}, {staged}, {schema} and ``parts`` put in."""

@@ -266,14 +266,22 @@ class KeysOfName:
 
     name: str
 
+    @property
+    def place(self) -> str:
+        """Hex digits with which each key's own part begins, where a server lists those of others.
+
+        They use the same name, and keep it elsewhere.
+        """
+        return ""
+
     def new_key(self, task: int, attempt: int) -> str:
         """A key that is never used again in any database."""
-        return f"{self.name}-{task}-{attempt}-{uuid.uuid4().hex}"
+        return f"{self.name}-{task}-{attempt}-{self.place}{uuid.uuid4().hex[len(self.place) :]}"
 
     def is_own(self, key: str) -> bool:
         """Whether it is a key of this name."""
         found = _OF_TASK.fullmatch(key)
-        return found is not None and found[1] == self.name
+        return found is not None and found[1] == self.name and found[2].startswith(self.place)
 
     def checked(self, key: str) -> str:
         """Return ``key`` if it is of this name (CheckpointFormatError)."""

@@ -8,7 +8,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from airflow_eos.errors import ConfigurationError
 
-_ON = ("ON", "1")
+_ON, _OFF = ("ON", "1"), {"OFF", "0"}
 PINNED = (
     "SET SESSION time_zone = '+00:00', completion_type = 'NO_CHAIN', "  # else COMMIT begins one
     "foreign_key_checks = 1, unique_checks = 1, sql_safe_updates = 0, sql_big_selects = 1, "
@@ -24,8 +24,8 @@ PINNED = (
 would end the move of decided rows at every start again, or let in what was tried by other rules."""
 TRANSACTIONS = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ WRITE"
 ABOUT = """
-SHOW GLOBAL VARIABLES WHERE Variable_name IN ('read_only', 'innodb_flush_log_at_trx_commit',
-'log_bin', 'sync_binlog',
+SHOW GLOBAL VARIABLES WHERE Variable_name IN ('read_only', 'innodb_read_only',
+'innodb_flush_log_at_trx_commit', 'log_bin', 'sync_binlog',
 'wsrep_on', 'group_replication_group_name', 'group_replication_single_primary_mode',
 'group_replication_consistency')
 """
@@ -41,7 +41,8 @@ def require_witness(settings: Mapping[str, str], place: str) -> None:
     Raises:
         ConfigurationError: what was found, and what to do.
     """
-    if settings["read_only"] in _ON:
+    # MariaDB 12 has NO_LOCK and NO_LOCK_NO_ADMIN, too; of a reader of Aurora only InnoDB is so.
+    if not {settings["read_only"], settings.get("innodb_read_only", "OFF")} <= _OFF:
         raise ConfigurationError(
             f"{place} is read-only, a replica perhaps: it lags, so no outcome can be read from it. "
             "Name the primary."

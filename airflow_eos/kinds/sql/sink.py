@@ -8,7 +8,7 @@ from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from airflow_eos.delivery.task import HASH_COLUMN, selected
-from airflow_eos.errors import ConfigurationError, NonDeterministicReplayError
+from airflow_eos.errors import ConfigurationError, DeliveryError
 from airflow_eos.kinds.sql.participant import WRITTEN_TABLE
 from airflow_eos.protocol.decision import PreparedWork
 
@@ -73,16 +73,12 @@ class TableSink:
         """Refused: a table does not tell which work a row came with.
 
         Raises:
-            NonDeterministicReplayError: always. What is prepared never times out, so somebody ended
-                it by hand; and the replay gives other rows than were promised.
+            DeliveryError: always.
         """
         del spark
-        raise NonDeterministicReplayError(
-            f"Some work of a batch was ended by hand in {self.place}, {len(works)} pieces of it "
-            f"are in table {self.table}, and evaluated again the batch is cut into other pieces. "
-            "Which rows are missing cannot be told from the table. Nothing was made visible. Start "
-            "with the parallelism of before; or delete the batch's rows by hand and say so: "
-            "airflow-eos accept (docs/recovery.md)."
+        raise DeliveryError(
+            f"{len(works)} pieces of work are in table {self.table} in {self.place}, which does "
+            "not tell which of its rows came with them."
         )
 
 

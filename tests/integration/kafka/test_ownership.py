@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
+from msgspec import structs
 
 from airflow_eos.checkpoint import CheckpointStore, Decision, claim
 from airflow_eos.checkpoint.pipeline import owner_of
@@ -17,7 +18,7 @@ from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
 from airflow_eos.local import EmbeddedKafka
-from airflow_eos.supervision.preflight import require_prefix_free
+from airflow_eos.supervision.preflight import of_prefix, require_prefix_free
 from tests.support.pipelines import commit_of, kafka_pipeline, owner_at
 from tests.support.topics import produce
 
@@ -82,6 +83,19 @@ def test_a_prefix_of_another_checkpoint_is_refused_before_anything_is_started(
     require_prefix_free(settings, prefix, own)
     with pytest.raises(OwnershipError, match=f"'{prefix}' belongs to the checkpoint .*/a, not to "):
         require_prefix_free(settings, prefix, other)
+
+
+def test_a_prefix_is_asked_for_by_the_name_that_the_checkpoint_has_for_it(
+    kafka_broker: EmbeddedKafka, tmp_path: Path
+) -> None:
+    """Of an output that is not called sink, whose work another name would not understand."""
+    settings = KafkaSettings.from_librdkafka({"bootstrap.servers": kafka_broker.bootstrap_servers})
+    store, pipeline = CheckpointStore.open(tmp_path / "a"), kafka_pipeline("etl")
+    [member] = pipeline.participants
+    claim(store, structs.replace(pipeline, participants=(structs.replace(member, name="orders"),)))
+    for prefix, name in (("etl", "orders"), ("another", "sink")):
+        with closing(of_prefix(settings, prefix, store)) as participant:
+            assert [each.name for each in participant.members] == [name]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,8 @@ import contextlib
 import os
 import resource
 import time
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +48,20 @@ def test_nothing_is_seen_before_the_commit_and_all_of_it_after(stage: Stage):
     assert participant.outcome(works) == {work.identity: COMMITTED for work in works}
     assert stage.values() == {1: 1, 2: 1, 3: 1}
     assert stage.noted() == set()
+
+
+def test_of_two_outputs_into_one_table_each_has_a_witness_of_its_own(stage: Stage):
+    """As by two paths to it, or two names of one catalog: the other's rows would pass for ours."""
+    theirs = replace(stage.sink, name="other")
+    writer = theirs.opened(0, 0)
+    writer.write(batch(2))
+    work, other = stage.prepare(1), writer.prepare("0" * 32)
+    stage.decide(work, other)
+    beside = theirs.connect(timedelta(seconds=1))
+    assert stage.participant().commit([work]) == {work.identity: COMMITTED}
+    assert beside.outcome([other]) == {other.identity: OPEN}
+    assert beside.commit([other]) == {other.identity: COMMITTED}
+    assert stage.values() == {1: 1, 2: 1}
 
 
 def test_a_commit_again_changes_nothing_twice(stage: Stage):

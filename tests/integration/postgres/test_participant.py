@@ -110,6 +110,18 @@ def test_a_prefix_is_no_beginning_of_another_and_a_participant_no_other(world: W
     assert world.participant(name="orders-2").abort([theirs.identity]) == {theirs.identity: True}
 
 
+def test_of_two_pipelines_with_one_prefix_in_two_schemas_neither_ends_the_others_work(world: World):
+    """As of a test and a production in one database, which lists all prepared transactions."""
+    pg, beside = world.participant(), world.participant(schema="airflow_eos_beside")
+    work, theirs = world.prepare(1), world.prepare(2, schema="airflow_eos_beside")
+    assert [each.key for each in pg.open()] == [work.key]
+    assert [each.key for each in beside.open()] == [theirs.key]
+    with pytest.raises(CheckpointFormatError, match="is no key of"):
+        pg.abort([theirs.identity])
+    assert beside.commit([theirs]) == became([theirs], Outcome.COMMITTED)
+    assert world.seen() == [2]
+
+
 def test_another_database_concludes_nothing(world: World):
     """The whole batch would be replayed into it."""
     pg, work = world.participant(), world.prepare()

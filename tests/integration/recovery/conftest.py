@@ -71,6 +71,7 @@ class DeadPipeline:
             f"offsets/{offsets - 1}": f"v1\n{head}\n{source}",
             f"offsets/{offsets}": f"v1\n{head}\n{source}",
             f"commits/{commits}": 'v1\n{"nextBatchWatermarkMs":0}',
+            "sources/0/0": "\0v1\n" + json.dumps({reads or self.topic: {"0": 0}}),
         }
         for path, text in spark.items():
             self.store.put(path, text.encode())

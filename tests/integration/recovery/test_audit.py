@@ -10,6 +10,7 @@ from confluent_kafka.admin import AdminClient
 
 from airflow_eos.audit.rows import topic_id
 from airflow_eos.checkpoint.topics import require_same_topics
+from airflow_eos.delivery.weaker_guarantees import VisibilityMarkers
 from airflow_eos.errors import AuditError, ConfigurationError, KafkaUnavailableError, TopicError
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.offsets import topic_ids
@@ -234,6 +235,28 @@ def test_rows_that_the_app_has_not_come_to_are_unread_and_not_lost(dead, source)
     report = run(dead, source, checkpoint=dead.store.location)
     assert (report.verdict, report.lost) == ("violated", 1)
     assert [each.rows for each in report.unjudged] == [6]
+
+
+def test_where_a_query_began_is_not_known_and_rows_that_it_never_came_to_are_not_lost(dead, source):
+    """The file that says so is put aside where it was damaged; it had begun with the newest."""
+    commit(dead, [*(order(n) for n in range(10, 20)), (None, b"no json")])
+    dead.spark_wrote(offsets=BATCH, commits=BATCH, reads=source)
+    dead.store.delete(["sources/0/0"])
+    report = run(dead, source, checkpoint=dead.store.location)
+    assert (report.verdict, report.lost) == ("unknown", 0)
+    assert [each.rows for each in report.unjudged] == [10]
+
+
+def test_rows_of_another_guarantee_are_inside_no_promise_and_nobody_did_wrong(dead, source):
+    commit(dead, [order(n) for n in range(10)])
+    commit(dead, [*(order(n) for n in range(10, 20)), (None, b"no json")], named=False)
+    dead.spark_wrote(offsets=BATCH + 1, commits=BATCH + 1, reads=source)
+    marks = VisibilityMarkers(dead.store)
+    marks.begin_again(BATCH)  # of a driver that was superseded before it wrote
+    assert run(dead, source, checkpoint=dead.store.location).visible_undecided == 11
+    marks.begin_again(BATCH + 1)
+    report = run(dead, source, checkpoint=dead.store.location)
+    assert (report.verdict, report.visible_undecided) == ("exact", None)
 
 
 def passed(broker, topic, before):

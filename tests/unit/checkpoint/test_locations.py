@@ -7,6 +7,7 @@ import os
 import pickle
 import threading
 import time
+from contextlib import nullcontext
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +22,7 @@ from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.checkpoint.hdfs import HdfsFiles
 from airflow_eos.checkpoint.locations import CLIENT_OPTIONS, CONFIGURATION_KEYS
 from airflow_eos.errors import ConfigurationError, StoreError
+from airflow_eos.sinks import DeltaSink, FileSink
 from tests.support.servers.hdfs import write_site
 
 
@@ -120,6 +122,34 @@ SERVICE = {
     "dfs.namenode.rpc-address.ours.one": "127.0.0.1:1",
     "dfs.namenode.rpc-address.ours.two": "127.0.0.1:2",
 }
+
+
+@pytest.mark.parametrize("location", ["{data}", "{data}/q", "{data}/_q/a", "{link}/q"])
+def test_a_checkpoint_in_a_folder_of_data_is_refused_before_anything_is_written(tmp_path, location):
+    """Its decisions end in .json, as rows may: some readers look into every folder."""
+    data, link = tmp_path / "data", tmp_path / "link"
+    data.mkdir()
+    link.symlink_to(data)
+    store = CheckpointStore.open(location.format(data=data, link=link))
+    with pytest.raises(ConfigurationError, match="is in the folder of data") as refused:
+        FileSink(str(data), format="json").bound(store)
+    assert refused.value.remedies
+    hidden = "/_q/" in location  # VACUUM passes over such names
+    with (
+        nullcontext()
+        if hidden
+        else pytest.raises(ConfigurationError, match="whose cleaner would remove")
+    ):
+        DeltaSink(str(data), application_id="etl").bound(store)
+    assert list(data.iterdir()) == []
+
+
+def test_a_checkpoint_beside_a_folder_of_data_is_outside_of_it(tmp_path):
+    for at in ("data-checkpoint", "checkpoint"):
+        FileSink(f"{tmp_path}/data").bound(CheckpointStore.open(tmp_path / at))
+    with pytest.raises(ConfigurationError, match="is in the folder of data"):
+        FileSink("s3://lake/out").bound(CheckpointStore.open("s3a://lake/out/_checkpoint"))
+    FileSink("s3://lake/out").bound(CheckpointStore.open("s3a://lake/checkpoints/out"))
 
 
 def test_a_name_node_is_not_contacted_when_its_checkpoint_is_opened():

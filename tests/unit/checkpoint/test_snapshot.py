@@ -5,13 +5,16 @@ from __future__ import annotations
 from itertools import groupby
 
 import pytest
+from msgspec.structs import replace
+from obstore.store import MemoryStore
 
 from airflow_eos.checkpoint import CheckpointStore, claim, snapshot, write_heartbeat
 from airflow_eos.checkpoint.progress import read_state
-from airflow_eos.checkpoint.snapshot import read_snapshot
+from airflow_eos.checkpoint.snapshot import admitted, read_snapshot
 from airflow_eos.errors import CheckpointError
-from airflow_eos.protocol.decision import encode
-from tests.support.pipelines import kafka_pipeline
+from airflow_eos.protocol.decision import Outcome, encode, require_own
+from airflow_eos.protocol.participant import Ownership
+from tests.support.pipelines import kafka_member, kafka_pipeline
 from tests.unit.checkpoint.conftest import TroubledBackend, decision
 from tests.unit.recovery.facts_of import heartbeat
 
@@ -99,3 +102,35 @@ def test_a_batch_that_is_planned_and_decided_meanwhile_betrays_none(watched, mon
     monkeypatch.setattr(snapshot, "read_state", lambda _: before)
 
     assert read_snapshot(store).batch == 1
+
+
+class Forgetful:
+    """One of two outputs, whose system remembers nothing of the pipeline."""
+
+    def __init__(self, name: str, became: Outcome) -> None:
+        self.members = (replace(kafka_member(), name=name),)
+        self.became = became
+
+    def ownership(self, _asking):
+        return (Ownership("prefix 'etl'"),)
+
+    def require_settled(self, promise, said): ...
+
+    def outcome(self, works):
+        require_own(works, "kafka", self.members[0].name)
+        return {work.identity: self.became for work in works}
+
+
+def test_who_looks_at_one_output_alone_asks_nothing_of_the_others():
+    """A preflight, or the doctor, of a prefix: the start itself asks all, and is let in."""
+    store = CheckpointStore(MemoryStore(), "memory://checkpoint")
+    claim(store, kafka_pipeline())
+    [work] = decision(0).works
+    both = [replace(work, participant=name) for name in ("orders", "totals")]
+    store.put("offsets/0", OFFSETS)
+    store.put("commits/0", b'v1\n{"nextBatchWatermarkMs":0}')
+    store.create("eos/decisions/0/1.json", encode(decision(0, works=tuple(both))))
+    found, _ = admitted(store, Forgetful("orders", Outcome.COMMITTED))
+    assert (found.error, len(found.remarks)) == (None, 1)
+    found, _ = admitted(store, Forgetful("totals", Outcome.ABORTED))
+    assert "2 rows of batch 0" in str(found.error)

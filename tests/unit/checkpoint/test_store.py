@@ -35,6 +35,16 @@ def test_an_object_that_would_fill_the_memory_is_not_read(tmp_path, monkeypatch)
         store.get("eos/driver.json")
 
 
+def test_what_could_not_be_read_once_it_is_promised_is_not_written(tmp_path, monkeypatch):
+    """A task's kept rows, of which each start would say that they are too large to be read."""
+    store = CheckpointStore.open(tmp_path)
+    monkeypatch.setattr("airflow_eos.checkpoint.backend.MOST_BYTES", 4)
+    with pytest.raises(StoreError, match=r"rows/0-0 has 5 bytes.*Nothing was written") as refused:
+        store.create("eos/kept/sink/rows/0-0", b"12345")
+    assert "let more tasks write" in refused.value.remedies[0].change
+    assert store.list("eos/kept/sink/rows") == []
+
+
 def test_what_is_no_file_is_neither_waited_for_nor_read_for_ever(tmp_path):
     store = CheckpointStore.open(tmp_path)
     store.put("eos/x", b"")

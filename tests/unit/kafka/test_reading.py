@@ -13,7 +13,13 @@ import crc32c
 import pytest
 from kafka.protocol.broker_version_data import BrokerVersionData
 
-from airflow_eos.errors import InputError, KafkaError, KafkaUnavailableError, TransactionError
+from airflow_eos.errors import (
+    InputError,
+    KafkaError,
+    KafkaUnavailableError,
+    TopicError,
+    TransactionError,
+)
 from airflow_eos.kafka.client import errors as faults
 from airflow_eos.kafka.client.consumer_groups import GroupCoordinator
 from airflow_eos.kafka.client.fetch import ahead, only_partition
@@ -65,11 +71,15 @@ THROTTLED = SimpleNamespace(responses=[])
 class Scripted:
     """A wire whose leader gives these answers, one after the other, then the last one for ever.
 
-    ``local``: where its disk begins, None of a broker too old to say; ``code``: said instead.
+    ``local``: where its disk begins, None of a broker too old to say; ``code``: said instead;
+    ``policy``: of the topic's cleanup, None where it may not be read.
     """
 
-    def __init__(self, *answers: Any, local: int | None = 0, code: int = 0) -> None:
+    def __init__(
+        self, *answers: Any, local: int | None = 0, code: int = 0, policy: str | None = "compact"
+    ) -> None:
         self._answers = list(answers)
+        self._policy = policy
         self._local, self._code = local, code
         self.asked: list[int] = []
         self.requests: list[Any] = []
@@ -79,6 +89,11 @@ class Scripted:
     def leaders(self, _topic: str, *, refresh: bool = False) -> dict[int, int]:
         self.refreshed += refresh
         return {0: 1, 3: 1} if self.refreshed else {0: 1}
+
+    def topic_config(self, _topic: str, _names: list[str]) -> dict[str, str]:
+        if self._policy is None:
+            raise TopicError("Not authorized to DescribeConfigs.")
+        return {"cleanup.policy": self._policy}
 
     def highest_version(self, message_class: Any) -> int:
         assert message_class is ListOffsetsRequest
@@ -343,6 +358,18 @@ def test_rows_in_remote_storage_that_do_not_come_are_an_error_and_never_left_out
     wire = Scripted(answer(end=3), local=local, code=code)
     with pytest.raises(KafkaUnavailableError, match=r"no rows from offset 0 .* tiered storage"):
         read(wire, 3, stalled_s=0.05)
+
+
+@pytest.mark.parametrize("policy", ["delete", None])
+def test_nothing_of_a_broker_that_does_not_tell_what_is_remote_is_no_hole_of_compaction(policy):
+    """Redpanda's tiered storage: no rows and no error, while they are not there yet."""
+    late = Scripted(
+        *[answer(end=3)] * 5, answer(built([ROW] * 3), end=3), local=None, policy=policy
+    )
+    assert read(late, 3) == [0]
+    with pytest.raises(KafkaUnavailableError, match="no rows from offset 0") as caught:
+        read(Scripted(answer(end=3), local=None, policy=policy), 3, stalled_s=0.05)
+    assert "--skip-input orders:0:0-2" in str(caught.value)
 
 
 def test_a_range_that_readers_may_not_have_yet_is_waited_for_and_never_left_out():

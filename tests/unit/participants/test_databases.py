@@ -99,6 +99,19 @@ def row() -> Row:
     return Row()
 
 
+def test_a_key_of_the_same_name_in_another_schema_is_not_of_this_one() -> None:
+    """PostgreSQL lists those of a whole database, and a batch ends what is open under its name."""
+    postgres = pytest.importorskip("airflow_eos.kinds.postgres.participant")
+    schemas = ("tests", "airflow_eos")
+    tests, production = (postgres.PostgresTableNames("etl.orders", each) for each in schemas)
+    key = production.new_key(3, 0)
+    assert production.is_own(key)
+    assert not tests.is_own(key)
+    assert len({production.new_key(3, 0)[-32:] for _ in range(100)}) == 100
+    with pytest.raises(CheckpointFormatError, match="is no key of"):
+        tests.holding(key)
+
+
 def test_the_floor_moves_where_a_run_has_one_batch(row: Row) -> None:
     began = {0: 0}
     for batch in range(3 * KEPT_BATCHES + 7):

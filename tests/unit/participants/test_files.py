@@ -385,6 +385,24 @@ def test_a_bucket_that_lets_nobody_delete_is_refused_before_the_first_row(monkey
         bucket.check("orders")
 
 
+def test_a_file_that_s3_could_not_copy_once_it_is_decided_is_refused_before(monkeypatch):
+    """Of 5 GiB at most: decided, its rows would be published by no start."""
+    bucket, sent = Bucket("s3://lake/out", {"aws_region": "eu-west-1"}), []
+    backend = SimpleNamespace(upload=lambda path, _file: sent.append(path))
+    monkeypatch.setattr(bucket, "_backend", backend)
+
+    def keep(size: int) -> None:
+        file = bucket.create("_eos/orders/work/0-0-a/parquet")
+        file.truncate(size)  # of holes
+        bucket.keep("_eos/orders/work/0-0-a/parquet", file)
+
+    keep(5 << 30)
+    with pytest.raises(StoreError, match=r"published\. Nothing is promised") as refused:
+        keep((5 << 30) + 1)
+    assert "let more tasks write" in refused.value.remedies[0].change
+    assert len(sent) == 1
+
+
 # --- files of a task ------------------------------------------------------------------------------
 # Several files as one work: published in part, by two at once, lost in part; and names of them.
 

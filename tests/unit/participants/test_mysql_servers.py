@@ -40,6 +40,16 @@ def test_one_writer_is_a_witness_also_of_a_group(settings: dict[str, str]):
     require_witness(ALONE | settings | {"group_replication_group_name": ""}, "db")
 
 
+@pytest.mark.parametrize("told", ["ON", "1", "NO_LOCK", "NO_LOCK_NO_ADMIN"])
+def test_a_server_that_takes_no_writes_is_no_witness_in_whatever_words_it_says_so(told: str):
+    """MariaDB 12 has four answers: by the strictest who fails over fences the former primary."""
+    with pytest.raises(ConfigurationError, match="is read-only, a replica perhaps"):
+        require_witness(ALONE | {"read_only": told}, "db")
+    with pytest.raises(ConfigurationError, match="is read-only, a replica perhaps"):
+        require_witness(ALONE | {"innodb_read_only": told}, "db")  # a reader of Aurora
+    require_witness(ALONE | {"read_only": "0", "innodb_read_only": "OFF"}, "db")
+
+
 @pytest.mark.parametrize("synced", ["0", "100"])
 def test_a_server_whose_binary_log_may_lose_commits_in_a_power_cut_is_refused(synced: str):
     """InnoDB then undoes what it had prepared, and what is not in the log."""

@@ -72,6 +72,14 @@ def test_a_wrong_ruling_about_what_is_proven_changes_nothing():
     made.check_replay(outcomes, [again(B, 2)])
 
 
+def test_what_is_told_to_be_aborted_is_delivered_by_no_proof_of_an_accepted_batch():
+    """All was lost, the input gave B alone again, as a person let it; and that was lost, too."""
+    made = promise((A, B), (again(B),))
+    outcomes = dict.fromkeys((A.identity, B.identity, again(B).identity), ABORTED)
+    assert made.delivered(outcomes) == ()
+    assert made.delivered(outcomes | {again(B).identity: COMMITTED}) == (again(B),)
+
+
 def test_several_replays_are_each_told_by_the_next():
     made = promise((A, B, C), (again(B), again(C)), (again(C, 2),))
     assert made.missing_rows({again(C, 2).identity: COMMITTED}) == 0

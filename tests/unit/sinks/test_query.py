@@ -29,6 +29,7 @@ from airflow_eos.errors import (
 )
 from airflow_eos.protocol.decision import Outcome
 from airflow_eos.protocol.participant import ANEW
+from airflow_eos.sinks import MySqlSink, WriteAheadSink
 from tests.support.authority import OFFSETS, authority_of
 from tests.support.pipelines import abort_of
 from tests.unit.sinks.fakes import FakeBroker, FakeFrame, FakeParticipant, FakeSink
@@ -237,6 +238,24 @@ def test_an_unknown_outcome_is_never_guessed(broker, sink, log):
     broker.unknown = set(broker.open())
     with pytest.raises(DecisionNeededError, match="etl-0-0"):
         driver(sink, log)(FakeFrame(["a"]), 0)
+
+
+@pytest.mark.parametrize("told", [(), (Outcome.OPEN,)], ids=["nothing", "that it is open"])
+def test_what_a_kind_does_not_say_is_no_loss_and_comes_no_second_time(
+    broker, sink, log, monkeypatch, told
+):
+    """A user's own kind, that leaves work out of its answer."""
+
+    def commit(_self: Any, works: Any) -> Any:
+        return {work.identity: outcome for work in works for outcome in told}
+
+    monkeypatch.setattr(FakeParticipant, "commit", commit)
+    for _ in range(2):
+        with pytest.raises(DeliveryError, match="does not say what became of it"):
+            driver(sink, log)(FakeFrame(["a"]), 0)
+    monkeypatch.undo()
+    driver(sink, log)(FakeFrame(["a"]), 0)
+    assert broker.visible() == ["a"]
 
 
 def test_a_batch_accepted_as_it_is_is_evaluated_once_and_not_replayed(broker, sink, log):
@@ -506,21 +525,49 @@ def promised_in_two(broker: FakeBroker, sink: FakeSink, log: DecisionLog) -> Non
     broker.end(second, Outcome.ABORTED)
 
 
+def past_retention(*_given: Any) -> Any:
+    raise TransactionError("rows that were delivered are past retention")
+
+
+def of_a_table(*given: Any) -> Any:
+    return MySqlSink("mysql://user@db/shop", "orders", "etl").delivered(*given)
+
+
+def of_a_callable(*given: Any) -> Any:
+    return WriteAheadSink("app:post").delivered(*given)
+
+
+def cleaned_up(*_given: Any) -> Any:
+    raise RuntimeError("[PATH_NOT_FOUND] Path does not exist: file:/lake/0-0-a.parquet")
+
+
+CANNOT_BE_READ_BACK = (past_retention, of_a_table, of_a_callable, cleaned_up)
+
+
+@pytest.mark.parametrize("delivered", CANNOT_BE_READ_BACK)
 def test_no_dead_end_what_nobody_can_tell_is_given_up_once_it_is_accepted(
-    broker, sink, log, monkeypatch
+    broker, sink, log, monkeypatch, delivered
 ):
-    """Other tasks cut it, and readers' rows are past retention: found by the model."""
-
-    def past_retention(*_given: Any) -> Any:
-        raise TransactionError("rows that were delivered are past retention")
-
+    """Other tasks cut it, and readers' rows cannot be read back: found by the model."""
     promised_in_two(broker, sink, log)
-    monkeypatch.setattr(sink, "delivered", past_retention)
+    monkeypatch.setattr(sink, "delivered", delivered)
     monkeypatch.setattr(FakeFrame, "sparkSession", None, raising=False)
     with pytest.raises(DecisionNeededError, match="accept") as asked:
         driver(sink, log)(FakeFrame(["a", "b"]), 0)
     assert [each.costs for each in asked.value.remedies] == ["1 rows"]
     driver(sink, log, accepted=lambda *_: ACCEPTED)(FakeFrame(["a", "b"]), 0)
+    assert broker.visible() == ["a"]
+
+
+@pytest.mark.parametrize("delivered", CANNOT_BE_READ_BACK)
+def test_no_dead_end_an_accepted_batch_that_died_again_is_not_asked_for_what_it_cannot_read_back(
+    broker, sink, log, monkeypatch, delivered
+):
+    """What its input still had is delivered, and Spark has not completed the batch."""
+    promised_in_two(broker, sink, log)
+    monkeypatch.setattr(sink, "delivered", delivered)
+    monkeypatch.setattr(FakeFrame, "sparkSession", None, raising=False)
+    driver(sink, log, accepted=lambda *_: ACCEPTED)(FakeFrame(["b"]), 0)
     assert broker.visible() == ["a"]
 
 
