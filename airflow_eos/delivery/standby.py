@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import structlog
 from msgspec.structs import replace
 
-from airflow_eos.checkpoint import StartedBy, drain_of
+from airflow_eos.checkpoint import StartedBy, drain_of, read_heartbeat
 from airflow_eos.checkpoint.backend import COMMITS, METADATA, OFFSETS, SOURCES, STATE_STORES
 from airflow_eos.checkpoint.heartbeat import ENDED, NOT_FOR_GOOD, STARTED_BY, beat_interval
 from airflow_eos.checkpoint.standby import (
@@ -176,6 +176,11 @@ class StandingBy:
         )
         self._said_at: float | None = None
         self._has_stood_by = False
+        try:
+            found = read_heartbeat(store)
+        except CheckpointError:  # it is not known
+            found = None
+        self._found_driving = found is not None and found.phase not in ENDED
         self._is_ending = False
 
     def until_our_turn(self, make_ready: Callable[[], object] = lambda: None) -> int:
@@ -248,7 +253,10 @@ class StandingBy:
             elif (end := process_end_of(self._store, beat)) is not None:
                 gone = end.found
         self._is_ending = request is not None
-        return whose_turn(sign, signs, gone=gone, request=request, has_stood_by=self._has_stood_by)
+        # What has ended while we were examined, which takes its time, was not ended before.
+        is_new = self._found_driving and beat is not None and beat.phase in ENDED
+        has_stood_by = self._has_stood_by or is_new
+        return whose_turn(sign, signs, gone=gone, request=request, has_stood_by=has_stood_by)
 
     def _pause_s(self, sign: Sign) -> float:
         """Some looks for each beat: a store bills each. More while the driver ends as asked."""

@@ -452,6 +452,15 @@ def test_what_a_person_has_stopped_is_not_handed_over(world, monkeypatch):
         hand_over(world.store, requested_by="cli ada", reason="upgrade")
 
 
+def test_what_a_person_stops_while_one_that_comes_is_examined_stays_down(world):
+    """A JVM that comes up after a fail-over is examined for a minute; it does not start anew."""
+    comes = world.standing()
+    world.stops(phase="stopped", end="drained", drained_by=PERSON)
+    with pytest.raises(CalledOffError, match="cli ops had asked it to end"):
+        comes.until_our_turn()
+    assert world.standing().until_our_turn() == 1  # who comes later is wanted
+
+
 def test_a_person_who_stops_what_is_being_handed_over_is_heard(world):
     """The batch that runs may take hours: what is asked for meanwhile is no second hand-over."""
     request_drain(world.store, requested_by=BY_STANDBY, reason="upgrade", term=1)
