@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -225,7 +225,7 @@ def eos_pipeline(
     """The DAGs that run, recover and watch a pipeline; bind them to a name of the DAG file.
 
     Args:
-        pipeline: its settings; or give them one by one.
+        pipeline: its settings; or give them one by one. Those beside it go before its own.
         tags: of all DAGs.
         notifiers: told when a recovery waits for a person.
         settings: the fields of :class:`Pipeline`.
@@ -235,6 +235,6 @@ def eos_pipeline(
         TypeError: a setting is missing.
     """
     require_known("eos_pipeline", settings, [each.name for each in fields(Pipeline)])
-    chosen = pipeline or Pipeline(**settings)
+    chosen = Pipeline(**settings) if pipeline is None else replace(pipeline, **settings)
     marks = taken("tags", tags)
     return running(chosen, marks), recovery(chosen, marks, notifiers), watchdog(chosen, marks)
