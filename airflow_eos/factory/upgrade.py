@@ -225,9 +225,7 @@ class NewVersionSensor(CheckpointProgressSensor):
 
 
 def _handed_over(pipeline: Pipeline, to: str, name: str) -> Any:
-    @task.sensor(
-        task_id=name, poke_interval=2, timeout=_AT_MOST.total_seconds(), silent_fail=True
-    )
+    @task.sensor(task_id=name, poke_interval=2, timeout=_AT_MOST.total_seconds(), silent_fail=True)
     def handed_over() -> PokeReturnValue:
         """Ask the driver to hand over once the app stands by; done when that one drives.
 
