@@ -494,9 +494,12 @@ def request_drain(
     if store.create(DRAIN, encode(request)):
         return request
     standing = standing_request(store)
-    if standing is not None and (standing.term, standing.submission) == (term, None):
-        if requested_by in NOT_FOR_GOOD or standing.requested_by not in NOT_FOR_GOOD:
-            return standing
+    if (
+        standing is not None
+        and (standing.term, standing.submission) == (term, None)
+        and (requested_by in NOT_FOR_GOOD or standing.requested_by not in NOT_FOR_GOOD)
+    ):
+        return standing
     store.put(DRAIN, encode(request))
     return request
 

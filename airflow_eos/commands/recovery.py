@@ -569,8 +569,5 @@ def _said(beat: Heartbeat | None, wait: float) -> tuple[str, bool]:
     if beat.phase == "stopped" and beat.drained_by not in NOT_FOR_GOOD:
         return "Drained", True
     how = "failed" if beat.phase == "failed" else "stopped for another one to go on"
-    return (
-        f"Asked to drain; but the driver has {how}, and its task may be about to start it again. "
-        "Mark the task as failed to be sure that it does not",
-        False,
-    )
+    found = f"Asked to drain; but the driver has {how}, and its task may be about to start it again"
+    return f"{found}. Mark the task as failed to be sure that it does not", False

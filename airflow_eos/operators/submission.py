@@ -122,8 +122,7 @@ def _arguments(
         "files": ",".join(filter(None, [task.files, *handed.shipped.values()])) or None,
         "name": task.name or task.task_id,
         "application_args": [str(argument) for argument in task.application_args],
-        # Whatever Spark's own defaults or properties_file say: a driver elsewhere would find nothing
-        # of what it is told.
+        # Whatever Spark's own defaults say: a driver elsewhere would not find what it is told.
         "deploy_mode": "cluster" if target.is_cluster else "client",
     }
 

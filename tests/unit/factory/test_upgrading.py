@@ -178,7 +178,7 @@ def test_only_a_new_version_that_drove_and_did_not_prove_itself_is_undone(
         ("failed", "failed", None, True),
     ],
 )
-def test_what_a_person_has_stopped_is_not_started_by_going_back(  # noqa: PLR0917 - a table
+def test_what_a_person_has_stopped_is_not_started_by_going_back(
     dag, ti, store, phase, end, drained_by, goes_back
 ):
     """To keep a pipeline down one drains it, while an upgrade is watched, too."""
