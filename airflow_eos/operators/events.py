@@ -116,9 +116,11 @@ class EmitSettledBatchesOperator(BatchLineage, CheckedArguments):
             last, told_at = self._last(context, pipeline) if pipeline else (None, None)
             after = None if last is None else last.to_batch
             due_at = told_at + self.every if told_at else None
-            is_early = due_at is not None and due_at > datetime.now(UTC)
-            if self.deferrable and is_early and not has_waited:  # else by a clock that was wrong
+            left = timedelta(0) if due_at is None else due_at - datetime.now(UTC)
+            if self.deferrable and left > timedelta(0) and not has_waited:  # else by a wrong clock
                 self._wait(after, due_at)
+            if not self.deferrable and timedelta(0) < left <= self.every:
+                raise AirflowSkipException(f"The next event is due at {due_at}.")
             found = self._found(store, last)
             events = self._due(self._events(last, found))
         if not events and self.deferrable:

@@ -186,6 +186,19 @@ def test_events_are_not_closer_to_each_other_than_asked(airflow, logs):
     assert trigger.at_most_s == 3_600
 
 
+def test_events_are_not_closer_where_nobody_waits_for_them_either(airflow, logs):
+    """A schedule of a minute; and a clock that was ahead once silences nobody."""
+    task = emitter(logs, every=timedelta(hours=1))
+    logs.settle(2)
+    airflow.run(task)
+    logs.settle(1)
+    with pytest.raises(AirflowSkipException, match="is due at"):
+        airflow.run(task)
+    airflow.stored[0].timestamp += timedelta(days=3650)
+    airflow.run(task)
+    assert airflow.told() == [(0, 1), (2, 2)]
+
+
 def test_an_api_servers_clock_that_was_ahead_once_lets_nobody_wait_for_it(airflow, logs):
     """Events are dated by its clock: by a wrong year the emitter would be silent until then."""
     logs.settle(2)
