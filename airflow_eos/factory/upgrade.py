@@ -110,6 +110,7 @@ def _asked(pipeline: Pipeline, chosen: Any, approved: Any, notifiers: Sequence[A
     rehearse = RehearseOperator(
         task_id="rehearse",
         batches="{{ params.batches }}",
+        scratch=pipeline.scratch,
         fail_on_difference=False,
         **app_arguments(pipeline) | {"application": "{{ params.application }}"},
     )

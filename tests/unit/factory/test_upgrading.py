@@ -85,6 +85,13 @@ def rehearsed(ti: Run, verdict: str, **told: Any) -> None:
     ti.answers["rehearse"] = REPORT | {"verdict": verdict, "compared": compared} | told
 
 
+def test_a_state_is_rehearsed_where_executors_reach_its_copy():
+    least = {"application": "/a.py", "checkpoint": "/ck", "prefix": "p"}
+    topics = {"input_topic": "i", "output_topic": "o"}
+    made = eos_upgrade(Pipeline(dag_id="x", **least, **topics, scratch="s3a://b/rehearsals"))
+    assert made.get_task("rehearse").scratch == "s3a://b/rehearsals"
+
+
 @pytest.mark.parametrize(
     ("verdict", "then"), [("same", "require_approved"), ("differs", "ask"), ("not known", "ask")]
 )
