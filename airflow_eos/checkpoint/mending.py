@@ -13,8 +13,8 @@ that is damaged itself says nothing, and goes, since Spark would stumble over it
 ``commits/N``         of the newest batch: put aside; the batch is run again, and its decision keeps
                       its rows from coming twice. Of the batch before a planned one: complete, or
                       Spark had not planned that, and its watermark stands there
-``metadata``          the query's random id: its copy in ``eos/``; without one it is put aside,
-                      and Spark makes another
+``metadata``          the query's random id: its copy in ``eos/``, or else one of our making:
+                      from 4.2 on Spark makes none where it finds a log
 ``sources/<i>/0``     where the first batch began: put aside once that batch is complete; before,
                       no start is let in without it (:func:`lost_beginning`)
 ====================  ============================================================================
@@ -179,13 +179,14 @@ class _Look:
             newest = _after(newest)
         if max(complete, default=-1) > (-1 if newest is None else newest):
             raise self._gone(max(complete), "is missing, though the batch is complete")
-        if found := self._wrong(METADATA, parse_query_id):
+        if found := self._wrong(METADATA, parse_query_id, required=newest is not None):
             kept = not self._wrong(METADATA_COPY, parse_query_id, required=True)
+            made = uuid.uuid5(uuid.NAMESPACE_URL, self._store.location)
             yield Mend(
                 path=METADATA,
                 found=found,
-                content=self._text(METADATA_COPY) if kept else None,
-                because=f"as {METADATA_COPY} has it" if kept else "and the query gets a new id",
+                content=self._text(METADATA_COPY) if kept else f'{{"id":"{made}"}}',
+                because=f"as {METADATA_COPY} has it" if kept else "and the query has a new id",
             )
         if newest is None:
             return

@@ -47,7 +47,7 @@ _STATE = (
     "the state in the checkpoint has another form than the query. Put the former query back, or "
     "begin with a new checkpoint"
 )
-_LOST = "files of the state are gone from the checkpoint. Restore them from a copy"
+_LOST = "files of the state are gone from the checkpoint, or damaged. Restore them from a copy"
 _OTHER_SPARK = "the checkpoint was written in a form that this Spark does not read"
 _MEMORY = "memory was short"
 _AWAY = "something that the app asks did not answer"
@@ -78,6 +78,8 @@ _PERSON: dict[str, str] = {
     "CANNOT_LOAD_STATE_STORE.CANNOT_READ_DELTA_FILE_NOT_EXISTS": _LOST,
     "CANNOT_LOAD_STATE_STORE.CANNOT_READ_MISSING_SNAPSHOT_FILE": _LOST,
     "CANNOT_LOAD_STATE_STORE.SNAPSHOT_PARTITION_ID_NOT_FOUND": _LOST,
+    "CHECKPOINT_FILE_CHECKSUM_VERIFICATION_FAILED": _LOST,
+    "STREAMING_STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY": _LOST,
     "CANNOT_LOAD_CHECKPOINT_FILE_MANAGER.ERROR_LOADING_CLASS": _JAR,
     "INVALID_LOG_VERSION": _OTHER_SPARK,
     "STATE_STORE_CHECKPOINT_IDS_NOT_SUPPORTED": _OTHER_SPARK,

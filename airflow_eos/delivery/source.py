@@ -249,10 +249,12 @@ def _ids(spark: SparkSession, client: Any, source: StreamSource) -> Mapping[str,
     jvm: Any = spark._jvm  # noqa: SLF001
     names = jvm.java.util.ArrayList()
     try:
-        for name in _subscribed(jvm, client, source.options):
+        asked = _subscribed(jvm, client, source.options)
+        for name in asked:
             names.add(name)
         told = client.describeTopics(names).allTopicNames().get()
-        return {name: str(told.get(name).topicId()) for name in told.keySet()}
+        # Asked for every batch: a Java iterator that ends costs as much as ten of these calls.
+        return {name: str(told.get(name).topicId()) for name in asked}
     except Py4JJavaError as error:
         problem = str(error.java_exception)
         if "UnknownTopicOrPartition" in problem:

@@ -61,7 +61,12 @@ class Table:
         while True:
             try:
                 if self._asking is None or self._asking.closed:
-                    self._asking = psycopg.connect(self._dsn, autocommit=True, options=_OURS)
+                    self._asking = psycopg.connect(
+                        self._dsn,
+                        autocommit=True,
+                        options=_OURS,
+                        prepare_threshold=None,  # the app may add a column meanwhile
+                    )
                 found = self._asking.execute(statement)
                 return found.fetchall() if found.description else []
             except psycopg.OperationalError:

@@ -226,6 +226,9 @@ class MicroBatches:
         self._offsets = MetadataLog(self._checkpoint / "offsets", gap_s=self._gap_s)
         self._commits = MetadataLog(self._checkpoint / "commits", gap_s=self._gap_s)
         (self._checkpoint / "state").mkdir(parents=True, exist_ok=True)
+        is_named = (self._checkpoint / "metadata").exists()
+        if not is_named and (self._offsets.listed() or self._commits.listed()):
+            raise SparkError("STREAMING_CHECKPOINT_MISSING_METADATA_FILE")  # from 4.2 on
         write_unless_there(self._checkpoint, "metadata", json.dumps({"id": str(uuid.uuid4())}))
 
 

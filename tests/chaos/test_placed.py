@@ -98,9 +98,8 @@ def test_recovery_forced_beside_a_live_driver(arena: Arena) -> None:
     exact(arena, beside, beside)
 
 
-@pytest.mark.parametrize(
-    "kind", ["count", pytest.param("map", marks=LONG), pytest.param("shuffle", marks=LONG)]
-)
+@LONG
+@pytest.mark.parametrize("kind", ["count", "map", "shuffle"])
 def test_promise_left_until_its_timeout(arena: Arena, kind: str) -> None:
     """Twice in a row: the replay of the first is itself decided and left."""
     left = Incident(

@@ -98,6 +98,8 @@ class MicroBatches:
         """``StreamMetadata``: the query's id, read, or made and written once."""
         data = self._store.get("metadata")
         if data is None:
+            if self._store.list("offsets") or self._store.list("commits"):
+                raise SparkError("[STREAMING_CHECKPOINT_MISSING_METADATA_FILE]")  # from 4.2 on
             made = b'{"id":"%s"}' % str(uuid.uuid4()).encode()
             self._objects.put("metadata", made, mode="overwrite")
             return

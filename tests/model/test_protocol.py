@@ -10,7 +10,7 @@ from tests.model.history import run_history
 
 pytestmark = [pytest.mark.unit, pytest.mark.slow]
 
-HISTORIES = int(os.environ.get("EOS_MODEL_HISTORIES", "240"))
+HISTORIES = int(os.environ.get("EOS_MODEL_HISTORIES", "180"))
 """A longer search, on every core: python -m tests.model --histories 1000000 --seed 7"""
 
 

@@ -18,6 +18,7 @@ BESIDE = (
     "tests/chaos/test_placed.py",
     "tests/chaos/test_several.py",
     "tests/integration/airflow/test_adoption.py",
+    "tests/integration/airflow/test_asking.py",
     "tests/integration/airflow/test_drill.py",
     "tests/integration/airflow/test_housekeeping.py",
     "tests/integration/airflow/test_lineage.py",

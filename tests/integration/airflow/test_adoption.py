@@ -105,6 +105,7 @@ def killed(kafka_broker, topic, tmp_path) -> Killed:
     return Killed(kafka_broker, topic, tmp_path)
 
 
+@pytest.mark.proof
 def test_the_next_try_adopts_the_app_of_a_killed_one_and_no_other_app_is_started(killed):
     killed.arguments["patience"] = 300  # nobody falls silent
     with killed.a_try_that_is_killed() as before:

@@ -23,7 +23,7 @@ from demo.airflow import PrivateAirflow
 from demo.rest import DagRun
 from tests.support.pipeline import wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.proof, pytest.mark.slow, pytest.mark.timeout(2400)]
 PATIENCE_S = 500  # on a busy machine every task takes a while
 
 DAGS = """

@@ -91,7 +91,8 @@ def test_the_leader_is_killed_while_a_task_writes_and_the_coordinator_while_it_i
     pipeline.assert_exactly_once()
 
 
-@pytest.mark.parametrize("place", [pytest.param("prepared", marks=pytest.mark.proof), "decided"])
+@pytest.mark.proof
+@pytest.mark.parametrize("place", ["prepared", "decided"])
 def test_the_coordinator_is_killed_before_recovery(
     brokers: EmbeddedKafka, pipeline: Direct, die_at: Callable[[str], None], place: str
 ) -> None:

@@ -31,9 +31,6 @@ RECOVERY = ("recovery-listed", "recovery-sealed", "settled-some", "recovery-acte
 # One kind for each way in which something is prepared; the others are the same code in other words.
 _EACH_WAY = {"files", "postgres", "mysql", "delta", "wal", "upsert-postgres", "kafka+postgres"}
 
-# A source of our own is one participant more, whatever the kind.
-_READ_BY_US = {"postgres"}
-
 # What ``make test`` has of it, beside what it has of Kafka alone (sinks/test_crashes.py,
 # hazards/test_two_drivers.py): each kind killed once it has decided, some recovered without the app
 # (then also before the decision), and asleep in the middle of a commit of their own that somebody
@@ -48,8 +45,6 @@ _THIN_OF_A_KIND = {
     ("delta", "looked@2"),
     ("iceberg", "task-filed@2"),
     ("mysql", "moved@2"),
-    ("mysql", "task-noted@2"),
-    ("files", "task-prepared@2"),
     ("kafka+files", "task-wrote@2"),
 }
 
@@ -90,9 +85,7 @@ def each(*, thin: bool) -> list[ParameterSet]:
 
 def rowwise() -> list[ParameterSet]:
     """Each kind that takes rows as they are."""
-    return [
-        _case(kind, thin=kind in _READ_BY_US) for kind, its in KINDS.items() if its.query == "map"
-    ]
+    return [_case(kind, thin=False) for kind, its in KINDS.items() if its.query == "map"]
 
 
 def with_servers() -> list[ParameterSet]:

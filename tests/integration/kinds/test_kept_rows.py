@@ -69,6 +69,7 @@ def test_where_no_rows_are_kept_the_outcomes_are_split_for_ever(delivery: Delive
     assert delivery.kind.left(delivery.at) == 0
 
 
+@pytest.mark.proof
 @KEPT
 def test_kafka_gets_the_very_rows_that_it_lost(delivery: Delivery) -> None:
     promised = split(delivery)

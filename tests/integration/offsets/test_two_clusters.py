@@ -27,7 +27,8 @@ from tests.support.topics import produce
 PLACES = [
     pytest.param("decided@2", marks=pytest.mark.proof),  # promised, nothing visible
     pytest.param("settled-some@2", marks=pytest.mark.proof),  # a part of it is
-    "group-prepared@2",  # visible, and in an open transaction of the group
+    # visible, and in an open transaction of the group
+    pytest.param("group-prepared@2", marks=pytest.mark.proof),
     # shown, Spark does not know it yet
     pytest.param("followed@2", marks=pytest.mark.proof),
 ]

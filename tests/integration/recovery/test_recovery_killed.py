@@ -52,6 +52,7 @@ def test_killed_at(dead, place):
     assert_recovered(dead)
 
 
+@pytest.mark.proof
 def test_two_at_once(dead):
     a_mixture(dead)
 

@@ -269,6 +269,7 @@ def test_state_that_is_gone_is_no_failure_of_the_new_version(job: Rehearsed) -> 
     assert "files of the state are gone" in found.why
 
 
+@pytest.mark.proof
 def test_input_that_is_compacted_proves_nothing_of_rows_that_are_fewer_or_counted(
     job: Rehearsed, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -59,6 +59,10 @@ def decisions(store, make_decision) -> DecisionLog:
     return log
 
 
+def is_an_id(metadata: bytes) -> bool:
+    return str(uuid.UUID(json.loads(metadata)["id"])) in metadata.decode()
+
+
 def repaired(store, decisions: DecisionLog) -> None:
     OffsetLog(store, decisions).repair()
     assert damage(store, decisions) == ()
@@ -141,7 +145,7 @@ def test_a_power_cut_that_takes_every_file_of_sparks(store, decisions):
     repaired(store, decisions)
     state = read_state(store)
     assert (state.latest_offsets, state.latest_commit, state.in_flight) == (3, 2, 3)
-    assert store.get("metadata") is None
+    assert is_an_id(store.get("metadata"))
     assert store.get("sources/0/0") is None
 
 
@@ -151,7 +155,29 @@ def test_the_id_of_the_query_is_not_lost(store, decisions):
     OffsetLog(store, decisions).make_durable(3)
     store.put("metadata", b"\0" * len(whole))
     repaired(store, decisions)
-    assert store.get("metadata") == (whole if store.is_on_a_disk else None)
+    assert (store.get("metadata") == whole) is store.is_on_a_disk  # no other store is synced
+
+
+@pytest.mark.parametrize("left", [None, b""])
+@pytest.mark.parametrize("copied", [True, False])
+def test_no_log_is_left_without_the_id_of_its_query(store, decisions, left, copied):
+    """Spark makes none where a log is (4.2: STREAMING_CHECKPOINT_MISSING_METADATA_FILE)."""
+    whole = store.get("metadata")
+    if copied:
+        store.put("eos/metadata", whole)
+    store.delete(["metadata"])
+    if left is not None:
+        store.put("metadata", left)
+    repaired(store, decisions)
+    found = store.get("metadata")
+    assert found == whole if copied else is_an_id(found)
+    store.delete(["metadata"])
+    repaired(store, decisions)
+    assert store.get("metadata") == found, "the same, whoever writes it"
+
+
+def test_before_the_first_batch_is_planned_spark_makes_the_id(store):
+    assert damage(store, DecisionLog(store)) == ()
 
 
 def test_a_power_cut_between_a_plan_and_its_decision(store, decisions):
@@ -266,11 +292,12 @@ def test_the_ids_of_state_are_not_made_up(store, decisions):
 
 def test_mending_twice_is_mending_once(store, decisions):
     store.put("offsets/3", b"")
-    store.put("metadata", b"")
+    store.put("commits/3", commit())
+    store.put("offsets/4", b"")
     found = damage(store, decisions)
     mend(store, found)
     mend(store, found)
-    assert len(store.list("eos/aside")) == 1
+    assert len(store.list("eos/aside/offsets")) == 1
     assert store.get("offsets/3") == entry(3, 300).encode()
 
 
@@ -343,8 +370,10 @@ def test_what_its_sum_contradicts_is_not_whole(tmp_path, make_decision, path):
     [found] = damage(store, log)
     assert (found.path, found.found) == (path, "is not what the sum beside it says")
     repaired(store, log)
-    proven = path.startswith(("offsets/", "commits/"))
-    assert store.get(path) == (whole if proven else None)
+    if path == "metadata":
+        assert store.get(path) not in {None, whole}
+        return
+    assert store.get(path) == (None if path == "sources/0/0" else whole)
 
 
 def test_a_plan_that_its_sum_contradicts_and_nobody_promised_is_put_aside(tmp_path, make_decision):
