@@ -15,6 +15,7 @@ from airflow_eos.errors import StoreError
 from airflow_eos.factory import Pipeline, eos_upgrade, upgrade
 from airflow_eos.factory.upgrade import APPROVE, KEEP
 from airflow_eos.sensors import CheckpointProgressSensor
+from tests.unit.factory.test_settings import LEAST
 from tests.unit.supervision.lives import beat, started
 
 REPORT: dict[str, Any] = {
@@ -86,9 +87,7 @@ def rehearsed(ti: Run, verdict: str, **told: Any) -> None:
 
 
 def test_a_state_is_rehearsed_where_executors_reach_its_copy():
-    least = {"application": "/a.py", "checkpoint": "/ck", "prefix": "p"}
-    topics = {"input_topic": "i", "output_topic": "o"}
-    made = eos_upgrade(Pipeline(dag_id="x", **least, **topics, scratch="s3a://b/rehearsals"))
+    made = eos_upgrade(Pipeline(**LEAST, scratch="s3a://b/rehearsals"))
     assert made.get_task("rehearse").scratch == "s3a://b/rehearsals"
 
 
