@@ -324,6 +324,13 @@ def test_what_the_trigger_met_is_raised_as_a_look_would_have(logs):
         emitter(logs).execute_complete({}, event)
 
 
+@pytest.mark.parametrize("map_index", [0, 3])
+def test_one_that_is_mapped_would_take_the_hours_of_one_pipeline_for_anothers(logs, map_index):
+    mapped: Any = {"ti": SimpleNamespace(map_index=map_index)}
+    with pytest.raises(AirflowFailException, match="not mapped"):
+        emitter(logs).execute(mapped)
+
+
 def test_one_task_at_a_time_tells_whatever_the_dag_says(logs):
     assert emitter(logs, max_active_tis_per_dag=5).max_active_tis_per_dag == 1
 
