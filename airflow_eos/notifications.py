@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.notifier import BaseNotifier
@@ -16,6 +15,7 @@ try:
 except ImportError:  # Airflow 3.1 has them, and exports them not
     from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 
+from airflow_eos.arguments import Duration, taken
 from airflow_eos.protocol.decision import one_line
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ def drill_in_words(report: dict[str, Any] | None) -> str:
 # A deadline on the age of the last settled batch.
 
 
-def settled_within(interval: timedelta, callback: AsyncCallback | SyncCallback) -> DeadlineAlert:
+def settled_within(interval: Duration, callback: AsyncCallback | SyncCallback) -> DeadlineAlert:
     """For ``deadline`` of the DAG of an emitter: call back if no batch is settled for so long.
 
     Its run begins when the batch before was told, and ends when the next one is; so how long the
@@ -185,5 +185,7 @@ def settled_within(interval: timedelta, callback: AsyncCallback | SyncCallback) 
             a function, which runs in the executor (Airflow 3.2 and later).
     """
     return DeadlineAlert(
-        reference=DeadlineReference.DAGRUN_QUEUED_AT, interval=interval, callback=callback
+        reference=DeadlineReference.DAGRUN_QUEUED_AT,
+        interval=taken("interval", interval),
+        callback=callback,
     )

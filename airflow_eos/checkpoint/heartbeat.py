@@ -477,8 +477,8 @@ def request_drain(
     """Ask a driver to stop after the running batch; returns the request that stands there.
 
     Each ``submission`` has a place of its own: it may come up long after others were asked. Asking
-    the same driver again changes nothing. A request to another term, which has ended or is
-    superseded, gives way.
+    the same driver again changes nothing, but that a hand-over gives way to a person who wants it
+    to stop. A request to another term, which has ended or is superseded, gives way.
     """
     request = DrainRequest(
         term=term,
@@ -494,7 +494,11 @@ def request_drain(
     if store.create(DRAIN, encode(request)):
         return request
     standing = standing_request(store)
-    if standing is not None and (standing.term, standing.submission) == (term, None):
+    if (
+        standing is not None
+        and (standing.term, standing.submission) == (term, None)
+        and (requested_by in NOT_FOR_GOOD or standing.requested_by not in NOT_FOR_GOOD)
+    ):
         return standing
     store.put(DRAIN, encode(request))
     return request

@@ -8,6 +8,7 @@ import keyword
 import re
 import tempfile
 from datetime import UTC, datetime, timedelta
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -59,7 +60,10 @@ def make_project(name: str, kind: Kind, folder: Path) -> list[Path]:
             there already, or cannot be written.
     """
     reserved = " is a word of Python's own" if keyword.iskeyword(name) else ""
-    if reserved or _NAME.fullmatch(name) is None:
+    fits = _NAME.fullmatch(name) is not None
+    if fits and (found := find_spec(name)) is not None and found.origin is not None:
+        reserved = " is a module that is here, in whose place the app would be imported"
+    if reserved or not fits:
         raise ConfigurationError(
             f"name {name!r}{reserved}: expected a letter, then up to 59 letters, digits or "
             "underscores, all lower case, as for a Python module: orders, clicks_eu."

@@ -46,7 +46,7 @@ from airflow_eos.tables import show
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from airflow_eos.checkpoint import CheckpointStore, DrainRequest, Heartbeat, Phase
+    from airflow_eos.checkpoint import CheckpointStore, DrainRequest, Heartbeat
     from airflow_eos.protocol.decision import Outcome, WorkIdentity
     from airflow_eos.protocol.participant import Ownership
     from airflow_eos.recovery.acceptance import InputRange, Shortfall
@@ -491,7 +491,8 @@ def drain(
 ) -> None:
     """Let the running batch end, then stop the app; works on every cluster manager.
 
-    Exit status: 0 the driver stopped, 1 not within --wait, or it failed, 2 an error.
+    Exit status: 0 the driver stopped, 1 not within --wait, or it failed or gave way to another, 2
+    an error.
     """
     from airflow_eos.checkpoint import CheckpointStore, drain_newest, newest_term, read_heartbeat
     from airflow_eos.checkpoint.heartbeat import ENDED
@@ -504,10 +505,12 @@ def drain(
         )
     request = drain_newest(store, requested_by=whoever_asks(), reason=reason)
     deadline = time.monotonic() + wait
-    while (phase := _phase(store, request)) not in ENDED and time.monotonic() < deadline:
+    while (beat := _driver(store, request)) is None or beat.phase not in ENDED:
+        if time.monotonic() >= deadline:
+            break
         time.sleep(_LOOK_S)
-    stopped = phase == "stopped"
-    text = f"{_said(phase, wait)}: {store.location}"
+    said, stopped = _said(beat, wait)
+    text = f"{said}: {store.location}"
     tell({"request": request, "stopped": stopped}, text, as_json=as_json)
     raise typer.Exit(0 if stopped else 1)
 
@@ -549,20 +552,22 @@ def _term(heartbeat: Heartbeat | None) -> int:
     return 0 if heartbeat is None else heartbeat.term or 0
 
 
-def _phase(store: CheckpointStore, request: DrainRequest) -> Phase | None:
+def _driver(store: CheckpointStore, request: DrainRequest) -> Heartbeat | None:
     """What the driver that was asked says; that a former one has stopped is no answer of his."""
     from airflow_eos.checkpoint import read_heartbeat
 
     heartbeat = read_heartbeat(store)
-    return None if heartbeat is None or _term(heartbeat) < (request.term or 0) else heartbeat.phase
+    return None if heartbeat is None or _term(heartbeat) < (request.term or 0) else heartbeat
 
 
-def _said(phase: Phase | None, wait: float) -> str:
-    if phase == "stopped":
-        return "Drained"
-    if phase == "failed":
-        return (
-            "Asked to drain; but the driver has failed, and its task may be about to start it "
-            "again. Mark the task as failed to be sure that it does not"
-        )
-    return f"Asked to drain; the driver has not stopped within {wait:g} s"
+def _said(beat: Heartbeat | None, wait: float) -> tuple[str, bool]:
+    """What came of it, and whether the pipeline is down."""
+    from airflow_eos.checkpoint.heartbeat import ENDED, NOT_FOR_GOOD
+
+    if beat is None or beat.phase not in ENDED:
+        return f"Asked to drain; the driver has not stopped within {wait:g} s", False
+    if beat.phase == "stopped" and beat.drained_by not in NOT_FOR_GOOD:
+        return "Drained", True
+    how = "failed" if beat.phase == "failed" else "stopped for another one to go on"
+    found = f"Asked to drain; but the driver has {how}, and its task may be about to start it again"
+    return f"{found}. Mark the task as failed to be sure that it does not", False

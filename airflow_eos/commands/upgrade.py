@@ -96,7 +96,10 @@ def _starter(submit: str) -> list[str]:
     The driver must be here: a cluster's would not find in its environment that it is to rehearse,
     and would start for good.
     """
-    name, *options = shlex.split(submit)
+    try:
+        name, *options = shlex.split(submit)
+    except ValueError as error:  # nothing, or a quote that is not closed
+        raise ConfigurationError(f"--submit {submit!r} is no command: {error}.") from error
     found = shutil.which(name) or shutil.which(name, path=Path(sys.executable).parent)
     if found is None:
         raise ConfigurationError(f"--submit {submit!r}: there is no program {name!r} here.")

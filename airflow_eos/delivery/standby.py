@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import structlog
 from msgspec.structs import replace
 
-from airflow_eos.checkpoint import StartedBy, drain_of
+from airflow_eos.checkpoint import StartedBy, drain_of, read_heartbeat
 from airflow_eos.checkpoint.backend import COMMITS, METADATA, OFFSETS, SOURCES, STATE_STORES
 from airflow_eos.checkpoint.heartbeat import ENDED, NOT_FOR_GOOD, STARTED_BY, beat_interval
 from airflow_eos.checkpoint.standby import (
@@ -100,9 +100,10 @@ def whose_turn(
     there was none                                                                  TAKE
     ended before we came, or died               anybody                             TAKE
     has read everything                                                             LEAVE
-    said that it has drained                    a person, or the app itself         LEAVE
-    said that it has drained                    Airflow, or to hand over            TAKE
-    said that it has failed                                                         TAKE
+    said that it has drained                    the app itself                      LEAVE
+    said that it has drained, or has failed     a person                            LEAVE
+    said that it has drained, or has failed     Airflow, or to hand over            TAKE
+    said that it has failed                     nobody                              TAKE
     gone, or seen to stand still for long       a person                            LEAVE
     gone, or seen to stand still for long       nobody, Airflow, or to hand over    TAKE
     anything else                                                                   WAIT
@@ -118,24 +119,22 @@ def whose_turn(
     beat = sign.current
     if sign.heartbeat is None and sign.term == 0:
         return TurnDecision(Turn.TAKE, "no driver has ever run here")
+    who = f"the driver of term {sign.term}" if beat is None else _who(beat)
     if beat is not None and beat.phase in ENDED:
-        said = f"{_who(beat)} said that it ended ({beat.end or beat.phase})"
-        return TurnDecision(Turn.LEAVE if has_stood_by and _for_good(beat) else Turn.TAKE, said)
-    if gone is None and signs != ():
+        found = f"{who} said that it ended ({beat.end or beat.phase})"
+    elif gone is not None:
+        found = f"{who} is gone: {gone}"
+    elif signs == ():
+        found = f"{who} was seen to stand still"
+    else:
         return TurnDecision(
             Turn.WAIT, "; ".join(signs or ()) or "whether it lives shows in a moment"
         )
-    who = f"the driver of term {sign.term}" if beat is None else _who(beat)
-    dead = f"{who} is gone: {gone}" if gone is not None else f"{who} was seen to stand still"
-    if has_stood_by and request is not None and request.requested_by not in NOT_FOR_GOOD:
-        return TurnDecision(Turn.LEAVE, f"{dead}; {request.requested_by} had asked it to end")
-    return TurnDecision(Turn.TAKE, dead)
-
-
-def _for_good(beat: Heartbeat) -> bool:
-    if beat.end == "drained":
-        return beat.drained_by not in NOT_FOR_GOOD
-    return beat.end == "finished"
+    asked_by = {request and request.requested_by, beat and beat.drained_by} - {None}
+    if has_stood_by and (people := asked_by - NOT_FOR_GOOD):
+        return TurnDecision(Turn.LEAVE, f"{found}; {people.pop()} had asked it to end")
+    done = beat is not None and (beat.end == "finished" or (beat.end == "drained" and not asked_by))
+    return TurnDecision(Turn.LEAVE if has_stood_by and done else Turn.TAKE, found)
 
 
 def _who(beat: Heartbeat) -> str:
@@ -177,6 +176,11 @@ class StandingBy:
         )
         self._said_at: float | None = None
         self._has_stood_by = False
+        try:
+            found = read_heartbeat(store)
+        except CheckpointError:  # it is not known
+            found = None
+        self._found_driving = found is not None and found.phase not in ENDED
         self._is_ending = False
 
     def until_our_turn(self, make_ready: Callable[[], object] = lambda: None) -> int:
@@ -241,15 +245,18 @@ class StandingBy:
             log.warning("standby_not_removed", error=str(error))
 
     def _judged(self, sign: Sign, signs: tuple[str, ...] | None) -> TurnDecision:
-        beat, gone, request = sign.current, None, None
+        beat, gone = sign.current, None
+        request = None if beat is None else drain_of(self._store, beat)
         if beat is not None and beat.phase not in ENDED:
             if is_gone(beat):
                 gone = "no such process is on this machine any more"
             elif (end := process_end_of(self._store, beat)) is not None:
                 gone = end.found
-            request = drain_of(self._store, beat)
         self._is_ending = request is not None
-        return whose_turn(sign, signs, gone=gone, request=request, has_stood_by=self._has_stood_by)
+        # What has ended while we were examined, which takes its time, was not ended before.
+        is_new = self._found_driving and beat is not None and beat.phase in ENDED
+        has_stood_by = self._has_stood_by or is_new
+        return whose_turn(sign, signs, gone=gone, request=request, has_stood_by=has_stood_by)
 
     def _pause_s(self, sign: Sign) -> float:
         """Some looks for each beat: a store bills each. More while the driver ends as asked."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from airflow_eos.factory.watchdog import (
     store_of,
     watchdog,
 )
+from airflow_eos.hooks.store import checkpoint_of
 from airflow_eos.operators import SparkStreamingOperator
 from airflow_eos.sensors import CheckpointProgressSensor
 
@@ -42,7 +43,10 @@ _FIRST_BATCH_WAITS = timedelta(days=7)
 
 
 class FirstBatchSensor(CheckpointProgressSensor):
-    """Waits for a run's first batch while the run has somebody who can bring it."""
+    """Waits for a run's first batch while the run has somebody who can bring it.
+
+    Done as well once its app has read everything: with ``available-now`` there may be nothing.
+    """
 
     def poke(self, context: Context) -> PokeReturnValue:
         """Look at the checkpoint, then at who is waited for.
@@ -53,13 +57,23 @@ class FirstBatchSensor(CheckpointProgressSensor):
         found = super().poke(context)
         if not found.is_done:
             require_run_goes_on(context)
+            if self._has_read_everything(context):
+                return PokeReturnValue(is_done=True)
         return found
 
     def stalled(self, context: Context, found: Conclusion) -> None:
         """A driver that is not there may come: ``run`` starts it again. One that hangs does not."""
         require_run_goes_on(context)
+        if self._has_read_everything(context):
+            return
         if found.value["alive"] or state_of_task(context, RUN) == "success":
             super().stalled(context, found)
+
+    def _has_read_everything(self, context: Context) -> bool:
+        from airflow_eos.checkpoint import read_heartbeat
+
+        last = read_heartbeat(checkpoint_of(self))
+        return last is not None and last.end == "finished" and is_of(context, last, RUN)
 
 
 def state_of_task(context: Context, task_id: str) -> str | None:
@@ -211,7 +225,7 @@ def eos_pipeline(
     """The DAGs that run, recover and watch a pipeline; bind them to a name of the DAG file.
 
     Args:
-        pipeline: its settings; or give them one by one.
+        pipeline: its settings; or give them one by one. Those beside it go before its own.
         tags: of all DAGs.
         notifiers: told when a recovery waits for a person.
         settings: the fields of :class:`Pipeline`.
@@ -221,6 +235,6 @@ def eos_pipeline(
         TypeError: a setting is missing.
     """
     require_known("eos_pipeline", settings, [each.name for each in fields(Pipeline)])
-    chosen = pipeline or Pipeline(**settings)
+    chosen = Pipeline(**settings) if pipeline is None else replace(pipeline, **settings)
     marks = taken("tags", tags)
     return running(chosen, marks), recovery(chosen, marks, notifiers), watchdog(chosen, marks)

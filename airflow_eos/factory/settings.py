@@ -54,6 +54,7 @@ class Pipeline:
         first_batch_within: after a start; the first batch may have rows to replay.
         stall_after: no commit for this long is a stall, unless a live driver has nothing to read.
         ask_within: how long a recovery waits for a person, where it must ask one.
+        scratch: where executors of other machines reach the copy of a state that is rehearsed.
     """
 
     dag_id: str
@@ -87,6 +88,7 @@ class Pipeline:
     first_batch_within: Duration = "5 minutes"
     stall_after: Duration = "2 minutes"
     ask_within: Duration = "1 day"
+    scratch: str | None = None
     watchdog_schedule: str | None = "* * * * *"
 
     def __post_init__(self) -> None:

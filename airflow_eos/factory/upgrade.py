@@ -15,7 +15,7 @@ from airflow.sdk import DAG, Param, PokeReturnValue, chain, get_current_context,
 from airflow_eos.arguments import taken
 from airflow_eos.factory.pipeline import NO_MORE, app_arguments, is_of, state_of_task, streaming
 from airflow_eos.factory.settings import Pipeline, pinned
-from airflow_eos.factory.watchdog import last_heartbeat, store_of
+from airflow_eos.factory.watchdog import last_heartbeat, store_of, who_asked
 from airflow_eos.operators import RehearseOperator
 from airflow_eos.sensors import CheckpointProgressSensor
 
@@ -95,6 +95,7 @@ def eos_upgrade(
             poke_interval=5,
             timeout=_AT_MOST.total_seconds(),
             deferrable=False,
+            silent_fail=True,  # a store that is away for a moment does not speak against it
             **pipeline.place,
         )
         undo = _must_go_back(pipeline)
@@ -109,6 +110,7 @@ def _asked(pipeline: Pipeline, chosen: Any, approved: Any, notifiers: Sequence[A
     rehearse = RehearseOperator(
         task_id="rehearse",
         batches="{{ params.batches }}",
+        scratch=pipeline.scratch,
         fail_on_difference=False,
         **app_arguments(pipeline) | {"application": "{{ params.application }}"},
     )
@@ -224,7 +226,7 @@ class NewVersionSensor(CheckpointProgressSensor):
 
 
 def _handed_over(pipeline: Pipeline, to: str, name: str) -> Any:
-    @task.sensor(task_id=name, poke_interval=2, timeout=_AT_MOST.total_seconds())
+    @task.sensor(task_id=name, poke_interval=2, timeout=_AT_MOST.total_seconds(), silent_fail=True)
     def handed_over() -> PokeReturnValue:
         """Ask the driver to hand over once the app stands by; done when that one drives.
 
@@ -240,7 +242,7 @@ def _handed_over(pipeline: Pipeline, to: str, name: str) -> Any:
         if is_of(context, last, to):
             committed = read_state(store).latest_commit
             return PokeReturnValue(is_done=True, xcom_value=-1 if committed is None else committed)
-        if state_of_task(context, to) in NO_MORE:
+        if state_of_task(context, to) in (*NO_MORE, "success"):  # called off, as by a drain
             raise AirflowFailException(
                 f"The task {to} does not stand by: its log says why. Nothing was handed over."
             )
@@ -258,9 +260,15 @@ def _must_go_back(pipeline: Pipeline) -> Any:
     @task.short_circuit(trigger_rule="all_done")
     def undo() -> bool:
         """Whether the new version has driven, and was not seen to deliver what it should."""
-        context = get_current_context()
+        from airflow_eos.checkpoint.heartbeat import NOT_FOR_GOOD
+
+        context, last = get_current_context(), last_heartbeat(pipeline)
         if state_of_task(context, "watched") == "success":
             return False
-        return is_of(context, last_heartbeat(pipeline), NEW)
+        if last is None or not is_of(context, last, NEW):
+            return False
+        asked_by = who_asked(pipeline, last)
+        is_done = last.phase == "stopped" and not asked_by
+        return not (is_done or asked_by - NOT_FOR_GOOD)  # what a person has stopped stays down
 
     return undo()

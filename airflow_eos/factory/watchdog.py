@@ -108,7 +108,6 @@ def stays_down(pipeline: Pipeline) -> str | None:
     Raises:
         AirflowFailException: Airflow stopped what another DAG had started, which has ended since.
     """
-    from airflow_eos.checkpoint import drain_of
     from airflow_eos.checkpoint.heartbeat import BY_AIRFLOW, NOT_FOR_GOOD, refusal_of
 
     last = last_heartbeat(pipeline)
@@ -116,8 +115,7 @@ def stays_down(pipeline: Pipeline) -> str | None:
         return str(refusal)
     if last is None:
         return None
-    request = drain_of(store_of(pipeline), last, known=True)
-    asked_by = {last.drained_by, request.requested_by if request is not None else None} - {None}
+    asked_by = who_asked(pipeline, last)
     if people := asked_by - NOT_FOR_GOOD:
         how = "stopped" if last.phase == "stopped" else "died"
         return f"{people.pop()} asked the app to stop, and it {how}"
@@ -128,6 +126,15 @@ def stays_down(pipeline: Pipeline) -> str | None:
     if last.phase == "failed" and last.restart_heals is False:
         return f"no restart heals what it ended with: {last.reason}"
     return "it ended in order" if last.phase == "stopped" else None
+
+
+def who_asked(pipeline: Pipeline, last: Heartbeat) -> set[str]:
+    """Who has asked this driver to stop, in a task; CheckpointFormatError: it is not known."""
+    from airflow_eos.checkpoint import drain_of
+
+    request = drain_of(store_of(pipeline), last, known=True)
+    found = {last.drained_by, request.requested_by if request is not None else None}
+    return {each for each in found if each is not None}
 
 
 def recovered_by(pipeline: Pipeline) -> str | None:

@@ -44,7 +44,8 @@ class EmitSettledBatchesOperator(BatchLineage, CheckedArguments):
     The ``extra`` of an event is that of :meth:`airflow_eos.events.SettledEvent.as_extra`: pipeline,
     batches, offsets by source, rows by participant, watermark, and a key.
 
-    Put it alone into a DAG with ``schedule="@continuous"``; it defers until something is due.
+    Put it alone into a DAG with ``schedule="@continuous"``; it defers until something is due. It is
+    not mapped: each checkpoint has a task and an asset of its own.
 
     Args:
         asset: what the events are of; nothing else may emit them.
@@ -111,14 +112,22 @@ class EmitSettledBatchesOperator(BatchLineage, CheckedArguments):
         from airflow_eos.events import pipeline_of
 
         with no_retry_where_useless():
+            if getattr(context.get("ti"), "map_index", None) not in (None, -1):
+                raise errors.ConfigurationError(
+                    "An emitter is not mapped: hours that one pipeline has told would count as "
+                    "another's, and Airflow knows neither its asset nor that it runs alone. Make a "
+                    "task for each checkpoint, with an asset of its own (a loop in the DAG file)."
+                )
             store = checkpoint_of(self)
             pipeline = pipeline_of(store)
             last, told_at = self._last(context, pipeline) if pipeline else (None, None)
             after = None if last is None else last.to_batch
             due_at = told_at + self.every if told_at else None
-            is_early = due_at is not None and due_at > datetime.now(UTC)
-            if self.deferrable and is_early and not has_waited:  # else by a clock that was wrong
+            left = timedelta(0) if due_at is None else due_at - datetime.now(UTC)
+            if self.deferrable and left > timedelta(0) and not has_waited:  # else by a wrong clock
                 self._wait(after, due_at)
+            if not self.deferrable and timedelta(0) < left <= self.every:
+                raise AirflowSkipException(f"The next event is due at {due_at}.")
             found = self._found(store, last)
             events = self._due(self._events(last, found))
         if not events and self.deferrable:

@@ -447,7 +447,8 @@ class RehearseOperator(StreamingArguments):
     The old version may run meanwhile: its checkpoint is copied, and else only read. It fails also
     where that is not known, as behind retention. Returns the report as a dictionary (XCom):
     ``verdict`` (``same``, ``differs``, ``failed``, ``not known``), and by batch and output the
-    counts and examples. The driver runs on the worker (deploy mode ``client``).
+    counts and examples. The driver runs on the worker (deploy mode ``client``), also where the
+    connection says otherwise.
 
     Args:
         batches: how many, the newest ones (templated).
@@ -511,7 +512,7 @@ class RehearseOperator(StreamingArguments):
             copy = f"{(self.scratch or '').rstrip('/')}/{uuid.uuid4().hex}"
             secrets = secrets_of(self)
             target = SubmitTarget.of(
-                self.conn_id, deploy_mode=self.deploy_mode, conf=self.conf or {}
+                self.conn_id, deploy_mode=self.deploy_mode or "client", conf=self.conf or {}
             )
             told = RehearsalRequest(
                 self.checkpoint_location,

@@ -90,7 +90,6 @@ def rehearsal_of(
     handed = target.hand_over(secrets, folder, _told(task, None) | request.environment())
     arguments = _arguments(task, target, folder, handed)
     arguments["conf"] = redacting(task.conf or {})
-    arguments["deploy_mode"] = "client"  # whatever Spark's own defaults say on this machine
     return SparkSubmission(task.application, env=handed.told, arguments=arguments)
 
 
@@ -123,7 +122,8 @@ def _arguments(
         "files": ",".join(filter(None, [task.files, *handed.shipped.values()])) or None,
         "name": task.name or task.task_id,
         "application_args": [str(argument) for argument in task.application_args],
-        "deploy_mode": "cluster" if target.is_cluster else task.deploy_mode,
+        # Whatever Spark's own defaults say: a driver elsewhere would not find what it is told.
+        "deploy_mode": "cluster" if target.is_cluster else "client",
     }
 
 

@@ -17,7 +17,7 @@ from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
 
 from airflow_eos.checkpoint import drain_newest, read_heartbeat
-from airflow_eos.checkpoint.heartbeat import driver_of, next_start, resumption_of
+from airflow_eos.checkpoint.heartbeat import NOT_FOR_GOOD, driver_of, next_start, resumption_of
 from airflow_eos.errors import ConfigurationError, Remedy
 from airflow_eos.page.views import ButtonView
 
@@ -206,7 +206,7 @@ def _drain_says(row: PipelineRow) -> tuple[str, ...]:
 def _no_drain(listed: PipelineEntry, row: PipelineRow, allowed: Allowed) -> str:
     if not allowed.edit:
         return _may_not("edit", listed.dag_id)
-    if row.state == "draining":
+    if row.state == "draining" and not (row.drain and row.drain.requested_by in NOT_FOR_GOOD):
         return "It is draining already."
     if row.state == "looking":
         return _UNTOLD

@@ -65,10 +65,10 @@ class LookOnceSensor(CheckedArguments, BaseSensorOperator):
 
     def execute(self, context: Context) -> Any:
         """Look once; then wait here, or in the triggerer where ``deferrable``."""
-        if not self.deferrable:
-            with self._unanswered_is_no_skip():
+        with self._unanswered_is_no_skip():
+            if not self.deferrable:
                 return super().execute(context)
-        found = self.poke(context)
+            found = self.poke(context)
         if not found.is_done:
             self._defer()
         return found.xcom_value
@@ -88,9 +88,9 @@ class LookOnceSensor(CheckedArguments, BaseSensorOperator):
         """
         try:
             yield
-        except AirflowSensorTimeout as late:
-            if self.soft_fail:
-                raise AirflowSkipException(str(late)) from late
+        except (AirflowSensorTimeout, AirflowFailException) as found:
+            if self.soft_fail and not isinstance(found.__cause__, EosError):
+                raise AirflowSkipException(str(found)) from found
             raise
         except AirflowSkipException as skip:
             why = skip.__cause__
@@ -338,7 +338,7 @@ class TransactionTimeoutSensor(LookOnceSensor):
         """Look for transactions that run out of time."""
         from airflow_eos.supervision.progress import SeenOpen
 
-        is_forgotten = self.seen is None and self.reschedule
+        is_forgotten = self.seen is None and self.reschedule and not self.deferrable
         self.seen = self.seen or SeenOpen()
         with no_retry_where_useless():
             found = self._watch().look(*self._settings(), self._reach(), self.seen)

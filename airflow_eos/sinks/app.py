@@ -18,7 +18,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.arguments import AVAILABLE_NOW, milliseconds, spelled, taken
+from airflow_eos.arguments import AVAILABLE_NOW, Flag, milliseconds, spelled, taken
 from airflow_eos.delivery.causes import cause_of
 from airflow_eos.delivery.configured import OutputConfig
 from airflow_eos.delivery.options import AppFacts
@@ -178,6 +178,12 @@ def _interval(variable: str) -> str | None:
     return f"{told_ms} milliseconds" if told_ms else None
 
 
+def _flag(variable: str) -> bool:
+    """Not set, or empty: False. A word that is neither is no answer (ConfigurationError)."""
+    told = os.environ.get(variable)
+    return bool(told) and bool(Flag().of(variable, told))
+
+
 _TIMES = {
     "trigger": (
         "EOS_TRIGGER_INTERVAL_MS",
@@ -225,7 +231,7 @@ def argument_parser(description: str, *, prefix: str) -> argparse.ArgumentParser
     parser.add_argument(
         "--skip-lost-input",
         action="store_true",
-        default=env.get("EOS_SKIP_LOST_INPUT", "").lower() == "true",
+        default=_flag("EOS_SKIP_LOST_INPUT"),
         help="for one start: leave out rows that are gone from the input (failOnDataLoss=false)",
     )
     parser.add_argument(
@@ -247,7 +253,7 @@ def argument_parser(description: str, *, prefix: str) -> argparse.ArgumentParser
     parser.add_argument(
         "--standby",
         action="store_true",
-        default=env.get("EOS_STANDBY", "").lower() == "true",
+        default=_flag("EOS_STANDBY"),
         help="stand by until the running driver of this checkpoint has ended",
     )
     add_group_arguments(parser)

@@ -190,6 +190,9 @@ def test_an_app_is_rehearsed_by_a_program_of_the_path_or_of_this_python_or_by_it
     assert _starter(f"{sys.executable} -B") == [sys.executable, "-B"]
     with pytest.raises(ConfigurationError, match="no program 'no-such-submit' here"):
         _starter("no-such-submit --master local")
+    for command in ("", "spark-submit --name 'x"):
+        with pytest.raises(ConfigurationError, match="is no command"):
+            _starter(command)
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,20 @@ def test_a_name_that_python_keeps_for_itself_is_said_to_be_one(tmp_path):
         make_project("class", Kind.map, tmp_path / "made")
 
 
+@pytest.mark.parametrize("name", ["email", "time", "pyspark", "kafka"])
+def test_a_name_by_which_python_or_spark_would_import_the_app_is_refused(tmp_path, name):
+    """The folder of the program comes first: ``import email`` within Python would be the app."""
+    with pytest.raises(ConfigurationError, match="is a module that is here"):
+        make_project(name, Kind.map, tmp_path / "made")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_of_that_name_is_no_module(tmp_path, monkeypatch):
+    (tmp_path / "orders").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    make_project("orders", Kind.map, tmp_path / "made")
+
+
 def test_a_folder_that_is_there_is_never_written_into(tmp_path):
     (tmp_path / "orders").mkdir()
     with pytest.raises(ConfigurationError, match="is there already"):

@@ -25,6 +25,7 @@ from airflow_eos.checkpoint import (
     take_term,
     write_heartbeat,
 )
+from airflow_eos.checkpoint.heartbeat import BY_AIRFLOW, BY_STANDBY
 from airflow_eos.checkpoint.rulings import accept, skipped_input
 from airflow_eos.cli import app
 from airflow_eos.commands import upgrade as module
@@ -225,6 +226,15 @@ def test_of_a_driver_that_has_failed_it_says_who_may_start_it_again(tmp_path: Pa
     assert result.exit_code == 1
     assert "Drained" not in result.stdout
     assert "its task may be about to start it again" in result.stdout
+
+
+@pytest.mark.parametrize("by", [BY_AIRFLOW, BY_STANDBY])
+def test_a_driver_that_stopped_for_another_to_go_on_is_not_drained(tmp_path: Path, by):
+    """Its task's next try, or who stands by, is about to go on."""
+    write_heartbeat(CheckpointStore.open(tmp_path), heartbeat("stopped", drained_by=by))
+    result = CliRunner().invoke(app, ["drain", str(tmp_path), "--json"])
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["stopped"] is False
 
 
 def test_a_folder_that_no_driver_has_used_is_refused(tmp_path: Path):

@@ -191,6 +191,27 @@ def test_a_driver_that_failed_is_waited_for_while_its_task_starts_it_again(
         dag.get_task("watch").stalled(context, found)
 
 
+@pytest.mark.parametrize(
+    ("task_id", "end", "is_done"),
+    [("run", "finished", True), ("run", "drained", False), ("other", "finished", False)],
+)
+def test_an_app_that_had_nothing_to_read_is_no_stall(
+    dag, context, states, tmp_path, task_id, end, is_done
+):
+    """``available-now`` each night: without a row in the input its run would be red."""
+    states["run"] = "success"
+    whose = started("s1", dag_id=LEAST["dag_id"], task_id=task_id, run_id="r1")
+    write_heartbeat(CheckpointStore.open(tmp_path), beat("stopped", end=end, started_by=whose))
+    watch = dag.get_task("watch")
+    watch.since_batch = -1
+    watch._settings = lambda: (None, {})
+    if is_done:
+        assert watch.poke(context).is_done
+        return
+    with pytest.raises(AirflowFailException, match="the driver stopped"):
+        watch.poke(context)
+
+
 # --- Where no program may decide, a person is asked, and recovery does what the person said -------
 
 

@@ -54,6 +54,15 @@ def test_the_app_of_a_guide_takes_what_eos_pipeline_gives_it(page):
     assert (told.input_topic, told.output_topic) == ("clicks", "clicks.clean")
 
 
+def test_a_setting_beside_a_pipeline_is_not_passed_over():
+    """Two pipelines of one would share a checkpoint, and each would think that it has its own."""
+    base = Pipeline(**LEAST, trigger="available-now", stall_after="1 minute")
+    dag, recovery, _ = eos_pipeline(base, dag_id="other", checkpoint="/other")
+    assert (dag.dag_id, recovery.dag_id) == ("other", "other_recovery")
+    assert dag.get_task("run").checkpoint_location == "/other"
+    assert dag.params["trigger"] == "available-now"
+
+
 def test_an_app_is_given_a_topic_for_dead_letters_where_there_is_one():
     letters = Pipeline(**LEAST, dead_letter_topic="bad").application_args
     at = letters.index("--dead-letter-topic")

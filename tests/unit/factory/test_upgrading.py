@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
-from airflow.sdk import DAG
+from airflow.sdk import DAG, PokeReturnValue
 
-from airflow_eos.checkpoint import CheckpointStore, write_heartbeat
+from airflow_eos.checkpoint import CheckpointStore, request_drain, write_heartbeat
+from airflow_eos.checkpoint.heartbeat import BY_AIRFLOW
+from airflow_eos.errors import StoreError
 from airflow_eos.factory import Pipeline, eos_upgrade, upgrade
 from airflow_eos.factory.upgrade import APPROVE, KEEP
 from airflow_eos.sensors import CheckpointProgressSensor
+from tests.unit.factory.test_settings import LEAST
 from tests.unit.supervision.lives import beat, started
 
 REPORT: dict[str, Any] = {
@@ -81,6 +84,11 @@ def call(dag: DAG, task_id: str) -> Any:
 def rehearsed(ti: Run, verdict: str, **told: Any) -> None:
     compared = [REPORT["compared"][0] | {"verdict": verdict}]
     ti.answers["rehearse"] = REPORT | {"verdict": verdict, "compared": compared} | told
+
+
+def test_a_state_is_rehearsed_where_executors_reach_its_copy():
+    made = eos_upgrade(Pipeline(**LEAST, scratch="s3a://b/rehearsals"))
+    assert made.get_task("rehearse").scratch == "s3a://b/rehearsals"
 
 
 @pytest.mark.parametrize(
@@ -164,6 +172,65 @@ def test_only_a_new_version_that_drove_and_did_not_prove_itself_is_undone(
     ti.states["watched"] = watched
     write_heartbeat(store, beat("failed", started_by=started("s", task_id=task_id, **OURS)))
     assert call(dag, "undo") is goes_back
+
+
+@pytest.mark.parametrize(
+    ("phase", "end", "drained_by", "goes_back"),
+    [
+        ("stopped", "drained", "cli ops", False),
+        ("failed", "failed", "cli ops", False),
+        ("stopped", "finished", None, False),
+        ("stopped", "drained", BY_AIRFLOW, True),
+        ("failed", "failed", None, True),
+    ],
+)
+def test_what_a_person_has_stopped_is_not_started_by_going_back(
+    dag, ti, store, phase, end, drained_by, goes_back
+):
+    """To keep a pipeline down one drains it, while an upgrade is watched, too."""
+    ti.states["watched"] = "failed"
+    by = started("s", task_id="new", **OURS)
+    write_heartbeat(store, beat(phase, end=end, drained_by=drained_by, started_by=by))
+    assert call(dag, "undo") is goes_back
+
+
+def test_one_who_asks_a_driver_that_dies_meanwhile_has_stopped_it_too(dag, ti, store):
+    ti.states["watched"] = "failed"
+    by = started("s", task_id="new", **OURS)
+    write_heartbeat(store, beat("failed", end="failed", term=1, started_by=by))
+    request_drain(store, requested_by="cli ops", reason="maintenance", term=1)
+    assert call(dag, "undo") is False
+
+
+def test_a_store_that_is_away_for_a_moment_does_not_speak_against_a_version(
+    dag, ti, store, monkeypatch
+):
+    """A sensor that ended so would let the former version go on."""
+    ti.states["new"] = "running"
+    write_heartbeat(store, beat(started_by=started("s", task_id="new", **OURS)))
+    answers = iter([StoreError("away"), PokeReturnValue(False), PokeReturnValue(True)])
+
+    def poke(*_: Any) -> Any:
+        found = next(answers)
+        if isinstance(found, StoreError):
+            raise found
+        return found
+
+    monkeypatch.setattr(CheckpointProgressSensor, "poke", poke)
+    for task_id in ("watched", "hand_over", "hand_back"):
+        task = dag.get_task(task_id)
+        task.poke_interval = 0
+        assert task.silent_fail
+    dag.get_task("watched").execute({"ti": ti})
+    assert not list(answers)
+
+
+def test_an_app_that_was_called_off_while_it_stood_by_is_not_waited_for(dag, ti, store):
+    """A person has drained the driver meanwhile: its task is a success, and it never drives."""
+    write_heartbeat(store, beat("stopped", started_by=started("s", task_id="run", dag_id="orders")))
+    ti.states["new"] = "success"
+    with pytest.raises(AirflowFailException, match="does not stand by"):
+        call(dag, "hand_over")
 
 
 def poked(dag: DAG, ti: Run, store: CheckpointStore, monkeypatch, **of_the_driver: Any) -> Any:

@@ -133,7 +133,7 @@ async def late() -> None:
 
 
 def test_it_counts_from_when_the_batch_before_was_told():
-    alert = settled_within(timedelta(minutes=10), AsyncCallback(late))
+    alert = settled_within("10 minutes", AsyncCallback(late))  # a duration, as everywhere
     assert alert.reference == DeadlineReference.DAGRUN_QUEUED_AT
     assert alert.interval == timedelta(minutes=10)
     assert DAG("d", schedule=None, deadline=alert).deadline == [alert]

@@ -186,6 +186,19 @@ def test_events_are_not_closer_to_each_other_than_asked(airflow, logs):
     assert trigger.at_most_s == 3_600
 
 
+def test_events_are_not_closer_where_nobody_waits_for_them_either(airflow, logs):
+    """A schedule of a minute; and a clock that was ahead once silences nobody."""
+    task = emitter(logs, every=timedelta(hours=1))
+    logs.settle(2)
+    airflow.run(task)
+    logs.settle(1)
+    with pytest.raises(AirflowSkipException, match="is due at"):
+        airflow.run(task)
+    airflow.stored[0].timestamp += timedelta(days=3650)
+    airflow.run(task)
+    assert airflow.told() == [(0, 1), (2, 2)]
+
+
 def test_an_api_servers_clock_that_was_ahead_once_lets_nobody_wait_for_it(airflow, logs):
     """Events are dated by its clock: by a wrong year the emitter would be silent until then."""
     logs.settle(2)
@@ -309,6 +322,13 @@ def test_what_the_trigger_met_is_raised_as_a_look_would_have(logs):
     event = {"error": "the store is away", "raised": "StoreError"}
     with pytest.raises(StoreError, match="away"):
         emitter(logs).execute_complete({}, event)
+
+
+@pytest.mark.parametrize("map_index", [0, 3])
+def test_one_that_is_mapped_would_take_the_hours_of_one_pipeline_for_anothers(logs, map_index):
+    mapped: Any = {"ti": SimpleNamespace(map_index=map_index)}
+    with pytest.raises(AirflowFailException, match="not mapped"):
+        emitter(logs).execute(mapped)
 
 
 def test_one_task_at_a_time_tells_whatever_the_dag_says(logs):

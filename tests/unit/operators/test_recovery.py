@@ -360,6 +360,15 @@ def test_who_ends_the_wait_ends_the_rehearsal(operator, spark, monkeypatch):
     assert spark.killed
 
 
+def test_a_rehearsal_of_an_app_of_the_cluster_runs_on_the_worker(operator, spark, monkeypatch):
+    """Where the connection says cluster, nobody could rehearse, nor upgrade."""
+    connection = {"conn_type": "spark", "host": "yarn", "extra": {"deploy-mode": "cluster"}}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
+    spark.runs = [finding("same")]
+    operator().execute({})
+    assert spark.constructed[0]["deploy_mode"] == "client"
+
+
 def test_a_driver_elsewhere_is_refused(operator, spark, monkeypatch):
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", "spark://yarn")
     with pytest.raises(AirflowFailException, match="on the worker"):

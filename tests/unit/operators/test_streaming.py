@@ -805,7 +805,7 @@ def test_what_spark_submit_is_given(operator, spark, says):
         "files": None,
         "name": "etl",
         "application_args": ["--topic", "7"],
-        "deploy_mode": None,
+        "deploy_mode": "client",
         "driver_memory": "1g",
     }
 

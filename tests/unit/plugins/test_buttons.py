@@ -12,9 +12,14 @@ from airflow.providers.common.compat.sdk import AirflowException
 from fastapi import HTTPException, Request
 from fastapi.testclient import TestClient
 
-from airflow_eos.checkpoint.heartbeat import Replacement, note_resumption
+from airflow_eos.checkpoint.heartbeat import (
+    BY_AIRFLOW,
+    BY_STANDBY,
+    Replacement,
+    note_resumption,
+)
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.page.views import Beat, PipelineRow, Promised
+from airflow_eos.page.views import Beat, Drain, PipelineRow, Promised
 from airflow_eos.plugins import actions as acting
 from airflow_eos.plugins import application
 from airflow_eos.plugins import application as origin
@@ -59,6 +64,16 @@ def pressable(state, allowed=ALL, pipeline=PIPELINE):
 )
 def test_who_lives_is_drained_and_who_does_not_is_brought_back(state, expected):
     assert pressable(state) == expected
+
+
+@pytest.mark.parametrize(
+    ("by", "expected"), [("cli ops", False), (BY_AIRFLOW, True), (BY_STANDBY, True)]
+)
+def test_who_ends_for_somebody_to_go_on_may_be_stopped_by_a_person(by, expected):
+    """Told that it drains already, he would take the pipeline for stopped."""
+    ends = row("draining", drain=Drain(by, "why", 1))
+    drain, _, _ = buttons(PIPELINE, ends, ALL, lambda name: name)
+    assert bool(drain.token) is expected
 
 
 @pytest.mark.parametrize(

@@ -125,10 +125,12 @@ def test_a_batch_that_never_ends_is_a_stall(sensor, checkpoint):
         sensor().poke({})
 
 
-def test_a_stall_is_a_skip_with_soft_fail(sensor, checkpoint):
+@pytest.mark.parametrize("deferrable", [False, True])
+def test_a_stall_is_a_skip_with_soft_fail(sensor, checkpoint, deferrable):
+    """Also at the look before it defers: later in the triggerer the same stall is one."""
     checkpoint.commit(4, 100, age=3600)
     with pytest.raises(AirflowSkipException):
-        sensor(soft_fail=True).execute({})
+        sensor(soft_fail=True, deferrable=deferrable).execute({})
 
 
 @pytest.mark.parametrize(("target", "done"), [(3, True), (4, True), (5, False), ("4", True)])
@@ -299,13 +301,21 @@ def test_a_system_that_does_not_tell_its_time_is_counted_from_the_first_look(
     assert [task.poke({}).is_done for _ in range(3)] == [False, False, True]
 
 
-@pytest.mark.parametrize(("tells", "open_work"), [(False, 1), (True, 1), (False, 0)])
+@pytest.mark.parametrize(
+    ("tells", "open_work", "deferrable"),
+    [(False, 1, False), (True, 1, False), (False, 0, False), (False, 1, True)],
+)
 def test_a_look_that_forgets_is_refused_where_an_age_is_what_was_seen(
-    timeout_sensor, tells, open_work
+    timeout_sensor, tells, open_work, deferrable
 ):
-    """In mode reschedule each look is a process of its own: it would never fire."""
-    task, _ = timeout_sensor(*[10] * open_work, tells=tells, mode="reschedule")
-    if tells or not open_work:
+    """In mode reschedule each look is a process of its own: it would never fire.
+
+    A trigger looks again and again in one process, whatever the mode.
+    """
+    task, _ = timeout_sensor(
+        *[10] * open_work, tells=tells, mode="reschedule", deferrable=deferrable
+    )
+    if tells or not open_work or deferrable:
         assert not task.poke({}).is_done
         return
     with pytest.raises(AirflowFailException, match=r"forgets since when sink etl-0-0-0-0 is open"):

@@ -104,6 +104,10 @@ BEAT = heartbeat(term=1)
         (Turn.TAKE, ended("drained", BY_AIRFLOW), {}),
         (Turn.TAKE, ended("drained", BY_STANDBY), {}),
         (Turn.LEAVE, ended("drained", PERSON), {}),
+        (Turn.LEAVE, ended("failed", PERSON), {}),
+        (Turn.LEAVE, ended("failed"), {"by": PERSON}),
+        (Turn.LEAVE, ended("drained", BY_STANDBY), {"by": PERSON}),
+        (Turn.TAKE, ended("failed", BY_AIRFLOW), {}),
         (Turn.LEAVE, ended("drained"), {}),
         (Turn.LEAVE, ended("finished"), {}),
         (Turn.TAKE, ended("finished"), {"has_stood_by": False}),
@@ -446,6 +450,26 @@ def test_what_a_person_has_stopped_is_not_handed_over(world, monkeypatch):
     monkeypatch.setattr(records, "living_standbys", lambda _: (said,))
     with pytest.raises(ConfigurationError, match="cli ops has asked the driver of term 1 to stop"):
         hand_over(world.store, requested_by="cli ada", reason="upgrade")
+
+
+def test_what_a_person_stops_while_one_that_comes_is_examined_stays_down(world):
+    """A JVM that comes up after a fail-over is examined for a minute; it does not start anew."""
+    comes = world.standing()
+    world.stops(phase="stopped", end="drained", drained_by=PERSON)
+    with pytest.raises(CalledOffError, match="cli ops had asked it to end"):
+        comes.until_our_turn()
+    assert world.standing().until_our_turn() == 1  # who comes later is wanted
+
+
+def test_a_person_who_stops_what_is_being_handed_over_is_heard(world):
+    """The batch that runs may take hours: what is asked for meanwhile is no second hand-over."""
+    request_drain(world.store, requested_by=BY_STANDBY, reason="upgrade", term=1)
+    found = request_drain(world.store, requested_by=PERSON, reason="maintenance", term=1)
+    assert found == standing_request(world.store)
+    assert found.requested_by == PERSON
+    world.at[24.0] = lambda: world.stops(phase="stopped", end="drained", drained_by=BY_STANDBY)
+    with pytest.raises(CalledOffError, match="cli ops had asked it to end"):
+        world.standing().until_our_turn()
 
 
 def test_workers_are_asked_until_the_turn_has_come_whatever_one_question_ends_with(monkeypatch):

@@ -125,6 +125,18 @@ def test_only_files_that_were_handed_over_are_removed_and_1_means_all(
     assert [each.name for each in tmp_path.iterdir()] == left
 
 
+@pytest.mark.parametrize("variable", ["EOS_STANDBY", "EOS_SKIP_LOST_INPUT"])
+def test_a_word_that_is_neither_yes_nor_no_is_not_taken_for_no(monkeypatch, variable):
+    """With EOS_STANDBY=1 it would take the running driver's place."""
+    for told, expected in (("", False), ("True", True), ("false", False)):
+        monkeypatch.setenv(variable, told)
+        args = argument_parser("", prefix="p").parse_args(["--checkpoint", "/ck"])
+        assert (args.standby or args.skip_lost_input) is expected
+    monkeypatch.setenv(variable, "1")
+    with pytest.raises(ConfigurationError, match=f"{variable}='1': expected True or False"):
+        argument_parser("", prefix="p")
+
+
 def test_an_argument_wins_over_the_environment(monkeypatch):
     monkeypatch.setenv("EOS_TRIGGER_INTERVAL_MS", "2000")
 
