@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import groupby
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
@@ -130,7 +131,7 @@ def test_who_looks_at_one_output_alone_asks_nothing_of_the_others():
     store.put("offsets/0", OFFSETS)
     store.put("commits/0", b'v1\n{"nextBatchWatermarkMs":0}')
     store.create("eos/decisions/0/1.json", encode(decision(0, works=tuple(both))))
-    found, _ = admitted(store, Forgetful("orders", Outcome.COMMITTED))
+    found, _ = admitted(store, cast("Any", Forgetful("orders", Outcome.COMMITTED)))
     assert (found.error, len(found.remarks)) == (None, 1)
-    found, _ = admitted(store, Forgetful("totals", Outcome.ABORTED))
+    found, _ = admitted(store, cast("Any", Forgetful("totals", Outcome.ABORTED)))
     assert "2 rows of batch 0" in str(found.error)
