@@ -22,6 +22,7 @@ that is damaged itself says nothing, and goes, since Spark would stumble over it
 
 from __future__ import annotations
 
+import re
 import uuid
 import zlib
 from functools import cached_property
@@ -37,6 +38,7 @@ from airflow_eos.checkpoint.backend import (
     METADATA_COPY,
     OFFSETS,
     SOURCES,
+    STATE_STORES,
     is_batch,
 )
 from airflow_eos.checkpoint.spark_log import (
@@ -61,6 +63,8 @@ log = structlog.get_logger(__name__)
 
 _NEW = "start on a new checkpoint location"
 _MISSING = "is missing"
+_OF_ITS_BATCH = re.compile(r"\d+\.(delta|snapshot|zip|changelog)")
+"""A file of state that is found by its batch alone; with ids its name is ``7_<uuid>.delta``."""
 
 
 class Mend(msgspec.Struct, frozen=True, kw_only=True):
@@ -332,9 +336,10 @@ class _Look:
         """Whether commits name the state that goes with them (Spark's checkpoint format 2)."""
         texts = [self._text(f"{COMMITS}/{batch}") for batch in self._complete]
         whole = [text for text in texts if text.startswith("v")]
-        if not whole:
-            return bool(self._store.folders("state"))
-        return any('"stateUniqueIds":{"' in text for text in whole)
+        if whole:
+            return any('"stateUniqueIds":{"' in text for text in whole)
+        names = [path.rpartition("/")[2] for path in self._store.below(STATE_STORES)]
+        return bool(names) and not any(map(_OF_ITS_BATCH.fullmatch, names))
 
     def _gone(self, batch: int, found: str) -> CheckpointFormatError:
         """Of a complete batch that nobody has promised, or whose decisions are gone."""

@@ -290,6 +290,27 @@ def test_the_ids_of_state_are_not_made_up(store, decisions):
         damage(store, decisions)
 
 
+@pytest.mark.parametrize(
+    ("file", "is_told"),
+    [("1.delta", True), ("1.changelog", True), ("_metadata/schema", False), ("1_ab-c.zip", False)],
+)
+def test_the_files_of_state_tell_whether_a_commit_named_them(store, make_decision, file, is_told):
+    """Where no commit is whole: the only one was lost. Found on real Spark (seed 311000051)."""
+    log = DecisionLog(store)
+    for batch in range(2):
+        store.put(f"offsets/{batch}", entry(batch, 100 * batch).encode())
+        assert log.record(make_decision(batch, offsets=entry(batch, 100 * batch)))
+    store.put("metadata", json.dumps({"id": str(uuid.uuid4())}).encode())
+    store.put("commits/0", b"")
+    store.put(f"state/0/0/{file}", b"rows")
+    if not is_told:
+        with pytest.raises(CheckpointFormatError, match="the ids of its state"):
+            damage(store, log)
+        return
+    repaired(store, log)
+    assert store.get("commits/0") == commit(100)
+
+
 def test_mending_twice_is_mending_once(store, decisions):
     store.put("offsets/3", b"")
     store.put("commits/3", commit())
