@@ -239,8 +239,7 @@ class Driver:
             reading=Reading(lost=lambda: world.lost_of(self._running)),
         )
         spark = MicroBatches(world.store, SparksFiles(world.objects))
-        if world.store.is_on_a_disk:  # nowhere else is anything lost of it
-            spark.identify()
+        spark.identify()
         planned = spark.restored()
         while planned is not None or spark.end < len(world.units):
             if planned is None:
