@@ -19,11 +19,16 @@ def stopped_at(pipeline: Pipeline, place: str, **changes: Any) -> Iterator[subpr
     """A driver that SIGSTOPs itself there and is left lying; ``name`` or ``name@N``."""
     name, _, nth = place.partition("@")
     process = pipeline.start(failpoints=f"{name}=stop@{nth or 1}", **changes)
+
+    def stands() -> bool:
+        """Not that it has come there: a SIGCONT before the SIGSTOP wakes nobody."""
+        if process.poll() is not None:
+            return True
+        how = os.WSTOPPED | os.WNOHANG | os.WNOWAIT
+        return os.waitid(os.P_PID, process.pid, how) is not None
+
     try:
-        hit = pipeline.folder / f"{name}.hit"
-        wait_until(
-            lambda: hit.exists() or process.poll() is not None, timeout=PATIENCE_S, what=place
-        )
+        wait_until(stands, timeout=PATIENCE_S, what=place)
         assert process.poll() is None, finish(process, 5)[-3000:]
         yield process
     finally:
