@@ -15,7 +15,6 @@ import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.worker.plan_data_source_read import write_read_func_and_partitions
 
 from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.checkpoint.rulings import skip_input
@@ -32,6 +31,7 @@ from airflow_eos.sources.task import KafkaInput, ReadRanges, as_declared
 
 try:
     from pyspark.sql.streaming.datasource import ReadAllAvailable
+    from pyspark.sql.worker.plan_data_source_read import write_read_func_and_partitions
 except ImportError:
     pytest.skip("Spark < 4.2 asks no Python data source for a limit", allow_module_level=True)
 
