@@ -128,4 +128,7 @@ class DiskStore(CheckpointStore):
 
     def make_durable(self, *paths: str) -> None:
         for path in paths:
-            self._disk.sync(path)
+            try:
+                self._disk.sync(path)
+            except OSError as error:
+                raise self._failed("syncing", path, error) from error
