@@ -103,7 +103,7 @@ def test_what_nobody_has_read_is_no_answer(tmp_path, arguments):
 @pytest.mark.parametrize(
     ("arguments", "broken", "said"),
     [
-        (("plan", "--json"), "", "checkpoint"),
+        (("plan", "--json"), "", "Missing argument"),  # whose capitals are the parser's
         (("plan", "c", "--jsn", "--json"), "", "--jsn"),
         (("plan", "/nowhere/c", "--json"), "", "names no pipeline"),
         (("broker", "status", "--json"), FAULT, "a fault of ours"),
