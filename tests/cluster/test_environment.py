@@ -12,7 +12,8 @@ from airflow_eos.supervision.packaging import build_environment
 
 pytestmark = [pytest.mark.cluster]
 
-MODULES = "airflow_eos.delivery.batch, airflow_eos.kafka.producer.writer, hdfs_native, ssl, sqlite3"
+# What a task loads: the driver's half needs Spark's Python besides, which Spark brings along.
+MODULES = "airflow_eos.delivery.task, airflow_eos.kafka.producer.writer, hdfs_native, ssl, sqlite3"
 PROGRAM = f"""
 import sys
 import {MODULES}

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 import yaml  # type: ignore[import-untyped]
+from msgspec.structs import replace
 
-from airflow_eos.checkpoint import CheckpointStore, read_heartbeat
+from airflow_eos.checkpoint import CheckpointStore, StartedBy, read_heartbeat
 from airflow_eos.local import spark_jars
 from airflow_eos.supervision.heartbeat_monitor import ClusterManager, kill_elsewhere
 from tests.cluster.by_operator import operator, struck
@@ -115,9 +116,11 @@ def test_cancel_kill_ends_the_pod_and_its_executors_go_with_it(
     (pod,) = kubernetes.pods("driver")
     assert (beat.host, beat.namespace) == (pod["metadata"]["name"], "default")
     assert kubernetes.pods("executor")
-    said = kill_elsewhere(
-        beat, ClusterManager(master=kubernetes.master, is_cluster=True, pod=beat.host)
-    )
+    manager = ClusterManager(master=kubernetes.master, is_cluster=True, pod=beat.host)
+    assert "no start of a task" in kill_elsewhere(beat, manager), "an app started by hand"
+    assert kubernetes.pods("driver")
+    start = StartedBy(dag_id="d", task_id="t", run_id="r", map_index=-1, submission="start-1")
+    said = kill_elsewhere(replace(beat, started_by=start), manager)
     wait_until(
         lambda: not kubernetes.pods("driver") and not kubernetes.pods("executor"),
         timeout=PATIENCE_S,

@@ -82,6 +82,8 @@ class EmbeddedYarn(Embedded):
             "yarn.scheduler.capacity.maximum-am-resource-percent": "1.0",
             "yarn.nodemanager.vmem-check-enabled": "false",
             "yarn.nodemanager.disk-health-checker.enable": "false",
+            # Of the whole disk, of which this machine may give us a part: 90 by default.
+            "yarn.nodemanager.disk-health-checker.max-disk-utilization-per-disk-percentage": "100",
             "yarn.nm.liveness-monitor.expiry-interval-ms": "30000",  # ten minutes by default
         }
         self._manager = Machine("resource-manager")
