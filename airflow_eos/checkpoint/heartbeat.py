@@ -550,6 +550,13 @@ def drain_of(
     return read(DRAIN) if heartbeat is None else _meant(read, heartbeat.term, heartbeat.submission)
 
 
+def who_asked(heartbeat: Heartbeat | None, request: DrainRequest | None) -> frozenset[str]:
+    """Who has asked a driver to stop: by the request that means it, and by what it said itself."""
+    asked = None if request is None else request.requested_by
+    said = None if heartbeat is None else heartbeat.drained_by
+    return frozenset(each for each in (asked, said) if each is not None)
+
+
 def standing_request(store: CheckpointStore) -> DrainRequest | None:
     """What stands in ``eos/drain.json``, whoever is meant."""
     return _read(store, DRAIN)

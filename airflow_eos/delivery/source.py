@@ -247,14 +247,11 @@ def _ids(spark: SparkSession, client: Any, source: StreamSource) -> Mapping[str,
     from py4j.protocol import Py4JJavaError
 
     jvm: Any = spark._jvm  # noqa: SLF001
-    names = jvm.java.util.ArrayList()
+    names: list[str] = []
     try:
-        asked = _subscribed(jvm, client, source.options)
-        for name in asked:
-            names.add(name)
-        told = client.describeTopics(names).allTopicNames().get()
-        # Not a loop over it: the exception that ends a Java iterator takes 17 ms to come over.
-        return {name: str(told.get(name).topicId()) for name in asked}
+        names = _subscribed(jvm, client, source.options)
+        told = _described(jvm, client, names)
+        return {name: str(told[name].topicId()) for name in names}
     except Py4JJavaError as error:
         problem = str(error.java_exception)
         if "UnknownTopicOrPartition" in problem:
@@ -289,15 +286,13 @@ def _begins(spark: SparkSession, client: Any, source: StreamSource) -> Mapping[P
     jvm: Any = spark._jvm  # noqa: SLF001
     of_kafka = jvm.org.apache.kafka
     partition_of, spec = of_kafka.common.TopicPartition, of_kafka.clients.admin.OffsetSpec
-    names, wanted, asked = jvm.java.util.ArrayList(), jvm.java.util.HashMap(), {}
+    names: list[str] = []
+    wanted, asked = jvm.java.util.HashMap(), {}
     try:
-        topics = _subscribed(jvm, client, source.options)
-        for name in topics:
-            names.add(name)
-        described = client.describeTopics(names).allTopicNames().get()
+        names = _subscribed(jvm, client, source.options)
         assigned, earliest = json.loads(source.options.get("assign", "{}")), spec.earliest()
-        for name in topics:
-            parts = described.get(name).partitions()
+        for name, described in _described(jvm, client, names).items():
+            parts = described.partitions()
             numbers = [parts.get(at).partition() for at in range(parts.size())]
             for number in set(numbers) & set(assigned.get(name, numbers)):
                 asked[name, number] = partition_of(name, number)
@@ -309,6 +304,16 @@ def _begins(spark: SparkSession, client: Any, source: StreamSource) -> Mapping[P
             f"{error.java_exception}. Nothing was read or written."
         ) from error
     return {place: told.get(partition).offset() for place, partition in asked.items()}
+
+
+def _described(jvm: Any, client: Any, names: Sequence[str]) -> dict[str, Any]:
+    """Topic → Java's ``TopicDescription``."""
+    asked = jvm.java.util.ArrayList()
+    for name in names:
+        asked.add(name)
+    told = client.describeTopics(asked).allTopicNames().get()
+    # Not a loop over it: the exception that ends a Java iterator takes 17 ms to come over.
+    return {name: told.get(name) for name in names}
 
 
 def _subscribed(jvm: Any, client: Any, options: Mapping[str, str]) -> list[str]:

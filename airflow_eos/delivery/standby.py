@@ -23,7 +23,13 @@ from msgspec.structs import replace
 
 from airflow_eos.checkpoint import StartedBy, drain_of, read_heartbeat
 from airflow_eos.checkpoint.backend import COMMITS, METADATA, OFFSETS, SOURCES, STATE_STORES
-from airflow_eos.checkpoint.heartbeat import ENDED, NOT_FOR_GOOD, STARTED_BY, beat_interval
+from airflow_eos.checkpoint.heartbeat import (
+    ENDED,
+    NOT_FOR_GOOD,
+    STARTED_BY,
+    beat_interval,
+    who_asked,
+)
 from airflow_eos.checkpoint.standby import (
     Standby,
     is_gone,
@@ -130,9 +136,9 @@ def whose_turn(
         return TurnDecision(
             Turn.WAIT, "; ".join(signs or ()) or "whether it lives shows in a moment"
         )
-    asked_by = {request and request.requested_by, beat and beat.drained_by} - {None}
+    asked_by = who_asked(beat, request)
     if has_stood_by and (people := asked_by - NOT_FOR_GOOD):
-        return TurnDecision(Turn.LEAVE, f"{found}; {people.pop()} had asked it to end")
+        return TurnDecision(Turn.LEAVE, f"{found}; {min(people)} had asked it to end")
     done = beat is not None and (beat.end == "finished" or (beat.end == "drained" and not asked_by))
     return TurnDecision(Turn.LEAVE if has_stood_by and done else Turn.TAKE, found)
 

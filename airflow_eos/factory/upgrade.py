@@ -15,7 +15,7 @@ from airflow.sdk import DAG, Param, PokeReturnValue, chain, get_current_context,
 from airflow_eos.arguments import taken
 from airflow_eos.factory.pipeline import NO_MORE, app_arguments, is_of, state_of_task, streaming
 from airflow_eos.factory.settings import Pipeline, pinned
-from airflow_eos.factory.watchdog import last_heartbeat, store_of, who_asked
+from airflow_eos.factory.watchdog import last_heartbeat, store_of
 from airflow_eos.operators import RehearseOperator
 from airflow_eos.sensors import CheckpointProgressSensor
 
@@ -260,14 +260,15 @@ def _must_go_back(pipeline: Pipeline) -> Any:
     @task.short_circuit(trigger_rule="all_done")
     def undo() -> bool:
         """Whether the new version has driven, and was not seen to deliver what it should."""
-        from airflow_eos.checkpoint.heartbeat import NOT_FOR_GOOD
+        from airflow_eos.checkpoint import drain_of
+        from airflow_eos.checkpoint.heartbeat import NOT_FOR_GOOD, who_asked
 
         context, last = get_current_context(), last_heartbeat(pipeline)
         if state_of_task(context, "watched") == "success":
             return False
         if last is None or not is_of(context, last, NEW):
             return False
-        asked_by = who_asked(pipeline, last)
+        asked_by = who_asked(last, drain_of(store_of(pipeline), last, known=True))
         is_done = last.phase == "stopped" and not asked_by
         return not (is_done or asked_by - NOT_FOR_GOOD)  # what a person has stopped stays down
 

@@ -108,17 +108,18 @@ def stays_down(pipeline: Pipeline) -> str | None:
     Raises:
         AirflowFailException: Airflow stopped what another DAG had started, which has ended since.
     """
-    from airflow_eos.checkpoint.heartbeat import BY_AIRFLOW, NOT_FOR_GOOD, refusal_of
+    from airflow_eos.checkpoint import drain_of
+    from airflow_eos.checkpoint.heartbeat import BY_AIRFLOW, NOT_FOR_GOOD, refusal_of, who_asked
 
     last = last_heartbeat(pipeline)
     if refusal := refusal_of(store_of(pipeline), last):
         return str(refusal)
     if last is None:
         return None
-    asked_by = who_asked(pipeline, last)
+    asked_by = who_asked(last, drain_of(store_of(pipeline), last, known=True))
     if people := asked_by - NOT_FOR_GOOD:
         how = "stopped" if last.phase == "stopped" else "died"
-        return f"{people.pop()} asked the app to stop, and it {how}"
+        return f"{min(people)} asked the app to stop, and it {how}"
     if BY_AIRFLOW in asked_by:
         return _marked_as_success(pipeline, last)
     if asked_by:
@@ -126,15 +127,6 @@ def stays_down(pipeline: Pipeline) -> str | None:
     if last.phase == "failed" and last.restart_heals is False:
         return f"no restart heals what it ended with: {last.reason}"
     return "it ended in order" if last.phase == "stopped" else None
-
-
-def who_asked(pipeline: Pipeline, last: Heartbeat) -> set[str]:
-    """Who has asked this driver to stop, in a task; CheckpointFormatError: it is not known."""
-    from airflow_eos.checkpoint import drain_of
-
-    request = drain_of(store_of(pipeline), last, known=True)
-    found = {last.drained_by, request.requested_by if request is not None else None}
-    return {each for each in found if each is not None}
 
 
 def recovered_by(pipeline: Pipeline) -> str | None:
