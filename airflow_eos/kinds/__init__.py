@@ -1,1 +1,1 @@
-"""The kinds of sink, one folder each: participant, sink, task."""
+"""The kinds of sink, in one folder each: its participant, its sink and its task writer."""

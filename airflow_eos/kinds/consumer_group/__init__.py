@@ -1,1 +1,1 @@
-"""A consumer group of Kafka as a participant: offsets committed with the batch."""
+"""A Kafka consumer group as a participant: the source's offsets are committed with the batch."""

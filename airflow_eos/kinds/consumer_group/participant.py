@@ -1,14 +1,14 @@
-"""A consumer group as a participant: how far the pipeline is, where ordinary lag tools look.
+"""A consumer group as a participant: it shows lag tools up to which offsets rows are settled.
 
-Its work has no rows. It says up to which offsets of the source the rows of a batch were read, and
-follows them: it is committed once readers have them, so the group is never ahead of what is
-settled. Nothing is prepared before the decision, since the decision itself holds all there is to
-know: committing sets the offsets in a Kafka transaction of its own, under an id that is always
-the same, see :mod:`airflow_eos.kafka.transactions.group_offsets`. So no timeout can take it away,
-it can always be set again, and a driver that prepares late fences nobody's promise.
+Its work has no rows. The work holds the source's offsets up to which a batch was read, and is
+committed once readers have the rows, so the group is never ahead of what is settled. Nothing is
+prepared before the decision, since the decision itself holds the offsets: committing sets them
+in a Kafka transaction of its own, under an id that is always the same, see
+:mod:`airflow_eos.kafka.transactions.group_offsets`. So no timeout can end the work, the offsets can
+always be set again, and a driver that prepares late fences nobody's promise.
 
-Each offset has its :class:`OffsetMetadata`: which pipeline, which batch. By it a late
-driver sees that the group is further already, and another pipeline that the group is not its own.
+Each offset has its :class:`OffsetMetadata`: which pipeline, which batch. By it a late driver sees
+that the group is further already, and another pipeline sees that the group is not its own.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ if TYPE_CHECKING:
 
 KIND = "consumer_group"
 BEGAN = -1
-"""In the place of a batch: where the pipeline began, which has delivered nothing yet."""
+"""The batch number in the mark of a pipeline that took the group over and has delivered nothing."""
 Offsets = dict[str, dict[int, int]]
-"""topic → partition → offset of the next row"""
+"""Topic → partition → offset of the next row."""
 
 
 class OffsetMetadata(msgspec.Struct, frozen=True):
-    """What stands beside each offset, as its metadata.
+    """The mark of a pipeline and batch, stored as the metadata of each committed offset.
 
     Attributes:
         pipeline: the random id of ``eos/pipeline.json``.
         batch: the offsets are where this batch ends; :data:`BEGAN`: where the pipeline began.
         drained: the nonce of the decision after which the pipeline ended in order with nothing
             open, None while it goes on.
-        attempt: of that decision.
+        attempt: the attempt of that decision.
     """
 
     pipeline: str
@@ -63,7 +63,7 @@ class OffsetMetadata(msgspec.Struct, frozen=True):
     attempt: int = 0
 
     def beside(self, offsets: Offsets) -> dict[Place, CommittedOffset]:
-        """The offsets, each with this mark."""
+        """Return the offsets, each with this mark as its metadata."""
         text = msgspec.json.encode(_MetadataText(self)).decode()
         return {
             (topic, partition): CommittedOffset(offset, text)
@@ -73,13 +73,13 @@ class OffsetMetadata(msgspec.Struct, frozen=True):
 
 
 class _MetadataText(msgspec.Struct, frozen=True):
-    """The text itself: a name that nobody else gives, around the mark; either may grow."""
+    """The JSON of the metadata: the mark under this package's name; both may get more fields."""
 
     mark: OffsetMetadata = msgspec.field(name="airflow-eos")
 
 
 class BatchOffsets(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How far a batch reaches: what a decision keeps of it."""
+    """The offsets at which a batch ends: the detail of a decision's work."""
 
     pipeline: str
     batch: int
@@ -87,10 +87,10 @@ class BatchOffsets(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def of(cls, work: PreparedWork) -> BatchOffsets:
-        """What :func:`work_of` was made of.
+        """Read the offsets from the detail of work that :func:`work_of` made.
 
         Raises:
-            CheckpointFormatError: the detail says nothing of offsets.
+            CheckpointFormatError: the detail has no offsets.
         """
         try:
             return msgspec.convert(work.detail, cls, strict=False)
@@ -102,7 +102,7 @@ class BatchOffsets(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def mark_of(committed: CommittedOffset) -> OffsetMetadata | None:
-    """The mark beside an offset; None where somebody else has committed it."""
+    """Return the mark beside an offset; None where another program has committed the offset."""
     try:
         return msgspec.json.decode(committed.metadata, type=_MetadataText).mark
     except (msgspec.MsgspecError, RecursionError):
@@ -112,7 +112,7 @@ def mark_of(committed: CommittedOffset) -> OffsetMetadata | None:
 def work_of(
     name: str, pipeline: str, batch: int, attempt: int, offsets: Offsets, at_ms: int
 ) -> PreparedWork:
-    """What a decision keeps of it."""
+    """Return the work by which a decision names the offsets where a batch ends."""
     return PreparedWork(
         kind=KIND,
         participant=name,
@@ -126,7 +126,7 @@ def work_of(
 
 
 def foreign(group: str, mark: OffsetMetadata) -> OwnershipError:
-    """The error for a group that shows how far another pipeline is."""
+    """Return the error for a group that shows the offsets of another pipeline."""
     return OwnershipError(
         f"Consumer group {group!r} shows how far another pipeline is (its id is {mark.pipeline}, "
         f"batch {mark.batch}): two would overwrite each other. Name another group; or, where that "
@@ -155,17 +155,17 @@ class ConsumerGroupParticipant:
 
     @property
     def members(self) -> tuple[Member, ...]:
-        """With the id of the cluster that answers."""
+        """The participant: the group, and the id of the cluster that answers."""
         address = {"cluster_id": self._wire.cluster_id, GROUP: self.group}
         return (Member(self._name, KIND, address, f"consumer group {self.group}"),)
 
     def check(self, works: Sequence[PreparedWork]) -> None:
-        """Each says which offsets."""
+        """Refuse work that is not a consumer group's, or whose detail has no offsets."""
         for work in works:
             self._detail(work)
 
     def commit(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
-        """Set the offsets of the newest, unless the group is there or further."""
+        """Set the offsets of the newest batch in ``works``, unless the group is there or further."""
         details = [self._detail(work) for work in works]
         newest = max(details, key=lambda each: each.batch, default=None)
         if newest is not None:
@@ -173,14 +173,14 @@ class ConsumerGroupParticipant:
         return {work.identity: Outcome.COMMITTED for work in works}
 
     def abort(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
-        """Nothing waits: the offsets are set when they are committed, and not before."""
+        """Return False for each work: nothing waits, since only a commit sets the offsets."""
         require_own(works, KIND, self._name)
         return dict.fromkeys(works, False)
 
     abandon = abort
 
     def outcome(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
-        """Ask the group: it is there or further, or it is still to be set, which harms nothing."""
+        """Return COMMITTED where the group is there or further; else OPEN: setting it is harmless."""
         committed = self.offsets.read()
         return {
             work.identity: Outcome.OPEN
@@ -190,26 +190,26 @@ class ConsumerGroupParticipant:
         }
 
     def open(self, *, besides: Collection[WorkIdentity] = ()) -> tuple[OpenWork, ...]:
-        """None: no transaction of it outlives the moment in which it is committed."""
+        """Return no open work: its Kafka transaction is begun and ended within a commit."""
         del besides
         return ()
 
     def claim(self, owner: Owner) -> None:
-        """The marks beside the offsets say whose the group is."""
+        """Do nothing: the marks beside the offsets tell which pipeline owns the group."""
 
     def inherit(self, owner: Owner) -> None:
-        """See :class:`SupportsHandover`: whoever goes on takes the marks over one by one."""
+        """See :class:`SupportsHandover`; does nothing: the new pipeline sets its own marks."""
 
     def ownership(self, asking: Owner) -> tuple[Ownership, ...]:
-        """The rows' own systems tell an older copy; whose the group is, committing finds out."""
+        """Return nothing: the rows' systems tell an older copy; a commit checks the group's owner."""
         del asking
         return ()
 
     def require_settled(self, promise: Promise, said: OperatorRuling) -> None:
-        """Nothing is asked: where the offsets are gone, they are set again."""
+        """Check nothing: where the offsets are gone, they are set again."""
 
     def note(self, decision: Decision, owner: Owner) -> None:
-        """Nothing: the systems of the rows remember it."""
+        """Do nothing: the systems of the rows keep the note."""
 
     def close(self) -> None:
         """Close the connections."""
@@ -218,7 +218,7 @@ class ConsumerGroupParticipant:
     def _missing(
         self, wanted: BatchOffsets, committed: Mapping[Place, CommittedOffset]
     ) -> Mapping[Place, CommittedOffset]:
-        """What is to be set: all of it, or nothing where the group is there or further.
+        """Return the offsets to set: all of ``wanted``, or none where the group is there or further.
 
         Raises:
             OwnershipError: another pipeline goes on with this group.
@@ -232,7 +232,7 @@ class ConsumerGroupParticipant:
         goal = OffsetMetadata(wanted.pipeline, wanted.batch).beside(wanted.offsets)
         there = {place for place in goal if place in committed and _is_of(committed[place], wanted)}
         missing = sorted({topic for topic, _ in goal.keys() - there})
-        # Asked anew: a topic's offsets go with it, and what is remembered would wait for them.
+        # Refreshed: the offsets of a deleted topic are gone, and a cached leader would have us wait.
         leaders = (self._wire.cluster.find_leaders(each, refresh=True) for each in missing)
         return {} if all(found is None for found in leaders) else goal
 
@@ -253,7 +253,7 @@ def connect(
     store: CheckpointStore | None = None,
     timeout_s: float,
 ) -> ConsumerGroupParticipant:
-    """Reach the group of ``member`` through the cluster that ``kafka`` names.
+    """Connect to the group of ``member`` through the cluster that ``kafka`` names.
 
     Args:
         member: its name, and the group of its address.

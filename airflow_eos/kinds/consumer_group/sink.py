@@ -1,4 +1,4 @@
-"""``ConsumerGroup``: the offsets of what is settled, where ordinary lag tools look for them."""
+"""``ConsumerGroup``: commits the offsets of settled rows, for ordinary lag tools to see."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ _EARLIEST = -2  # as Spark's startingOffsets has it
 
 @dataclass(frozen=True)
 class ConsumerGroup:
-    """The consumer group that shows how far a pipeline is.
+    """The consumer group that shows up to which offsets a pipeline's rows are settled.
 
     With each batch it gets the offsets up to which the source's rows are settled, all partitions of
     all Kafka topics that the query reads, in a Kafka transaction that the batch's decision names.
-    Nobody consumes as this group, and it is of one pipeline.
+    No consumer may use this group, and it belongs to one pipeline.
 
     Attributes:
         group_id: the group.
@@ -68,16 +68,16 @@ class ConsumerGroup:
 
     @property
     def settings(self) -> KafkaSettings:
-        """The connection."""
+        """The settings of the connection to the source's cluster."""
         return KafkaSettings.from_librdkafka(
             {**self.kafka_config, "bootstrap.servers": self.bootstrap_servers}
         )
 
     def starting_offsets(self, *topics: str) -> str:
-        """What the group has, as Spark's option ``startingOffsets`` of a source of these topics.
+        """Return the group's offsets of these topics, as Spark's source option ``startingOffsets``.
 
-        A partition that the group does not know yet is read from its beginning. A checkpoint, once
-        there is one, decides instead: Spark then does not look at it.
+        A partition that the group does not know yet is read from its beginning. Once there is a
+        checkpoint, Spark ignores the option.
 
         Raises:
             TopicError: a topic does not exist, or may not be described.
@@ -97,11 +97,11 @@ class ConsumerGroup:
         return msgspec.json.encode(found).decode()
 
     def opened(self, store: CheckpointStore) -> GroupProgress:
-        """Reach the group, for the pipeline of that checkpoint; close its participant when done.
+        """Connect to the group, for the pipeline of ``store``; close its participant when done.
 
         Raises:
-            ConfigurationError: somebody consumes as this group.
-            KafkaError: it may not be read, or no broker answers.
+            ConfigurationError: a consumer uses this group.
+            KafkaError: the group may not be read, or no broker answers.
         """
         from airflow_eos.kinds.consumer_group.participant import GROUP, KIND, connect
 
@@ -118,10 +118,10 @@ class ConsumerGroup:
 
 
 def check_group(group: str) -> str:
-    """Return ``group`` if a user may name it.
+    """Return ``group`` if a user may give this name.
 
     Raises:
-        ConfigurationError: it is empty, too long, not printable, or one of ours.
+        ConfigurationError: it is empty, too long, not printable, or a name of this package.
     """
     if not group or len(group) > 200 or not group.isprintable():
         raise ConfigurationError(
@@ -136,17 +136,17 @@ def check_group(group: str) -> str:
 
 
 # --- group state ----------------------------------------------------------------------------------
-# What a group shows, and whose offsets they are.
+# The committed offsets of a group, and the pipelines that they belong to.
 
 
 @dataclass(frozen=True, slots=True)
 class GroupState:
-    """What a group shows.
+    """The committed offsets of a group, and the marks beside them.
 
     Attributes:
         group: its id.
-        offsets: what is committed.
-        marks: all different ones beside the offsets; None for what none of ours has committed.
+        offsets: the committed offsets.
+        marks: the distinct marks beside the offsets; None for offsets of another program.
     """
 
     group: str
@@ -155,7 +155,7 @@ class GroupState:
 
     @classmethod
     def of(cls, group: str, committed: Mapping[Place, CommittedOffset]) -> GroupState:
-        """Read it."""
+        """Make the state from the group's committed offsets."""
         offsets: Offsets = {}
         for (topic, partition), each in committed.items():
             offsets.setdefault(topic, {})[partition] = each.offset
@@ -166,10 +166,10 @@ class GroupState:
         return self.marks == {OffsetMetadata(pipeline, BEGAN)}
 
     def require_own(self, pipeline: str) -> None:
-        """Refuse what another pipeline, or somebody else, has committed.
+        """Refuse offsets that another pipeline, or another program, has committed.
 
         Raises:
-            OwnershipError: with whose it is and how to go on.
+            OwnershipError: with the owner and how to go on.
         """
         for mark in self.marks:
             if mark is None:
@@ -183,9 +183,9 @@ class GroupState:
                 raise foreign(self.group, mark)
 
     def require_drained(self) -> OffsetMetadata | None:
-        """Refuse to go on from what may not be all; returns the end of the former pipeline.
+        """Refuse a group whose pipeline was not drained; return the mark of where it ended.
 
-        None where none of ours has committed anything: these offsets are as good as their owner.
+        None where only other programs have committed: such offsets are as good as their owner.
 
         Raises:
             OwnershipError: with what was found and how to go on.
@@ -220,21 +220,21 @@ _BY_HAND = (
 
 
 # --- group progress -------------------------------------------------------------------------------
-# A consumer group, as one driver begins with it, goes on with it, and leaves it.
+# How one driver begins with a consumer group, goes on with it, and leaves it.
 
 
 log = structlog.get_logger(__name__)
 
 _REFRESH_S = 6 * 3600.0
-"""Offsets of a group that nobody consumes as expire ``offsets.retention.minutes`` after the last
-commit: 7 days by default."""
+"""The pause between refreshes: without consumers, a group's offsets expire
+``offsets.retention.minutes`` after the last commit: 7 days by default."""
 
 
 class GroupProgress:
     """See :class:`~airflow_eos.delivery.port.Progress`.
 
     Args:
-        participant: the group.
+        participant: the participant of the group.
         store: the checkpoint, whose ``eos/pipeline.json`` says which pipeline it is.
         resume: whether an empty checkpoint goes on from the group.
     """
@@ -259,7 +259,7 @@ class GroupProgress:
         mark = standing.require_drained()
         if mark is None:
             return None
-        # One that only began has claimed the outputs all the same.
+        # A pipeline that only began has claimed the outputs all the same.
         return Former(mark.pipeline, None if mark.drained is None else _decision(mark))
 
     def begin(self) -> None:
@@ -276,15 +276,15 @@ class GroupProgress:
             taken = self._standing()
             if not taken.began(ours.pipeline):
                 taken.require_own(ours.pipeline)
-        # Also where a run before this one has taken it over: its source may have begun elsewhere.
+        # Also where an earlier run has taken the group over: its source may have begun elsewhere.
         self._began_at = standing.offsets
 
     def close(self) -> None:
-        """Say it no more."""
+        """Stop refreshing the group's offsets."""
         self._closed.set()
 
     def _refresh(self) -> None:
-        """Commit again what stands there, also while no batch comes: a group's offsets expire."""
+        """Commit the standing offsets again, also while no batch comes: a group's offsets expire."""
         while not self._closed.wait(_REFRESH_S):
             try:
                 self.participant.offsets.replace(once_more())
@@ -292,12 +292,12 @@ class GroupProgress:
                 log.exception("group_not_refreshed")
 
     def drained(self, decision: Decision, is_newest: Callable[[], bool]) -> None:
-        """See :meth:`Progress.drained`; nothing where the group is elsewhere."""
+        """See :meth:`Progress.drained`; marks nothing where the group is at another batch."""
         pipeline = self._pipeline
         mark = OffsetMetadata(pipeline, decision.batch_id, decision.nonce, decision.attempt)
 
         def marked(committed: Mapping[Place, CommittedOffset]) -> Mapping[Place, CommittedOffset]:
-            # Asked while the id is ours: a newer driver takes its term, then the id, in ``begin``.
+            # Asked while the transactional id is ours: a newer driver takes its term, then the id.
             standing = GroupState.of(self.participant.group, committed)
             if standing.marks != {OffsetMetadata(pipeline, decision.batch_id)} or not is_newest():
                 return {}
@@ -308,7 +308,7 @@ class GroupProgress:
     def _going_on(
         self, committed: Mapping[Place, CommittedOffset]
     ) -> Mapping[Place, CommittedOffset]:
-        """That the pipeline was drained is not true any more, though no batch has come yet."""
+        """Return the offsets without the mark of a drain, which ends when the pipeline goes on."""
         standing = GroupState.of(self.participant.group, committed)
         mark = next(iter(standing.marks)) if len(standing.marks) == 1 else None
         if mark is None or mark.pipeline != self._pipeline or mark.drained is None:
@@ -316,7 +316,7 @@ class GroupProgress:
         return OffsetMetadata(mark.pipeline, mark.batch).beside(standing.offsets)
 
     def works(self, batch_id: int, attempt: int, offsets: str) -> Sequence[PreparedWork]:
-        """One piece: the ends of all Kafka sources."""
+        """Return one piece of work: the offsets at which the batch's Kafka sources end."""
         group = self.participant.group
         ends = parse_offsets(offsets.encode(), f"{self._store.location}, batch {batch_id}").ends
         reached = lowest([kafka_offsets(raw) for raw in ends.values() if raw is not None], group)
@@ -335,7 +335,7 @@ class GroupProgress:
 
 
 def lowest(sources: Sequence[KafkaOffsets | None], group: str) -> KafkaOffsets:
-    """How far all Kafka sources together are; a partition that two of them read: the lower.
+    """Return the offsets of all Kafka sources; the lower where two sources read a partition.
 
     Raises:
         ConfigurationError: there is no Kafka source.
@@ -355,7 +355,7 @@ def lowest(sources: Sequence[KafkaOffsets | None], group: str) -> KafkaOffsets:
 
 
 def once_more() -> Callable[[Mapping[Place, CommittedOffset]], Mapping[Place, CommittedOffset]]:
-    """What is committed, as it is; and then nothing, also where somebody else came between."""
+    """Return a change that commits the standing offsets once, and nothing when asked again."""
     left = [True]
     return lambda committed: committed if left and left.pop() else {}
 
@@ -363,7 +363,7 @@ def once_more() -> Callable[[Mapping[Place, CommittedOffset]], Mapping[Place, Co
 def _taken(
     committed: Mapping[Place, CommittedOffset], expected: GroupState, ours: OffsetMetadata
 ) -> Mapping[Place, CommittedOffset]:
-    """The same offsets under our mark; nothing where somebody has changed anything."""
+    """Return the expected offsets under our mark; nothing where the group has changed since."""
     if GroupState.of(expected.group, committed) != expected:
         return {}
     goal = ours.beside(expected.offsets)
@@ -387,7 +387,7 @@ def _require_began(group: str, began: KafkaOffsets, expected: KafkaOffsets) -> N
 
 
 def _decision(mark: OffsetMetadata) -> Decision:
-    """The decision that a mark names, as far as anybody asks."""
+    """Return the decision that a mark names, with placeholders for what the mark lacks."""
     return Decision(
         batch_id=mark.batch,
         attempt=mark.attempt,

@@ -1,1 +1,1 @@
-"""Files in a folder or a bucket: :mod:`.participant` is the port, :mod:`.place` what it asks."""
+"""Files in a folder or a bucket: :mod:`.participant` is the port, :mod:`.place` the storage."""

@@ -1,4 +1,4 @@
-"""A folder of data files: their names, prepared and visible, and whose the folder is.
+"""A folder of data files: the names of prepared and visible files, and the folder's owner.
 
 ==================================================  ===========================================
 ``<folder>/[<c>=<value>/…]<key>.<end>``             visible: one file for each partition that a
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 KEPT = "_eos"
-"""What begins with this folder lies beside the data: see :func:`beside`."""
-# Spark's ExternalCatalogUtils.escapePathName: other readers of Hive's layout take them back too.
+"""The first part of the path of files that lie beside the data: see :func:`beside`."""
+# As Spark's ExternalCatalogUtils.escapePathName; other readers of Hive's layout unescape it, too.
 _ESCAPED = re.compile(r"[\x00-\x1f\x7f\"#%'*/:=?\\{\[\]^]")
 _PART = r"[^=/\\\x00-\x1f.][^=/\\\x00-\x1f]*=[^=/\\\x00-\x1f]+"
 _FOLDER = re.compile(rf"({_PART}(/{_PART})*)?")
@@ -46,8 +46,8 @@ class WorkFile(NamedTuple):
     """One file of prepared work.
 
     Attributes:
-        prepared: where nobody looks, relative to the folder.
-        visible: where readers look.
+        prepared: its path until it is decided, which no reader looks at, relative to the folder.
+        visible: its path for readers.
         size: in bytes.
         tail: the sum of its last bytes, see ``tail_of``; None where the decision has none.
     """
@@ -59,18 +59,18 @@ class WorkFile(NamedTuple):
 
 
 def partition(columns: Sequence[str], values: Sequence[str | None]) -> str:
-    """``day=2026-11-23/shop=a%2Fb``: the folder of these values, as Spark and Hive name it."""
+    """Return a partition's folder, as Spark and Hive name it: ``day=2026-11-23/shop=a%2Fb``."""
     named = zip(columns, values, strict=True)
     return "/".join(f"{escape(column)}={escape(value or NO_VALUE)}" for column, value in named)
 
 
 def escape(text: str) -> str:
-    """``text`` as a part of a path."""
+    """Escape ``text`` for use as a part of a path."""
     return _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", text)
 
 
 def visible_name(folder: str, key: str, end: str) -> str:
-    """The path of a file that readers see."""
+    """Return the path of a visible file, relative to the folder of data."""
     name = f"{checked(key)}.{end}"
     return f"{folder}/{name}" if folder else name
 
@@ -78,15 +78,15 @@ def visible_name(folder: str, key: str, end: str) -> str:
 def detail(
     end: str, sizes: Mapping[str, int], tails: Mapping[str, int] | None = None
 ) -> dict[str, object]:
-    """What a decision holds of files: their ending, and bytes and sum in each partition."""
+    """Return a work's detail: the files' ending, and their bytes and sum in each partition."""
     return {"end": end, "partitions": dict(sizes), "tails": dict(tails or {})}
 
 
 def files_of(work: PreparedWork) -> tuple[WorkFile, ...]:
-    """The files of prepared work, in an order that is always the same.
+    """Return the files of prepared work, always in the same order.
 
     Raises:
-        CheckpointFormatError: the decision names what is no file of ours.
+        CheckpointFormatError: the decision's detail does not describe files.
     """
     end, sizes = work.detail.get("end"), work.detail.get("partitions")
     tails = work.detail.get("tails", {})
@@ -114,33 +114,33 @@ def files_of(work: PreparedWork) -> tuple[WorkFile, ...]:
 
 
 def prepared_name(folder: str, name: str, key: str, end: str) -> str:
-    """The path of the same file until it is decided: without an ending, by which readers go."""
+    """Return the path of a file until it is decided: without an ending of data, for readers."""
     return "/".join(filter(None, (prepared_at(name, key), folder, end.replace(".", "-"))))
 
 
 def visible_of(prepared: str, name: str, key: str) -> str:
-    """The path that readers are going to see of a prepared file."""
+    """Return the visible path of a file from its prepared one."""
     folder, _, end = f"/{prepared.removeprefix(prepared_at(name, key))}".rpartition("/")
     return visible_name(folder.strip("/"), key, end.replace("-", "."))
 
 
 def prepared_at(name: str, key: str) -> str:
-    """The work of ``key``, relative to the folder of data."""
+    """Return the folder of prepared work ``key``, relative to the folder of data."""
     return f"{works_of(name)}/{checked(key)}"
 
 
 def works_of(name: str) -> str:
-    """Where all work of a participant is, relative to the folder of data."""
+    """Return the folder of all prepared work of a participant, relative to the folder of data."""
     return f"{kept_at(name)}/work"
 
 
 def kept_at(name: str) -> str:
-    """What a participant keeps beside the data."""
+    """Return the folder that a participant keeps beside the data."""
     return f"{KEPT}/{name}"
 
 
 def beside(folder: str) -> str:
-    """The name of what is kept beside a folder: readers of the one above pass over it.
+    """Return the name of the folder beside ``folder``, which readers of the parent pass over.
 
     Spark does so where a name begins with an underscore and has no ``=``.
     """
@@ -155,7 +155,7 @@ def _is_sized(item: tuple[object, object]) -> bool:
 
 
 # --- ownership ------------------------------------------------------------------------------------
-# Base of both file participants: folder, owner name, ownership marker.
+# The base of both file participants: the mark of the folder, claim and notes.
 
 
 _MARK = "mark"
@@ -163,12 +163,12 @@ _MARK_FORM = re.compile(rb"[0-9a-f]{32}")
 
 
 class Marked:
-    """The mark of one name in one place.
+    """The mark of one name in one folder, by which a folder is told from another.
 
     Args:
-        place: where the data is.
-        name: of the participant.
-        mark: that is expected there.
+        place: the folder of data.
+        name: the participant's name.
+        mark: the mark that is expected there.
     """
 
     def __init__(self, place: DataFolder, name: str, mark: str) -> None:
@@ -178,10 +178,10 @@ class Marked:
 
     @classmethod
     def made(cls, place: DataFolder, name: str) -> Self:
-        """The one that is there, else a new one.
+        """Return the mark that is there; write a new one where there is none.
 
         Raises:
-            StoreError: the place refuses, it was written and is gone, or what is there is none.
+            StoreError: the place refuses, or the mark is damaged, or gone after it was written.
         """
         path = f"{name}/{_MARK}"
         place.beside.create(path, uuid.uuid4().hex.encode())
@@ -202,7 +202,7 @@ class Marked:
         return cls(place, name, found.decode())
 
     def require(self) -> None:
-        """Files that are not there say nothing where the disk is not there, or is another one."""
+        """Refuse a missing or another disk (StoreError): its missing files say nothing."""
         self._place.require()
         kept = self._place.beside.get(self._at)
         found = None if kept is None else kept.decode("ascii", errors="replace")
@@ -221,13 +221,13 @@ KIND = "files"
 
 
 class OwnedFolder(OwnedBeside):
-    """The half of a participant that both forms share.
+    """The base of both file participants: members, checks, and the listing of open work.
 
     Args:
-        place: where readers look.
+        place: the folder that readers look at.
         name: the participant's name in decisions.
         mark: the random id of the name in this folder, which another disk does not have.
-        more: of the address, beside folder and mark.
+        more: further parts of the address, beside folder and mark.
     """
 
     def __init__(
@@ -241,17 +241,17 @@ class OwnedFolder(OwnedBeside):
 
     @property
     def members(self) -> tuple[Member, ...]:
-        """At the folder, on this disk or in this bucket."""
+        """The participant: its folder, and the mark on this disk or in this bucket."""
         return (Member(self._name, KIND, self._address, f"files:{self._place.address}"),)
 
     def check(self, works: Sequence[PreparedWork]) -> None:
-        """Each is of files of ours."""
+        """Refuse work that is not of this participant, or whose detail does not describe files."""
         require_own(works, KIND, self._name)
         for work in works:
             files_of(work)
 
     def open(self, *, besides: Collection[WorkIdentity] = ()) -> tuple[OpenWork, ...]:
-        """List what is prepared and not visible; never the folder that readers look at."""
+        """List work that is prepared and not visible; never list the folder of data."""
         known = {work.key for work in besides}
         self._marked.require()
         found = []
@@ -265,9 +265,9 @@ class OwnedFolder(OwnedBeside):
         return tuple(sorted(found, key=lambda each: each.key))
 
     def _altered(self, files: Sequence[WorkFile]) -> set[str]:
-        """The prepared paths, of these that are there, at which another content is than promised.
+        """Return the prepared paths whose file has another content than was promised.
 
-        A copy, or somebody, has put another file of the same size there.
+        A copy, or a person, has put another file of the same size there.
         """
         asked = [file for file in files if file.tail is not None]
         found = self._place.tails([(file.prepared, file.size) for file in asked])
@@ -281,22 +281,24 @@ class OwnedFolder(OwnedBeside):
         return [entry.path for entry in self._place.below(prepared_at(self._name, key))]
 
     def require_settled(self, promise: Promise, said: OperatorRuling) -> None:
-        """Nothing is asked: whoever reads them may have moved old files away."""
+        """Check nothing: readers of the files may have moved old ones away."""
 
 
 # --- publish mode ---------------------------------------------------------------------------------
-# The folder's publish mode, recorded once so that all writers use the same.
+# The folder's publish mode, recorded once so that all writers use one mode.
 
 
-_FORM = "form"  # no participant can be called so
+_FORM = "form"  # a file: no participant can have this name
 
 
 def require_form(place: DataFolder, form: str) -> None:
-    """Take ``form`` for the folder, unless it has one: two that start at once see no data yet.
+    """Record the publish mode ``form``, and refuse a folder with another one.
+
+    It is a file, since two pipelines that start at once see no data yet.
 
     Raises:
-        ConfigurationError: it has the other one.
-        StoreError: the place refuses, or what was written is gone.
+        ConfigurationError: the folder has the other mode.
+        StoreError: the place refuses, or the record is gone after it was written.
     """
     found = place.beside.get(_FORM)
     if found is None:

@@ -1,4 +1,4 @@
-"""Data files that become visible by whole batches (``publish="manifest"``): Spark's own log.
+"""Data files that become visible by whole batches (``publish="manifest"``), by Spark's own log.
 
 ============================================  =================================================
 ``<folder>/_spark_metadata/<n>``              the commit of one decision, and its witness
@@ -10,9 +10,9 @@
 
 A decision is settled as a whole, whichever of its work is asked for, by one entry that is created
 if absent, once its files have their names: so no reader of the log ever sees a part of it. Where a
-file is missing the entry says that the decision is lost, for good: since whoever saw the file
-before has lost the race. What is older than the settled decisions that the log still tells is
-UNKNOWN, and nothing is done: that is the floor.
+file is missing the entry says that the decision is lost, for good: a process that saw the file
+before has lost the race. A decision older than the settled ones that the log still holds is
+UNKNOWN, and nothing is done for it: that is the floor.
 """
 
 from __future__ import annotations
@@ -50,18 +50,18 @@ if TYPE_CHECKING:
     from airflow_eos.protocol.decision import Decision, PreparedWork
 
 _KEPT = 8
-"""Settled decisions that each entry repeats of a pipeline; one or two can be in flight."""
+"""The settled decisions of a pipeline that each entry repeats; one or two can be in flight."""
 
 
 class ManifestOutcome(NamedTuple):
-    """What became of a decision, once and for all.
+    """The final outcome of a decision, as the log holds it.
 
     Attributes:
         batch: of the decision.
         attempt: of the decision.
-        is_committed: or it is lost.
-        pipeline: its id; empty in the form before there were ids.
-        at_ms: when it was written first, by the clock of who did.
+        is_committed: whether it is committed; else it is lost.
+        pipeline: the pipeline's id; empty in the form before there were ids.
+        at_ms: when it was first written, by the writer's clock.
     """
 
     batch: int
@@ -71,7 +71,7 @@ class ManifestOutcome(NamedTuple):
     at_ms: int
 
     def is_of(self, pipeline: PipelineIdentity) -> bool:
-        """Whether it is about a decision of ``pipeline``; without an id its age tells."""
+        """Whether the decision is of ``pipeline``; by its age where it has no id."""
         if self.pipeline:
             return self.pipeline == pipeline.id
         return self.at_ms >= pipeline.created_at_ms
@@ -82,12 +82,12 @@ class ManifestOutcome(NamedTuple):
 
 
 class ManifestSnapshot(NamedTuple):
-    """The log as one look found it.
+    """The log as it was at one look.
 
     Attributes:
-        number: of the newest entry; -1 where there is none.
-        names: of those who wrote it, with their marks.
-        settled: under our name and mark, by any pipeline.
+        number: the number of the newest entry; -1 where there is none.
+        names: the names and marks of its writers.
+        settled: the outcomes under our name and mark, of any pipeline.
     """
 
     number: int
@@ -95,7 +95,7 @@ class ManifestSnapshot(NamedTuple):
     settled: tuple[ManifestOutcome, ...]
 
     def told(self, batch: int, attempt: int, pipeline: PipelineIdentity) -> Outcome | None:
-        """What it says of a decision of ``pipeline``; None: nothing yet."""
+        """Return the outcome of a decision of ``pipeline``; None where none is written yet."""
         ours = [each for each in self.settled if each.is_of(pipeline)]
         for each in ours:
             if (each.batch, each.attempt) == (batch, attempt):
@@ -105,7 +105,7 @@ class ManifestSnapshot(NamedTuple):
 
 
 def kept_of(settled: Iterable[ManifestOutcome]) -> list[ManifestOutcome]:
-    """The newest of each pipeline: one that gave the folder up may still wake up, and ask."""
+    """Return the newest outcomes of each pipeline, also of one that gave the folder up."""
     of: dict[str, list[ManifestOutcome]] = defaultdict(list)
     for each in sorted(settled):
         of[each.pipeline].append(each)
@@ -113,7 +113,7 @@ def kept_of(settled: Iterable[ManifestOutcome]) -> list[ManifestOutcome]:
 
 
 # --- manifest log ---------------------------------------------------------------------------------
-# Spark's own log of a folder of data, ``_spark_metadata``: whoever reads by it sees whole batches.
+# Spark's own log of a folder of data, ``_spark_metadata``: its readers see whole batches.
 #
 # ====================================  =========================================================
 # ``<folder>/_spark_metadata/<n>``      what entry n adds; created if absent
@@ -121,19 +121,19 @@ def kept_of(settled: Iterable[ManifestOutcome]) -> list[ManifestOutcome]:
 # ====================================  =========================================================
 #
 # The form is that of Spark's FileStreamSinkLog: ``v1``, then a line of JSON for each file. Numbers
-# are dense, and not those of batches: a batch may need two entries, or none. What was settled is
-# written into the same entries, as lines of *folders*, which no reader looks into:
+# are dense, and not those of batches: a batch may need two entries, or none. Outcomes of decisions
+# are written into the same entries, as lines of *folders*, which no reader looks into:
 # ``…/_eos/<name>/settled/<mark>/<batch>-<attempt>-committed-<pipeline>``. Each entry repeats the
-# newest of them, so that the newest entry tells all that is asked. It ends with a line ``whole``:
-# of one that a copy has cut off, readers lack rows, and no later entry has them. The pipeline's
-# random id is in it since a folder can be given to a new checkpoint, whose batches begin at 0.
+# newest outcomes, so that the newest entry is enough. An entry ends with a line ``whole``: where a
+# copy has cut one off, readers lack rows that no later entry has. The pipeline's random id is in
+# the outcome since a folder can be given to a new checkpoint, whose batches begin at 0.
 
 
 LOG = "_spark_metadata"
 _VERSION = b"v1"
 _OF_SPARK = re.compile(rb"v[0-9]{1,9}")
 _EVERY = 10
-"""Spark's ``spark.sql.streaming.fileSink.log.compactInterval``, as every reader assumes it."""
+"""Spark's ``spark.sql.streaming.fileSink.log.compactInterval``, which every reader assumes."""
 _ENTRY = re.compile(r"(0|[1-9][0-9]*)(\.compact)?")
 _SETTLED = re.compile(
     r"/_eos/([^/]+)/settled/([^/]+)/"
@@ -145,11 +145,11 @@ _BLOCK = 128 * 1024 * 1024
 
 
 class ManifestLog:
-    """The log of one folder, written under one name.
+    """Spark's log of one folder, written under one participant's name.
 
     Args:
-        place: of the data.
-        name: of the participant.
+        place: the folder of data.
+        name: the participant's name.
         mark: the random id of the name in that folder.
     """
 
@@ -159,7 +159,7 @@ class ManifestLog:
         self._mark = mark
 
     def look(self) -> ManifestSnapshot:
-        """Read the newest entry."""
+        """Read the newest entry of the log."""
         for _ in range(_LOOKS):
             number = self._newest()
             data = _VERSION if number < 0 else self._read(number, self._removed(number))
@@ -173,10 +173,10 @@ class ManifestLog:
         files: Sequence[WorkFile],
         settled: ManifestOutcome | None = None,
     ) -> bool:
-        """Add the entry after ``view``: files, and what is settled by it; False: another did.
+        """Add the entry after ``view``: files, and a decision's outcome; False: another has done so.
 
-        Only a look tells what stands there: an entry that was compacted away can be created again
-        by whoever looked long ago, and nobody reads it.
+        True is no proof, only a look is: a writer that looked long ago can create again an entry
+        that was compacted away, which no reader reads.
         """
         number = view.number + 1
         told = kept_of([*view.settled, *([settled] if settled else [])])
@@ -197,7 +197,7 @@ class ManifestLog:
         return won
 
     def names_any_of(self, keys: Sequence[str]) -> set[str]:
-        """The given keys whose files are in the log."""
+        """Return those of ``keys`` whose files are in the log."""
         for _ in range(_LOOKS):
             number = self._newest()
             entries = [self._read(each) for each in _valid(number)]
@@ -207,7 +207,7 @@ class ManifestLog:
         raise self._gone(number)
 
     def _added(self, before: int) -> list[bytes] | None:
-        """The lines of all files; None where the entries are gone: others are further."""
+        """Return the lines of all files; None where entries are gone, since others are further."""
         lines: list[bytes] = []
         for number in _valid(before - 1):
             entry = self._read(number)
@@ -238,7 +238,7 @@ class ManifestLog:
         return found
 
     def _removed(self, number: int) -> Remedy:
-        """Of the newest entry: what was settled by it is settled again, while it is in flight."""
+        """Return the remedy for a damaged newest entry: a batch in flight is settled again."""
         return Remedy(
             change=f"remove {self._place.address}/{_path(number)}",
             start=True,
@@ -291,21 +291,21 @@ class ManifestLog:
         return msgspec.json.encode(status)
 
     def _remove_before(self, number: int) -> None:
-        """A reader that has listed them finds newer ones when it looks again, as Spark's do."""
+        """Delete entries before ``number``; readers that had listed them look again, as Spark does."""
         store = self._place.store
         found = {entry.path: _ENTRY.fullmatch(entry.name) for entry in store.list(LOG)}
         store.delete(path for path, each in found.items() if each and int(each[1]) < number)
 
 
 def _is_whole(entry: bytes) -> bool:
-    """Whether an entry of ours has its last line; another writer's is not asked."""
+    """Whether an entry of ours has its last line; True for another writer's entry."""
     lines = entry.splitlines()[1:]
     ours = bool(lines) and _ends_in(lines[0], "opened")
     return not ours or _ends_in(lines[-1], _WHOLE)
 
 
 def _ends_in(line: bytes, what: str) -> bool:
-    """Whether it is a line, and not a part of one, of a folder of that name."""
+    """Whether ``line`` is a complete line of a folder with the name ``what``."""
     try:
         path = str(msgspec.json.decode(line)["path"])
     except (msgspec.DecodeError, KeyError, TypeError):
@@ -314,7 +314,7 @@ def _ends_in(line: bytes, what: str) -> bool:
 
 
 def now_ms() -> int:
-    """Since the epoch, by this machine's clock."""
+    """Return this machine's time, ms since the epoch."""
     return time.time_ns() // 1_000_000
 
 
@@ -323,7 +323,7 @@ def _path(number: int) -> str:
 
 
 def _valid(newest: int) -> range:
-    """The entries that tell all: from the last compacted one."""
+    """Return the numbers of the entries that hold all files: from the last compacted one."""
     return range(max(0, (newest + 1) // _EVERY * _EVERY - 1), newest + 1)
 
 
@@ -332,14 +332,14 @@ def _valid(newest: int) -> range:
 
 PUBLISH = {"publish": "manifest"}
 _PAUSES_S = (0.0, 0.0, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
-"""Before each look of a commit that lost its race."""
+"""The pauses before each look of a commit; the later ones follow a lost race."""
 
 
 class ManifestParticipant(OwnedFolder):
     """See :class:`airflow_eos.protocol.participant.Participant`.
 
     Args:
-        place: where readers look.
+        place: the folder that readers look at.
         name: the participant's name in decisions.
         mark: the random id of the name in this folder.
         store: the pipeline's checkpoint, whose decisions are settled.
@@ -351,7 +351,7 @@ class ManifestParticipant(OwnedFolder):
         self._log = ManifestLog(place, name, mark)
 
     def begin(self) -> None:
-        """Make the log where there is none: until then, readers would list the folder.
+        """Create the log where there is none: without it, readers would list the folder.
 
         Raises:
             ConfigurationError: the log is of another writer, or data is there that it would hide.
@@ -367,7 +367,7 @@ class ManifestParticipant(OwnedFolder):
         raise self._refused("its first entry")
 
     def add(self, work: PreparedWork) -> None:
-        """Make work visible that no decision names."""
+        """Make the files of undecided work visible at once (a query that is not exactly once)."""
         files = files_of(work)
         for pause_s in _PAUSES_S:
             time.sleep(pause_s)
@@ -379,7 +379,7 @@ class ManifestParticipant(OwnedFolder):
         raise self._refused(f"work {work.key}")
 
     def commit(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
-        """Settle the decisions that name ``works``; UNKNOWN where none is in flight that does."""
+        """Settle the decisions that name ``works``; UNKNOWN where no recent decision names one."""
         self.check(works)
         named = self._decisions(works)
         once = {(each.batch_id, each.attempt): each for each in named.values()}
@@ -391,7 +391,7 @@ class ManifestParticipant(OwnedFolder):
         return {work.identity: became.get(work.identity, Outcome.UNKNOWN) for work in works}
 
     def abort(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
-        """Remove what is prepared; what the log names stays."""
+        """Remove prepared files; files that the log names stay."""
         require_own(works, KIND, self._name)
         prepared = {work: self._prepared(work.key) for work in works}
         keys = [work.key for work, paths in prepared.items() if paths]
@@ -402,14 +402,14 @@ class ManifestParticipant(OwnedFolder):
         }
 
     def abandon(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
-        """Write the loss of the decisions that name them into the log, each as a whole."""
+        """Write the loss of each decision that names one of ``works`` into the log, as a whole."""
         require_own(works, KIND, self._name)
         named = decisions_naming(self._store, works)
         became = {each: self._settle(by, given_up=True) for each, by in named.items()}
         return {work: became.get(work) is Outcome.ABORTED for work in works}
 
     def outcome(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
-        """Ask the log; a file that is missing concludes nothing before a commit."""
+        """Ask the log for outcomes; a missing file says nothing before a commit."""
         self.check(works)
         if not works:
             return {}
@@ -440,7 +440,7 @@ class ManifestParticipant(OwnedFolder):
             )
 
     def _settle(self, decision: Decision, *, given_up: bool = False) -> Outcome:
-        """Nothing but a look tells: neither the reply to our own entry nor its error."""
+        """Write the decision's entry; return its outcome by a look, never by the write's reply."""
         works = [work for work in decision.works if work.participant == self._name]
         files = [file for work in works for file in files_of(work)]
         self._marked.require()
@@ -475,7 +475,7 @@ class ManifestParticipant(OwnedFolder):
         return decisions_naming(self._store, [work.identity for work in works])
 
     def _are_there(self, files: Sequence[WorkFile]) -> bool:
-        """Each is prepared, or visible already; where one is not, no other is made visible."""
+        """Whether every file is prepared or visible, whole; if not, none is made visible."""
         prepared = self._place.sizes([file.prepared for file in files])
         visible = self._place.sizes([file.visible for file in files])
         found = list(zip(files, prepared, visible, strict=True))
@@ -483,7 +483,7 @@ class ManifestParticipant(OwnedFolder):
         return all(file.size in sizes for file, *sizes in found) and not self._altered(hidden)
 
     def _publish(self, files: Sequence[WorkFile]) -> bool:
-        """Give each its name; whether all are there now, whole and durable."""
+        """Give each file its visible name; return whether all are there, whole and durable."""
         self._place.publish([(file.prepared, file.visible) for file in files])
         sizes = self._place.sizes([file.visible for file in files])
         self._place.settle(
@@ -500,7 +500,7 @@ class ManifestParticipant(OwnedFolder):
 
 
 def joined(place: DataFolder, name: str, store: CheckpointStore) -> ManifestParticipant:
-    """The participant of a sink that starts, in a place that was looked at before.
+    """Return the participant of a sink that starts, in a place that was checked before.
 
     Raises:
         ConfigurationError: see :meth:`ManifestParticipant.begin`.

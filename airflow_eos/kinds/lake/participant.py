@@ -1,4 +1,4 @@
-"""A table of data files and a log as a participant: one commit of the log is one decision.
+"""A table of data files and a log as a participant: one commit to the log settles one decision.
 
 =====================================  ========================================================
 ``<data>/<key>.parquet``               prepared while the log does not name it, then rows
@@ -9,10 +9,10 @@ slot ``<application>/<id>/…``          in the log, the witness of an output's 
 
 A decision is settled as a whole, whichever of its work is asked for: so one number is exact for
 every part of it, and a table has no more slots than a batch has attempts, whatever its age.
-Rows and number are one commit, made on the snapshot in which the number was not. Where a
-file is missing, a commit without rows writes the other number: it is final, since whoever saw the
-file before that has lost the race. Numbers of a slot only grow, and below the one that stands
-nothing is done: that is the floor.
+Rows and number are one commit, made on the snapshot that lacked the number. Where a file is
+missing, a commit without rows writes the other number, which is final: a writer that saw the file
+before has lost the race. Numbers of a slot only grow, and nothing is done for a batch below the
+number that stands: that is the floor.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ if TYPE_CHECKING:
 
 
 class LostRaceError(Exception):
-    """The log went on since it was looked at, or refused, or did not answer: look again."""
+    """A commit to the log was overtaken or refused, or got no answer: look at the log again."""
 
 
 @dataclass(frozen=True)
 class DataFile:
-    """A whole Parquet file in the folder of the table: bytes, rows, ms since the epoch."""
+    """A complete Parquet file in the table's folder: path, bytes, rows, time in epoch ms."""
 
     path: Path
     size: int
@@ -65,39 +65,39 @@ class DataFile:
 
 
 class TableSnapshot(Protocol):
-    """The table as it was at one look; it never moves on by itself."""
+    """The table as it was at one look; a snapshot never changes."""
 
     def witness(self, slot: str) -> int | None:
-        """The number that was written last under this name, in the same step as its rows."""
+        """Return the number last written in this slot, in the same commit as its rows."""
         ...
 
     def names(self, files: Collection[Path]) -> frozenset[Path]:
-        """The given files that this version of the table names."""
+        """Return those of the given files that this version of the table names."""
         ...
 
     def still_names(self, files: Collection[Path]) -> frozenset[Path]:
-        """The given files that this or any former, still readable version of the table names."""
+        """Return those of the files that this or any former, still readable version names."""
         ...
 
     def check(self, files: Sequence[DataFile]) -> None:
-        """Refuse files that are not of the table's columns.
+        """Refuse files whose columns do not fit the table's.
 
         Raises:
-            ConfigurationError: the table was changed since they were promised; nothing is dropped.
+            ConfigurationError: the table was changed since they were promised; no file is removed.
             LostRaceError: one of them is gone.
         """
         ...
 
     def append(self, files: Sequence[DataFile], slot: str, number: int) -> None:
-        """Add the files (none is right too) and the witness, in one step, on this very look.
+        """Commit the files (or none) and the witness, in one step on top of this snapshot.
 
         Raises:
-            LostRaceError: it is not known whether it was done.
+            LostRaceError: it is not known whether the commit was done.
         """
         ...
 
     def make_durable(self) -> None:
-        """What this look has seen survives a power cut."""
+        """Sync all that this snapshot was read from, so that it survives a power cut."""
         ...
 
 
@@ -106,12 +106,12 @@ class LakeTable(Protocol):
 
     @property
     def address(self) -> dict[str, str]:
-        """What must never change: where it is, and an id that no other table has."""
+        """The table's constant address: its place, and an id that no other table has."""
         ...
 
     @property
     def folder(self) -> Path:
-        """Where ours is kept beside the data, under a name that the table's own cleaners spare."""
+        """The table's folder; this package keeps files there in ``_eos``, which cleaners spare."""
         ...
 
     @property
@@ -120,26 +120,26 @@ class LakeTable(Protocol):
         ...
 
     def look(self) -> TableSnapshot:
-        """The table as it is now.
+        """Return a snapshot of the table as it is now.
 
         Raises:
-            StoreError: it is not there, is another one, or cannot be read.
-            ConfigurationError: it has what we cannot write, or what forgets witnesses.
+            StoreError: the table is not there, is another one, or cannot be read.
+            ConfigurationError: it has a feature that we cannot write, or that forgets witnesses.
         """
         ...
 
 
 # --- nullability ----------------------------------------------------------------------------------
-# Whether rows may hold a null where a table holds none, within columns whose types are alike.
+# Checks whether rows may hold a null where the table allows none, at any depth of a column's type.
 
 
 T = TypeVar("T")
 Within = Callable[[T], Sequence[tuple[bool, T]]]
-"""(whether it may be null, its type) of each part of a type."""
+"""A function that lists (whether it may be null, its type) of each part of a type."""
 
 
 def is_looser(ours: T, theirs: T, within: Within[T]) -> bool:
-    """Whether a part of ``ours``, at any depth, may be null, and not in ``theirs``."""
+    """Whether a part of type ``ours``, at any depth, may be null where ``theirs`` may not."""
     return any(
         (mine and not other) or is_looser(my_type, other_type, within)
         for (mine, my_type), (other, other_type) in zip(within(ours), within(theirs), strict=True)
@@ -147,7 +147,7 @@ def is_looser(ours: T, theirs: T, within: Within[T]) -> bool:
 
 
 Columns = Mapping[str, tuple[bool, T]]
-"""By name: (whether it may be null, its type)."""
+"""The columns of rows or a table, by name: (whether it may be null, its type)."""
 
 
 def misfit(
@@ -158,16 +158,16 @@ def misfit(
     within: Within[T],
     rule: str,
 ) -> str | None:
-    """Why rows of these columns cannot be appended to the table; None where they can.
+    """Return why rows of columns ``ours`` cannot be appended to the table; None where they can.
 
     A column that the table allows to be null may be missing.
 
     Args:
-        ours: of the rows.
-        theirs: of the table.
-        plain: a type without what is no matter of its bytes.
-        within: the parts of a type.
-        rule: what the table says of a column that holds no null.
+        ours: the columns of the rows.
+        theirs: the columns of the table.
+        plain: returns a type without what does not change its bytes.
+        within: lists the parts of a type.
+        rule: the table's words for a column that holds no null.
     """
     foreign = sorted(ours.keys() - theirs.keys())
     if foreign:
@@ -184,15 +184,15 @@ def misfit(
 
 
 _NEWEST = 2
-"""Batches that are looked through: a batch is settled before the next one is decided."""
+"""The number of newest batches to search: a batch is settled before the next one is decided."""
 
 
 def decisions_naming(
     store: CheckpointStore, works: Collection[WorkIdentity]
 ) -> dict[WorkIdentity, Decision]:
-    """The decision that names each of ``works``, of the newest batches that were decided.
+    """Return the decision that names each of ``works``, out of the newest decided batches.
 
-    Work that is missing in it was never decided, or is of a batch that was over long ago.
+    Work that is missing in the result was never decided, or its batch was over long ago.
     """
     if not works:
         return {}
@@ -208,17 +208,17 @@ def decisions_naming(
 
 
 # --- notes ----------------------------------------------------------------------------------------
-# ``eos/works/<participant>/<key>``: files that were begun, noted before the first byte of them.
+# ``eos/works/<participant>/<key>``: a note of each data file, written before its first byte.
 #
-# A listing of the table's folder would not tell ours from another writer's, and costs more with
-# every batch; this one holds what is in flight.
+# A listing of the table's folder would not tell our files from another writer's, and costs more
+# with every batch; this folder only has what is in flight.
 
 
 WORKS = f"{EOS}/works"
 
 
 class WorkNotes:
-    """The notes of one participant.
+    """The notes of one participant about data files that have not ended.
 
     Args:
         store: the pipeline's checkpoint.
@@ -230,15 +230,15 @@ class WorkNotes:
         self._folder = f"{WORKS}/{participant}"
 
     def write(self, key: str, file: str) -> None:
-        """Note it; durable on return. ``file`` is for people."""
+        """Write the note of ``key``; durable on return. ``file`` is for people."""
         self._store.create(self._path(key), file.encode())
 
     def has(self, key: str) -> bool:
-        """Whether it was noted and has not ended."""
+        """Whether the work of ``key`` was noted and has not ended."""
         return self._store.head(self._path(key)) is not None
 
     def listed(self) -> list[tuple[str, int]]:
-        """What has not ended: key, and when it was begun (ms since the epoch)."""
+        """List the work that has not ended: key, and when it was begun (ms since the epoch)."""
         return [
             (entry.name, entry.modified_at_ms)
             for entry in self._store.list(self._folder)
@@ -246,7 +246,7 @@ class WorkNotes:
         ]
 
     def forget(self, keys: Iterable[str]) -> None:
-        """They have ended; those gone already are no error."""
+        """Remove the notes of ended work; a note that is gone already is no error."""
         self._store.delete(map(self._path, keys))
 
     def _path(self, key: str) -> str:
@@ -254,20 +254,20 @@ class WorkNotes:
 
 
 def checked(key: str) -> str:
-    """Return ``key`` if a file may be called so (ConfigurationError)."""
+    """Return ``key`` if it may be a file's name (ConfigurationError)."""
     if not is_key(key):
         raise ConfigurationError(f"{key!r} is no key of a file: expected letters, digits and ._-")
     return key
 
 
 def sync_if_there(file: Path) -> None:
-    """Cleaned meanwhile, a newer one stands for it."""
+    """Sync the file; a missing one was cleaned meanwhile, and a newer one stands for it."""
     with contextlib.suppress(FileNotFoundError):
         sync(file)
 
 
 def is_there(file: Path) -> bool:
-    """Unlike ``Path.exists``, an error is no answer."""
+    """Whether the file exists; unlike ``Path.exists``, raises where the disk does not answer."""
     try:
         file.stat()
     except FileNotFoundError:
@@ -280,22 +280,22 @@ def is_there(file: Path) -> bool:
 
 APPLICATION = "application"
 _PAUSES_S = (0.0, 0.0, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
-"""Before each look of a commit that lost its race."""
+"""The pauses before each look of a commit; the later ones follow a lost race."""
 
 
 class LakeParticipant(OwnedBeside):
     """See :class:`airflow_eos.protocol.participant.Participant`.
 
     Args:
-        table: where the rows go.
+        table: the table that the rows go to.
         name: the participant's name in decisions.
-        application: under which the table remembers us.
+        application: the name of this output in the table's log.
         store: the pipeline's checkpoint.
     """
 
     kind: ClassVar[str]
     spared_ms: ClassVar[int]
-    """How long the table's cleaner spares a file that no log names."""
+    """How long the table's cleaner spares a file that the log does not name, in ms."""
 
     def __init__(
         self, table: LakeTable, *, name: str, application: str, store: CheckpointStore
@@ -312,13 +312,13 @@ class LakeParticipant(OwnedBeside):
 
     @property
     def members(self) -> tuple[Member, ...]:
-        """The table, by its own id, and the name under which it remembers us."""
+        """The participant, by the table's own id and the output's name in the table's log."""
         address = self._table.address | {APPLICATION: self._application}
         target = f"{self.kind}:{self._table.folder}"
         return (Member(self._name, self.kind, address, target),)
 
     def check(self, works: Sequence[PreparedWork]) -> None:
-        """Each is a file of ours."""
+        """Refuse work that is not a file of this participant, in a form of this release."""
         self._require_own(works)
         for work in works:
             if not isinstance(work.detail.get("bytes"), int):
@@ -328,7 +328,7 @@ class LakeParticipant(OwnedBeside):
                 )
 
     def commit(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
-        """Settle the decisions that name ``works``; UNKNOWN where none is in flight that does."""
+        """Settle the decisions that name ``works``; UNKNOWN where no recent decision names one."""
         self.check(works)
         if not works:
             return {}
@@ -344,9 +344,9 @@ class LakeParticipant(OwnedBeside):
         return {work.identity: became.get(work.identity, Outcome.UNKNOWN) for work in works}
 
     def abort(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
-        """Remove file and note of each; what the table names, or did in a version, stays.
+        """Remove file and note of each work; files that any version of the table names stay.
 
-        It is asked what it names: a deleted note can come back with a power cut.
+        The table is asked which it names, since a deleted note can come back with a power cut.
         """
         self._require_own(works)
         if not works:
@@ -364,7 +364,7 @@ class LakeParticipant(OwnedBeside):
             return ended
 
     def abandon(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
-        """Commit the loss of the decisions that name them, each as a whole."""
+        """Commit the loss of each decision that names one of ``works``, as a whole."""
         self._require_own(works)
         named = decisions_naming(self._store, works)
         became = {_place(each): self._settle(each, given_up=True) for each in _once(named)}
@@ -373,7 +373,7 @@ class LakeParticipant(OwnedBeside):
         }
 
     def outcome(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
-        """Ask the log of the table; a file that is missing concludes nothing before a commit."""
+        """Ask the table's log for outcomes; a missing file says nothing before a commit."""
         self.check(works)
         if not works:
             return {}
@@ -392,10 +392,10 @@ class LakeParticipant(OwnedBeside):
         return told
 
     def open(self, *, besides: Collection[WorkIdentity] = ()) -> tuple[OpenWork, ...]:
-        """List the notes; never the table.
+        """List the notes of this participant, and never the table.
 
-        Work that a killed commit made visible is among them until its note goes: a commit, or an
-        abort, which takes nothing from the table, forgets it.
+        Work that a killed commit made visible is among them until its note goes: a commit removes
+        the note, and so does an abort, which takes nothing from the table.
         """
         known = {work.key for work in besides}
         found = [
@@ -406,17 +406,16 @@ class LakeParticipant(OwnedBeside):
         return tuple(sorted(found, key=lambda each: each.key))
 
     def require_settled(self, promise: Promise, said: OperatorRuling) -> None:
-        """Nothing is asked: a table may be restored to an older version on purpose."""
+        """Check nothing: a table may be restored to an older version on purpose."""
 
     def _require_own(self, works: Collection[PreparedWork | WorkIdentity]) -> None:
         require_own(works, self.kind, self._name)
 
     def _settle(self, decision: Decision, *, given_up: bool = False) -> Outcome:
-        """Commit all work of the decision, or its loss; what the witness then says.
+        """Commit all work of the decision, or its loss; return the outcome that the witness tells.
 
-        ``given_up`` commits the loss although all files may be there.
-
-        Nothing but a look tells the outcome: neither the reply to our commit nor its error.
+        ``given_up`` commits the loss although all files may be there. Only a look at the table
+        tells the outcome, neither the reply to our commit nor its error.
         """
         works = [work for work in decision.works if work.participant == self._name]
         reason = ""
@@ -441,7 +440,7 @@ class LakeParticipant(OwnedBeside):
         )
 
     def _told(self, view: TableSnapshot, decision: Decision) -> Outcome | None:
-        """What the witness says of all work of the decision; None: nothing yet."""
+        """Return the outcome of the decision that the witness tells; None where it tells none."""
         number = view.witness(self._slot(decision))
         if number is None or number // 2 < decision.batch_id:
             return None
@@ -452,7 +451,7 @@ class LakeParticipant(OwnedBeside):
     def _ended(
         self, view: TableSnapshot, works: Sequence[PreparedWork], outcome: Outcome
     ) -> Outcome:
-        """Forget what has ended, after that is durable."""
+        """Remove notes and lost files of ended work, once its outcome is durable."""
         view.make_durable()
         failpoint("settled-some")
         with self._disk("removing what was not committed"):
@@ -466,9 +465,9 @@ class LakeParticipant(OwnedBeside):
         return outcome
 
     def _require_there(self, works: Sequence[PreparedWork]) -> None:
-        """A cleaner that took a file while it was being committed is not passed over in silence."""
+        """Raise where a cleaner removed a file while it was being committed (StoreError)."""
         if not any(self._notes.has(work.key) for work in works):
-            return  # settled before: it may be compacted and cleaned by now
+            return  # settled before: its files may be compacted and cleaned by now
         gone = [work.key for work in works if not is_there(self._file(work.key))]
         if gone and self._table.look().names([self._file(key) for key in gone]):
             raise StoreError(
@@ -489,7 +488,7 @@ class LakeParticipant(OwnedBeside):
         return self._table.data / f"{checked(key)}.parquet"
 
     def _whole(self, works: Sequence[PreparedWork]) -> list[DataFile]:
-        """The files of ``works``; none where one is missing, or is not as it was promised."""
+        """Return the files of ``works``; none where one is missing, or not as it was promised."""
         files = []
         with self._disk("looking for prepared files"):
             for work in works:
@@ -508,7 +507,7 @@ class LakeParticipant(OwnedBeside):
 
     @contextlib.contextmanager
     def _disk(self, doing: str) -> Iterator[None]:
-        """An error of the disk is no answer (StoreError)."""
+        """Translate an error of the disk into StoreError, so that it is never read as an answer."""
         try:
             yield
         except OSError as error:
@@ -524,12 +523,12 @@ def _place(decision: Decision) -> tuple[int, int]:
 
 
 def _once(named: Mapping[WorkIdentity, Decision]) -> list[Decision]:
-    """Each decision once, in the order in which they were made."""
+    """Return each decision once, by batch and attempt."""
     return sorted({_place(each): each for each in named.values()}.values(), key=_place)
 
 
 def require_package(sink: str, package: str) -> None:
-    """Refuse to go on without the library of a table (ConfigurationError)."""
+    """Refuse a missing Python package of a table format (ConfigurationError)."""
     if find_spec(package) is None:
         raise ConfigurationError(
             f"The {sink} sink needs the package {package} on the driver and wherever recovery "

@@ -1,4 +1,4 @@
-"""What sinks into tables of data files have in common: one Parquet file a task, noted first."""
+"""The task writer of sinks into Delta and Iceberg: one Parquet file a task, noted first."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _APPLICATION = re.compile(r"[A-Za-z0-9_-]{1,100}", re.ASCII)
 
 
 def check_application(application_id: str) -> None:
-    """Refuse a name that is none of a folder and of a slot (ConfigurationError)."""
+    """Refuse an id that cannot be the name of a folder and of a slot (ConfigurationError)."""
     if _APPLICATION.fullmatch(application_id) is None:
         raise ConfigurationError(
             f"application_id {application_id!r}: expected 1 to 100 letters, digits, underscores "
@@ -37,21 +37,21 @@ def check_application(application_id: str) -> None:
 
 
 def application_of(name: str, app: AppFacts) -> dict[str, str]:
-    """Under which a table knows the output, where no other name is given."""
+    """Return the default ``application_id``: the name of the output in a table's log."""
     return {"application_id": f"{app.prefix}-{name}"}
 
 
 @dataclass(frozen=True)
 class TaskFileSpec:
-    """What a task's file is to be.
+    """How a task's file is written: its folder, compression and columns.
 
     Attributes:
         kind: of the participant.
         name: of the participant.
         folder: of the data files.
         compression: of Parquet.
-        spared_ms: how long the table's cleaner spares a file that no log names.
-        columns: of the file, by those of its rows: with what the table knows them by.
+        spared_ms: how long the table's cleaner spares a file that the log does not name.
+        columns: returns the file's columns for those of the rows, with the table's ids for them.
     """
 
     kind: str
@@ -66,10 +66,10 @@ class ParquetOfTask:
     """See :class:`~airflow_eos.delivery.port.TaskWriter`: one file, made by its first rows.
 
     Args:
-        what: the file is to be.
-        task: of Spark.
+        what: how the file is written.
+        task: the number of Spark's task.
         attempt: of the task.
-        store: the checkpoint, where it is noted; None where nothing is to be decided.
+        store: the checkpoint, where the file is noted; None where nothing is to be decided.
         publish: makes a file visible at once, where nothing is to be decided.
     """
 
@@ -93,7 +93,7 @@ class ParquetOfTask:
         self._opened_at_ms = 0
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Append a row group; the first one makes the note, then the file.
+        """Append a row group; the first row group makes the note, then the file.
 
         Raises:
             StoreError: the disk refuses.
@@ -105,10 +105,10 @@ class ParquetOfTask:
         self._rows += rows.num_rows
 
     def prepare(self, fingerprint: str) -> PreparedWork | None:
-        """Close the file and make it durable; the table does not name it.
+        """Close the file and make it durable; the table does not name it yet.
 
         Raises:
-            DeliveryError: it was aborted meanwhile; nothing of it is left.
+            DeliveryError: the work was aborted meanwhile; nothing of it is left.
             StoreError: the disk refuses.
         """
         if self._writer is None:
@@ -142,13 +142,13 @@ class ParquetOfTask:
         )
 
     def abort(self) -> None:
-        """Remove the file, then its note; but none that the table may name.
+        """Remove the file, then its note; but no file that the table may name.
 
-        Readers of the table would fail for ever; where it does not, its cleaner removes the file.
+        Without such a file readers would fail for ever; if unnamed, the table's cleaner removes it.
         """
         if self._may_be_named:
             return
-        with contextlib.suppress(OSError):  # what cannot be ended is removed all the same
+        with contextlib.suppress(OSError):  # a file that cannot be closed is removed all the same
             if self._writer is not None:
                 self._writer.close()
         if self._opened_at_ms:
@@ -160,7 +160,7 @@ class ParquetOfTask:
     def _disk(self) -> Iterator[None]:
         try:
             yield
-        except FileNotFoundError:  # aborted meanwhile, which its note tells
+        except FileNotFoundError:  # aborted meanwhile, as prepare finds by the note
             raise
         except OSError as error:
             raise StoreError(
@@ -177,7 +177,7 @@ class ParquetOfTask:
             self._notes.write(self._key, str(self._file))
         failpoint("task-noted")
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        # Without Arrow's own schema: an instant is then one, and not one of the session's zone.
+        # Without Arrow's own schema an instant is read as one, not as a time in the session's zone.
         return pq.ParquetWriter(
             self._file,
             self._what.columns(schema),

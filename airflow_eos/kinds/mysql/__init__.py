@@ -1,4 +1,4 @@
-"""MySQL and MariaDB as a participant: rows staged in tables of our own."""
+"""MySQL and MariaDB as a participant: rows wait in staging tables of this package."""
 
 from __future__ import annotations
 

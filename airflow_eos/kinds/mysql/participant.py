@@ -1,9 +1,9 @@
 """MySQL or MariaDB as a participant: a task's rows wait in a table, one transaction moves them.
 
-A witness that is not there means ABORTED on the database that the work was staged in. A replica
-that took over and lagged has lost work, or witnesses: what it does not have was lost, for good, and
-that the last delivered batch is there is looked for at each start. A server that was left behind
-must be read-only, as those who fail over make it: nothing here can tell it from the primary.
+A missing witness means ABORTED on the database that the work was staged in. A replica that took
+over and lagged has lost work or witnesses for good; so each start looks whether the rows of the
+last delivered batch are there. A server that a failover left behind must be read-only, as failover
+tools make it: nothing here can tell it from the primary.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ CREATE TABLE IF NOT EXISTS {STAGED} (
 )
 
 
-# The mark stands among the witnesses before its name does: where all are gone, that is seen.
+# The mark is written among the witnesses before the name: so a table that lost all of them is seen.
 _WITNESS = f"""
 INSERT INTO {WORKS} (work_key, name, row_count, generation) VALUES (%s, %s, %s, %s)
 """  # noqa: S608 - ours, as all here
@@ -86,18 +86,18 @@ _MARK = f"SELECT mark FROM {NAMES} WHERE name = %s"  # noqa: S608
 
 
 class MySqlTableNames(KeysOfName):
-    """Where the rows of a name are kept."""
+    """The keys of a name, and the tables in which its staged rows wait."""
 
     def holding(self, key: str) -> str:
-        """The table in which the rows of staged work wait (CheckpointFormatError)."""
+        """Return the table in which the rows of staged work wait (CheckpointFormatError)."""
         return f"{STAGED}_{self.own_part(key)}"
 
 
 def make_tables(session: MySqlConnection, tables: MySqlTableNames) -> str:
-    """Create what is missing; returns the mark of the name, a random id that never changes.
+    """Create missing tables; return the mark of the name, a random id that never changes.
 
     Raises:
-        ConfigurationError: the user may not.
+        ConfigurationError: the user may not create tables.
     """
 
     def make(connection: Connection) -> str:
@@ -116,12 +116,12 @@ def make_tables(session: MySqlConnection, tables: MySqlTableNames) -> str:
 
 
 # --- works ----------------------------------------------------------------------------------------
-# Prepared work in MySQL: rows in a table of their own, moved by one transaction with a witness.
+# Prepared work in MySQL: rows in a staging table, moved by one transaction with a witness.
 
 
 NOW_MS = "floor(unix_timestamp(now(3)) * 1000)"
-_LATE_MS = 3_600_000  # a task that was given up for lost may yet make its table
-_SWEPT = 100  # works at once
+_LATE_MS = 3_600_000  # within this, a task that was given up for lost may yet make its table
+_SWEPT = 100  # works in one sweep
 
 _WAITING = f"SELECT work_key FROM {STAGED} WHERE ended_at_ms IS NULL AND work_key IN "  # noqa: S608
 _WITNESSED = f"SELECT work_key FROM {WORKS} WHERE work_key IN "  # noqa: S608 - ours, as all here
@@ -132,7 +132,7 @@ _WORKS_NOTE = f"""
 INSERT INTO {STAGED} (work_key, name, target, held, opened_at_ms)
 VALUES (%s, %s, %s, %s, {NOW_MS})
 """  # noqa: S608
-# Without a row of the name the driver decides nothing: this is not its database.
+# LEFT JOIN: without a row of the name this is another database, where the driver decides nothing.
 _OPENED = f"""
 SELECT opened_at_ms, coalesce(generation, 0) FROM {STAGED} LEFT JOIN {NAMES} USING (name)
 WHERE work_key = %s
@@ -146,7 +146,7 @@ SELECT target, held FROM {STAGED} WHERE work_key = %s AND ended_at_ms IS NULL FO
 _ENDED = f"""
 UPDATE {STAGED} SET ended_at_ms = {NOW_MS} WHERE work_key = %s AND ended_at_ms IS NULL
 """  # noqa: S608
-# Of what never became whole the row stays for a while: see sweep.
+# The row of work that never became whole stays for a while: see sweep.
 _OVER = f"""
 DELETE FROM {STAGED} WHERE work_key = %s AND ended_at_ms IS NOT NULL AND row_count IS NOT NULL
 """  # noqa: S608
@@ -160,9 +160,9 @@ _FORGOTTEN = f"DELETE FROM {STAGED} WHERE work_key = %s AND ended_at_ms IS NOT N
 def begin_staged(
     connection: Connection, tables: MySqlTableNames, key: str, *, target: str, names: Sequence[str]
 ) -> tuple[int, int]:
-    """Note the work, then make its table; when, ms by the server's clock, in which generation.
+    """Note the work, then make its table; return the time (server's clock, ms) and the generation.
 
-    Noted first: whoever lists what waits knows of every table that is there.
+    The note comes first, so that a listing of waiting work knows of every table that is there.
     """
     held = msgspec.json.encode(list(names)).decode()
     done(connection, _WORKS_NOTE, key, tables.name, target, held)
@@ -173,15 +173,15 @@ def begin_staged(
 
 
 def end_staging(connection: Connection, key: str, rows: int) -> bool:
-    """The rows are whole, in the transaction that wrote them; False where it was aborted."""
+    """Mark the work's rows as whole, in their own transaction; False where it was aborted."""
     return done(connection, _WHOLE, rows, key) == 1
 
 
 def commit_staged(connection: Connection, tables: MySqlTableNames, work: PreparedWork) -> bool:
-    """Witness and rows in one transaction; False where the rows do not wait any more.
+    """Commit witness and rows in one transaction; False where the rows do not wait any more.
 
-    Who locks the row of ``airflow_eos_staged`` may end the work; whoever else tries waits for that,
-    and then finds it ended.
+    The session that locks the row of ``airflow_eos_staged`` may end the work; any other session
+    waits for the lock, and then finds the work ended.
 
     Raises:
         DecisionNeededError: the table does not take the rows any more.
@@ -215,7 +215,7 @@ def commit_staged(connection: Connection, tables: MySqlTableNames, work: Prepare
 
 
 def drop_staged(connection: Connection, tables: MySqlTableNames, key: str) -> bool:
-    """Remove staged rows that nobody will name; False where they do not wait any more."""
+    """Remove staged rows that no decision will name; False where they do not wait any more."""
     if not done(connection, _ENDED, key):
         return False
     _drop(connection, tables, key)
@@ -223,14 +223,14 @@ def drop_staged(connection: Connection, tables: MySqlTableNames, key: str) -> bo
 
 
 def sweep(connection: Connection, tables: MySqlTableNames) -> None:
-    """Remove tables that a crash has left, also those of tasks that made them when given up."""
+    """Remove staging tables that a crash or a task that was given up has left."""
     for (key,) in asked(connection, _LEFT, tables.name):
         if _drop(connection, tables, key):
             done(connection, _FORGOTTEN, key)
 
 
 def _drop(connection: Connection, tables: MySqlTableNames, key: str) -> bool:
-    """The table of work that is over; False where a task still writes there: left to the sweep."""
+    """Drop the table of ended work; False where a task still writes to it: :func:`sweep` does."""
     [(patience,)] = asked(connection, "SELECT @@lock_wait_timeout")
     done(connection, "SET SESSION lock_wait_timeout = 1")
     try:
@@ -258,7 +258,7 @@ class MySqlOwnershipTable(OwnershipTable):
         self._own = tables
 
     def note(self, note: Note, owner: str) -> NameRow:
-        """See :meth:`OwnershipTable.note`; and what crashes have left goes."""
+        """See :meth:`OwnershipTable.note`; also remove staging tables that crashes have left."""
         before = super().note(note, owner)
         self._session.run("noting a decision", lambda c: sweep(c, self._own))
         return before
@@ -321,10 +321,10 @@ class MySqlParticipant(SqlParticipant):
 def connect(
     member: Member, how: object, *, store: CheckpointStore | None = None, timeout_s: float = 30.0
 ) -> MySqlParticipant:
-    """Reach the database of ``member`` by ``how``: a URL, or its parts as a mapping.
+    """Connect to the database of ``member`` by ``how``: a URL, or its parts as a mapping.
 
     Raises:
-        ConfigurationError: nothing says how, or the address is not one of MySQL.
+        ConfigurationError: ``how`` is missing, or the address is not one of MySQL.
         StoreError: the database does not answer, or is another one.
     """
     del store

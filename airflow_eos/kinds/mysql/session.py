@@ -1,4 +1,4 @@
-"""A connection to a server that takes writes, made again when it is lost."""
+"""Connections to a MySQL server that takes writes, and what its errors mean."""
 
 from __future__ import annotations
 
@@ -16,38 +16,38 @@ from airflow_eos.kinds.sql.servers import ABOUT, PINNED, TRANSACTIONS, parts_of,
 
 NO_SUCH_TABLE = 1146
 LOCK_WAIT = 1205
-_CLIENT = range(2000, 3000)  # numbers of the client library: no answer, or half of one
+_CLIENT = range(2000, 3000)  # error numbers of the client library: no answer, or half of one
 _GONE = {1053, 1077, 1079, 1080, 1184, 1927, 3169, 4031}
-_AGAIN = {1213}  # the victim of a deadlock: all of it was rolled back
+_AGAIN = {1213}  # the victim of a deadlock: its whole transaction was rolled back
 _RIGHTS = {1044, 1045, 1049, 1142, 1143, 1227, 1370, 1698}
-# What a trigger signals or cannot do, checks of MySQL and of MariaDB, values that a column cannot
-# hold, no partition for a row, a column that the table makes itself (MySQL's and MariaDB's), a
-# number beyond the last, a row too large.
+# Errors of a trigger, of checks (MySQL's and MariaDB's), of values that a column cannot hold, of a
+# row without a partition, of a generated column (MySQL's and MariaDB's); then of a number beyond
+# the last, and of a row too large.
 _CHECKS = {1644, 1645, 1442, 3819, 4025, 1292, 1364, 1365, 1366, 1411, 1690, 3140, 1526, 3105, 1906}
 _CHECKS |= {1467, 1118}
-# A column that is gone; a trigger whose definer, or a function that it calls, is.
+# A column is gone, or a trigger's definer, or a function that a trigger calls.
 _CHANGED = {1054, 1449, 1305}
-_CANCELLED = {1317, 1969, 3024}  # killed, or by MariaDB's and by MySQL's limit of time
-_OF_USER = {1203, 1226}  # its connections, or its statements an hour
+_CANCELLED = {1317, 1969, 3024}  # killed, or ended by a time limit (MariaDB's, MySQL's)
+_OF_USER = {1203, 1226}  # the user's limit of connections, or of statements an hour
 _KEY = re.compile(r"for key '(?:[^'.]+\.)?([^']+)'$")  # MySQL 8.0.19 and newer name its table
 _REFUSED = (pymysql.err.IntegrityError, pymysql.err.DataError)
 
 
 def number_of(error: pymysql.MySQLError) -> int:
-    """The server's or the library's number; 0 where there is none."""
+    """Return the error number of the server or the client library; 0 where there is none."""
     first = error.args[0] if error.args else 0
     return first if isinstance(first, int) else 0
 
 
 def refuses_rows(error: pymysql.MySQLError) -> bool:
-    """Whether a row, or the table as it is, is why."""
+    """Whether the error comes from a row, or from the table as it is."""
     return isinstance(error, (*_REFUSED, pymysql.err.ProgrammingError)) or (
         number_of(error) in _CHECKS | _CHANGED
     )
 
 
 def reason(error: pymysql.MySQLError) -> str:
-    """Its name and number, and the index where a key comes twice."""
+    """Return the error's name and number, and the unique key that a second row has."""
     key = _KEY.search(str(error.args[-1])) if error.args else None
     return f"{type(error).__name__} {number_of(error)}" + (
         f", a second row for the unique key {key[1]!r}" if key else ""
@@ -56,12 +56,12 @@ def reason(error: pymysql.MySQLError) -> str:
 
 @contextlib.contextmanager
 def meaning(doing: str, place: str) -> Iterator[None]:
-    """Say in our words what the server refused.
+    """Translate MySQL errors into this package's errors.
 
     Raises:
         ConfigurationError: a right or a table is missing.
         DeliveryError: a row cannot be stored as it is.
-        StoreError: everything else; a lost connection as its own kind, for ``MySqlConnection``.
+        StoreError: any other error; :class:`LostError` where the connection is lost.
     """
     try:
         yield
@@ -115,49 +115,49 @@ def _meant(said: str, error: pymysql.MySQLError) -> EosError:
 T = TypeVar("T")
 Connection = Any  # PyMySQL ships no types
 
-_SILENT_S = 3600  # a statement may take long, and a server that is gone shows it by keepalives
+_SILENT_S = 3600  # a statement may take long; keepalives tell that a server is gone
 _PROBES = 3
-# Strict: what does not fit is refused, but for spaces at the end, which a task measures.
-# Backslashes are what they are in a literal.
+# Strict: values that do not fit are refused, but for spaces at the end, which a task measures.
+# A backslash in a literal is no escape.
 _MODE = "STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION,NO_BACKSLASH_ESCAPES,NO_AUTO_VALUE_ON_ZERO"
-# What a host that died had locked is free again; a session that was only idle is made again.
+# So the locks of a host that died become free; a session that was only idle is opened again.
 _IDLE = "SET SESSION wait_timeout = %s"
 
 
 def asked(connection: Connection, statement: str, *given: Any) -> list[tuple[Any, ...]]:
-    """The rows of an answer."""
+    """Run a statement and return the rows of its answer."""
     with connection.cursor() as cursor:
         cursor.execute(statement, given)
         return list(cursor.fetchall())
 
 
 def done(connection: Connection, statement: str, *given: Any) -> int:
-    """How many rows a statement found or wrote."""
+    """Run a statement and return how many rows it found or wrote."""
     with connection.cursor() as cursor:
         return int(cursor.execute(statement, given))
 
 
 def quoted(*names: str) -> str:
-    """Names as they go into a statement that has arguments, with commas."""
+    """Quote names for a statement that has arguments, and join them by commas."""
     return ", ".join("`" + name.replace("`", "``").replace("%", "%%") + "`" for name in names)
 
 
 def holes(values: Sequence[object]) -> str:
-    """A place for each argument of IN; of nothing there is none."""
+    """Return a placeholder for each value of an IN list; ``NULL`` for an empty one."""
     return ", ".join(["%s"] * len(values)) or "NULL"
 
 
 def printable(url: str) -> str:
-    """Host, port and database, for people; never more."""
+    """Return host, port and database of a URL; never its login."""
     parts = parts_of(url)
     return f"{parts['host']}:{parts['port']}/{parts['database']}"
 
 
 def connected(url: str, *, lock_timeout_s: float, timeout_s: float) -> Connection:
-    """A connection in autocommit to a server that takes writes, and keeps them.
+    """Connect, in autocommit, to a server that takes writes and keeps them.
 
     Raises:
-        pymysql.MySQLError: nobody answers, or lets us in.
+        pymysql.MySQLError: no server answers, or it refuses the login.
         ConfigurationError: a replica answers, or a commit may be lost there, or be late.
     """
     connection = pymysql.connect(
@@ -181,7 +181,7 @@ def connected(url: str, *, lock_timeout_s: float, timeout_s: float) -> Connectio
 
 
 def _line(address: tuple[str, int], within_s: int) -> socket.socket:
-    """A connection that ends when the other host has been gone for about ``within_s``."""
+    """Open a socket that ends when the other host has been gone for about ``within_s``."""
     try:
         line = socket.create_connection(address, within_s)
     except OSError as error:
@@ -196,21 +196,21 @@ def _line(address: tuple[str, int], within_s: int) -> socket.socket:
     }
     line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in options.items():
-        if hasattr(socket, name):  # some are Linux's alone
+        if hasattr(socket, name):  # only Linux has some of them
             line.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
     return line
 
 
 class MySqlConnection(DatabaseConnection):
-    """See :class:`DatabaseConnection`, by a URL; made again after every error."""
+    """See :class:`DatabaseConnection`: reached by a URL, and opened again after every error."""
 
     @property
     def place(self) -> str:
-        """Where it is, for people."""
+        """The address of the database, without secrets."""
         return printable(self._reach)
 
     def run(self, doing: str, act: Callable[[Connection], T]) -> T:
-        """See :meth:`DatabaseConnection.run`: an error ends what was not committed, too."""
+        """See :meth:`DatabaseConnection.run`: an error also rolls back what was not committed."""
         try:
             return super().run(doing, act)
         except BaseException:

@@ -1,7 +1,8 @@
 """The MySQL sink: a task's rows wait in a table of their own, and one transaction moves them.
 
-Inserts only. The table of a task is made ``LIKE`` the target, with its keys: so what one task can
-see is refused before the decision. Every row is written twice, and nothing holds locks meanwhile.
+Inserts only. The table of a task is made ``LIKE`` the target, with its keys: so rows that one task
+alone can find wrong are refused before the decision. Every row is written twice, and no lock is
+held meanwhile.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ if TYPE_CHECKING:
 
 
 # --- task -----------------------------------------------------------------------------------------
-# One task's rows: into a table of their own, in one transaction that says when they are whole.
+# One task's rows go into a staging table, in one transaction that also marks them as whole.
 
 
 _ENGINE = """
@@ -88,7 +89,7 @@ _NEVER_NULL = """
 SELECT column_name FROM information_schema.columns
 WHERE table_schema = database() AND table_name = %s AND is_nullable = 'NO'
 """
-# A row for each column: joined, they would be parted by what the session takes for an escape.
+# A row for each column, since joined names would have to be split again, whatever is in them.
 _KEYS = """
 SELECT index_name, coalesce(column_name, 'an expression'),
        column_name IS NOT NULL AND sub_part IS NULL
@@ -100,7 +101,7 @@ _FOREIGN = """
 SELECT constraint_name FROM information_schema.table_constraints
 WHERE table_schema = database() AND table_name = %s AND constraint_type = 'FOREIGN KEY'
 """
-# What the table would number next, and the last number that its column holds.
+# The next number of the AUTO_INCREMENT column, and its type.
 _NUMBERS = """
 SELECT column_name, auto_increment, lower(column_type), @@auto_increment_increment
 FROM information_schema.columns JOIN information_schema.tables USING (table_schema, table_name)
@@ -112,7 +113,7 @@ _TEXTS = ("json", "longtext", "mediumtext", "text", "tinytext")
 
 @dataclass(frozen=True)
 class MySqlColumn:
-    """A column of the table: its type, whether a row must give a value, whether it is made."""
+    """A column of the table: its type, whether a row must give a value, whether it is generated."""
 
     type: str
     is_required: bool
@@ -120,7 +121,7 @@ class MySqlColumn:
 
 
 def columns_of(connection: Connection, table: str) -> dict[str, MySqlColumn]:
-    """The columns of ``table``; none where there is no such table."""
+    """Return the columns of ``table``; none where there is no such table."""
     return {
         name: MySqlColumn(kind, bool(required), bool(made))
         for name, kind, required, made in asked(connection, _COLUMNS, table)
@@ -128,7 +129,7 @@ def columns_of(connection: Connection, table: str) -> dict[str, MySqlColumn]:
 
 
 def never_null(connection: Connection, table: str) -> frozenset[str]:
-    """The columns that hold no null: AUTO_INCREMENT, or a time, makes a value of its own of one."""
+    """Return the columns that hold no null: some replace one (AUTO_INCREMENT, timestamps)."""
     return frozenset(name for (name,) in asked(connection, _NEVER_NULL, table))
 
 
@@ -136,9 +137,9 @@ def check_columns(types: Mapping[str, str], columns: Mapping[str, MySqlColumn], 
     """Refuse rows that the table could not take as they are.
 
     Args:
-        types: of the rows, name to Spark's simple name of the type.
-        columns: of the table.
-        table: for people.
+        types: the rows' column names, and Spark's simple names of their types.
+        columns: the columns of the table.
+        table: its name, for errors.
 
     Raises:
         ConfigurationError: all that is wrong, and what to do.
@@ -165,7 +166,7 @@ def check_columns(types: Mapping[str, str], columns: Mapping[str, MySqlColumn], 
 
 
 def _fits(spark: str, kind: str) -> bool:
-    """Also what the staging table refuses by itself, before the decision."""
+    """Whether a column can take a Spark type, or its staging table refuses misfits by itself."""
     if spark == "string":
         return fits(spark, kind) or kind.startswith(_TEXTS)
     if spark.startswith("timestamp"):
@@ -174,12 +175,12 @@ def _fits(spark: str, kind: str) -> bool:
 
 
 def require_table(connection: Connection, table: str, probe: str) -> None:
-    """Refuse a table that cannot keep what is promised of it (ConfigurationError).
+    """Refuse a table into which rows cannot be moved with their witness (ConfigurationError).
 
     Args:
-        connection: to its database.
-        table: as the user named it.
-        probe: a name for a table that is made and dropped: whether the user may.
+        connection: a connection to its database.
+        table: its name, as the user gave it.
+        probe: a name for a table that is made and dropped, to see whether the user may.
     """
     found = asked(connection, _ENGINE, table)
     if not found:
@@ -199,7 +200,7 @@ def require_table(connection: Connection, table: str, probe: str) -> None:
 
 
 def may_refuse(connection: Connection, table: str) -> list[str]:
-    """What of the table could refuse rows of two tasks that each could have."""
+    """List keys, constraints and triggers that could refuse two tasks' rows only in the table."""
     return [
         *(f"UNIQUE ({', '.join(key)})" for key, _ in _keys(connection, table)),
         *(f"FOREIGN KEY {name}" for (name,) in asked(connection, _FOREIGN, table)),
@@ -210,16 +211,16 @@ def may_refuse(connection: Connection, table: str) -> list[str]:
 def require_taken(
     connection: Connection, holding: str, table: str, names: Sequence[str], rows: int
 ) -> None:
-    """Refuse rows that their table would refuse once they are decided.
+    """Refuse staged rows that their table would refuse once they are decided.
 
-    The staging table is ``LIKE`` it, and has refused what its columns, indexes, checks and
-    partitions do. A key of a row that is there is looked for; for foreign keys, triggers, and
+    The staging table is ``LIKE`` the table, so its columns, indexes, checks and partitions have
+    been met. Keys of rows that are in the table are looked for; for foreign keys, triggers, and
     keys that cannot be looked for, the rows are inserted into the table, and that is rolled back.
-    Only then does the trial take numbers of AUTO_INCREMENT, which no rollback gives back.
+    Only such a trial takes numbers of AUTO_INCREMENT, which no rollback gives back.
 
     Raises:
-        DeliveryError: what the table would not take.
-        pymysql.MySQLError: why it refuses one.
+        DeliveryError: with the rows that the table would not take.
+        pymysql.MySQLError: with the table's reason to refuse a row.
     """
     numbers = asked(connection, _NUMBERS, table)
     made = {name for name, *_ in numbers} - set(names)
@@ -262,7 +263,7 @@ def _try(connection: Connection, holding: str, table: str, names: Sequence[str],
 
 
 def _last(kind: str) -> float:
-    """The last number of a column; the server's last but one is ours: it stays where it ends."""
+    """Return the limit for a column's next number: its greatest, which the server never passes."""
     bits = _BITS.get(kind.partition("(")[0].partition(" ")[0])
     return float("inf") if bits is None else 2 ** (bits - ("unsigned" not in kind)) - 1
 
@@ -278,7 +279,7 @@ def _require_new_key(connection: Connection, holding: str, table: str, key: Sequ
 
 
 def _keys(connection: Connection, table: str) -> list[tuple[list[str], bool]]:
-    """The columns of each unique key, and whether it is of just them."""
+    """Return the columns of each unique key, and whether it is of whole columns alone."""
     keys: dict[str, list[tuple[str, bool]]] = {}
     for key, column, is_whole in asked(connection, _KEYS, table):
         keys.setdefault(key, []).append((column, bool(is_whole)))
@@ -289,18 +290,18 @@ def _keys(connection: Connection, table: str) -> list[tuple[list[str], bool]]:
 
 
 # --- literals -------------------------------------------------------------------------------------
-# Rows in Arrow as the literals of an INSERT; pure, and column by column.
+# Arrow rows as the literals of an INSERT; pure, and column by column.
 #
-# PyMySQL's own ``executemany`` makes a Python object of each value, and LOAD DATA LOCAL has to be
-# allowed on the server and lets it ask the client for files. Here no row is ever a Python object: a
+# PyMySQL's own ``executemany`` makes a Python object of each value, and LOAD DATA LOCAL must be
+# allowed on the server and lets it ask the client for files. Here no row ever is a Python object: a
 # statement is a slice of a buffer that Arrow has joined.
 
 
 def statements(rows: pa.RecordBatch, head: bytes, most: int) -> Iterator[bytes]:
-    """``head`` and as many rows as fit into ``most`` bytes, again and again.
+    """Yield statements of at most ``most`` bytes: ``head``, and as many rows as fit.
 
     Raises:
-        DeliveryError: a row alone is longer.
+        DeliveryError: a single row is longer.
     """
     text = _tuples(rows)
     _, offsets, data = text.buffers()
@@ -319,7 +320,7 @@ def statements(rows: pa.RecordBatch, head: bytes, most: int) -> Iterator[bytes]:
 
 
 def _tuples(rows: pa.RecordBatch) -> pa.LargeStringArray:
-    """``(1, 'a'),`` for each row."""
+    """Return each row as ``(1, 'a'),``."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -342,7 +343,7 @@ def _literals(column: pa.Array) -> pa.Array:
     if pa.types.is_integer(kind):
         return column.cast(pa.large_string())
     if pa.types.is_floating(kind):
-        # With an exponent it is read as a double, and not as a decimal of some digits.
+        # With an exponent MySQL reads a literal as a double, and not as a decimal of some digits.
         text = column.cast(pa.float64()).cast(pa.large_string())
         return pc.if_else(pc.match_substring(text, "e"), text, _joined(text, "e0"))
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
@@ -373,7 +374,7 @@ _STATEMENT_BYTES = 4 << 20  # longer ones are no faster
 
 
 class RowsOfTask(WorkOfTask):
-    """See :class:`WorkOfTask`: by INSERT, into a table of the task."""
+    """See :class:`WorkOfTask`: writes by INSERT, into a staging table of the task."""
 
     kind = KIND
     errors = (MySQLError, EosError)
@@ -392,24 +393,24 @@ class RowsOfTask(WorkOfTask):
         self._generation = 0
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Insert a batch."""
+        """Insert a batch of rows."""
         refuse_numbers(rows, "MySQL")
         refuse_times(rows, "MySQL", first_year=1000)
         refuse_texts(rows, "MySQL")
         with self._meaning("writing rows"):
             if self._connection is None:
                 self._begin(rows.schema.names)
-            # The server cuts spaces at the end in silence, however strict it is.
+            # However strict its mode, the server cuts spaces at the end in silence.
             refuse_longer(rows, self._limits)
             refuse_nulls(rows, self._never_null, self._sink.table)
             for statement in statements(rows, self._head, self._most):
                 self._rows += self._connection.query(statement)
 
     def prepare(self, fingerprint: str) -> PreparedWork | None:
-        """Look whether their table takes the rows, and leave them to whoever decides.
+        """Check that the table takes the rows, and leave them staged until they are decided.
 
         Raises:
-            DeliveryError: it does not, or the work was aborted meanwhile.
+            DeliveryError: the table would refuse rows, or the work was aborted meanwhile.
         """
         if self._connection is None:
             return None
@@ -437,7 +438,7 @@ class RowsOfTask(WorkOfTask):
         into = quoted(self._into).replace("%%", "%")
         self._head = f"INSERT INTO {into} ({columns}) VALUES ".encode()  # noqa: S608 - in quotes
         if self._transactional:
-            # At once, a number of its own is as good as another; where rows wait, two have it.
+            # Only staged rows: the numbers that their own table gives to nulls would come twice.
             self._never_null = never_null(self._connection, self._sink.table)
             self._opened_at_ms, self._generation = begin_staged(
                 self._connection, self._tables, self._key, target=self._sink.table, names=names
@@ -476,10 +477,10 @@ class MySqlSink(TableSink):
     Attributes:
         url: ``mysql://user:password@host:3306/database``; a password in percent-encoding. One
             user for driver, tasks and recovery.
-        table: its name in that database; InnoDB's.
+        table: the table's name in that database; its engine is InnoDB.
         prefix: of the keys of its work; owned by one checkpoint.
-        lock_timeout: how long a statement waits for a lock of another transaction, of tasks and of
-            the driver; a recovery waits 30 seconds.
+        lock_timeout: how long a statement of a task or the driver waits for a lock of another
+            transaction; a recovery waits 30 seconds.
         answer_within: how long the server may be gone before a step fails.
         name: the participant's name in the decisions of the pipeline.
     """
@@ -502,7 +503,7 @@ class MySqlSink(TableSink):
         check_workers(spark, modules=TASK_MODULES)
 
     def connect(self, interval: timedelta) -> MySqlParticipant:
-        """See :meth:`Sink.connect`; nothing ends staged work but a decision, however late."""
+        """See :meth:`Sink.connect`; no interval is refused, since staged work does not expire."""
         del interval
         with closed_on_error(self._session()) as session:
             mark = make_tables(session, self._tables)
@@ -526,7 +527,7 @@ class MySqlSink(TableSink):
         check_columns(types, found, self.table)
 
     def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
-        """The writer of one task, in a Spark worker."""
+        """Return the writer of one task, in a Spark worker."""
         return RowsOfTask(self, self._tables, task, attempt, transactional=transactional)
 
     @property
@@ -551,7 +552,7 @@ class MySqlSink(TableSink):
 
 
 class MySqlOptions(SinkOptions, frozen=True):
-    """A table, with inserts only; the times are text, such as ``30 seconds``."""
+    """The options of a MySQL sink, which only inserts; times are text, such as ``30 seconds``."""
 
     table: str
     prefix: str | None = None

@@ -1,4 +1,4 @@
-"""PostgreSQL as a participant: prepared transactions, or rows staged in tables of our own."""
+"""PostgreSQL as a participant: by prepared transactions, or by rows in staging tables."""
 
 from __future__ import annotations
 

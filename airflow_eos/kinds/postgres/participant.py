@@ -1,9 +1,9 @@
-"""PostgreSQL as a participant: a task's rows are one transaction, and its witness is one of them.
+"""PostgreSQL as a participant: one transaction commits a task's rows together with their witness.
 
 Two forms, which may both be in flight: ``prepared`` (``PREPARE TRANSACTION``, whose gid is the
-key) and ``staged`` (rows in a table of the work's own, moved by one transaction). A witness that is
-not there means ABORTED only on the server that the work was prepared on, or one that took over from
-it; see :meth:`PostgresParticipant.absent`.
+key) and ``staged`` (rows in a table of the work's own, moved by one transaction). A missing witness
+means ABORTED only on the server that the work was prepared on, or one that took over from it; see
+:meth:`PostgresParticipant.absent`.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ CREATE TABLE IF NOT EXISTS {schema}.staged (
 """
 
 
-# The mark stands among the witnesses: where all are gone, that is seen.
+# The mark is also a witness: so a table that has lost all witnesses is noticed.
 _MADE = """
 WITH made AS (
   INSERT INTO {names} (name, mark) VALUES (%s, %s) ON CONFLICT DO NOTHING RETURNING name, mark)
@@ -75,34 +75,34 @@ INSERT INTO {works} (key, name, rows) SELECT mark, name, 0 FROM made
 
 @dataclass(frozen=True)
 class PostgresTableNames(KeysOfName):
-    """Where a name's rows are kept; gives statements with all names quoted."""
+    """The keys of a name, and the tables for its rows; makes statements with quoted names."""
 
     schema: str
 
     @property
     def place(self) -> str:
-        """See :attr:`KeysOfName.place`: prepared transactions are listed of the whole database."""
+        """See :attr:`KeysOfName.place`: PostgreSQL lists prepared transactions of all schemas."""
         return hashlib.sha256(self.schema.encode()).hexdigest()[:8]
 
     def statement(self, text: str, **parts: sql.Composable) -> sql.Composed:
-        """``text`` with {names}, {works}, {staged}, {schema} and ``parts`` put in."""
+        """Return ``text`` with {names}, {works}, {staged}, {schema} and ``parts`` filled in."""
         ours = {table: sql.Identifier(self.schema, table) for table in ("names", "works", "staged")}
         return sql.SQL(text).format(schema=sql.Identifier(self.schema), **ours, **parts)
 
     def holding(self, key: str) -> sql.Identifier:
-        """The table in which the rows of staged work wait.
+        """Return the table in which the rows of staged work wait.
 
         Raises:
-            CheckpointFormatError: it is no key of this name.
+            CheckpointFormatError: ``key`` is no key of this name.
         """
         return sql.Identifier(self.schema, f"staged_{self.own_part(key)}")
 
 
 def make_tables(session: PostgresConnection, tables: PostgresTableNames) -> str:
-    """Create what is missing; returns the mark of the name, a random id that never changes.
+    """Create missing tables; return the mark of the name, a random id that never changes.
 
     Raises:
-        ConfigurationError: the role may not: the statements that somebody else may run.
+        ConfigurationError: the role may not; with the statements for somebody who may.
     """
 
     def make(connection: Connection) -> str:
@@ -140,16 +140,17 @@ def _are_there(connection: Connection, tables: PostgresTableNames) -> bool:
 
 
 # --- works ----------------------------------------------------------------------------------------
-# What ends prepared work, and what tells how it ended; each may run twice at any point.
+# Statements that end prepared work, or tell how it ended; each may run twice at any point.
 #
 # The order of the questions is the proof. A prepared transaction leaves ``pg_prepared_xacts`` after
-# its rows can be seen, and staged rows leave ``staged`` in the transaction that moves them. So who
-# asks for the witness second misses no commit in between: neither there nor here was rolled back.
-# What a decision names was prepared before, and no key is used twice: so that is for good.
+# its rows can be seen, and staged rows leave ``staged`` in the transaction that moves them. So a
+# reader that asks for the witness second misses no commit in between: work that neither waits nor
+# has a witness was rolled back. Work of a decision was prepared before it, and no key is used
+# twice: so that is final.
 
 
 PREPARED, STAGED = "prepared", "staged"
-"""The forms of work: a prepared transaction, or rows in a table of their own."""
+"""The forms of work: a prepared transaction, or rows in a staging table."""
 _BUSY_S = 10.0
 _PAUSE_S = 0.05
 _OPEN = """
@@ -174,7 +175,7 @@ WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped ORDER BY at
 
 
 def end_prepared(connection: Connection, verb: str, key: str) -> bool:
-    """COMMIT or ROLLBACK a prepared transaction; False where there is none (any more)."""
+    """Commit or roll back a prepared transaction (``verb``); False where there is none by now."""
     statement = sql.SQL(f"{verb} PREPARED {{gid}}").format(gid=sql.Literal(key))
     deadline = time.monotonic() + _BUSY_S
     while True:
@@ -183,7 +184,7 @@ def end_prepared(connection: Connection, verb: str, key: str) -> bool:
         except errors.UndefinedObject:
             return False
         except errors.ObjectNotInPrerequisiteState as busy:
-            # Another process is just ending it, perhaps ourselves on a connection that was lost.
+            # Another session is ending it, perhaps our own on a connection that was lost.
             if time.monotonic() > deadline:
                 raise StoreError(
                     f"The prepared transaction {key} has been ended by another session for "
@@ -196,10 +197,10 @@ def end_prepared(connection: Connection, verb: str, key: str) -> bool:
 
 
 def commit_staged(connection: Connection, tables: PostgresTableNames, work: PreparedWork) -> bool:
-    """Witness and rows in one transaction; False where the rows do not wait any more.
+    """Commit witness and rows in one transaction; False where the rows do not wait any more.
 
-    Who deletes the row of ``staged`` may end the work; whoever else tries waits for that, and then
-    finds none.
+    The session that deletes the row of ``staged`` may end the work; any other session waits for
+    the row's lock, and then finds no row.
 
     Raises:
         DecisionNeededError: the table does not take the rows any more.
@@ -231,7 +232,7 @@ def commit_staged(connection: Connection, tables: PostgresTableNames, work: Prep
 def inserted(
     connection: Connection, target: str, names: Iterable[str], rows: sql.Composable
 ) -> int:
-    """Let ``target`` take all ``rows`` that wait; how many it says it has taken."""
+    """Insert all rows of the table ``rows`` into ``target``; return how many it has taken."""
     columns = sql.SQL(", ").join(map(sql.Identifier, names))
     return connection.execute(
         sql.SQL(
@@ -243,7 +244,7 @@ def inserted(
 def _move(
     connection: Connection, tables: PostgresTableNames, work: PreparedWork, *, target: str
 ) -> None:
-    """All rows, or none: PostgreSQL's DROP is a part of the transaction, as MySQL's is not."""
+    """Move all staged rows and drop their table, which PostgreSQL does in the transaction."""
     holding = tables.holding(work.key)
     names = connection.execute(COLUMNS, [holding.as_string(connection)]).fetchall()
     quoted = connection.execute(_TARGET, [target]).fetchone()
@@ -259,7 +260,7 @@ def _move(
 
 
 def drop_staged(connection: Connection, tables: PostgresTableNames, key: str) -> bool:
-    """Remove staged rows that nobody will name; False where they do not wait any more."""
+    """Remove staged rows that no decision will name; False where they do not wait any more."""
     with durable(connection):
         found = connection.execute(
             tables.statement("DELETE FROM {staged} WHERE key = %s RETURNING key"), [key]
@@ -355,13 +356,13 @@ class PostgresParticipant(SqlParticipant):
         )
 
     def absent(self, work: PreparedWork) -> Outcome:
-        """ABORTED where both would be here.
+        """Return ABORTED on the server that prepared the work or took over; UNKNOWN on another.
 
-        A server that took over with a later timeline has what it has: rows that are not there were
-        lost, for good. One with an earlier timeline was left behind, and concludes nothing.
+        On a server that took over with a later timeline, missing rows were lost for good. A server
+        with an earlier timeline was left behind, and its missing rows say nothing.
 
         Raises:
-            StoreError: the server was left behind, and cannot know.
+            StoreError: the server was left behind.
         """
         history = self._session.history
         if work.detail["system"] != history.system:
@@ -382,10 +383,10 @@ def connect(
     store: CheckpointStore | None = None,
     timeout_s: float = 30.0,
 ) -> PostgresParticipant:
-    """Reach the database of ``member`` by ``how``: a connection string, or a dict of keywords.
+    """Connect to the database of ``member`` by ``how``: a connection string, or its keywords.
 
     Raises:
-        ConfigurationError: nothing says how, or the address is not one of PostgreSQL.
+        ConfigurationError: ``how`` is missing, or the address is not one of PostgreSQL.
         StoreError: the database does not answer, or is another one.
     """
     del store

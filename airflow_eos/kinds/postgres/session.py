@@ -1,7 +1,7 @@
-"""A connection to a primary that says which history it is, and what its errors mean.
+"""Connections to a PostgreSQL primary of one history, and what its errors mean.
 
-A lost connection says nothing about what the server did. So whatever goes through
-:meth:`PostgresConnection.run` may run twice, and finds out by itself what the first run did.
+A lost connection says nothing about what the server did. So a function that is given to
+:meth:`PostgresConnection.run` may run twice, and finds out by itself what its first run did.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _GONE = (
     errors.CannotConnectNow,
     errors.IdleSessionTimeout,
     errors.IdleInTransactionSessionTimeout,
-    # The victim of a deadlock, or of another's commit: all of it was rolled back; it may run again.
+    # The victim of a deadlock or of another's commit was rolled back whole; it may run again.
     errors.DeadlockDetected,
     errors.SerializationFailure,
 )
@@ -32,12 +32,12 @@ _GONE = (
 
 @contextlib.contextmanager
 def meaning(doing: str, place: str) -> Iterator[None]:
-    """Say in our words what the server refused; only its first line, the others hold rows.
+    """Translate PostgreSQL errors into ours, with their first line alone: others hold rows.
 
     Raises:
         ConfigurationError: a right, a table or a setting is missing.
         DeliveryError: a row cannot be stored as it is.
-        StoreError: everything else; a lost connection as its own kind, for ``PostgresConnection``.
+        StoreError: any other error; :class:`LostError` where the connection is lost.
     """
     try:
         yield
@@ -46,12 +46,12 @@ def meaning(doing: str, place: str) -> Iterator[None]:
 
 
 def refuses_rows(error: psycopg.Error) -> bool:
-    """Whether a row, or the table as it is, is why: values, keys, indexes, triggers, partitions."""
+    """Whether the error comes from a row or the table: a value, key, index, trigger, partition."""
     return (error.sqlstate or "")[:2] in _OF_ROWS
 
 
 def cannot_prepare(error: psycopg.Error, place: str) -> ConfigurationError:
-    """Of what a transaction has done that forbids PREPARE TRANSACTION: no restart heals it."""
+    """Return the error for a transaction that may not be prepared, which no restart heals."""
     return ConfigurationError(
         f"{_said('preparing the transaction', place, error)} A trigger or a function of the table "
         "does what no prepared transaction may (NOTIFY, a temporary table, an advisory lock of the "
@@ -82,7 +82,7 @@ def _meant(said: str, error: psycopg.Error) -> EosError:
 
 
 _OF_ROWS = ("09", "0A", "21", "22", "23", "38", "39", "44", "54", "P0")
-"""Classes of SQLSTATE: what values, constraints, limits of an index and triggers raise."""
+"""The SQLSTATE classes of errors by values, constraints, limits of an index and triggers."""
 _SLOTS = Remedy(
     change="set max_prepared_transactions in postgresql.conf higher and restart the server, or "
     "let fewer tasks write (coalesce): each task of a batch needs one, and twice as many must be "
@@ -161,8 +161,8 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 
 _OLDEST = 120_000
 _REFUSALS = ("authentication failed", "no pg_hba.conf entry", "does not exist", "no password")
-# A statement of the pipeline must not wait for ever. An identifier and a timeline tell a history
-# from another one; see History.
+# lock_timeout: a statement of the pipeline must not wait for ever. For the identifier and the
+# timeline see History.
 _PREPARED = """
 SELECT pg_is_in_recovery(), current_database(),
        (SELECT system_identifier::text FROM pg_control_system()),
@@ -173,7 +173,7 @@ SELECT pg_is_in_recovery(), current_database(),
 
 
 class History(NamedTuple):
-    """Which run of events a server has lived through.
+    """The identity of a server's history: its system identifier and its timeline.
 
     Copies of a cluster share ``system``; a standby that is promoted begins a new ``timeline``, so
     of two primaries with one system the greater timeline is the later one.
@@ -185,17 +185,17 @@ class History(NamedTuple):
 
 @contextlib.contextmanager
 def durable(connection: Connection) -> Iterator[None]:
-    """A transaction that is on disk when this ends, whatever connection a pooler gives it."""
+    """Run a transaction that is on disk at its end, whatever connection a pooler gives it."""
     with connection.transaction():
         connection.execute(OF_TRANSACTION)
         yield
 
 
 def checked_dsn(reach: object) -> str:
-    """The connection string in ``reach``: a libpq string or URL, or a mapping of its keywords.
+    """Return the connection string of ``reach``: a libpq string or URL, or its keywords.
 
     Raises:
-        ConfigurationError: it is neither; its text is not repeated, since it may hold a password.
+        ConfigurationError: it is neither; its text is not quoted, since it may hold a password.
     """
     expected = "expected 'host=… dbname=… user=…', a postgresql:// URL, or a dict of such keywords"
     try:
@@ -214,21 +214,21 @@ def checked_dsn(reach: object) -> str:
 
 
 def printable(dsn: str) -> str:
-    """Host, port and database, for people; never more."""
+    """Return host, port and database of a connection string; never its login."""
     parsed = {**conninfo.conninfo_to_dict(dsn)}
     host = parsed.get("host") or parsed.get("hostaddr") or "localhost"
     return f"{host}:{parsed.get('port') or 5432}/{parsed.get('dbname') or ''}"
 
 
 def connected(dsn: str, *, lock_timeout_s: float, timeout_s: float) -> tuple[Connection, History]:
-    """A connection to the primary in autocommit, and which history it has.
+    """Connect to the primary, in autocommit; return the connection and the server's history.
 
     Raises:
-        psycopg.OperationalError: nobody answers.
-        ConfigurationError: a standby answers: what it says is late.
+        psycopg.OperationalError: no server answers.
+        ConfigurationError: a standby answers, whose data lags.
     """
     with closed_on_error(_connection(dsn, timeout_s)) as connection:
-        # Who waited for another's commit must see what it did, whatever the default is here.
+        # A statement that waited for another's commit must see its rows, whatever the default is.
         connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
         connection.read_only = False
         connection.execute(OF_SESSION)
@@ -249,12 +249,12 @@ def connected(dsn: str, *, lock_timeout_s: float, timeout_s: float) -> tuple[Con
 
 
 def _connection(dsn: str, timeout_s: float) -> Connection:
-    """In autocommit; a server that falls silent is given up after ``timeout_s``."""
+    """Connect in autocommit; a server that falls silent is given up after ``timeout_s``."""
     try:
         return psycopg.connect(
             dsn,
             autocommit=True,
-            # A pooler may give each transaction another connection, which knows no name of ours.
+            # A pooler may give each transaction another connection, without our prepared statements.
             prepare_threshold=None,
             client_encoding="utf8",
             application_name="airflow_eos",
@@ -269,21 +269,21 @@ def _connection(dsn: str, timeout_s: float) -> Connection:
 
 
 class PostgresConnection(DatabaseConnection):
-    """See :class:`DatabaseConnection`, by libpq's DSN: always to a server of one history."""
+    """See :class:`DatabaseConnection`: by a libpq DSN, and always to a server of one history."""
 
     _history: History | None = None
 
     @property
     def place(self) -> str:
-        """Where it is, for people."""
+        """The address of the database, without secrets."""
         return printable(self._reach)
 
     @property
     def history(self) -> History:
-        """That of the server of the first connection; all others were the same.
+        """The history of the server; all connections have had the same.
 
         Raises:
-            StoreError, ConfigurationError: it cannot be reached.
+            StoreError, ConfigurationError: the server cannot be reached.
         """
         self.run("asking which server it is", lambda _: None)
         assert self._history is not None  # noqa: S101 - there was a connection
@@ -294,7 +294,7 @@ class PostgresConnection(DatabaseConnection):
             self._connection, history = connected(
                 self._reach, lock_timeout_s=self._lock_timeout_s, timeout_s=self._timeout_s
             )
-            # What a failover has lost is looked for at a start; so a start there must be.
+            # Only a start looks for what a failover has lost; so another start is forced.
             if self._history not in (None, history):
                 self.close()
                 raise StoreError(

@@ -1,4 +1,4 @@
-"""The PostgreSQL sink: a task COPYs into one transaction, which the decision commits.
+"""The PostgreSQL sink: a task COPYs its rows in one transaction, which the decision commits.
 
 Inserts only. With ``two_phase`` the rows are in the table before they can be seen, and locks and
 vacuum wait for the decision; without it they wait in a table of their own and are moved, which
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 
 
 # --- task -----------------------------------------------------------------------------------------
-# One task's transaction: rows by COPY, then their witness, then PREPARE TRANSACTION.
+# One task's transaction: its rows by COPY, then their witness, then PREPARE TRANSACTION.
 
 
 _TEXT = ("text", "varchar", "bpchar", "citext", "json", "jsonb", "uuid", "xml", "inet", "cidr")
@@ -105,12 +105,12 @@ class PostgresColumn:
     """A column of the table.
 
     Attributes:
-        name: as it is.
+        name: its name.
         type: PostgreSQL's own name of it (of a domain: what it is based on).
         modifier: ``atttypmod``: length, precision; -1 for none.
-        is_enum: any label is sent as a string.
-        is_required: it has neither nulls nor a default.
-        is_made: why nobody may write it; None where one may.
+        is_enum: whether it is an enum, whose labels are sent as strings.
+        is_required: whether it has neither nulls nor a default.
+        is_made: why the column may not be written; None where it may.
     """
 
     name: str
@@ -122,12 +122,12 @@ class PostgresColumn:
 
 
 def columns_of(connection: Connection, table: str) -> list[PostgresColumn]:
-    """The columns of ``table``; none where there is no such table."""
+    """Return the columns of ``table``; none where there is no such table."""
     return [PostgresColumn(*found) for found in connection.execute(_COLUMNS, [table])]
 
 
 def limits_of(columns: list[PostgresColumn]) -> Limits:
-    """How long texts may be: spaces beyond that PostgreSQL would cut in silence."""
+    """Return the greatest lengths of texts: beyond, PostgreSQL would cut spaces in silence."""
     most = {c.name: c.modifier - 4 for c in columns if c.type == "varchar" and c.modifier > 0}
     return Limits(characters=most, octets={}, row=0)
 
@@ -136,12 +136,12 @@ def check_columns(types: dict[str, str], columns: list[PostgresColumn], table: s
     """Refuse rows that the table could not take as they are.
 
     Args:
-        types: of the rows, name to Spark's simple name of the type.
-        columns: of the table.
-        table: for people.
+        types: the rows' column names, and Spark's simple names of their types.
+        columns: the columns of the table.
+        table: its name, for errors.
 
     Raises:
-        ConfigurationError: which column, and what to do.
+        ConfigurationError: with the column, and what to do.
     """
     there = {column.name: column for column in columns}
     for name, found in types.items():
@@ -185,7 +185,7 @@ def fits(spark: str, column: PostgresColumn) -> bool:
 
 
 def numeric(modifier: int) -> tuple[int, int]:
-    """Precision and scale of ``numeric``, from ``atttypmod`` (numeric_typmod_precision)."""
+    """Return precision and scale of ``numeric`` from ``atttypmod`` (numeric_typmod_precision)."""
     packed = modifier - 4
     return (packed >> 16) & 0xFFFF, ((packed & 0x7FF) ^ 1024) - 1024
 
@@ -208,7 +208,7 @@ def _hint(name: str, spark: str, column: PostgresColumn) -> str:
 
 
 def as_csv(rows: pa.RecordBatch) -> memoryview:
-    """The rows as COPY's CSV: nulls are empty, strings are quoted, also the empty one."""
+    """Return the rows as CSV for COPY: nulls are empty; strings are quoted, also empty ones."""
     import pyarrow as pa
     from pyarrow import csv
 
@@ -220,7 +220,7 @@ def as_csv(rows: pa.RecordBatch) -> memoryview:
 
 
 def _as_text(column: pa.Array) -> pa.Array:
-    """What Arrow's CSV cannot say, or would say in another zone."""
+    """Cast a column that Arrow cannot write as CSV, or would write in another time zone."""
     import pyarrow as pa
 
     kind = column.type
@@ -236,16 +236,16 @@ def _as_text(column: pa.Array) -> pa.Array:
 
 
 # --- staging --------------------------------------------------------------------------------------
-# The table in which the rows of a task wait, and the trial that they have passed before they do.
+# The table in which the rows of a task wait, and their trial before that.
 #
-# What their table finds only when they are moved there is found after the decision, and then a
-# person has to make room for them. So the task inserts them into it, whole, and rolls that back:
-# values, indexes, constraints, triggers and partitions have met each row. Rows of two tasks meet in
-# the table alone: repartitioned by the key there are no two that have it.
+# A row that its table refuses only when it is moved there is refused after the decision, and then a
+# person has to make room for it. So the task inserts all rows into the table, and rolls that back:
+# values, indexes, constraints, triggers and partitions have met each row. Only rows of two tasks
+# have not met; where the rows are repartitioned by the key, no two tasks have one key.
 
 
-# Of each column: whether rows wait in it that do not give it (the table has a default), and the
-# sequence of an identity.
+# Per column: whether it has a default, which fills it in the staging table where rows do not give
+# it, and the sequence of an identity.
 _OTHERS = """
 SELECT attname, atthasdef AND attgenerated = '',
        CASE WHEN attidentity <> '' THEN pg_get_serial_sequence(%(table)s, attname) END
@@ -270,12 +270,12 @@ WHERE tgrelid = to_regclass(%(table)s) AND NOT tgisinternal AND tgtype & 4 <> 0 
 
 
 def may_refuse(connection: Connection, table: str) -> list[str]:
-    """What of the table could refuse rows of two tasks that each could have: its definition."""
+    """List definitions of indexes, keys, rules and triggers that could refuse two tasks' rows."""
     return [found for (found,) in connection.execute(_MAY_REFUSE, {"table": table})]
 
 
 def require_numbers(connection: Connection, table: str) -> None:
-    """Refuse a table whose numbers this role may not take (ConfigurationError)."""
+    """Refuse a table with an identity sequence that this role may not use (ConfigurationError)."""
     for (sequence,) in connection.execute(_NUMBERS, {"table": table}):
         raise ConfigurationError(
             f"Table {table} numbers its rows by the sequence {sequence}, which this role may not "
@@ -287,9 +287,10 @@ def require_numbers(connection: Connection, table: str) -> None:
 def make_holding(
     connection: Connection, holding: sql.Identifier, table: str, names: list[str]
 ) -> None:
-    """A table for the rows of one task, with the columns that they give or the table fills.
+    """Create a staging table, with the columns that the rows give or that the table fills.
 
-    Defaults are made here, and moved as they are: a sequence at its end refuses no decided row.
+    Default values are made there, and moved as they are: so a sequence at its end refuses no
+    decided row.
     """
     connection.execute(
         sql.SQL("CREATE TABLE {} (LIKE {} INCLUDING DEFAULTS)").format(holding, sql.SQL(table))
@@ -311,14 +312,14 @@ def make_holding(
 
 
 def try_rows(connection: Connection, holding: sql.Identifier, table: str, rows: int) -> None:
-    """Insert the rows into their table and roll that back, with the locks that it took.
+    """Insert staged rows into their table and roll that back, with the locks that it took.
 
-    Deferred constraints and triggers are asked, too. What a trigger does outside of the transaction
-    (dblink) it does here as well; a NOTIFY goes with the rest.
+    Deferred constraints and triggers are checked, too. A trigger that acts outside of the
+    transaction (dblink) does so here as well; a NOTIFY is rolled back.
 
     Raises:
-        DeliveryError: the table does not take all of them.
-        psycopg.Error: why it refuses one.
+        DeliveryError: the table does not take all rows.
+        psycopg.Error: with the table's reason to refuse a row.
     """
     connection.execute("SAVEPOINT trial")
     names = [name for (name,) in connection.execute(COLUMNS, [holding.as_string(connection)])]
@@ -332,7 +333,7 @@ def try_rows(connection: Connection, holding: sql.Identifier, table: str, rows: 
 
 
 def require_all(rows: int, taken: int, table: str) -> None:
-    """Refuse a table that takes less rows than it is given, or more (DeliveryError)."""
+    """Refuse a table that took fewer rows than it was given, or more (DeliveryError)."""
     if taken != rows:
         raise DeliveryError(
             f"{rows} rows were sent to table {table}, which took {taken}. Nothing was made "
@@ -348,7 +349,7 @@ def require_all(rows: int, taken: int, table: str) -> None:
 # --- writing --------------------------------------------------------------------------------------
 
 
-# Without a row of the name the driver decides nothing: this is not its database.
+# Coalesced: without a row of the name this is another database, where the driver decides nothing.
 _NOW = """
 SELECT (extract(epoch FROM now()) * 1000)::bigint,
        coalesce((SELECT generation FROM {names} WHERE name = %s), 0)
@@ -356,7 +357,7 @@ SELECT (extract(epoch FROM now()) * 1000)::bigint,
 
 
 class TransactionOfTask(WorkOfTask):
-    """See :class:`WorkOfTask`: by COPY, in one transaction."""
+    """See :class:`WorkOfTask`: writes by COPY, in one transaction."""
 
     kind = KIND
     errors = (Error, EosError)
@@ -373,7 +374,7 @@ class TransactionOfTask(WorkOfTask):
         self._copy: Any = None
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Send a batch; the server may refuse it in a later call."""
+        """Send a batch of rows; the server may refuse it in a later call."""
         with self._meaning("writing rows"):
             if self._copy is None:
                 self._begin(rows.schema.names)
@@ -382,7 +383,7 @@ class TransactionOfTask(WorkOfTask):
         self._rows += rows.num_rows
 
     def prepare(self, fingerprint: str) -> PreparedWork | None:
-        """End the copy and leave the transaction to whoever decides."""
+        """End the COPY and leave the transaction prepared, or the rows staged, for the decision."""
         if self._connection is None:
             return None
         with self._meaning("ending the copy"):
@@ -423,7 +424,7 @@ class TransactionOfTask(WorkOfTask):
 
     def _begin(self, names: list[str]) -> None:
         self._connection = self._connected()
-        # Said again: behind a pooler, what is set for a session may be set for another one's.
+        # Set again: a pooler may have applied the session's setting to another connection.
         limit = sql.Literal(f"{max(1, round(self._sink.lock_timeout.total_seconds() * 1000))}ms")
         self._connection.execute(
             sql.SQL(
@@ -443,10 +444,10 @@ class TransactionOfTask(WorkOfTask):
         self._copy = self._copying.__enter__()
 
     def _leave(self) -> tuple[int, int]:
-        """End the transaction so that it can be decided.
+        """Prepare the transaction, or commit staged rows, so that the work can be decided.
 
         Returns:
-            When it began, ms by the server's clock, for people; and in which generation.
+            When the transaction began (server's clock, ms, for people), and the generation.
         """
         if not self._transactional:
             self._connection.execute("COMMIT")
@@ -507,7 +508,7 @@ WHERE NOT (database = current_database() AND starts_with(gid, %s || '-'))
 def require_table(
     connection: Connection, table: str, tables: PostgresTableNames, *, two_phase: bool
 ) -> None:
-    """Refuse a table that cannot keep what is promised of it (ConfigurationError)."""
+    """Refuse a table or role with which rows cannot be prepared and kept (ConfigurationError)."""
     parts = connection.execute(_PARTS, {"t": table}).fetchall()
     for part, kind, persistence in parts:
         if kind not in ("r", "p"):
@@ -543,13 +544,13 @@ def require_table(
 
 
 def require_slots(connection: Connection, name: str, tasks: int) -> None:
-    """Refuse a server on which the tasks of a batch cannot all be prepared, twice over.
+    """Refuse a server with fewer free prepared transactions than two for each task of a batch.
 
-    Twice: what a failed attempt left is there until it is ended, and tasks may be tried again.
-    What other outputs will need is not known here; where slots run out, a task says so.
+    Two: transactions of a failed attempt stay until they are ended, and tasks may be tried again.
+    The need of other outputs is not known here; a task fails where slots run out.
 
     Raises:
-        ConfigurationError: what to set in postgresql.conf.
+        ConfigurationError: with the setting for postgresql.conf.
     """
     most, taken = connection.execute(_SLOTS, [name]).fetchone() or (0, 0)
     if most - taken >= 2 * tasks:
@@ -579,13 +580,13 @@ class PostgresSink(TableSink):
         dsn: of the primary, with a role that driver, tasks and recovery share.
         table: as SQL names it, with its schema where that is not on the role's search path.
         gid_prefix: of the prepared transactions; owned by one checkpoint.
-        two_phase: PREPARE TRANSACTION; else rows are staged in tables of the schema below.
+        two_phase: whether to use PREPARE TRANSACTION; else rows are staged in tables of ``schema``.
         tasks: the most that a batch has; as many as Spark has cores where None. Twice as many
             prepared transactions must be free.
-        lock_timeout: how long a statement waits for a row or a unique key of another transaction,
-            of tasks and of the driver; a recovery waits 30 seconds.
+        lock_timeout: how long a statement of a task or the driver waits for a row or a unique key
+            of another transaction; a recovery waits 30 seconds.
         answer_within: how long the server may be gone before a step fails.
-        schema: of the tables that the pipelines of the database share.
+        schema: the schema of the tables that the pipelines of the database share.
         name: the participant's name in the decisions of the pipeline.
     """
 
@@ -615,7 +616,7 @@ class PostgresSink(TableSink):
             self._ask("counting slots", lambda c: require_slots(c, self._tables.name, tasks))
 
     def connect(self, interval: timedelta) -> PostgresParticipant:
-        """See :meth:`Sink.connect`; nothing ends prepared work but a decision, however late."""
+        """See :meth:`Sink.connect`; no interval is refused, since prepared work does not expire."""
         del interval
         target = self.quoted_table  # before anything is made
         with closed_on_error(self._session()) as session:
@@ -634,7 +635,7 @@ class PostgresSink(TableSink):
         check_columns(types, found, self.table)
 
     def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
-        """The writer of one task, in a Spark worker."""
+        """Return the writer of one task, in a Spark worker."""
         return TransactionOfTask(self, self._tables, task, attempt, transactional=transactional)
 
     @property
@@ -644,7 +645,7 @@ class PostgresSink(TableSink):
 
     @cached_property
     def quoted_table(self) -> str:
-        """The table with its schema, as it goes into a statement.
+        """The table's name with its schema, quoted for a statement.
 
         Raises:
             ConfigurationError: there is no such table.
@@ -691,7 +692,7 @@ class PostgresSink(TableSink):
 
 
 class PostgresOptions(SinkOptions, frozen=True):
-    """A table, with inserts only; the times are text, such as ``30 seconds``."""
+    """The options of a PostgreSQL sink, which only inserts; times are text like ``30 seconds``."""
 
     table: str
     gid_prefix: str | None = None

@@ -1,1 +1,1 @@
-"""What the kinds that speak SQL have in common."""
+"""Code that the kinds for SQL databases share."""

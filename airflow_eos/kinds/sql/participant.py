@@ -1,7 +1,7 @@
-"""A participant whose witness is a row, written in the transaction of the rows that it tells of.
+"""The base of SQL participants: a commit writes a witness row in the transaction of its rows.
 
-What waits is asked for before the witness: the other way round a commit in between would look like
-an abort. A witness that is not there means ABORTED only where it must be there, see the kinds.
+Waiting work is listed before witnesses are read: the other way round a commit in between would look
+like an abort. A missing witness means ABORTED only where it must be there; see each kind.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ T = TypeVar("T")
 
 KEPT_BATCHES = 1000
 GENERATION = "generation"
-"""In the detail of a work: that of its name when it was prepared."""
+"""The key in a work's detail of the generation that its name had when it was prepared."""
 WRITTEN_TABLE = "table"
-"""In the detail of a work: where its rows go."""
+"""The key in a work's detail of the table that its rows go to."""
 
 
 def generation_of(work: PreparedWork) -> int:
-    """That of its name when ``work`` was prepared (CheckpointFormatError)."""
+    """Return the generation of the name when ``work`` was prepared (CheckpointFormatError)."""
     generation = work.detail.get(GENERATION)
     if not isinstance(generation, int):
         raise CheckpointFormatError(
@@ -56,7 +56,7 @@ def generation_of(work: PreparedWork) -> int:
 
 
 class NameRow(NamedTuple):
-    """A row of ``names``, but for its mark."""
+    """A row of the table of names, without its mark."""
 
     owner: Owner | None
     note: Note | None
@@ -70,12 +70,12 @@ class NameRow(NamedTuple):
 
 
 def floor_of(generation: int) -> int:
-    """The generation below which witnesses may be gone, once ``generation`` has begun."""
+    """Return the generation below which witnesses may be gone, once ``generation`` has begun."""
     return generation - 1
 
 
 class LedgerState(NamedTuple):
-    """What a database says of some keys: below what it forgets, which wait, which are visible."""
+    """A database's answer about keys: its floor, keys that wait, keys whose rows are visible."""
 
     floor: int
     open: set[str]
@@ -98,14 +98,14 @@ _FORGET = "DELETE FROM {works} WHERE name = %s AND generation < %s"
 
 
 class OwnershipTable(ABC):
-    """The rows of one name in a database; each call is durable when it returns, may be repeated.
+    """The rows of one name in a database; each call is durable when it returns, and repeatable.
 
-    A kind has the tables, and how a statement goes over a connection of its own.
+    A kind supplies the tables, and how to run a statement on its own kind of connection.
 
     Args:
-        session: to the database.
-        keys: of the name.
-        mark: the random id of the name in this database, which another one does not have.
+        session: the connection to the database.
+        keys: the keys of the name.
+        mark: the random id of the name in this database, which no other database has.
     """
 
     def __init__(self, session: DatabaseConnection, keys: KeysOfName, mark: str) -> None:
@@ -116,43 +116,43 @@ class OwnershipTable(ABC):
     @property
     @abstractmethod
     def tables(self) -> tuple[str, str]:
-        """The tables of names and of witnesses, for people."""
+        """The tables of names and of witnesses, as errors name them."""
 
     @abstractmethod
     def _read(self, connection: Any, statement: str, *given: Any) -> list[tuple[Any, ...]]:
-        """The rows of the answer to a statement about {names} and {works}."""
+        """Run a statement on {names} and {works}, and return the rows of its answer."""
 
     @abstractmethod
     def _write(self, connection: Any, *changes: tuple[str, Sequence[Any]]) -> None:
-        """Carry out such statements, each with what it is given; durable when this returns."""
+        """Run statements on {names} and {works}, with their arguments; durable on return."""
 
     @abstractmethod
     def _waiting(self, connection: Any, keys: Sequence[str]) -> set[str]:
-        """Those that have not ended; asked before :meth:`_witnessed`, see above."""
+        """Return those ``keys`` whose work has not ended; asked before :meth:`_witnessed`."""
 
     @abstractmethod
     def _witnessed(self, connection: Any, keys: Sequence[str]) -> set[str]:
-        """Those whose rows are visible."""
+        """Return those ``keys`` that have a witness: their rows are visible."""
 
     @abstractmethod
     def _listed(self, connection: Any) -> list[tuple[str, int, str]]:
-        """All that waits under the name."""
+        """List all work that waits under the name; see :meth:`listed`."""
 
     @abstractmethod
     def _now_ms(self, connection: Any) -> int:
-        """What time it is there."""
+        """Return the server's time, ms since the epoch."""
 
     @property
     def called(self) -> str:
-        """The name and its database, for people."""
+        """The name and its database, as errors name them."""
         return f"name {self.name!r} in {self._session.place}"
 
     def standing(self) -> NameRow:
-        """The row of the name, refused where it is another database's (StoreError)."""
+        """Return the row of the name; refuse another database (StoreError)."""
         return self._session.run("asking who owns the name", self.row)
 
     def ask(self, keys: Sequence[str]) -> LedgerState:
-        """What waits, asked first, and what is visible of these."""
+        """Return which of ``keys`` wait (asked first), and which are visible."""
 
         def ask(connection: Any) -> LedgerState:
             self.row(connection)
@@ -160,13 +160,13 @@ class OwnershipTable(ABC):
             there = self._witnessed(connection, [*keys, self.mark])
             if self.mark not in there:
                 raise self._witnesses_are_gone()
-            # Last: what has gone meanwhile was below the floor by then.
+            # The floor is read last: a witness removed meanwhile was below it by then.
             return LedgerState(self.row(connection).floor, open_, there)
 
         return self._session.run("asking for outcomes", ask)
 
     def listed(self) -> list[tuple[str, int, str]]:
-        """All that waits under the name: key, since when (ms), and for which table."""
+        """List all work that waits under the name: key, since when (ms), and for which table."""
 
         def ask(connection: Any) -> list[tuple[str, int, str]]:
             self.row(connection)
@@ -175,11 +175,11 @@ class OwnershipTable(ABC):
         return self._session.run("listing what waits", ask)
 
     def clock_ms(self) -> int:
-        """What time it is there, ms since the epoch."""
+        """Return the server's time, ms since the epoch."""
         return self._session.run("asking for the time", self._now_ms)
 
     def claim(self, owner: str) -> None:
-        """Own the name if nobody does."""
+        """Write ``owner`` as the owner of the name if it has none."""
 
         def act(connection: Any) -> None:
             self.row(connection)
@@ -188,7 +188,7 @@ class OwnershipTable(ABC):
         self._session.run("claiming the name", act)
 
     def note(self, note: Note, owner: str) -> NameRow:
-        """Remember the highest note, of the owner alone; what stood before it."""
+        """Write the note if it is the owner's and the highest; return the row as it was before."""
 
         def act(connection: Any) -> NameRow:
             before = self.row(connection)
@@ -199,7 +199,7 @@ class OwnershipTable(ABC):
         return self._session.run("noting a decision", act)
 
     def begin_generation(self, generation: int, counted: int) -> None:
-        """Never an older one; then witnesses below its floor may go. Count from ``counted``."""
+        """Begin a generation, with ``counted`` as its first batch; delete witnesses below its floor."""
         changes = (
             (_BEGIN, (generation, counted, self.name)),
             (_FORGET, (self.name, floor_of(generation))),
@@ -207,12 +207,10 @@ class OwnershipTable(ABC):
         self._session.run("forgetting old witnesses", lambda c: self._write(c, *changes))
 
     def row(self, connection: Any) -> NameRow:
-        """The row of the name, refused where it is another database's.
-
-        Rows that are not there say nothing where this is not the database of the work.
+        """Return the row of the name; refuse another database, whose missing rows say nothing.
 
         Raises:
-            StoreError: it has another mark, or none.
+            StoreError: the name has another mark there, or none.
         """
         found = next(iter(self._read(connection, _STANDING, self.name)), None)
         if found is None or found[0] != self.mark:
@@ -228,9 +226,10 @@ class OwnershipTable(ABC):
         return NameRow(owner, note, generation, counted)
 
     def _witnesses_are_gone(self) -> StoreError:
-        """What a witness that is missing says where the one that always stands is missing, too.
+        """Return the error for a table of witnesses that was emptied or made anew.
 
-        The name's own mark is among the witnesses from the start, and nothing of ours removes it.
+        The name's own mark is among the witnesses from the start, and this package never removes
+        it: where it is missing, a missing witness says nothing.
         """
         _, works = self.tables
         return StoreError(
@@ -249,11 +248,10 @@ class OwnershipTable(ABC):
 
 
 # --- names ----------------------------------------------------------------------------------------
-# The names and keys under which the work of a participant goes; pure.
+# The name of a participant and the keys of its work; pure.
 #
 # A name is ``<prefix>.<participant>``, and a key of it is ``<name>-<task>-<attempt>-<32 hex>``:
-# what is before the last three parts is the name, so none is ever taken for the beginning of
-# another.
+# all before the last three parts is the name, so no name is taken for the beginning of another.
 
 
 _PREFIX = re.compile(r"[A-Za-z0-9_-]{1,80}", re.ASCII)
@@ -262,24 +260,24 @@ _OF_TASK = re.compile(r"(.+)-\d{1,10}-\d{1,10}-([0-9a-f]{32})", re.ASCII)
 
 @dataclass(frozen=True)
 class KeysOfName:
-    """The keys of one ``name``, which whoever has one is given with this."""
+    """The keys of one ``name``: make and check them."""
 
     name: str
 
     @property
     def place(self) -> str:
-        """Hex digits with which each key's own part begins, where a server lists those of others.
+        """Hex digits that begin the own part of each key, where a server lists keys of others, too.
 
-        They use the same name, and keep it elsewhere.
+        Those others use the same name, and keep it elsewhere.
         """
         return ""
 
     def new_key(self, task: int, attempt: int) -> str:
-        """A key that is never used again in any database."""
+        """Return a new key, which is never used again in any database."""
         return f"{self.name}-{task}-{attempt}-{self.place}{uuid.uuid4().hex[len(self.place) :]}"
 
     def is_own(self, key: str) -> bool:
-        """Whether it is a key of this name."""
+        """Whether ``key`` is a key of this name."""
         found = _OF_TASK.fullmatch(key)
         return found is not None and found[1] == self.name and found[2].startswith(self.place)
 
@@ -293,12 +291,12 @@ class KeysOfName:
         return key
 
     def own_part(self, key: str) -> str:
-        """The part of a key that no other one has: 32 hex digits (CheckpointFormatError)."""
+        """Return the part of a key that no other key has: 32 hex digits (CheckpointFormatError)."""
         return self.checked(key)[-32:]
 
 
 def name_of(prefix: str, participant: str, *, called: str = "gid_prefix") -> str:
-    """The name under which all of it goes (ConfigurationError)."""
+    """Return the name of a participant's keys, notes and witnesses (ConfigurationError)."""
     if _PREFIX.fullmatch(prefix) is None:
         raise ConfigurationError(
             f"{called} {prefix!r}: expected 1 to 80 letters, digits, underscores or hyphens."
@@ -313,21 +311,21 @@ _LOOKS_AT_MOST = 6
 
 
 class SqlParticipant(ABC):
-    """Most of a :class:`~airflow_eos.protocol.participant.Participant`.
+    """The base of SQL participants; see :class:`~airflow_eos.protocol.participant.Participant`.
 
     Args:
-        session: to the database; closed with this.
-        tables: of the name under which all of it goes.
+        session: the connection to the database; closed with this participant.
+        tables: the keys of the participant's name, and the tables where a kind keeps its rows.
         name: the participant's name in decisions.
-        mark: the random id of the name in this database, which another one does not have.
-        target: the table, for people.
+        mark: the random id of the name in this database, which no other database has.
+        target: the table, as people read it.
     """
 
     kind: ClassVar[str]
     book: ClassVar[type[OwnershipTable]]
-    """The rows of the name, of this database or refused where it is another one."""
+    """The class for the rows of the name; it refuses another database."""
     where_it_waits: ClassVar[str]
-    """For people: what to look at."""
+    """The table or view where people find waiting work, for errors."""
 
     def __init__(
         self, session: Any, tables: Any, *, name: str, mark: str, target: str = ""
@@ -340,30 +338,30 @@ class SqlParticipant(ABC):
 
     @property
     def members(self) -> tuple[Member, ...]:
-        """By the mark in the database, which hosts and upgrades do not change."""
+        """The participant, by its mark in the database, which hosts and upgrades do not change."""
         address = {**vars(self._tables), "mark": self._book.mark}
         target = f"{self.kind}:{self._session.place} {self._target}".strip()
         return (Member(self._name, self.kind, address, target),)
 
     @abstractmethod
     def check_detail(self, work: PreparedWork) -> None:
-        """Refuse what another release wrote (CheckpointFormatError)."""
+        """Refuse work whose detail another release wrote (CheckpointFormatError)."""
 
     @abstractmethod
     def end(self, work: PreparedWork) -> None:
-        """Make it visible with its witness, where it waits."""
+        """Commit waiting work: make its rows visible together with its witness."""
 
     @abstractmethod
     def remove(self, key: str) -> bool:
-        """Remove it by its key; False where it does not wait any more."""
+        """Remove waiting work by its key; False where it does not wait any more."""
 
     def absent(self, work: PreparedWork) -> Outcome:
-        """What it means that neither the work nor its witness is there, above the floor."""
+        """Return the outcome of work above the floor that neither waits nor has a witness."""
         del work
         return Outcome.ABORTED
 
     def check(self, works: Sequence[PreparedWork]) -> None:
-        """Each is a key of ours, in a form that this release knows."""
+        """Refuse work whose key is not of this name, or whose form this release does not know."""
         require_own(works, self.kind, self._name)
         for work in works:
             self._tables.checked(work.key)
@@ -374,7 +372,7 @@ class SqlParticipant(ABC):
         """Refuse, before it is decided, work whose witness the database would not keep.
 
         Raises:
-            DeliveryError: so much was delivered under the name since it was prepared.
+            DeliveryError: too much was delivered under the name since the work was prepared.
         """
         self.check(works)
         floor = self._book.standing().floor
@@ -386,7 +384,7 @@ class SqlParticipant(ABC):
             )
 
     def commit(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
-        """End each; what a lost reply leaves unsaid is asked of the witness."""
+        """Commit each work; where a reply is lost, ask the witness for the outcome."""
         for _ in range(_LOOKS_AT_MOST):
             became = self.outcome(works)
             owed = [work for work in works if became[work.identity] is Outcome.OPEN]
@@ -403,14 +401,14 @@ class SqlParticipant(ABC):
         failpoint("settled-some")
 
     def abort(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
-        """Roll each back by its key, which nobody else has ever used."""
+        """Roll each work back by its key, which nobody else has ever used."""
         require_own(works, self.kind, self._name)
         return {work: self.remove(self._tables.checked(work.key)) for work in works}
 
     abandon = abort  # its rows and its witness are one transaction
 
     def outcome(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
-        """Ask what waits, then the witness; neither is ABORTED where both would be here.
+        """Return each work's outcome: ask what waits, then the witnesses; see :meth:`absent`.
 
         Raises:
             StoreError: the server does not answer, is another one, or was left behind.
@@ -424,14 +422,14 @@ class SqlParticipant(ABC):
             if work.key in asked.there:
                 return Outcome.COMMITTED
             if generation_of(work) < asked.floor:
-                # Also where it waits: no decision that may still be relied on names it.
+                # Also where the work waits: no decision that may still be relied on names it.
                 return Outcome.UNKNOWN
             return Outcome.OPEN if work.key in asked.open else self.absent(work)
 
         return {work.identity: became(work) for work in works}
 
     def open(self, *, besides: Collection[WorkIdentity] = ()) -> tuple[OpenWork, ...]:
-        """List what waits under the name, in this database."""
+        """List the work that waits under the name, in this database."""
         known = {work.key for work in besides}
         return tuple(
             OpenWork(self.kind, self._name, key, at_ms, None, (target,) if target else ())
@@ -440,15 +438,15 @@ class SqlParticipant(ABC):
         )
 
     def clock_ms(self) -> int:
-        """See :class:`TellsTime`: the server's."""
+        """See :class:`TellsTime`: return the server's time."""
         return self._book.clock_ms()
 
     def claim(self, owner: Owner) -> None:
-        """Own the name in this database: the first one to write it does."""
+        """Claim the name in this database: the first pipeline that writes itself there owns it."""
         self._book.claim(owner.text)
 
     def ownership(self, asking: Owner) -> tuple[Ownership, ...]:
-        """Ask the database."""
+        """Return what the database remembers of the name: its owner and its newest note."""
         del asking
         row = self._book.standing()
         forget = f"of {self._book.name!r} to NULL in the table {self._book.tables[0]}"
@@ -464,7 +462,7 @@ class SqlParticipant(ABC):
         )
 
     def note(self, decision: Decision, owner: Owner) -> None:
-        """Remember the newest decision of all; a sleeper's older one changes nothing.
+        """Note the decision in the database; an older decision of a sleeper changes nothing.
 
         Raises:
             OwnershipError: the name is another pipeline's by now, or nobody's.
@@ -479,7 +477,7 @@ class SqlParticipant(ABC):
         self._forget(decision, before)
 
     def require_settled(self, promise: Promise, said: OperatorRuling) -> None:
-        """Refuse a database that does not show what it had.
+        """Refuse a database that has lost rows of the promise (a backup put back, a late standby).
 
         Raises:
             OwnershipError: with what is gone, and how to go on without it.
@@ -511,48 +509,48 @@ class SqlParticipant(ABC):
             )
 
     def _forget(self, decision: Decision, before: NameRow) -> None:
-        """Let go of witnesses that no decision in flight can name; the floor moves before they go.
+        """Delete witnesses that no decision in flight can name; the floor moves before they go.
 
-        Where a batch waits for a month, no generation begins. One that is prepared while the next
-        begins is above the floor still. The database keeps the batch that is counted from, since a
-        run may end after each batch (``availableNow``).
+        Where a batch waits for a month, no generation begins. Work that is prepared while the next
+        generation begins is above the floor still. The batch that is counted from is kept in the
+        database, since a run may end after each batch (``availableNow``).
         """
         batch = decision.batch_id
-        since = before.counted if before.note is not None else None  # else of who had the name
+        since = before.counted if before.note is not None else None  # else a former owner's count
         if since is None:
             self._book.begin_generation(before.generation, batch)
         elif batch - since >= KEPT_BATCHES:
             self._book.begin_generation(before.generation + 1, batch)
 
     def reached(self) -> Self:
-        """This, once its database has answered and is the right one; closed where it is not."""
+        """Check that the database answers and is the right one; close the connection otherwise."""
         with closed_on_error(self):
             self._book.ask([])
         return self
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection to the database."""
         self._session.close()
 
 
 # --- lost connections -----------------------------------------------------------------------------
-# A connection that is lost says nothing about what the server did, so the same is asked again.
+# A lost connection says nothing about what the server did, so the statement is run again.
 
 
 _PAUSES_S = (0.0, 0.1, 0.5, 1.0, 2.0)
 
 
 class LostError(StoreError):
-    """The connection is gone, and with it the reply."""
+    """The connection was lost, and with it the server's reply."""
 
 
 def answered(act: Callable[[], T], *, anew: Callable[[], None], timeout_s: float) -> T:
-    """Call ``act``, again whenever the connection is lost.
+    """Call ``act``, and repeat it whenever the connection is lost.
 
     Args:
-        act: may be repeated at any point of it, changing nothing twice.
-        anew: lets go of the connection that was lost.
-        timeout_s: seconds in which the server must answer again, from when it was lost first.
+        act: may be repeated from any point, changing nothing twice.
+        anew: closes the lost connection.
+        timeout_s: seconds from the first loss within which the server must answer again.
 
     Raises:
         StoreError: no answer within the time; what the server did is not known.
@@ -579,9 +577,9 @@ class DatabaseConnection(ABC):
     """A connection to a database, which is made again when it is lost.
 
     Args:
-        reach: how a user names the database.
+        reach: the URL or DSN that the user gives.
         timeout_s: seconds in which the server must answer again.
-        lock_timeout_s: seconds that a statement waits for another's lock.
+        lock_timeout_s: seconds that a statement waits for a lock of another transaction.
     """
 
     def __init__(self, reach: str, *, timeout_s: float, lock_timeout_s: float = 30.0) -> None:
@@ -593,22 +591,22 @@ class DatabaseConnection(ABC):
     @property
     @abstractmethod
     def place(self) -> str:
-        """Where it is, for people."""
+        """The address of the database, without secrets."""
 
     @abstractmethod
     def _open(self) -> Any:
-        """The connection, made where there is none."""
+        """Return the connection; make one where there is none."""
 
     @abstractmethod
     def _meaning(self, doing: str) -> AbstractContextManager[None]:
-        """Says in our words what the server refused; LostError where the connection is lost."""
+        """Translate server errors into this package's; LostError where the connection is lost."""
 
     def run(self, doing: str, act: Callable[[Any], T]) -> T:
-        """Call ``act`` with the connection, again on a new one whenever one is lost.
+        """Call ``act`` with the connection, and repeat it on a new one whenever one is lost.
 
         Args:
-            doing: for people.
-            act: may be repeated at any point of it, changing nothing twice.
+            doing: what ``act`` does, for errors.
+            act: may be repeated from any point, changing nothing twice.
 
         Raises:
             StoreError: no answer within the time; what the server did is not known.
@@ -622,18 +620,18 @@ class DatabaseConnection(ABC):
         return answered(once, anew=self.close, timeout_s=self._timeout_s)
 
     def close(self) -> None:
-        """Let go of the connection; what waits there stays."""
+        """Close the connection; work that waits in the database stays."""
         connection, self._connection = self._connection, None
         if connection is not None:
             self._close(connection)
 
     @abstractmethod
     def _close(self, connection: Any) -> None:
-        """Whatever the server says to it."""
+        """Close ``connection``, whatever the server answers."""
 
 
 # --- rows that a table refuses --------------------------------------------------------------------
-# What is said of staged rows that a table does not take, before the decision and after it.
+# Errors and warnings about staged rows that a table does not take, before and after the decision.
 
 
 _HINT = (
@@ -643,15 +641,15 @@ _HINT = (
 
 
 def foretell(table: str, by: Sequence[str]) -> None:
-    """Log what the table may refuse of rows that are decided."""
-    import structlog  # which a task, whose sink imports this module, is spared
+    """Warn of the keys, constraints and triggers by which the table may refuse decided rows."""
+    import structlog  # here, since tasks import this module through their sink
 
     log = structlog.get_logger(__name__)
     log.warning("decided_rows_may_be_refused", table=table, by="; ".join(by), hint=_HINT)
 
 
 def key_is_there(table: str, key: str) -> DeliveryError:
-    """Of a row that was to be delivered, found by the task."""
+    """Return a task's error for a row whose unique key the table has already."""
     return DeliveryError(
         f"Table {table} has a row with the unique key ({key}) of a row that was to be delivered, "
         "or the task has two, and the sink only inserts: the unique constraint would refuse it, so "
@@ -663,7 +661,7 @@ def key_is_there(table: str, key: str) -> DeliveryError:
 
 
 def cannot_be_moved(work: WorkIdentity, why: str, holding: str) -> DecisionNeededError:
-    """Once they are decided."""
+    """Return the error for decided rows that their table refuses."""
     return DecisionNeededError(
         f"The promised rows of {work} cannot be moved to their table: {why}. They wait in "
         f"{holding}, and nothing of this work is visible. Was the table changed, or does another "
@@ -676,7 +674,7 @@ def cannot_be_moved(work: WorkIdentity, why: str, holding: str) -> DecisionNeede
 def would_not_all_arrive(
     work: PreparedWork, moved: int, target: str, holding: str
 ) -> DecisionNeededError:
-    """Where less or more would arrive than was promised."""
+    """Return the error for a move that would deliver fewer or more rows than were promised."""
     return DecisionNeededError(
         f"{work.identity}: {work.rows} rows were promised, and {moved} would arrive in {target}. "
         "Nothing of it was made visible. Does a trigger drop rows, or has somebody changed "

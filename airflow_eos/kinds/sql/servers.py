@@ -1,4 +1,4 @@
-"""Servers of SQL: what one must be to be a witness, the limits of a session, how it is reached."""
+"""SQL servers: which may be a witness, the limits of their sessions, how they are reached."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from airflow_eos.errors import ConfigurationError
 
 _ON, _OFF = ("ON", "1"), {"OFF", "0"}
 PINNED = (
-    "SET SESSION time_zone = '+00:00', completion_type = 'NO_CHAIN', "  # else COMMIT begins one
+    "SET SESSION time_zone = '+00:00', completion_type = 'NO_CHAIN', "  # else COMMIT begins another
     "foreign_key_checks = 1, unique_checks = 1, sql_safe_updates = 0, sql_big_selects = 1, "
     "sql_select_limit = 18446744073709551615, group_concat_max_len = 1048576, "
     "wait_timeout = 28800, "
-    # Those of MySQL alone, and of MariaDB alone.
+    # Settings that only MySQL has, and that only MariaDB has.
     "/*!80000 max_execution_time = 0, information_schema_stats_expiry = 0, */ "
     "/*M! max_statement_time = 0, idle_transaction_timeout = 0, "
     "idle_write_transaction_timeout = 0, */ "
     "innodb_lock_wait_timeout = {locks_s}, lock_wait_timeout = {locks_s}, sql_mode = '{mode}'"
 )
-"""A session's limits are ours, and not its user's, nor its server's: each holds for people, and
-would end the move of decided rows at every start again, or let in what was tried by other rules."""
+"""The settings of every MySQL session. A limit of its user or server is meant for people, and would
+end the move of decided rows at every start, or let in rows that were tried by other rules."""
 TRANSACTIONS = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ WRITE"
 ABOUT = """
 SHOW GLOBAL VARIABLES WHERE Variable_name IN ('read_only', 'innodb_read_only',
@@ -32,16 +32,16 @@ SHOW GLOBAL VARIABLES WHERE Variable_name IN ('read_only', 'innodb_read_only',
 
 
 def require_witness(settings: Mapping[str, str], place: str) -> None:
-    """Refuse a server that may lose a commit, or lack one that another has done.
+    """Refuse a MySQL server that may lose a commit, or lack one that another server has done.
 
     Args:
-        settings: those of ``ABOUT`` that the server has, by name.
-        place: for people.
+        settings: the settings of ``ABOUT`` that the server has, by name.
+        place: the server's address, for errors.
 
     Raises:
         ConfigurationError: what was found, and what to do.
     """
-    # MariaDB 12 has NO_LOCK and NO_LOCK_NO_ADMIN, too; of a reader of Aurora only InnoDB is so.
+    # MariaDB 12 has NO_LOCK and NO_LOCK_NO_ADMIN, too; an Aurora reader has InnoDB alone so.
     if not {settings["read_only"], settings.get("innodb_read_only", "OFF")} <= _OFF:
         raise ConfigurationError(
             f"{place} is read-only, a replica perhaps: it lags, so no outcome can be read from it. "
@@ -54,7 +54,7 @@ def require_witness(settings: Mapping[str, str], place: str) -> None:
             "was committed. Set it to 1 (the default)."
         )
     synced = settings.get("sync_binlog", "1")
-    if settings.get("log_bin") in _ON and synced != "1":  # InnoDB then goes by the binary log
+    if settings.get("log_bin") in _ON and synced != "1":  # InnoDB then follows the binary log
         raise ConfigurationError(
             f"{place} has log_bin = ON and sync_binlog = {synced}: a power cut takes away what was "
             "committed and is not in the binary log on disk. Set it to 1 (MySQL's default)."
@@ -68,7 +68,7 @@ def require_witness(settings: Mapping[str, str], place: str) -> None:
 
 
 def _of_several(settings: Mapping[str, str]) -> str | None:
-    """The setting by which others commit, too."""
+    """Return the setting that lets other servers commit, too; None where no setting does."""
     if settings.get("wsrep_on") in _ON:
         return "wsrep_on = ON (Galera)"
     if settings.get("group_replication_group_name"):
@@ -81,14 +81,14 @@ def _of_several(settings: Mapping[str, str]) -> str | None:
 
 
 # --- mysql url ------------------------------------------------------------------------------------
-# How a database of MySQL or MariaDB is named: one URL, as a user writes it.
+# The URL by which a user names a MySQL or MariaDB database.
 
 
 def parts_of(url: str) -> dict[str, Any]:
-    """``mysql://user:password@host:3306/database`` as PyMySQL's keywords.
+    """Return the parts of ``mysql://user:password@host:3306/database`` as PyMySQL's keywords.
 
     Raises:
-        ConfigurationError: it cannot be read; it is not repeated, since it may hold a password.
+        ConfigurationError: it cannot be read; it is not quoted, since it may hold a password.
     """
     try:
         parts = urlsplit(url)
@@ -99,7 +99,7 @@ def parts_of(url: str) -> dict[str, Any]:
     except ValueError:
         raise ConfigurationError(
             "The URL of MySQL cannot be read: expected mysql://user:password@host:3306/database."
-        ) from None  # it may quote the password
+        ) from None  # the cause may quote the password
     return {
         "host": parts.hostname,
         "port": port,
@@ -110,7 +110,7 @@ def parts_of(url: str) -> dict[str, Any]:
 
 
 # --- libpq ----------------------------------------------------------------------------------------
-# What a connection to PostgreSQL is told: when its host is gone, and whose limits hold in it.
+# Settings of a PostgreSQL connection: when its host counts as gone, and its session's limits.
 
 
 _PINNED = """
@@ -121,22 +121,22 @@ SELECT set_config(name, ours, {is_local}) FROM (VALUES
   ('default_transaction_isolation', 'read committed'), ('synchronous_commit', 'on')
 ) AS pinned (name, ours) WHERE current_setting(name, true) NOT IN (ours, 'remote_apply')
 """
-"""A session's limits are ours, and not its role's, nor its database's: each holds for people, and
-would end the move of decided rows at every start again. Nor may a role answer before a commit is
-durable. What a server does not know yet is left out."""
+"""The settings of a PostgreSQL session. A limit of its role or database is meant for people, and
+would end the move of decided rows at every start. Nor may a role answer before a commit is
+durable. A setting that the server does not know yet is left out."""
 OF_SESSION, OF_TRANSACTION = (_PINNED.format(is_local=each) for each in ("false", "true"))
-"""Within each transaction again: a pooler may give it another connection than the session's."""
+"""The settings for a session, and for each transaction: a pooler may change the connection."""
 
 
 def attentive(dsn: str, timeout_s: float) -> dict[str, Any]:
-    """Keywords for ``psycopg.connect``; what ``dsn`` says itself stands.
+    """Return timeouts as keywords for ``psycopg.connect``, but for those that ``dsn`` has itself.
 
     Args:
-        dsn: libpq's.
-        timeout_s: seconds to connect, and after which a silent host is asked, and given up.
+        dsn: a connection string of libpq.
+        timeout_s: seconds to connect, and after which a silent host is probed, and given up.
 
     Raises:
-        psycopg.ProgrammingError: it cannot be read.
+        psycopg.ProgrammingError: ``dsn`` cannot be read.
     """
     from psycopg import conninfo
 
@@ -148,14 +148,14 @@ def attentive(dsn: str, timeout_s: float) -> dict[str, Any]:
 
 
 # --- reach ----------------------------------------------------------------------------------------
-# How to reach a target, as text: also from the parts that an Airflow connection has; pure.
+# The URL or DSN of a target, also from the parts that an Airflow connection has; pure.
 
 
 _MYSQL = frozenset({"host", "port", "user", "password", "database"})
 
 
 def as_text(system: str, reach: object) -> str | None:
-    """The URL or DSN that ``reach`` says; None where it says nothing.
+    """Return the URL or DSN that ``reach`` gives, as text or by its parts; None where it is empty.
 
     Raises:
         ConfigurationError: it has parts that the system does not know.

@@ -1,4 +1,4 @@
-"""What sinks of SQL tables share: columns by their names, and a table that tells of no work."""
+"""The base of SQL sinks: columns go by name, and a table does not tell which work wrote a row."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ class TableSink:
     @property
     @abstractmethod
     def place(self) -> str:
-        """The database, for people."""
+        """The address of the database, without secrets."""
 
     @abstractmethod
     def check_types(self, types: dict[str, str]) -> None:
-        """Refuse rows of these types (Spark's simple names) that the table would not store as is.
+        """Refuse rows of types (Spark's simple names) that the table would not store as they are.
 
         Raises:
-            ConfigurationError: a column that the table has not, or of another type.
+            ConfigurationError: the table lacks a column, or has it with another type.
             StoreError: the database does not answer.
         """
 
     def bound(self, store: CheckpointStore) -> Self:
-        """See :meth:`Sink.bound`: the same for all."""
+        """See :meth:`Sink.bound`: the sink is the same for every checkpoint."""
         del store
         return self
 
     def columns(self, schema: StructType, row: str = "") -> list[str]:
-        """See :meth:`Sink.columns`: those that the table has, by name; raises as `check_types`."""
+        """See :meth:`Sink.columns`: columns by name, all of which :meth:`check_types` accepts."""
         names = schema.fieldNames()
         if len(set(names)) != len(names) or HASH_COLUMN in names or not names:
             raise ConfigurationError(
@@ -54,9 +54,9 @@ class TableSink:
         return selected(names, row)
 
     def elsewhere(self, works: Sequence[PreparedWork], columns: Collection[str]) -> str:
-        """Why rows would go elsewhere than this work went; empty: they do not.
+        """Return why rows would go to another table than this work did; empty: they would not.
 
-        The name of a pipeline in a database is of no table, and a version may take another one.
+        A pipeline's name in a database is not tied to a table, so a version may write to another.
         """
         del columns
         went = {str(work.detail.get(WRITTEN_TABLE)) for work in works}
@@ -66,11 +66,11 @@ class TableSink:
 
     @property
     def written_table(self) -> str:
-        """The table, as decisions name it."""
+        """The name of the table in decisions."""
         return self.table
 
     def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
-        """Refused: a table does not tell which work a row came with.
+        """Refuse to read rows back: a table does not tell which work a row came with.
 
         Raises:
             DeliveryError: always.
@@ -83,19 +83,19 @@ class TableSink:
 
 
 class WorkOfTask(ABC):
-    """Most of a :class:`~airflow_eos.delivery.task.TaskWriter`: begun by the first rows.
+    """The base of SQL task writers: a connection is opened for the first rows.
 
     Args:
-        sink: where to.
-        tables: of the name that its work goes under.
-        task: of the batch.
-        attempt: of the task.
-        transactional: leave the rows to whoever decides; else they are visible at once.
+        sink: the sink to write to.
+        tables: the keys of the name that the work goes under.
+        task: the number of the task in the batch.
+        attempt: the task's attempt.
+        transactional: keep the rows back until they are decided; else they are visible at once.
     """
 
     kind: ClassVar[str]
     errors: ClassVar[tuple[type[Exception], ...]]
-    """Of its client, and ours."""
+    """The errors of the database client and of this package."""
 
     def __init__(
         self, sink: Any, tables: Any, task: int, attempt: int, *, transactional: bool
@@ -108,23 +108,23 @@ class WorkOfTask(ABC):
         self._rows = 0
 
     def abort(self) -> None:
-        """Roll back, also what is prepared, as far as we can: its reply may have been lost."""
+        """Remove the rows, as far as possible; also prepared ones, since a reply may be lost."""
         if self._connection is None:
             return
         with suppress(*self.errors):
             self._connection.close()
         if self._transactional:
-            # Else recovery, or the next batch, finds it.
+            # Where this fails, recovery or the next batch finds the work.
             with suppress(*self.errors), closing(self._connected()) as again:
                 self._drop(again)
 
     @abstractmethod
     def _connected(self) -> Any:
-        """A new connection."""
+        """Open a new connection."""
 
     @abstractmethod
     def _drop(self, connection: Any) -> None:
-        """Remove what was prepared under the key."""
+        """Remove the work that was prepared under the key."""
 
     def _work(
         self, fingerprint: str, opened_at_ms: int, detail: dict[str, Any]

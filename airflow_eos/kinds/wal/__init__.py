@@ -1,1 +1,1 @@
-"""A callable of the user as a participant: :mod:`.participant` calls it."""
+"""The write-ahead kind: rows wait in the checkpoint, and :mod:`.participant` calls a callable."""

@@ -1,9 +1,9 @@
-"""Rows kept in the checkpoint, and handed to a callable of the user once they are decided.
+"""The write-ahead participant: decided rows, kept in the checkpoint, go to a user's callable.
 
-The checkpoint is the witness, and the owner: what is remembered of the name lies beside the rows.
-So an older copy of the whole checkpoint, put back in place, cannot be told from the newest one:
-its batches would be delivered again, under tokens that the callable has never seen. A copy of
-``offsets/`` and ``commits/`` without ``eos/`` is refused.
+The checkpoint is the witness, and claim and notes of the name lie beside the rows. So an older copy
+of the whole checkpoint, put back in place, cannot be told from the newest one: its batches would
+be delivered again, under tokens that the callable has never seen. A copy of ``offsets/`` and
+``commits/`` without ``eos/`` is refused.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", re.ASCII)
 
 
 def check_deliver(name: str) -> str:
-    """Return ``name`` if it may be one of a callable (ConfigurationError: it may not)."""
+    """Return ``name`` if it has the form of a callable's name (ConfigurationError)."""
     if _NAME.fullmatch(name) is None:
         raise ConfigurationError(
             f"deliver {name!r}: expected 'package.module:function', where every process that "
@@ -42,7 +42,7 @@ def check_deliver(name: str) -> str:
 
 
 def deliver_of(how: object) -> tuple[str, Any] | None:
-    """The callable's name, and what it is given beside the rows; None: ``how`` names none."""
+    """Return the callable's name and its ``reach`` argument; None: ``how`` names no callable."""
     asked = {"deliver": how} if isinstance(how, str) else how
     if not isinstance(asked, Mapping) or not isinstance(asked.get("deliver"), str):
         return None
@@ -50,7 +50,7 @@ def deliver_of(how: object) -> tuple[str, Any] | None:
 
 
 def loaded(name: str, reach: Any = None) -> Deliver:
-    """The callable of that name, given ``reach`` where there is one.
+    """Import the callable of that name, and bind ``reach`` to it where one is given.
 
     Raises:
         ConfigurationError: it cannot be imported, or cannot be called.
@@ -82,8 +82,8 @@ class WriteAheadParticipant(OwnedBeside, SpillParticipant):
         kept: where the rows wait.
         name: the participant's name in decisions.
         mark: the random id of the name in this checkpoint.
-        deliver: takes (token, rows).
-        target: its name, for people.
+        deliver: the callable, which takes (token, rows).
+        target: the name of the callable, for people.
     """
 
     kind = KIND
@@ -99,11 +99,11 @@ class WriteAheadParticipant(OwnedBeside, SpillParticipant):
 
     @property
     def members(self) -> tuple[Member, ...]:
-        """In this checkpoint; the callable may move."""
+        """The participant, by its mark in this checkpoint; the callable may move."""
         return (Member(self._name, KIND, {"mark": self._mark}, self._target),)
 
     def apply(self, work: PreparedWork, rows: pa.Table) -> None:
-        """Call the callable; an error of it is no outcome."""
+        """Call the callable; its error is not read as an outcome (DeliveryError)."""
         try:
             self._deliver(work.key, rows)
         except Exception as error:
@@ -115,16 +115,16 @@ class WriteAheadParticipant(OwnedBeside, SpillParticipant):
             ) from error
 
     def note(self, decision: Decision, owner: Owner) -> None:
-        """Remember it beside the rows."""
+        """Note the decision beside the rows."""
         OwnedBeside.note(self, decision, owner)
         SpillParticipant.note(self, decision, owner)
 
 
 def made(store: CheckpointStore, name: str, deliver: str, reach: Any) -> WriteAheadParticipant:
-    """The participant of a sink that starts: the checkpoint is marked, if it is not yet.
+    """Make the participant of a sink that starts; mark the checkpoint if it has no mark.
 
     Raises:
-        ConfigurationError: the callable is not there.
+        ConfigurationError: the callable cannot be imported.
         StoreError: the store refuses.
     """
     call = loaded(deliver, reach)
@@ -135,9 +135,10 @@ def made(store: CheckpointStore, name: str, deliver: str, reach: Any) -> WriteAh
 def connect(
     member: Member, how: object, *, store: CheckpointStore | None = None, timeout_s: float
 ) -> WriteAheadParticipant:
-    """Deliver the rows of ``member`` by the callable that ``how`` names.
+    """Make the participant of ``member``, which delivers by the callable that ``how`` names.
 
-    What the checkpoint names is never imported: whoever can write there could run any code here.
+    A callable that the checkpoint names is never imported: whoever can write there could run any
+    code here.
 
     Args:
         member: as ``eos/pipeline.json`` has it.
@@ -147,7 +148,7 @@ def connect(
 
     Raises:
         ConfigurationError: ``how`` names no callable, or there is no checkpoint.
-        StoreError: it is another checkpoint.
+        StoreError: the checkpoint is another one.
     """
     del timeout_s
     asked = deliver_of(how)

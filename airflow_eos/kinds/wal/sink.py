@@ -1,4 +1,4 @@
-"""The write-ahead sink: rows wait in the checkpoint, and a callable delivers what is decided.
+"""The write-ahead sink: rows wait in the checkpoint, and a callable delivers the decided ones.
 
 For systems that cannot prepare: an HTTP endpoint, a queue, a mail server. All rows of a batch pass
 through the driver on their way out, one task's rows at a time.
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WriteAheadSink:
-    """The write-ahead sink: a function of the user's, and settings.
+    """The write-ahead sink: a user's function, and settings.
 
     Attributes:
         deliver: ``package.module:function``, called on the driver with (token, rows), the rows of
-            one task as a ``pyarrow.Table``. A token may come again: exactly once is what the
-            callable makes of it, see :mod:`airflow_eos.kinds.wal.participant`.
+            one task as a ``pyarrow.Table``. A token may come again: delivery is exactly once only
+            if the callable ignores it then, see :mod:`airflow_eos.kinds.wal.participant`.
         name: the participant's name in the decisions of the pipeline.
         reach: handed to the callable as ``reach=…``, such as an address with a password; it is
             never written anywhere. A recovery is given its own.
@@ -64,28 +64,28 @@ class WriteAheadSink:
         check_workers(spark, modules=(*TASK_MODULES, __name__))
 
     def bound(self, store: CheckpointStore) -> WriteAheadSink:
-        """See :meth:`Sink.bound`: rows are kept there, by the tasks too."""
+        """See :meth:`Sink.bound`: tasks, too, keep rows in that checkpoint."""
         return replace(self, store=store)
 
     def connect(self, interval: timedelta) -> WriteAheadParticipant:
-        """See :meth:`Sink.connect`; nothing can be too slow for a file."""
+        """See :meth:`Sink.connect`; no interval is refused, since kept rows do not expire."""
         del interval
         return made(bound_store(self.store, KIND), self.name, self.deliver, self.reach)
 
     def columns(self, schema: StructType, row: str = "") -> list[str]:
-        """See :meth:`Sink.columns`: any that have names of their own and can be hashed."""
+        """See :meth:`Sink.columns`: any columns that have distinct names and can be hashed."""
         return own_columns(schema, row)
 
     def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
-        """The writer of one task, in a Spark worker.
+        """Return the writer of one task, in a Spark worker.
 
-        At least once, the callable is called here, with a token that no other task ever has.
+        If not transactional, it calls the callable, with a token that no other task ever has.
         """
         store, now = bound_store(self.store, KIND), None if transactional else self._now
         return SpilledTaskRows(KIND, self.name, store, task, attempt, now=now)
 
     def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
-        """Kept rows are never lost, so nothing is ever compared with them.
+        """Refuse to read rows back: kept rows are never lost, so nothing is compared with them.
 
         Raises:
             DeliveryError: always.
@@ -98,7 +98,7 @@ class WriteAheadSink:
 
 
 class WriteAheadOptions(SinkOptions, frozen=True):
-    """A function of a user's own; it is named where a recovery finds it too."""
+    """The options: none; the user's function is named where a recovery finds it, too."""
 
     def sink(self, name: str, app: AppFacts, how: Any) -> WriteAheadSink:
         """See :meth:`SinkOptions.sink`."""
