@@ -165,7 +165,7 @@ class ConsumerGroupParticipant:
             self._detail(work)
 
     def commit(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
-        """Set the offsets of the newest batch in ``works``, unless the group is there or further."""
+        """Set the offsets of the newest batch in ``works``; nothing where the group is further."""
         details = [self._detail(work) for work in works]
         newest = max(details, key=lambda each: each.batch, default=None)
         if newest is not None:
@@ -180,7 +180,7 @@ class ConsumerGroupParticipant:
     abandon = abort
 
     def outcome(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
-        """Return COMMITTED where the group is there or further; else OPEN: setting it is harmless."""
+        """Return COMMITTED where the group is there or further; else OPEN, to be set later."""
         committed = self.offsets.read()
         return {
             work.identity: Outcome.OPEN
@@ -201,7 +201,7 @@ class ConsumerGroupParticipant:
         """See :class:`SupportsHandover`; does nothing: the new pipeline sets its own marks."""
 
     def ownership(self, asking: Owner) -> tuple[Ownership, ...]:
-        """Return nothing: the rows' systems tell an older copy; a commit checks the group's owner."""
+        """Return nothing: the rows' systems tell an older copy; a commit checks the owner."""
         del asking
         return ()
 
@@ -218,7 +218,7 @@ class ConsumerGroupParticipant:
     def _missing(
         self, wanted: BatchOffsets, committed: Mapping[Place, CommittedOffset]
     ) -> Mapping[Place, CommittedOffset]:
-        """Return the offsets to set: all of ``wanted``, or none where the group is there or further.
+        """Return the offsets to set: all of ``wanted``; none where the group is there or further.
 
         Raises:
             OwnershipError: another pipeline goes on with this group.
@@ -232,7 +232,7 @@ class ConsumerGroupParticipant:
         goal = OffsetMetadata(wanted.pipeline, wanted.batch).beside(wanted.offsets)
         there = {place for place in goal if place in committed and _is_of(committed[place], wanted)}
         missing = sorted({topic for topic, _ in goal.keys() - there})
-        # Refreshed: the offsets of a deleted topic are gone, and a cached leader would have us wait.
+        # Refreshed: the offsets of a deleted topic are gone, and a cached leader would cause a wait.
         leaders = (self._wire.cluster.find_leaders(each, refresh=True) for each in missing)
         return {} if all(found is None for found in leaders) else goal
 

@@ -284,7 +284,7 @@ class GroupProgress:
         self._closed.set()
 
     def _refresh(self) -> None:
-        """Commit the standing offsets again, also while no batch comes: a group's offsets expire."""
+        """Commit the standing offsets again and again: without batches, they would expire."""
         while not self._closed.wait(_REFRESH_S):
             try:
                 self.participant.offsets.replace(once_more())

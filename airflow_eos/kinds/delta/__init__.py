@@ -1,1 +1,1 @@
-"""Delta tables: :mod:`.participant` is the port, with the table and its log."""
+"""The Delta kind: :mod:`.participant` is the port, with the table and its log."""

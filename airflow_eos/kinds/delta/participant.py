@@ -1,4 +1,4 @@
-"""A Delta table as a participant: data files first, one commit of its log later."""
+"""A Delta table as a participant: a decision adds data files and a witness by one commit."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from airflow_eos.protocol.participant import Member
 
 # --- log ------------------------------------------------------------------------------------------
-# A Delta table on a local disk: its log is looked at, and added to on the snapshot of that look.
+# A Delta table on a local disk: read a snapshot of its log, and commit on top of that snapshot.
 #
 # delta-rs refuses a commit whose application id is among those of the commits since its snapshot;
-# a *fresh* snapshot it never asks. So the witness is read and the commit made on one and the same.
-# Its log files are not synced by it (object_store writes and links them), which is done here.
+# it does not look into the snapshot itself. So witness and commit go by one and the same snapshot.
+# delta-rs does not sync its log files (object_store writes and links them), which is done here.
 
 
 Fields = Mapping[str, Any]
@@ -44,7 +44,7 @@ _REFUSED_OF_FIELDS = (
     "delta.generationExpression",
     "delta.invariants",
     "delta.identity.",
-    "__CHAR_VARCHAR_TYPE_STRING",  # Spark's char(n) and varchar(n): only a writer asks how long
+    "__CHAR_VARCHAR_TYPE_STRING",  # Spark's char(n) and varchar(n): only writers check the length
 )
 
 
@@ -69,7 +69,7 @@ def _within(kind: Any) -> list[tuple[bool, Any]]:
 
 
 def computed(schema: Fields) -> list[str]:
-    """The columns that the table wants its writer to compute or to check, at any depth."""
+    """List the columns, at any depth, that a writer of the table has to compute or check."""
     found = []
     for field in schema["fields"]:
         if any(key.startswith(_REFUSED_OF_FIELDS) for key in field["metadata"]):
@@ -88,7 +88,7 @@ def _computed_within(kind: Any) -> list[str]:
 
 
 def _plain(kind: Any) -> Any:
-    """A type without what is no matter of its bytes: nullability within, and comments."""
+    """Return a type without inner nullability and metadata, which do not change its bytes."""
     if isinstance(kind, list):
         return [_plain(each) for each in kind]
     if not isinstance(kind, dict):
@@ -98,7 +98,7 @@ def _plain(kind: Any) -> Any:
 
 
 # --- features -------------------------------------------------------------------------------------
-# What a Delta table asks of its writers, and whether the library that is here can do it.
+# The features that a Delta table asks of its writers, and whether the installed library has them.
 
 
 _LOG = "_delta_log"
@@ -106,10 +106,10 @@ _COLUMN = {"name": "a", "type": "long", "nullable": True, "metadata": {}}
 
 
 def unwritable(table: DeltaTable) -> str | None:
-    """What the library says of a commit to a table of this protocol; None: it takes it.
+    """Return why the library cannot commit to a table of this protocol; None: it can.
 
-    It opens and reads tables that it cannot write, and says so at the commit: too late, since the
-    rows are promised by then.
+    The library opens and reads tables that it cannot write, and only refuses the commit: too late,
+    since the rows are promised by then.
     """
     found = table.protocol()
     features = (found.reader_features, found.writer_features)
@@ -127,7 +127,7 @@ def _tried(
     reader_features: tuple[str, ...] | None,
     writer_features: tuple[str, ...] | None,
 ) -> str | None:
-    """Commit nothing to an empty table of that protocol: no list of ours knows what it can."""
+    """Try an empty commit to an empty table of that protocol: we keep no list of features."""
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
 
@@ -159,7 +159,7 @@ def _tried(
 
 
 # --- opening a table ------------------------------------------------------------------------------
-# Open a Delta table, and refuse what this release cannot write exactly once.
+# Open a Delta table, and refuse one that this release cannot write exactly once.
 
 
 _REFUSED = {
@@ -176,7 +176,7 @@ _REFUSED_UNLESS = {
 
 
 def opened(folder: Path) -> DeltaTable:
-    """The table as it is now (StoreError: it is not there, or cannot be read)."""
+    """Load the table as it is now (StoreError: it is not there, or cannot be read)."""
     with asked(folder):
         from deltalake import DeltaTable
 
@@ -184,10 +184,10 @@ def opened(folder: Path) -> DeltaTable:
 
 
 def refuse(folder: Path, table: DeltaTable) -> None:
-    """Refuse what we cannot write, and what forgets what was committed.
+    """Refuse a table that we cannot write, or that forgets its witnesses.
 
     Raises:
-        ConfigurationError: which property, column or feature it is.
+        ConfigurationError: with the property, column or feature.
         StoreError: the library cannot be tried.
     """
     metadata = table.metadata()
@@ -216,14 +216,14 @@ def refuse(folder: Path, table: DeltaTable) -> None:
 
 
 def require_fit(folder: Path, rows: str) -> None:
-    """Refuse rows that are not of the table's columns as it is now, before they are promised.
+    """Refuse rows that do not fit the table's columns as they are now, before they are promised.
 
     Args:
         folder: of the table.
-        rows: their schema, in Spark's JSON.
+        rows: the rows' schema, in Spark's JSON.
 
     Raises:
-        ConfigurationError: which column, and why.
+        ConfigurationError: with the column, and why.
         StoreError: there is no table, or it cannot be read.
     """
     table = _as_it_is(folder)
@@ -237,9 +237,9 @@ def require_fit(folder: Path, rows: str) -> None:
 
 
 def _as_it_is(folder: Path) -> DeltaTable:
-    """Of a table that was opened before, what is new of its log: each batch asks."""
+    """Load the table, for each batch: of one opened before, read only the new part of its log."""
     table = _opened_once(folder)
-    with contextlib.suppress(Exception):  # its log is another one, or cannot be read: opening tells
+    with contextlib.suppress(Exception):  # another log, or none that can be read: opening tells
         table.update_incremental()
         if (folder / "_delta_log" / f"{table.version():020d}.json").exists():
             return table
@@ -254,7 +254,7 @@ def _opened_once(folder: Path) -> DeltaTable:
 
 @contextlib.contextmanager
 def asked(folder: Path) -> Iterator[None]:
-    """What delta-rs and the disk raise, as StoreError."""
+    """Translate errors of delta-rs and the disk into StoreError."""
     from deltalake.exceptions import DeltaError, TableNotFoundError
 
     try:
@@ -271,15 +271,15 @@ def asked(folder: Path) -> Iterator[None]:
 
 
 # --- history --------------------------------------------------------------------------------------
-# Which files a version of a Delta table has added, as long as its log goes back.
+# The files that versions of a Delta table have added, as far back as its log goes.
 
 
 def added_before(folder: Path, files: Collection[Path]) -> frozenset[Path]:
-    """Those that a commit names: readers can go back to its version.
+    """Return the existing files that any commit names: readers can go back to its version.
 
-    The whole log is read: when a file was written and when a commit was, two machines may have
-    said. Names of ours have no character that is quoted in JSON. A file that is not there any more
-    is not among them: nobody can take it away.
+    The whole log is read, since the times of files and commits may be of two machines. Our file
+    names have no character that JSON escapes. A file that is gone is left out: nobody can remove it
+    any more.
     """
     wanted = {quote(file.name).encode(): file for file in files if file.exists()}
     found = set()
@@ -297,7 +297,7 @@ class DeltaLog:
 
     Args:
         folder: of the table.
-        table_id: of its metadata; another one is another table.
+        table_id: the id in the table's metadata; a table with another id is refused.
     """
 
     def __init__(self, folder: Path, table_id: str) -> None:
@@ -307,11 +307,11 @@ class DeltaLog:
 
     @property
     def address(self) -> dict[str, str]:
-        """Its folder, and its id."""
+        """The table's folder, and its id."""
         return {"table": str(self.folder), "id": self._table_id}
 
     def look(self) -> DeltaSnapshot:
-        """A fresh snapshot."""
+        """See :meth:`LakeTable.look`: load a new snapshot."""
         table = opened(self.folder)
         found = str(table.metadata().id)
         if found != self._table_id:
@@ -331,12 +331,12 @@ class DeltaSnapshot:
         self._table = table
 
     def witness(self, slot: str) -> int | None:
-        """The version of the application id ``slot``."""
+        """Return the witness: the version of the application id ``slot``."""
         with asked(self._folder):
             return self._table.transaction_version(slot)
 
     def names(self, files: Collection[Path]) -> frozenset[Path]:
-        """Those that are rows of this snapshot."""
+        """Return those of the files that this snapshot reads."""
         with asked(self._folder):
             uris = self._table.file_uris()
         named = {Path(unquote(uri.removeprefix("file://"))).name for uri in uris}
@@ -344,12 +344,12 @@ class DeltaSnapshot:
         return frozenset(file for file in files if file.name in named)
 
     def still_names(self, files: Collection[Path]) -> frozenset[Path]:
-        """Also those of a version before, by what is left of the log."""
+        """Return those of the files that this or, by the remaining log, a former version names."""
         with asked(self._folder):
             return self.names(files) | added_before(self._folder, files)
 
     def check(self, files: Sequence[DataFile]) -> None:
-        """Compare what the files themselves say of their columns."""
+        """Refuse files whose own columns do not fit the table's."""
         import pyarrow.parquet as pq
         from deltalake import Schema
 
@@ -368,7 +368,7 @@ class DeltaSnapshot:
                 )
 
     def append(self, files: Sequence[DataFile], slot: str, number: int) -> None:
-        """One commit to the log, with the application id ``slot`` at version ``number``."""
+        """Commit to the log once, with the application id ``slot`` at version ``number``."""
         from deltalake import CommitProperties, Transaction
 
         self._commit(files, CommitProperties(app_transactions=[Transaction(slot, number)]))
@@ -378,7 +378,7 @@ class DeltaSnapshot:
         self._commit(files, None)
 
     def make_durable(self) -> None:
-        """Sync the log from its newest checkpoint to this version: whoever wrote it may not have.
+        """Sync the log from its newest checkpoint to this version, which its writer may not do.
 
         A checkpoint was written of commits that were synced, or is newer than this look.
         """
@@ -420,10 +420,10 @@ class DeltaSnapshot:
 
 
 def publish(folder: Path, file: DataFile) -> None:
-    """Make one file visible now, whatever else is written meanwhile: at least once.
+    """Make one file visible at once, among concurrent writes, at least once.
 
     Raises:
-        StoreError: the table does not take it.
+        StoreError: the table does not take the file.
     """
     table = opened(folder)
     refuse(folder, table)
@@ -446,21 +446,21 @@ def _newest_checkpoint(log: Path) -> int:
 
 KIND = "delta"
 SPARED_MS = 7 * 24 * 3600 * 1000
-"""VACUUM's default: how old a file that the log does not name must be to be removed."""
+"""The least age, in ms, of a file that VACUUM removes by default."""
 
 
 class DeltaParticipant(LakeParticipant):
-    """A table of Delta."""
+    """See :class:`LakeParticipant`: a Delta table."""
 
     kind = KIND
     spared_ms = SPARED_MS
 
 
 def made(folder: Path, *, name: str, application: str, store: CheckpointStore) -> LakeParticipant:
-    """The participant of a sink that starts.
+    """Make the participant of a sink that starts.
 
     Raises:
-        ConfigurationError: deltalake is missing, or the table has what we cannot write.
+        ConfigurationError: deltalake is missing, or the table has a feature that we cannot write.
         StoreError: there is no table, or it cannot be read.
     """
     require_library()
@@ -473,10 +473,10 @@ def made(folder: Path, *, name: str, application: str, store: CheckpointStore) -
 def connect(
     member: Member, _how: object, *, store: CheckpointStore | None = None, timeout_s: float = 30.0
 ) -> LakeParticipant:
-    """Reach the table of ``member``; nothing but the checkpoint is needed for it.
+    """Connect to the table of ``member``, for which only the checkpoint is needed.
 
     Raises:
-        ConfigurationError: the address is none of a table, deltalake is missing, or no checkpoint.
+        ConfigurationError: the address is not a table's, deltalake is missing, or no checkpoint.
         StoreError: the table is not there, or is another one.
     """
     del timeout_s
@@ -492,5 +492,5 @@ def connect(
 
 
 def require_library() -> None:
-    """Refuse to go on without delta-rs (ConfigurationError)."""
+    """Refuse a missing ``deltalake`` package (ConfigurationError)."""
     lake.require_package("delta", "deltalake")

@@ -51,8 +51,7 @@ class DeltaSink:
 
     Attributes:
         table_uri: an absolute path (or ``file://``) on a disk that driver and executors have.
-        application_id: under which the table remembers what of this pipeline it has; one pipeline
-            for each, for ever.
+        application_id: the name of this output in the table's log; for ever of one pipeline.
         compression: of the Parquet files: none, snappy, gzip, brotli, lz4 or zstd.
         name: the participant's name in the decisions of the pipeline.
         store: the checkpoint; see :meth:`bound`.
@@ -78,17 +77,17 @@ class DeltaSink:
 
     @property
     def folder(self) -> Path:
-        """Of the table."""
+        """The folder of the table."""
         found = as_local_path(self.table_uri)
         if found is None:  # pragma: no cover - refused above
             raise ConfigurationError(f"{self.table_uri} is no path of this machine.")
         return found
 
     def bound(self, store: CheckpointStore) -> DeltaSink:
-        """The same sink, which notes its files in this checkpoint.
+        """See :meth:`Sink.bound`: the sink notes its files in that checkpoint.
 
         Raises:
-            ConfigurationError: the checkpoint is where VACUUM removes it.
+            ConfigurationError: the checkpoint is in a folder where VACUUM removes it.
         """
         require_outside(store.location, str(self.folder), hidden=True)
         return replace(self, store=store)
@@ -99,16 +98,16 @@ class DeltaSink:
         check_workers(spark, modules=TASK_MODULES)
 
     def connect(self, interval: timedelta) -> LakeParticipant:
-        """See :meth:`Sink.connect`; the table is refused here if it cannot be written."""
+        """See :meth:`Sink.connect`: refuse a table that cannot be written."""
         del interval
         store = bound_store(self.store, KIND)
         return made(self.folder, name=self.name, application=self.application_id, store=store)
 
     def columns(self, schema: StructType, row: str = "") -> list[str]:
-        """See :meth:`Sink.columns`: those of the table, by their names.
+        """See :meth:`Sink.columns`: the table's columns, by their names.
 
         Raises:
-            ConfigurationError: other columns or types, or such as Spark cannot hash.
+            ConfigurationError: the rows have other columns or types, or Spark cannot hash them.
             StoreError: there is no table.
         """
         require_library()
@@ -116,7 +115,7 @@ class DeltaSink:
         return own_columns(schema, row)
 
     def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
-        """The writer of one task, in a Spark worker."""
+        """Return the writer of one task, in a Spark worker."""
         what = TaskFileSpec(KIND, self.name, self.folder, self.compression, SPARED_MS)
         store = bound_store(self.store, KIND) if transactional else None
         return ParquetOfTask(
@@ -124,12 +123,12 @@ class DeltaSink:
         )
 
     def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
-        """See :meth:`Sink.delivered`: the files themselves, also where they were compacted."""
+        """See :meth:`Sink.delivered`: read the works' own files, also if the table is compacted."""
         return spark.read.parquet(*(f"{self.folder}/{work.key}.parquet" for work in works))
 
 
 class DeltaOptions(SinkOptions, frozen=True):
-    """A table of Delta."""
+    """The options of a Delta sink."""
 
     table_uri: str
     application_id: str | None = None

@@ -7,8 +7,8 @@
 ==================================================  ===========================================
 
 Some readers look into every folder below the one that they are given, whatever its name, and take
-whatever lies there for data. So what is not decided lies beside the folder and not in it; and its
-names have no ending of data, for those who read everything below the folder above.
+every file there for data. So undecided files lie beside the folder and not in it; and their names
+have no ending of data, for readers of everything below the parent folder.
 A decision names the partitions alone: the rest of each path follows from the key.
 """
 
@@ -190,7 +190,7 @@ class Marked:
             raise StoreError(
                 f"{place.beside.location}/{path} was written and is gone: who deletes it?"
             )
-        if _MARK_FORM.fullmatch(found) is None:  # two disks with an empty one would be the same
+        if _MARK_FORM.fullmatch(found) is None:  # two disks with an empty mark would look the same
             raise StoreError(
                 f"{place.beside.location}/{path} is damaged: which folder this is, is not known.",
                 Remedy(

@@ -2,10 +2,10 @@
 
 ============================================  =================================================
 ``<folder>/_spark_metadata/<n>``              the commit of one decision, and its witness
-``<folder>/…/<key>.<end>``                    visible: Spark reads what its log names, alone;
-                                              others list files, which are decided ones all the same
-``_eos.<folder>/<name>/work/<key>/…``         prepared, as where files become visible one by one
-``_eos.<folder>/<name>/mark``, ``owner``, ``notes/``  likewise
+``<folder>/…/<key>.<end>``                    visible: Spark reads only files that its log names;
+                                              others list files, which are decided ones, too
+``_eos.<folder>/<name>/work/<key>/…``         prepared, as with ``publish="listing"``
+``_eos.<folder>/<name>/mark``, ``owner``, ``notes/``  as with ``publish="listing"``
 ============================================  =================================================
 
 A decision is settled as a whole, whichever of its work is asked for, by one entry that is created
@@ -116,8 +116,8 @@ def kept_of(settled: Iterable[ManifestOutcome]) -> list[ManifestOutcome]:
 # Spark's own log of a folder of data, ``_spark_metadata``: its readers see whole batches.
 #
 # ====================================  =========================================================
-# ``<folder>/_spark_metadata/<n>``      what entry n adds; created if absent
-# ``<folder>/_spark_metadata/<9>.compact``  each tenth: all that was added until then
+# ``<folder>/_spark_metadata/<n>``      the files that entry n adds; created if absent
+# ``<folder>/_spark_metadata/<9>.compact``  each tenth entry: all files added until then
 # ====================================  =========================================================
 #
 # The form is that of Spark's FileStreamSinkLog: ``v1``, then a line of JSON for each file. Numbers
@@ -163,7 +163,7 @@ class ManifestLog:
         for _ in range(_LOOKS):
             number = self._newest()
             data = _VERSION if number < 0 else self._read(number, self._removed(number))
-            if data is not None:  # else it is compacted away by now
+            if data is not None:  # else the entry is compacted away by now
                 return self._view(number, data)
         raise self._gone(number)
 
@@ -173,7 +173,7 @@ class ManifestLog:
         files: Sequence[WorkFile],
         settled: ManifestOutcome | None = None,
     ) -> bool:
-        """Add the entry after ``view``: files, and a decision's outcome; False: another has done so.
+        """Add the entry after ``view``: files, and a decision's outcome; False: there is another.
 
         True is no proof, only a look is: a writer that looked long ago can create again an entry
         that was compacted away, which no reader reads.
@@ -291,7 +291,7 @@ class ManifestLog:
         return msgspec.json.encode(status)
 
     def _remove_before(self, number: int) -> None:
-        """Delete entries before ``number``; readers that had listed them look again, as Spark does."""
+        """Delete entries before ``number``; readers that listed them look again, as Spark does."""
         store = self._place.store
         found = {entry.path: _ENTRY.fullmatch(entry.name) for entry in store.list(LOG)}
         store.delete(path for path, each in found.items() if each and int(each[1]) < number)

@@ -1,18 +1,18 @@
-"""Data files as a participant: each is there, whole, or it is not (``publish="listing"``).
+"""Data files as a participant: files become visible one by one (``publish="listing"``).
 
 ================================================  =============================================
-``<folder>/…/<key>.<end>``                        visible; the witnesses of their own commit
-``_eos.<folder>/<name>/work/<key>/…``             prepared: see :mod:`.folder` why it is beside
-``_eos.<folder>/<name>/mark``                     a random id, created if absent: which disk this is
-``_eos.<folder>/form``                            how files become visible here, of all names
-``_eos.<folder>/<name>/owner``, ``notes/``        whose name it is: ``checkpoint/pipeline.py``
+``<folder>/…/<key>.<end>``                        visible files; the witnesses of their own commit
+``_eos.<folder>/<name>/work/<key>/…``             prepared files, beside the data (:mod:`.folder`)
+``_eos.<folder>/<name>/mark``                     a random id of the disk, created if absent
+``_eos.<folder>/form``                            the publish mode of the folder, for all names
+``_eos.<folder>/<name>/owner``, ``notes/``        claim and notes: ``checkpoint/pipeline.py``
 ================================================  =============================================
 
-A commit is a ``link`` (in a bucket a copy), which refuses to replace what is there; so it changes
-nothing twice. The prepared files go when all of the work is visible. Nothing of ours removes what
-is promised: so where a file is neither prepared nor visible, or has another size than was promised,
-somebody has removed it or cut it off, before or after readers had it, and the outcome is UNKNOWN.
-Whoever moves a visible file away before one of a later batch is there takes its witness away.
+A commit is a ``link`` (in a bucket a copy), which refuses to replace a file; so it changes nothing
+twice. The prepared files are removed when all of the work is visible. This package never removes
+promised files: so where a file is neither prepared nor visible, or has another size than was
+promised, somebody has removed it or cut it off, before or after readers had it, and the outcome is
+UNKNOWN. A visible file is a witness until a file of a later batch is there: leave it there so long.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class FilesParticipant(OwnedFolder):
     """See :class:`airflow_eos.protocol.participant.Participant`."""
 
     def commit(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
-        """Give each file its name; durable before the prepared one goes."""
+        """Make each file visible, and durable, before its prepared file is removed."""
         self.check(works)
         files = {work.identity: files_of(work) for work in works}
         lost = self._lost(files)
@@ -75,12 +75,12 @@ class FilesParticipant(OwnedFolder):
         return became
 
     def abort(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
-        """Remove what is prepared; what is visible stays."""
+        """Remove prepared files; visible files stay."""
         require_own(works, KIND, self._name)
         return {work: self._place.remove(self._prepared(work.key)) for work in works}
 
     def abandon(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
-        """The same; False where a part of it is visible, and stays so."""
+        """Remove prepared files; False for work of which a part is visible, and stays so."""
         require_own(works, KIND, self._name)
         visible = {
             work: [visible_of(path, self._name, work.key) for path in self._prepared(work.key)]
@@ -93,14 +93,14 @@ class FilesParticipant(OwnedFolder):
         }
 
     def outcome(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
-        """Look for the files."""
+        """Return outcomes by looking for the works' files."""
         self.check(works)
         return {work.identity: self._outcome(files_of(work)) for work in works}
 
     def _lost(self, files: Mapping[WorkIdentity, Sequence[WorkFile]]) -> set[WorkIdentity]:
-        """Work that lacks a file, or has one that is not whole: none of it is made visible.
+        """Return work with a missing or damaged file, of which nothing is made visible.
 
-        A bucket has no half objects: there, a file that is alone is missed when it is published.
+        A bucket has no half objects: there, work of one file is only asked for when published.
         """
         on_a_disk = self._place.store.is_on_a_disk
         asked = [
@@ -121,7 +121,7 @@ class FilesParticipant(OwnedFolder):
         return {work for (work, file), size in found if size != file.size}
 
     def _ended(self, files: Sequence[WorkFile]) -> Outcome:
-        """What became of work of which publishing missed a file: it is published once more."""
+        """Return the outcome of work with a file that was missed; OPEN work is published again."""
         self._marked.require()
         outcome = self._outcome(files)
         if outcome is Outcome.OPEN:
@@ -137,8 +137,8 @@ class FilesParticipant(OwnedFolder):
         return outcome
 
     def _outcome(self, files: Sequence[WorkFile]) -> Outcome:
-        # In this order: a commit between the two looks is no loss. What has another size than was
-        # promised is cut off, or another's: it is not the file.
+        # Prepared files first: then a commit between the two looks is no loss. A file of another
+        # size than was promised is cut off, or another program's.
         prepared = self._place.sizes([file.prepared for file in files])
         visible = self._place.sizes([file.visible for file in files])
         if visible == [file.size for file in files]:
@@ -147,18 +147,18 @@ class FilesParticipant(OwnedFolder):
         hidden = [file for file, _, size in seen if size != file.size]
         if all(file.size in sizes for file, *sizes in seen) and not self._altered(hidden):
             return Outcome.OPEN
-        self._marked.require()  # neither is another disk
+        self._marked.require()  # files may be missing since this is another disk
         return Outcome.UNKNOWN
 
 
 def made(
     folder: str | Path, name: str, storage_options: Mapping[str, str] | None = None
 ) -> FilesParticipant:
-    """The participant of a sink that starts: its folder is made, and marked, if it is not yet.
+    """Make the participant of a sink that starts; create and mark its folder if needed.
 
     Raises:
         ConfigurationError: Spark would not see files that appear one by one.
-        StoreError: the disk or the bucket refuses, or lets two publish one name.
+        StoreError: the disk or the bucket refuses, or lets two processes publish one name.
     """
     place = opened(folder, storage_options)
     place.check(name)
@@ -166,7 +166,7 @@ def made(
 
 
 def joined(place: DataFolder, name: str) -> FilesParticipant:
-    """The same, of a place that was looked at before."""
+    """Make the participant of a sink that starts, in a place that was checked before."""
     if place.store.list(LOG):
         raise ConfigurationError(
             f"{place.address} has a log of its own ({LOG}), by which Spark reads it: it would "
@@ -183,12 +183,12 @@ def connect(
     store: CheckpointStore | None = None,
     timeout_s: float = 0.0,
 ) -> FilesParticipant | ManifestParticipant:
-    """Reach the folder of ``member``.
+    """Connect to the folder of ``member``, and refuse another folder or disk.
 
     Args:
         member: as ``eos/pipeline.json`` has it.
         how: ``{"storage_options": {…}}`` of a bucket; where it is None the environment decides.
-        store: the checkpoint, which settles whole batches.
+        store: the checkpoint, needed where whole batches become visible at once.
         timeout_s: not needed.
 
     Raises:

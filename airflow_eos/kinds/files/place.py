@@ -1,4 +1,4 @@
-"""Where data files are: what files as a participant ask of a disk, or of a bucket."""
+"""The storage of data files: the operations of a folder, on a disk or in a bucket."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Disk:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        there = root.resolve()  # what a link leads to: only on its own disk can names be moved
+        there = root.resolve()  # follow links: files can be moved only on the disk that they are on
         if not there.name:
             raise ConfigurationError(
                 f"{root} is the root of a disk, and what is not decided is kept beside the folder.",
@@ -74,16 +74,16 @@ class Disk:
         self.beside = CheckpointStore.open(self._beside)
 
     def names(self) -> list[str]:
-        """What lies in it."""
+        """See :meth:`DataFolder.names`."""
         with self.refusing("listing the folder"):
             return _names(self._root)
 
     def kept(self, name: str) -> CheckpointStore:
-        """A folder of its own."""
+        """See :meth:`DataFolder.kept`: a folder of the participant's own."""
         return CheckpointStore.open(self._beside / name)
 
     def check(self, name: str) -> None:
-        """Make the folder, and that of work beside it; a link is created once, by itself."""
+        """Create the folder, and the folder of work beside it; a link is always created once."""
         folder = self._at(works_of(name))
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -101,7 +101,7 @@ class Disk:
         self.require()
 
     def require(self) -> None:
-        """Both folders are there, and on one disk."""
+        """Refuse where one of the two folders is missing, or they are on two disks."""
         with self.refusing("looking for the folder"):
             try:
                 is_one = self._root.stat().st_dev == self._beside.stat().st_dev
@@ -112,7 +112,7 @@ class Disk:
                 ) from error
             try:
                 (self._beside / _NOTHING).rename(self._root / _NOTHING)
-            except FileNotFoundError:  # there is no such file, which is looked for last
+            except FileNotFoundError:  # one disk: the missing file is only noticed after that
                 pass
             except OSError as error:
                 if error.errno != errno.EXDEV:
@@ -126,14 +126,14 @@ class Disk:
             )
 
     def create(self, path: str) -> BinaryIO:
-        """The prepared file itself."""
+        """Create and open the prepared file itself."""
         file = self._at(path)
         with self.refusing("making a file"):
             file.parent.mkdir(parents=True, exist_ok=True)
-            return file.open("x+b")  # its end is read once more, for its sum
+            return file.open("x+b")  # readable, too: its end is read again for its sum
 
     def keep(self, path: str, file: BinaryIO) -> None:
-        """Until the disk has it, name and all."""
+        """Sync the file and the folders of its path, and close it."""
         with self.refusing("syncing a file"):
             with file:
                 os.fsync(file.fileno())
@@ -141,12 +141,12 @@ class Disk:
                 sync(folder)
 
     def read(self, path: str) -> bytes:
-        """The file ``path``."""
+        """Read the file ``path``."""
         with self.refusing("reading a file"):
             return (self._at(path)).read_bytes()
 
     def publish(self, moves: Sequence[tuple[str, str]]) -> list[bool]:
-        """Give each prepared file its name, by a link: it refuses to replace what is there."""
+        """Give each prepared file its visible name by a link, which never replaces a file."""
         published = []
         with self.refusing("publishing files"):
             for prepared, visible in moves:
@@ -162,17 +162,17 @@ class Disk:
                 sync(folder)
 
     def sizes(self, paths: Sequence[str]) -> list[int | None]:
-        """Unlike ``Path.exists``, an error is no answer."""
+        """Return the size in bytes of each file; raise where the disk does not answer."""
         with self.refusing("looking for files"):
             return [size_of(self._at(path)) for path in paths]
 
     def tails(self, files: Sequence[tuple[str, int]]) -> list[int | None]:
-        """Unlike ``Path.exists``, an error is no answer."""
+        """Return the sum of each file's end; raise where the disk does not answer."""
         with self.refusing("reading the end of files"):
             return [_tail_of(self._at(path), size) for path, size in files]
 
     def remove(self, paths: Sequence[str]) -> bool:
-        """Whether any was there; folders that are empty then go too."""
+        """Remove files, and folders that are empty then; return whether any file was there."""
         with self.refusing("removing files"):
             removed = [remove(self._at(path)) for path in paths]
             for path in paths:
@@ -180,7 +180,7 @@ class Disk:
         return any(removed)
 
     def listed(self, folder: str) -> dict[str, list[StoredObject]]:
-        """By the name of what lies in ``folder``, hidden ones left out: itself, or all below it."""
+        """See :meth:`DataFolder.listed`."""
         with self.refusing("listing prepared files"):
             found: dict[str, list[StoredObject]] = {}
             for name in _names(self._at(folder)):
@@ -189,7 +189,7 @@ class Disk:
             return found
 
     def below(self, path: str) -> list[StoredObject]:
-        """The file, or all files below the folder; what a link leads to is no work of ours."""
+        """List the file, or all files below the folder; a symbolic link is never our work."""
         at = self._at(path)
         if at.is_symlink():
             return []
@@ -203,7 +203,7 @@ class Disk:
 
     @contextlib.contextmanager
     def refusing(self, doing: str) -> Iterator[None]:
-        """An error of the disk is no answer (StoreError)."""
+        """Translate an error of the disk into StoreError, so that it is never read as an answer."""
         try:
             yield
         except OSError as error:
@@ -213,18 +213,18 @@ class Disk:
             ) from error
 
     def _link(self, prepared: Path, visible: Path) -> bool:
-        with contextlib.suppress(FileNotFoundError):  # the prepared one, or a folder meanwhile
+        with contextlib.suppress(FileNotFoundError):  # the prepared file is gone, or a folder
             self._make(visible.parent)
             try:
                 visible.hardlink_to(prepared)
-            except FileExistsError:  # by us before, or by another process
+            except FileExistsError:  # linked before, by us or another process
                 if not visible.samefile(prepared):
                     raise
             return True
         return False
 
     def _make(self, folder: Path) -> None:
-        """Never the root: where it is not there, the disk is not."""
+        """Create a folder and its parents, but never the root: without it, the disk is missing."""
         if folder != self._root:
             self._make(folder.parent)
             folder.mkdir(exist_ok=True)
@@ -234,7 +234,7 @@ class Disk:
         return self._beside / rest if first == KEPT else self._root / path
 
     def _above(self, path: Path) -> list[Path]:
-        """Its folders, up to the root or to what is beside it."""
+        """Return the folders above a path, up to the root, or up to the folder beside it."""
         base = self._beside if path.is_relative_to(self._beside) else self._root
         return [base / each for each in path.relative_to(base).parents]
 
@@ -248,7 +248,7 @@ class Disk:
 
 
 def _entry(file: Path, path: str) -> list[StoredObject]:
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # ended meanwhile
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # removed meanwhile
         found = file.stat()
         if not file.is_dir():
             at_ms = found.st_mtime_ns // 1_000_000
@@ -257,7 +257,7 @@ def _entry(file: Path, path: str) -> list[StoredObject]:
 
 
 def size_of(file: Path) -> int | None:
-    """None where it is not there, or is no file."""
+    """Return the size in bytes of a file; None where it is missing, or no file."""
     try:
         found = file.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -266,7 +266,7 @@ def size_of(file: Path) -> int | None:
 
 
 def _tail_of(file: Path, size: int) -> int | None:
-    """None where it is not there, or is no file."""
+    """Return the sum of a file's end; None where it is missing, or no file."""
     if size_of(file) is None:
         return None
     with contextlib.suppress(FileNotFoundError), file.open("rb") as opened:
@@ -275,7 +275,7 @@ def _tail_of(file: Path, size: int) -> int | None:
 
 
 def remove(file: Path) -> bool:
-    """Whether it was there."""
+    """Remove a file; return whether it was there."""
     try:
         file.unlink()
     except (FileNotFoundError, NotADirectoryError):
@@ -292,10 +292,10 @@ def _names(folder: Path) -> list[str]:
 # --- bucket ---------------------------------------------------------------------------------------
 # A prefix of a bucket: staged objects, copied by the server to their names if these are free.
 #
-# Why not a multipart upload that the commit completes: it could be completed once only, but nothing
-# that is public in obstore completes an upload of another process, and a store may drop one that
-# nobody completes for some days. A copy costs three requests a file (begin, copy, complete) and no
-# bytes through here; its last one carries ``If-None-Match: *``, so whoever comes second is refused.
+# Why not a multipart upload that the commit completes: it could be completed once only, but no
+# public function of obstore completes an upload of another process, and a store may drop an upload
+# after some days. A copy costs three requests a file (begin, copy, complete) and sends no bytes
+# through here; its last request carries ``If-None-Match: *``, so the second copy is refused.
 # A copy that has begun can complete after the staged object is gone. Copies that were cut short
 # leave parts behind, as any upload does: a rule of the bucket (AbortIncompleteMultipartUpload)
 # removes them.
@@ -308,7 +308,7 @@ _AT_ONCE = 16
 _RACERS = 8
 _COPY = "aws_copy_if_not_exists"
 _COPIED_AT_MOST = 5 << 30
-"""Bytes of S3's UploadPartCopy and CopyObject: obstore copies in one part."""
+"""The most bytes that S3's UploadPartCopy and CopyObject copy: obstore copies in one part."""
 _IN_NO_XML = re.compile("[\ufffe\uffff]")  # control characters are escaped by Spark's own rule
 
 
@@ -316,7 +316,7 @@ class Bucket:
     """See :class:`~airflow_eos.kinds.files.place.DataFolder`.
 
     Args:
-        url: of the bucket and a prefix in it.
+        url: the URL of a prefix in the bucket.
         storage_options: see :meth:`CheckpointStore.open`.
     """
 
@@ -342,23 +342,23 @@ class Bucket:
         self.beside = CheckpointStore.open(self._kept, storage_options=self._options)
 
     def names(self) -> list[str]:
-        """What lies in it."""
+        """See :meth:`DataFolder.names`."""
         with self.refusing("listing the folder"):
             found = self._backend.list_with_delimiter(self._name)
         paths = [*(meta["path"] for meta in found["objects"]), *found["common_prefixes"]]
         return [str(path).rpartition("/")[2] for path in paths]
 
     def kept(self, name: str) -> CheckpointStore:
-        """A prefix of its own."""
+        """See :meth:`DataFolder.kept`: a prefix of the participant's own."""
         return CheckpointStore.open(f"{self._kept}/{name}", storage_options=self._options)
 
     def check(self, name: str) -> None:
-        """Race copies to one name, and creates of another: each must have one winner.
+        """Race copies to one name, and creates of another: each race must have one winner.
 
-        Not among the work, which other processes list and end.
+        Its objects are not among the work, which other processes list and end.
 
         Raises:
-            StoreError: it has several, or none; or the store refuses.
+            StoreError: a race has several winners, or none; or the store refuses.
         """
         path = f"{name}/.probe-{uuid.uuid4().hex}"
         names = [path, f"{path}-copied", f"{path}-created"]
@@ -368,10 +368,10 @@ class Bucket:
                 copied = _raced(lambda: self._copy(f"{KEPT}/{names[0]}", f"{KEPT}/{names[1]}"))
             made = _raced(lambda: self.beside.create(names[2], uuid.uuid4().bytes))
         except BaseException:
-            with contextlib.suppress(StoreError):  # what came before it says more
+            with contextlib.suppress(StoreError):  # the first error says more
                 self.beside.delete(names)
             raise
-        self.beside.delete(names)  # as each commit does, of what was prepared
+        self.beside.delete(names)  # so that deletes are tried, too: each commit needs them
         for what, won in (("copies", copied), ("creates", made)):
             if won != 1:
                 raise StoreError(
@@ -382,13 +382,13 @@ class Bucket:
                 )
 
     def require(self) -> None:
-        """A bucket is named by its URL, and a folder in it is nothing but a part of names."""
+        """Check nothing: a URL names one bucket, and a folder in it is only a part of names."""
 
     def create(self, path: str) -> BinaryIO:
-        """A file of this machine that has no name: it is sent when it is whole.
+        """Create a temporary file of this machine without a name, which is sent when it is whole.
 
         Raises:
-            StoreError: a store takes such a name, and is not asked to list or remove it.
+            StoreError: ``path`` has a character that a store takes, but cannot list or remove.
         """
         if _IN_NO_XML.search(path):
             raise StoreError(
@@ -400,7 +400,7 @@ class Bucket:
             return tempfile.TemporaryFile()
 
     def keep(self, path: str, file: BinaryIO) -> None:
-        """Send it; the store answers when it has it. What it could never publish is refused."""
+        """Send the file, durable when the store answers; refuse one too large to be published."""
         if self._is_s3 and (size := os.fstat(file.fileno()).st_size) > _COPIED_AT_MOST:
             raise StoreError(
                 f"A task has {size} bytes for one file of {self.address}, and S3 copies "
@@ -413,12 +413,12 @@ class Bucket:
             self._backend.upload(self._at(path), file)
 
     def read(self, path: str) -> bytes:
-        """The object ``path``."""
+        """Read the object ``path``."""
         with self.refusing("reading a file"):
             return self._backend.get(self._at(path)).bytes()
 
     def publish(self, moves: Sequence[tuple[str, str]]) -> list[bool]:
-        """Copy each to its name, on the server: it refuses to replace what is there."""
+        """Copy each object to its visible name on the server, which never replaces an object."""
 
         def publish(move: tuple[str, str]) -> bool:
             prepared, visible = move
@@ -437,10 +437,10 @@ class Bucket:
         return _together(publish, moves)
 
     def settle(self, paths: Iterable[str]) -> None:
-        """A store answers only what is durable."""
+        """Do nothing: what a store answers is durable."""
 
     def sizes(self, paths: Sequence[str]) -> list[int | None]:
-        """An error is no answer."""
+        """Return the size in bytes of each object; raise where the store does not answer."""
 
         def size(path: str) -> int | None:
             found = self._head(path)
@@ -449,7 +449,7 @@ class Bucket:
         return _together(size, paths)
 
     def tails(self, files: Sequence[tuple[str, int]]) -> list[int | None]:
-        """An error is no answer."""
+        """Return the sum of each object's end; raise where the store does not answer."""
 
         def tail(file: tuple[str, int]) -> int | None:
             path, size = file
@@ -463,7 +463,7 @@ class Bucket:
         return _together(tail, files)
 
     def remove(self, paths: Sequence[str]) -> bool:
-        """S3 does not tell whether an object was there: it is looked for first."""
+        """Remove objects; return whether any was there, looked for first since S3 does not tell."""
         there = [
             path for path, size in zip(paths, self.sizes(paths), strict=True) if size is not None
         ]
@@ -471,7 +471,7 @@ class Bucket:
         return bool(there)
 
     def listed(self, folder: str) -> dict[str, list[StoredObject]]:
-        """By the name of what lies in ``folder``, hidden ones left out: itself, or all below it."""
+        """See :meth:`DataFolder.listed`."""
         found: dict[str, list[StoredObject]] = {}
         for entry in self._all(folder):
             name = entry.path.removeprefix(f"{folder}/").partition("/")[0]
@@ -480,13 +480,13 @@ class Bucket:
         return found
 
     def below(self, path: str) -> list[StoredObject]:
-        """The object, or all objects below it."""
+        """List the object ``path``, and all objects below it."""
         at = self._head(path)
         return [*([] if at is None else [at]), *self._all(path)]
 
     @contextlib.contextmanager
     def refusing(self, doing: str) -> Iterator[None]:
-        """An error of the store, or of the scratch disk, is no answer (StoreError)."""
+        """Translate an error of the store, or of the temporary disk, into StoreError."""
         try:
             yield
         except (failures.BaseError, OSError) as error:
@@ -497,11 +497,11 @@ class Bucket:
             ) from error
 
     def _copy(self, source: str, target: str) -> bool:
-        """Whether it was ours that won (FileNotFoundError: there is no ``source``)."""
+        """Copy an object; return whether this copy made it (FileNotFoundError: no ``source``)."""
         try:
             self._backend.copy_if_absent(self._at(source), self._at(target))
         except failures.AlreadyExistsError:
-            return False  # by us before, or by another process
+            return False  # copied before, by us or another process
         except FileNotFoundError:
             raise
         except (failures.BaseError, OSError) as error:
@@ -510,7 +510,7 @@ class Bucket:
         return True
 
     def _head(self, path: str) -> StoredObject | None:
-        """Not by the store: a value of the data may be in the path, whatever its characters."""
+        """Ask the bucket itself: paths have data values, whose characters a store may refuse."""
         with self.refusing("looking for files"):
             try:
                 return self._stored(self._backend.head(self._at(path)))
@@ -530,7 +530,7 @@ class Bucket:
         return f"{self._beside}/{rest}" if first == KEPT else f"{self._name}/{path}"
 
     def _stored(self, meta: Any) -> StoredObject:
-        """With its path as others give it."""
+        """Return an object's metadata, with its path relative as in :class:`DataFolder`."""
         found = stored_object(meta)
         first, _, rest = found.path.partition("/")
         return found._replace(path=f"{KEPT}/{rest}" if first == self._beside else rest)
@@ -542,7 +542,7 @@ def _together(do: Callable[[A], B], each: Iterable[A]) -> list[B]:
 
 
 def _raced(do: Callable[[], Any]) -> int:
-    """How many of those that begin at one moment win."""
+    """Run ``do`` in several threads at one moment; return how many of them succeed."""
     start = threading.Barrier(_RACERS)
 
     def race(_: int) -> bool:
@@ -557,90 +557,90 @@ def _raced(do: Callable[[], Any]) -> int:
 
 
 class DataFolder(Protocol):
-    """A folder of data; paths are relative to it, or begin with :data:`~.layout.KEPT`.
+    """The storage of a folder of data; paths are relative, or begin with :data:`~.layout.KEPT`.
 
     An error is never an answer (StoreError).
     """
 
     address: str
-    """What never changes of it."""
+    """The folder's address, which never changes."""
     url: str
-    """How Spark names it."""
+    """The folder's URL, as Spark names it."""
     store: CheckpointStore
-    """Small objects in it, whole: those of a log that readers know."""
+    """The store of small objects in the folder: those of a log that readers know."""
     beside: CheckpointStore
-    """Those beside it, where no reader looks."""
+    """The store of small objects beside the folder, where no reader looks."""
 
     def names(self) -> list[str]:
-        """What lies in it."""
+        """List the names of files and folders in the folder."""
         ...
 
     def kept(self, name: str) -> CheckpointStore:
-        """What a participant keeps beside the data; see :func:`.layout.kept_at`."""
+        """Return the store of a participant beside the data; see :func:`.layout.kept_at`."""
         ...
 
     def check(self, name: str) -> None:
-        """Refuse a place that takes no work, or lets two publish one name."""
+        """Refuse a place that takes no work, or lets two processes publish one name."""
 
     def require(self) -> None:
-        """Refuse a place that is not there, or whose two halves are not of one disk."""
+        """Refuse a place that is not there, or whose two folders are not on one disk."""
 
     def create(self, path: str) -> BinaryIO:
-        """A file that a task writes, to be kept as ``path``; nobody finds it where it is killed."""
+        """Open a new file for a task; only :meth:`keep` is sure to leave it at ``path``."""
         ...
 
     def keep(self, path: str, file: BinaryIO) -> None:
-        """What was written is durable on return, as ``path``; the file is closed."""
+        """Close the file and make it durable as ``path``."""
 
     def read(self, path: str) -> bytes:
-        """The file ``path``."""
+        """Read the file ``path``."""
         ...
 
     def publish(self, moves: Sequence[tuple[str, str]]) -> list[bool]:
-        """For each (prepared, visible): whether it is visible; False where it is not prepared."""
+        """Publish each (prepared, visible); False where the prepared file is missing."""
         ...
 
     def settle(self, paths: Iterable[str]) -> None:
-        """What is visible survives a power cut."""
+        """Make visible files survive a power cut."""
 
     def sizes(self, paths: Sequence[str]) -> list[int | None]:
-        """Bytes of each; None where it is not there."""
+        """Return the size in bytes of each file; None where it is missing."""
         ...
 
     def tails(self, files: Sequence[tuple[str, int]]) -> list[int | None]:
-        """The sum of the end of each, of which the size is given; None where it is not there."""
+        """Return the sum of each file's end, given (path, size); None where it is missing."""
         ...
 
     def remove(self, paths: Sequence[str]) -> bool:
-        """Whether any was there."""
+        """Remove files; return whether any was there."""
         ...
 
     def listed(self, folder: str) -> dict[str, list[StoredObject]]:
-        """By the name of what lies in ``folder``, hidden ones left out: itself, or all below it.
+        """List files in and below ``folder``, by the name of its direct, not hidden, entries.
 
-        Those are what a process that was killed has not renamed or removed any more.
+        Hidden files are remains of a process that was killed before it renamed or removed them.
         """
         ...
 
     def below(self, path: str) -> list[StoredObject]:
-        """The file ``path``, or all files below it."""
+        """List the file ``path``, or all files below it."""
         ...
 
     def refusing(self, doing: str) -> AbstractContextManager[None]:
-        """An error of the place inside is raised as StoreError, which says so."""
+        """Translate an error of the place into StoreError, which names what failed."""
         ...
 
 
 def opened(folder: str | Path, storage_options: Mapping[str, str] | None = None) -> DataFolder:
-    """The place of a path or URL; nothing is contacted yet.
+    """Return the storage of a path or URL; nothing is contacted yet.
 
     Raises:
-        StoreError: a scheme that has no create-if-absent, or options that are none.
+        StoreError: the scheme has no create-if-absent, or an option is not known.
     """
     local = as_local_path(str(folder))
     return Bucket(str(folder), storage_options) if local is None else Disk(local)
 
 
 def visible_data(place: DataFolder) -> str | None:
-    """Something that readers of the folder see; None where there is nothing."""
+    """Return the name of a file or folder that readers see; None where there is none."""
     return next((name for name in sorted(place.names()) if name[0] not in "._"), None)

@@ -1,4 +1,4 @@
-"""The files sink: a task writes data files, which the decision makes visible."""
+"""The files sink: a task writes data files, which become visible once they are decided."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from airflow_eos.kinds.files.place import DataFolder
 
 # --- task -----------------------------------------------------------------------------------------
-# One task's files: one for each partition that it has rows of, prepared as one work.
+# The files of one task: one for each partition that it has rows of, prepared as one work.
 
 
 Format = Literal["parquet", "json"]
@@ -73,14 +73,14 @@ class FileWriter(Protocol):
         """Append rows."""
 
     def close(self) -> None:
-        """No more rows; the file is whole, and not yet durable."""
+        """End the file: it is whole then, and not yet durable."""
 
 
 def checked_compression(form: str, compression: str | None) -> str:
-    """The compression of a format: the one that was asked for, or the usual one.
+    """Return the compression of files: ``compression``, or the default of the format.
 
     Raises:
-        ConfigurationError: there is no such format, or it cannot be compressed so.
+        ConfigurationError: there is no such format, or it has no such compression.
     """
     if form not in _KNOWN:
         raise ConfigurationError(f"format {form!r}: expected {' or '.join(_KNOWN)}.")
@@ -93,25 +93,25 @@ def checked_compression(form: str, compression: str | None) -> str:
 
 
 def ending(form: str, compression: str) -> str:
-    """How the names of such files end: readers tell the compression of text by it."""
+    """Return the ending of file names, by which readers tell the compression of text."""
     return form + (_ENDS.get(compression, "") if form == "json" else "")
 
 
 def file_writer(form: str, file: BinaryIO, compression: str, schema: pa.Schema) -> FileWriter:
-    """Write rows of ``schema`` into an empty file, which stays open when they are all written."""
-    out = os.fdopen(os.dup(file.fileno()), "wb")  # the libraries close what they write into
+    """Return a writer of rows of ``schema`` into an empty file, which stays open afterwards."""
+    out = os.fdopen(os.dup(file.fileno()), "wb")  # a duplicate, since the libraries close it
     if form == "parquet":
         return _ParquetFile(out, compression, schema)
     return _LinesFile(out, compression)
 
 
 class _ParquetFile:
-    """Each write is a row group."""
+    """A Parquet file; each write is a row group."""
 
     def __init__(self, out: BinaryIO, compression: str, schema: pa.Schema) -> None:
         import pyarrow.parquet as pq
 
-        # Without Arrow's own schema: an instant is one then, and not one of a session's zone.
+        # Without Arrow's own schema an instant is read as one, not as a time in a session's zone.
         self._writer = pq.ParquetWriter(out, schema, compression=compression, store_schema=False)
         self._out = out
 
@@ -125,7 +125,7 @@ class _ParquetFile:
 
 
 class _LinesFile:
-    """Each row is a text already; its line is made of whole columns."""
+    """A file of lines; each row is a text already, and lines are made by whole columns."""
 
     def __init__(self, out: BinaryIO, compression: str) -> None:
         import pyarrow as pa
@@ -144,7 +144,7 @@ class _LinesFile:
 
 
 def lines(texts: pa.Array) -> pa.Buffer:
-    """Each text, and the end of its line."""
+    """Return the bytes of a file with each text as a line."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -157,7 +157,7 @@ def lines(texts: pa.Array) -> pa.Buffer:
 
 
 def texts_of(data: bytes) -> pa.Array:
-    """The texts of a file of lines."""
+    """Return the texts of a file of lines."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -168,11 +168,11 @@ def texts_of(data: bytes) -> pa.Array:
 
 
 class Split:
-    """Rows by their partition, and without its columns.
+    """A function that splits rows by partition, and drops the partition's columns.
 
     Args:
-        columns: of the partition; in rows they are texts, null where there is none.
-        folder_of: gives the folder of their values.
+        columns: of the partition; in rows they are texts, null for no value.
+        folder_of: returns the folder of a partition's values.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class Split:
         self._folder_of = folder_of
 
     def __call__(self, rows: pa.RecordBatch) -> list[tuple[str, pa.RecordBatch]]:
-        """(folder, rows in their order) for each partition; it counts partitions, not rows."""
+        """Return (folder, rows in their order) for each partition; loops over partitions only."""
         import numpy as np
         import pyarrow as pa
         import pyarrow.compute as pc
@@ -224,8 +224,8 @@ class FilesOfTask:
 
     Args:
         sink: where the rows go.
-        place: of the sink's folder.
-        task: of Spark.
+        place: the sink's folder.
+        task: the number of Spark's task.
         attempt: of the task.
         publish: makes work visible at once, where nothing is to be decided.
     """
@@ -249,7 +249,7 @@ class FilesOfTask:
         self._opened_at_ms = 0
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Hold the rows of each partition; the largest one is written when they are too many."""
+        """Hold rows by partition; where they are too many, write the largest partition's."""
         self._opened_at_ms = self._opened_at_ms or time.time_ns() // 1_000_000
         for folder, part in self._split(rows):
             if folder not in self._files:
@@ -261,7 +261,7 @@ class FilesOfTask:
                 max(self._files.values(), key=lambda each: each.held).flush()
 
     def prepare(self, fingerprint: str) -> PreparedWork | None:
-        """Close the files and make them durable; readers do not see them."""
+        """Close the files and make them durable; readers do not see them yet."""
         if not self._files:
             return None
         sizes, tails = {}, {}
@@ -285,7 +285,7 @@ class FilesOfTask:
         return None
 
     def abort(self) -> None:
-        """Remove what is prepared; what readers may see by now stays."""
+        """Remove prepared files; files that readers may see by now stay."""
         with ExitStack() as undo:
             for folder, each in self._files.items():
                 undo.callback(self._place.remove, [self._path(folder)])
@@ -313,7 +313,7 @@ class FilesOfTask:
 
 
 class _Held:
-    """A file, and rows that are not yet in it."""
+    """A file of a task, and rows that are not written to it yet."""
 
     def __init__(self, file: BinaryIO, data: FileWriter) -> None:
         self.file = file
@@ -333,7 +333,7 @@ class _Held:
         self._rows, self.held = [], 0
 
     def close(self) -> tuple[int, int]:
-        """No more rows; how many bytes it has, and the sum of the last of them."""
+        """End the file; return its size in bytes, and the sum of its end."""
         self.flush()
         self._data.close()
         size = os.fstat(self.file.fileno()).st_size
@@ -341,7 +341,7 @@ class _Held:
 
     def drop(self) -> None:
         self._rows, self.held = [], 0
-        with suppress(OSError):  # what cannot be ended is removed all the same
+        with suppress(OSError):  # a file that cannot be closed is removed all the same
             self._data.close()
 
 
@@ -350,7 +350,7 @@ class _Held:
 
 TASK_MODULES = ("pyarrow.parquet", "numpy", "msgspec", "airflow_eos.kinds.files.sink")
 _INTERVAL = re.compile(r"\binterval (year|month|day|hour|minute|second)\b")
-# Spark's own are in the session's zone, and lose what is below a millisecond.
+# Spark's default formats are in the session's zone, and cut microseconds.
 _LOCAL = "concat('yyyy-MM-dd', chr(39), 'T', chr(39), 'HH:mm:ss.SSSSSS')"
 _INSTANTS = (
     f"map('timeZone', 'UTC', 'timestampNTZFormat', {_LOCAL}, "
@@ -363,8 +363,8 @@ class FileSink:
     """The file sink: folder and settings.
 
     Attributes:
-        folder: an absolute path on a disk that the driver and every executor have. What is not
-            decided is kept beside it, in ``_eos.<its name>``: readers of it see decided rows alone.
+        folder: an absolute path on a disk that the driver and every executor have. Undecided files
+            are kept beside it, in ``_eos.<its name>``: its readers see decided rows alone.
         format: ``parquet``, or ``json``: a line for each row, as Spark's own writer makes them, but
             with instants in UTC and to the microsecond.
         partition_by: columns whose values are folders (``day=2026-11-23/…``, as Spark names
@@ -410,28 +410,28 @@ class FileSink:
 
     @property
     def compressed(self) -> str:
-        """How the files are compressed."""
+        """The compression of the files."""
         return checked_compression(self.format, self.compression)
 
     def place(self) -> DataFolder:
-        """The folder, as this process reaches it."""
+        """Return the storage of the folder, as this process reaches it."""
         return opened(self.folder, self.storage_options)
 
     def check(self, spark: SparkSession) -> None:
-        """See :meth:`Sink.check`: and the log of whole batches is there before the first file."""
+        """See :meth:`Sink.check`; also create the log of whole batches before the first file."""
         check_workers(spark, modules=TASK_MODULES)
-        if self.publish == "manifest":  # without a promise, nothing else is done before the tasks
+        if self.publish == "manifest":  # if not exactly once, nothing else creates it before tasks
             self._joined(self.place())
 
     def connect(self, interval: timedelta) -> FilesParticipant | ManifestParticipant:
-        """See :meth:`Sink.connect`; nothing can be too slow for a file."""
+        """See :meth:`Sink.connect`; no interval is refused, since prepared files do not expire."""
         del interval
         place = self.place()
         place.check(self.name)
         return self._joined(place)
 
     def bound(self, store: CheckpointStore) -> FileSink:
-        """The same sink, which settles the decisions of this checkpoint as a whole.
+        """See :meth:`Sink.bound`: a manifest sink settles whole decisions of that checkpoint.
 
         Raises:
             ConfigurationError: the checkpoint is in the folder, where some readers see all.
@@ -440,13 +440,13 @@ class FileSink:
         return replace(self, store=store) if self.publish == "manifest" else self
 
     def columns(self, schema: StructType, row: str = "") -> list[str]:
-        """See :meth:`Sink.columns`: any that have names of their own and can be hashed.
+        """See :meth:`Sink.columns`: any columns that have distinct names and can be hashed.
 
-        Those of the partition as texts, as Spark names folders. A line of JSON is made here, by
-        Spark: it is the row.
+        The partition's columns become texts, as Spark names folders. For JSON, Spark makes the
+        line of a row here.
 
         Raises:
-            ConfigurationError: they have not, or Spark cannot hash them (maps in Parquet), or a
+            ConfigurationError: names repeat, or Spark cannot hash a column (maps in Parquet), or a
                 column of ``partition_by`` is missing or cannot be a folder's name.
         """
         self._check_names(schema.fieldNames())
@@ -466,12 +466,12 @@ class FileSink:
         return [*chosen, *folders]
 
     def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
-        """The writer of one task, in a Spark worker."""
+        """Return the writer of one task, in a Spark worker."""
         publish = None if transactional else self._publish
         return FilesOfTask(self, self.place(), task, attempt, publish=publish)
 
     def elsewhere(self, works: Sequence[PreparedWork], columns: Collection[str]) -> str:
-        """Why rows would go into other partitions than this work did; empty: they do not.
+        """Return why rows would go into other partitions than this work did; empty: they do not.
 
         Readers take a column's type from the names of its folders.
         """
@@ -543,16 +543,16 @@ def _refuse_intervals(schema: StructType) -> None:
 
 
 # --- read back ------------------------------------------------------------------------------------
-# What was committed, read back: the rows as a task was given them.
+# Committed rows, read back as a task was given them.
 
 
 def read_back(spark: SparkSession, sink: FileSink, works: Sequence[PreparedWork]) -> DataFrame:
-    """The rows of ``works``, each work by a task, as the sink reaches them."""
+    """Read the rows of ``works`` back in Spark tasks, through the sink's own storage."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     read = ReadFiles(sink)
     found = read.of(files_of(works[0])[0].visible).schema
-    schema = from_arrow_schema(found, prefer_timestamp_ntz=True)  # else local times are instants
+    schema = from_arrow_schema(found, prefer_timestamp_ntz=True)  # else local times become instants
     tasks = min(len(works), spark.sparkContext.defaultParallelism)
     wanted = spark.createDataFrame([(msgspec.json.encode(work),) for work in works], "work binary")
     return wanted.repartition(tasks).mapInArrow(read, schema)
@@ -560,18 +560,18 @@ def read_back(spark: SparkSession, sink: FileSink, works: Sequence[PreparedWork]
 
 @dataclass(frozen=True)
 class ReadFiles:
-    """The function that Spark runs: works in, rows out."""
+    """The function that Spark runs in tasks: encoded works in, their rows out."""
 
     sink: FileSink
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The rows of all works that ``batches`` name."""
+        """Yield the rows of all works that ``batches`` name."""
         for batch in batches:
             for encoded in batch.column("work").to_pylist():
                 yield from self.whole(msgspec.json.decode(encoded, type=PreparedWork))
 
     def whole(self, work: PreparedWork) -> Iterator[pa.RecordBatch]:
-        """The rows of one work.
+        """Yield the rows of one work.
 
         Raises:
             TransactionError: its files have fewer or more rows than it delivered.
@@ -588,7 +588,7 @@ class ReadFiles:
             )
 
     def of(self, path: str) -> pa.Table:
-        """The rows of one file."""
+        """Read the rows of one file, with the columns of its partition."""
         import pyarrow as pa
 
         rows = self._data(path)
@@ -618,7 +618,7 @@ class ReadFiles:
 
 
 class FileOptions(SinkOptions, frozen=True):
-    """A folder of files, or a bucket, which is reached by ``{"storage_options": {…}}``."""
+    """The options of a files sink; a bucket is reached by ``{"storage_options": {…}}``."""
 
     folder: str
     format: str | None = None

@@ -1,1 +1,1 @@
-"""Iceberg tables: :mod:`.participant` is the port, with the table and its snapshots."""
+"""The Iceberg kind: :mod:`.participant` is the port, with the table and its snapshots."""

@@ -1,8 +1,8 @@
-"""An Iceberg table as a participant: data files first, one snapshot with its witness later.
+"""An Iceberg table as a participant: a decision adds data files and a witness as one snapshot.
 
 The witness is a property of the table, since snapshots expire; the snapshot's summary has it too,
-since a property can be unset. What was lost is an empty snapshot with the other number: a property
-alone would not stop who looked before it.
+since a property can be unset. A lost decision is an empty snapshot with the other number: a
+property alone would not stop a writer that looked before it.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
     from airflow_eos.protocol.participant import Member
 
 # --- log ------------------------------------------------------------------------------------------
-# An Iceberg table on a local disk: its snapshots are looked at, and one is added on top of them.
+# An Iceberg table on a local disk: read its snapshots, and add one on top of the newest.
 #
-# A commit asserts the snapshot that was looked at, or that there is none; whoever adds one between
-# makes it fail. The library would then try again on the newer snapshot, without a look at the
-# witness, and two of us would both add the same files: its retries are off.
+# A commit asserts the snapshot that was looked at, or that there is none, and fails where another
+# was added since. The library would then try again on the newer snapshot, without a look at the
+# witness, and two processes would both add the same files: its retries are off.
 
 
 _ID = b"PARQUET:field_id"
@@ -57,7 +57,7 @@ def misfit(rows: pa.Schema, table: pa.Schema) -> str | None:
 
 
 def _within(kind: pa.DataType) -> list[tuple[bool, pa.DataType]]:
-    """See :data:`Within`; maps are refused before, by their rows' fingerprint."""
+    """See :data:`Within`; maps never come here, since rows with maps have no fingerprint."""
     import pyarrow as pa
 
     fields: list[pa.Field] = []
@@ -69,7 +69,7 @@ def _within(kind: pa.DataType) -> list[tuple[bool, pa.DataType]]:
 
 
 def plain(kind: pa.DataType) -> str:
-    """A type without what is no matter of its bytes: nullability within, zones, wide offsets."""
+    """Return a type as text, without inner nullability, zone names and the width of offsets."""
     import pyarrow as pa
 
     if pa.types.is_struct(kind):
@@ -83,7 +83,7 @@ def plain(kind: pa.DataType) -> str:
 
 
 def with_ids(rows: pa.Schema, table: pa.Schema) -> pa.Schema:
-    """The columns of rows that fit (see :func:`misfit`), each part with its id in the table."""
+    """Return columns that fit (see :func:`misfit`), with the table's ids at any depth."""
     import pyarrow as pa
 
     return pa.schema([_numbered(field, table.field(field.name)) for field in rows])
@@ -106,10 +106,10 @@ def _numbered(ours: pa.Field, theirs: pa.Field) -> pa.Field:
 
 
 def drifted(file: Schema, table: Schema) -> str | None:
-    """Why a file's columns are not those of the table any more, by their ids; None where they are.
+    """Return why a file's columns, by their ids, no longer fit the table; None where they do.
 
-    A column that was renamed, moved, widened or dropped since is no reason: readers do with this
-    file what they do with all that were there before it.
+    A column that was renamed, moved, widened or dropped since is no reason: readers treat this
+    file as they treat all older ones.
     """
     return _drifted(file.fields, table.fields, "")
 
@@ -156,17 +156,17 @@ def _parts(kind: Any) -> Sequence[NestedField]:
 
 
 # --- opening a table ------------------------------------------------------------------------------
-# Open an Iceberg table, and refuse what we cannot write.
+# Open an Iceberg table, and refuse a table that we cannot write.
 
 
 def opened(catalog: Catalog, identifier: str) -> Table:
-    """The table as it is now (StoreError: it is not there, or cannot be read)."""
+    """Load the table as it is now (StoreError: it is not there, or cannot be read)."""
     with asked(identifier):
         return catalog.load_table(identifier)
 
 
 def location(identifier: str, table: Table) -> Path:
-    """The folder of the table (ConfigurationError: it is not on a disk)."""
+    """Return the folder of the table (ConfigurationError: it is not on a disk)."""
     found = table.location()
     folder = as_local_path(found)
     if folder is None:
@@ -178,11 +178,11 @@ def location(identifier: str, table: Table) -> Path:
 
 
 def refuse(identifier: str, table: Table) -> None:
-    """Refuse what we, or the library, cannot write (ConfigurationError)."""
+    """Refuse a table that this package or pyiceberg cannot write (ConfigurationError)."""
     from pyiceberg.table.metadata import SUPPORTED_TABLE_FORMAT_VERSION
 
     if table.format_version > SUPPORTED_TABLE_FORMAT_VERSION:
-        # It is read all the same: only the commit of what was decided would fail, each time.
+        # The library reads such a table: only the commit of a decision would fail, each time.
         raise ConfigurationError(
             f"The Iceberg table {identifier} has format version {table.format_version}, and this "
             f"pyiceberg writes {SUPPORTED_TABLE_FORMAT_VERSION} at most: take one that can, or "
@@ -196,17 +196,17 @@ def refuse(identifier: str, table: Table) -> None:
 
 
 def require_fit(catalog: Catalog, identifier: str, rows: Any, bound: Any = None) -> None:
-    """Refuse rows that are not of the table's columns, before they are promised.
+    """Refuse rows that do not fit the table's columns, before they are promised.
 
     Args:
-        catalog: reached already.
+        catalog: the open catalog.
         identifier: of the table.
-        rows: an Arrow schema.
-        bound: the table's, by whose ids tasks write.
+        rows: the rows' Arrow schema.
+        bound: the table's Arrow schema at the start, with the ids by which tasks write.
 
     Raises:
-        ConfigurationError: other columns or types.
-        StoreError: the table's columns of these names are not those of ``bound`` any more.
+        ConfigurationError: the rows have other columns or types.
+        StoreError: columns of the table were made anew, and have other ids than in ``bound``.
     """
     table = opened(catalog, identifier).schema().as_arrow()
     why = misfit(rows, table)
@@ -228,7 +228,7 @@ def require_fit(catalog: Catalog, identifier: str, rows: Any, bound: Any = None)
 
 @contextlib.contextmanager
 def asked(identifier: str) -> Iterator[None]:
-    """What a catalog and the disk raise, as StoreError: no error of theirs is an answer."""
+    """Translate any error of catalog and disk into StoreError: it is never read as an answer."""
     from pyiceberg.exceptions import NoSuchTableError
 
     try:
@@ -248,16 +248,16 @@ def asked(identifier: str) -> Iterator[None]:
 
 
 def brief(error: Exception) -> str:
-    """The first line of it."""
+    """Return the first line of an error's text."""
     return str(error).strip().partition("\n")[0]
 
 
 # --- snapshots ------------------------------------------------------------------------------------
-# What the snapshots of an Iceberg table still tell: a second witness, and files of former rows.
+# What snapshots of an Iceberg table still hold: a second witness, and the names of former files.
 
 
 def summaries(table: Table, key: str) -> Iterator[str]:
-    """What each snapshot that has not expired says under ``key``."""
+    """Yield the value of ``key`` in the summary of each snapshot that has not expired."""
     for snapshot in table.metadata.snapshots:
         found = snapshot.summary[key] if snapshot.summary is not None else None
         if found is not None:
@@ -265,10 +265,10 @@ def summaries(table: Table, key: str) -> Iterator[str]:
 
 
 def named(table: Table, files: Collection[Path]) -> set[Path]:
-    """Those that any snapshot names: readers can go back to it, or the table be put back.
+    """Return the existing files that any snapshot names: readers, or the table, can go back to it.
 
-    All are asked: when a file was written and when a snapshot was, two machines may have said. A
-    file that is not there any more is not among them: nobody can take it away.
+    All snapshots are read, since the times of files and snapshots may be of two machines. A file
+    that is gone is left out: nobody can remove it any more.
     """
     by_name = {file.name: file for file in files if file.exists()}
     found: set[Path] = set()
@@ -280,7 +280,7 @@ def named(table: Table, files: Collection[Path]) -> set[Path]:
 
 
 def _manifests(table: Table) -> Iterator[ManifestFile]:
-    """Of all snapshots, each once: most are shared."""
+    """Yield the manifests of all snapshots, each once: most are shared."""
     seen: set[str] = set()
     for snapshot in table.metadata.snapshots:
         for manifest in snapshot.manifests(table.io):
@@ -303,10 +303,10 @@ class IcebergLog:
     """See :class:`airflow_eos.kinds.lake.participant.LakeTable`.
 
     Args:
-        catalog: reached already.
+        catalog: the open catalog.
         identifier: ``namespace.table``.
-        table_id: the table's uuid; another one is another table.
-        folder: its location.
+        table_id: the table's uuid; a table with another uuid is refused.
+        folder: the table's location.
     """
 
     def __init__(self, catalog: Catalog, identifier: str, table_id: str, folder: Path) -> None:
@@ -318,7 +318,7 @@ class IcebergLog:
 
     @property
     def address(self) -> dict[str, str]:
-        """Its name in its catalog, its id, and where it is."""
+        """The table's name in its catalog, its id, and its location."""
         return {
             "catalog": self._catalog.name,
             "table": self._identifier,
@@ -327,7 +327,7 @@ class IcebergLog:
         }
 
     def look(self) -> IcebergSnapshot:
-        """The table as the catalog has it now."""
+        """See :meth:`LakeTable.look`: load the table that the catalog has now."""
         table = opened(self._catalog, self._identifier)
         found = str(table.metadata.table_uuid)
         if found != self._table_id:
@@ -352,9 +352,9 @@ class IcebergSnapshot:
         self._table = table
 
     def witness(self, slot: str) -> int | None:
-        """The property of the table: it outlives the snapshot that it came with.
+        """Return the witness from the table's property, which outlives its snapshot.
 
-        Where somebody has unset it or set it back, the summary of that snapshot still says it.
+        Where somebody has unset or lowered the property, the snapshot's summary still has it.
         """
         kept = self._table.metadata.properties.get(_SLOT + slot)
         told = [*summaries(self._table, _SLOT + slot), *([] if kept is None else [kept])]
@@ -367,18 +367,18 @@ class IcebergSnapshot:
         return max(map(int, told), default=None)
 
     def names(self, files: Collection[Path]) -> frozenset[Path]:
-        """Those that are rows of the current snapshot."""
+        """Return those of the files that the current snapshot reads."""
         with asked(self._identifier):
             planned = {Path(task.file.file_path).name for task in self._table.scan().plan_files()}
         return frozenset(file for file in files if file.name in planned)
 
     def still_names(self, files: Collection[Path]) -> frozenset[Path]:
-        """The given files that a snapshot which has not expired names."""
+        """Return those of the files that a snapshot which has not expired names."""
         with asked(self._identifier):
             return frozenset(named(self._table, files))
 
     def check(self, files: Sequence[DataFile]) -> None:
-        """Compare what the files themselves say of their columns, by their ids."""
+        """Refuse files whose own columns do not fit the table's, compared by their ids."""
         for file in files:
             why = drifted(_columns_of(file), self._table.schema())
             if why is not None:
@@ -395,10 +395,10 @@ class IcebergSnapshot:
                 )
 
     def append(self, files: Sequence[DataFile], slot: str, number: int) -> None:
-        """One snapshot, empty where there are no files, with the property beside it.
+        """Commit one snapshot, empty where there are no files, together with the property.
 
-        Where the property is not there, as before the first of all, the table itself is asked
-        whether it has these rows: snapshots expire, and a property can be unset by hand.
+        Where the property is missing, as before the first commit, the table is asked whether it
+        names these files: snapshots expire, and a property can be unset by hand.
         """
         if _SLOT + slot not in self._table.metadata.properties:
             self._require_new(files, _SLOT + slot, number)
@@ -419,7 +419,7 @@ class IcebergSnapshot:
         self._commit(files, {}, properties={})
 
     def make_durable(self) -> None:
-        """Sync the metadata and the newest manifests: the library does not."""
+        """Sync the metadata and the newest manifests, which the library does not."""
         with asked(self._identifier):
             snapshot = self._table.current_snapshot()
             if snapshot is not None:
@@ -438,7 +438,7 @@ class IcebergSnapshot:
         *,
         properties: Mapping[str, str],
     ) -> None:
-        # This copy of the metadata alone: what is committed are the changes staged below.
+        # Only in this copy of the metadata: the table gets the changes that are staged below.
         self._table.metadata.properties[_RETRIES] = "0"
         try:
             added = [self._described(file) for file in files]
@@ -453,15 +453,15 @@ class IcebergSnapshot:
             change.commit_transaction()
         except LostRaceError:
             raise
-        except Exception as error:  # whatever a catalog raises, the next look tells
+        except Exception as error:  # whatever a catalog raises, the next look tells the outcome
             raise LostRaceError(f"{type(error).__name__}: {brief(error)}") from error
 
     def _described(self, file: DataFile) -> IcebergFile:
-        """A manifest's words of a file; bounds by the ids that the file has for its columns.
+        """Return a file's entry for a manifest, with bounds of columns by the file's own ids.
 
-        The library tells the bounds of columns in Python, which holds no year beyond 9999, and
-        makes text no reader could decode of one that is at the edge of what is a character: such
-        files go without bounds. They are promised; what they help is to skip a file.
+        The library computes bounds in Python, which holds no year beyond 9999, and cuts some texts
+        into ones that no reader can decode. Such files are promised, so they go without bounds,
+        which only help readers to skip a file.
         """
         try:
             return _described(file, self._table.metadata, self._table.metadata.properties)
@@ -521,11 +521,11 @@ def _sync(uri: str) -> None:
 
 KIND = "iceberg"
 SPARED_MS = 3 * 24 * 3600 * 1000
-"""The default of ``remove_orphan_files``: how old a file that no snapshot names must be."""
+"""The least age, in ms, of a file that ``remove_orphan_files`` removes by default."""
 
 
 class IcebergParticipant(LakeParticipant):
-    """A table, and the catalog that was reached for it."""
+    """See :class:`LakeParticipant`; it also owns the connection to the table's catalog."""
 
     kind = KIND
     spared_ms = SPARED_MS
@@ -535,17 +535,17 @@ class IcebergParticipant(LakeParticipant):
         self._catalog = catalog
 
     def close(self) -> None:
-        """Let go of the catalog's connections."""
+        """Close the catalog's connections."""
         self._catalog.close()
 
 
 def made(
     catalog: Catalog, identifier: str, *, name: str, application: str, store: CheckpointStore
 ) -> IcebergParticipant:
-    """The participant of a sink that starts.
+    """Make the participant of a sink that starts.
 
     Raises:
-        ConfigurationError: the table has what we cannot write, or is not on a disk.
+        ConfigurationError: the table has a feature that we cannot write, or is not on a disk.
         StoreError: there is no table, or it cannot be read.
     """
     table = opened(catalog, identifier)
@@ -558,7 +558,7 @@ def made(
 def connect(
     member: Member, how: object, *, store: CheckpointStore | None = None, timeout_s: float = 30.0
 ) -> IcebergParticipant:
-    """Reach the table of ``member`` through its catalog.
+    """Connect to the table of ``member`` through its catalog.
 
     Args:
         member: as ``eos/pipeline.json`` has it.
@@ -567,7 +567,7 @@ def connect(
         store: the pipeline's checkpoint.
 
     Raises:
-        ConfigurationError: the address is none of a table, pyiceberg is missing, or no catalog.
+        ConfigurationError: the address is not a table's, pyiceberg is missing, or no catalog given.
         StoreError: the table is not there, or is another one.
     """
     del timeout_s
@@ -589,11 +589,11 @@ def connect(
 
 
 def reached(name: str, properties: Mapping[str, str]) -> Catalog:
-    """The catalog ``name``.
+    """Open the catalog ``name``.
 
     Raises:
         ConfigurationError: pyiceberg is missing, or does not know such a catalog.
-        StoreError: it cannot be reached; what it said is not repeated, it may hold a password.
+        StoreError: it cannot be reached; its error is not quoted, since it may hold a password.
     """
     lake.require_package("iceberg", "pyiceberg")
     from pyiceberg.catalog import load_catalog

@@ -68,14 +68,14 @@ class IcebergSink:
     Attributes:
         identifier: ``namespace.table``.
         catalog: properties of the catalog, as pyiceberg's ``load_catalog`` takes them; never shown.
-        application_id: under which the table remembers what of this pipeline it has; one pipeline
-            for each, for ever.
-        catalog_name: of the catalog.
+        application_id: the name of this output in the table's properties; for ever of one
+            pipeline.
+        catalog_name: the name of the catalog.
         compression: of the Parquet files: none, snappy, gzip, brotli, lz4 or zstd.
         name: the participant's name in the decisions of the pipeline.
         store: the checkpoint; see :meth:`bound`.
-        folder: of the table, once it is bound: tasks need no catalog.
-        schema: of the table, as Arrow has it, with the ids of its columns; likewise.
+        folder: the table's folder, once the sink is bound: so tasks need no catalog.
+        schema: the table's Arrow schema with the ids of its columns, once the sink is bound.
     """
 
     identifier: str
@@ -99,7 +99,7 @@ class IcebergSink:
             )
 
     def bound(self, store: CheckpointStore) -> IcebergSink:
-        """The same sink, which notes its files in this checkpoint, and knows where they go."""
+        """See :meth:`Sink.bound`: the sink notes files in that checkpoint, and has its table."""
         with closing(reached(self.catalog_name, self.catalog)) as catalog:
             table = opened(catalog, self.identifier)
         folder, schema = location(self.identifier, table), table.schema().as_arrow()
@@ -111,7 +111,7 @@ class IcebergSink:
         check_workers(spark, modules=TASK_MODULES)
 
     def connect(self, interval: timedelta) -> IcebergParticipant:
-        """See :meth:`Sink.connect`; the table is refused here if it cannot be written."""
+        """See :meth:`Sink.connect`: refuse a table that cannot be written."""
         del interval
         store = bound_store(self.store, KIND)
         catalog = reached(self.catalog_name, self.catalog)
@@ -124,10 +124,10 @@ class IcebergSink:
         )
 
     def columns(self, schema: StructType, row: str = "") -> list[str]:
-        """See :meth:`Sink.columns`: those of the table, by their names.
+        """See :meth:`Sink.columns`: the table's columns, by their names.
 
         Raises:
-            ConfigurationError: other columns or types, or such as Spark cannot hash.
+            ConfigurationError: the rows have other columns or types, or Spark cannot hash them.
             StoreError: there is no table.
         """
         with closing(reached(self.catalog_name, self.catalog)) as catalog:
@@ -135,7 +135,7 @@ class IcebergSink:
         return own_columns(schema, row)
 
     def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
-        """The writer of one task, in a Spark worker."""
+        """Return the writer of one task, in a Spark worker."""
         store = bound_store(self.store, KIND)
         if self.folder is None or self.schema is None:
             raise ConfigurationError("The iceberg sink does not know its table: it is not bound.")
@@ -156,18 +156,18 @@ class IcebergSink:
         )
 
     def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
-        """See :meth:`Sink.delivered`: the files themselves, also where they were rewritten."""
+        """See :meth:`Sink.delivered`: read the works' own files, also if the table is compacted."""
         return spark.read.parquet(*(f"{self.folder}/data/{work.key}.parquet" for work in works))
 
     def _publish(self, file: DataFile) -> None:
-        """Make one file visible now, whatever else is written meanwhile; once in this process."""
+        """Make one file visible at once, among concurrent writes; not twice by this process."""
         with closing(reached(self.catalog_name, self.catalog)) as catalog:
             for tried in range(1, _TRIES_AT_ONCE + 1):
                 table = opened(catalog, self.identifier)
                 refuse(self.identifier, table)
                 view = IcebergSnapshot(self.identifier, table)
                 view.check([file])
-                # What failed may have arrived: a catalog's error is no answer.
+                # A commit that failed may have arrived: a catalog's error is no answer.
                 if tried > 1 and view.still_names([file.path]):
                     return None
                 try:
@@ -181,7 +181,7 @@ class IcebergSink:
 
 
 class IcebergOptions(SinkOptions, frozen=True):
-    """A table of Iceberg; its catalog's properties come with ``how``."""
+    """The options of an Iceberg sink; its catalog's properties come with ``how``."""
 
     identifier: str
     application_id: str | None = None

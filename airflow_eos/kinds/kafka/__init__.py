@@ -1,1 +1,1 @@
-"""The Kafka sink: :mod:`.sink`, and beside it what it refuses and reads back."""
+"""The Kafka kind: :mod:`.sink` writes, :mod:`.participant` settles, :mod:`.preflight` checks."""

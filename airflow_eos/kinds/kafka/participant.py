@@ -1,4 +1,4 @@
-"""Kafka as a participant: the port's verbs, said in transactions."""
+"""Kafka as a participant: prepared work is an open Kafka transaction."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class KafkaParticipant:
 
     Args:
         wire: connections to the cluster; closed with this.
-        ledger: who owns the prefix there; closed with this.
+        ledger: the claim and the notes of the prefix; closed with this.
         name: the participant's name in decisions.
         target: the topic, for people.
     """
@@ -74,14 +74,14 @@ class KafkaParticipant:
 
     @property
     def members(self) -> tuple[Member, ...]:
-        """With the id of the cluster that answers."""
+        """The participant: its prefix, and the id of the cluster that answers."""
         address = {"cluster_id": self._wire.cluster_id, PREFIX: self._ledger.prefix}
         if self._ledger.topic != DEFAULT_TOPIC:
             address[TOPIC] = self._ledger.topic
         return (Member(self._name, KIND, address, self._target),)
 
     def check(self, works: Sequence[PreparedWork]) -> None:
-        """Each is a transaction of ours, with a witness."""
+        """Refuse work that is not a transaction of this prefix, with a witness."""
         self._transactions(works)
 
     def require_decidable(self, works: Sequence[PreparedWork]) -> None:
@@ -89,10 +89,10 @@ class KafkaParticipant:
         require_nothing_older(self._wire, self._transactions(works))
 
     def commit(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
-        """End each with EndTxn(commit); where the answer is not enough, ask the log.
+        """Commit each transaction (EndTxn); where the answer is not enough, ask the log.
 
-        What is committed has its markers then, also where Kafka leaves one out; of rows that their
-        log has no more, the outcome is not known.
+        A committed transaction has all its markers then, also where Kafka leaves one out; where
+        the log no longer has its rows, the outcome is UNKNOWN.
         """
         transactions = self._transactions(works)
         settled = settle(self._wire, transactions)
@@ -102,7 +102,7 @@ class KafkaParticipant:
         return self._named(settled | dict.fromkeys(lost, Outcome.UNKNOWN))
 
     def abort(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
-        """End each with EndTxn(abort) and its own epoch, which cannot hit a later holder."""
+        """Abort each transaction (EndTxn) by its own epoch, which cannot hit a later holder."""
         require_own(works, KIND, self._name)
         identities = [transaction_of(work) for work in works]
         places = open_places(self._wire, identities)
@@ -116,7 +116,7 @@ class KafkaParticipant:
     abandon = abort  # EndTxn ends it whole, or finds it committed
 
     def outcome(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
-        """Ask the log."""
+        """Return each transaction's outcome from the log of its partitions."""
         return self._named(outcomes(self._wire, self._transactions(works)))
 
     def open(self, *, besides: Collection[WorkIdentity] = ()) -> tuple[OpenWork, ...]:
@@ -126,11 +126,11 @@ class KafkaParticipant:
         return tuple(as_open_work(each, self._name) for each in listed)
 
     def clock_ms(self) -> int | None:
-        """See :class:`TellsTime`: the active controller's."""
+        """See :class:`TellsTime`: return the active controller's time."""
         return cluster_clock_ms(self._wire)
 
     def claim(self, owner: Owner) -> None:
-        """Own the prefix on this cluster."""
+        """Claim the prefix on this cluster."""
         self._ledger.claim(owner)
 
     def inherit(self, owner: Owner) -> None:
@@ -139,9 +139,9 @@ class KafkaParticipant:
         self._ledger.claim(owner)
 
     def ownership(self, asking: Owner) -> tuple[Ownership, ...]:
-        """Ask the topic of all prefixes that the checkpoint names, and that of the settings, too.
+        """Read the topic of prefixes that the checkpoint names, and that of the settings, too.
 
-        A checkpoint that names one of its own gives nobody another pipeline's prefix.
+        So a checkpoint that names another topic cannot take over another pipeline's prefix.
         """
         del asking
         found, settings = self._ledger.read(), self._wire.settings
@@ -152,17 +152,17 @@ class KafkaParticipant:
         return (found, claimed) if claimed.owner is not None else (found,)
 
     def lookalikes(self) -> tuple[OpenWork, ...]:
-        """See :class:`SharesNames`: what Flink, Kafka Streams and others have open there."""
+        """See :class:`SharesNames`: list open transactions of Flink, Kafka Streams and others."""
         return tuple(
             structs.replace(as_open_work(each, self._name), whose=whose)
             for each, whose in list_lookalikes(self._wire, self._ledger.prefix)
         )
 
     def require_settled(self, promise: Promise, said: OperatorRuling) -> None:
-        """Nothing is asked: what the log still holds of an old batch is up to its retention."""
+        """Check nothing: the log may hold no rows of an old batch any more, by its retention."""
 
     def note(self, decision: Decision, owner: Owner) -> None:
-        """Note it there, and wait until that is acknowledged."""
+        """Note the decision in the topic of prefixes, and wait until Kafka acknowledges it."""
         self._ledger.note(decision, owner)
 
     def close(self) -> None:
@@ -173,7 +173,7 @@ class KafkaParticipant:
             self._wire.close()
 
     def _transactions(self, works: Sequence[PreparedWork]) -> list[PreparedTransaction]:
-        """Those of our prefix: a decision that names others came from another checkpoint."""
+        """Return the works' transactions; refuse other prefixes, as of a copied decision."""
         require_own(works, KIND, self._name)
         found = [as_transaction(work) for work in works]
         prefix = self._ledger.prefix
@@ -196,7 +196,7 @@ class KafkaParticipant:
 
 
 def _topic(member: Member) -> str | None:
-    """Where a checkpoint says that its prefix is remembered; None where nobody has claimed it."""
+    """Return the topic of prefixes that a checkpoint names; None where none is claimed yet."""
     known = DEFAULT_TOPIC if "cluster_id" in member.address else None
     return member.address.get(TOPIC, known)
 
@@ -208,7 +208,7 @@ def connect(
     store: CheckpointStore | None = None,
     timeout_s: float,
 ) -> KafkaParticipant:
-    """Reach ``member`` through the cluster that ``kafka`` names.
+    """Connect to ``member`` through the cluster that ``kafka`` names.
 
     Args:
         member: its name, and the prefix of its address.
@@ -245,11 +245,11 @@ def connect(
 
 
 # --- settling -------------------------------------------------------------------------------------
-# Settling a COMMIT decision: every transaction ended with commit, every outcome known.
+# Settling a COMMIT decision: commit every transaction, until every outcome is known.
 
 
 _SHORTEST_ROUND_S = 1.0
-"""So that the last round before the deadline still asks; it may end that much late."""
+"""The least time of a round: so the last one before the deadline still asks, and may end late."""
 
 
 def settle(
@@ -258,7 +258,7 @@ def settle(
     *,
     deadline_s: float = 60.0,
 ) -> dict[TransactionIdentity, Outcome]:
-    """Commit what a decision names; returns COMMITTED, ABORTED or UNKNOWN for each, never OPEN.
+    """Commit transactions; return COMMITTED, ABORTED or UNKNOWN for each, never OPEN.
 
     May run any number of times, in any number of processes. Where the coordinator cannot tell,
     the log is asked; where the log cannot tell yet, both are asked again.
@@ -270,7 +270,7 @@ def settle(
     deadline = Deadline(deadline_s)
     settled: dict[TransactionIdentity, Outcome] = {}
     if "EOS_FAILPOINTS" in os.environ and len(transactions) > 1:
-        # All are ended together; only for a test or the demo is there a "between two of them".
+        # All are ended together; one goes first only for a test or the demo, which stop in between.
         settled |= _settle_once(wire, transactions[:1], deadline)
         failpoint("settled-some")
     left = [t for t in transactions if t.identity not in settled]
@@ -294,7 +294,7 @@ def _settle_once(
     transactions: Sequence[PreparedTransaction],
     deadline: Deadline,
 ) -> dict[TransactionIdentity, Outcome]:
-    """The outcomes known after one round; what the log calls open is left out."""
+    """Return the outcomes known after one round, without transactions that the log calls open."""
     remaining_s = max(deadline.remaining, _SHORTEST_ROUND_S)
     identities = [t.identity for t in transactions]
     ended = end_transactions(wire, identities, commit=True, deadline_s=remaining_s)

@@ -1,4 +1,4 @@
-"""What is refused before the first row: the timeout chain, the topics, the store."""
+"""Checks before the first row: the timeouts, the topic, the cluster's log of transactions."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 _MIN_INSYNC, _UNCLEAN = "min.insync.replicas", "unclean.leader.election.enable"
 _POLICY = "cleanup.policy"
 _DISKLESS = ("diskless.enable", "inkless.enable")
-"""As KIP-1150 has it, and as its first implementation had it."""
+"""The topic setting of KIP-1150, and that of its first implementation."""
 
 
 @dataclass(frozen=True)
 class Durability:
-    """What decides whether the rows of a topic outlive the broker that acknowledged them."""
+    """The settings by which rows of a topic outlive the broker that acknowledged them."""
 
     topic: str
     copies: int
@@ -45,30 +45,30 @@ class Durability:
     unclean: bool | None
 
     def to_set(self) -> dict[str, str]:
-        """The settings of the topic to change; none where a topic has one copy, as at a desk."""
+        """Return the topic's settings to change; none where it has one copy, as in development."""
         if self.copies < 2:
             return {}
         changes = {_MIN_INSYNC: "2"} if self.min_insync is not None and self.min_insync < 2 else {}
         return changes | ({_UNCLEAN: "false"} if self.unclean else {})
 
     def not_told(self) -> list[str]:
-        """The settings that nobody told, so that it is not known."""
+        """Return the settings that no broker told, so that durability is not known."""
         told = {_MIN_INSYNC: self.min_insync, _UNCLEAN: self.unclean}
         return [name for name, value in told.items() if value is None]
 
 
 def require_transaction_log(wire: ConnectionPool) -> None:
-    """Refuse a cluster that cannot make its log of transactions, or not write to it.
+    """Refuse a cluster that cannot create its log of transactions, or not write to it.
 
-    Kafka makes it with the first transaction, with as many copies as its settings say; where there
-    are fewer brokers, every transaction waits for its coordinator, and runs into its time.
+    Kafka creates it with the first transaction, with as many copies as its settings say; where
+    there are fewer brokers, every transaction waits for its coordinator until it times out.
 
     Raises:
         KafkaUnavailableError: with the settings and the brokers that there are.
     """
     told = wire.cluster.capabilities().settings
     if not told.keys() >= {STATE_COPIES, STATE_MIN_INSYNC}:
-        return  # the broker does not tell: the first transaction shows it
+        return  # the broker does not tell its settings: the first transaction shows it
     copies, least = int(told[STATE_COPIES]), int(told[STATE_MIN_INSYNC])
     found = wire.cluster.describe_topic(TRANSACTIONS)
     if found.error_code == faults.NONE:
@@ -79,7 +79,7 @@ def require_transaction_log(wire: ConnectionPool) -> None:
     elif found.error_code == faults.UNKNOWN_TOPIC_OR_PARTITION:
         alive = len(wire.cluster.brokers())
     else:
-        return  # we may not look whether it is there already
+        return  # these credentials may not see whether the topic is there already
     if copies <= alive and least <= copies:
         return
     most = min(copies, alive)
@@ -102,7 +102,7 @@ def require_transaction_log(wire: ConnectionPool) -> None:
 
 
 def warn_of_truncation(wire: ConnectionPool, topic: str | None) -> None:
-    """Log each of ``topic`` and Kafka's own log of transactions that may lose acknowledged rows."""
+    """Warn where ``topic`` or Kafka's log of transactions may lose acknowledged rows."""
     for found in (*([_of_topic(wire, topic)] if topic else []), _of_transactions(wire)):
         if missing := found.not_told():
             log.warning("durability_not_known", topic=found.topic, not_told=missing)
@@ -119,7 +119,7 @@ def warn_of_truncation(wire: ConnectionPool, topic: str | None) -> None:
 
 
 def _of_topic(wire: ConnectionPool, topic: str) -> Durability:
-    """As it is now; TopicError where it does not exist or may not be described."""
+    """Return a topic's durability; TopicError: it does not exist or may not be described."""
     found = wire.cluster.describe_topic(topic)
     if found.error_code != faults.NONE:
         raise topic_refused(found.error_code, topic)
@@ -133,9 +133,10 @@ def _of_topic(wire: ConnectionPool, topic: str) -> Durability:
 
 
 def _of_transactions(wire: ConnectionPool) -> Durability:
-    """Of ``__transaction_state``, or what it is created with where we may not look or it is not.
+    """Return the durability of ``__transaction_state``, or that with which it would be created.
 
-    Kafka creates it without unclean election (``TransactionCoordinator``).
+    The latter where it is missing or we may not see it. Kafka creates it without unclean election
+    (``TransactionCoordinator``).
     """
     try:
         return _of_topic(wire, TRANSACTIONS)
@@ -165,7 +166,7 @@ def check_timeouts(
     recovery: timedelta,
     broker_max: timedelta | None,
 ) -> None:
-    """Refuse a transaction timeout that the broker rejects or that promises too much.
+    """Refuse a transaction timeout that the broker rejects or that is too short.
 
     An open transaction must outlive the batch that opened it, the wait for the next trigger and
     the time until a recovery commits it; else its rows are replayed more often than need be.
@@ -204,7 +205,7 @@ def check_cluster(
     batch: timedelta,
     recovery: timedelta,
 ) -> None:
-    """Ask the cluster what the sink needs to know before its first row.
+    """Refuse a cluster, topic or timeout with which the sink cannot deliver.
 
     Raises:
         KafkaError: the brokers lack a message that is needed.
@@ -228,7 +229,7 @@ def check_cluster(
 
 
 def require_capable(wire: ConnectionPool) -> None:
-    """Refuse brokers that lack what is needed, and log what is unproven with these.
+    """Refuse brokers that lack a needed message; log what does not work with these brokers.
 
     Raises:
         KafkaError: with what is missing, what for, and on which brokers.
@@ -241,10 +242,10 @@ def require_capable(wire: ConnectionPool) -> None:
 
 
 def _require_transactional(wire: ConnectionPool, topic: str) -> None:
-    """Refuse a topic that takes no transactions; warn of one that forgets rows.
+    """Refuse a topic that takes no transactions; warn of a compacted one, which drops rows.
 
     Raises:
-        TopicError: it is diskless.
+        TopicError: the topic is diskless.
     """
     config = wire.cluster.topic_config(topic, [_POLICY, *_DISKLESS])
     diskless = [name for name in _DISKLESS if config.get(name) == "true"]
@@ -265,7 +266,7 @@ def _require_transactional(wire: ConnectionPool, topic: str) -> None:
 
 
 def longest_timeout(wire: ConnectionPool) -> timedelta | None:
-    """The longest that the broker lets a transaction stay open; None where it does not tell.
+    """Return the broker's longest transaction timeout; None where it does not tell.
 
     Then the first transaction shows whether it takes the timeout that is asked for.
     """
@@ -274,16 +275,16 @@ def longest_timeout(wire: ConnectionPool) -> timedelta | None:
 
 
 def allowed(broker_max: timedelta | None) -> str:
-    """What a broker allows, for people."""
+    """Return the longest timeout that a broker allows, as text for an error."""
     if broker_max is None:
         return f"the broker does not tell its {MAX_TIMEOUT}"
     return f"the broker allows {_s(broker_max)}"
 
 
 def _require_readable(wire: ConnectionPool, topic: str) -> None:
-    """Refuse a topic that is not there or may not be read.
+    """Refuse a topic without a leader, or that may not be read.
 
-    Reading it is needed only when an outcome is asked of the log: after a crash, when it is needed
+    Reading is needed only when the log is asked for an outcome: after a crash, when it matters
     most.
     """
     led = {each: leader for each, leader in wire.cluster.leaders(topic).items() if leader >= 0}

@@ -1,4 +1,4 @@
-"""The Kafka sink: what a task of a batch does, one transaction a task.
+"""The Kafka sink: each task of a batch writes one Kafka transaction.
 
 Next in the reading order: ``airflow_eos.kafka.producer.writer``, which turns Arrow batches into
 record batches (``open_writer`` chooses between it and the one over librdkafka);
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 Producer = Literal["arrow", "librdkafka"]
 PRODUCERS: tuple[Producer, ...] = ("arrow", "librdkafka")
 _LOOK_FOR_BROKER_S = 20.0
-# Third-party modules by name, so that all that is missing is told at once; then ours, which load
-# the rest and leave the workers warm.
+# Third-party modules by name, so that all missing ones are told at once; then ours, which load
+# their own imports, so that the workers have all modules loaded.
 TASK_MODULES = ("pyarrow", "numpy", "msgspec", "kafka", "crc32c", "lz4", "cramjam")
 WRITER_MODULES: dict[Producer, tuple[str, ...]] = {
     "arrow": (
@@ -110,7 +110,7 @@ class KafkaSink:
 
     @property
     def settings(self) -> KafkaSettings:
-        """The connection, for every client."""
+        """The settings of the connection, for every client."""
         return KafkaSettings.from_librdkafka(
             {**self.kafka_config, "bootstrap.servers": self.bootstrap_servers}
         )
@@ -121,13 +121,13 @@ class KafkaSink:
         return int(self.transaction_timeout.total_seconds() * 1000)
 
     def check(self, spark: SparkSession) -> None:
-        """See :meth:`Sink.check`: can the executors import what the tasks import?"""
+        """See :meth:`Sink.check`: refuse executors that lack the modules of the tasks."""
         check_importable(self.producer)
         check_workers(spark, modules=(*TASK_MODULES, *WRITER_MODULES[self.producer]))
 
     def connect(self, interval: timedelta) -> KafkaParticipant:
-        """See :meth:`Sink.connect`: the chain of timeouts, and the topics."""
-        # Not above: a task imports this module, and needs none of what the driver needs.
+        """See :meth:`Sink.connect`: check the cluster, the topic and the timeouts."""
+        # Imported here: tasks import this module, and do not need the driver's modules.
         from airflow_eos.kafka.transactions.ownership import PrefixLedger
         from airflow_eos.kinds.kafka.participant import KafkaParticipant
         from airflow_eos.kinds.kafka.preflight import check_cluster
@@ -146,7 +146,7 @@ class KafkaSink:
         return KafkaParticipant(wire, ledger, name=self.name, target=target)
 
     def bound(self, store: CheckpointStore) -> KafkaSink:
-        """See :meth:`Sink.bound`: the same for all."""
+        """See :meth:`Sink.bound`: the sink is the same for every checkpoint."""
         del store
         return self
 
@@ -155,7 +155,7 @@ class KafkaSink:
         return kafka_columns(schema, row, default_topic=self.topic)
 
     def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
-        """The writer of one task, in a Spark worker."""
+        """Return the writer of one task, in a Spark worker."""
         return _TransactionOfTask(self, task, attempt, transactional=transactional)
 
     def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
@@ -163,9 +163,9 @@ class KafkaSink:
         return read_back(spark, self.settings, works)
 
     def elsewhere(self, works: Sequence[PreparedWork], columns: Collection[str]) -> str:
-        """Why rows with these columns would go elsewhere than this work went; empty: they do not.
+        """Return why rows would go to another topic than this work did; empty: they would not.
 
-        A row that says its own topic has it in its hash.
+        Rows with a column ``topic`` are not asked about: their hash has the topic.
         """
         went = {each.topic for work in works for each in as_transaction(work).written}
         if "topic" in columns or went <= {self.topic}:
@@ -173,11 +173,11 @@ class KafkaSink:
         return f"rows are in topic {', '.join(sorted(went))}, and would go to {self.topic}"
 
     def into_empty(self, topic: str) -> KafkaSink:
-        """The same into a topic that never had a row, so that nobody takes them for delivered.
+        """Return this sink for an empty ``topic``, so that nobody takes its rows for delivered.
 
         Raises:
-            ConfigurationError: it has, or had, rows.
-            TopicError: it is not there.
+            ConfigurationError: the topic has, or had, rows.
+            TopicError: the topic does not exist.
         """
         from airflow_eos.kafka.client.offsets import LATEST, positions
 
@@ -194,12 +194,12 @@ class KafkaSink:
 
 
 class _TransactionOfTask:
-    """See :class:`~airflow_eos.delivery.port.TaskWriter`: one transaction, by a warm writer."""
+    """See :class:`~airflow_eos.delivery.port.TaskWriter`: one transaction, by a reused writer."""
 
     def __init__(self, sink: KafkaSink, task: int, attempt: int, *, transactional: bool) -> None:
         # Where Spark repeats a whole stage it counts attempts anew (TaskContext.attemptNumber): a
-        # late copy may then fence this transaction. That is seen when the decision is settled, and
-        # the rows are replayed.
+        # late copy may then fence this transaction. Settling the decision finds that, and the rows
+        # are replayed.
         transactional_id = transactional_id_of(sink.transactional_id_prefix, task, attempt)
         self._sink = sink
         self._prepared: TransactionIdentity | None = None
@@ -207,7 +207,7 @@ class _TransactionOfTask:
         self._writer.begin(transactional_id if transactional else None, sink.timeout_ms)
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Encode and send."""
+        """Encode and send rows."""
         self._writer.write(rows)
 
     def prepare(self, fingerprint: str) -> PreparedWork | None:
@@ -220,7 +220,7 @@ class _TransactionOfTask:
         return as_work(transaction, self._sink.name) if transaction is not None else None
 
     def abort(self) -> None:
-        """End it, prepared or not: it stops readers; the next task starts from a new connection."""
+        """Abort the transaction, prepared or not, since it holds up readers; drop the writer."""
         _forget_writer(self._sink)
         self._writer.abort(self._prepared)
 
@@ -232,7 +232,7 @@ _writers: dict[tuple[object, ...], Writer] = {}
 
 def _target(sink: KafkaSink) -> tuple[object, ...]:
     settings = tuple(sorted((k, str(v)) for k, v in sink.settings.librdkafka().items()))
-    # By prefix: several outputs of a task may go to one topic, each in its own transaction.
+    # With the prefix: several outputs of a task may go to one topic, in a transaction each.
     prefix = sink.transactional_id_prefix
     return settings, sink.topic, sink.compression, sink.producer, prefix
 
@@ -247,31 +247,31 @@ def _warm_writer(sink: KafkaSink) -> Writer:
 
 
 def _forget_writer(sink: KafkaSink) -> None:
-    """After a failure the next task starts from a new connection."""
+    """Drop the writer, so that after a failure the next task has a new connection."""
     _writers.pop(_target(sink), None)
 
 
 # --- writers --------------------------------------------------------------------------------------
-# What a task asks of a writer, and the choice between the two.
+# The port of a task's writer, and the choice between its two implementations.
 #
 # ``arrow`` encodes record batches itself, ``librdkafka`` leaves that to confluent-kafka's producer.
 # Both refuse the same rows, leave the same transaction open and are ended by the same coordinator.
 
 
 class Writer(Protocol):
-    """One transaction after the other: ``begin`` → ``write`` … → ``prepare``, or ``abort``."""
+    """A writer of successive transactions: ``begin`` → ``write`` … → ``prepare``, or ``abort``."""
 
     def begin(self, transactional_id: str | None, timeout_ms: int) -> None:
-        """Start a transaction in name only; None: write idempotently without one."""
+        """Begin a transaction, without a request yet; None: write idempotently without one."""
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Send rows; an error can come from a later call, after it only ``abort`` is of use."""
 
     def prepare(self) -> WrittenTransaction | None:
-        """Wait until every row is acknowledged and let go; None if there was no row."""
+        """Wait until every row is acknowledged and leave the transaction open; None: no rows."""
 
     def abort(self, prepared: TransactionIdentity | None = None) -> None:
-        """Abort what was begun and not prepared, none is no error; and ``prepared``."""
+        """Abort the begun transaction, if there is one, and ``prepared``."""
 
 
 def check_importable(producer: Producer) -> None:
@@ -295,7 +295,7 @@ def check_importable(producer: Producer) -> None:
 def open_writer(
     settings: KafkaSettings, *, producer: Producer, topic: str | None, compression: str
 ) -> Writer:
-    """A writer with connections of its own.
+    """Return a writer with connections of its own.
 
     Raises:
         ConfigurationError: no such compression, or the producer's library is not installed.
@@ -328,7 +328,7 @@ ACCEPTED: dict[str, tuple[str, ...]] = {
 
 
 def kafka_columns(schema: StructType, row: str, *, default_topic: str | None) -> list[str]:
-    """The columns of ``schema`` in a fixed order, ready for the writer, as SQL.
+    """Return the columns of ``schema`` in a fixed order, ready for the writer, as SQL.
 
     Raises:
         ConfigurationError: the value column is missing, a column has a wrong type or is not
@@ -336,8 +336,8 @@ def kafka_columns(schema: StructType, row: str, *, default_topic: str | None) ->
     """
     types = {field.name: field.dataType.simpleString() for field in schema.fields}
     _check(types, default_topic)
-    # Kafka knows no null headers and no microseconds. What is written must be what is hashed,
-    # or rows read back for a replay would not compare equal.
+    # Kafka knows no null headers and no microseconds. Rows must be hashed as they are written, or
+    # rows read back for a replay would not compare equal.
     as_kafka_has_it = {
         "headers": f"coalesce({row}`headers`, cast(array() AS {ACCEPTED['headers'][0]}))",
         "timestamp": f"date_trunc('millisecond', {row}`timestamp`)",
@@ -383,7 +383,7 @@ def _check(types: dict[str, str], default_topic: str | None) -> None:
 
 
 # --- read back ------------------------------------------------------------------------------------
-# What committed transactions wrote, read back by Spark's executors, one task a transaction.
+# Rows of committed transactions, read back by Spark's executors, one task a transaction.
 
 
 DELIVERED_SCHEMA = (
@@ -395,7 +395,7 @@ DELIVERED_SCHEMA = (
 def read_back(
     spark: SparkSession, settings: KafkaSettings, works: Sequence[PreparedWork]
 ) -> DataFrame:
-    """The rows as :data:`DELIVERED_SCHEMA`."""
+    """Read back the rows of ``works``, as :data:`DELIVERED_SCHEMA`."""
     wanted = [(msgspec.json.encode(work),) for work in works]
     frame = spark.createDataFrame(wanted, "work binary")
     return frame.repartition(max(1, len(wanted))).mapInArrow(_ReadBack(settings), DELIVERED_SCHEMA)
@@ -428,7 +428,7 @@ class _ReadBack:
 
 
 class KafkaOptions(SinkOptions, frozen=True):
-    """A topic; of the app's own cluster where nothing tells of another one."""
+    """The options of a Kafka sink; without ``how`` the topic is in the app's own cluster."""
 
     topic: str | None = None
     transactional_id_prefix: str | None = None
@@ -441,7 +441,7 @@ class KafkaOptions(SinkOptions, frozen=True):
 
 
 def kafka_sink(settings: KafkaSettings, app: AppFacts, **given: Any) -> KafkaSink:
-    """The sink that delivers within the app's times; under its prefix where no other is given."""
+    """Return a sink with the app's timeouts and prefix, where ``given`` has no others."""
     return KafkaSink(
         **{
             "bootstrap_servers": settings.bootstrap_servers,

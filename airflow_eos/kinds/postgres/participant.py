@@ -46,9 +46,9 @@ if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
 
 DEFAULT_SCHEMA = "airflow_eos"
-_LOCK = 7_294_311_208_554_001  # of our own, so that two first starts do not create at once
+_LOCK = 7_294_311_208_554_001  # an advisory lock, so that two first starts do not create at once
 
-_NEWEST = 2**63 - 1  # of a witness that a person writes: never below the floor
+_NEWEST = 2**63 - 1  # the generation of a witness that a person writes: never below the floor
 _TABLES = """
 CREATE SCHEMA IF NOT EXISTS {schema};
 CREATE TABLE IF NOT EXISTS {schema}.names (

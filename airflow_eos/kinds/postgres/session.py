@@ -254,7 +254,7 @@ def _connection(dsn: str, timeout_s: float) -> Connection:
         return psycopg.connect(
             dsn,
             autocommit=True,
-            # A pooler may give each transaction another connection, without our prepared statements.
+            # A pooler may give each transaction another connection, without prepared statements.
             prepare_threshold=None,
             client_encoding="utf8",
             application_name="airflow_eos",

@@ -1,7 +1,7 @@
-"""The verbs that every kind with kept rows shares; how rows are applied is the kind's own.
+"""The base of participants whose rows are kept in the checkpoint; each kind applies its own way.
 
-Applying must bear repeating: whoever finds COMMIT and no *done* applies again, and so may two
-processes at once. A callable is told by its token, a table by the version of its rows.
+Applying must be repeatable: a process that finds COMMIT and no *done* applies again, and two may
+do so at once. A callable sees a repetition by its token, a table by the version of its rows.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ _NUMBER = re.compile(r"0|[1-9][0-9]{0,18}", re.ASCII)
 
 
 class SpilledRowsOutcome(enum.Enum):
-    """How kept rows end; decided once, and for ever."""
+    """How kept rows end; decided once and for all."""
 
     COMMIT = "commit"
     ABORT = "abort"
 
 
 class OutcomeMarker(Stored, frozen=True, kw_only=True):
-    """How rows end. ``nonce`` is fresh: no two writers write equal bytes.
+    """The stored end of kept rows. ``nonce`` is fresh: no two writers write equal bytes.
 
-    ``number`` is what the target had counted to once they were applied; 0 where it does not count.
+    ``number`` is the target's count once the rows were applied; 0 where it does not count.
     """
 
     end: SpilledRowsOutcome
@@ -65,11 +65,11 @@ class OutcomeMarker(Stored, frozen=True, kw_only=True):
 
 
 class SpilledRows:
-    """The rows and marks of one participant in one checkpoint.
+    """The kept rows and their marks, of one participant in one checkpoint.
 
     Args:
-        store: of the checkpoint.
-        name: of the participant.
+        store: the store of the checkpoint.
+        name: the participant's name.
     """
 
     def __init__(self, store: CheckpointStore, name: str) -> None:
@@ -77,12 +77,12 @@ class SpilledRows:
         self.folder = f"{EOS}/kept/{check_name(name)}"
 
     def mark(self) -> str | None:
-        """The random id of the name in this checkpoint; None where there is none."""
+        """Return the random id of the name in this checkpoint; None where there is none."""
         found = self.store.get(f"{self.folder}/mark")
         return None if found is None else found.decode("ascii", errors="replace")
 
     def marked(self) -> str:
-        """The same, created where there is none yet (StoreError: it was written and is gone)."""
+        """Return :meth:`mark`, and create it if needed (StoreError: it was written and is gone)."""
         self.store.create(f"{self.folder}/mark", uuid.uuid4().hex.encode())
         mark = self.mark()
         if mark is None:
@@ -95,25 +95,25 @@ class SpilledRows:
             raise StoreError(f"{self.place(self._rows(key))} is there already: a key came twice.")
 
     def read(self, key: str) -> bytes | None:
-        """The rows; None where they are not there any more."""
+        """Read the rows of a key; None where they are gone."""
         return self.store.get(self._rows(key))
 
     def has(self, key: str) -> bool:
-        """Whether the rows are there."""
+        """Whether the rows of a key are there."""
         return self.store.head(self._rows(key)) is not None
 
     def drop(self, key: str) -> bool:
-        """Remove the rows; False where they were gone. Only behind a mark."""
+        """Remove the rows of a key; False where they were gone. Allowed only after a mark."""
         there = self.has(key)
         self.store.delete([self._rows(key)])
         return there
 
     def listed(self) -> list[StoredObject]:
-        """All rows that are there, ended or not."""
+        """List the objects of all rows that are there, ended or not."""
         return [each for each in self.store.list(f"{self.folder}/rows") if _KEY.match(each.name)]
 
     def end(self, key: str, outcome: SpilledRowsOutcome) -> tuple[SpilledRowsOutcome, bool]:
-        """Decide how the rows end: (what stands, whether it is by us)."""
+        """Decide how rows end; return (the end that stands, whether this call has written it)."""
         path = self._mark("ends", key)
         if self.store.create(path, encode(OutcomeMarker(end=outcome, nonce=uuid.uuid4().hex))):
             return outcome, True
@@ -123,21 +123,21 @@ class SpilledRows:
         return found, False
 
     def ended(self, key: str) -> SpilledRowsOutcome | None:
-        """How the rows end, where that is decided."""
+        """Return how rows end; None where that is not decided."""
         found = self._read(self._mark("ends", key))
         return None if found is None else found.end
 
     def finish(self, key: str, number: int = 0) -> None:
-        """Write that all of it is applied; again, by whoever, it changes nothing."""
+        """Write the mark that all rows of a key are applied; repeating it changes nothing."""
         mark = OutcomeMarker(end=SpilledRowsOutcome.COMMIT, nonce=uuid.uuid4().hex, number=number)
         self.store.create(self._mark("done", key), encode(mark))
 
     def finished(self, key: str) -> bool:
-        """Whether all of it is applied."""
+        """Whether all rows of a key are applied."""
         return self._read(self._mark("done", key)) is not None
 
     def newest_finished(self) -> list[str]:
-        """The keys that are applied of the newest batch that has some."""
+        """Return the applied keys of the newest batch that has any."""
         batches = self._batches(f"{self.folder}/done")
         if not batches:
             return []
@@ -145,14 +145,14 @@ class SpilledRows:
         return [each.name for each in listed if _KEY.fullmatch(each.name)]
 
     def number(self, key: str) -> int:
-        """What the target had counted to when it was applied; 0 where there is no such mark."""
+        """Return the target's count when a key was applied; 0 where there is no such mark."""
         found = self._read(self._mark("done", key))
         return 0 if found is None else found.number
 
     def prune(self) -> None:
-        """Remove the marks of batches whose decisions are pruned, and what rows a crash left.
+        """Remove the marks of batches whose decisions are pruned, and rows that a crash left.
 
-        Every batch has a decision: below the oldest one that stands, nobody asks any more.
+        Every batch has a decision: below the oldest standing one, no process asks any more.
         """
         kept = self._batches(DECISIONS)
         if not kept:
@@ -167,16 +167,16 @@ class SpilledRows:
                 self.finished(key) or self.ended(key) is SpilledRowsOutcome.ABORT
             ):
                 self.drop(key)
-        for batch in sorted(old):  # rows first: without them nothing is ever applied
+        for batch in sorted(old):  # rows were removed first: without them nothing is ever applied
             self.store.delete_folder(f"{self.folder}/ends/{batch}")
             self.store.delete_folder(f"{self.folder}/done/{batch}")
 
     def place(self, path: str) -> str:
-        """Where that is, for people."""
+        """Return the location of a path in the checkpoint, for errors."""
         return f"{self.store.location}/{path}"
 
     def place_of(self, key: str) -> str:
-        """Where the rows are, for people."""
+        """Return the location of the rows of a key, for errors."""
         return self.place(self._rows(key))
 
     def _batches(self, folder: str) -> set[int]:
@@ -186,7 +186,7 @@ class SpilledRows:
         data = self.store.get(path)
         if data is None:
             return None
-        # Another process may have written it and not synced it yet, and we act on it.
+        # Another process may have written the mark and not synced it yet, and we act on it.
         self.store.make_durable(path)
         return decode(data, OutcomeMarker, self.place(path))
 
@@ -199,17 +199,17 @@ class SpilledRows:
 
 
 def new_key(batch: int, task: int, attempt: int) -> str:
-    """A key that was never used: it begins with batch and task, and ends with a random id."""
+    """Make a key that was never used: it begins with batch and task, and ends in a random id."""
     return f"{batch}-{task}-{attempt}-{uuid.uuid4().hex}"
 
 
 def batch_of(key: str) -> int:
-    """The batch that a key belongs to (ConfigurationError: it is no key of kept rows)."""
+    """Return the batch that a key belongs to (ConfigurationError: it is no key of kept rows)."""
     return _parts(key)[0]
 
 
 def task_of(key: str) -> int:
-    """The task that a key belongs to; errors as :func:`batch_of`."""
+    """Return the task that a key belongs to; raises as :func:`batch_of`."""
     return _parts(key)[1]
 
 
@@ -230,17 +230,17 @@ R = TypeVar("R")
 
 
 class SpillParticipant(ABC):
-    """Half of a :class:`~airflow_eos.protocol.participant.Participant`.
+    """The base of participants with kept rows; subclasses apply the rows, and own the name.
 
     Args:
         kept: where the rows wait.
-        name: of the participant.
-        mark: the random id of the name in this checkpoint, which another one does not have.
+        name: the participant's name.
+        mark: the random id of the name in this checkpoint, which no other checkpoint has.
     """
 
     kind: ClassVar[str]
     at_once = 1
-    """How many works are applied before their marks are written."""
+    """The number of works that are applied before their marks are written."""
 
     def __init__(self, kept: SpilledRows, *, name: str, mark: str) -> None:
         self._kept = kept
@@ -250,23 +250,23 @@ class SpillParticipant(ABC):
 
     @abstractmethod
     def apply(self, work: PreparedWork, rows: pa.Table) -> None:
-        """Make all of it visible; it may have been before, in part or whole."""
+        """Make all rows visible; some or all of them may have been applied before."""
 
     def applying(self) -> None:  # noqa: B027 - a callable has nothing to be asked
-        """Called before works are applied that are counted together."""
+        """Prepare to apply works that are counted together; called before them."""
 
     def counted(self) -> int:
-        """Called once works are applied, before their marks, which hold what it gives."""
+        """Return the target's count for the marks of works; called once these are applied."""
         return 0
 
     def check(self, works: Sequence[PreparedWork]) -> None:
-        """Each is ours and has a key of kept rows."""
+        """Refuse work that is not this participant's, or has no key of kept rows."""
         require_own(works, self.kind, self._name)
         for work in works:
             batch_of(work.key)
 
     def commit(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
-        """Apply each, in order. First it is decided that it ends so, and then nothing aborts it."""
+        """Apply works in order; first the mark of COMMIT is written, after which none aborts them."""
         self.check(works)
         ends = _together(lambda work: self._kept.end(work.key, SpilledRowsOutcome.COMMIT), works)
         became: dict[WorkIdentity, Outcome] = {}
@@ -275,7 +275,7 @@ class SpillParticipant(ABC):
             if end is SpilledRowsOutcome.ABORT:
                 became[work.identity] = Outcome.ABORTED
             elif not by_us and self._kept.finished(work.key):
-                self._kept.drop(work.key)  # whoever applied it may have died before this
+                self._kept.drop(work.key)  # the process that applied it may have died before this
                 became[work.identity] = Outcome.COMMITTED
             else:
                 going.append(work)
@@ -287,12 +287,12 @@ class SpillParticipant(ABC):
         return became | collect_all(applying)
 
     def abort(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
-        """Take the place of a commit's first mark; where a commit has it, nothing is removed."""
+        """Write ABORT where a commit's mark would go, and remove rows; nothing if committed."""
         require_own(works, self.kind, self._name)
         return dict(zip(works, _together(self._aborted, works), strict=True))
 
     def abandon(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
-        """Remove the rows, also where a commit has begun: what it applied stays, or comes late."""
+        """Remove the rows, also where a commit has begun; rows that it applies stay visible."""
         require_own(works, self.kind, self._name)
         _together(lambda work: self._kept.end(work.key, SpilledRowsOutcome.ABORT), works)
         were_open = _together(
@@ -301,13 +301,13 @@ class SpillParticipant(ABC):
         return dict(zip(works, were_open, strict=True))
 
     def outcome(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
-        """Look for the marks."""
+        """Return outcomes by the marks in the checkpoint."""
         self.check(works)
         found = _together(lambda work: self._outcome(work.key), works)
         return {work.identity: each for work, each in zip(works, found, strict=True)}
 
     def open(self, *, besides: Collection[WorkIdentity] = ()) -> tuple[OpenWork, ...]:
-        """List the rows that are there, without those that have ended."""
+        """List kept rows that have not ended."""
         self.require_checkpoint()
         known = {work.key for work in besides}
         listed = [each for each in self._kept.listed() if each.name not in known]
@@ -327,21 +327,21 @@ class SpillParticipant(ABC):
         return tuple(sorted(found, key=lambda each: each.key))
 
     def require_settled(self, promise: Promise, said: OperatorRuling) -> None:
-        """Nothing is asked: what was handed over is not kept here any more."""
+        """Check nothing: applied rows are not kept here any more."""
         del promise, said
 
     def note(self, decision: Decision, owner: Owner) -> None:
-        """Once in a while, marks that nobody asks for any more are removed."""
+        """Remove old marks now and then; see :meth:`SpilledRows.prune`."""
         del decision, owner
         if self._noted % _PRUNE_EVERY == 0:
             self._kept.prune()
         self._noted += 1
 
     def require_checkpoint(self) -> None:
-        """Rows that are not there say nothing where the checkpoint is not there, or another one.
+        """Refuse a missing or another checkpoint: its missing rows say nothing.
 
         Raises:
-            StoreError: its mark is missing or another one.
+            StoreError: the mark is missing or another one.
         """
         found = self._kept.mark()
         if not found or found != self._mark:
@@ -352,14 +352,14 @@ class SpillParticipant(ABC):
             )
 
     def _applied(self, works: Sequence[PreparedWork]) -> dict[WorkIdentity, Outcome]:
-        """Apply each; what was applied is finished, also where another one refuses."""
+        """Apply works; finish the applied ones, also where another one is refused."""
         became: dict[WorkIdentity, Outcome] = {}
         applied: list[PreparedWork] = []
         streams = _together(lambda work: self._kept.read(work.key), works)
         self.applying()
 
         def apply(work: PreparedWork, stream: bytes | None) -> None:
-            if stream is None:  # by another process meanwhile, or nobody can tell
+            if stream is None:  # applied by another process meanwhile, or lost
                 became[work.identity] = self._outcome(work.key)
                 return
             self.apply(work, self._whole(work, stream))
@@ -377,7 +377,7 @@ class SpillParticipant(ABC):
         return became
 
     def _whole(self, work: PreparedWork, stream: bytes) -> pa.Table:
-        """All rows that were promised, or none (StoreError)."""
+        """Return the kept rows as a table; refuse other than the promised number (StoreError)."""
         where = self._kept.place_of(work.key)
         give_up = f"airflow-eos accept CHECKPOINT --batch {batch_of(work.key)} --give-up-open"
         remedies = (
@@ -399,18 +399,18 @@ class SpillParticipant(ABC):
         end, by_us = self._kept.end(work.key, SpilledRowsOutcome.ABORT)
         if end is SpilledRowsOutcome.COMMIT:
             return False
-        # Also where another process has written the mark: it may have died before this.
+        # Also where another process has written the mark: it may have died before it removed them.
         return self._kept.drop(work.key) and by_us
 
     def _newest_number(self) -> int:
-        """The highest in the marks that stand: numbers never go down from batch to batch."""
+        """Return the highest number in the marks; numbers never go down from batch to batch."""
         return max(_together(self._kept.number, self._kept.newest_finished()), default=0)
 
     def _ended(self, key: str) -> bool:
         return self._kept.finished(key) or self._kept.ended(key) is SpilledRowsOutcome.ABORT
 
     def _outcome(self, key: str) -> Outcome:
-        # Asked twice: rows that went between two looks have left a mark before they went.
+        # Asked twice: rows that were removed between two looks have a mark since before that.
         for _ in range(2):
             if self._kept.finished(key):
                 return Outcome.COMMITTED
@@ -423,10 +423,10 @@ class SpillParticipant(ABC):
 
 
 def table_of(stream: bytes, where: str, *remedies: Remedy) -> pa.Table:
-    """Kept rows as a table.
+    """Read kept rows as a table.
 
     Raises:
-        StoreError: what stands there is no Arrow stream, or not all of it.
+        StoreError: the bytes are no Arrow stream, or not all of it.
     """
     import pyarrow as pa
 
@@ -442,7 +442,7 @@ def table_of(stream: bytes, where: str, *remedies: Remedy) -> pa.Table:
 
 
 def _together(do: Callable[[T], R], items: Iterable[T]) -> list[R]:
-    """Each of them, some at once, in their order; the first error is raised."""
+    """Call ``do`` for each item, several at once; return results in order, raise the first error."""
     found = list(items)
     if len(found) < 2:
         return [do(each) for each in found]

@@ -1,7 +1,7 @@
 """A task whose rows are kept in the checkpoint: one Arrow stream, written when it is whole.
 
-What a task wrote, compressed, waits in its worker's memory until then: an object that is created
-only if it is absent is created at once.
+Until then the compressed rows wait in the worker's memory, since create-if-absent takes an object
+as a whole.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Now = Callable[[PreparedWork, "pa.Table"], object]
 
 
 def read_back(works: Sequence[PreparedWork], what: str, why: str) -> DeliveryError:
-    """The error of who would compare rows with what was delivered of them: nobody ever has to."""
+    """Return the error for reading kept rows back, which no replay ever needs."""
     return DeliveryError(
         f"{len(works)} pieces of work of {what} were to be read back, and {why}. Kept rows are "
         "never lost, unless somebody has said so of them, or removed them. Where that batch is to "
@@ -35,7 +35,7 @@ def read_back(works: Sequence[PreparedWork], what: str, why: str) -> DeliveryErr
 
 
 class SpilledTaskRows:
-    """See :class:`~airflow_eos.delivery.port.TaskWriter`.
+    """See :class:`~airflow_eos.delivery.port.TaskWriter`: keeps the rows in the checkpoint.
 
     Args:
         kind: of the participant.
@@ -43,10 +43,10 @@ class SpilledTaskRows:
         store: the checkpoint, where the rows are kept.
         task: number of the task.
         attempt: of the task.
-        about: goes into the schema of the rows, for whoever applies them, and into the decision,
-            for whoever asks it later what they were.
-        look: is shown each batch of rows, and may refuse it.
-        now: applies the rows at once, where they are visible at once and nothing is kept.
+        about: metadata for the rows' schema, read when they are applied, and for the detail of the
+            work in the decision, read later.
+        look: called with each batch of rows, which it may refuse.
+        now: applies the rows at once, without keeping them; None for exactly once.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class SpilledTaskRows:
         self._opened_at_ms = 0
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Compress them into memory."""
+        """Compress rows into memory."""
         self._look(rows)
         if not self._rows:
             self._opened_at_ms = time.time_ns() // 1_000_000
@@ -82,7 +82,7 @@ class SpilledTaskRows:
         self._rows += rows.num_rows
 
     def prepare(self, fingerprint: str) -> PreparedWork | None:
-        """Create the object; durable on return, and read by nobody before the decision."""
+        """Create the object of rows, durable on return; no process reads it before the decision."""
         if not self._rows:
             return None
         stream = self._stream.whole()
@@ -103,5 +103,5 @@ class SpilledTaskRows:
         return work
 
     def abort(self) -> None:
-        """Nothing was written before it was prepared."""
+        """Drop the rows from memory; nothing was written before :meth:`prepare`."""
         self._stream = SpillStream()
