@@ -232,7 +232,7 @@ class ConsumerGroupParticipant:
         goal = OffsetMetadata(wanted.pipeline, wanted.batch).beside(wanted.offsets)
         there = {place for place in goal if place in committed and _is_of(committed[place], wanted)}
         missing = sorted({topic for topic, _ in goal.keys() - there})
-        # Refreshed: the offsets of a deleted topic are gone, and a cached leader would cause a wait.
+        # Refreshed: a deleted topic's offsets are gone, and a cached leader would make us wait.
         leaders = (self._wire.cluster.find_leaders(each, refresh=True) for each in missing)
         return {} if all(found is None for found in leaders) else goal
 

@@ -266,7 +266,7 @@ class SpillParticipant(ABC):
             batch_of(work.key)
 
     def commit(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
-        """Apply works in order; first the mark of COMMIT is written, after which none aborts them."""
+        """Apply works in order; first write their marks of COMMIT, after which none is aborted."""
         self.check(works)
         ends = _together(lambda work: self._kept.end(work.key, SpilledRowsOutcome.COMMIT), works)
         became: dict[WorkIdentity, Outcome] = {}
@@ -442,7 +442,7 @@ def table_of(stream: bytes, where: str, *remedies: Remedy) -> pa.Table:
 
 
 def _together(do: Callable[[T], R], items: Iterable[T]) -> list[R]:
-    """Call ``do`` for each item, several at once; return results in order, raise the first error."""
+    """Call ``do`` for each item, several at once; return the results in order of the items."""
     found = list(items)
     if len(found) < 2:
         return [do(each) for each in found]

@@ -199,7 +199,7 @@ class OwnershipTable(ABC):
         return self._session.run("noting a decision", act)
 
     def begin_generation(self, generation: int, counted: int) -> None:
-        """Begin a generation from batch ``counted`` on; delete the witnesses below its floor."""
+        """Begin a generation, counted from batch ``counted``; delete witnesses below its floor."""
         changes = (
             (_BEGIN, (generation, counted, self.name)),
             (_FORGET, (self.name, floor_of(generation))),

@@ -1,6 +1,6 @@
-"""Whether a table takes what a query gives; pure.
+"""Checks whether a table, or a system, takes a query's columns and values; pure.
 
-Asked before the first row: what is decided and then refused would hold the pipeline up.
+They come before the decision: a decided row that is refused would hold the pipeline up.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _FITS = {
     "timestamp": ("timestamp with time zone",),
     "timestamp_ntz": ("timestamp without time zone",),
 }
-"""By Spark's type, those of PostgreSQL that hold every value of it; without a length."""
+"""The types of PostgreSQL, without a length, that hold every value of a Spark type."""
 _OF_ANY_TEXT = ("UTF8", "SQL_ASCII")
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 _NUMERIC = re.compile(r"numeric\((\d+),(\d+)\)")
@@ -40,17 +40,17 @@ _NUMERIC = re.compile(r"numeric\((\d+),(\d+)\)")
 
 @dataclass(frozen=True)
 class TableDescription:
-    """What the database says of a table.
+    """A table as the database describes it.
 
     Attributes:
-        columns: by name: type, whether a row must give a value, whether the table makes it.
-        keys: the columns of each unique index that tells rows apart for an upsert.
-        uniques: those of every unique index, also of a part of the rows; none of an expression.
+        columns: by name: type, whether a row must give a value, whether the table generates it.
+        keys: the columns of each unique index that an upsert can use as its key.
+        uniques: the columns of every unique index, also of a partial one; empty for an expression.
         constraints: checks, foreign keys and exclusions.
         lacking: the rights that this user does not have.
-        unfit: what else is wrong with the table as a whole.
+        unfit: other faults of the table as a whole.
         inexact: columns whose collation takes different texts for one.
-        encoding: of the database.
+        encoding: the encoding of the database.
     """
 
     columns: dict[str, tuple[str, bool, bool]]
@@ -149,25 +149,25 @@ def _fits(spark: str, kind: str) -> bool:
 
 
 # --- values ---------------------------------------------------------------------------------------
-# Values that a system could never write, refused in the task: once decided, each would hold it up.
+# Checks in the task for values that a system could never write: once decided, they would stop it.
 #
 # Pure, and by whole columns.
 
 
 _DAY_US = 86_400_000_000
 _LAST_YEAR = 9999
-_SLACK = 4096  # what surrounds the values of a row in its statement, at least
+_SLACK = 4096  # bytes for the parts of a statement besides a row's values
 _ESCAPED = 2  # bytes that a byte of a value may take in a statement
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How long values of a table may be.
+    """The greatest lengths of a table's values.
 
     Attributes:
         characters: of a text, by column.
         octets: of a text or of bytes, by column.
-        row: bytes of a row in a statement.
+        row: the bytes of a row in a statement.
     """
 
     characters: Mapping[str, int]
@@ -176,12 +176,12 @@ class Limits:
 
 
 def refuse_numbers(rows: pa.RecordBatch, system: str) -> None:
-    """Refuse a number that is none (DeliveryError)."""
+    """Refuse NaN and infinite numbers (DeliveryError)."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     for name, column in _columns(rows, pa.types.is_floating):
-        # Of nulls alone neither is told: they are what a number that is none should become.
+        # Null where all values are: nulls are let in, and are what a NaN should become.
         if pc.any(pc.invert(pc.is_finite(column))).as_py():
             raise refused(
                 f"A number in column {name} is NaN or infinite, which {system} cannot hold",
@@ -198,7 +198,7 @@ def refuse_times(rows: pa.RecordBatch, system: str, *, first_year: int = 1) -> N
     first = (date(first_year, 1, 1) - epoch).days
     last = (date(_LAST_YEAR, 12, 31) - epoch).days
     for name, column in _columns(rows, pa.types.is_temporal):
-        # As numbers: an instant counts in UTC, whatever zone it is shown in.
+        # Compared as numbers: an instant counts in UTC, whatever zone it is shown in.
         if pa.types.is_timestamp(column.type):
             numbers = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
             low, high = first * _DAY_US, (last + 1) * _DAY_US - 1
@@ -225,11 +225,11 @@ def refuse_texts(rows: pa.RecordBatch, system: str) -> None:
             raise refused(
                 f"A text in column {name} is not UTF-8, which {system} cannot hold",
                 "Send it as binary, or make a text of it (decode)",
-            ) from None  # it quotes no value, and says less
+            ) from None  # Arrow's error does not name the column
 
 
 def refuse_nulls(rows: pa.RecordBatch, never_null: Collection[str], table: str) -> None:
-    """Refuse nulls that a table would make values of its own of (DeliveryError)."""
+    """Refuse nulls in columns where the table would replace them by own values (DeliveryError)."""
     for name, column in zip(rows.schema.names, rows.columns, strict=True):
         if name in never_null and column.null_count:
             raise refused(
@@ -239,7 +239,7 @@ def refuse_nulls(rows: pa.RecordBatch, never_null: Collection[str], table: str) 
 
 
 def refuse_nul(rows: pa.RecordBatch) -> None:
-    """Refuse the character that no text of PostgreSQL can hold (DeliveryError)."""
+    """Refuse the character NUL, which no text of PostgreSQL can hold (DeliveryError)."""
     import pyarrow.compute as pc
 
     for name, column in _columns(rows, _is_text):
@@ -311,13 +311,13 @@ def refuse_long_rows(rows: pa.RecordBatch, limits: Limits) -> None:
 
 
 def hex_digits(column: pa.LargeBinaryArray) -> pa.LargeStringArray:
-    """Two digits for each byte: all bytes at once."""
+    """Return the hex digits of each value, computed for all bytes at once."""
     import numpy as np
     import pyarrow as pa
 
     if not len(column):
         return column.cast(pa.large_string())
-    # A slice has the buffers of the whole, and says where in them it begins.
+    # A slice shares the buffers of its whole array, and has its offset in them.
     validity, offsets, data = column.buffers()
     ends = np.frombuffer(offsets, dtype=np.int64, count=column.offset + len(column) + 1)
     digits = pa.py_buffer(bytes(data or b"").hex().encode())
@@ -327,7 +327,7 @@ def hex_digits(column: pa.LargeBinaryArray) -> pa.LargeStringArray:
 
 
 def bytea_text(column: pa.LargeBinaryArray) -> pa.LargeStringArray:
-    r"""``\x…`` for each value, as PostgreSQL reads it."""
+    r"""Return each value as ``\x…``, as PostgreSQL reads it."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -336,7 +336,7 @@ def bytea_text(column: pa.LargeBinaryArray) -> pa.LargeStringArray:
 
 
 def _octets(columns: Sequence[pa.Array]) -> pa.Array | None:
-    """The bytes of each row in these columns."""
+    """Return the sum of each row's bytes in these columns."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -366,5 +366,5 @@ def _has_length(kind: pa.DataType) -> bool:
 
 
 def refused(what: str, instead: str) -> DeliveryError:
-    """The error of rows that cannot be written."""
+    """Return the error for rows that cannot be written."""
     return DeliveryError(f"{what}. Nothing of its batch was written. {instead}.")

@@ -1,22 +1,22 @@
 """Upserts into a column family of HBase, through its REST server.
 
 ==========================  =====================================================================
-``<table>``                 a row for each key, a cell in the family for each other column, all of
-                            them with one timestamp: the version that wrote them
+``<table>``                 a row for each key, a cell in the family for each other column, all
+                            cells with one timestamp: the version that wrote them
 ``<family>:_eos``           the columns that are null, as a list of JSON: their cells are empty
 ``airflow_eos_upserts``     a small table of ours in the same namespace, a row for each target: its
                             mark, its owner with the newest note, its last epoch, its tally
 ==========================  =====================================================================
 
-The guard is HBase's own: of two cells it shows the one with the greater timestamp, whichever came
-last, and equal ones are the same row. A put is one step for its row, and writes every column.
+HBase itself guards rows: of two cells it shows the one with the greater timestamp, whichever came
+last, and equal ones are of the same row. A put is one step for its row, and writes every column.
 
-Nothing is ever deleted in HBase: a null is an empty cell, and a deleted row one of which all cells
-are empty but its flag. For HBase's own delete hides older cells only until a major compaction has
-removed it; a late row would then come back.
+Nothing is ever deleted in HBase: a null is an empty cell, and all cells of a deleted row are empty
+but its flag. HBase's own delete would hide older cells only until a major compaction removes it; a
+late row would then come back.
 
-Only rows are guarded in one step. Whose the target is, is looked at before each request, of some
-megabytes; what a former owner sends after that look has the older epoch, and so stays below.
+Only rows are guarded in one step. The owner is looked at before each request, of some megabytes;
+rows that a former owner sends after that look have the older epoch, and so stay hidden.
 
 Several key columns are joined by ``:`` (their own ``%`` and ``:`` as ``%25`` and ``%3A``). Values
 are text as Arrow writes them, times in UTC, and binary as it is.
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 _JSON = "application/json"
 _MESSAGE = "application/x-protobuf"
 _THROWN = re.compile(r"\b\w+(?:Exception|Error)\b")
-_NAMED = 4  # exceptions of an answer; each has a cause
+_NAMED = 4  # the most exceptions to name of an answer, in which each has a cause
 
 
 _NO_TABLE = b"TableNotFoundException"
@@ -68,11 +68,11 @@ _NO_TABLE = b"TableNotFoundException"
 
 @dataclass(frozen=True)
 class Answer:
-    """What the server said.
+    """An answer of the REST server.
 
     Attributes:
-        status: of HTTP.
-        body: as it came.
+        status: the HTTP status.
+        body: the bytes of the body.
     """
 
     status: int
@@ -80,13 +80,13 @@ class Answer:
 
     @property
     def thrown(self) -> str:
-        """The names of the exceptions in it; their messages may hold keys and values."""
+        """The status and the exceptions' names; no messages, which may hold keys and values."""
         names = dict.fromkeys(_THROWN.findall(self.body.decode(errors="replace")))
         return ", ".join([str(self.status), *list(names)[:_NAMED]])
 
 
 class Rest:
-    """Tables as the REST server gives them.
+    """A client of HBase's REST server: tables, rows and cells.
 
     Args:
         url: ``http[s]://[user:password@]host[:port][/path]``.
@@ -101,7 +101,7 @@ class Rest:
             parts = urlsplit(url)
             port = parts.port
         except ValueError:
-            raise _unread() from None  # it may quote the password
+            raise _unread() from None  # the cause may quote the password
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             raise _unread()
         secure = parts.scheme == "https"
@@ -114,7 +114,7 @@ class Rest:
             self._headers["Authorization"] = f"Basic {base64.b64encode(login).decode()}"
 
     def schema(self, table: str) -> dict[str, Any] | None:
-        """What the table is like; None where there is none."""
+        """Return the schema of a table; None where there is no such table."""
         found = self._ask("GET", f"{_table(table)}/schema")
         if found.status == HTTPStatus.NOT_FOUND and _NO_TABLE in found.body:
             return None
@@ -122,15 +122,15 @@ class Rest:
         return answer
 
     def create(self, table: str, family: str) -> None:
-        """Create it, if nobody has meanwhile."""
+        """Create a table with one column family; no error where another did so meanwhile."""
         schema = {"name": table, "ColumnSchema": [{"name": family}]}
         self._required(self._put(f"{_table(table)}/schema", schema), f"creating the table {table}")
 
     def row(self, table: str, key: str) -> dict[str, bytes]:
-        """The newest cells of a row, by column; none where it has none, nor the table.
+        """Return the newest cells of a row, by column; none where row or table is missing.
 
-        Looked for by a scan: asked for a row, the gateway says 404 also where HBase does not
-        answer it (``RowResultGenerator`` logs the exception and goes on without a row).
+        By a scan: asked for a row, the gateway answers 404 also where HBase does not answer
+        it (``RowResultGenerator`` logs the exception and goes on without a row).
         """
         only = quote(key, safe="")
         found = self._ask("GET", f"{_table(table)}/*?startrow={only}&endrow={only}%00&limit=1")
@@ -144,7 +144,7 @@ class Rest:
         }
 
     def newest_since(self, table: str, family: str, timestamp: int) -> int | None:
-        """The newest timestamp of some row that has one not before ``timestamp``."""
+        """Return the newest timestamp of any one row with a cell since ``timestamp``; else None."""
         query = f"limit=1&starttime={timestamp}&column={quote(family, safe='')}"
         found = self._ask("GET", f"{_table(table)}/*?{query}")
         rows = json.loads(self._required(found, f"looking for versions in {table}").body)["Row"]
@@ -153,7 +153,7 @@ class Rest:
     def swap(
         self, table: str, key: str, cells: Mapping[str, bytes], column: str, current: bytes
     ) -> bool:
-        """Write the cells if ``column``, one of them, has the value ``current`` (nothing: b"")."""
+        """Write cells if ``column``, one of them, has the value ``current`` (b"" for no cell)."""
         given = [*cells.items(), (column, current)]
         body = {"Row": [{"key": _base64(key.encode()), "Cell": [_cell(*each) for each in given]}]}
         answer = self._put(f"{_table(table)}/row?check=put", body)
@@ -166,7 +166,7 @@ class Rest:
         self._required(self._put(f"{_table(table)}/row", body), f"writing to {table}")
 
     def put_all(self, table: str, body: pa.Buffer) -> None:
-        """Write a ``CellSet``; some rows of it may be written where it is refused."""
+        """Write the rows of a ``CellSet``; where it is refused, some of them may be written."""
         answer = self._ask("PUT", f"{_table(table)}/rows", memoryview(body), _MESSAGE)
         self._required(answer, f"writing rows to {table}")
 
@@ -181,8 +181,8 @@ class Rest:
         self, method: str, path: str, body: bytes | memoryview | None = None, kind: str = _JSON
     ) -> Answer:
         headers = {**self._headers, "Content-Type": kind}
-        # A connection that was kept may have been closed meanwhile; all that is asked may be asked
-        # again.
+        # The server may have closed a kept connection meanwhile; every request here may be sent
+        # twice.
         for left in (1, 0):
             fresh = self._connection.sock is None
             try:
@@ -233,34 +233,34 @@ def _plain(value: str) -> bytes:
 
 
 # --- hbase cells ----------------------------------------------------------------------------------
-# Rows as the cells of HBase, in the form that its REST server reads; pure, and by whole columns.
+# Rows as HBase cells, in the form that its REST server reads; pure, and by whole columns.
 #
 # A request is a ``CellSet`` of Protocol Buffers: rows, each a key and its cells, each a column, a
-# timestamp and a value. Here every row of a work has one timestamp, which is its version::
+# timestamp and a value. Here all rows of a work have one timestamp, which is their version::
 #
 #     bits  62 … 51   50 … 20   19 … 0
 #           epoch     batch     task
 #
-# Greater than any clock's milliseconds from the first epoch on, and less than the greatest number,
-# which HBase takes for *now*.
+# A version is greater than any clock's milliseconds from the first epoch on, and less than the
+# greatest number, which HBase takes for *now*.
 
 
 NULLS = "_eos"
-"""The cell that every row has: the names of the columns that are null, as JSON."""
+"""The column of a cell that every row has: the names of the columns that are null, as JSON."""
 LAST_EPOCH = (1 << 12) - 2
 NEWEST = (1 << 63) - 2
 """A timestamp that no version exceeds."""
 
 _BATCH_BITS, _TASK_BITS = 31, 20
-_ROWS = 50_000  # encoded at once
-_REQUEST = 4 << 20  # bytes, or one row
+_ROWS = 50_000  # rows encoded at once
+_REQUEST = 4 << 20  # bytes of a request, or one row if that is longer
 _BYTES = pa.large_binary()
-_KEY, _CELL, _ROW = b"\x0a", b"\x12", b"\x0a"  # a field's number and kind, of its message
+_KEY, _CELL, _ROW = b"\x0a", b"\x12", b"\x0a"  # Protocol Buffers tags: a field's number and kind
 _COLUMN, _TIMESTAMP, _DATA = b"\x12", b"\x18", b"\x22"
 
 
 def version_of(epoch: int, batch: int, task: int) -> int:
-    """The timestamp of a row (DeliveryError: no timestamp can hold it)."""
+    """Return the version of rows as a timestamp (DeliveryError: a part does not fit)."""
     if epoch > LAST_EPOCH or batch >> _BATCH_BITS or task >> _TASK_BITS:
         raise DeliveryError(
             f"A timestamp of HBase holds epochs to {LAST_EPOCH}, batches below 2^{_BATCH_BITS} and "
@@ -271,12 +271,12 @@ def version_of(epoch: int, batch: int, task: int) -> int:
 
 
 def epoch_in(timestamp: int) -> int:
-    """The epoch of a version."""
+    """Return the epoch of a version."""
     return timestamp >> (_BATCH_BITS + _TASK_BITS)
 
 
 def requests_of(rows: pa.Table, about: RowSchema, family: str, version: int) -> Iterator[pa.Buffer]:
-    """Bodies of requests that write the rows, some megabytes each."""
+    """Yield the bodies of requests that write the rows, some megabytes each."""
     for at in range(0, rows.num_rows, _ROWS):
         some = rows.slice(at, _ROWS)
         yield from _cut(_encoded(_keys(some, about), _cells(some, about), family, version))
@@ -287,7 +287,7 @@ def _keys(rows: pa.Table, about: RowSchema) -> pa.Array:
 
 
 def _cells(rows: pa.Table, about: RowSchema) -> dict[str, pa.Array]:
-    """Values by column; a null is empty, and named in one more cell."""
+    """Return the cells' values by column; a null is empty, and named in the cell ``NULLS``."""
     rows = with_tombstones(rows, about)
     cells, nulls = {}, []
     for name in rows.column_names:
@@ -302,7 +302,7 @@ def _cells(rows: pa.Table, about: RowSchema) -> dict[str, pa.Array]:
 
 
 def _list(names: list[pa.Array]) -> pa.Array:
-    """Of each row those that are there, as a list of JSON; each ends with a comma so far."""
+    """Join each row's names, which end with a comma, to a JSON list."""
     joined = _joined([pa.scalar(b"[", _BYTES), *names, pa.scalar(b"]", _BYTES)])
     return pc.replace_substring_regex(joined, pattern=r",\]$", replacement="]")
 
@@ -310,7 +310,7 @@ def _list(names: list[pa.Array]) -> pa.Array:
 def _encoded(
     keys: pa.Array, cells: dict[str, pa.Array], family: str, version: int
 ) -> pa.LargeBinaryArray:
-    """Each row as a field of the message."""
+    """Encode each row as a field of the message."""
     row = [_field(_KEY, keys)]
     for name, values in cells.items():
         column = f"{family}:{name}".encode()
@@ -329,7 +329,7 @@ def _joined(parts: list[pa.Array]) -> pa.Array:
 
 
 def _varints(numbers: NDArray[np.int64]) -> pa.LargeBinaryArray:
-    """Numbers below 2^35, seven bits a byte, lowest first; the top bit says that more come."""
+    """Encode numbers below 2^35: seven bits a byte, lowest first; the top bit: more bytes come."""
     shifts = np.arange(0, 35, 7)
     width = 1 + (numbers[:, None] >= (1 << shifts[1:])).sum(axis=1)
     place = np.arange(len(shifts))
@@ -351,7 +351,7 @@ def _varint(number: int) -> bytes:
 
 
 def _cut(rows: pa.LargeBinaryArray) -> Iterator[pa.Buffer]:
-    """What lies one after the other, in pieces of whole rows."""
+    """Yield pieces of the encoded rows' buffer, each of whole rows."""
     _, offsets, data = rows.buffers()
     ends = np.frombuffer(offsets, np.int64)[rows.offset : rows.offset + len(rows) + 1]
     at = 0
@@ -375,7 +375,7 @@ _UNSAFE = ("SKIP_WAL", "ASYNC_WAL")
 
 
 def refuse_schema(table: str, family: str, schema: Mapping[str, Any] | None) -> None:
-    """Refuse a table that is not there, or could forget rows; ``schema`` as the REST server says.
+    """Refuse a table that is missing, or could forget rows; ``schema`` is the REST server's.
 
     Raises:
         ConfigurationError: all that is wrong, and what was expected.
@@ -411,7 +411,7 @@ def refuse_schema(table: str, family: str, schema: Mapping[str, Any] | None) -> 
 
 
 # --- hbase target ---------------------------------------------------------------------------------
-# What an upsert asks of HBase: see :mod:`.hbase` for what lies there.
+# The target in HBase; for its cells see the docstring of the module.
 
 
 _OURS, _FAMILY = "airflow_eos_upserts", "m"
@@ -421,7 +421,7 @@ _MARK, _OWNER, _EPOCH, _PROBE, _TALLY = (
 
 
 class _Owned(msgspec.Struct, frozen=True):
-    """The cell that tells whose the target is, and how far that one has come."""
+    """The cell of the target's owner and its newest note."""
 
     owner: TargetOwner
     note: Note | None = None
@@ -440,27 +440,27 @@ class HBaseTarget:
 
     @property
     def address(self) -> Mapping[str, str]:
-        """The table, with its family."""
+        """See :attr:`UpsertConnection.address`: the table, with its family."""
         return {"system": "hbase", "target": self._target}
 
     @property
     def give_up(self) -> str:
-        """Keeps the mark and the last epoch."""
+        """See :attr:`UpsertConnection.give_up`; mark and last epoch stay."""
         return f"put '{self._ours}', '{self._row}', '{_OWNER}', '' (in the HBase shell)"
 
     def go_on(self, tally: int) -> str:
-        """See :meth:`UpsertConnection.go_on`; the note is in the cell of the owner."""
+        """See :meth:`UpsertConnection.go_on`; the owner goes too, since its cell has the note."""
         return f"put '{self._ours}', '{self._row}', '{_TALLY}', '{tally}' and {self.give_up}"
 
     def check(self) -> None:
-        """It forgets nothing and may be written to, and our table is there."""
+        """Refuse a table that could forget rows or may not be written; create our own table."""
         refuse_schema(self._table, self._family, self._rest.schema(self._table))
         if self._rest.schema(self._ours) is None:
             self._rest.create(self._ours, _FAMILY)
-        # Never written, since nothing has that value: but whoever may not write is told so.
+        # No cell has that value, so nothing is written; but a user that may not write is refused.
         column, never = f"{self._family}:{NULLS}", uuid.uuid4().bytes
         self._rest.swap(self._table, self._row, {column: never}, column, never)
-        # A server can be told to refuse timestamps that are no time of today.
+        # A server can be configured to refuse timestamps that are far from today.
         self._rest.put(self._ours, self._row, _PROBE, NEWEST)
 
     def marked(self) -> str:
@@ -482,7 +482,7 @@ class HBaseTarget:
         epoch = self._next_epoch(int(cells.get(_EPOCH, b"0")))
         owned = _Owned(TargetOwner(location, checkpoint, epoch))
         claimed = {_OWNER: msgspec.json.encode(owned), _EPOCH: str(epoch).encode()}
-        # Whoever claims changes the epoch, so nobody has meanwhile, nor has and given it up again.
+        # Each claim changes the epoch: while it stands, none has claimed, nor claimed and gave up.
         self._rest.swap(self._ours, self._row, claimed, _EPOCH, cells.get(_EPOCH, b""))
 
     def owner(self) -> TargetOwner | None:
@@ -507,7 +507,7 @@ class HBaseTarget:
         return None if owned is None else owned.note
 
     def life(self) -> str:
-        """See :meth:`UpsertConnection.life`: any server has what HBase acknowledged."""
+        """See :meth:`UpsertConnection.life`: constant, as any server has all acknowledged rows."""
         return ""
 
     def tally(self) -> int:
@@ -526,7 +526,7 @@ class HBaseTarget:
                 return number
 
     def apply(self, rows: pa.Table, about: RowSchema, checkpoint: str, order: str) -> int:
-        """See :meth:`UpsertConnection.apply`; HBase does not tell how many rows were older: 0."""
+        """See :meth:`UpsertConnection.apply`; returns 0, since HBase does not count older rows."""
         owned, _ = self._owned_by(checkpoint)
         version = version_of(owned.owner.epoch, *batch_and_task(order))
         for at, body in enumerate(requests_of(rows, about, self._family, version)):
@@ -543,7 +543,7 @@ class HBaseTarget:
         return self._rest.row(self._ours, self._row).get(_TALLY, b"")
 
     def _owned_by(self, checkpoint: str) -> tuple[_Owned, bytes]:
-        """The same as :meth:`_owned`, if it is this checkpoint's (OwnershipError)."""
+        """Return :meth:`_owned`; refuse a target that is not this checkpoint's (OwnershipError)."""
         owned, stands = self._owned()
         if owned is None or owned.owner.checkpoint != checkpoint:
             owner = None if owned is None else owned.owner
@@ -551,7 +551,7 @@ class HBaseTarget:
         return owned, stands
 
     def _owned(self) -> tuple[_Owned | None, bytes]:
-        """Whose it is, and the cell that says it."""
+        """Return the owner with its note, and the value of their cell."""
         stands = self._rest.row(self._ours, self._row).get(_OWNER, b"")
         try:
             return (msgspec.json.decode(stands, type=_Owned) if stands else None), stands
@@ -568,9 +568,9 @@ class HBaseTarget:
             ) from error
 
     def _next_epoch(self, last: int) -> int:
-        """Greater than the last one, and than all in the table, also where our row was removed.
+        """Return an epoch above the last one and, in case our row was removed, all in the table.
 
-        Files without such a timestamp are not read for it.
+        HBase does not read files without such timestamps for it.
         """
         epoch = last + 1
         while epoch <= LAST_EPOCH:
@@ -594,7 +594,7 @@ _LONGEST_CELL = (10 << 20) - (1 << 16)  # bytes; hbase.client.keyvalue.maxsize, 
 
 @dataclass(frozen=True)
 class HBaseUpsert:
-    """A column family of one table.
+    """An upsert target: a column family of one HBase table.
 
     Attributes:
         url: of HBase's REST server, such as ``http://host:8080``, or
@@ -613,16 +613,16 @@ class HBaseUpsert:
             )
 
     def refuse(self, columns: Mapping[str, str], key: tuple[str, ...], deleted: str | None) -> None:
-        """Refuse what no cell can hold; ``columns`` are names and Spark's types.
+        """Refuse columns whose values no cell can hold; ``columns``: names and Spark's types.
 
         Raises:
-            ConfigurationError: which columns, and what was expected.
+            ConfigurationError: with the columns, and what was expected.
         """
         del key, deleted
         require_plain(columns, "HBase", ours=NULLS, which="tells which columns are null")
 
     def told(self) -> HBaseUpsert:
-        """See :meth:`UpsertTarget.told`: a cell takes whatever is plain."""
+        """See :meth:`UpsertTarget.told`: nothing is asked, since a cell takes any plain value."""
         return self
 
     def refuse_rows(self, rows: pa.RecordBatch, key: Sequence[str]) -> None:
@@ -642,5 +642,5 @@ class HBaseUpsert:
             )
 
     def open(self, *, timeout_s: float) -> HBaseTarget:
-        """Reach it; nothing is asked yet."""
+        """Return a connection to the target; no request is sent yet."""
         return HBaseTarget(self.url, self.target, timeout_s=timeout_s)

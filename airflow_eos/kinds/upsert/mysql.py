@@ -2,7 +2,7 @@
 
 The table is InnoDB's, its primary key is just the key columns, and ``eos_version`` (varchar) holds
 the version of each row, which a statement assigns last: MySQL assigns from left to right, and each
-column looks at the version that stands. What owns it is a row of ``airflow_eos_upserts``, a small
+column looks at the version that stands. The owner is in a row of ``airflow_eos_upserts``, a small
 table of ours in the same database. One transaction a work, only while this checkpoint is the owner.
 
 A deleted row stays as a tombstone: its flag, its key and its version, all else null. Times are
@@ -62,8 +62,8 @@ CREATE TABLE IF NOT EXISTS airflow_eos_upserts (
   tally bigint NOT NULL DEFAULT 0) ENGINE = InnoDB
 """
 MARK = "INSERT IGNORE INTO airflow_eos_upserts (target, mark) VALUES (%s, %s)"
-# From left to right. An epoch is greater than all that were: where our row is new, or was removed,
-# the rows tell which. No clock does: one that was put back would make all that comes older.
+# Assigned from left to right. An epoch is greater than all former ones: where our row is new, or
+# was removed, the rows tell the last. A clock is not used: set back, it would make new rows older.
 CLAIM = """
 UPDATE airflow_eos_upserts SET
   last_epoch = 1 + if(last_epoch = 0, (SELECT coalesce(max(left(eos_version, 16)), '0')
@@ -93,7 +93,7 @@ SELECT column_name, lower(column_type), is_nullable = 'NO' AND column_default IS
        extra LIKE '%%generated%%' OR extra LIKE '%%auto_increment%%', coalesce(collation_name, '')
 FROM information_schema.columns WHERE table_schema = database() AND table_name = %s
 """
-# The beginning of a column is none: rows that differ after it would be one.
+# An index on the beginning of a column is no key: rows that differ after it would be one.
 _KEYS = """
 SELECT index_name, group_concat(concat_ws('(', column_name, sub_part) SEPARATOR '\\0')
 FROM information_schema.statistics
@@ -133,14 +133,14 @@ _FITS = {
     "timestamp": r"datetime\(6\)",
     "timestamp_ntz": r"datetime\(6\)",
 }
-"""By Spark's type, those of MySQL; how long a text may be is the user's to know."""
+"""The types of MySQL, as a pattern, for each Spark type; tasks check the lengths of texts."""
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 _EXACT = ("_nopad_bin", "_0900_bin")
-"""Collations that take no two texts for one; ``_bin`` alone passes over spaces at the end."""
+"""The ends of collations that take no two texts for one; ``_bin`` alone ignores end spaces."""
 
 
 def rows_of(cursor: Any, statement: str, *given: object) -> list[Any]:
-    """The rows of an answer."""
+    """Run a statement and return the rows of its answer."""
     cursor.execute(statement, given or None)
     return list(cursor.fetchall())
 
@@ -161,7 +161,7 @@ def refuse_table(
         )
     [(engine, called)] = engines
     wrong = [] if engine == "InnoDB" else [f"is {engine}'s, which has no transactions"]
-    if called != table:  # else a second pipeline would own it by that name
+    if called != table:  # else a second pipeline could own the table by its other name
         wrong.append(f"is called {called!r}, and this server takes both for one: name it so")
     found = {name: tuple(rest) for name, *rest in rows_of(cursor, _COLUMNS, table)}
     wrong += _of_columns(found, columns, set(key), deleted)
@@ -189,12 +189,12 @@ def refuse_table(
 
 
 def limits(cursor: Any, table: str) -> Limits:
-    """How long values of the table may be."""
+    """Return the greatest lengths of the table's values."""
     lengths = rows_of(cursor, _LENGTHS, table)
     [(packet,)] = rows_of(cursor, "SELECT @@max_allowed_packet")
     return Limits(
         characters={name: most for name, most, _, charset in lengths if charset is not None},
-        # Ours are those of UTF-8.
+        # Our texts are UTF-8: octets of another character set are no limit for them.
         octets={
             name: octets
             for name, _, octets, charset in lengths
@@ -253,7 +253,7 @@ def fits(spark: str, kind: str) -> bool:
 
 
 def upserted(table: str, names: Sequence[str], key: Sequence[str]) -> str:
-    """One row, with its version as the last value; PyMySQL makes many of it."""
+    """Return the statement to upsert one row, its version last; PyMySQL repeats the values."""
     version = quoted(VERSION)
     later = f"{version} IS NULL OR {version} <= VALUES({version})"
     given = [*(quoted(name) for name in names if name not in key), version]
@@ -267,7 +267,7 @@ def upserted(table: str, names: Sequence[str], key: Sequence[str]) -> str:
 
 
 def values(rows: pa.Table, about: RowSchema, version: str) -> Iterator[list[tuple[Any, ...]]]:
-    """Rows with their version, in the order of the key: so that committers seldom meet."""
+    """Yield rows with their version, ordered by key, so that two committers seldom deadlock."""
     import pyarrow as pa
 
     rows = with_tombstones(rows.sort_by([(name, "ascending") for name in about.key]), about)
@@ -282,7 +282,7 @@ def values(rows: pa.Table, about: RowSchema, version: str) -> Iterator[list[tupl
 
 
 def quoted(name: str) -> str:
-    """A name as SQL text."""
+    """Quote a name for a statement."""
     return "`" + name.replace("`", "``") + "`"
 
 
@@ -290,8 +290,8 @@ class MySqlDatabase(TableSession):
     """The database of a target; see :class:`TableSession`.
 
     Args:
-        url: how it is reached.
-        table: its name.
+        url: the database's URL.
+        table: the table's name.
         timeout_s: seconds to connect.
     """
 
@@ -324,14 +324,14 @@ class MySqlDatabase(TableSession):
         self.connected.ping(reconnect=False)
 
     def _require_witness(self) -> None:
-        """One server that takes writes, and loses none."""
+        """Refuse a server that does not take writes, or may lose them (ConfigurationError)."""
         with self.connected.cursor() as cursor:
             place = f"{self._reach['host']}:{self._reach['port']}/{self._reach['database']}"
             require_witness(dict(rows_of(cursor, ABOUT)), place)
 
     @contextlib.contextmanager
     def asking(self, doing: str) -> Iterator[Any]:
-        """A cursor, on a connection that is opened again after every error.
+        """Yield a cursor, on a connection that is opened again after every error.
 
         Raises:
             DeliveryError: the server refused, or did not answer.
@@ -367,7 +367,7 @@ class MySqlDatabase(TableSession):
 
 
 # --- mysql rights ---------------------------------------------------------------------------------
-# What of a table in MySQL could refuse or change a row beside its columns: rights, triggers.
+# Causes besides columns by which a MySQL table could refuse or change a row: rights, triggers.
 
 
 TRIGGERS = """
@@ -385,8 +385,8 @@ WHERE may = 'TRIGGER'
 AND grantee = (SELECT concat(quote(substring_index(current_user(), '@', 1)), '@',
   quote(substring_index(current_user(), '@', -1))))) */
 """
-"""Of a table, of INSERT and one more event, and the table again. MySQL lists none to who lacks the
-right TRIGGER, which says nothing; MariaDB lists them."""
+"""Arguments: the table, an event besides INSERT, the table again. To a user without the right
+TRIGGER MySQL lists no trigger, which says nothing; MariaDB lists them."""
 _DENIED = {1142, 1143, 1227, 1370}
 
 
@@ -394,13 +394,13 @@ def refuse_rights(cursor: Any, table: str, columns: Iterable[str], key: Sequence
     """Refuse a table that this user may not write to, or with triggers.
 
     Raises:
-        ConfigurationError: what was found, and what to do.
+        ConfigurationError: with the missing right or the trigger, and what to do.
     """
     import pymysql
 
     names = list(columns)
     try:
-        # Who may not carry it out may not have it explained; nulls are no matter of rights.
+        # EXPLAIN needs the rights of the statement itself; its values do not matter, so nulls.
         cursor.execute("EXPLAIN " + upserted(table, names, key), [None] * (len(names) + 1))
     except pymysql.MySQLError as error:
         if error.args[0] in _DENIED:
@@ -424,12 +424,12 @@ _TRIES = 5
 
 @dataclass(frozen=True)
 class MySqlUpsert:
-    """A table of one database.
+    """An upsert target: a table of one MySQL database.
 
     Attributes:
         url: ``mysql://user:password@host:3306/database``; a password in percent-encoding.
-        table: its name in that database.
-        limits: how long its values may be; see :meth:`told`.
+        table: the table's name in that database.
+        limits: the greatest lengths of its values; see :meth:`told`.
     """
 
     url: str = field(repr=False)
@@ -437,10 +437,10 @@ class MySqlUpsert:
     limits: Limits | None = field(default=None, repr=False, compare=False)
 
     def refuse(self, columns: Mapping[str, str], key: tuple[str, ...], deleted: str | None) -> None:
-        """Refuse columns that the table has not, or that it could refuse once they are decided.
+        """Refuse columns that the table lacks, or could refuse once they are decided.
 
         Raises:
-            ConfigurationError: which, and what to do.
+            ConfigurationError: with the columns, and what to do.
             DeliveryError: the database does not answer.
         """
         database = MySqlDatabase(self.url, self.table, timeout_s=30.0)
@@ -449,7 +449,7 @@ class MySqlUpsert:
             refuse_rights(cursor, self.table, columns, key)
 
     def told(self) -> MySqlUpsert:
-        """This table, with how long its values may be: see :meth:`UpsertTarget.told`.
+        """See :meth:`UpsertTarget.told`: return this table with its limits.
 
         Raises:
             DeliveryError: the database does not answer.
@@ -459,8 +459,8 @@ class MySqlUpsert:
             return replace(self, limits=limits(cursor, self.table))
 
     def refuse_rows(self, rows: pa.RecordBatch, key: Sequence[str]) -> None:
-        """Refuse what no MySQL holds, and what is too long for this table."""
-        del key  # an index over all of its columns is as long as they are
+        """Refuse values that MySQL cannot hold, or that are too long for this table."""
+        del key  # an index of whole columns has room for all that they hold
         refuse_numbers(rows, "MySQL")
         refuse_times(rows, "MySQL", first_year=1000)
         refuse_texts(rows, "MySQL")
@@ -469,7 +469,7 @@ class MySqlUpsert:
             refuse_long_rows(rows, self.limits)
 
     def open(self, *, timeout_s: float) -> MySqlTarget:
-        """Reach it; nothing is asked yet."""
+        """Return a connection to the target; nothing is connected yet."""
         return MySqlTarget(self.url, self.table, timeout_s=timeout_s)
 
 
@@ -485,7 +485,7 @@ class MySqlTarget(TableTarget):
         self._table = table
 
     def check(self) -> None:
-        """Our table is there, in a server that keeps it."""
+        """Create our own table where it is missing; refuse a server that may lose writes."""
         self._session.rows("looking at the server", CREATE_OURS)
 
     def marked(self) -> str:
@@ -512,7 +512,7 @@ class MySqlTarget(TableTarget):
             raise self.not_ours(self.owner())
 
     def life(self) -> str:
-        """See :meth:`UpsertConnection.life`: one that starts again has all that it committed."""
+        """See :meth:`UpsertConnection.life`: the same after a restart, which loses no commit."""
         return str(sorted(self._session.rows("asking which server it is", LIFE)))
 
     def count(self, known: int) -> int | None:
@@ -524,7 +524,7 @@ class MySqlTarget(TableTarget):
             return int(cursor.fetchone()[0])
 
     def apply(self, rows: pa.Table, about: RowSchema, checkpoint: str, order: str) -> int:
-        """See :meth:`UpsertConnection.apply`; MySQL does not tell how many rows were older: 0."""
+        """See :meth:`UpsertConnection.apply`; returns 0, since MySQL does not count older rows."""
         rows = one_of_each_number(rows, about.key)
         statement = upserted(self._table, rows.column_names, about.key)
         for left in reversed(range(_TRIES)):
@@ -541,7 +541,7 @@ class MySqlTarget(TableTarget):
                         cursor.executemany(statement, some)
                     cursor.execute("COMMIT")
                 except self._session.client.OperationalError as error:
-                    # With another committer of the same rows; MySQL has rolled back, or not.
+                    # Another committer writes the same rows; MySQL may not have rolled back yet.
                     if error.args[0] not in {_DEADLOCK, _LOCK_TIMEOUT} or not left:
                         raise
                     cursor.execute("ROLLBACK")

@@ -1,7 +1,7 @@
-"""Absolute values by key: rows kept in the checkpoint, written to a target once they are decided.
+"""The upsert participant: rows kept in the checkpoint are written to a target once decided.
 
 Each row is guarded by its version, see :mod:`airflow_eos.kinds.upsert.target`: so repeating
-a commit is harmless, whoever repeats it and however late.
+a commit is harmless, by any process and however late.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 
 class Tally:
-    """How far a target is known to have counted.
+    """The known count of a target's writes, by which a target that was set back is noticed.
 
     Args:
-        target: that counts.
+        target: the target that counts.
     """
 
     def __init__(self, target: UpsertConnection) -> None:
@@ -42,15 +42,15 @@ class Tally:
         self._life: str | None = None
 
     def begin(self) -> None:
-        """To be called before the rows that are counted next."""
+        """Remember which server answers; to be called before the rows that are counted next."""
         self._life = self._target.life()
 
     def count(self) -> int:
-        """Let the target count one more; rows are written by then, and not marked.
+        """Let the target count one more, after rows are written and before they are marked.
 
         Raises:
-            OwnershipError: it was set back since it was asked last.
-            DeliveryError: another server answers than at the beginning.
+            OwnershipError: the target was set back since it was asked last.
+            DeliveryError: another server answers than at :meth:`begin`.
         """
         number = self._target.count(self._known)
         if number is None:
@@ -66,13 +66,13 @@ class Tally:
         return number
 
     def require(self, marked: int = 0) -> None:
-        """Refuse a target that counts to less than it did.
+        """Refuse a target whose count is less than it was.
 
         Args:
-            marked: the highest number in the checkpoint, read before this.
+            marked: the highest number in the checkpoint, read before this call.
 
         Raises:
-            OwnershipError: what was found, and how to go on.
+            OwnershipError: with both counts, and how to go on.
         """
         self._known = max(self._known, marked)
         tally = self._target.tally()
@@ -81,7 +81,7 @@ class Tally:
         self._known = tally
 
     def set_back(self, found: str) -> OwnershipError:
-        """The error that tells of it."""
+        """Return the error for a target that was set back."""
         return OwnershipError(
             f"The {self.called} was set back ({found}): a backup was put back, a standby took "
             "over that lagged, or the server lost what it had acknowledged. Rows of batches that "
@@ -93,7 +93,7 @@ class Tally:
 
     @property
     def called(self) -> str:
-        """The target, for people."""
+        """The target and its system, as errors name them."""
         return f"target {self._target.address['target']!r} in {self._target.address['system']}"
 
 
@@ -107,11 +107,11 @@ class UpsertParticipant(SpillParticipant):
 
     Args:
         kept: where the rows wait.
-        target: where they go.
+        target: the target that the rows are written to.
         name: the participant's name in decisions.
         checkpoint: the random id of the name in this checkpoint.
         mark: the random id of the target, which another server does not have.
-        staged: False: tasks write to the target, and no decision names what they wrote.
+        staged: False: tasks write to the target, and no decision names their rows.
     """
 
     kind = KIND
@@ -135,13 +135,13 @@ class UpsertParticipant(SpillParticipant):
 
     @property
     def members(self) -> tuple[Member, ...]:
-        """From this checkpoint to that target."""
+        """The participant: the marks of this checkpoint and of the target."""
         where = self._target.address
         address = {**where, "mark": self._target_mark, "checkpoint": self._mark}
         return (Member(self._name, KIND, address, f"{where['system']}:{where['target']}"),)
 
     def apply(self, work: PreparedWork, rows: pa.Table) -> None:
-        """Write what is not older than what stands."""
+        """Write the rows whose keys have no newer version in the target."""
         about = RowSchema.of(rows, self._kept.place_of(work.key))
         older = self._target.apply(
             last_of_each(rows, about.key), about, self._mark, order_of(work.key)
@@ -158,14 +158,14 @@ class UpsertParticipant(SpillParticipant):
         return self._tally.count()
 
     def claim(self, owner: Owner) -> None:
-        """Own the target: the first one does, and has an epoch of its own from then on."""
+        """Claim the target: the first checkpoint that does owns it, with an epoch of its own."""
         self._target.claim(owner.location, self._mark)
 
     def ownership(self, asking: Owner) -> tuple[Ownership, ...]:
-        """Ask the target; its owner is told by the random id of the rows in the checkpoint.
+        """Return the target's owner, known by its checkpoint's random id, and its newest note.
 
         Raises:
-            OwnershipError: it lacks what the checkpoint has marked as applied.
+            OwnershipError: the target lacks rows that the checkpoint has marked as applied.
         """
         owner, newest = self._target.owner(), self._target.newest()
         held = None
@@ -180,7 +180,7 @@ class UpsertParticipant(SpillParticipant):
         return (Ownership(self._tally.called, held, noted, give_up=give_up, move=give_up),)
 
     def require_settled(self, promise: Promise, said: OperatorRuling) -> None:
-        """Refuse a target that was set back; what a person says of it, the target is told.
+        """Refuse a target that was set back; a person lets it in by a change in the target.
 
         Each batch is noted before it is over, also one without rows for this target.
         """
@@ -192,20 +192,20 @@ class UpsertParticipant(SpillParticipant):
             )
 
     def note(self, decision: Decision, owner: Owner) -> None:
-        """Remember it in the target; the highest one stays.
+        """Note the decision in the target, where the highest note stays.
 
         Raises:
-            OwnershipError: it was set back, or is another's.
+            OwnershipError: the target was set back, or belongs to another checkpoint.
         """
         self._tally.require()
         self._target.note(Note.of(decision, owner), self._mark)
         if not self._staged:
-            # No commit counts what the tasks of this batch have written, all of it before this.
+            # No commit counts the rows that this batch's tasks have written, all before this note.
             self._tally.count()
         super().note(decision, owner)
 
     def close(self) -> None:
-        """Let go of the target."""
+        """Close the connection to the target."""
         self._target.close()
 
     def require_target(self) -> None:
@@ -222,11 +222,11 @@ class UpsertParticipant(SpillParticipant):
 def made(
     store: CheckpointStore, name: str, target: UpsertConnection, *, staged: bool = True
 ) -> UpsertParticipant:
-    """The participant of a sink that starts: both sides are marked, if they are not yet.
+    """Make the participant of a sink that starts; mark checkpoint and target if needed.
 
     Raises:
-        ConfigurationError: the target cannot keep what is promised.
-        DeliveryError: it cannot be reached.
+        ConfigurationError: the target could lose or refuse promised rows.
+        DeliveryError: the target cannot be reached.
         StoreError: the store refuses.
     """
     target.check()
@@ -238,11 +238,11 @@ def made(
 def connect(
     member: Member, how: object, *, store: CheckpointStore | None = None, timeout_s: float
 ) -> UpsertParticipant:
-    """Reach the target of ``member`` through ``how``: a URL or DSN, or its parts as a mapping.
+    """Connect to the target of ``member`` by ``how``: a URL or DSN, or its parts as a mapping.
 
     Raises:
-        ConfigurationError: nothing says how to reach it, or there is no checkpoint.
-        StoreError: it is another checkpoint, or another target.
+        ConfigurationError: ``how`` is missing, or there is no checkpoint.
+        StoreError: the checkpoint, or the target, is another one.
         DeliveryError: the target cannot be reached.
     """
     system, where = member.address.get("system"), member.address.get("target")
@@ -279,10 +279,10 @@ _SYSTEMS = {
     "redis": ("RedisUpsert", "redis://host:6379/0"),
     "postgres": ("PostgresUpsert", "host=… dbname=… user=… password=…"),
 }
-"""Of each the class of its module, and how it is reached, for example."""
+"""The systems: the class in the system's module, and an example of how it is reached."""
 
 
 def target_of(system: str, how: str, where: str) -> Any:
-    """The target in a system, whose module is imported when it is first needed."""
+    """Return the target in a system, whose module is imported only when it is needed."""
     module = import_module(f"airflow_eos.kinds.upsert.{system}")
     return getattr(module, _SYSTEMS[system][0])(how, where)

@@ -1,7 +1,7 @@
-"""Upserts into a table of PostgreSQL, and into what speaks its language.
+"""Upserts into a table of PostgreSQL, or of a database with its protocol.
 
 The table has a unique key of just the key columns, and a column ``eos_version`` (text) for the
-version of each row. What owns it is a row of ``airflow_eos_upserts``, a small table of ours. Rows
+version of each row. The owner is in a row of ``airflow_eos_upserts``, a small table of ours. Rows
 go by COPY into a temporary table, and from there by one statement, in one transaction: each row
 with its version, and only while this checkpoint is the owner.
 
@@ -49,10 +49,10 @@ if TYPE_CHECKING:
     from airflow_eos.kinds.upsert.target import RowSchema
     from airflow_eos.protocol.participant import Note
 
-_ROWS = 50_000  # in a piece of CSV
+_ROWS = 50_000  # rows in a piece of CSV
 _ROWS_OF_BATCH = "eos_rows"
 
-# Of one transaction: a pooler may give the next one another connection.
+# For one transaction: a pooler may give the next one another connection.
 LOCKS = "SELECT set_config('lock_timeout', %s, true)"
 IS_STANDBY = "SELECT pg_is_in_recovery()"
 HAS_OURS = """
@@ -66,8 +66,8 @@ CREATE TABLE IF NOT EXISTS airflow_eos_upserts (
   note_batch bigint, note_attempt bigint, note_decision text, tally bigint NOT NULL DEFAULT 0)
 """
 MARK = "INSERT INTO airflow_eos_upserts (target, mark) VALUES (%s, %s) ON CONFLICT DO NOTHING"
-# An epoch is greater than all that were: where our row is new, or was removed, the rows tell which.
-# No clock does: one that was put back would make all that comes older than what stands.
+# An epoch is greater than all former ones: where our row is new, or was removed, the rows tell the
+# last. A clock is not used: set back, it would make new rows older than those that stand.
 CLAIM = """
 UPDATE airflow_eos_upserts SET (last_epoch, owner_epoch, owner_location, owner_checkpoint) = (
   SELECT epoch, epoch, %(at)s, %(checkpoint)s FROM (SELECT 1 + CASE last_epoch WHEN 0 THEN (
@@ -76,7 +76,7 @@ UPDATE airflow_eos_upserts SET (last_epoch, owner_epoch, owner_location, owner_c
 WHERE target = %(table)s AND owner_location IS NULL
 """
 OWNER_KEPT = OWNER + " FOR SHARE"
-"""Nobody gives it to another checkpoint until this transaction has ended."""
+"""The statement to read the owner, and keep it until this transaction has ended."""
 NOTE = """
 UPDATE airflow_eos_upserts SET (note_batch, note_attempt, note_decision) = (
   SELECT batch, attempt, decision FROM (VALUES
@@ -105,7 +105,7 @@ SELECT attname, format_type(atttypid, atttypmod), attnotnull AND NOT atthasdef,
        attgenerated <> '' OR attidentity <> ''
 FROM pg_attribute WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped
 """
-# Ours is no ON CONFLICT of a deferrable index. A type of trigger: 4 is INSERT, 16 UPDATE.
+# ON CONFLICT takes no deferrable index. A trigger's type: 4 is INSERT, 16 UPDATE.
 PARTS = """
 WITH parts AS (SELECT c.* FROM pg_class AS c
   WHERE c.oid = %(oid)s OR c.oid IN (SELECT relid FROM pg_partition_tree(%(oid)s)))
@@ -146,7 +146,7 @@ INEXACT = """
 SELECT a.attname FROM pg_attribute AS a JOIN pg_collation AS c ON c.oid = a.attcollation
 WHERE a.attrelid = %s AND NOT c.collisdeterministic
 """
-# Included columns tell no rows apart; an index that is not valid yet refuses them all the same.
+# Without included columns, which are not unique; with invalid indexes, which refuse rows, too.
 KEYS = """
 SELECT array_agg(a.attname::text) FILTER (WHERE i.indexprs IS NULL),
        i.indisvalid AND i.indimmediate AND i.indpred IS NULL AND i.indexprs IS NULL
@@ -155,7 +155,7 @@ LEFT JOIN pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = k.number
 WHERE i.indrelid = %s AND i.indisunique AND k.place <= i.indnkeyatts
 GROUP BY i.indexrelid
 """
-# Of each, also what it includes: an entry holds all of it.
+# With included columns: an index entry holds them, too.
 INDEXES = """
 SELECT DISTINCT array_agg(a.attname::text ORDER BY k.place)
 FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid JOIN pg_am AS am ON am.oid = c.relam
@@ -171,12 +171,12 @@ SELECT conname FROM pg_constraint WHERE conrelid = %s AND contype IN ('c', 'f', 
 
 
 def quoted(table: str) -> str:
-    """A name, or ``schema.name``, as SQL text."""
+    """Quote a name, or ``schema.name``, for a statement."""
     return ".".join(map(_name, table.split(".")))
 
 
 def temporary(table: str, names: Sequence[str]) -> str:
-    """A table of this transaction, with the columns of the rows in the types of the target."""
+    """Return the statement for a temporary table with the rows' columns, in the target's types."""
     return (
         f"CREATE TEMPORARY TABLE {_ROWS_OF_BATCH} ON COMMIT DROP AS "  # noqa: S608 - in quotes
         f"SELECT {_list(names)} FROM {quoted(table)} WITH NO DATA"
@@ -184,15 +184,14 @@ def temporary(table: str, names: Sequence[str]) -> str:
 
 
 def copied(names: Sequence[str]) -> str:
-    """How they get there."""
+    """Return the COPY statement that fills the temporary table."""
     return f"COPY {_ROWS_OF_BATCH} ({_list(names)}) FROM STDIN (FORMAT csv, ENCODING 'UTF8')"
 
 
 def upserted(table: str, names: Sequence[str], key: Sequence[str]) -> str:
-    """From there into the target, with the version as the one argument.
+    """Return the statement that upserts from the temporary table; its argument is the version.
 
-    In the order of the key: two committers of the same rows wait for each other, and never in a
-    circle.
+    In the order of the key: so two committers of the same rows never deadlock.
     """
     given = [*(name for name in names if name not in key), VERSION]
     values = ", ".join(f"{_name(name)} = excluded.{_name(name)}" for name in given)
@@ -208,7 +207,7 @@ def upserted(table: str, names: Sequence[str], key: Sequence[str]) -> str:
 
 
 def as_csv(rows: pa.Table, about: RowSchema) -> Iterator[bytes]:
-    """Text in quotes, and a null as nothing: as COPY reads it. What is deleted keeps its key."""
+    """Yield rows as CSV for COPY: text in quotes, a null as nothing; deleted rows keep the key."""
     import pyarrow as pa
     from pyarrow import csv
 
@@ -228,9 +227,9 @@ def _text(column: pa.ChunkedArray) -> pa.ChunkedArray:
         chunks = [bytea_text(chunk.cast(pa.large_binary())) for chunk in column.chunks]
         return pa.chunked_array(chunks, pa.large_string()).cast(pa.string())
     if pa.types.is_floating(column.type):
-        column = column.cast(pa.float64())  # a column may be wider, and hold more of its digits
+        column = column.cast(pa.float64())  # the table's column may be wider, and hold more digits
     if pa.types.is_timestamp(column.type) and column.type.tz is not None:
-        # Where zones had offsets of seconds, their text has none.
+        # In UTC: the text of an offset lacks the seconds that some zones once had.
         column = column.cast(pa.timestamp("us", "UTC"))
     return column.cast(pa.string())
 
@@ -245,15 +244,15 @@ def _name(name: str) -> str:
 
 Ask = Callable[..., list[Any]]
 
-_LOCKS_MS = 60_000  # another committer of the same rows: it is at the same batch
+_LOCKS_MS = 60_000  # for another committer of the same rows, which is at the same batch
 
 
 class PostgresTable(TableSession):
-    """The table of a target in its database.
+    """The table of a target in its database; see :class:`TableSession`.
 
     Args:
-        dsn: how it is reached.
-        table: its name as the user gave it.
+        dsn: the database's connection string.
+        table: the table's name as the user gave it.
         timeout_s: seconds to connect.
     """
 
@@ -269,7 +268,7 @@ class PostgresTable(TableSession):
 
     @contextlib.contextmanager
     def asking(self, doing: str) -> Iterator[Ask]:
-        """A function (statement, arguments) that gives all rows of the answer.
+        """Yield a function (statement, arguments) that returns all rows of the answer.
 
         Raises:
             DeliveryError: the server refused, or did not answer.
@@ -283,7 +282,7 @@ class PostgresTable(TableSession):
                     autocommit=True,
                     application_name="airflow-eos",
                     client_encoding="utf8",
-                    # A pooler may give each transaction another connection, which knows no name.
+                    # A pooler may give each transaction another connection, without statements.
                     prepare_threshold=None,
                     **attentive(self._dsn, self._timeout_s),
                 )
@@ -298,13 +297,13 @@ class PostgresTable(TableSession):
             raise ConfigurationError(
                 "The DSN of PostgreSQL cannot be read: expected host=… dbname=… user=… password=…, "
                 "with quotes around what has spaces, or postgresql://user:password@host/dbname."
-            ) from None  # it quotes parts of it
+            ) from None  # the cause quotes parts of the DSN
         except self.client.Error as error:
             raise self._meant(doing, error) from error
 
     @contextlib.contextmanager
     def writing(self, doing: str) -> Iterator[Ask]:
-        """The same, in one transaction, which is durable where this ends."""
+        """Yield the function of :meth:`asking`, in one transaction, durable when the block ends."""
         with self.asking(doing) as ask, self.connected.transaction():
             ask(OF_TRANSACTION)
             ask(LOCKS, (str(_LOCKS_MS),))
@@ -324,7 +323,7 @@ class PostgresTable(TableSession):
         self.connected.execute("SELECT 1")
 
     def _require_primary(self) -> None:
-        """A standby lags: what it does not have says nothing."""
+        """Refuse a standby (ConfigurationError), which lags: its missing rows say nothing."""
         if self.connected.execute(IS_STANDBY).fetchone()[0]:
             self.close()
             raise ConfigurationError(
@@ -333,7 +332,7 @@ class PostgresTable(TableSession):
             )
 
     def _meant(self, doing: str, error: Any) -> DeliveryError:
-        # The first line only: the others hold values of rows. Nor does it hold the DSN.
+        # The first line only: it has no DSN, and the other lines hold values of rows.
         said = error.diag.message_primary or str(error).partition("\n")[0]
         return DeliveryError(
             f"PostgreSQL refused or did not answer while {doing} ({self._asked_for}): "
@@ -343,23 +342,23 @@ class PostgresTable(TableSession):
 
     @property
     def oid(self) -> int:
-        """The table's id."""
+        """The table's id in the database."""
         return self._place[0]
 
     @property
     def schema(self) -> str:
-        """Its schema, in quotes."""
+        """The table's schema, in quotes."""
         return quoted(self._place[1])
 
     @property
     def table(self) -> str:
-        """``schema.name``: one table has one name."""
+        """The table's full name ``schema.name``, which no other spelling of it changes."""
         _, schema, name = self._place
         return f"{schema}.{name}"
 
     @property
     def ours(self) -> str:
-        """Our own table, beside it."""
+        """Our own table ``airflow_eos_upserts``, in the schema of the target's table."""
         return f"{self.schema}.{OURS}"
 
     def _ask(self, statement: str, given: Any = None) -> list[Any]:
@@ -368,7 +367,7 @@ class PostgresTable(TableSession):
 
     @property
     def _place(self) -> tuple[int, str, str]:
-        """As the database resolves what the user gave."""
+        """The table's id, schema and name, as the database resolves the user's name."""
         if self._found is None:
             with self.asking("looking for the table"):
                 asked = quoted(self._asked_for)
@@ -382,16 +381,16 @@ class PostgresTable(TableSession):
         return self._found
 
 
-_KEY_BYTES = 2600  # a third of a page, less what an entry of a B-tree has besides its values
+_KEY_BYTES = 2600  # a third of a page, less the other parts of an entry of a B-tree
 
 
 @dataclass(frozen=True)
 class PostgresUpsert:
-    """A table of one database.
+    """An upsert target: a table of one PostgreSQL database.
 
     Attributes:
-        dsn: how it is reached: ``host=… dbname=… user=… password=…``, or a ``postgresql://`` URL.
-        table: its name, or ``schema.name``, as it is (no quotes).
+        dsn: ``host=… dbname=… user=… password=…``, or a ``postgresql://`` URL.
+        table: the table's name, or ``schema.name``, without quotes.
         indexes: the columns of each of its indexes; see :meth:`told`.
     """
 
@@ -405,17 +404,17 @@ class PostgresUpsert:
             raise ConfigurationError(f"table {self.table!r}: expected a name, or schema.name.")
 
     def refuse(self, columns: Mapping[str, str], key: tuple[str, ...], deleted: str | None) -> None:
-        """Refuse columns that the table has not, or that it could refuse once they are decided.
+        """Refuse columns that the table lacks, or could refuse once they are decided.
 
         Raises:
-            ConfigurationError: which, and what to do.
+            ConfigurationError: with the columns, and what to do.
             DeliveryError: the database does not answer.
         """
         with closing(self.open(timeout_s=30.0)) as target:
             refuse_columns(self.table, target.described(), columns, key, deleted)
 
     def told(self) -> PostgresUpsert:
-        """This table, with its indexes: see :meth:`UpsertTarget.told`; columns have no limits.
+        """See :meth:`UpsertTarget.told`: return this table with its indexes, which limit keys.
 
         Raises:
             DeliveryError: the database does not answer.
@@ -425,7 +424,7 @@ class PostgresUpsert:
             return replace(self, indexes=target.indexes())
 
     def refuse_rows(self, rows: pa.RecordBatch, key: Sequence[str]) -> None:
-        """Refuse what no column, and no index, of PostgreSQL holds."""
+        """Refuse values that no column, or no index, of PostgreSQL can hold."""
         refuse_texts(rows, "PostgreSQL")
         refuse_nul(rows)
         refuse_times(rows, "a row in SQL")
@@ -434,7 +433,7 @@ class PostgresUpsert:
             refuse_long_keys(rows, [n for n in columns if n in rows.schema.names], _KEY_BYTES)
 
     def open(self, *, timeout_s: float) -> PostgresTarget:
-        """Reach it; nothing is asked yet."""
+        """Return a connection to the target; nothing is connected yet."""
         return PostgresTarget(self.dsn, self.table, timeout_s=timeout_s)
 
 
@@ -448,10 +447,10 @@ class PostgresTarget(TableTarget):
         self._session = PostgresTable(dsn, table, timeout_s=timeout_s)
 
     def check(self) -> None:
-        """The primary, and our table is there."""
+        """Refuse a standby, and create our own table where it is missing."""
         if self._session.has_ours("looking at the server"):
             return
-        # Two at once: one of them finds it there while it creates it, whatever IF NOT EXISTS.
+        # Where two sessions create it at once, one gets this error in spite of IF NOT EXISTS.
         with (
             self._session.asking("looking at the server") as ask,
             contextlib.suppress(self._session.client.errors.UniqueViolation),
@@ -459,7 +458,7 @@ class PostgresTarget(TableTarget):
             ask(CREATE_OURS)
 
     def described(self) -> TableDescription:
-        """What the database says of the table (ConfigurationError: there is none)."""
+        """Return the database's description of the table (ConfigurationError: there is none)."""
         with self._session.asking("looking at the table") as ask:
             found = self._session.oid
             indexes = [(set(names or ()), is_key) for names, is_key in ask(KEYS, (found,))]
@@ -475,7 +474,7 @@ class PostgresTarget(TableTarget):
             )
 
     def indexes(self) -> tuple[tuple[str, ...], ...]:
-        """The columns of each index whose entries have a longest length."""
+        """Return the columns of each index whose entries are limited in length."""
         with self._session.asking("looking at the table") as ask:
             return tuple(tuple(c) for (c,) in ask(INDEXES, {"oid": self._session.oid}))
 
@@ -508,7 +507,7 @@ class PostgresTarget(TableTarget):
             raise self.not_ours(self.owner())
 
     def life(self) -> str:
-        """See :meth:`UpsertConnection.life`: no two servers start at one microsecond."""
+        """See :meth:`UpsertConnection.life`: the microsecond of the server's start."""
         return str(self._session.rows("asking which server it is", LIFE)[0][0])
 
     def count(self, known: int) -> int | None:

@@ -11,8 +11,8 @@ Several key columns are joined by ``:`` (their own ``%`` and ``:`` as ``%25`` an
 are text as Arrow writes them, times in UTC, and binary as it is. A script compares and writes
 hundreds of rows, each in one step with its version, and only while this checkpoint is the owner.
 
-What Redis itself may lose: writes that it had answered and not yet synced (``appendfsync``) or
-replicated when it failed over. That is noticed by the tally, and refused; it cannot be mended.
+Redis itself may lose writes that it had answered and not yet synced (``appendfsync``), or not yet
+replicated at a failover. The tally tells such a loss, which is refused; it cannot be mended.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 def refuse_replica(info: Mapping[str, Any], prefix: str) -> None:
-    """Refuse what is no master of all keys (ConfigurationError): it lags, or lacks some."""
+    """Refuse a replica, which lags, and a cluster, which lacks keys (ConfigurationError)."""
     if info.get("cluster_enabled") or info.get("role") != "master":
         what = "a cluster" if info.get("cluster_enabled") else f"a {info.get('role')}"
         raise ConfigurationError(
@@ -55,14 +55,14 @@ def refuse_replica(info: Mapping[str, Any], prefix: str) -> None:
 
 
 def refuse_server(info: Mapping[str, Any], prefix: str) -> None:
-    """Refuse a server that forgets by itself.
+    """Refuse a server that forgets rows by itself.
 
     Args:
-        info: what it says of itself (``INFO``).
-        prefix: of the keys, for people.
+        info: the server's answer to ``INFO``.
+        prefix: of the keys, for errors.
 
     Raises:
-        ConfigurationError: what was found, and what to do.
+        ConfigurationError: with the setting, and what to do.
     """
     refuse_replica(info, prefix)
     policy = info.get("maxmemory_policy")
@@ -81,15 +81,15 @@ def refuse_server(info: Mapping[str, Any], prefix: str) -> None:
 
 
 def life_of(info: Mapping[str, Any]) -> str:
-    """Another text for each start of a server, and for each replica that takes over."""
+    """Return an id that changes with each start of a server, and each replica that takes over."""
     return f"{info.get('run_id')} {info.get('master_replid')}"
 
 
 def may_forget(fsync: str | None) -> str | None:
-    """What a server with this ``appendfsync`` may still forget; None where nothing.
+    """Return which writes a server with this ``appendfsync`` may still forget; None: no writes.
 
     Args:
-        fsync: None where the server does not tell.
+        fsync: the setting; None where the server does not tell.
     """
     return {
         "always": None,
@@ -101,14 +101,14 @@ def may_forget(fsync: str | None) -> str | None:
 # --- scripts --------------------------------------------------------------------------------------
 # The Lua scripts that Redis runs, each in one step.
 #
-# Versions are digits of a fixed width, so that text compares as the numbers do.
+# Versions are digits of a fixed width, so that they compare as text as they do as numbers.
 
 
 VERSION = "_eos"
 """The field of a row that holds its version."""
 
-# KEYS: the target's hash, and the set of all targets. ARGV: the prefix, a new mark. Of two prefixes
-# of which one begins with the other, a row of the one can have the name of a row of the other.
+# KEYS: the target's hash, and the set of all targets. ARGV: the prefix, a new mark. Returns another
+# prefix that begins with this one, or the reverse: rows of the two could have one name.
 MARK = """
 for _, other in ipairs(redis.call('SMEMBERS', KEYS[2])) do
   local shorter = math.min(#other, #ARGV[1])
@@ -121,8 +121,8 @@ redis.call('HSETNX', KEYS[1], 'mark', ARGV[2])
 return false
 """
 
-# KEYS: the target's hash. ARGV: location, checkpoint. Where somebody has removed the whole
-# hash, the server's clock makes an epoch greater than all that were; else none is asked.
+# KEYS: the target's hash. ARGV: location, checkpoint. Where somebody has removed the whole hash,
+# the epoch comes from the server's clock, to be greater than former ones; else from the last one.
 CLAIM = """
 if redis.call('HEXISTS', KEYS[1], 'owner_location') == 1 then return 0 end
 local epoch = tonumber(redis.call('HGET', KEYS[1], 'last_epoch') or '0') + 1
@@ -150,14 +150,14 @@ end
 return 1
 """
 
-# KEYS: the target's hash. ARGV: what the tally is known to be at least.
+# KEYS: the target's hash. ARGV: the least number that the tally must have.
 COUNT = """
 local tally = tonumber(redis.call('HGET', KEYS[1], 'tally') or '0')
 if tally < tonumber(ARGV[1]) then return -1 end
 return redis.call('HINCRBY', KEYS[1], 'tally', 1)
 """
 
-# KEYS: a row that nobody has. All that is done to rows; written is last, and nothing of it is left.
+# KEYS: a row that is in no use. Runs all commands that rows need, and leaves nothing.
 TRY = """
 redis.call('PTTL', KEYS[1])
 redis.call('HGET', KEYS[1], '_eos')
@@ -213,15 +213,15 @@ return older
 log = structlog.get_logger(__name__)
 
 _META = "eos-upsert:"
-_ROWS = 500  # a script's: nobody else is served while it runs, about a millisecond
-_SCRIPTS = 16  # in a pipeline
+_ROWS = 500  # rows a script: no other client is served while it runs, about a millisecond
+_SCRIPTS = 16  # scripts in a pipeline
 _OWNED = ("owner_location", "owner_checkpoint", "owner_epoch")
 _NOTED = ("note_batch", "note_attempt", "note_decision")
 
 
 @dataclass(frozen=True)
 class RedisUpsert:
-    """A prefix of keys in one Redis that is no cluster.
+    """An upsert target: a prefix of keys in one Redis that is no cluster.
 
     Attributes:
         url: such as ``redis://:password@host:6379/0`` or ``unix:///path``.
@@ -240,25 +240,25 @@ class RedisUpsert:
             )
 
     def refuse(self, columns: Mapping[str, str], key: tuple[str, ...], deleted: str | None) -> None:
-        """Refuse what no hash can hold; ``columns`` are names and Spark's types.
+        """Refuse columns whose values no hash can hold; ``columns``: names and Spark's types.
 
         Raises:
-            ConfigurationError: which columns, and what was expected.
+            ConfigurationError: with the columns, and what was expected.
         """
         del key, deleted
         require_plain(columns, "Redis", ours=VERSION, which="is the version of a row")
 
     def told(self) -> RedisUpsert:
-        """See :meth:`UpsertTarget.told`: a hash takes whatever is plain."""
+        """See :meth:`UpsertTarget.told`: nothing is asked, since a hash takes any plain value."""
         return self
 
     def refuse_rows(self, rows: pa.RecordBatch, key: Sequence[str]) -> None:
-        """Any value fits that can be written as text."""
+        """Refuse times that cannot be written as text; any other value fits."""
         del key
         refuse_times(rows, "text")
 
     def open(self, *, timeout_s: float) -> RedisTarget:
-        """Reach it; nothing is asked yet."""
+        """Return a connection to the target; nothing is connected yet."""
         return RedisTarget(self.url, self.prefix, timeout_s=timeout_s)
 
 
@@ -282,16 +282,16 @@ class RedisTarget:
             raise ConfigurationError(
                 "The URL of Redis cannot be read: expected redis://[user:password@]host:port/db, "
                 "rediss://… or unix://path."
-            ) from None  # it may quote the password
+            ) from None  # the cause may quote the password
 
     @property
     def address(self) -> Mapping[str, str]:
-        """The prefix."""
+        """See :attr:`UpsertConnection.address`: the prefix."""
         return {"system": "redis", "target": self._prefix}
 
     @property
     def give_up(self) -> str:
-        """Keeps the mark and the last epoch."""
+        """See :attr:`UpsertConnection.give_up`; mark and last epoch stay."""
         return f"redis-cli HDEL '{self._meta}' {' '.join((*_OWNED, *_NOTED))}"
 
     def go_on(self, tally: int) -> str:
@@ -302,19 +302,19 @@ class RedisTarget:
         )
 
     def check(self) -> None:
-        """No cluster, no replica, and nothing that Redis forgets by itself; or it is told."""
+        """Refuse a cluster, a replica or a server that forgets rows; warn where it still may."""
         with self._asking("looking at the server"):
             refuse_server(self._client.info(), self._prefix)
             self._try_row()
             try:
                 fsync = self._client.config_get("appendfsync").get("appendfsync")
-            except self._not_told:  # a server of others may have no CONFIG
+            except self._not_told:  # a hosted server may have no CONFIG
                 fsync = None
         if forgets := may_forget(fsync):
             log.warning("redis_may_forget", prefix=self._prefix, appendfsync=fsync, what=forgets)
 
     def _try_row(self) -> None:
-        """Once rows are decided, who may not write them would be told so at every start again."""
+        """Refuse a user that may not write rows, before any row is decided (ConfigurationError)."""
         try:
             self._client.register_script(TRY)(keys=[f"{self._prefix}{uuid.uuid4().hex}"])
         except self._not_told as error:
@@ -383,7 +383,7 @@ class RedisTarget:
             return life_of(self._client.info())
 
     def tally(self) -> int:
-        """See :meth:`UpsertConnection.tally`; never of a replica, which lags."""
+        """See :meth:`UpsertConnection.tally`; refuses a replica, which lags."""
         with self._asking("looking at the server"):
             refuse_replica(self._client.info("replication"), self._prefix)
         return int(self._fields("tally")[0] or 0)
@@ -417,7 +417,7 @@ class RedisTarget:
     def _calls(
         self, rows: pa.Table, about: RowSchema, checkpoint: str, order: str
     ) -> Iterator[tuple[list[Any], list[Any]]]:
-        """Keys and arguments of the script, for some hundred rows each."""
+        """Yield keys and arguments of the script, for some hundred rows each."""
         columns = [name for name in rows.column_names if name != about.deleted]
         head = [checkpoint, order, len(columns), *columns]
         for at in range(0, rows.num_rows, _ROWS):

@@ -1,7 +1,7 @@
-"""The upsert sink: absolute values by key, kept in the checkpoint and written once decided.
+"""The upsert sink: rows by key, kept in the checkpoint and written once they are decided.
 
-A row replaces all that its key had; one that is late never replaces a newer one. Where a key comes
-twice in a batch, the last row of its task stays, and of two tasks that of the higher one.
+A row replaces all values of its key; a late row never replaces a newer one. Where a key comes
+twice in a batch, the last row of its task stays, and of two tasks the row of the higher one.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ _TIMEOUT_S = 30.0
 
 
 class UpsertTarget(TargetSpec, Protocol):
-    """``PostgresUpsert`` and its like; no library of theirs is needed here."""
+    """A target as a user gives it, such as ``PostgresUpsert``; needs no client library here."""
 
     def refuse(self, columns: Mapping[str, str], key: tuple[str, ...], deleted: str | None) -> None:
-        """Refuse columns (names and Spark's types) that cannot go there (ConfigurationError)."""
+        """Refuse columns (names and Spark's types) that the target cannot take."""
 
     def told(self) -> UpsertTarget:
-        """This target, with what tasks must know of its table, asked once, on the driver."""
+        """Return this target with the limits that tasks need; asked once, on the driver."""
         ...
 
     def refuse_rows(self, rows: pa.RecordBatch, key: Sequence[str]) -> None:
-        """Refuse values that could never be written (DeliveryError), before they are decided."""
+        """Refuse values that could never be written, before they are decided (DeliveryError)."""
 
 
 @dataclass(frozen=True)
@@ -63,11 +63,11 @@ class UpsertSink:
     Attributes:
         target: a table or a prefix, which only this participant of this pipeline writes to.
         key: the columns of the key; a null in one of them is refused.
-        deleted: a boolean column: true deletes the key, and what stays is a tombstone with its
+        deleted: a boolean column: true deletes the key, of which a tombstone stays with its
             version, so that no late row can bring it back.
         staged: False: the tasks write to the target themselves, so values are seen before the
             decision, and a batch that was not decided is written again. Only for a sink that is
-            alone; see docs/sinks.md for what else that gives up.
+            alone; docs/sinks.md has the other losses.
         name: the participant's name in the decisions of the pipeline.
         store: the checkpoint; see :meth:`bound`.
     """
@@ -94,19 +94,19 @@ class UpsertSink:
         check_workers(spark, modules=(*TASK_MODULES, __name__))
 
     def bound(self, store: CheckpointStore) -> UpsertSink:
-        """See :meth:`Sink.bound`: rows are kept there, by the tasks too."""
+        """See :meth:`Sink.bound`: tasks, too, keep rows in that checkpoint."""
         return replace(self, store=store, target=self.target.told())
 
     def connect(self, interval: timedelta) -> UpsertParticipant:
-        """See :meth:`Sink.connect`; nothing can be too slow for rows that are kept."""
+        """See :meth:`Sink.connect`; no interval is refused, since kept rows do not expire."""
         del interval
         return self._participant()
 
     def columns(self, schema: StructType, row: str = "") -> list[str]:
-        """See :meth:`Sink.columns`: the key among them, and types that the target can hold.
+        """See :meth:`Sink.columns`: with the key's columns, all of types that the target can hold.
 
         Raises:
-            ConfigurationError: which cannot go there.
+            ConfigurationError: with the columns that the target cannot take.
         """
         columns = {each.name: each.dataType.simpleString() for each in schema.fields}
         lacking = [name for name in (*self.key, self.deleted) if name and name not in columns]
@@ -123,7 +123,7 @@ class UpsertSink:
         return own_columns(schema, row)
 
     def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
-        """The writer of one task, in a Spark worker; not ``transactional``: to the target."""
+        """Return the writer of one task, in a Spark worker; to the target if not transactional."""
         return SpilledTaskRows(
             KIND,
             self.name,
@@ -136,7 +136,7 @@ class UpsertSink:
         )
 
     def elsewhere(self, works: Sequence[PreparedWork], columns: Collection[str]) -> str:
-        """Why rows would change another row than this work did; empty: they do not."""
+        """Return why rows would change other rows than this work did; empty: they would not."""
         del columns
         ours = RowSchema(tuple(self.key), self.deleted)
         if all(ours.metadata().items() <= work.detail.items() for work in works):
@@ -144,7 +144,7 @@ class UpsertSink:
         return f"rows were written by another key, or deletes by another column, than {ours}"
 
     def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
-        """Kept rows are never lost, so nothing is ever compared with them.
+        """Refuse to read rows back: kept rows are never lost, so nothing is compared with them.
 
         Raises:
             DeliveryError: always.
@@ -173,7 +173,7 @@ class UpsertSink:
 
 
 class UpsertOptions(SinkOptions, frozen=True):
-    """Absolute values by key; ``target`` is a table, a prefix (Redis), ``table/family`` (HBase)."""
+    """The options; ``target`` is a table, a prefix (Redis) or ``table/family`` (HBase)."""
 
     system: Literal["postgres", "mysql", "redis", "hbase"]
     target: str

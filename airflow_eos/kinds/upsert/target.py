@@ -1,19 +1,19 @@
-"""What an upsert asks of a system, and how its rows are told apart; pure.
+"""The port of an upsert target, the versions of its rows, and the base of targets in SQL.
 
 Each row in the target carries the version that wrote it, and a row is written only where no newer
-version stands: so a driver that is late can never put an older value over a newer one, and applying
-again changes nothing. A version is text of a fixed width that sorts as it counts:
+version stands: so a late driver can never put an older value over a newer one, and applying again
+changes nothing. A version is text of a fixed width that sorts as its numbers do:
 
 - the epoch: given by the target, in one step, to each checkpoint that comes to own it, always a
   greater one; batch numbers of a new checkpoint begin at 0 again;
 - the batch;
-- the task: where a key comes twice in a batch, the last row of the highest task stays. What is
-  applied is what was decided, never a second evaluation, so that is always the same row. Attempts
-  at a batch need no place: they deliver the same rows, which their fingerprints prove.
+- the task: where a key comes twice in a batch, the last row of the highest task stays. Decided rows
+  are applied, never a second evaluation, so that is always the same row. Attempts at a batch are
+  not in it: they deliver the same rows, which their fingerprints prove.
 
-The target keeps who owns it and how far that one has come (see
+The target keeps its owner and the owner's newest note (see
 :mod:`airflow_eos.protocol.participant`); one pipeline, and one participant of it, writes there. And
-it counts what was written: one that counts less than the checkpoint has marked was set back.
+it counts writes: a target that counts less than the checkpoint has marked was set back.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ _TASK_DIGITS = 10
 
 
 class RowSchema(msgspec.Struct, frozen=True):
-    """What kept rows say of themselves: ``key`` columns, and the column that tells of deletes."""
+    """The schema metadata of kept rows: their ``key`` columns, and the column of deletes."""
 
     key: tuple[str, ...]
     deleted: str | None = None
 
     def __str__(self) -> str:
-        """For people."""
+        """Return the schema as text for errors."""
         deletes = f", deletes by {self.deleted}" if self.deleted is not None else ""
         return f"key {', '.join(self.key)}{deletes}"
 
     def metadata(self) -> dict[str, str]:
-        """For the schema of the rows."""
+        """Return the metadata for the Arrow schema of the rows."""
         return {_ABOUT.decode(): msgspec.json.encode(self).decode()}
 
     @classmethod
     def of(cls, rows: pa.Table, where: str) -> RowSchema:
-        """As the rows tell it (StoreError: they do not)."""
+        """Read the metadata from the rows' Arrow schema (StoreError: it is not there)."""
         try:
             return msgspec.json.decode((rows.schema.metadata or {})[_ABOUT], type=cls)
         except (KeyError, msgspec.MsgspecError, RecursionError) as error:
@@ -64,7 +64,7 @@ class RowSchema(msgspec.Struct, frozen=True):
 
 
 class TargetOwner(msgspec.Struct, frozen=True):
-    """Whose the target is: the location of a checkpoint, its random id, and its epoch."""
+    """The owner of a target: the location of a checkpoint, its random id, and its epoch."""
 
     location: str
     checkpoint: str
@@ -72,95 +72,95 @@ class TargetOwner(msgspec.Struct, frozen=True):
 
 
 class UpsertConnection(Protocol):
-    """One table, or one prefix of keys, as one process reaches it."""
+    """A connection to one upsert target: one table, or one prefix of keys."""
 
     @property
     def address(self) -> Mapping[str, str]:
-        """What never changes, without secrets: ``system`` and ``target``."""
+        """The target's constant address, without secrets: ``system`` and ``target``."""
         ...
 
     @property
     def give_up(self) -> str:
-        """What a person does to let another checkpoint have it."""
+        """The command by which a person lets another checkpoint own the target."""
         ...
 
     def check(self) -> None:
-        """Refuse a system that cannot keep what is promised (ConfigurationError)."""
+        """Refuse a system that could lose or refuse promised rows (ConfigurationError)."""
 
     def marked(self) -> str:
-        """The random id of the target, created where there is none yet."""
+        """Return the random id of the target; create one where there is none."""
         ...
 
     def mark(self) -> str | None:
-        """The random id of the target; None where there is none."""
+        """Return the random id of the target; None where there is none."""
         ...
 
     def claim(self, location: str, checkpoint: str) -> None:
-        """Own the target if nobody does, with a new epoch, in one step."""
+        """Write the checkpoint as owner, with a new epoch, if there is no owner; in one step."""
 
     def owner(self) -> TargetOwner | None:
-        """Whose it is."""
+        """Return the owner of the target; None where it has none."""
         ...
 
     def note(self, note: Note, checkpoint: str) -> None:
-        """Remember the highest note, of the owner alone (OwnershipError)."""
+        """Write the note if it is the highest; refuse all but the owner (OwnershipError)."""
 
     def newest(self) -> Note | None:
-        """The highest note, which is the owner's."""
+        """Return the highest note, which is the owner's; None where there is none."""
         ...
 
     def life(self) -> str:
-        """Another text once another server answers, which may lack what this one acknowledged."""
+        """Return a text that differs for another server, which may lack acknowledged rows."""
         ...
 
     def tally(self) -> int:
-        """What :meth:`count` has counted to; 0 where nothing is there."""
+        """Return the number that :meth:`count` has come to; 0 where there is none."""
         ...
 
     def count(self, known: int) -> int | None:
-        """One more, in one step; None where it is below ``known`` by now, and nothing is counted.
+        """Add one to the tally in one step and return it; None, unchanged, if below ``known``.
 
-        Whoever has written rows counts afterwards, and keeps the number elsewhere: a system that
-        was set back to a time before has not counted so far, and cannot come to it unseen.
+        A process counts after it has written rows, and keeps the number elsewhere: a system that
+        was set back to a time before has a lower tally, and cannot reach that number unseen.
         """
         ...
 
     def go_on(self, tally: int) -> str:
-        """What a person does to go on with a target that was set back, though it lacks rows."""
+        """Return the command by which a person goes on with a target that was set back."""
         ...
 
     def apply(self, rows: pa.Table, about: RowSchema, checkpoint: str, order: str) -> int:
-        """Write each row that is not older than what stands, if the checkpoint is the owner's.
+        """Write each row unless a newer version of it stands; refuse all but the owner.
 
         Args:
-            rows: each key once.
-            about: its columns.
-            checkpoint: its random id.
-            order: what comes after the epoch in the version; see :func:`order_of`.
+            rows: the rows, each key once.
+            about: the columns of their key, and of deletes.
+            checkpoint: the checkpoint's random id.
+            order: the part of the version after the epoch; see :func:`order_of`.
 
         Returns:
-            How many rows were older than what stands.
+            How many rows were older than those in the target.
 
         Raises:
-            OwnershipError: it is not, and nothing was written.
-            DeliveryError: the system refused or did not answer; some may be written.
+            OwnershipError: another checkpoint is the owner; nothing was written.
+            DeliveryError: the system refused or did not answer; some rows may be written.
         """
         ...
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close the connections."""
 
 
 class TargetSpec(Protocol):
-    """How a user names a target: a value."""
+    """A target as a user gives it: a value that can be opened."""
 
     def open(self, *, timeout_s: float) -> UpsertConnection:
-        """Reach it."""
+        """Return a connection to the target."""
         ...
 
 
 def lacking(system: str, package: str) -> ConfigurationError:
-    """The error where the library of a system is missing."""
+    """Return the error for a missing client library."""
     return ConfigurationError(
         f"An upsert into {system} needs the package {package}, which is not installed here: "
         f"pip install 'airflow-provider-eos[{system}]'."
@@ -168,22 +168,22 @@ def lacking(system: str, package: str) -> ConfigurationError:
 
 
 def epoch_text(epoch: int) -> str:
-    """The first part of a version."""
+    """Return the first part of a version."""
     return f"{epoch:016d}"
 
 
 def order_of(key: str) -> str:
-    """The rest of a version, from the key of the work."""
+    """Return the rest of a version, batch and task, from the key of the work."""
     return f"{batch_of(key):019d}{task_of(key):0{_TASK_DIGITS}d}"
 
 
 def batch_and_task(order: str) -> tuple[int, int]:
-    """What :func:`order_of` has written, as numbers."""
+    """Return batch and task from the text that :func:`order_of` has made."""
     return int(order[:-_TASK_DIGITS]), int(order[-_TASK_DIGITS:])
 
 
 def not_ours(called: str, owner: TargetOwner | None, give_up: str) -> OwnershipError:
-    """The error of who would write what belongs to another."""
+    """Return the error for a target that belongs to another checkpoint, or to nobody."""
     whose = f"belongs to the checkpoint {owner.location}" if owner else "belongs to nobody"
     return OwnershipError(
         f"{called} {whose} by now, and not to this one (or to another checkpoint at its place, or "
@@ -193,11 +193,11 @@ def not_ours(called: str, owner: TargetOwner | None, give_up: str) -> OwnershipE
 
 
 # --- tables ---------------------------------------------------------------------------------------
-# What a target in SQL keeps of itself: its row in a small table of ours, beside it.
+# The base of targets in SQL, whose owner, note and tally are a row in a small table of ours.
 
 
 OURS = "airflow_eos_upserts"
-"""Stands for our table in all that is asked."""
+"""The name of our table in statements, which a session may replace by a qualified one."""
 _GIVE_UP = """
 UPDATE airflow_eos_upserts SET owner_location = NULL, owner_checkpoint = NULL, owner_epoch = NULL,
 note_batch = NULL, note_attempt = NULL, note_decision = NULL WHERE target = '{}'
@@ -219,15 +219,15 @@ _TALLY = "SELECT tally FROM airflow_eos_upserts WHERE target = %s"
 
 
 IDLE_S = 10.0
-"""After so long nothing is asked before it is known that the connection still stands: its server,
-or what is between, may have closed it."""
+"""The idle time after which a connection is tried before it is used: its server, or a proxy in
+between, may have closed it."""
 
 
 class TableSession(ABC):
-    """The database of a target, and our table in it.
+    """A connection to a target's database, which has our own table, too.
 
     Args:
-        client: the module of its client.
+        client: the module of the client library.
         timeout_s: seconds to connect.
     """
 
@@ -240,16 +240,16 @@ class TableSession(ABC):
     @property
     @abstractmethod
     def table(self) -> str:
-        """The target's: one table has one name."""
+        """The target's table, by the one name that it has in our table."""
 
     @property
     @abstractmethod
     def ours(self) -> str:
-        """Our own table, beside it."""
+        """Our own table, beside the target's."""
 
     @abstractmethod
     def rows(self, doing: str, statement: str, *given: object) -> list[Any]:
-        """The answer (DeliveryError: there was none)."""
+        """Run a statement and return the rows of its answer (DeliveryError: there was none)."""
 
     @abstractmethod
     def has_ours(self, doing: str) -> bool:
@@ -264,7 +264,7 @@ class TableSession(ABC):
 
     @abstractmethod
     def _ping(self) -> None:
-        """Ask the server for nothing."""
+        """Send a request without effect, to see whether the connection still stands."""
 
     def _let_go_if_lost(self) -> None:
         before, self._used_at = self._used_at, time.monotonic()
@@ -276,10 +276,10 @@ class TableSession(ABC):
 
 
 class TableTarget:
-    """Most of an :class:`UpsertConnection` to a table."""
+    """The base of each :class:`UpsertConnection` to a table in SQL."""
 
     system: ClassVar[tuple[str, str]]
-    """Its name in addresses, and for people."""
+    """The system's name in addresses, and in errors."""
     _session: TableSession
 
     @property
@@ -289,7 +289,7 @@ class TableTarget:
 
     @property
     def give_up(self) -> str:
-        """Keeps the mark and the last epoch."""
+        """See :attr:`UpsertConnection.give_up`; mark and last epoch stay."""
         return _GIVE_UP.format(self._session.table).replace(OURS, self._session.ours)
 
     def go_on(self, tally: int) -> str:
@@ -330,7 +330,7 @@ class TableTarget:
         self._session.close()
 
     def not_ours(self, owner: TargetOwner | None) -> OwnershipError:
-        """The error of who would write what belongs to another."""
+        """Return the error for a table that belongs to another checkpoint, or to nobody."""
         return not_ours(f"Table {self._session.table!r} in {self.system[1]}", owner, self.give_up)
 
 
@@ -338,7 +338,7 @@ class TableTarget:
 
 
 def last_of_each(rows: pa.Table, key: Sequence[str]) -> pa.Table:
-    """The last row of each key, in the order of the rows."""
+    """Return the last row of each key, in the order of the rows."""
     import numpy as np
 
     at = pa.array(np.arange(rows.num_rows))
@@ -350,7 +350,7 @@ def last_of_each(rows: pa.Table, key: Sequence[str]) -> pa.Table:
 
 
 def one_of_each_number(rows: pa.Table, key: Sequence[str]) -> pa.Table:
-    """The last of the rows whose keys are one number to SQL; the others are told apart already.
+    """Return the last of rows whose keys are equal numbers to SQL, though not to Arrow.
 
     To Arrow 0 and -0 are two keys, and so are two forms of NaN.
     """
@@ -364,7 +364,7 @@ def one_of_each_number(rows: pa.Table, key: Sequence[str]) -> pa.Table:
 
 
 # --- arguments ------------------------------------------------------------------------------------
-# Rows as text as Arrow writes it, bytes as they are: for systems whose values have no types.
+# Rows as text, as Arrow writes it, and bytes unchanged: for systems whose values have no types.
 
 
 _PLAIN = """
@@ -372,20 +372,20 @@ _PLAIN = """
     timestamp_ntz
 """
 PLAIN = frozenset(_PLAIN.split())
-"""Spark's types whose values are text, without their precision."""
+"""The Spark types, without precision, whose values can be written as text."""
 
 
 def require_plain(columns: Mapping[str, str], system: str, *, ours: str, which: str) -> None:
-    """Refuse columns (names and Spark's types) whose values are no text.
+    """Refuse columns (names and Spark's types) whose values cannot be written as text.
 
     Args:
         columns: of the rows.
         system: for the message.
-        ours: the name that none of them may have.
-        which: says what that name is for.
+        ours: the name that no column may have.
+        which: the use of that name, for the message.
 
     Raises:
-        ConfigurationError: which columns, and what was expected.
+        ConfigurationError: with the columns, and what was expected.
     """
     others = [name for name, kind in columns.items() if kind.partition("(")[0] not in PLAIN]
     if others or ours in columns:
@@ -396,12 +396,12 @@ def require_plain(columns: Mapping[str, str], system: str, *, ours: str, which: 
 
 
 def keys_of(rows: pa.Table, key: tuple[str, ...], prefix: str) -> list[bytes]:
-    """The keys of the rows, see :func:`joined_keys`, each with the prefix."""
+    """Return the keys of the rows, each with the prefix; see :func:`joined_keys`."""
     return [prefix.encode() + each for each in joined_keys(rows, key).to_pylist()]
 
 
 def joined_keys(rows: pa.Table, key: tuple[str, ...]) -> pa.ChunkedArray:
-    """The keys of the rows; several columns are joined so that no two rows ever meet."""
+    """Return the keys of the rows; several columns are joined so that different keys differ."""
     parts = [text_of(rows[name]) for name in key]
     if len(parts) > 1:
         for mark, instead in ((b"%", b"%25"), (b":", b"%3A")):
@@ -410,14 +410,14 @@ def joined_keys(rows: pa.Table, key: tuple[str, ...]) -> pa.ChunkedArray:
 
 
 def flags_of(rows: pa.Table, deleted: str | None) -> list[bytes]:
-    """Whether each row is deleted: ``1`` or ``0``."""
+    """Return for each row whether it is deleted: ``1`` or ``0``."""
     if deleted is None:
         return [b"0"] * rows.num_rows
     return [b"1" if each else b"0" for each in rows[deleted].to_pylist()]
 
 
 def with_tombstones(rows: pa.Table, about: RowSchema) -> pa.Table:
-    """The same rows, of which a deleted one has its key and its flag alone."""
+    """Return the rows with all values of deleted ones null, but for key and flag."""
     if about.deleted is None:
         return rows
     gone = pc.fill_null(rows[about.deleted], False)  # noqa: FBT003
@@ -431,7 +431,7 @@ def with_tombstones(rows: pa.Table, about: RowSchema) -> pa.Table:
 
 
 def values_of(column: pa.ChunkedArray) -> list[bytes]:
-    """``+`` and the value, or ``-`` for a null."""
+    """Return each value after a ``+``, or ``-`` for a null."""
     plus, none = pa.scalar(b"+", pa.binary()), pa.scalar(b"", pa.binary())
     return list(
         pc.fill_null(pc.binary_join_element_wise(plus, text_of(column), none), b"-").to_pylist()
@@ -439,9 +439,9 @@ def values_of(column: pa.ChunkedArray) -> list[bytes]:
 
 
 def text_of(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Each value as bytes: those of its text, in UTC where it is an instant."""
+    """Return each value as the bytes of its text, in UTC where it is an instant."""
     if pa.types.is_timestamp(column.type) and column.type.tz is not None:
-        # One text for an instant, whatever the zone of the session is: it may be a key.
+        # An instant may be a key: it has one text, whatever the zone of the session is.
         column = column.cast(pa.timestamp("us", "UTC"))
     is_bytes = pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)
     return (column if is_bytes else column.cast(pa.string())).cast(pa.binary())
