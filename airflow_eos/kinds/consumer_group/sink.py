@@ -308,7 +308,7 @@ class GroupProgress:
     def _going_on(
         self, committed: Mapping[Place, CommittedOffset]
     ) -> Mapping[Place, CommittedOffset]:
-        """Return the offsets without the mark of a drain, which ends when the pipeline goes on."""
+        """Return the offsets without a drain's mark, which is void once the pipeline goes on."""
         standing = GroupState.of(self.participant.group, committed)
         mark = next(iter(standing.marks)) if len(standing.marks) == 1 else None
         if mark is None or mark.pipeline != self._pipeline or mark.drained is None:
@@ -355,7 +355,7 @@ def lowest(sources: Sequence[KafkaOffsets | None], group: str) -> KafkaOffsets:
 
 
 def once_more() -> Callable[[Mapping[Place, CommittedOffset]], Mapping[Place, CommittedOffset]]:
-    """Return a change that commits the standing offsets once, and nothing when asked again."""
+    """Return a change that commits the standing offsets once; nothing when retried after a race."""
     left = [True]
     return lambda committed: committed if left and left.pop() else {}
 

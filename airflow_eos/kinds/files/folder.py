@@ -292,9 +292,7 @@ _FORM = "form"  # a file: no participant can have this name
 
 
 def require_form(place: DataFolder, form: str) -> None:
-    """Record the publish mode ``form``, and refuse a folder with another one.
-
-    It is a file, since two pipelines that start at once see no data yet.
+    """Record the publish mode, as two starts at once see no data yet; refuse another mode.
 
     Raises:
         ConfigurationError: the folder has the other mode.

@@ -510,7 +510,7 @@ class Bucket:
         return True
 
     def _head(self, path: str) -> StoredObject | None:
-        """Ask the bucket itself: paths have data values, whose characters a store may refuse."""
+        """Ask the bucket, not ``store``: a path may have any character of a data value."""
         with self.refusing("looking for files"):
             try:
                 return self._stored(self._backend.head(self._at(path)))
@@ -586,7 +586,7 @@ class DataFolder(Protocol):
         """Refuse a place that is not there, or whose two folders are not on one disk."""
 
     def create(self, path: str) -> BinaryIO:
-        """Open a new file for a task; only :meth:`keep` is sure to leave it at ``path``."""
+        """Open a new file, to be kept as ``path``; no reader finds it if its task is killed."""
         ...
 
     def keep(self, path: str, file: BinaryIO) -> None:

@@ -133,10 +133,9 @@ def _of_topic(wire: ConnectionPool, topic: str) -> Durability:
 
 
 def _of_transactions(wire: ConnectionPool) -> Durability:
-    """Return the durability of ``__transaction_state``, or that with which it would be created.
+    """Return the durability of ``__transaction_state``; if not seen, that of its creation.
 
-    The latter where it is missing or we may not see it. Kafka creates it without unclean election
-    (``TransactionCoordinator``).
+    Kafka creates it without unclean election (``TransactionCoordinator``).
     """
     try:
         return _of_topic(wire, TRANSACTIONS)

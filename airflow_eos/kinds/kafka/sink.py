@@ -262,13 +262,13 @@ class Writer(Protocol):
     """A writer of successive transactions: ``begin`` → ``write`` … → ``prepare``, or ``abort``."""
 
     def begin(self, transactional_id: str | None, timeout_ms: int) -> None:
-        """Begin a transaction, without a request yet; None: write idempotently without one."""
+        """Begin a transaction, in name only until its first row; None: write without one."""
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Send rows; an error can come from a later call, after it only ``abort`` is of use."""
 
     def prepare(self) -> WrittenTransaction | None:
-        """Wait until every row is acknowledged and leave the transaction open; None: no rows."""
+        """Wait until all rows are acknowledged, leave the transaction open; None: no rows."""
 
     def abort(self, prepared: TransactionIdentity | None = None) -> None:
         """Abort the begun transaction, if there is one, and ``prepared``."""

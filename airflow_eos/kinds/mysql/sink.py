@@ -89,7 +89,7 @@ _NEVER_NULL = """
 SELECT column_name FROM information_schema.columns
 WHERE table_schema = database() AND table_name = %s AND is_nullable = 'NO'
 """
-# A row for each column, since joined names would have to be split again, whatever is in them.
+# A row for each column: joined names would be split by what the session takes for an escape.
 _KEYS = """
 SELECT index_name, coalesce(column_name, 'an expression'),
        column_name IS NOT NULL AND sub_part IS NULL
@@ -101,7 +101,7 @@ _FOREIGN = """
 SELECT constraint_name FROM information_schema.table_constraints
 WHERE table_schema = database() AND table_name = %s AND constraint_type = 'FOREIGN KEY'
 """
-# The next number of the AUTO_INCREMENT column, and its type.
+# The next number of an AUTO_INCREMENT column, and its type, which tells its last number.
 _NUMBERS = """
 SELECT column_name, auto_increment, lower(column_type), @@auto_increment_increment
 FROM information_schema.columns JOIN information_schema.tables USING (table_schema, table_name)
@@ -214,7 +214,7 @@ def require_taken(
     """Refuse staged rows that their table would refuse once they are decided.
 
     The staging table is ``LIKE`` the table, so its columns, indexes, checks and partitions have
-    been met. Keys of rows that are in the table are looked for; for foreign keys, triggers, and
+    refused such rows. Keys of rows in the table are looked for; for foreign keys, triggers, and
     keys that cannot be looked for, the rows are inserted into the table, and that is rolled back.
     Only such a trial takes numbers of AUTO_INCREMENT, which no rollback gives back.
 
@@ -263,7 +263,7 @@ def _try(connection: Connection, holding: str, table: str, names: Sequence[str],
 
 
 def _last(kind: str) -> float:
-    """Return the limit for a column's next number: its greatest, which the server never passes."""
+    """Return a column's last number, which rows may not take: the server's counter stays there."""
     bits = _BITS.get(kind.partition("(")[0].partition(" ")[0])
     return float("inf") if bits is None else 2 ** (bits - ("unsigned" not in kind)) - 1
 
@@ -438,7 +438,7 @@ class RowsOfTask(WorkOfTask):
         into = quoted(self._into).replace("%%", "%")
         self._head = f"INSERT INTO {into} ({columns}) VALUES ".encode()  # noqa: S608 - in quotes
         if self._transactional:
-            # Only staged rows: the numbers that their own table gives to nulls would come twice.
+            # At once, any number of the table will do; staging tables would give one number twice.
             self._never_null = never_null(self._connection, self._sink.table)
             self._opened_at_ms, self._generation = begin_staged(
                 self._connection, self._tables, self._key, target=self._sink.table, names=names

@@ -144,9 +144,8 @@ def _are_there(connection: Connection, tables: PostgresTableNames) -> bool:
 #
 # The order of the questions is the proof. A prepared transaction leaves ``pg_prepared_xacts`` after
 # its rows can be seen, and staged rows leave ``staged`` in the transaction that moves them. So a
-# reader that asks for the witness second misses no commit in between: work that neither waits nor
-# has a witness was rolled back. Work of a decision was prepared before it, and no key is used
-# twice: so that is final.
+# reader that asks for the witness second misses no commit in between: where neither is found, the
+# work was rolled back, for good, since it was prepared before its decision and has its own key.
 
 
 PREPARED, STAGED = "prepared", "staged"
@@ -244,7 +243,7 @@ def inserted(
 def _move(
     connection: Connection, tables: PostgresTableNames, work: PreparedWork, *, target: str
 ) -> None:
-    """Move all staged rows and drop their table, which PostgreSQL does in the transaction."""
+    """Move all staged rows and DROP their table in the transaction, as MySQL cannot."""
     holding = tables.holding(work.key)
     names = connection.execute(COLUMNS, [holding.as_string(connection)]).fetchall()
     quoted = connection.execute(_TARGET, [target]).fetchone()

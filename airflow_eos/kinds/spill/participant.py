@@ -90,7 +90,7 @@ class SpilledRows:
         return mark
 
     def keep(self, key: str, stream: bytes) -> None:
-        """Make the rows durable under a key that was never used before (StoreError: it was)."""
+        """Write the rows durably under a key that was never used before (StoreError: it was)."""
         if not self.store.create(self._rows(key), stream):
             raise StoreError(f"{self.place(self._rows(key))} is there already: a key came twice.")
 
@@ -222,8 +222,8 @@ def _parts(key: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-_REQUESTS = 8  # at once: an object store takes its time for each
-_PRUNE_EVERY = 16  # batches
+_REQUESTS = 8  # requests at once: an object store takes its time for each
+_PRUNE_EVERY = 16  # decisions that are noted between two prunings
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -292,7 +292,7 @@ class SpillParticipant(ABC):
         return dict(zip(works, _together(self._aborted, works), strict=True))
 
     def abandon(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
-        """Remove the rows, also where a commit has begun; rows that it applies stay visible."""
+        """Remove the rows, also where a commit has begun: what it applies stays, or comes late."""
         require_own(works, self.kind, self._name)
         _together(lambda work: self._kept.end(work.key, SpilledRowsOutcome.ABORT), works)
         were_open = _together(
@@ -442,7 +442,7 @@ def table_of(stream: bytes, where: str, *remedies: Remedy) -> pa.Table:
 
 
 def _together(do: Callable[[T], R], items: Iterable[T]) -> list[R]:
-    """Call ``do`` for each item, several at once; return the results in order of the items."""
+    """Call ``do`` for each item, some at once; return results in order, or raise an error."""
     found = list(items)
     if len(found) < 2:
         return [do(each) for each in found]

@@ -199,7 +199,10 @@ class OwnershipTable(ABC):
         return self._session.run("noting a decision", act)
 
     def begin_generation(self, generation: int, counted: int) -> None:
-        """Begin a generation, counted from batch ``counted``; delete witnesses below its floor."""
+        """Begin a generation, unless a later one has begun; delete witnesses below its floor.
+
+        Batches are counted from ``counted`` on.
+        """
         changes = (
             (_BEGIN, (generation, counted, self.name)),
             (_FORGET, (self.name, floor_of(generation))),

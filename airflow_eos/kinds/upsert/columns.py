@@ -181,7 +181,7 @@ def refuse_numbers(rows: pa.RecordBatch, system: str) -> None:
     import pyarrow.compute as pc
 
     for name, column in _columns(rows, pa.types.is_floating):
-        # Null where all values are: nulls are let in, and are what a NaN should become.
+        # ``any`` of nulls alone is null, so they pass: a NaN should become one.
         if pc.any(pc.invert(pc.is_finite(column))).as_py():
             raise refused(
                 f"A number in column {name} is NaN or infinite, which {system} cannot hold",
@@ -225,7 +225,7 @@ def refuse_texts(rows: pa.RecordBatch, system: str) -> None:
             raise refused(
                 f"A text in column {name} is not UTF-8, which {system} cannot hold",
                 "Send it as binary, or make a text of it (decode)",
-            ) from None  # Arrow's error does not name the column
+            ) from None  # Arrow's error quotes no value, and says less
 
 
 def refuse_nulls(rows: pa.RecordBatch, never_null: Collection[str], table: str) -> None:

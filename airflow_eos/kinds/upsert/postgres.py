@@ -414,7 +414,7 @@ class PostgresUpsert:
             refuse_columns(self.table, target.described(), columns, key, deleted)
 
     def told(self) -> PostgresUpsert:
-        """See :meth:`UpsertTarget.told`: return this table with its indexes, which limit keys.
+        """See :meth:`UpsertTarget.told`: add the table's indexes; its columns have no limits.
 
         Raises:
             DeliveryError: the database does not answer.

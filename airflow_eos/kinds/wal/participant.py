@@ -137,8 +137,7 @@ def connect(
 ) -> WriteAheadParticipant:
     """Make the participant of ``member``, which delivers by the callable that ``how`` names.
 
-    A callable that the checkpoint names is never imported: whoever can write there could run any
-    code here.
+    The callable in the checkpoint is never imported: whoever writes there could run any code here.
 
     Args:
         member: as ``eos/pipeline.json`` has it.

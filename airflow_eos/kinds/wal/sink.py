@@ -41,8 +41,8 @@ class WriteAheadSink:
 
     Attributes:
         deliver: ``package.module:function``, called on the driver with (token, rows), the rows of
-            one task as a ``pyarrow.Table``. A token may come again: delivery is exactly once only
-            if the callable ignores it then, see :mod:`airflow_eos.kinds.wal.participant`.
+            one task as a ``pyarrow.Table``. A token may come again: whether delivery is exactly
+            once is up to the callable, see :mod:`airflow_eos.kinds.wal.participant`.
         name: the participant's name in the decisions of the pipeline.
         reach: handed to the callable as ``reach=…``, such as an address with a password; it is
             never written anywhere. A recovery is given its own.
