@@ -523,7 +523,7 @@ def _place(decision: Decision) -> tuple[int, int]:
 
 
 def _once(named: Mapping[WorkIdentity, Decision]) -> list[Decision]:
-    """Return each decision once, by batch and attempt."""
+    """Return each decision once, in the order in which they were made."""
     return sorted({_place(each): each for each in named.values()}.values(), key=_place)
 
 

@@ -480,7 +480,7 @@ class SqlParticipant(ABC):
         self._forget(decision, before)
 
     def require_settled(self, promise: Promise, said: OperatorRuling) -> None:
-        """Refuse a database that has lost rows of the promise (a backup put back, a late standby).
+        """Refuse a database that has lost rows of the promise: a backup, or a standby that lagged.
 
         Raises:
             OwnershipError: with what is gone, and how to go on without it.
@@ -551,7 +551,7 @@ def answered(act: Callable[[], T], *, anew: Callable[[], None], timeout_s: float
     """Call ``act``, and repeat it whenever the connection is lost.
 
     Args:
-        act: may be repeated from any point, changing nothing twice.
+        act: may end at any point and be repeated, changing nothing twice.
         anew: closes the lost connection.
         timeout_s: seconds from the first loss within which the server must answer again.
 
@@ -609,7 +609,7 @@ class DatabaseConnection(ABC):
 
         Args:
             doing: what ``act`` does, for errors.
-            act: may be repeated from any point, changing nothing twice.
+            act: may end at any point and be repeated, changing nothing twice.
 
         Raises:
             StoreError: no answer within the time; what the server did is not known.
