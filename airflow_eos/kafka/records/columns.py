@@ -327,7 +327,7 @@ class Columns:
         )
 
     def sizes(self) -> Words:
-        """Return each record's uncompressed bytes: an upper bound, usually less than 30 too high."""
+        """Return each record's uncompressed bytes: an upper bound, rarely 30 too high."""
         total = self.keys.lengths + self.values.lengths + U64(FRAME_BYTES)
         return total if self.headers is None else total + self.headers.blocks.lengths
 

@@ -28,7 +28,7 @@ _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_BYTES = 16
 _GZIP_OR_ZLIB = zlib.MAX_WBITS | 32
 _NULL = -1
-_FULL = "failed to write whole buffer"  # the codec library's error where the output buffer is too small
+_FULL = "failed to write whole buffer"  # the codec library's error for too small a buffer
 
 
 class Record(NamedTuple):
@@ -114,7 +114,7 @@ UNREADABLE = (
     *(IndexError, ValueError, struct.error, zlib.error),
     cramjam.DecompressionError,  # a subclass of none of these
 )
-"""The exceptions for bytes that are no record batch, of the codecs' libraries and of this module."""
+"""The exceptions for bytes that are no record batch: the codecs' libraries' and this module's."""
 
 MOST_BYTES = 256 * 1024 * 1024
 """Most bytes of a decompressed batch. A broker limits (``max.message.bytes``) the compressed batch:
@@ -122,8 +122,7 @@ MOST_BYTES = 256 * 1024 * 1024
 
 
 MOST_RECORDS = 1 << 22
-"""Most records of a batch, and of a portion: a record of seven bytes takes a hundred and more once
-it is read."""
+"""Most records of a batch, and of a portion: a record of 7 bytes takes over 100 once it is read."""
 _HEADERS_AT_ONCE = 1 << 20
 """About the most headers of the rows in one table."""
 
@@ -317,10 +316,7 @@ def garbled(unpacked: Unpacked, batch: int, span: OffsetSpan) -> InputError:
 
 
 def _ways_on(span: OffsetSpan, first: int, last: int) -> tuple[Remedy, Remedy]:
-    """Return the remedies for an unreadable batch, which each start meets again: skip its offsets.
-
-    The first remedy has its producer also write the rows again.
-    """
+    """Return the remedies for a batch that no start can read: resend its rows, or skip them."""
     step = span.stepping_over(first, last)
     again = "have its producer write these rows again, in smaller batches"
     return replace(step, change=again, costs="their order: they come behind later rows"), step
@@ -449,7 +445,7 @@ def _headers(packed: Unpacked, spans: Spans) -> Any:
 
 
 def _text(names: Any) -> Any:
-    """Decode header names as Java does: bytes that are not UTF-8 become U+FFFD, without an error."""
+    """Decode header names as Java does: bytes that are not UTF-8 become U+FFFD, and no error."""
     try:
         return names.cast(pa.string())
     except pa.ArrowInvalid:

@@ -179,7 +179,7 @@ def encode_runs(columns: Columns, cuts: Sequence[int]) -> Iterator[EncodedRecord
 def _by_arrow(
     columns: Columns, cuts: Sequence[int], base: NDArray[np.int64]
 ) -> tuple[memoryview, NDArray[Any]]:
-    """Encode the runs by Arrow; return their bytes, one run after the other, and each one's start."""
+    """Encode the runs by Arrow; return their bytes, one run after the other, and their edges."""
     # Without headers, each record is led by the header count of the one before it.
     shift = 1 if columns.headers is None else 0
     items = _interleave(columns, np.diff(cuts), base)

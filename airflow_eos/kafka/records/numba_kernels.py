@@ -111,7 +111,7 @@ def scan(
     stamped: Any,
     out: Any,
 ) -> Any:
-    """Fill ``out``, whose rows are the columns of ``Spans``; return a garbled batch's index or -1."""
+    """Fill ``out``, with the columns of ``Spans`` as rows; return a garbled batch's index or -1."""
     row = 0
     for batch in range(len(counts)):
         at, last = starts[batch], starts[batch + 1]
