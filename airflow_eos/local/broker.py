@@ -253,7 +253,7 @@ class BrokerProcess:
 
         Args:
             properties: text of ``server.properties``.
-            cluster_id: the same for every node.
+            cluster_id: the cluster's id, which all nodes share.
             features: levels of features that differ from the release's own.
         """
         self.node.data.mkdir(parents=True, exist_ok=True)
@@ -549,7 +549,7 @@ class EmbeddedKafka(Embedded):
         return all(process.running for process in self._processes.values())
 
     def addresses(self, listener: str) -> str:
-        """Addresses of one listener on every node, comma-separated."""
+        """Return the addresses of one listener on every node, comma-separated."""
         return ",".join(_address(p.node, listener) for p in self._processes.values())
 
     def start(self, node: int | None = None) -> None:

@@ -298,7 +298,7 @@ class ClusterView:
         return self._known.ids()
 
     def describe_topic(self, topic: str, *, rights: bool = False) -> Any:
-        """Return a topic's metadata or error code, never creating it; ``rights``: with ours to it.
+        """Return a topic's metadata or error code, never creating it; ``rights``: with permissions.
 
         Raises:
             KafkaUnavailableError: the error is one that passes by itself, and it has not passed.
@@ -429,7 +429,7 @@ class ClusterView:
     def require_coordinators(self, *, must_be_told: bool = False, timeout_s: float = 30.0) -> None:
         """Refuse a cluster where some transactions have no coordinator now: no listing has them.
 
-        Each broker lists what it coordinates, and none says that others are missing. Where
+        Each broker lists its own transactions, and none says that others' are missing. Where
         ``__transaction_state`` is absent, as on servers other than Kafka, this is not known.
 
         Args:

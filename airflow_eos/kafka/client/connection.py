@@ -105,7 +105,7 @@ class BrokerQueue:
         self._in_flight += 1
         try:
             # A copy: kafka-python notes in the request the version that this broker speaks, and
-            # keeps to it when the same request goes to another one, which may be older.
+            # keeps it when that request goes to another broker, which may be older.
             sent = self._manager.send(
                 copy(call.message), node_id=self._node_id, request_timeout_ms=call.timeout_ms
             )

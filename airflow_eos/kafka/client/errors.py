@@ -119,7 +119,7 @@ def refusal(
 
     Args:
         code: Kafka's error code.
-        doing: what was asked, as in "while listing transactions".
+        doing: the action that was refused, as in "while listing transactions".
         acl: operation and resource that the request needs, as in "Write on TransactionalId 'a'".
         otherwise: the class to use where the code is not about authorization.
     """
@@ -341,7 +341,7 @@ class Deadline:
 
 
 def wait(seconds: float) -> None:
-    """Sleep that many seconds, for a process that takes its time whatever the deadline."""
+    """Sleep that many seconds, for a wait that no deadline shortens."""
     time.sleep(seconds)
 
 

@@ -196,7 +196,7 @@ def ahead(items: Iterator[T], most: int) -> Generator[T, None, None]:
                 made.put((True, next(items)))
         except StopIteration:
             made.put((False, None))
-        except BaseException as error:  # noqa: BLE001 - it belongs to who asks
+        except BaseException as error:  # noqa: BLE001 - raised by the consumer's thread
             made.put((False, error))
 
     Thread(target=make, name="airflow-eos-fetch", daemon=True).start()

@@ -211,7 +211,7 @@ class TransactionalWriter:
         self._handed = self._beside.submit(self._send, current, self._take_gathered())
 
     def _take_back(self) -> None:
-        """Wait until the rows handed over are sent; raise their error, each time until ``abort``."""
+        """Wait until the rows handed over are sent; raise their error, again until ``abort``."""
         if self._handed is not None:
             self._handed.result()
             self._handed = None

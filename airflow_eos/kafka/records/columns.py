@@ -163,7 +163,7 @@ class Views:
         return self.words[:, 0] & _LENGTH_MASK
 
     def take(self, order: NDArray[np.int64]) -> Views:
-        """The rows in another order."""
+        """Return the rows in another order."""
         return Views(
             self.words.take(order, axis=0),
             None if self.nulls is None else self.nulls.take(order),
@@ -171,7 +171,7 @@ class Views:
         )
 
     def slice(self, start: int, stop: int) -> Views:
-        """Rows ``start`` to ``stop - 1``."""
+        """Return rows ``start`` to ``stop - 1``."""
         nulls = None if self.nulls is None else self.nulls[start:stop]
         return Views(self.words[start:stop], nulls, self.buffers)
 
@@ -283,11 +283,11 @@ class Headers:
     blocks: Views
 
     def take(self, order: NDArray[np.int64]) -> Headers:
-        """The rows in another order."""
+        """Return the rows in another order."""
         return Headers(self.counts.take(order), self.blocks.take(order))
 
     def slice(self, start: int, stop: int) -> Headers:
-        """Rows ``start`` to ``stop - 1``."""
+        """Return rows ``start`` to ``stop - 1``."""
         return Headers(self.counts[start:stop], self.blocks.slice(start, stop))
 
 
@@ -307,7 +307,7 @@ class Columns:
         return len(self.values)
 
     def take(self, order: NDArray[np.int64]) -> Columns:
-        """The rows in another order."""
+        """Return the rows in another order."""
         at = self.timestamps
         return Columns(
             self.keys.take(order),
@@ -317,7 +317,7 @@ class Columns:
         )
 
     def slice(self, start: int, stop: int) -> Columns:
-        """Rows ``start`` to ``stop - 1``."""
+        """Return rows ``start`` to ``stop - 1``."""
         at = self.timestamps
         return Columns(
             self.keys.slice(start, stop),
