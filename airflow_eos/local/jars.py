@@ -71,7 +71,7 @@ class Bundle:
 
     @property
     def folder_name(self) -> str:
-        """Name of the folder in the cache; it changes with every checksum in the list."""
+        """Name of the cache folder, with a hash of the checksums: a changed list gets a new one."""
         digest = hashlib.sha256("".join(jar.sha256 for jar in self.jars).encode()).hexdigest()
         return f"{self.name}-{digest[:12]}"
 

@@ -103,7 +103,7 @@ def _never_written(settings: KafkaSettings, topic: str) -> bool:
 
 
 def _alter(admin: Any, topic: str) -> None:
-    """Try to give the topic its settings; without permission its policy stays, and is refused."""
+    """Try to give the topic its settings; where that fails, the caller refuses the topic."""
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import (  # type: ignore[attr-defined]
         AlterConfigOpType,
@@ -209,7 +209,7 @@ def _passes(error: Any) -> bool:
     final = {
         faults.TOPIC_AUTHORIZATION_FAILED,
         faults.CLUSTER_AUTHORIZATION_FAILED,
-        Code._AUTHENTICATION,  # noqa: SLF001 - librdkafka's own codes begin with _
+        Code._AUTHENTICATION,  # noqa: SLF001 - librdkafka's own codes begin with one
     }
     return error.args[0].code() not in final
 

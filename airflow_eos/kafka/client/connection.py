@@ -146,7 +146,7 @@ class KnownBrokers:
         """Refresh the metadata, for brokers that have joined or moved; False if that failed."""
         try:
             self._net.run(self._cluster.refresh_metadata)
-        except Exception:  # noqa: BLE001 - of the network, of kafka-python: no answer
+        except Exception:  # noqa: BLE001 - of the network, of kafka-python: it is no answer
             return False
         return True
 
@@ -182,7 +182,7 @@ def keep_secrets_out_of_logs() -> None:
 
 
 Received = Callable[[], tuple[Any, BaseException | None]]
-"""Returns the bytes received since the last call (maybe none), and why the connection ended."""
+"""A function that returns the bytes received since its last call, and why no more come, if so."""
 
 RECEIVED_BYTES = 256 * 1024
 """Most bytes received at a time; the size of each connection's buffer."""

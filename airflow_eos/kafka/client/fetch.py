@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 _ANSWER_BYTES = 50 * 1024 * 1024
-"""Limit of a whole response, as in Kafka's own consumers: the partition's limit is lower. Where the
-whole response's is reached, franz-go's server leaves out which transactions were aborted."""
+"""Limit of a whole response, as in Kafka's consumers: the partition's limit is to count. Where the
+response's is reached, franz-go's server leaves out which transactions were aborted."""
 # KIP-98: base offset, length, leader epoch, magic, crc, attributes, last offset delta, first and
 # largest timestamp, producer id, producer epoch, first sequence number, count of records
 _HEADER = struct.Struct(">qiibIhiqqqhii")
@@ -196,7 +196,7 @@ def ahead(items: Iterator[T], most: int) -> Generator[T, None, None]:
                 made.put((True, next(items)))
         except StopIteration:
             made.put((False, None))
-        except BaseException as error:  # noqa: BLE001 - raised by the consumer's thread
+        except BaseException as error:  # noqa: BLE001 - it belongs to who asks
             made.put((False, error))
 
     Thread(target=make, name="airflow-eos-fetch", daemon=True).start()

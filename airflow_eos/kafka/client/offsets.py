@@ -285,7 +285,7 @@ _TOPIC = "__cluster_metadata"
 
 
 def cluster_clock_ms(wire: ConnectionPool) -> int | None:
-    """Return the active controller's clock in ms since the epoch; None if the cluster hides it.
+    """Return the active controller's clock in ms since the epoch; None where it is not told.
 
     As the quorum's leader it has caught up with itself *now*, always (KIP-836). The request needs
     Describe on Cluster, and a cluster without ZooKeeper.

@@ -291,7 +291,7 @@ def _visible(
     *,
     markers: bool = False,
 ) -> list[FetchedRecordBatch]:
-    """List the batches with visible rows; ``committed`` names aborted transactions (None: all)."""
+    """List the batches with rows of the span, without the aborted transactions of ``committed``."""
     listed = committed.aborted_transactions if committed is not None else None
     waiting = [(each.first_offset, each.producer_id) for each in listed or ()]
     heapq.heapify(waiting)

@@ -180,7 +180,7 @@ def _client_credentials(url: str, config: Mapping[str, Any]) -> tuple[str, float
             body = json.loads(answer.read(_MOST_BYTES))  # cut off, it is not JSON
         token, seconds = str(body["access_token"]), float(body.get("expires_in", 60))
         if not math.isfinite(seconds):
-            raise ValueError  # noqa: TRY301 - a token that never expires is refused
+            raise ValueError  # noqa: TRY301 - a token for ever is none
         return token, max(seconds, 0.0)
     except urllib.error.HTTPError as error:
         reason = f"HTTP status {error.code}"
@@ -502,7 +502,7 @@ _PLAIN_NUMBERS = {  # librdkafka's name → kafka-python's, both in milliseconds
 
 @cache
 def _understood(settings: KafkaSettings) -> dict[str, Any]:
-    """Return the settings without our own; refuse any that librdkafka itself does not take."""
+    """Return librdkafka's settings, checked by making a client: no list of ours has them all."""
     from confluent_kafka import KafkaException, Producer
 
     theirs = {key: value for key, value in settings.items if key != _PREFIXES_TOPIC}

@@ -661,7 +661,7 @@ class Destination:
         self.codec = codec(compression)
 
     def batches_of(self, gathered: Sequence[pa.RecordBatch]) -> BatchBuilder:
-        """Return the builder of the record batches of Arrow batches; errors as `batch_builder`."""
+        """Return the builder of batches from one or more Arrow batches; errors: `batch_builder`."""
         scattered = scatter_builder(gathered, self.topic, self.topics, self.codec)
         if scattered is not None:
             return scattered

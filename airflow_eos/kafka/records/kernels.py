@@ -51,7 +51,7 @@ def _load() -> None:
         try_each(found)
     except ImportError:  # the extra is not installed: numpy does the work
         return
-    except Exception as error:  # noqa: BLE001 - a failing compiler must not stop rows
+    except Exception as error:  # noqa: BLE001 - whatever ails the compiler, rows go on
         import structlog  # takes 0.2 s, which workers without a warning save
 
         structlog.get_logger(__name__).warning("without_compiled_loops", error=str(error))

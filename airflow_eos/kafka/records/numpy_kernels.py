@@ -48,7 +48,7 @@ class Spans:
         return Spans(*(getattr(self, name)[chosen] for name in self.__slots__))
 
 
-class Garbled(Exception):  # noqa: N818 - the caller, which knows the partition, raises the error
+class Garbled(Exception):  # noqa: N818 - told to whoever knows the partition, who says it in full
     """Raised with the index of a batch whose records are not as its header says."""
 
     def __init__(self, batch: int) -> None:

@@ -341,7 +341,7 @@ def _last_stable(wire: ConnectionPool, places: Collection[Place]) -> dict[Place,
 def _unmarked(
     wire: ConnectionPool, places: Places, deadline: Deadline
 ) -> dict[HangingTransaction, TransactionIdentity]:
-    """Return the given transactions that are still open in partitions, by producer id and epoch."""
+    """Return the transactions still open in partitions, without later ones of their producers."""
     whose = {(each.producer_id, each.producer_epoch): each for each in places}
     wanted = {place for each in places.values() for place in each}
     opened = open_in_partitions(wire, wanted, deadline)

@@ -45,7 +45,7 @@ _IDS_PER_DESCRIBE = 500
 def not_ended_yet(
     wire: ConnectionPool, identities: Collection[TransactionIdentity], *, deadline_s: float = 60.0
 ) -> frozenset[str]:
-    """Return the ids of the transactions whose coordinator still writes markers, or has to decide.
+    """Return the ids of transactions whose coordinator still writes markers, or has yet to decide.
 
     Raises:
         TransactionError: not allowed to describe an id.
@@ -199,7 +199,7 @@ def list_open(
 def list_lookalikes(
     wire: ConnectionPool, prefix: str, *, deadline_s: float = 60.0
 ) -> tuple[tuple[OpenTransaction, str], ...]:
-    """List other programs' open transactions under the prefix, each with its program by its form.
+    """List other programs' open transactions under the prefix, with the program by the id's form.
 
     Raises:
         TransactionError, KafkaUnavailableError: as :func:`list_open`.
