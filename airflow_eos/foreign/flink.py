@@ -225,13 +225,13 @@ def read_metadata(data: bytes) -> tuple[int, tuple[OperatorState, ...]]:
 def _operator(read: _Reader, version: int) -> Iterator[OperatorState]:
     if version >= 5:
         read.past("name", "uid")
-    read.past(16, 4, 4)  # id, parallelism, most parallelism
-    _stream(read)  # its coordinator's
+    read.past(16, 4, 4)  # id, parallelism, maximum parallelism
+    _stream(read)  # the operator coordinator's state
     subtasks = read.i32()
-    if subtasks == -1:  # finished as a whole
+    if subtasks == -1:  # the whole operator has finished
         return
     for _ in range(subtasks):
-        if read.i32() >= 0:  # negative: finished
+        if read.i32() >= 0:  # negative: the subtask has finished
             for _ in ("managed", "raw"):
                 if read.flag():
                     yield from _operator_states(read)
@@ -434,7 +434,7 @@ def _writer(element: _Reader) -> tuple[str, frozenset[str]]:
     prefix = read.text()
     prepared: list[str] = []
     if version == 2:
-        read.past(4, 4)  # which subtasks it owns
+        read.past(4, 4)  # the subtasks that the writer owns
         ownership = read.i32()
         read.expect(ownership in {0, 1}, f"ownership {ownership}", "0 or 1")
         for _ in range(read.count(10)):
@@ -569,7 +569,7 @@ def _promised(
     same = told.producer_id == promise.producer_id
     if same and above in raised and told.state in _COMMITTED:
         return _step(ForeignAction.COMMITTED, promise, "committed already")
-    if same and above in {0, 1} and told.state in _ABORTED:  # every timeout raises it
+    if same and above in {0, 1} and told.state in _ABORTED:  # every timeout raises the epoch
         return _step(ForeignAction.LOST, promise, "aborted: by its timeout, or whoever took its id")
     found = f"{told.state}, producer {told.producer_id}, epoch {told.producer_epoch}"
     return _step(ForeignAction.LOST, promise, f"not known: its id has been used since ({found})")

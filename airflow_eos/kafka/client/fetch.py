@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 _ANSWER_BYTES = 50 * 1024 * 1024
-"""Limit of a whole response, as in Kafka's consumers: the partition's limit is to count. Where the
-response's is reached, franz-go's server leaves out which transactions were aborted."""
+"""Limit of a whole response, as in Kafka's consumers: high, so that only the partition's limit
+counts. Where it is reached, franz-go's server leaves out which transactions were aborted."""
 # KIP-98: base offset, length, leader epoch, magic, crc, attributes, last offset delta, first and
 # largest timestamp, producer id, producer epoch, first sequence number, count of records
 _HEADER = struct.Struct(">qiibIhiqqqhii")

@@ -38,7 +38,7 @@ ONGOING, COMMITTED = "Ongoing", "CompleteCommit"
 ENDING = frozenset({"PrepareCommit", "PrepareAbort"})
 ENDED = frozenset({COMMITTED, "CompleteAbort"})
 _THROUGH = ENDED | {"Empty", "Dead"}
-"""The states in which a coordinator has finished; any other, also a later broker's, is not one."""
+"""The states in which a coordinator has finished; any other one, also a later broker's, is not."""
 _IDS_PER_DESCRIBE = 500
 
 
@@ -188,7 +188,7 @@ def list_open(
     wire.cluster.coordinators(
         [transactional_id_of(prefix, 0, 0)], timeout_s=deadline_s
     )  # refuses where the ACL is missing
-    if not besides:  # a batch lists again with the next one; other callers list only once
+    if not besides:  # a batch lists again with the next one; other callers need all now
         wire.cluster.require_coordinators(timeout_s=deadline.remaining)
     found = _listed(wire, _ongoing(wire, f"{re.escape(prefix)}-eos-[0-9]+-[0-9]+"), deadline)
     found -= {(known.transactional_id, known.producer_id) for known in besides}

@@ -216,6 +216,6 @@ class PrefixLedger:
     def _appender(self) -> compacted.Appender:
         if self._writer is None:
             if not self._is_there and compacted.is_absent(self._settings, self.topic):
-                require_topic(self._settings, self.topic)  # deleted since another one claimed it
+                require_topic(self._settings, self.topic)  # the topic was deleted after the claim
             self._writer = compacted.Appender(self._settings, self.topic)
         return self._writer
