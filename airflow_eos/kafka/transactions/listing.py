@@ -38,7 +38,7 @@ ONGOING, COMMITTED = "Ongoing", "CompleteCommit"
 ENDING = frozenset({"PrepareCommit", "PrepareAbort"})
 ENDED = frozenset({COMMITTED, "CompleteAbort"})
 _THROUGH = ENDED | {"Empty", "Dead"}
-"""The states in which a coordinator has finished; any other one, also a later broker's, is not."""
+"""The final states of a transaction; any other state, also a later broker's, is not final."""
 _IDS_PER_DESCRIBE = 500
 
 
