@@ -1,5 +1,5 @@
-"""Transactions of other engines, ended by a person's word: what was promised, and a plan.
+"""Recovery of other engines' Kafka transactions on a person's request: their promises, and a plan.
 
-Never by the form of a name: what the engine's own completed checkpoint promises is committed, what
-else is open under a prefix that a person named is aborted, everything else is left.
+The form of an id decides nothing: transactions that the engine's own completed checkpoint promises
+are committed, others open under a prefix that a person named are aborted, all others are left.
 """

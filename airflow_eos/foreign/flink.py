@@ -1,12 +1,12 @@
-"""What a checkpoint of Flink promises of its Kafka transactions, and the plan for them; no I/O.
+"""Kafka transactions promised by a checkpoint of Flink, and the plan for open ones; no I/O.
 
 The file is ``_metadata`` in a checkpoint's or savepoint's folder, as Flink writes it to restore
-from. The operator state of each sink is in it or, above ``state.storage.fs.memory-threshold``, in
-a file beside it. Read are the versions named below and nothing else: what is unknown anywhere in
-the file is refused, since a promise could be in it.
+from. Each sink's operator state is in it or, above ``state.storage.fs.memory-threshold``, in a file
+beside it. Only the versions named below are read: anything unknown in the file is refused, since a
+promise could be in it.
 
 =====================  ==============================================  =========================
-what                   of Flink (2.2.1) or flink-connector-kafka (5.0)  versions
+data                   of Flink (2.2.1) or flink-connector-kafka (5.0)  versions
 =====================  ==============================================  =========================
 metadata               MetadataV6Serializer, which all before it build  4, 5, 6
 committer's state      CommittableCollectorSerializer                  2, checkpoint 1, subtask 2
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from airflow_eos.kafka.transactions.identity import OpenTransaction
 
 COMMITTER, WRITER = "streaming_committer_raw_states", "writer_raw_states"
-"""What Flink calls the operator states of a sink."""
+"""Flink's names of a sink's operator states."""
 _MAGIC, _MASTER_MAGIC, _COLLECTOR_MAGIC = 0x4960672D, 0xC96B1696, 0xB91F252C
 _JAVA = b"\xac\xed\x00\x05"
 _BY_HAND = (
@@ -50,10 +50,10 @@ class OperatorState:
     """One list state of one subtask, and where its bytes are.
 
     Attributes:
-        name: by which the operator knows it.
+        name: the state's name in the operator.
         offsets: where each element begins.
         data: the bytes; None where they are in a file of their own.
-        file: relative to the checkpoint's folder; empty where the bytes are here.
+        file: that file, relative to the checkpoint's folder; empty where ``data`` is set.
     """
 
     name: str
@@ -64,11 +64,11 @@ class OperatorState:
 
 @dataclass(frozen=True, slots=True)
 class FlinkCheckpoint:
-    """What a completed checkpoint says of Kafka transactions.
+    """The promised Kafka transactions of a completed checkpoint.
 
     Attributes:
-        number: of the checkpoint.
-        promised: to be committed, whoever restores it.
+        number: the checkpoint's number.
+        promised: the transactions to commit, whichever job restores the checkpoint.
         prefixes: the transactional id prefixes of the job's sinks.
     """
 
@@ -78,14 +78,14 @@ class FlinkCheckpoint:
 
 
 def read_checkpoint(metadata: bytes, read: Callable[[str], bytes]) -> FlinkCheckpoint:
-    """What the file promises.
+    """Return the promised transactions of a checkpoint, and its sinks' prefixes.
 
     Args:
         metadata: all bytes of ``_metadata``.
-        read: the bytes of a file beside it, by its relative name.
+        read: returns the bytes of a file beside it, by its relative name.
 
     Raises:
-        CheckpointFormatError: something in it is not known, or not whole; with what was found.
+        CheckpointFormatError: the file is unknown in part, or not whole; with what was found.
     """
     number, states = read_metadata(metadata)
     promised: list[TransactionIdentity] = []
@@ -105,7 +105,7 @@ def read_checkpoint(metadata: bytes, read: Callable[[str], bytes]) -> FlinkCheck
     names = {each.transactional_id for each in promised}
     if len(names) != len(promised):
         raise _refused("the same transactional id promised twice", "each once")
-    if not prepared <= names:  # said twice, by the writer and by the committer: as good as a sum
+    if not prepared <= names:  # writer and committer both name them: as good as a checksum
         raise _refused(
             f"{min(prepared - names)} prepared by a sink's writer and by no committer", "both"
         )
@@ -116,7 +116,7 @@ def read_checkpoint(metadata: bytes, read: Callable[[str], bytes]) -> FlinkCheck
 
 
 class _Reader:
-    """Java's ``DataInput`` over bytes that may be anything."""
+    """Reader of Java's ``DataInput`` formats, from bytes that may be damaged."""
 
     def __init__(self, data: bytes, what: str) -> None:
         self._data = data
@@ -131,7 +131,7 @@ class _Reader:
         return self._data[self._at - count : self._at]
 
     def inside(self, data: bytes) -> _Reader:
-        """Of bytes that were read from here."""
+        """Return a reader of bytes that were read from this one."""
         return _Reader(data, self._what)
 
     def u8(self) -> int:
@@ -160,12 +160,12 @@ class _Reader:
         return self.take(self.i32())
 
     def past(self, *widths: int | str) -> None:
-        """Over what is of no interest: so many bytes, or a text."""
+        """Skip fields: for each an int of so many bytes, or for a ``str`` a text."""
         for width in widths:
             self.text() if isinstance(width, str) else self.take(width)
 
     def count(self, smallest: int = 1) -> int:
-        """How many follow, each at least so many bytes."""
+        """Read the number of the elements that follow, of at least ``smallest`` bytes each."""
         found = self.i32()
         if not 0 <= found * smallest <= len(self._data) - self._at:
             raise self.refused(f"a count of {found}", "one that fits into the file")
@@ -200,7 +200,7 @@ def _refused(found: str, expected: str) -> CheckpointFormatError:
 
 
 def read_metadata(data: bytes) -> tuple[int, tuple[OperatorState, ...]]:
-    """The checkpoint's number, and the operator state of every subtask of every operator.
+    """Return the checkpoint's number, and the operator states of all subtasks of all operators.
 
     Raises:
         CheckpointFormatError: as :func:`read_checkpoint`.
@@ -225,13 +225,13 @@ def read_metadata(data: bytes) -> tuple[int, tuple[OperatorState, ...]]:
 def _operator(read: _Reader, version: int) -> Iterator[OperatorState]:
     if version >= 5:
         read.past("name", "uid")
-    read.past(16, 4, 4)  # id, parallelism, most parallelism
-    _stream(read)  # its coordinator's
+    read.past(16, 4, 4)  # id, parallelism, maximum parallelism
+    _stream(read)  # the operator coordinator's state
     subtasks = read.i32()
-    if subtasks == -1:  # finished as a whole
+    if subtasks == -1:  # the whole operator has finished
         return
     for _ in range(subtasks):
-        if read.i32() >= 0:  # negative: finished
+        if read.i32() >= 0:  # negative: the subtask has finished
             for _ in ("managed", "raw"):
                 if read.flag():
                     yield from _operator_states(read)
@@ -260,7 +260,7 @@ def _operator_states(read: _Reader) -> Iterator[OperatorState]:
 
 
 def _stream(read: _Reader) -> tuple[bytes | None, str]:
-    """The bytes themselves, or the file beside; neither where they are anywhere else."""
+    """Read a state handle: return its bytes, or the file beside; neither if they are elsewhere."""
     kind = read.u8()
     match kind:
         case 0 | 16:
@@ -284,7 +284,7 @@ def _stream(read: _Reader) -> tuple[bytes | None, str]:
 
 
 def _keyed(read: _Reader) -> None:
-    """Windows, joins and the like, which are not looked at."""
+    """Skip keyed state (windows, joins and the like): it has no promises."""
     kind = read.u8()
     match kind:
         case 0:
@@ -313,13 +313,13 @@ _Fields = tuple[str, ...]
 
 
 def _java_value(read: _Reader, handles: list[object], depth: int = 0) -> None:
-    """Read past one object: that the file is whole is known only at its end."""
+    """Skip one Java object: only at the file's end is it known that the file is whole."""
     tag = read.u8()
     read.expect(depth < 10, "an object in an object in …", "at most 10")
     match tag:
         case 0x70:  # null
             pass
-        case 0x71:  # one that has come before
+        case 0x71:  # a reference to an earlier object
             _known(read, handles)
         case 0x74:
             handles.append(read.text())
@@ -340,7 +340,7 @@ def _java_value(read: _Reader, handles: list[object], depth: int = 0) -> None:
 
 
 def _java_class(read: _Reader, handles: list[object]) -> _Fields:
-    """The kinds of its fields, those of what it extends first."""
+    """Read a class and return the kinds of its fields, its superclass's first."""
     tag = read.u8()
     if tag == 0x70:
         return ()
@@ -378,7 +378,7 @@ def _known(read: _Reader, handles: list[object]) -> object:
 
 
 def _elements(state: OperatorState, data: bytes) -> Iterator[_Reader]:
-    """Each element of the list, at its version."""
+    """Yield a reader for each element of a list state."""
     for offset in state.offsets:
         if not 0 <= offset <= len(data):
             raise _refused(f"{state.name} at byte {offset} of {len(data)}", "within its bytes")
@@ -404,12 +404,12 @@ def _committables(element: _Reader) -> Iterator[TransactionIdentity]:
     magic = read.u32()
     read.expect(magic == _COLLECTOR_MAGIC, f"{magic:#x}", f"{_COLLECTOR_MAGIC:#x}")
     for checkpoint in _listed(read, 1):
-        checkpoint.past(8, 4)  # its number, how many subtasks
+        checkpoint.past(8, 4)  # checkpoint number, number of subtasks
         for subtask in _listed(checkpoint, 2):
             subtask.past(4)
             for request in _listed(subtask, 0):
                 yield _committable(request)
-            subtask.past(4, 4)  # how many there are, how many failed
+            subtask.past(4, 4)  # number of requests, number of failed ones
             subtask.end()
         checkpoint.end()
     read.end()
@@ -428,13 +428,13 @@ def _committable(request: _Reader) -> TransactionIdentity:
 
 
 def _writer(element: _Reader) -> tuple[str, frozenset[str]]:
-    """The prefix, and which ids it has prepared and not seen committed."""
+    """Read a writer's state: its prefix, and the ids it has prepared and not seen committed."""
     version, read = _versioned(element, 1, 2)
     element.end()
     prefix = read.text()
     prepared: list[str] = []
     if version == 2:
-        read.past(4, 4)  # which subtasks it owns
+        read.past(4, 4)  # the subtasks that the writer owns
         ownership = read.i32()
         read.expect(ownership in {0, 1}, f"ownership {ownership}", "0 or 1")
         for _ in range(read.count(10)):
@@ -445,7 +445,7 @@ def _writer(element: _Reader) -> tuple[str, frozenset[str]]:
 
 
 # --- plan -----------------------------------------------------------------------------------------
-# What is to become of Flink's dangling transactions: facts in, plan out; no I/O.
+# The plan for Flink's open and promised transactions: facts in, plan out; no I/O.
 
 
 _COMMITTED = frozenset({"PrepareCommit", "CompleteCommit"})
@@ -453,24 +453,24 @@ _ABORTED = frozenset({"PrepareAbort", "CompleteAbort", "PrepareEpochFence"})
 
 
 class ForeignAction(enum.Enum):
-    """What a plan does with one transaction."""
+    """A plan's action for one transaction."""
 
     COMMIT = "commit"
-    """The checkpoint promises it, and it is open."""
+    """The checkpoint promises the transaction, and it is open."""
     ABORT = "abort"
-    """It is open under a prefix that a person named, and the checkpoint does not promise it."""
+    """The transaction is open under a prefix that a person named, and is not promised."""
     COMMITTED = "committed"
-    """The checkpoint promises it, and it is committed: nothing to do."""
+    """The checkpoint promises the transaction, and it is committed: nothing to do."""
     LOST = "lost"
-    """The checkpoint promises it, and it cannot be committed, or nobody can tell."""
+    """The transaction is promised and cannot be committed, or its outcome is not known."""
     LEAVE = "leave"
-    """Not Flink's by its form, or of a prefix that nobody named: another program's business."""
+    """The transaction is not Flink's by its form, or of a prefix that no person named: leave it."""
 
 
 class ForeignStep(msgspec.Struct, frozen=True):
-    """One transaction, and what is to become of it.
+    """One transaction of a plan, with its action and the reason.
 
-    Times in milliseconds; 0 where it is not open.
+    Times in milliseconds; 0 where the transaction is not open.
     """
 
     action: ForeignAction
@@ -483,12 +483,12 @@ class ForeignStep(msgspec.Struct, frozen=True):
 
     @property
     def identity(self) -> TransactionIdentity:
-        """The transaction, as Kafka knows it."""
+        """The transaction's identity in Kafka."""
         return TransactionIdentity(self.transactional_id, self.producer_id, self.producer_epoch)
 
 
 class ForeignPlan(msgspec.Struct, frozen=True):
-    """What is to become of each; the next one differs as soon as anything has moved on."""
+    """A plan for all transactions; valid for one moment: a later plan may differ."""
 
     location: str
     checkpoint: int
@@ -496,12 +496,12 @@ class ForeignPlan(msgspec.Struct, frozen=True):
     steps: tuple[ForeignStep, ...]
 
     def of(self, *actions: ForeignAction) -> tuple[ForeignStep, ...]:
-        """The steps with one of these actions."""
+        """Return the steps with one of these actions."""
         return tuple(step for step in self.steps if step.action in actions)
 
 
 class CoordinatorState(msgspec.Struct, frozen=True):
-    """What a coordinator says of a transactional id now."""
+    """A transactional id's present state and producer, as its coordinator describes them."""
 
     state: str
     producer_id: int
@@ -509,7 +509,7 @@ class CoordinatorState(msgspec.Struct, frozen=True):
 
 
 def is_of_flink(transactional_id: str, prefix: str) -> bool:
-    """Whether it has the form of a sink with this prefix: ``<prefix>-<subtask>-<number>``."""
+    """Whether an id has a Flink sink's form with this prefix: ``<prefix>-<subtask>-<number>``."""
     return re.fullmatch(re.escape(prefix) + "-[0-9]+-[0-9]+", transactional_id) is not None
 
 
@@ -521,15 +521,15 @@ def make_plan(
     told: Mapping[str, CoordinatorState],
     raised: Collection[int] = (0,),
 ) -> ForeignPlan:
-    """Commit what is promised and open, abort what else is open under the prefixes.
+    """Plan to commit promised open transactions, and to abort others open under the prefixes.
 
     Args:
-        location: of the checkpoint.
-        checkpoint: what it promises.
-        prefixes: that a person named.
-        opened: everything open under the prefixes, and whose it is by the form of its id.
-        told: of each promised transactional id; absent where its coordinator does not know it.
-        raised: by how much a commit may have raised the epoch there.
+        location: the checkpoint's folder.
+        checkpoint: the checkpoint's promises.
+        prefixes: the prefixes that a person named.
+        opened: all open transactions under the prefixes, each with its program by its id's form.
+        told: the state of each promised id; absent where its coordinator does not know the id.
+        raised: by how much a commit may have raised the epoch on that cluster.
     """
     by_identity = {each.identity: each for each in opened}
     steps = [
@@ -564,12 +564,12 @@ def _promised(
         return _step(ForeignAction.COMMIT, promise, "promised, and open", opened)
     if told is None:
         return _step(ForeignAction.LOST, promise, "its coordinator does not know it any more")
-    # Whoever takes the id raises its epoch, too: what he commits is not what was promised.
+    # A producer that takes the id raises its epoch, too: its commit is not the promised one's.
     above = told.producer_epoch - promise.producer_epoch
     same = told.producer_id == promise.producer_id
     if same and above in raised and told.state in _COMMITTED:
         return _step(ForeignAction.COMMITTED, promise, "committed already")
-    if same and above in {0, 1} and told.state in _ABORTED:  # every timeout raises it
+    if same and above in {0, 1} and told.state in _ABORTED:  # every timeout raises the epoch
         return _step(ForeignAction.LOST, promise, "aborted: by its timeout, or whoever took its id")
     found = f"{told.state}, producer {told.producer_id}, epoch {told.producer_epoch}"
     return _step(ForeignAction.LOST, promise, f"not known: its id has been used since ({found})")

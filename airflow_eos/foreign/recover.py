@@ -1,4 +1,4 @@
-"""Look at Flink's checkpoint and at Kafka, and end what Flink left open by a person's word."""
+"""Recovery of the Kafka transactions that Flink left open, by its checkpoint, as a person asks."""
 
 from __future__ import annotations
 
@@ -52,25 +52,25 @@ def plan_flink(
     storage_options: Mapping[str, str] | None = None,
     deadline_s: float = 60.0,
 ) -> ForeignPlan:
-    """What is to become of each transaction that Flink left; changes nothing.
+    """Return the plan for the transactions that Flink left open; change nothing.
 
     Args:
         wire: connections to the cluster that the job wrote to.
         location: folder of the completed checkpoint that Flink is to be restored from.
-        prefixes: ``sink.transactional-id-prefix`` of the sinks whose transactions are meant.
-        storage_options: of the checkpoint's store.
+        prefixes: ``sink.transactional-id-prefix`` of the sinks whose transactions are planned.
+        storage_options: options of the checkpoint's store.
         deadline_s: how long brokers may be away.
 
     Raises:
         ConfigurationError: no sink of the checkpoint has one of the prefixes.
         CheckpointFormatError: it is not known for sure what the checkpoint promises.
-        CheckpointError: it is not complete, or not the newest of its job.
-        KafkaError: not everything could be listed.
+        CheckpointError: the checkpoint is not complete, or not the newest of its job.
+        KafkaError: not all transactions could be listed.
     """
     deadline = Deadline(deadline_s)
     opened: dict[OpenTransaction, str] = {}
     for prefix in prefixes:
-        # Refuses where the right to describe is missing: else nothing would look open.
+        # Raises without the right to describe: the listing would then be empty.
         wire.cluster.coordinators([f"{prefix}-0-0"], timeout_s=deadline.remaining)
         opened |= dict(list_lookalikes(wire, prefix, deadline_s=deadline.remaining))
     try:
@@ -100,7 +100,7 @@ def plan_flink(
 
 
 def _with_list(error: CheckpointFormatError, opened: Collection[OpenTransaction]) -> Exception:
-    """What is open, the oldest first, for a person to decide about, before what is wrong there."""
+    """Return the error, preceded by the open transactions (oldest first) for a person to judge."""
     now_ms = time.time_ns() // 1_000_000
     each = [
         f"{one.identity} for {(now_ms - one.started_at_ms) // 1000} s in "
@@ -117,20 +117,20 @@ def _with_list(error: CheckpointFormatError, opened: Collection[OpenTransaction]
 def recover_flink(
     wire: ConnectionPool, plan: ForeignPlan, *, give_up_lost: bool = False, quiet_s: float = 10.0
 ) -> dict[TransactionIdentity, EndResult]:
-    """Commit and abort as planned: each by its id, producer id and epoch, and nothing else.
+    """Commit and abort the planned transactions, by id, producer id and epoch, and no others.
 
-    Running it twice, or in two places at once, does no more than once.
+    A second run, or one at the same time elsewhere, has no further effect.
 
     Args:
-        wire: as for :func:`plan_flink`.
-        plan: that a person has seen.
-        give_up_lost: go on although some of what was promised cannot be committed any more.
-        quiet_s: how long nothing may be written, after which the job is taken for stopped.
+        wire: connections, as for :func:`plan_flink`.
+        plan: the plan that a person has seen.
+        give_up_lost: go on although some promised transactions cannot be committed any more.
+        quiet_s: for how long no row may be written, so that the job counts as stopped.
 
     Raises:
-        DecisionNeededError: something promised is lost, or not known.
-        PipelineAliveError: something was written or begun meanwhile.
-        KafkaError: Kafka refused, or did not answer: ask again.
+        DecisionNeededError: a promised transaction is lost, or its outcome is not known.
+        PipelineAliveError: rows were written, or a transaction began, meanwhile.
+        KafkaError: Kafka refused, or did not answer: call again.
     """
     lost = plan.of(ForeignAction.LOST)
     if lost and not give_up_lost:
@@ -155,10 +155,10 @@ def recover_flink(
 
 
 def _require_quiet(wire: ConnectionPool, steps: Collection[ForeignStep], quiet_s: float) -> None:
-    """A living job would lose what it is about to promise.
+    """Refuse while the job runs: it would lose transactions that it is about to promise.
 
     Raises:
-        PipelineAliveError: it lives.
+        PipelineAliveError: the job runs.
     """
     before = _written(wire, steps)
     wait(quiet_s)
@@ -172,7 +172,7 @@ def _require_quiet(wire: ConnectionPool, steps: Collection[ForeignStep], quiet_s
 
 
 def _written(wire: ConnectionPool, steps: Collection[ForeignStep]) -> object:
-    """Changes with every row, where its time differs, and with every end."""
+    """Return a value that changes with each end, and with each row of another timestamp."""
     places = {place for step in steps for place in step.places}
     producers = {step.producer_id for step in steps}
     found = open_in_partitions(wire, places, Deadline(60.0))
@@ -180,7 +180,7 @@ def _written(wire: ConnectionPool, steps: Collection[ForeignStep]) -> object:
 
 
 def _read(location: str, options: Mapping[str, str] | None) -> FlinkCheckpoint:
-    """What the checkpoint promises, if it is complete and the newest of its job.
+    """Read the checkpoint's promises, if it is complete and the newest of its job.
 
     Raises:
         CheckpointError: as :func:`plan_flink`.
@@ -213,10 +213,10 @@ def _read(location: str, options: Mapping[str, str] | None) -> FlinkCheckpoint:
 def _require_newest(
     folder: str, checkpoint: FlinkCheckpoint, options: Mapping[str, str] | None
 ) -> None:
-    """What a later checkpoint promised would be aborted, and is lost where Flink goes on from it.
+    """Refuse an older checkpoint: a later one's promises would be aborted, and lost to Flink.
 
     Raises:
-        CheckpointError: there is a later one, complete.
+        CheckpointError: the job has a later completed checkpoint.
     """
     parent, _, name = folder.rpartition("/")
     if _CHECKPOINT.fullmatch(name) is None:

@@ -1,4 +1,4 @@
-"""Kafka, by concept; read from the bottom: client, records, transactions, producer, librdkafka.
+"""Access to Kafka; lowest layer first: client, records, transactions, producer, librdkafka.
 
-The doors are in ``kinds/kafka``: ``sink`` for a task that writes, ``participant`` for a driver.
+Entry points are in ``kinds/kafka``: ``sink`` for a task that writes, ``participant`` for a driver.
 """

@@ -1,8 +1,8 @@
-"""The transactional writer over librdkafka: the same protocol, its bytes made by confluent-kafka.
+"""The transactional writer over librdkafka, which encodes and sends the rows.
 
-Rows are refused by the same rules as in :mod:`~airflow_eos.kafka.producer.writer`, before any of
-them is sent; librdkafka chooses partitions, encodes, sends and resends. It cannot list, describe or
-hand over a transaction, so the producer id and epoch come from the coordinator (``holder``).
+Rows are refused by the rules of :mod:`~airflow_eos.kafka.producer.writer`, before any row is sent;
+librdkafka chooses partitions, encodes, sends and resends. It cannot list, describe or hand over a
+transaction, so the producer id and epoch come from the coordinator (``holder``).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from airflow_eos.kafka.transactions.identity import TransactionIdentity
 
 PURGED = {Code._PURGE_QUEUE, Code._PURGE_INFLIGHT}  # noqa: SLF001 - public, in spite of the name
-"""Said of a row because of what became of its transaction: that is the error, not this."""
+"""Codes of rows that were purged after their transaction failed: its error is reported instead."""
 _FENCING = {Code._FENCED, Code.PRODUCER_FENCED, Code.INVALID_PRODUCER_EPOCH}  # noqa: SLF001
 _OF_A_TOPIC = {
     Code._UNKNOWN_TOPIC,  # noqa: SLF001
@@ -70,11 +70,11 @@ _NOT_ACCEPTED = {Code._AUTHENTICATION, Code._SSL}  # noqa: SLF001
 
 
 def translated(error: Code, doing: str, *, acl: str) -> KafkaError | TimeoutBudgetError:
-    """The error to raise.
+    """Translate librdkafka's error into the error to raise.
 
     Args:
-        error: what librdkafka reported.
-        doing: what was asked, as in "while taking transactional id 'a'".
+        error: the error that librdkafka reported.
+        doing: the action that failed, as in "while taking transactional id 'a'".
         acl: operation and resource that the request needs, as in "Write on Topic 'a'".
     """
     code = error.code()
@@ -90,7 +90,7 @@ def translated(error: Code, doing: str, *, acl: str) -> KafkaError | TimeoutBudg
             "(15 min unless set): lower the timeout or raise that."
         )
     if faults.of_a_row(code):
-        # Of a record batch it tells the same of each row, so which one is refused is not known.
+        # librdkafka reports one code for all rows of a batch: the refused row is not known.
         return faults.row_refused(code, doing, said=f"{error.str()} (librdkafka names no row)")
     if code in _OF_A_TOPIC:
         return TopicError(f"{said}. Create the topic, or correct its name or the partition.")
@@ -104,13 +104,13 @@ def translated(error: Code, doing: str, *, acl: str) -> KafkaError | TimeoutBudg
 
 
 # --- reports --------------------------------------------------------------------------------------
-# What became of the rows that librdkafka was given, and at which offsets they are.
+# Delivery reports of the rows that librdkafka was given, with their offsets.
 
 
 class Reports:
-    """Delivery reports, summed up. Refers to no producer, so that losing that one destroys it.
+    """Delivery reports, summed up. Refers to no producer, so that dropping one destroys it.
 
-    ``failure`` is the first one, with its topic and partition.
+    ``failure`` is the first failure, with its topic and partition.
     """
 
     def __init__(self) -> None:
@@ -119,7 +119,7 @@ class Reports:
         self._last: dict[tuple[str, int], int] = {}
 
     def __call__(self, error: Code | None, message: Delivered) -> None:
-        """Note one report, as librdkafka's ``on_delivery``."""
+        """Record one delivery report, as librdkafka's ``on_delivery``."""
         topic, partition, offset = message.topic(), message.partition(), message.offset()
         if error is not None:
             if self.failure is None and error.code() not in PURGED:
@@ -127,12 +127,12 @@ class Reports:
             return
         where = str(topic), -1 if partition is None else partition
         offset = -1 if offset is None else offset
-        # The least of both: an offset below 0 says that the broker no longer knew it.
+        # The minimum keeps an offset below 0: the broker no longer knew that row's offset.
         self._first[where] = min(self._first.get(where, offset), offset)
         self._last[where] = max(self._last.get(where, offset), offset)
 
     def ranges(self) -> tuple[OffsetRange, ...]:
-        """The offsets of what was acknowledged, partition by partition.
+        """Return the offsets of the acknowledged rows, partition by partition.
 
         Raises:
             TransactionError: the broker no longer knew an offset.
@@ -146,14 +146,14 @@ class Reports:
 
 
 # --- transactional producer -----------------------------------------------------------------------
-# One producer of librdkafka for one transaction: rows out, delivery reports in, then let go.
+# One producer of librdkafka for one transaction: rows out, delivery reports in, then dropped.
 
 
 _MAX_BATCH_BYTES = 1_000_000
 _MAX_QUEUE_KIB = 64 * 1024
 _MOST_BYTES = 1_000_000_000
-"""The highest that message.max.bytes takes: it is compared before compression, the topic's after;
-the rows have been compared with the topic's by then."""
+"""The highest value of message.max.bytes: librdkafka compares it before compression, the broker the
+topic's after; rows have been checked against the topic's by then."""
 _LINGER_MS = 20
 _SOCKET_TIMEOUT_MS = 30_000
 _SERVE_S = 0.1
@@ -168,18 +168,18 @@ def producer_config(
     batch_bytes: int,
     delivery_timeout_s: float,
 ) -> dict[str, Any]:
-    """The producer's configuration: the user's, over our tuning, under what the protocol needs."""
+    """Return the producer's configuration: the user's, over our tuning, under the protocol's."""
     tuning = {
         "linger.ms": _LINGER_MS,
         "batch.num.messages": 100_000,
         "queue.buffering.max.kbytes": _MAX_QUEUE_KIB,
-        # librdkafka would make it the transaction's timeout: 15 min for a lost connection.
+        # librdkafka's default is the transaction timeout: 15 min until it sees a lost connection.
         "socket.timeout.ms": min(_SOCKET_TIMEOUT_MS, timeout_ms),
     }
     needed: dict[str, Any] = {
         "enable.idempotence": True,
         "acks": "all",
-        # Java's: a key goes where any other client sends it. librdkafka's own default is CRC32.
+        # As Java's clients, so that all rows of a key share a partition; the default is CRC32.
         "partitioner": "murmur2_random",
         "compression.type": compression,
         "batch.size": min(batch_bytes, _MAX_BATCH_BYTES),
@@ -190,14 +190,14 @@ def producer_config(
         needed |= {
             "transactional.id": transactional_id,
             "transaction.timeout.ms": timeout_ms,
-            # librdkafka refuses one above the transaction's.
+            # librdkafka refuses a message timeout above the transaction's.
             "message.timeout.ms": min(int(delivery_timeout_s * 1000), timeout_ms),
         }
     return {**tuning, **settings.librdkafka(), **needed}
 
 
 class TransactionalProducer:
-    """The rows of one transaction, or of none, on their way through a producer of their own.
+    """A librdkafka producer for one transaction, or for rows without one.
 
     Raises:
         ConfigurationError: librdkafka does not take the configuration.
@@ -216,18 +216,18 @@ class TransactionalProducer:
             ) from error
 
     def take_id(self, timeout_s: float) -> None:
-        """Fence whoever held the transactional id and abort what it left open."""
+        """Take the transactional id: fence its holder and abort the holder's open transaction."""
         try:
             self._live.init_transactions(timeout_s)
         except KafkaException as error:
             raise self._translated(error.args[0], "while taking") from error
 
     def begin(self) -> None:
-        """Let the rows that follow be of a transaction."""
+        """Begin the transaction of the rows that follow."""
         self._live.begin_transaction()
 
     def send(self, messages: Iterable[Message]) -> None:
-        """Hand rows over; waits while librdkafka's queue is full.
+        """Queue rows at librdkafka; wait while its queue is full.
 
         Raises:
             FencedError, RowError, TopicError, TransactionError: refused for good.
@@ -261,14 +261,14 @@ class TransactionalProducer:
         self._refuse_failed()
 
     def written(self) -> tuple[OffsetRange, ...]:
-        """The offsets of what was acknowledged, partition by partition."""
+        """Return the offsets of the acknowledged rows, partition by partition."""
         return self._reports.ranges()
 
     def abort(self, timeout_s: float) -> None:
-        """Drop what is not sent and end the transaction with abort.
+        """Drop the rows that are not sent and abort the transaction.
 
         Raises:
-            KafkaError: not done, or not by this producer any more.
+            KafkaError: the abort failed, or this producer may not abort any more.
         """
         if self._transactional_id is not None:
             self._serve(self._live.abort_transaction, timeout_s)
@@ -277,11 +277,11 @@ class TransactionalProducer:
         self._serve(self._live.flush, timeout_s)
 
     def let_go(self) -> None:
-        """Drop the producer and leave its transaction as it is.
+        """Drop the producer and leave its transaction open.
 
         ``close()`` and ``with`` would abort it. The destructor ends no transaction: it calls
         ``rd_kafka_destroy`` (``Producer_dealloc`` in confluent-kafka's Producer.c), which closes
-        the connections. Nothing else refers to the producer, so this runs it.
+        the connections. No other object refers to the producer, so the destructor runs now.
         """
         self._producer = None
 
@@ -292,7 +292,7 @@ class TransactionalProducer:
         return self._producer
 
     def _make_room(self, key: Any) -> None:
-        """Serve reports until the queue has room."""
+        """Serve delivery reports to make room in the queue; refuse a row larger than the queue."""
         if not len(self._live):
             raise RowError(
                 f"the row with key {key!r:.60} is larger than librdkafka's whole queue: raise "
@@ -301,10 +301,10 @@ class TransactionalProducer:
         self._serve(self._live.poll, _SERVE_S)
 
     def _serve(self, waiting: Callable[[float], Any], timeout_s: float) -> Any:
-        """Call what runs the callbacks; librdkafka's fatal errors come out of it as exceptions.
+        """Call a function that runs callbacks, and translate librdkafka's fatal errors from it.
 
-        confluent-kafka raises them within the one callback and calls the next one all the same:
-        CPython makes a SystemError of that, with the true one as its cause.
+        confluent-kafka raises an error within one callback and calls the next one all the same:
+        CPython makes a SystemError of that, with the true error as its cause.
         """
         try:
             return waiting(timeout_s)
@@ -327,11 +327,11 @@ class TransactionalProducer:
             raise self._translated(held_against, "while writing under")
 
     def _transaction_error(self) -> Code | None:
-        """Why the transaction cannot go on, if so.
+        """Return the error for which the transaction cannot go on, or None.
 
-        librdkafka keeps the reason and tells it to whoever calls a transactional function that
-        does not fit (``rd_kafka_txn_require_states0``). To begin a second time is one that does
-        no harm: in a transaction without a fault it is refused with _STATE.
+        librdkafka keeps the error and returns it from any transactional function that does not fit
+        the state (``rd_kafka_txn_require_states0``). A second ``begin_transaction`` is a harmless
+        one: without an error it is refused with _STATE.
         """
         if self._transactional_id is None:
             return None
@@ -353,11 +353,11 @@ class TransactionalProducer:
 
 
 Message = tuple[Any, Any, Any, int, int, Any]
-"""(topic, key, value, partition or -1, timestamp in ms, headers as (name, value) pairs or None)"""
+"""A row: (topic, key, value, partition or -1, timestamp in ms, (name, value) headers or None)."""
 
 
 def messages(rows: pa.RecordBatch, default_topic: str | None) -> Iterable[Message]:
-    """The rows in their order, ready to be produced.
+    """Yield the rows, in their order, as messages for librdkafka.
 
     Raises:
         RowError: a timestamp that librdkafka would not send as it is.
@@ -407,25 +407,25 @@ _ABORT_S = 35.0
 
 @dataclass(slots=True)
 class _LibrdkafkaTransaction(PendingTransaction):
-    """``producer`` and ``identity`` from the first row on."""
+    """This writer's transaction: ``producer`` and ``identity`` are set with the first row."""
 
     producer: TransactionalProducer | None = None
     identity: TransactionIdentity | None = None
 
 
 class LibrdkafkaWriter:
-    """Writes Arrow batches row by row; only the wire stays warm, a producer is one transaction's.
+    """Writer of Arrow batches row by row, with a new librdkafka producer for each transaction.
 
     Args:
-        wire: for topics and coordinators; the caller closes it.
-        settings: the connection of the producers.
-        topic: where rows go that have no ``topic`` of their own.
+        wire: connections for topics and coordinators, reused; the caller closes them.
+        settings: the connection settings of the producers.
+        topic: the topic of rows without a ``topic`` of their own.
         compression: none, gzip, snappy, lz4 or zstd.
 
     Methods and errors are those of
     :class:`~airflow_eos.kafka.producer.writer.TransactionalWriter`. Besides, librdkafka has one
     ``batch.size`` for all topics, set by the smallest ``max.message.bytes``: a topic with a smaller
-    one that first occurs later in a transaction is refused with RowError.
+    limit that first occurs later in a transaction is refused with RowError.
     """
 
     def __init__(
@@ -443,15 +443,15 @@ class LibrdkafkaWriter:
         self._slot: TransactionSlot[_LibrdkafkaTransaction] = TransactionSlot()
 
     def begin(self, transactional_id: str | None, timeout_ms: int) -> None:
-        """Start a transaction, in name only: Kafka hears of it with the first row."""
+        """Begin a transaction, locally only: no request is sent before the first row."""
         self._slot.begin(_LibrdkafkaTransaction(transactional_id, timeout_ms))
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Hand rows to librdkafka; none of these is sent where one of them is refused."""
+        """Hand rows to librdkafka; if one row is refused, none of the rows is sent."""
         current = self._slot.current()
         if not rows.num_rows:
             return
-        self._to.batches_of([rows])  # only for what it refuses
+        self._to.batches_of([rows])  # only to refuse rows
         producer = current.producer or self._opened(current)
         if self._to.topics.max_batch_bytes < producer.batch_bytes:
             raise RowError(
@@ -464,7 +464,7 @@ class LibrdkafkaWriter:
         current.rows += rows.num_rows
 
     def prepare(self) -> WrittenTransaction | None:
-        """Wait until every row is acknowledged, and let go of the transaction without ending it."""
+        """Wait until all rows are acknowledged; return the transaction, open, and forget it."""
         current = self._slot.current()
         if current.producer is None:
             self._slot.release()
@@ -485,7 +485,7 @@ class LibrdkafkaWriter:
         try:
             current.producer.abort(_ABORT_S)
         except KafkaError:
-            # Fenced, failed for good or never begun: what is ours and open ends by its identity.
+            # Fenced, failed for good or never begun: abort the transaction by its identity.
             current.producer.let_go()
             if current.identity is not None:
                 end_transactions(self._wire, [current.identity], commit=False)
@@ -507,8 +507,8 @@ class LibrdkafkaWriter:
         current.producer = producer
         if current.transactional_id is not None:
             producer.take_id(_TAKE_ID_S)
-            # Asked before the first row: whoever took the id between these two lines has raised
-            # the epoch, and not one row of ours is accepted. Asked after the last row, the answer
+            # Asked before the first row: a producer that takes the id between these two lines
+            # raises the epoch, so no row of ours is accepted. Asked after the last row, the answer
             # could be another's transaction, which a decision would then name as ours.
             current.identity = self._coordinator.holder(current.transactional_id)
             producer.begin()

@@ -1,4 +1,4 @@
-"""What the demo and the tests need on one machine: jars and an embedded Kafka broker."""
+"""Jars and an embedded Kafka broker, for the demo and the tests on one machine."""
 
 from __future__ import annotations
 

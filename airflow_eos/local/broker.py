@@ -1,4 +1,4 @@
-"""An embedded Kafka cluster: real brokers on this machine, gone with whoever started them."""
+"""An embedded Kafka cluster: real brokers on this machine, which end with their starter process."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ from airflow_eos.local.process import Embedded, guarded
 HOST = "127.0.0.1"
 PLAIN = "PLAINTEXT"
 CONTROLLER = "CONTROLLER"
-# Below the range from which systems take ports of outgoing connections: there, a client could sit
-# on the port of a broker that is stopped and started again.
+# Below the range from which systems take ports of outgoing connections: a client could otherwise
+# take the port of a broker that is stopped and started again.
 _PORTS = range(18_000, 32_000)
 _TRIES = 200
 
@@ -56,10 +56,10 @@ class Node:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports on the loopback interface on which nobody listens now.
+    """Return ports of the loopback interface on which no process listens now.
 
     Raises:
-        LocalEnvironmentError: none were found.
+        LocalEnvironmentError: too few were found.
     """
     found: list[int] = []
     for port in random.sample(_PORTS, _TRIES):
@@ -74,7 +74,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def is_free(port: int) -> bool:
-    """Whether nobody listens on a port of the loopback interface now."""
+    """Whether no process listens on a port of the loopback interface now."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -103,13 +103,13 @@ def lay_out(
 
 
 class Difference(NamedTuple):
-    """A setting that is another one here than Kafka's default, and why.
+    """A setting of these brokers that differs from Kafka's default.
 
     Attributes:
-        name: as in ``server.properties``.
-        default: Kafka's own.
-        value: here; given how many copies there can be, 1 to 3.
-        why: for people.
+        name: the setting's name in ``server.properties``.
+        default: Kafka's default.
+        value: returns the value here, given how many copies there can be, 1 to 3.
+        why: the reason, for people.
     """
 
     name: str
@@ -151,7 +151,7 @@ DIFFERENCES = (
         "broker.heartbeat.interval.ms", "2000", lambda _: 500, "a session of 3 s needs some of them"
     ),
 )
-"""All of them: whatever else a broker can be told is as Kafka ships it, unless a test says so."""
+"""All differences: every other setting is Kafka's default, unless a test sets it."""
 
 
 def server_properties(
@@ -160,13 +160,13 @@ def server_properties(
     listeners: Mapping[str, str],
     extra: Mapping[str, str],
 ) -> str:
-    """The ``server.properties`` of one node.
+    """Return the text of one node's ``server.properties``.
 
     Args:
-        node: whose file it is.
+        node: the node.
         nodes: all nodes of the cluster.
         listeners: further listeners, name to security protocol.
-        extra: properties of the caller, which win.
+        extra: properties of the caller, which override ours.
     """
     properties = own_properties(node, nodes, listeners) | differences(len(nodes)) | dict(extra)
     return "".join(f"{key}={value}\n" for key, value in properties.items())
@@ -175,7 +175,7 @@ def server_properties(
 def own_properties(
     node: Node, nodes: Sequence[Node], listeners: Mapping[str, str]
 ) -> dict[str, str]:
-    """Who it is and where: what each broker has to be told."""
+    """Return the properties that every node needs: its id, quorum, listeners and data folder."""
     open_names = [name for name in node.ports if name != CONTROLLER]
     protocols = {PLAIN: "PLAINTEXT", CONTROLLER: "PLAINTEXT", **listeners}
     return {
@@ -194,16 +194,16 @@ def own_properties(
 
 
 def differences(brokers: int) -> dict[str, str]:
-    """The :data:`DIFFERENCES` that a cluster of so many brokers has."""
+    """Return the settings of :data:`DIFFERENCES` for a cluster of so many brokers."""
     values = {each: str(each.value(min(3, brokers))) for each in DIFFERENCES}
     return {each.name: value for each, value in values.items() if value != each.default}
 
 
 def new_cluster_id() -> str:
-    """A cluster id as Kafka makes them: 16 random bytes, URL-safe base64 without padding."""
+    """Make a cluster id as Kafka does: 16 random bytes, URL-safe base64 without padding."""
     while True:
         text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        if not text.startswith("-"):  # Kafka's tools would take it for an option
+        if not text.startswith("-"):  # Kafka's tools would take such an id for an option
             return text
 
 
@@ -212,7 +212,7 @@ _STOP_SECONDS = 30.0  # a clean stop moves leaders away and flushes; usually it 
 
 
 def class_path() -> str:
-    """The broker's jars, fetched the first time, and those it logs through.
+    """Return the class path of the broker's jars, fetched the first time, and its logging jars.
 
     Raises:
         LocalEnvironmentError: no Java, no pyspark or no network.
@@ -227,7 +227,7 @@ class BrokerProcess:
         node: id, folders and ports.
         heap_mb: maximum Java heap in MiB.
         java_options: further options of the JVM, which win over ours.
-        kept: its data stays where the process that wanted it is gone.
+        kept: whether the guard leaves the node's data when this process is gone.
     """
 
     def __init__(
@@ -253,7 +253,7 @@ class BrokerProcess:
 
         Args:
             properties: text of ``server.properties``.
-            cluster_id: the same for every node.
+            cluster_id: the cluster's id, which all nodes share.
             features: levels of features that differ from the release's own.
         """
         self.node.data.mkdir(parents=True, exist_ok=True)
@@ -276,7 +276,7 @@ class BrokerProcess:
         self._process = self._spawn("kafka.Kafka", [str(self._properties)], "stdout.log")
 
     def stop(self) -> bool:
-        """End the broker as an administrator would; False where it had to be killed after all."""
+        """End the broker cleanly (SIGTERM); return False where it had to be killed after all."""
         if self._process is None:
             return True
         self._process.terminate()
@@ -297,11 +297,11 @@ class BrokerProcess:
         self._process.wait()
 
     def format_tail(self) -> str:
-        """What the formatting said last."""
+        """Return the last lines of the formatting's output."""
         return self._tail("format.log") or "(no output)"
 
     def log_tail(self, lines: int = 5) -> str:
-        """The last lines that tell why the broker ended, from its log, else from its output."""
+        """Return the last lines of the broker's log, else of its output, without stack frames."""
         return self._tail("server.log", lines) or self._tail("stdout.log", lines) or "(no output)"
 
     def _tail(self, name: str, lines: int = 5) -> str:
@@ -320,11 +320,11 @@ class BrokerProcess:
             f"-Xmx{self._heap_mb}m",
             "-XX:+UseSerialGC",  # starts faster and takes less memory than G1 on a small heap
             "-XX:-UsePerfData",  # leaves no file in the system's temporary folder
-            # A broker of minutes gains nothing from the optimising compiler, and it costs half the
-            # CPU of a start.
+            # A broker that runs for minutes gains nothing from the optimising compiler, which takes
+            # half the CPU of a start.
             "-XX:TieredStopAtLevel=1",
             "-Xshare:auto",
-            "-Xlog:cds*=off",  # an archive of another Java is no news
+            "-Xlog:cds*=off",  # no warning of an archive of another Java
             f"-Dlog4j2.configurationFile={_HERE / 'log4j2.xml'}",
             f"-Deos.log.dir={self.node.logs}",
             *("-cp", class_path()),
@@ -337,7 +337,7 @@ _SECONDS = 30.0
 
 
 def live_brokers(bootstrap_servers: str) -> set[int]:
-    """Ids of the brokers in the cluster's metadata; empty where none answers within a second."""
+    """Return the ids of the brokers in the cluster's metadata; none if no answer within 1 s."""
     try:
         return set(_admin(bootstrap_servers).list_topics(timeout=1.0).brokers)
     except KafkaException:
@@ -345,7 +345,7 @@ def live_brokers(bootstrap_servers: str) -> set[int]:
 
 
 def topics(bootstrap_servers: str) -> dict[str, int]:
-    """How many partitions each topic has."""
+    """Return the number of partitions of each topic."""
     found = _admin(bootstrap_servers).list_topics(timeout=_SECONDS).topics
     return {name: len(topic.partitions) for name, topic in found.items()}
 
@@ -370,7 +370,7 @@ def create_topic(
                     "read the broker's log, a node may be down"
                 )
             time.sleep(0.02)
-    except TimeoutError as error:  # of the future: the request has its own, as a KafkaException
+    except TimeoutError as error:  # the future's; the request's own is a KafkaException
         raise LocalEnvironmentError(
             f"could not create topic {name}: {bootstrap_servers} gave no answer within "
             f"{_SECONDS:.0f} s; read the broker's log, the machine may be too busy, then try again"
@@ -391,8 +391,8 @@ def _admin(bootstrap_servers: str) -> AdminClient:
     return AdminClient(
         {
             "bootstrap.servers": bootstrap_servers,
-            "allow.auto.create.topics": False,  # nor does a look make a topic
-            "log_level": 0,  # a broker that does not listen yet is expected here
+            "allow.auto.create.topics": False,  # looking for a topic must not create it
+            "log_level": 0,  # that a broker does not listen yet is expected
             "reconnect.backoff.ms": 50,
             "reconnect.backoff.max.ms": 200,
         }
@@ -400,9 +400,9 @@ def _admin(bootstrap_servers: str) -> AdminClient:
 
 
 # --- classes --------------------------------------------------------------------------------------
-# An archive of the broker's classes (JEP 350): loading them is most of what a start costs.
+# An archive of the broker's classes (JEP 350): loading classes takes most of a start.
 #
-# It is made once for a Java and an environment, by a broker that lives for one transaction.
+# It is made once per Java and environment, by a broker that runs for one transaction.
 
 
 _CLASSES_SECONDS = 60.0
@@ -412,9 +412,9 @@ _KEPT = 4  # environments; 50 MB each
 
 @cache
 def class_archive() -> Path:
-    """The archive of this environment, for ``-XX:SharedArchiveFile``; made by the first who asks.
+    """Return this environment's archive for ``-XX:SharedArchiveFile``, made on the first call.
 
-    A Java that cannot use the file goes on without. So where none can be made, it is left empty.
+    A Java that cannot use the file goes on without it, so an archive that fails is an empty file.
 
     Raises:
         LocalEnvironmentError: no Java, no jars, or no broker comes up.
@@ -426,16 +426,16 @@ def class_archive() -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not archive.exists():  # another process may have made it meanwhile
+        if not archive.exists():  # another process may have made the archive meanwhile
             _make(archive)
             archives = sorted(folder.glob("*.jsa"), key=lambda file: file.stat().st_mtime)
-            for old in archives[:-_KEPT]:  # a broker that has mapped it keeps it
+            for old in archives[:-_KEPT]:  # a running broker keeps the file that it has mapped
                 old.unlink(missing_ok=True)
     return archive
 
 
 def _environment() -> str:
-    """Java refuses an archive of another Java, or of a jar that was touched since."""
+    """Return a hash of Java and the jars: Java refuses an archive of others, or of touched jars."""
     files = [Path(java_program()).resolve(), *map(Path, class_path().split(os.pathsep))]
     stats = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     return hashlib.sha256(repr(stats).encode()).hexdigest()[:12]
@@ -454,14 +454,14 @@ def _make(archive: Path) -> None:
         try:
             _use(broker, f"{HOST}:{node.ports[PLAIN]}")
         finally:
-            written = broker.stop()  # it writes while it ends
-    if written:  # else it was cut short; the next start tries again
+            written = broker.stop()  # Java writes the archive while the broker ends
+    if written:  # else it was killed while it wrote; the next start tries again
         fresh.touch()
         fresh.replace(archive)
 
 
 def _use(broker: BrokerProcess, address: str) -> None:
-    """One transaction: its classes belong into the archive."""
+    """Run one transaction, so that its classes get into the archive."""
     deadline = time.monotonic() + _CLASSES_SECONDS
     while not live_brokers(address):
         if not broker.running or time.monotonic() > deadline:
@@ -483,8 +483,8 @@ def _use(broker: BrokerProcess, address: str) -> None:
 
 AT_FULL_SPEED = ("-XX:TieredStopAtLevel=4",)
 
-_READY_SECONDS = 180.0  # on a machine that stands still for a while now and then
-_PORT_ATTEMPTS = 3  # another process can take a port between our look and the broker's bind
+_READY_SECONDS = 180.0  # long, for machines that pause now and then
+_PORT_ATTEMPTS = 3  # another process can take a port between our check and the broker's bind
 _KEPT_LOGS = 20  # runs
 
 
@@ -493,23 +493,23 @@ class EmbeddedKafka(Embedded):
 
     Data lives in a temporary folder and is removed at the end, unless ``folder`` names one that
     stays; logs are kept (``log_folder``).
-    No broker outlives this process, whatever ends it.
+    No broker outlives this process, whatever ends the process.
 
     Args:
-        properties: entries for ``server.properties``, which win over ours.
+        properties: entries for ``server.properties``, which override ours.
         brokers: number of nodes, each broker and controller; heap 512 MiB for one, else 256 each.
-        features: levels for formatting, as ``{"transaction.version": 1}``; the release's own else.
+        features: levels for formatting, as ``{"transaction.version": 1}``; else the release's own.
         listeners: further listeners, name to security protocol, as ``{"SASL": "SASL_PLAINTEXT"}``;
             configure them in ``properties``, address them with ``addresses``.
-        java_options: further options for the JVM, which win over ours; ``AT_FULL_SPEED`` for a
-            broker that is measured or lives long, for ours are those of a broker of minutes.
-        port: of the first node's plain listener; another one where it is taken, or None.
-        folder: where the data is and stays, for the next start; None: it goes at the end.
+        java_options: further options for the JVM, which override ours; ``AT_FULL_SPEED`` for a
+            broker that is measured or runs long, since ours are for one that runs for minutes.
+        port: port of the first node's plain listener; another is used if it is taken, or for None.
+        folder: the folder of the data, which stays for the next start; None: removed at the end.
 
     Attributes:
         bootstrap_servers: addresses of the plain listener of every node, once started.
         cluster_id: the cluster's id.
-        log_folder: where the logs are and stay.
+        log_folder: the folder of the logs, which stay.
 
     Raises:
         LocalEnvironmentError: from ``start``: no Java, no jars, or a broker that does not come up.
@@ -549,11 +549,11 @@ class EmbeddedKafka(Embedded):
         return all(process.running for process in self._processes.values())
 
     def addresses(self, listener: str) -> str:
-        """Addresses of one listener on every node, comma-separated."""
+        """Return the addresses of one listener on every node, comma-separated."""
         return ",".join(_address(p.node, listener) for p in self._processes.values())
 
     def start(self, node: int | None = None) -> None:
-        """Start the cluster, or one node that was stopped or killed; returns when it is ready.
+        """Start the cluster, or one node that was stopped or killed; return when it is ready.
 
         Raises:
             LocalEnvironmentError: no Java, no jars, or a broker that does not come up.
@@ -587,7 +587,7 @@ class EmbeddedKafka(Embedded):
         for process in self._processes.values():
             if self._folder is not None:
                 process.stop()
-            process.kill()  # data that goes anyway needs no clean stop, which takes time
+            process.kill()  # data that is removed anyway needs no clean stop, which takes time
         if self._data is not None and self._folder is None:
             shutil.rmtree(self._data, ignore_errors=True)
 
@@ -647,7 +647,7 @@ class EmbeddedKafka(Embedded):
         running = [process for process in self._processes.values() if process.running]
         wanted = {process.node.id for process in running}
         deadline = time.monotonic() + _READY_SECONDS
-        # Each node is asked: the others go on naming one that was killed a moment ago.
+        # Ask each node: the others still name one that was killed a moment ago.
         while not all(wanted <= live_brokers(_address(p.node, PLAIN)) for p in running):
             for process in running:
                 if not process.running:
@@ -664,7 +664,7 @@ class EmbeddedKafka(Embedded):
 
 
 def _cluster_id_of(folder: Path) -> str:
-    """The id of the cluster whose data lies there; a new one where none does."""
+    """Return the id of the cluster whose data is in the folder; a new id where there is none."""
     file = folder / "cluster-id"
     if not file.exists():
         folder.mkdir(parents=True, exist_ok=True)

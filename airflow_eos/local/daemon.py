@@ -1,7 +1,7 @@
-"""A broker that outlives the command that started it, until it is told to stop.
+"""A broker in the background, which outlives the command that started it, until it is stopped.
 
-The daemon is a Python process that holds an ``EmbeddedKafka``. While it lives it holds a lock on a
-file: so whether it runs is known without trusting a pid that the system may have given away again.
+The daemon is a Python process with an ``EmbeddedKafka``. While it runs, it holds a lock on a file:
+by that it is known to run, and not by a pid, which the system may have given to another process.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from airflow_eos.errors import EosError, LocalEnvironmentError
 from airflow_eos.local.broker import AT_FULL_SPEED, EmbeddedKafka
 
 PORT = 9092
-"""Where the tutorial looks for it; another one where it is taken."""
+"""The broker's port in the tutorial; another port is used where this one is taken."""
 _START_SECONDS = 90.0
 _STOP_SECONDS = 15.0
 _POLL = 0.1
-_LOOK_SECONDS = 1.0  # a broker that has died is not up
+_LOOK_SECONDS = 1.0  # between two checks that the broker runs
 
 
 class RunningBroker(msgspec.Struct, frozen=True):
-    """What is known of the broker in the background.
+    """The running broker in the background.
 
     Attributes:
-        pid: of the daemon.
+        pid: the daemon's process id.
         bootstrap_servers: address for clients.
         log_folder: where the broker's logs are.
-        started_at: seconds since the epoch.
+        started_at: start time, in seconds since the epoch.
     """
 
     pid: int
@@ -48,7 +48,7 @@ class RunningBroker(msgspec.Struct, frozen=True):
 
 
 def status() -> RunningBroker | None:
-    """The broker in the background; None where none runs, or one is not ready yet."""
+    """Return the broker in the background; None where none runs, or it is not ready yet."""
     if not _held():
         return None
     with contextlib.suppress(FileNotFoundError, msgspec.DecodeError):
@@ -57,10 +57,10 @@ def status() -> RunningBroker | None:
 
 
 def start() -> RunningBroker:
-    """Start a broker in the background and wait until it is ready; one that runs is given back.
+    """Start a broker in the background and wait until it is ready; return one that runs already.
 
     Raises:
-        LocalEnvironmentError: it did not come up.
+        LocalEnvironmentError: the broker did not come up.
     """
     found = status()
     if found is not None:
@@ -68,7 +68,7 @@ def start() -> RunningBroker:
     _folder().mkdir(parents=True, exist_ok=True)
     log = _folder() / "daemon.log"
     daemon = _spawn(log)
-    # A daemon that finds another one being started ends at once: then that one is waited for.
+    # A daemon that finds another one starting ends at once: then wait for the other one.
     try:
         _wait(
             lambda: status() is not None or (daemon.poll() is not None and not _held()),
@@ -76,7 +76,7 @@ def start() -> RunningBroker:
             f"the broker was not ready after {_START_SECONDS:.0f} s, and was ended; its daemon's "
             f"output is in {log}. The machine may be too busy: try again",
         )
-    except BaseException:  # Ctrl-C too: what nobody waits for any more must not come up
+    except BaseException:  # Ctrl-C too: a broker must not come up after its command has ended
         daemon.terminate()
         raise
     found = status()
@@ -90,10 +90,10 @@ def stop() -> bool:
     """End the broker in the background; its data stays.
 
     Returns:
-        False where none ran.
+        False where no broker ran.
 
     Raises:
-        LocalEnvironmentError: it did not end.
+        LocalEnvironmentError: the broker did not end.
     """
     found = status()
     if found is None:
@@ -110,19 +110,19 @@ def stop() -> bool:
 
 
 def serve() -> None:
-    """Hold a broker until SIGTERM: the body of the daemon.
+    """Run a broker until SIGTERM, as the daemon.
 
     Raises:
-        LocalEnvironmentError: it does not come up, or has died.
+        LocalEnvironmentError: the broker does not come up, or has died.
     """
     with _lock_file().open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            return  # another one was faster; the command finds that one
+            return  # another daemon was faster; the command finds its broker
         kafka = EmbeddedKafka(java_options=AT_FULL_SPEED, port=PORT, folder=data_folder())
         with kafka as broker:
-            # Until here SIGTERM ends us, and the guard the broker.
+            # Until here SIGTERM ends this process, and then the guard ends the broker.
             told = threading.Event()
             signal.signal(signal.SIGTERM, lambda *_: told.set())
             with _published(broker):
@@ -142,7 +142,7 @@ def _spawn(log: Path) -> subprocess.Popen[bytes]:
             stdout=out,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            cwd="/",  # it must not keep a file system busy
+            cwd="/",  # so that the daemon keeps no file system busy
         )
 
 
@@ -153,7 +153,7 @@ def _published(broker: EmbeddedKafka) -> Iterator[None]:
     )
     draft = _state_file().with_suffix(".tmp")
     draft.write_bytes(msgspec.json.encode(state))
-    draft.replace(_state_file())  # a reader sees all of it or nothing
+    draft.replace(_state_file())  # atomic: a reader sees the whole state or none
     try:
         yield
     finally:
@@ -180,7 +180,7 @@ def _wait(condition: Callable[[], bool], seconds: float, message: str) -> None:
 
 
 def data_folder() -> Path:
-    """Where the broker's data lies, while it runs and until the next start."""
+    """Return the folder of the broker's data, which stays from start to start."""
     return _folder() / "broker-data"
 
 

@@ -1,11 +1,11 @@
-"""Run one program and end it when the process that wanted it is gone, even by SIGKILL.
+"""Run one program and end it when the process that started it is gone, even by SIGKILL.
 
 Started as a script: ``python guard.py PARENT_PID FOLDER PROGRAM ARGUMENT...``. It imports the
 standard library only, so that it costs a few milliseconds and little memory.
 
-``PR_SET_PDEATHSIG`` alone would not do for the starter: it fires when the *thread* that started
-the child ends, and exists on Linux only. So the guard watches the pid of its parent, everywhere;
-and on Linux, single-threaded as it is, it uses the signal for the rest: its own death by SIGKILL.
+``PR_SET_PDEATHSIG`` alone would not do in the parent: it fires when the *thread* that started the
+child ends, and exists on Linux only. So the guard watches the pid of its parent on every system. On
+Linux the single-threaded guard uses the signal to end the program if it is itself killed (SIGKILL).
 """
 
 import contextlib
@@ -31,8 +31,8 @@ def run(parent: int, folder: str, command: list[str]) -> int:
     """Run ``command`` until it ends by itself, or until ``parent`` is gone.
 
     Args:
-        parent: pid of the process that must live on.
-        folder: data of the program, removed when the parent is gone and nobody else can.
+        parent: pid of the process without which the program ends.
+        folder: data of the program, removed when the parent is gone and cannot remove it.
         command: program and arguments.
 
     Returns:

@@ -1,7 +1,7 @@
 """Fetch jars once, check them, and keep them in the user's cache folder.
 
-The Ivy inside pyspark does the fetching, with a cache and a user folder of its own: a half-filled
-``~/.m2`` or ``~/.ivy2`` of somebody else can make Ivy fail, and ours must not spoil theirs.
+The Ivy inside pyspark fetches them, with a cache and a user folder of its own: another program's
+half-filled ``~/.m2`` or ``~/.ivy2`` can make Ivy fail, and our downloads must not spoil those.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LOCKS = Path(__file__).parent / "locks"
 
 @dataclass(frozen=True, slots=True)
 class Jar:
-    """One jar and what it must look like.
+    """One jar: its Maven coordinates, and the size and checksum that it must have.
 
     Attributes:
         organisation: Maven group.
@@ -44,8 +44,8 @@ class Jar:
         revision: Maven version.
         size: bytes.
         sha256: checksum in hexadecimal.
-        classifier: of Maven, for a jar that is not the module's main one.
-        extension: of Maven, for an archive that is no jar.
+        classifier: Maven classifier, for a jar that is not the module's main one.
+        extension: Maven extension, for an archive that is not a jar.
     """
 
     organisation: str
@@ -71,12 +71,12 @@ class Bundle:
 
     @property
     def folder_name(self) -> str:
-        """Changes with every checksum, so a changed list never meets an old folder."""
+        """Name of the cache folder, with a hash of the checksums: a changed list gets a new one."""
         digest = hashlib.sha256("".join(jar.sha256 for jar in self.jars).encode()).hexdigest()
         return f"{self.name}-{digest[:12]}"
 
     def ivy_module(self) -> str:
-        """An Ivy file that asks for exactly these jars."""
+        """Return an Ivy file that asks for exactly these jars."""
         # The explicit artifact keeps source jars out and takes those packaged as OSGi bundles in.
         wanted = "".join(
             f"<dependency org={quoteattr(jar.organisation)} name={quoteattr(jar.module)}"
@@ -106,13 +106,13 @@ def read_bundle(name: str, locks: Path = LOCKS) -> Bundle:
 
 
 def locked_versions(prefix: str, locks: Path = LOCKS) -> list[str]:
-    """Versions for which a list ``<prefix>-<version>.lock`` exists, oldest first."""
+    """List the versions for which a list ``<prefix>-<version>.lock`` exists, oldest first."""
     names = [path.stem.removeprefix(f"{prefix}-") for path in locks.glob(f"{prefix}-*.lock")]
     return sorted(names, key=_numbers)
 
 
 def nearest_patch(version: str, known: Sequence[str]) -> str | None:
-    """Of the same minor version: the version itself, or the newest before it, or the first after.
+    """Return the version itself, else its minor's newest known one before it, else the first after.
 
     None where no version of that minor is known.
     """
@@ -125,7 +125,7 @@ def nearest_patch(version: str, known: Sequence[str]) -> str | None:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """Major, minor and patch; what follows them (``.dev1``) is left out."""
+    """Return major, minor and patch of a version, without a suffix as ``.dev1``."""
     return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
 
 
@@ -141,10 +141,10 @@ _LOGGING = ("slf4j-api-*.jar", "log4j-api-*.jar", "log4j-core-*.jar", "log4j-slf
 
 @cache
 def java_program() -> str:
-    """Path of a Java of at least ``MINIMUM_JAVA``: of ``JAVA_HOME`` (as Spark does), else of PATH.
+    """Return the path of Java, of ``JAVA_HOME`` (as Spark takes it), else of PATH.
 
     Raises:
-        LocalEnvironmentError: there is none, or it is too old.
+        LocalEnvironmentError: there is no Java, or it is older than ``MINIMUM_JAVA``.
     """
     home = os.environ.get("JAVA_HOME")
     java, where = _java(), f"in JAVA_HOME ({home})" if home else "on PATH"
@@ -163,7 +163,7 @@ def java_program() -> str:
 
 
 def java_version() -> int | None:
-    """Major version of the Java that Spark takes here; None where there is none that tells."""
+    """Return the major version of the Java that Spark takes; None where none tells its version."""
     java = _java()
     if java is None:
         return None
@@ -177,7 +177,7 @@ def _java() -> str | None:
 
 
 def parse_java_version(text: str) -> int | None:
-    """Major version that ``java -version`` names; None where the text names none.
+    """Return the major version in the output of ``java -version``; None where it has none.
 
     Java 8 and before call themselves ``1.8``.
     """
@@ -186,7 +186,7 @@ def parse_java_version(text: str) -> int | None:
 
 
 def pyspark_version() -> str:
-    """Version of the installed pyspark.
+    """Return the version of the installed pyspark.
 
     Raises:
         LocalEnvironmentError: pyspark is not installed.
@@ -198,7 +198,7 @@ def pyspark_version() -> str:
 
 
 def logging_jars() -> tuple[Path, ...]:
-    """slf4j and log4j as pyspark ships them: the broker logs through them.
+    """Return the slf4j and log4j jars that pyspark ships: the broker logs through them.
 
     Raises:
         LocalEnvironmentError: pyspark is not installed, or without its jars.
@@ -207,13 +207,13 @@ def logging_jars() -> tuple[Path, ...]:
 
 
 def hadoop_version() -> str:
-    """Version of the Hadoop that pyspark ships. Errors as :func:`logging_jars`."""
+    """Return the version of the Hadoop that pyspark ships. Errors as :func:`logging_jars`."""
     return pyspark_jar("hadoop-client-api-*.jar").stem.removeprefix("hadoop-client-api-")
 
 
 def pyspark_jar(pattern: str) -> Path:
-    """The newest jar of that name that pyspark ships. Errors as :func:`logging_jars`."""
-    # Not by importing pyspark: that takes half a second and is not needed to find a folder.
+    """Return the newest jar that pyspark ships under a name. Errors as :func:`logging_jars`."""
+    # Without an import of pyspark, which takes half a second and is not needed to find a folder.
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise _no_pyspark()
@@ -235,28 +235,28 @@ def _no_pyspark() -> LocalEnvironmentError:
 
 
 def broker_jars() -> tuple[Path, ...]:
-    """Jars of the Kafka broker, fetched the first time (44 MB, about half a minute).
+    """Return the jars of the Kafka broker, fetched the first time (44 MB, about half a minute).
 
     Raises:
-        LocalEnvironmentError: no Java, no pyspark, no network, or a jar that is not what it was.
+        LocalEnvironmentError: no Java, no pyspark, no network, or a jar with another checksum.
     """
     return ensure(read_bundle(f"kafka-{KAFKA_VERSION}"))
 
 
 def s3a_jars() -> tuple[Path, ...]:
-    """Jars of ``s3a://`` for pyspark's own Hadoop, fetched the first time (690 MB).
+    """Return the jars of ``s3a://`` for pyspark's own Hadoop, fetched the first time (690 MB).
 
-    Nearly all of it is the AWS SDK, which is published as one jar. Errors as :func:`broker_jars`,
+    Nearly all of that is the AWS SDK, which is published as one jar. Errors as :func:`broker_jars`,
     and where there is no list for that Hadoop.
     """
     return ensure(of_pyspark_hadoop("hadoop-aws"))
 
 
 def of_pyspark_hadoop(prefix: str, locks: Path = LOCKS) -> Bundle:
-    """The list ``<prefix>-<version>.lock`` of the Hadoop that pyspark ships.
+    """Read the list ``<prefix>-<version>.lock`` for the Hadoop that pyspark ships.
 
     Raises:
-        LocalEnvironmentError: there is none for that version.
+        LocalEnvironmentError: there is no list for that version.
     """
     version = hadoop_version()
     known = locked_versions(prefix, locks)
@@ -269,21 +269,21 @@ def of_pyspark_hadoop(prefix: str, locks: Path = LOCKS) -> Bundle:
 
 
 def spark_jars() -> tuple[Path, ...]:
-    """Jars of Spark's Kafka connector that fit the installed pyspark, fetched the first time.
+    """Return the jars of Spark's Kafka connector for the installed pyspark, fetched the first time.
 
     Give them to Spark as ``spark.jars``, joined with commas. Spark's patch releases come before
     their connectors reach every repository, and before our lists: a patch that has no list takes
-    the nearest one of its minor version, and a warning says which.
+    the nearest list of its minor version, which a warning names.
 
     Raises:
-        LocalEnvironmentError: no Java, no pyspark or of a minor version we have no list for, no
-            network, or a jar that is not what it was.
+        LocalEnvironmentError: no Java, no pyspark or one of a minor version without a list, no
+            network, or a jar with another checksum.
     """
     return _that_fit_pyspark("spark", "spark-sql-kafka-0-10_2.13")
 
 
 def avro_jars() -> tuple[Path, ...]:
-    """The jar of Spark's ``from_avro``. Errors, and which one fits, as :func:`spark_jars`."""
+    """Return the jar of Spark's ``from_avro``. Choice and errors as for :func:`spark_jars`."""
     return _that_fit_pyspark("avro", "spark-avro_2.13")
 
 
@@ -308,20 +308,20 @@ def _that_fit_pyspark(prefix: str, artifact: str) -> tuple[Path, ...]:
 
 
 def cache_folder() -> Path:
-    """Folder that keeps downloads: ``AIRFLOW_EOS_CACHE``, else the user's cache folder."""
+    """Return the folder of downloads: ``AIRFLOW_EOS_CACHE``, else the user's cache folder."""
     override = os.environ.get("AIRFLOW_EOS_CACHE")
     return Path(override) if override else platformdirs.user_cache_path("airflow-eos")
 
 
 def ensure(bundle: Bundle) -> tuple[Path, ...]:
-    """The bundle's jars, fetched the first time and checked against their checksums."""
+    """Return the bundle's jars, fetched the first time and checked against their checksums."""
     root = cache_folder() / "jars"
     folder = root / bundle.folder_name
     if not _complete(folder, bundle):
         root.mkdir(parents=True, exist_ok=True)
         with (root / ".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # closing the file lets go of it
-            if not _complete(folder, bundle):  # another process may have fetched it meanwhile
+            fcntl.flock(lock, fcntl.LOCK_EX)  # closing the file releases the lock
+            if not _complete(folder, bundle):  # another process may have fetched the jars meanwhile
                 _fetch(bundle, folder)
     return tuple(folder / jar.file_name for jar in bundle.jars)
 
@@ -394,7 +394,7 @@ def _run_ivy(bundle: Bundle, module: Path, target: Path, log: Path) -> int:
 def _show_progress(
     bundle: Bundle, ivy: subprocess.Popen[str], keep: Callable[[str], object]
 ) -> None:
-    # Imported here: where the jars are in the cache nothing is shown.
+    # Imported here: no progress is shown where the jars are in the cache.
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 

@@ -1,4 +1,4 @@
-"""A program that ends with the process that started it: its guard, and what it said last."""
+"""Programs that end with the process that started them, by a guard, and the ends of their logs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ENDS_WITHIN_S = 10.0
 
 
 class Embedded(ABC):
-    """A server that runs while a block does."""
+    """A server that runs while its ``with`` block does."""
 
     def __enter__(self) -> Self:
         self.start()
@@ -35,26 +35,26 @@ class Embedded(ABC):
 
     @abstractmethod
     def start(self) -> None:
-        """Start it; returns when it answers."""
+        """Start the server; return when it answers."""
 
     @abstractmethod
     def close(self) -> None:
-        """End it and remove its data. Closing twice is harmless."""
+        """End the server and remove its data. Closing twice is harmless."""
 
 
 def guarded(
     command: Sequence[str], *, folder: Path, log: Path, env: Mapping[str, str] | None = None
 ) -> subprocess.Popen[bytes]:
-    """Start a program that ends with this process, whatever ends that one.
+    """Start a program that ends with this process, whatever ends this process.
 
     Args:
         command: the program and its arguments.
-        folder: removed where nobody else is left to do it.
-        log: gets what it says.
-        env: its whole environment, in the place of this process's.
+        folder: the folder that the guard removes when this process is gone.
+        log: the file that gets the program's output.
+        env: the program's whole environment, instead of this process's.
     """
     guard = [sys.executable, "-I", "-S", str(_GUARD), str(os.getpid()), str(folder)]
-    log.parent.mkdir(parents=True, exist_ok=True)  # later runs prune logs, also of one that lives
+    log.parent.mkdir(parents=True, exist_ok=True)  # later runs prune logs, also of a live one
     with log.open("ab") as out:
         return subprocess.Popen(
             [*guard, *command],
@@ -62,19 +62,19 @@ def guarded(
             stdout=out,
             stderr=subprocess.STDOUT,
             env=env,
-            start_new_session=True,  # Ctrl-C in the terminal is for us, not for the server
+            start_new_session=True,  # Ctrl-C in the terminal ends us, not the server
         )
 
 
 def run_guarded(command: Sequence[str], *, folder: Path, log: Path, env: Mapping[str, str]) -> int:
-    """Run a program to its end, and leave nothing of it behind; its exit status.
+    """Run a program to its end, and end its children; return its exit status.
 
     See :func:`guarded`.
     """
     started = guarded(command, folder=folder, log=log, env=env)
     try:
         return started.wait()
-    except BaseException:  # Ctrl-C: Spark's own temporary folders go where it ends in order
+    except BaseException:  # Ctrl-C: Spark removes its temporary folders if it may end cleanly
         started.terminate()
         with suppress(subprocess.TimeoutExpired):
             started.wait(_ENDS_WITHIN_S)
@@ -85,7 +85,7 @@ def run_guarded(command: Sequence[str], *, folder: Path, log: Path, env: Mapping
 
 
 def tail(log: Path) -> str:
-    """What a server said last."""
+    """Return the end of a server's log."""
     if not log.exists():
         return "(no log)"
     return log.read_text(encoding="utf-8", errors="replace")[-_TAIL:]

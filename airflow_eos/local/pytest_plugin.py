@@ -1,4 +1,4 @@
-"""Fixtures: one broker a test session, and topics with names of their own.
+"""Pytest fixtures: one broker per test session, and topics with unique names.
 
 Use them with ``pytest_plugins = ["airflow_eos.local.pytest_plugin"]`` in ``conftest.py``.
 """
@@ -13,7 +13,7 @@ import pytest
 
 from airflow_eos.local.broker import EmbeddedKafka
 
-# A transaction that ran out of time is aborted within a second, not within ten.
+# The broker aborts a transaction within a second after its timeout, not within ten.
 _SOON = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
 
 TopicFactory: TypeAlias = Callable[..., str]
@@ -21,14 +21,14 @@ TopicFactory: TypeAlias = Callable[..., str]
 
 @pytest.fixture(scope="session")
 def kafka_broker() -> Iterator[EmbeddedKafka]:
-    """One broker for the whole session; tests keep apart by the names of their topics."""
+    """Provide one broker for the whole session; tests use topics of different names."""
     with EmbeddedKafka(_SOON) as broker:
         yield broker
 
 
 @pytest.fixture
 def topic(kafka_broker: EmbeddedKafka) -> TopicFactory:
-    """A function ``topic(name="topic", partitions=1, config=None)`` that gives a fresh topic."""
+    """Provide ``topic(name="topic", partitions=1, config=None)``, which creates a fresh topic."""
 
     def create(
         name: str = "topic", partitions: int = 1, config: Mapping[str, str] | None = None

@@ -1,4 +1,4 @@
-"""Rows into a topic and out of it, for who tries things out: by librdkafka, not our own client."""
+"""Write rows to a topic and read them, to try things out: by librdkafka, not our own client."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from airflow_eos.errors import LocalEnvironmentError
 _SECONDS = 30.0
 
 Row = tuple[str | None, str]
-"""Key, where there is one, and value."""
+"""A row: its key (None: no key) and its value."""
 
 
 def write_rows(bootstrap_servers: str, topic: str, rows: Iterable[Row]) -> int:
-    """Write them all, and wait until the broker has them.
+    """Write rows to a topic and wait until the broker has acknowledged all of them.
 
     Returns:
-        How many there were.
+        The number of rows.
 
     Raises:
-        LocalEnvironmentError: the topic is not there, or the broker does not answer.
+        LocalEnvironmentError: the topic does not exist, or the broker does not answer.
     """
     with closing(Consumer(_settings(bootstrap_servers))) as consumer:
         _partitions(consumer, topic)
@@ -46,17 +46,17 @@ def write_rows(bootstrap_servers: str, topic: str, rows: Iterable[Row]) -> int:
 
 
 def read_rows(bootstrap_servers: str, topic: str) -> Iterator[Row]:
-    """What a ``read_committed`` reader gets now; of a partition in its order.
+    """Yield the rows that a ``read_committed`` reader gets now; each partition's in order.
 
     Raises:
-        LocalEnvironmentError: the topic is not there, or the broker does not answer.
+        LocalEnvironmentError: the topic does not exist, or the broker does not answer.
     """
     with closing(Consumer(_settings(bootstrap_servers))) as consumer:
         partitions = _partitions(consumer, topic)
         consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
         ended: set[int | None] = set()
         while len(ended) < len(partitions):
-            message = consumer.poll(_SECONDS)  # consume() would wait for as many as were asked for
+            message = consumer.poll(_SECONDS)  # consume() would wait for a full count
             if message is None:
                 raise LocalEnvironmentError(
                     f"{topic} cannot be read to its end: {bootstrap_servers} has not answered for "

@@ -1,1 +1,1 @@
-"""Talking to brokers: settings, connections, requests, and what their answers mean."""
+"""Communication with brokers: settings, connections, requests, and the meaning of responses."""

@@ -1,7 +1,7 @@
-"""What a client asks a cluster about itself: leaders, coordinators, features, settings.
+"""Queries about a cluster itself: its leaders, coordinators, capabilities and settings.
 
-Answers are cached where a wrong one is answered by the broker with an error that says so
-(NOT_LEADER, NOT_COORDINATOR): the caller then refreshes and asks again.
+Answers are cached where acting on an outdated one makes the broker answer with an error that says
+so (NOT_LEADER, NOT_COORDINATOR): the caller then refreshes and asks again.
 """
 
 from __future__ import annotations
@@ -46,31 +46,31 @@ if TYPE_CHECKING:
 
 
 # --- capabilities ---------------------------------------------------------------------------------
-# What the brokers of a cluster can do, and what follows where they cannot; pure, as they told it.
+# What the brokers of a cluster can do, and what follows where they cannot; no code here does I/O.
 #
-# Kafka's protocol has a dozen servers, and each leaves out something else. So nothing is read from
-# a name or a version of a product: each broker says which messages it speaks (ApiVersions, KIP-35),
-# the cluster which features are in force (KIP-584), and a broker its settings. To each thing that
-# we need there are three answers: all brokers have it, some have not, or nobody has told.
+# A dozen servers speak Kafka's protocol, and each leaves out something else. So nothing is read
+# from a product's name or version: each broker says which messages it speaks (ApiVersions, KIP-35),
+# the cluster which features are in force (KIP-584), and a broker its settings. Each thing that we
+# need has three answers: all brokers have it, some have not, or no broker has told.
 
 
 MAX_TIMEOUT = "transaction.max.timeout.ms"
 STATE_COPIES = "transaction.state.log.replication.factor"
 STATE_MIN_INSYNC = "transaction.state.log.min.isr"
 SETTINGS = (MAX_TIMEOUT, STATE_COPIES, STATE_MIN_INSYNC)
-"""What a broker is asked of its own configuration, in one look."""
+"""The settings that are read from a broker's configuration, in one request."""
 _PADDING_MS = 5 * 60 * 1000  # org.apache.kafka.tools.TransactionsCommand
 
 
 class Need(NamedTuple):
-    """One message that we send.
+    """A message that this package sends, and that brokers therefore need to speak.
 
     Attributes:
-        message: its class.
-        purpose: what for, after "to".
-        least: the first version that can do it.
-        without: what holds where it is missing; empty: nothing is delivered without it.
-        of_groups: only where the offsets of a consumer group are set.
+        message: the message's class.
+        purpose: what the message is sent for; follows "to" in a sentence.
+        least: the message's first version that serves the purpose.
+        without: what happens where brokers lack the message; empty: nothing can be delivered.
+        of_groups: whether only pipelines that set a consumer group's offsets send the message.
     """
 
     message: Any
@@ -81,7 +81,7 @@ class Need(NamedTuple):
 
     @property
     def name(self) -> str:
-        """As Kafka's documentation has it."""
+        """The message's name as in Kafka's documentation, with the least version unless it is 0."""
         name = str(self.message.name).removesuffix("Request")
         return f"{name} {self.least}" if self.least else name
 
@@ -124,13 +124,13 @@ NEEDS = (
 
 @dataclass(frozen=True, slots=True)
 class Capability:
-    """What is known of one need.
+    """Which brokers speak one needed message.
 
     Attributes:
-        need: which.
-        version: the highest that all who answered speak, and we; None where one speaks none.
-        having: the brokers that speak it.
-        lacking: those that do not.
+        need: the needed message.
+        version: the highest that we and all brokers that answered speak; None where one lacks it.
+        having: the brokers that speak the message.
+        lacking: the brokers that do not.
     """
 
     need: Need
@@ -139,7 +139,7 @@ class Capability:
     lacking: tuple[int, ...]
 
     def __str__(self) -> str:
-        """As in "EndTxn, to commit …, is missing on broker 2 (1 and 3 have it)"."""
+        """Return, as in "EndTxn, to commit …, is missing on broker 2 (1 and 3 have it)"."""
         others = "no broker has it"
         if self.having:
             others = f"{_listed(self.having)} ha{'s' if len(self.having) == 1 else 've'} it"
@@ -151,14 +151,14 @@ class Capability:
 
 @dataclass(frozen=True, slots=True)
 class BrokerCapabilities:
-    """What the brokers of one cluster told of themselves, at one moment.
+    """The messages, features and settings that a cluster's brokers reported, at one moment.
 
     Attributes:
         versions: broker → key of a message → the least and the highest version that it speaks.
-        silent: brokers that are named as alive and did not answer: of these nothing is known.
-        transaction_version: the feature ``transaction.version`` (KIP-890) that is in force for all.
+        silent: brokers that are named as alive and did not answer: nothing is known of these.
+        transaction_version: level of the feature ``transaction.version`` (KIP-890) on all brokers.
         settings: those of :data:`SETTINGS` that a broker told.
-        untold: why others are not among them, for people; empty where it just left them out.
+        untold: why a broker refused to tell settings, for people; empty where it just omits some.
     """
 
     versions: Mapping[int, Mapping[int, tuple[int, int]]]
@@ -168,7 +168,7 @@ class BrokerCapabilities:
     untold: str = ""
 
     def of(self, need: Need) -> Capability:
-        """The answer to one need."""
+        """Return which brokers speak one needed message."""
         key, ours = int(need.message.API_KEY), int(need.message.max_version)
         highest: dict[int, int] = {}
         for broker, told in self.versions.items():
@@ -181,23 +181,23 @@ class BrokerCapabilities:
 
     @property
     def longest_life_ms(self) -> int | None:
-        """How old a transaction can become that has a coordinator, with Kafka's own padding."""
+        """Greatest possible age of a transaction with a coordinator, with Kafka's own padding."""
         told = self.settings.get(MAX_TIMEOUT)
         return None if told is None else int(told) + _PADDING_MS
 
     def speak(self, message: Any) -> bool:
-        """Whether all who answered speak a message of those that may be missing."""
+        """Whether all brokers that answered speak a message (one that they may lack)."""
         return all(self.of(need).version is not None for need in _of(message) if not need.of_groups)
 
     def require(self, *messages: Any, groups: bool = False) -> None:
-        """Refuse brokers that lack what is needed.
+        """Refuse brokers that lack a needed message.
 
         Args:
-            messages: these; by default all without which nothing is delivered.
-            groups: those of consumer groups instead.
+            messages: the needed messages; by default all without which nothing is delivered.
+            groups: whether the default is those for a consumer group's offsets instead.
 
         Raises:
-            KafkaError: with each message that is missing, what for, and on which brokers.
+            KafkaError: naming each missing message, its purpose, and the brokers that lack it.
         """
         needs = [need for message in messages for need in _of(message)] or [
             need for need in NEEDS if need.of_groups == groups and not need.without
@@ -213,7 +213,7 @@ class BrokerCapabilities:
             )
 
     def remarks(self) -> tuple[str, ...]:
-        """What is unproven, or takes longer, for want of what may be missing."""
+        """Describe what is unproven or takes longer, since brokers lack optional messages."""
         optional = [self.of(need) for need in NEEDS if need.without]
         found = [f"{each}: {each.need.without}" for each in optional if each.version is None]
         if MAX_TIMEOUT not in self.settings:
@@ -245,34 +245,34 @@ def _listed(brokers: tuple[int, ...]) -> str:
 
 _IDS_PER_LOOKUP = 1000
 _TOPIC_GRACE_S = 1.2
-"""A topic just created is unknown to the other brokers for an instant: ask again this long."""
+"""How long an unknown topic is asked for: one just created is unknown to brokers for a moment."""
 _TOPIC_S = 30.0
 _BROKERS_S = 60.0
 _SETTINGS_S = 10.0
 _ALL_S, _EACH_S = 5.0, 2.0
-"""How long all brokers may take to say what they can do; then each alone, for those that do not."""
+"""How long all brokers together (after a failure, each alone) may take to tell their versions."""
 TRANSACTIONS = "__transaction_state"
-"""Kafka's own log of transactions: who leads a partition of it coordinates what is noted there."""
+"""Kafka's own log of transactions: a partition's leader coordinates the transactions in it."""
 _RESOURCE_TOPIC, _RESOURCE_BROKER = 2, 4  # org.apache.kafka.common.config.ConfigResource.Type
 
 
 class Requests(Protocol):
-    """What carries the questions: :class:`~airflow_eos.kafka.client.connection.ConnectionPool`."""
+    """The transport: :class:`~airflow_eos.kafka.client.connection.ConnectionPool`."""
 
     def request(self, message: Any, *, node_id: int | None = None, timeout_s: float = 30.0) -> Any:
-        """One round trip, repeated where the connection fails."""
+        """Send one request and return its response; repeat it where the connection fails."""
 
     def request_many(
         self, requests: Sequence[tuple[Any, int | None]], *, timeout_s: float = 30.0
     ) -> list[Any]:
-        """Many round trips at once, in order."""
+        """Send many requests at once and return their responses, in the order of the requests."""
 
     def highest_version(self, message_class: Any) -> int:
-        """The highest version of the message that both sides speak."""
+        """Return the highest version of the message that both sides speak."""
 
 
 class ClusterView:
-    """The questions, and what is remembered of their answers; thread-safe as its wire is."""
+    """Queries about one cluster, with cached answers; thread-safe as its connections are."""
 
     def __init__(self, wire: Requests, known: KnownBrokers) -> None:
         self._wire = wire
@@ -283,10 +283,10 @@ class ClusterView:
         self._capabilities: BrokerCapabilities | None = None
 
     def brokers(self) -> list[int]:
-        """Ids of the brokers alive by the cluster's metadata, asked for now.
+        """Return the ids of the live brokers, from the cluster's metadata as of now.
 
         Raises:
-            KafkaUnavailableError: nobody told; what was told before lacks whoever has joined since.
+            KafkaUnavailableError: no broker told; older metadata lacks brokers that joined since.
         """
         deadline = Deadline(_BROKERS_S)
         while not self._known.refresh():
@@ -298,10 +298,10 @@ class ClusterView:
         return self._known.ids()
 
     def describe_topic(self, topic: str, *, rights: bool = False) -> Any:
-        """Metadata with an error code; never creates. ``rights``: what these credentials may do.
+        """Return a topic's metadata or error code, never creating it; ``rights``: with permissions.
 
         Raises:
-            KafkaUnavailableError: what was answered passes by itself, and has not.
+            KafkaUnavailableError: the error is one that passes by itself, and it has not passed.
         """
         request = MetadataRequest(
             topics=[MetadataRequest.MetadataRequestTopic(name=topic)],
@@ -314,7 +314,7 @@ class ClusterView:
         while True:
             for found in self._wire.request(request).topics:
                 code = int(found.error_code)
-                # Absent is an answer, and so is a refusal; "just now" is none.
+                # Absent or refused is a final answer; another retriable error is none.
                 final = code == faults.UNKNOWN_TOPIC_OR_PARTITION or not faults.is_retriable(code)
                 if found.name == topic and final:
                     return found
@@ -325,7 +325,7 @@ class ClusterView:
                 )
 
     def leaders(self, topic: str, *, refresh: bool = False) -> dict[int, int]:
-        """Partition → id of its leading broker, -1 where there is none now; every partition.
+        """Return, for each partition of a topic, its leading broker's id (-1: none now).
 
         Raises:
             TopicError: the topic does not exist (it is never created), or may not be described.
@@ -337,7 +337,7 @@ class ClusterView:
         return found
 
     def find_leaders(self, topic: str, *, refresh: bool = False) -> dict[int, int] | None:
-        """As :meth:`leaders`, but ``None`` where the topic does not exist."""
+        """Return each partition's leader as :meth:`leaders`; ``None`` if the topic is absent."""
         found = None if refresh else self._leaders.get(topic)
         if found is None:
             self._leaders.pop(topic, None)
@@ -359,12 +359,12 @@ class ClusterView:
                 return None
 
     def coordinators(self, ids: Collection[str], *, timeout_s: float = 30.0) -> dict[str, int]:
-        """Transactional id → broker that coordinates it (KIP-98); cached.
+        """Return, for each transactional id, the broker that coordinates it (KIP-98); cached.
 
         Waits while a new cluster creates ``__transaction_state`` for its first transaction.
 
         Raises:
-            TransactionError: not allowed to describe the id, or an answer nobody expects.
+            TransactionError: not allowed to describe the id, or an unexpected error code.
             KafkaUnavailableError: some coordinator was not found within ``timeout_s``.
         """
         deadline = Deadline(timeout_s)
@@ -384,13 +384,13 @@ class ClusterView:
         return found
 
     def forget_coordinators(self, ids: Iterable[str]) -> None:
-        """Ask anew next time; for ids whose broker answered NOT_COORDINATOR or went away."""
+        """Drop cached coordinators of ids whose broker answered NOT_COORDINATOR or went away."""
         for transactional_id in ids:
             self._coordinators.pop(transactional_id, None)
 
     def _look_up(self, ids: list[str], found: dict[str, int], timeout_s: float) -> dict[str, int]:
-        """Add to ``found``; returns the ids to ask for again, with the error that says why."""
-        # Whoever is in no answer has no coordinator yet, as far as anybody says.
+        """Add coordinators to ``found``; return the ids to ask for again, with their error code."""
+        # An id that no response names counts as one without a coordinator yet.
         refused = dict.fromkeys(ids, faults.COORDINATOR_NOT_AVAILABLE)
         for found_id, code, node_id in self._find_coordinators(ids, timeout_s):
             if code == faults.NONE:
@@ -427,18 +427,18 @@ class ClusterView:
         return [(i, a.error_code, a.node_id) for i, a in zip(ids, answers, strict=True)]
 
     def require_coordinators(self, *, must_be_told: bool = False, timeout_s: float = 30.0) -> None:
-        """Refuse a cluster some of whose transactions nobody coordinates just now, or lists.
+        """Refuse a cluster where some transactions have no coordinator now: no listing has them.
 
-        Each broker lists what it coordinates, and none says that others are missing. Where there is
-        no such topic, as on other servers than Kafka, nothing is known of it.
+        Each broker lists its own transactions, and none says that others' are missing. Where
+        ``__transaction_state`` is absent, as on servers other than Kafka, this is not known.
 
         Args:
-            must_be_told: also where these credentials may not see that.
-            timeout_s: how long one may be away, as while it moves.
+            must_be_told: refuse also where these credentials may not describe the topic.
+            timeout_s: how long a coordinator may be away, as while it moves.
 
         Raises:
-            TopicError: they may not.
-            KafkaUnavailableError: partitions of the log of transactions have no leader.
+            TopicError: these credentials may not describe the topic.
+            KafkaUnavailableError: partitions of ``__transaction_state`` have no leader.
         """
         deadline = Deadline(timeout_s)
         while True:
@@ -463,16 +463,16 @@ class ClusterView:
 
     @property
     def transaction_version(self) -> int:
-        """Finalized feature ``transaction.version`` (KIP-890): 2 fences by epoch; 0 if absent."""
+        """Finalized level of ``transaction.version`` (KIP-890): 2 fences by epoch; 0 if absent."""
         if self._transaction_version is None:
             self._transaction_version = _transaction_version(self._wire.request(_who_are_you()))
         return self._transaction_version
 
     def capabilities(self) -> BrokerCapabilities:
-        """What all brokers that are alive can do, asked for once.
+        """Return the capabilities of all live brokers, asked for once and cached.
 
         Raises:
-            KafkaUnavailableError: none of them answered.
+            KafkaUnavailableError: no broker answered.
         """
         if self._capabilities is None:
             nodes = self.brokers()
@@ -498,7 +498,7 @@ class ClusterView:
         return self._capabilities
 
     def _ask_each(self, nodes: list[int]) -> tuple[dict[int, Any], str]:
-        """Broker → its answer; without those that give none in time, and why one does not."""
+        """Return the versions told by each broker that answers in time, and why one does not."""
         why = "Check that they run."
         requests = [(_who_are_you(), node) for node in nodes]
         try:
@@ -517,16 +517,16 @@ class ClusterView:
         return {node: a for node, a in answers.items() if a.error_code == faults.NONE}, why
 
     def _settings(self) -> tuple[dict[str, str], str]:
-        """What a broker tells of its configuration, and why it does not tell all."""
+        """Return the settings that a broker tells, and, if it refuses, why."""
         try:
             return self.broker_config(SETTINGS), ""
         except KafkaUnavailableError:
             raise
-        except KafkaError as error:  # denied, or a broker that does not know the question
+        except KafkaError as error:  # denied, or the broker lacks DescribeConfigs
             return {}, str(error)
 
     def broker_config(self, names: Collection[str]) -> dict[str, str]:
-        """The named settings of one live broker; names it does not know are left out."""
+        """Return the named settings of one live broker, without those that it does not know."""
         nodes = self.brokers()
         for node_id in nodes:
             try:
@@ -539,7 +539,7 @@ class ClusterView:
         raise KafkaUnavailableError("The cluster names no broker that is alive. Ask again.")
 
     def topic_config(self, topic: str, names: Collection[str]) -> dict[str, str]:
-        """The named settings in force for a topic, defaults included.
+        """Return the named settings in force for a topic, defaults included.
 
         Raises:
             TopicError: the topic does not exist, or its settings may not be read.
@@ -588,6 +588,6 @@ def _topic_missing(topic: str) -> TopicError:
 
 
 def topic_refused(code: int, topic: str) -> KafkaError:
-    """The error to raise for a topic that was not described."""
+    """Return the error to raise for a topic that could not be described."""
     acl = f"Describe on Topic {topic!r}"
     return faults.refusal(code, f"while describing topic {topic!r}", acl=acl, otherwise=TopicError)

@@ -1,4 +1,4 @@
-"""The settings of a small compacted topic of one partition: made if absent, refused if it forgets.
+"""A small compacted topic of one partition: create it or check its settings, read it, append to it.
 
 Over librdkafka, which finds leaders by itself.
 """
@@ -20,7 +20,7 @@ _TIMEOUT_S = 30.0
 _ANSWER_S = 5.0
 _CONFIG = {
     "cleanup.policy": "compact",
-    # The active segment is never compacted, and every start reads it: small, and closed soon.
+    # The active segment is never compacted, and each start reads it: so it is small, closed soon.
     "segment.bytes": str(16 * 1024 * 1024),
     "segment.ms": str(60 * 60 * 1000),
     "min.cleanable.dirty.ratio": "0.1",
@@ -29,14 +29,14 @@ T = TypeVar("T")
 
 
 def require_topic(settings: KafkaSettings, topic: str) -> None:
-    """Make the topic if it is absent; refuse one that could forget.
+    """Create the topic if it is absent; refuse one whose settings let it lose records.
 
-    One that is empty was made by somebody else's look (``auto.create.topics.enable``, Kafka's
-    default), with the broker's defaults: it is altered where that is enough.
+    An empty one was created by another client's metadata request (``auto.create.topics.enable``,
+    Kafka's default), with the broker's defaults: its settings are altered where that is enough.
 
     Raises:
-        TopicError: it has more than one partition or is not compacted alone; or it is absent and
-            may not be made. The remedy has the command.
+        TopicError: the topic has more than one partition or another cleanup.policy than compact;
+            or it is absent and may not be created. The remedy has the command.
         KafkaUnavailableError: no broker answers.
     """
     from confluent_kafka import KafkaError as Code
@@ -67,7 +67,7 @@ def require_topic(settings: KafkaSettings, topic: str) -> None:
 
 
 def is_absent(settings: KafkaSettings, topic: str) -> bool:
-    """Whether there is no such topic; the look makes none.
+    """Whether the topic does not exist; asking does not create it.
 
     Raises:
         KafkaUnavailableError: no broker answers.
@@ -92,7 +92,7 @@ def _policy(admin: Any, topic: str) -> str:
 
 
 def _never_written(settings: KafkaSettings, topic: str) -> bool:
-    """Whether no record ever was in it, so that it cannot have forgotten one."""
+    """Whether the topic never had a record, so that it cannot have lost one."""
     from confluent_kafka import Consumer
 
     consumer = Consumer({**settings.librdkafka(), "group.id": "airflow-eos"})  # never joined
@@ -103,7 +103,7 @@ def _never_written(settings: KafkaSettings, topic: str) -> bool:
 
 
 def _alter(admin: Any, topic: str) -> None:
-    """Give it the settings that it should have been made with; where we may not, it is refused."""
+    """Try to give the topic its settings; where that fails, the caller refuses the topic."""
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import (  # type: ignore[attr-defined]
         AlterConfigOpType,
@@ -118,7 +118,7 @@ def _alter(admin: Any, topic: str) -> None:
     ]
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
     answer = admin.incremental_alter_configs([resource], request_timeout=_TIMEOUT_S)[resource]
-    with suppress(KafkaException):  # what it is after all is looked at once more
+    with suppress(KafkaException):  # the caller reads the topic's policy again
         answer.result(_TIMEOUT_S)
 
 
@@ -149,7 +149,7 @@ def _creating(settings: KafkaSettings, topic: str) -> str:
 
 
 def partitions(client: Any, topic: str) -> int:
-    """How many the topic has; 0 where there is none."""
+    """Return the number of the topic's partitions; 0 where it does not exist."""
     from confluent_kafka import KafkaError as Code
     from confluent_kafka import KafkaException
 
@@ -165,10 +165,10 @@ def partitions(client: Any, topic: str) -> int:
 
 
 def acknowledged_end(consumer: Any, topic: str) -> int:
-    """Behind the last record that was acknowledged before this was asked.
+    """Return the offset behind the last record that was acknowledged before this call.
 
-    What a fetch calls the end can be before it: a new leader does not know at first how far its
-    log was acknowledged. This question it refuses until it does (KIP-207).
+    The end in a fetch response can be before it: a new leader does not know at first how far its
+    log was acknowledged. It refuses this request until it does (KIP-207).
     """
     from confluent_kafka import TopicPartition
 
@@ -190,7 +190,7 @@ def _require_there(client: Any, topic: str) -> None:
 
 
 def _patiently(ask: Callable[[], T], topic: str, operation: str = "Describe") -> T:
-    """Ask until there is a leader: a new topic takes a moment to get one."""
+    """Repeat a request until the topic has a leader: a new topic takes a moment to get one."""
     from confluent_kafka import KafkaException
 
     deadline = Deadline(_TIMEOUT_S)
@@ -203,7 +203,7 @@ def _patiently(ask: Callable[[], T], topic: str, operation: str = "Describe") ->
 
 
 def _passes(error: Any) -> bool:
-    """Whether it is one that time heals; a missing ACL or a wrong password is not."""
+    """Whether an error may pass by itself; a missing ACL or a wrong password does not."""
     from confluent_kafka import KafkaError as Code
 
     final = {
@@ -215,7 +215,7 @@ def _passes(error: Any) -> bool:
 
 
 def named(error: Any, topic: str, operation: str) -> KafkaError:
-    """The error to raise for librdkafka's; ``operation`` is the one that its ACL has to allow."""
+    """Translate librdkafka's error; ``operation`` is the one that an ACL has to allow."""
     code = error.args[0].code()
     doing = f"for topic {topic!r}, which remembers who owns a transactional id prefix"
     if code in {faults.TOPIC_AUTHORIZATION_FAILED, faults.CLUSTER_AUTHORIZATION_FAILED}:
@@ -233,18 +233,18 @@ def _not_made(topic: str, error: Any, settings: KafkaSettings) -> TopicError:
 
 
 # --- the topic ------------------------------------------------------------------------------------
-# A small compacted topic of one partition: read whole, appended to. Knows no meaning.
+# Reads the topic whole and appends to it, without knowing what its records mean.
 #
 # Over librdkafka, which finds leaders and repeats by itself. No consumer group is joined.
 
 
 _AT_ONCE = 1_000
 _GATHER_S = 0.02
-"""How long librdkafka gathers messages for one call, also where it has the last one."""
+"""How long librdkafka gathers messages for one call, even when it has the last one."""
 
 
 class CompactedTopicReader:
-    """Reads the topic whole, as often as it is asked to, over connections that it keeps."""
+    """Reader of the whole topic; each read reuses the reader's connections."""
 
     def __init__(self, settings: KafkaSettings, topic: str) -> None:
         from confluent_kafka import Consumer
@@ -256,7 +256,7 @@ class CompactedTopicReader:
                 "group.id": "airflow-eos",  # librdkafka wants one; it is never joined
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,
-                # Ours are in no transaction; a stranger's that is open would hide all behind it.
+                # Our records are in no transaction; another's open one would hide all behind it.
                 "isolation.level": "read_uncommitted",
                 "allow.auto.create.topics": False,
                 "fetch.wait.max.ms": 10,
@@ -264,10 +264,10 @@ class CompactedTopicReader:
         )
 
     def read(self) -> Iterator[tuple[bytes, bytes | None]]:
-        """Key and value of every record up to the end of now, in order; none where no topic is.
+        """Yield key and value of each record up to the present end, in order; none if no topic.
 
         Raises:
-            KafkaError: it may not be read, or (KafkaUnavailableError) does not answer.
+            KafkaError: the topic may not be read, or (KafkaUnavailableError) no broker answers.
         """
         from confluent_kafka import OFFSET_BEGINNING, TopicPartition
 
@@ -300,7 +300,7 @@ class CompactedTopicReader:
                     if message.offset() >= end:
                         return
                 elif error.code() == faults.GROUP_AUTHORIZATION_FAILED:
-                    continue  # librdkafka looks for a coordinator that nobody needs
+                    continue  # librdkafka looks for the coordinator of its unused group
                 elif not error.retriable():
                     raise named(KafkaException(error), self._topic, "Read")
         raise KafkaUnavailableError(
@@ -309,7 +309,7 @@ class CompactedTopicReader:
 
 
 class Appender:
-    """Appends records; each flush waits until all of them are acknowledged by all replicas."""
+    """Appender of records; a flush waits until all in-sync replicas have acknowledged them."""
 
     def __init__(self, settings: KafkaSettings, topic: str) -> None:
         from confluent_kafka import Producer
@@ -322,21 +322,21 @@ class Appender:
                 "acks": "all",
                 "linger.ms": 0,
                 "socket.nagle.disable": True,
-                # Records of one key in the order in which they were given, also when repeated.
+                # Keep the order of records, also when librdkafka repeats some.
                 "max.in.flight.requests.per.connection": 1,
                 "message.timeout.ms": int(_TIMEOUT_S * 1000),
             }
         )
 
     def append(self, key: bytes, value: bytes | None) -> None:
-        """Begin to append; None is a tombstone."""
+        """Begin to append a record; a value of None is a tombstone."""
         self._producer.produce(self._topic, key=key, value=value, partition=0, on_delivery=self._on)
 
     def flush(self) -> None:
-        """Wait for everything that was appended.
+        """Wait until all appended records are acknowledged.
 
         Raises:
-            KafkaError: some of it was not acknowledged; it may stand there all the same.
+            KafkaError: some records were not acknowledged; they may be in the topic all the same.
         """
         from confluent_kafka import KafkaException
 
@@ -351,9 +351,9 @@ class Appender:
             )
 
     def close(self) -> None:
-        """Send what was appended, a moment long, and end librdkafka's threads; idempotent.
+        """Flush for at most a few seconds, then end librdkafka's threads; idempotent.
 
-        They would go on looking for their brokers until the garbage is collected.
+        The threads would go on looking for their brokers until the garbage is collected.
         """
         if self._producer is not None:
             self._producer.flush(_ANSWER_S)

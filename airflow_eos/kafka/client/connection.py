@@ -1,14 +1,14 @@
-"""Order and back pressure between a ``ConnectionPool`` and kafka-python's connections.
+"""Connections to a Kafka cluster, with order and back pressure, over kafka-python's connections.
 
 Requests to one broker leave in the order in which they were submitted, at most five unanswered
-at a time. Where a connection breaks, everything queued behind it fails with it, so nothing
-overtakes a request that was lost; who submitted decides what to repeat.
+at a time. Where a connection breaks, every request queued behind it fails too, so no request
+overtakes one that was lost; the caller decides what to repeat.
 
 Hazards met in kafka-python 3.0.12, and how they are kept away: ``send`` refuses when five are in
 flight instead of queueing (:class:`BrokerQueue` counts; the library's own limit is out of reach);
 reconnecting backs off up to 30 s (1 s here); a request keeps the version in which it was sent
-first, whoever gets it next (a copy is sent); a request that times out closes its connection (what
-waits behind it fails with it). Those of its private parts: see :mod:`.connection`.
+first, whichever broker gets it next (a copy is sent); a request that times out closes its
+connection (requests waiting behind it fail too). Hazards of its private parts: see "manager" below.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from airflow_eos.kafka.client.settings import KafkaSettings
 
 MAX_IN_FLIGHT = 5
-"""Unanswered requests a connection: as many as an idempotent producer may have (KIP-185)."""
+"""Most unanswered requests per connection: what an idempotent producer may have (KIP-185)."""
 _THROTTLE_RECHECK_S = 0.005
 
 
@@ -53,18 +53,18 @@ class Call:
     timeout_ms: float
 
     def fail(self, error: BaseException) -> None:
-        """Give the error to whoever waits, unless the call was cancelled."""
+        """Set the error as the future's outcome, unless the future was cancelled."""
         if self.future.running() or self.future.set_running_or_notify_cancel():
             self.future.set_exception(error)
 
 
 def _name(message: Any) -> str:
-    """As Kafka's documentation has it."""
+    """Return the request's name as Kafka's documentation has it, as in "EndTxn"."""
     return type(message).__name__.removesuffix("Request")
 
 
 class BrokerQueue:
-    """The requests to one broker, in order. All but ``waiting.append`` runs on the I/O thread."""
+    """Queue of requests to one broker. All but ``waiting.append`` runs on the I/O thread."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class BrokerQueue:
         self.waiting: deque[Call] = deque()
 
     def pump(self) -> None:
-        """Send what may be sent now."""
+        """Send waiting requests until the limit is reached or a quota pauses the broker."""
         while self.waiting and self._in_flight < MAX_IN_FLIGHT:
             if self._manager.is_paused(self._node_id):
                 self._recheck_later()
@@ -105,7 +105,7 @@ class BrokerQueue:
         self._in_flight += 1
         try:
             # A copy: kafka-python notes in the request the version that this broker speaks, and
-            # keeps to it when the same request goes to another one, which may be older.
+            # keeps it when that request goes to another broker, which may be older.
             sent = self._manager.send(
                 copy(call.message), node_id=self._node_id, request_timeout_ms=call.timeout_ms
             )
@@ -130,20 +130,20 @@ class BrokerQueue:
             self._net.call_soon(self.pump)
 
     def fail(self, error: BaseException) -> None:
-        """Fail what is queued: nothing may overtake a request that was lost."""
+        """Fail all queued requests: none may overtake a request that was lost."""
         while self.waiting:
             self.waiting.popleft().fail(error)
 
 
 class KnownBrokers:
-    """The brokers that the cluster has named to us."""
+    """The brokers named in the cluster's metadata."""
 
     def __init__(self, net: NetworkSelector, manager: ConnectionManager) -> None:
         self._net = net
         self._cluster = manager.cluster
 
     def refresh(self) -> bool:
-        """Learn of brokers that have joined or moved; False where nobody told."""
+        """Refresh the metadata, for brokers that have joined or moved; False if that failed."""
         try:
             self._net.run(self._cluster.refresh_metadata)
         except Exception:  # noqa: BLE001 - of the network, of kafka-python: it is no answer
@@ -151,11 +151,11 @@ class KnownBrokers:
         return True
 
     def has(self, node_id: int) -> bool:
-        """Whether we know where that broker is."""
+        """Whether the metadata has that broker's address."""
         return self._cluster.broker_metadata(node_id) is not None
 
     def ids(self) -> list[int]:
-        """Of all of them, in order."""
+        """Return the ids of all known brokers, in ascending order."""
         return sorted(broker.node_id for broker in self._cluster.brokers())
 
 
@@ -165,7 +165,7 @@ class _NoPayloads(logging.Filter):
 
 
 def keep_secrets_out_of_logs() -> None:
-    """kafka-python logs every frame at DEBUG, SASL passwords and rows included: drop those."""
+    """Drop kafka-python's DEBUG log of every frame, which has SASL passwords and rows in it."""
     for name in ("kafka.protocol.parser", "kafka.net.connection"):
         logger = logging.getLogger(name)
         if not any(isinstance(known, _NoPayloads) for known in logger.filters):
@@ -176,20 +176,20 @@ def keep_secrets_out_of_logs() -> None:
 # kafka-python's connection manager, mended: the one place that touches its private parts.
 #
 # Hazards met in 3.0.12: a refused login is tried again until the deadline (remembered here until
-# reported); what arrives together with the end of a connection is dropped, and with it the broker's
-# "wrong password" (kept here); whether a quota throttles a connection is nowhere public; it reads 4
-# kB at a time, and copies them more often than their senders (read in large pieces here).
+# reported); bytes that arrive together with the end of a connection are dropped, and with them the
+# broker's "wrong password" (kept here); whether a quota throttles a connection is nowhere public;
+# it reads 4 kB at a time, and copies more often than the senders do (read in large pieces here).
 
 
 Received = Callable[[], tuple[Any, BaseException | None]]
-"""What has arrived since the last call, nothing where that is nothing, or why there is no more."""
+"""A function that returns the bytes received since its last call, and why no more come, if so."""
 
 RECEIVED_BYTES = 256 * 1024
-"""At a time; a buffer of this size for each connection."""
+"""Most bytes received at a time; the size of each connection's buffer."""
 
 
 class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]
-    """kafka-python's manager, remembering why the last connection failed (it only logs that)."""
+    """kafka-python's manager, also keeping why the last connection failed (the library logs it)."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.last_error: BaseException | None = None
@@ -197,7 +197,7 @@ class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]
         super().__init__(*args, **kwargs)
 
     def get_connection(self, node_id: Any, *args: Any, **kwargs: Any) -> Any:
-        """As in the base class; a new connection's failure is kept in ``last_error``."""
+        """Return a broker's connection, as the base class; keep its failure in ``last_error``."""
         if node_id in self._refusals:
             raise self._refusals[node_id]
         known = node_id in self._conns
@@ -208,7 +208,7 @@ class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]
 
     async def _build_transport(self, *args: Any, **kwargs: Any) -> Any:
         transport = await super()._build_transport(*args, **kwargs)
-        # There is no public way in. TLS has bytes of its own, which no look at the socket shows.
+        # No public hook. TLS buffers bytes itself, so its socket cannot be read directly.
         if type(transport) is KafkaTCPTransport:
             transport._sock_recv = in_large_pieces(transport._sock)  # noqa: SLF001
         else:
@@ -218,7 +218,7 @@ class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]
     def _remember(self, node_id: Any, error: BaseException) -> None:
         self.last_error = error
         if faults.is_authentication(error):
-            # Stop at once instead of trying until the deadline. The library means to, but forgets.
+            # Stop at once, not at the deadline, as the library means to but forgets.
             self._refusals[node_id] = error
 
     def forget_refusals(self) -> None:
@@ -233,9 +233,9 @@ class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]
 
 
 def in_large_pieces(sock: Any) -> Received:
-    """Receive from a plain socket; what is returned holds until the next call.
+    """Return a receiver for a plain socket; the bytes it returns are valid until its next call.
 
-    Which is long enough: the library copies it into the answer that it belongs to.
+    That is long enough: the library copies them into the response that they belong to.
     """
     buffer = memoryview(bytearray(RECEIVED_BYTES))
 
@@ -253,7 +253,7 @@ def in_large_pieces(sock: Any) -> Received:
 
 
 def last_words_kept(receive: Received) -> Received:
-    """The same, but what arrived together with the end of a connection comes before the end."""
+    """Wrap a receiver so that bytes that arrive with a connection's end are returned first."""
 
     def kept() -> tuple[Any, BaseException | None]:
         data, error = receive()
@@ -263,23 +263,22 @@ def last_words_kept(receive: Received) -> Received:
 
 
 # --- wire -----------------------------------------------------------------------------------------
-# Kafka's protocol, one request and one answer, over kafka-python's connections.
+# Kafka's protocol, one request and one response, over kafka-python's connections.
 #
 # kafka-python (3.0, pinned below 3.1) carries every message class and drives the sockets on a
 # thread of its own, but its public clients have no EndTxn and no raw Produce or Fetch. So a
-# :class:`ConnectionPool` drives its connection manager directly, through ``connections``: only
-# these two modules know the inside of kafka-python. Errors are the package's own, and no secret
-# reaches a log.
+# :class:`ConnectionPool` drives its connection manager directly: only this module and ``messages``
+# know the inside of kafka-python. Errors are the package's own, and no secret reaches a log.
 
 
 MAX_RESPONSE_BYTES = 512 * 1024 * 1024
-"""A frame above this is refused; fetches are asked for far less, one huge batch may exceed it."""
+"""Largest response accepted; a fetch asks for far less, but one huge batch may exceed that."""
 
 
 class ConnectionPool:
     """Connections to one Kafka cluster; thread-safe; holds no transaction state of its own.
 
-    ``cluster`` answers questions about the cluster itself, and remembers what it was told.
+    ``cluster`` answers questions about the cluster itself, and caches the answers.
 
     Args:
         settings: where the cluster is and how to log in.
@@ -303,7 +302,7 @@ class ConnectionPool:
         self._pid = os.getpid()
         self._queues: dict[int, BrokerQueue] = {}
         self._closed = False
-        # Its threshold for "slow" tasks warns at 0.1 s, which encoding a huge record set may take.
+        # 0: no warning of "slow" tasks (0.1 s by default), as encoding a huge record set may be.
         self._net = NetworkSelector(client_id=options["client_id"], slow_task_threshold_secs=0)
         self._manager = ConnectionManager(
             self._net,
@@ -357,7 +356,7 @@ class ConnectionPool:
 
         The future holds the response, or a :class:`KafkaUnavailableError` where the connection
         failed before the answer: whether the broker acted is then unknown. Error codes inside
-        the response are the caller's to read. Nothing is repeated here. A request unanswered for
+        the response are the caller's to read. No request is repeated here. One unanswered for
         ``timeout_s`` (the settings' ``socket.timeout.ms``, 30 s) counts as a broken connection.
         """
         if self._closed:
@@ -377,18 +376,18 @@ class ConnectionPool:
         return call.future
 
     def request(self, message: Any, *, node_id: int | None = None, timeout_s: float = 30.0) -> Any:
-        """One round trip; see :meth:`request_many` for what is repeated."""
+        """Send one request and return the response, repeating it as :meth:`request_many` does."""
         return self.request_many([(message, node_id)], timeout_s=timeout_s)[0]
 
     def request_many(
         self, requests: Sequence[tuple[Any, int | None]], *, timeout_s: float = 30.0
     ) -> list[Any]:
-        """Send all together, return the responses in the same order.
+        """Send all requests together and return their responses in the order of the requests.
 
         A request whose connection failed is repeated with bounded backoff until ``timeout_s``.
         That is only right for messages that may be repeated, as all that go this way may:
-        questions, InitProducerId (a second one raises the epoch once more), EndTxn (a second one
-        is answered the same). Produce goes through :meth:`submit`.
+        queries, InitProducerId (a second one raises the epoch once more), EndTxn (a second one
+        gets the same answer). Produce goes through :meth:`submit`.
 
         Raises:
             KafkaUnavailableError: some request had no answer within ``timeout_s``.
@@ -409,7 +408,7 @@ class ConnectionPool:
                 raise failure
 
     def highest_version(self, message_class: Any) -> int:
-        """The highest version of the message that this broker and kafka-python both speak."""
+        """Return the highest version of a message that the broker and kafka-python both speak."""
         return int(self._manager.broker_version_data.api_version(message_class))
 
     def _gather(
@@ -428,7 +427,7 @@ class ConnectionPool:
                 future.cancel()
                 left.append(i)
                 message, node_id = requests[i]
-                # A throttled request waits here (KIP-219), and not where its broker is slow.
+                # A throttled request waits in this client (KIP-219); a slow broker pauses nothing.
                 slow = node_id is None or not self._manager.is_paused(node_id)
                 why = "no answer within the time allowed" if slow else "a quota throttles us"
                 failure = faults.unavailable(self._servers, why, _name(message))
@@ -465,5 +464,5 @@ class ConnectionPool:
 
     @property
     def cluster_id(self) -> str:
-        """The id that the cluster was formatted with; the same whatever broker answers."""
+        """The cluster's id, set when it was formatted; the same whichever broker answers."""
         return str(self._manager.cluster.cluster_id)

@@ -1,7 +1,7 @@
-"""What a client asks of a consumer group's coordinator: its committed offsets, and who is in it.
+"""Requests to a consumer group's coordinator: committed offsets, members, permitted operations.
 
-No group is joined. Asking may be repeated; where an answer is lost, or the coordinator has moved,
-it is found anew and asked again.
+No group is joined. Requests may be repeated: where a response is lost, or the coordinator has
+moved, the coordinator is found anew and asked again.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ Place = tuple[str, int]
 
 
 _NOBODY_YET = frozenset({faults.GROUP_ID_NOT_FOUND})
-"""Of a group that never was, Kafka says that it has no offsets; others say that there is none."""
+"""Error codes for a group that does not exist; Kafka itself answers with no offsets instead."""
 
 
 class CommittedOffset(msgspec.Struct, frozen=True):
-    """What a group has committed for one partition: the next row's offset, and a text beside it."""
+    """A group's committed offset of one partition (the next row's), and the text beside it."""
 
     offset: int
     metadata: str = ""
 
 
 def _read_code(answer: Any) -> int:
-    """Of the group, else of the first partition that has one: no offset there is no answer then."""
+    """Return the group's error code, else a partition's: its missing offset is no answer then."""
     parts = (each.error_code for topic in answer.topics for each in topic.partitions)
     return int(answer.error_code) or next((int(code) for code in parts if code), faults.NONE)
 
 
 class GroupCoordinator:
-    """One group, as its coordinator knows it.
+    """Client of one consumer group's coordinator.
 
     Args:
         wire: the connections to the cluster.
-        group: its id.
+        group: the group's id.
     """
 
     def __init__(self, wire: ConnectionPool, group: str) -> None:
@@ -60,13 +60,13 @@ class GroupCoordinator:
         self._node: int | None = None
 
     def read(self, *, deadline_s: float = 60.0) -> Mapping[Place, CommittedOffset]:
-        """Every offset that is committed; what an open transaction holds is not.
+        """Return all committed offsets, without those of an open transaction.
 
         Raises:
             KafkaError: the group may not be read.
             KafkaUnavailableError: no coordinator answered within ``deadline_s``.
         """
-        # Up to version 7 there is one group and there are names of topics, in all brokers from 2.5.
+        # Versions up to 7 ask for one group, by names of topics; all brokers from 2.5 have them.
         request = OffsetFetchRequest(group_id=self.group, topics=None, max_version=7)
         answer = self.ask(
             request,
@@ -84,7 +84,7 @@ class GroupCoordinator:
         }
 
     def members(self, *, deadline_s: float = 60.0) -> tuple[str, ...]:
-        """The client ids of those who consume as this group now.
+        """Return the client ids of the group's present members.
 
         Raises:
             KafkaError: the group may not be described.
@@ -94,17 +94,17 @@ class GroupCoordinator:
         return tuple(sorted(each.client_id for each in found.members))
 
     def rights(self, *, deadline_s: float = 60.0) -> frozenset[int] | None:
-        """What these credentials may do with the group, by Kafka's own operations; None: not told.
+        """Return the operations on the group that these credentials may do; None: not told.
 
         Raises:
-            KafkaError: they may not even describe it.
+            KafkaError: these credentials may not even describe the group.
             KafkaUnavailableError: no coordinator answered within ``deadline_s``.
         """
         told = self._described(rights=True, deadline_s=deadline_s).authorized_operations
         return None if told is None else frozenset(told)
 
     def _described(self, *, rights: bool, deadline_s: float) -> Any:
-        # Version 6 has an error for a group that nobody has used yet.
+        # Version 6 answers a group that nobody has used yet with an error.
         request = DescribeGroupsRequest(
             groups=[self.group], include_authorized_operations=rights, max_version=5
         )
@@ -124,9 +124,9 @@ class GroupCoordinator:
         passes: frozenset[int] = frozenset(),
         acl: str | None = None,
     ) -> Any:
-        """Ask until the answer is none that passes by itself; ``passes`` are the caller's to read.
+        """Send a request until its answer is final; return that also for the codes in ``passes``.
 
-        ``acl`` is what the request needs, where that is not Read on the group alone.
+        ``acl`` is the permission that the request needs, if other than Read on the group.
 
         Raises:
             KafkaError: the coordinator refused for good.
@@ -157,7 +157,7 @@ class GroupCoordinator:
                 )
 
     def refused(self, code: int, acl: str | None = None) -> KafkaError:
-        """The error for an answer that no repeating helps."""
+        """Return the error for an answer that does not change when the request is repeated."""
         doing = f"while asking for the offsets of consumer group {self.group!r}"
         of_group = f"Read on Group {self.group!r}"
         is_the_groups = code == faults.GROUP_AUTHORIZATION_FAILED or acl is None

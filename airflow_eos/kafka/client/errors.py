@@ -1,7 +1,7 @@
-"""Kafka's error codes and kafka-python's exceptions, said in the package's own words.
+"""Translation of Kafka's error codes and kafka-python's exceptions into this package's errors.
 
-Error codes are those of ``org.apache.kafka.common.protocol.Errors``. Nothing here decides what
-to do about a transaction (that is ``coordinator``); it only names what went wrong and what helps.
+Error codes are those of ``org.apache.kafka.common.protocol.Errors``. Nothing here decides what to
+do about a transaction (``coordinator`` does); the errors name what went wrong and what helps.
 """
 
 from __future__ import annotations
@@ -81,12 +81,12 @@ _NOT_REACHED = (
 
 
 def error_name(code: int) -> str:
-    """``PRODUCER_FENCED (90)``: the name by which Kafka's documentation knows the code."""
+    """Return Kafka's documented name of an error code, as in ``PRODUCER_FENCED (90)``."""
     return f"{kafka_errors.for_code(code).message} ({code})"
 
 
 def said(answer: int | KafkaUnavailableError) -> str:
-    """What kept us waiting, an error code or the lack of an answer, and why, for a message."""
+    """Describe, for a message, why a request waits: an error code, or that no answer came."""
     if not isinstance(answer, int):
         return str(answer).rstrip(".")
     return f"{error_name(answer)}{_WAITS_FOR.get(answer, '')}"
@@ -99,27 +99,27 @@ _WAITS_FOR = {
     COORDINATOR_NOT_AVAILABLE: ", since its partition of Kafka's own log has no leader: see that "
     "all brokers run",
 }
-"""Of answers that pass: what it takes where they do not."""
+"""For error codes that usually pass by themselves: why they stand, and what helps if they stay."""
 
 
 def first_code(codes: Iterable[int]) -> int:
-    """The one that an answer holds; one without any says nothing, and is asked for again."""
+    """Return the first error code of a response; a retriable one if the response has none."""
     return int(next(iter(codes), COORDINATOR_NOT_AVAILABLE))
 
 
 def is_retriable(code: int) -> bool:
-    """Whether Kafka itself marks the error as one that passes (``RetriableException``)."""
+    """Whether Kafka itself marks the error as retriable (``RetriableException``)."""
     return issubclass(kafka_errors.for_code(code), kafka_errors.RetriableError)
 
 
 def refusal(
     code: int, doing: str, *, acl: str, otherwise: type[KafkaError] = KafkaError
 ) -> KafkaError:
-    """The error to raise when a broker refused for good.
+    """Return the error to raise when a broker has refused a request for good.
 
     Args:
         code: Kafka's error code.
-        doing: what was asked, as in "while listing transactions".
+        doing: the action that was refused, as in "while listing transactions".
         acl: operation and resource that the request needs, as in "Write on TransactionalId 'a'".
         otherwise: the class to use where the code is not about authorization.
     """
@@ -133,20 +133,20 @@ def refusal(
 
 
 def of_a_row(code: int) -> bool:
-    """Whether the broker refused a row for what it is: sent again, it is refused again."""
+    """Whether the broker refused a row for its content: sent again, it is refused again."""
     return code in _ROWS
 
 
 def row_refused(
     code: int, where: str, *, row: str = "", timestamp_ms: int | None = None, said: str = ""
 ) -> RowError:
-    """The error to raise for a row that the broker does not take.
+    """Return the error to raise for a row that the broker does not take.
 
     Args:
-        code: one of those that are :func:`of_a_row`.
-        where: "while writing to partition 0 of topic 'orders'".
-        row: which one, for people, where that is known.
-        timestamp_ms: of the row, where it is known.
+        code: an error code for which :func:`of_a_row` is true.
+        where: as in "while writing to partition 0 of topic 'orders'".
+        row: the row's name for people, where it is known.
+        timestamp_ms: the row's timestamp, where it is known.
         said: the broker's own words.
     """
     why, remedies = _ROWS[code]
@@ -205,7 +205,7 @@ _ROWS: dict[int, tuple[str, tuple[Remedy, ...]]] = {
 
 
 def answered(code: int, doing: str, *, acl: str) -> bool:
-    """Whether a partition's leader has answered; False: ask again, it may be another one by now.
+    """Whether a partition's leader has answered; False: find the leader anew and ask again.
 
     Raises:
         TopicError, KafkaError: refused for good; the arguments are those of :func:`refusal`.
@@ -218,13 +218,13 @@ def answered(code: int, doing: str, *, acl: str) -> bool:
 
 
 def connection_lost(cause: object) -> BaseException:
-    """As kafka-python itself says that a connection has ended."""
+    """Return the error with which kafka-python itself says that a connection has ended."""
     lost: BaseException = kafka_errors.KafkaConnectionError(cause)
     return lost
 
 
 def is_authentication(error: BaseException) -> bool:
-    """Whether repeating cannot help: broker, TLS or token endpoint do not accept who we are."""
+    """Whether broker, TLS or token endpoint refuse this client, so that repeating cannot help."""
     if isinstance(error, KafkaError):
         return not isinstance(error, KafkaUnavailableError)  # said by our own token provider
     return (
@@ -235,17 +235,17 @@ def is_authentication(error: BaseException) -> bool:
 
 
 def _is_certificate_alert(error: BaseException) -> bool:
-    # With TLS 1.3 a client's handshake is over before the broker has looked at its certificate:
-    # the refusal is an alert met by the first read, which kafka-python wraps (RFC 8446, 6.2).
+    # With TLS 1.3 a client's handshake is over before the broker has checked its certificate: the
+    # first read meets the refusal as an alert, which kafka-python wraps (RFC 8446, 6.2).
     wrapped = error.args[0] if error.args else None
     reason = str(wrapped.reason) if isinstance(wrapped, ssl.SSLError) else ""
     return "ALERT" in reason and ("CERTIFICATE" in reason or "UNKNOWN_CA" in reason)
 
 
 def translated(error: BaseException, servers: str, message: str = "") -> BaseException:
-    """kafka-python's exception as one of ours; ``message`` is what was sent, by Kafka's name of it.
+    """Translate kafka-python's exception; ``message`` is Kafka's name of the request that was sent.
 
-    What is neither a network nor an authentication fault (a programming error) stays as it is.
+    A programming error (neither a network nor an authentication fault) is returned unchanged.
     """
     if isinstance(error, KafkaError):
         return error
@@ -269,9 +269,9 @@ def translated(error: BaseException, servers: str, message: str = "") -> BaseExc
 
 
 def unavailable(servers: str, cause: object, message: str = "") -> KafkaUnavailableError:
-    """No answer within the time allowed; says whom we asked and what to check.
+    """Return the error for servers that did not answer in time, with what to check.
 
-    And what: servers that do not speak a message close the connection at it, some of them.
+    ``message`` is Kafka's name of the request: some servers close the connection at one they lack.
     """
     reason = str(cause) or type(cause).__name__
     what = f" {message}" if message else ""
@@ -285,25 +285,24 @@ def unavailable(servers: str, cause: object, message: str = "") -> KafkaUnavaila
 # --- deadline -------------------------------------------------------------------------------------
 # Retry deadline and backoff, shared by all requests.
 #
-# Nowhere else in this room does time pass for whoever asks again, so the model of ``tests/model``
-# can step it: there a pause costs nothing, and three of them use up a minute.
+# In ``client`` and ``transactions`` only this class waits between retries, so the model of
+# ``tests/model`` can step time: there a pause costs nothing, and three of them use up a minute.
 #
-# Not with tenacity, which repeats one function until it succeeds. What is asked again here becomes
-# less with each round (those that were answered are left out), has what is left as its own timeout,
-# and is named in the error. With tenacity each of these would be a callback, and its clock one more
-# that the model has to step.
+# Not with tenacity, which repeats one function until it succeeds. Here each round asks less (those
+# that were answered are left out), has the remaining time as its own timeout, and is named in the
+# error. With tenacity each of these would be a callback, and the model would step its clock, too.
 
 
 ANSWER_S = 10.0
-"""An answer that takes longer counts as lost: a stopped broker's role has moved by then."""
+"""Seconds until a response counts as lost: a stopped broker's role has moved by then."""
 SHORTLY_S = 0.002
-"""The first pause where the answer is likely to be there in a moment."""
+"""The first pause where an answer is likely within milliseconds."""
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 0.25
 
 
 class Deadline:
-    """A moment in so many seconds, and the pauses until then, each twice as long as the last."""
+    """A retry deadline, and the pauses until then, each twice as long as the last (to 0.25 s)."""
 
     __slots__ = ("_ends_at", "_pause_s", "_seconds")
 
@@ -313,7 +312,7 @@ class Deadline:
         self._pause_s = first_pause_s
 
     def __str__(self) -> str:
-        """For the error: how long was allowed."""
+        """Return how long was allowed, for an error."""
         return f"{self._seconds:g} s"
 
     @property
@@ -323,16 +322,16 @@ class Deadline:
 
     @property
     def remaining(self) -> float:
-        """Seconds that are left, never zero, which means "no limit" to those who are given it."""
+        """Seconds that are left; never zero, which callees read as "no limit"."""
         return max(self._ends_at - time.monotonic(), 0.001)
 
     @property
     def answer_s(self) -> float:
-        """How long to wait for one answer: at most :data:`ANSWER_S`."""
+        """Seconds to wait for one answer: the rest of the time, at most :data:`ANSWER_S`."""
         return min(self.remaining, ANSWER_S)
 
     def pause(self) -> bool:
-        """Wait before asking again; False, at once, where the time would be up by then."""
+        """Wait before a retry; return False at once if the deadline would pass meanwhile."""
         if time.monotonic() + self._pause_s > self._ends_at:
             return False
         RETRY_COUNTS["kafka"] += 1
@@ -342,33 +341,33 @@ class Deadline:
 
 
 def wait(seconds: float) -> None:
-    """Let that much time pass: for what takes its time whatever was allowed."""
+    """Sleep that many seconds, for a wait that no deadline shortens."""
     time.sleep(seconds)
 
 
 # --- next step ------------------------------------------------------------------------------------
-# What each answer of a transaction coordinator asks for, once: the table of ``docs/protocol.md``.
+# What to do after each answer of a transaction coordinator: the table of ``docs/protocol.md``.
 #
-# The same table serves commit and abort: where the transaction has ended the other way, it is not
-# ours to act on, and the log tells what became of it.
+# One table serves commit and abort: where the transaction has ended the other way, there is nothing
+# to do about it, and the log tells its outcome.
 
 
 class NextStep(enum.Enum):
-    """What to do with a coordinator's answer."""
+    """What to do after a coordinator's answer."""
 
     DONE = enum.auto()
-    """It is as asked."""
+    """Nothing: the transaction has ended as requested."""
     LOOK = enum.auto()
-    """This coordinator cannot tell what became of the transaction: ask the log."""
+    """Look up the outcome in the log: the coordinator does not know it."""
     AGAIN = enum.auto()
-    """The same coordinator will know in a moment."""
+    """Ask the same coordinator again: it will know in a moment."""
     ELSEWHERE = enum.auto()
     """Find the coordinator anew, then ask it."""
 
 
 _MEANING = {
     NONE: NextStep.DONE,
-    # Just ending, by us or by its timeout, or the id is being taken: the next answer will tell.
+    # The transaction is just ending, by us or by its timeout, or its id is being taken.
     CONCURRENT_TRANSACTIONS: NextStep.AGAIN,
     # EndTxn while the broker begins to abort by timeout: Kafka 4.3 throws IllegalStateException
     # ("pending state PREPARE_EPOCH_FENCE", TransactionMetadata.prepareTransitionTo).
@@ -377,24 +376,24 @@ _MEANING = {
     COORDINATOR_NOT_AVAILABLE: NextStep.ELSEWHERE,
     NOT_COORDINATOR: NextStep.ELSEWHERE,
     TRANSACTION_COORDINATOR_FENCED: NextStep.ELSEWHERE,
-    # Ended the other way (commit after abort, abort after commit), or never begun.
+    # The transaction has ended the other way (commit after abort, or reverse), or never begun.
     INVALID_TXN_STATE: NextStep.LOOK,
     # Timed out under EndTxn v4 and below, or the id was taken again since: either may follow a
-    # commit whose answer was lost, so these say nothing about what became of the rows.
+    # commit whose answer was lost, so these three do not tell the outcome.
     PRODUCER_FENCED: NextStep.LOOK,
     INVALID_PRODUCER_EPOCH: NextStep.LOOK,
     UNKNOWN_PRODUCER_ID: NextStep.LOOK,
     # transactional.id.expiration.ms has passed, and with it the coordinator's memory.
     INVALID_PRODUCER_ID_MAPPING: NextStep.LOOK,
 }
-"""Every answer of ``docs/protocol.md``, for commit and abort alike."""
+"""The next step for each answer listed in ``docs/protocol.md``, for commit and abort alike."""
 
 
 ASK_AGAIN = frozenset({NextStep.AGAIN, NextStep.ELSEWHERE})
 
 
 def next_step(code: int) -> NextStep | None:
-    """What an error code of a coordinator asks for; ``None``: it needs a person."""
+    """Return what to do after a coordinator's error code; ``None`` if a person has to."""
     if code in _MEANING:
         return _MEANING[code]
     return NextStep.AGAIN if is_retriable(code) else None

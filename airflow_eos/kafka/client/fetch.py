@@ -1,4 +1,4 @@
-"""Raw Fetch: requests outside any fetch session, and the headers of the batches that come back."""
+"""Raw Fetch requests, outside any fetch session, and the record batches that they return."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 _ANSWER_BYTES = 50 * 1024 * 1024
-"""As Kafka's own consumers have it: the limit of the partition is the one that counts. Where that
-of the whole answer is reached, franz-go's server leaves out which transactions were aborted."""
+"""Limit of a whole response, as in Kafka's consumers: high, so that only the partition's limit
+counts. Where it is reached, franz-go's server leaves out which transactions were aborted."""
 # KIP-98: base offset, length, leader epoch, magic, crc, attributes, last offset delta, first and
 # largest timestamp, producer id, producer epoch, first sequence number, count of records
 _HEADER = struct.Struct(">qiibIhiqqqhii")
-_FRAME_BYTES = 12  # base offset and length, which the length does not count
-_CHECKED_FROM = 21  # the CRC is of all that follows it
+_FRAME_BYTES = 12  # base offset and length, which are not in the length
+_CHECKED_FROM = 21  # the CRC covers all bytes after itself
 _MAGIC = 2
-_MAGIC_AT = 16  # in every format, whatever follows it
+_MAGIC_AT = 16  # in every format
 _CODEC, _LOG_APPEND_TIME, _TRANSACTIONAL, _CONTROL = 0x07, 0x08, 0x10, 0x20
 
 
 @dataclass(frozen=True, slots=True)
 class FetchedRecordBatch:
-    """One record batch: its header's facts and its still compressed records."""
+    """One record batch: the fields of its header, and its still compressed records."""
 
     base_offset: int
     last_offset: int
@@ -48,9 +48,9 @@ class FetchedRecordBatch:
 
     @property
     def trouble(self) -> str | None:
-        """Why nothing of it can be believed; None where its header and its CRC-32C hold.
+        """Why the batch is damaged; None where its header and its CRC-32C are right.
 
-        A CRC that is right says that the bytes are those that were sent, not that they are true.
+        A right CRC says that the bytes are those that were sent, not that they are true.
         """
         if crc32c.crc32c(self.checked) != self.crc:
             return "its CRC is not that of its bytes"
@@ -64,22 +64,22 @@ class FetchedRecordBatch:
 
     @property
     def codec(self) -> int:
-        """0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd."""
+        """The compression codec: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd."""
         return self.attributes & _CODEC
 
     @property
     def is_control(self) -> bool:
-        """A transaction marker, not rows."""
+        """Whether the batch is a transaction marker, not rows."""
         return bool(self.attributes & _CONTROL)
 
     @property
     def is_transactional(self) -> bool:
-        """Of a transaction: rows of it, or its marker."""
+        """Whether the batch belongs to a transaction: its rows, or its marker."""
         return bool(self.attributes & _TRANSACTIONAL)
 
     @property
     def has_append_time(self) -> bool:
-        """The topic stamps rows itself: all rows have the largest timestamp."""
+        """Whether the topic stamps rows itself: each row then has the batch's largest timestamp."""
         return bool(self.attributes & _LOG_APPEND_TIME)
 
 
@@ -92,7 +92,7 @@ def fetch_request(
     max_bytes: int,
     max_wait_ms: int = 0,
 ) -> Any:
-    """One partition from an offset; at least one whole batch comes back, however large (KIP-74).
+    """Return a request for a partition's batches from an offset; one comes, however large (KIP-74).
 
     From version 11 on a follower may answer, or the leader with no rows and the name of a replica
     to read from (KIP-392, ``replica.selector.class``). Up to 10 the leader answers, with the rows.
@@ -126,9 +126,9 @@ def fetch_request(
 
 
 def only_partition(response: Any, asked: tuple[str, int]) -> Any:
-    """The answer for the one partition asked for; ``None`` where the response holds none.
+    """Return a response's part of the one requested partition; ``None`` where it has no such part.
 
-    One that sends its reader to another replica is none: it has no rows, whatever the log has.
+    ``None`` also where it names another replica to read: it then has no rows, whatever the log has.
     """
     for topic in response.responses:
         for partition in topic.partitions:
@@ -138,9 +138,9 @@ def only_partition(response: Any, asked: tuple[str, int]) -> Any:
 
 
 def older_format(records: Any) -> int | None:
-    """0 or 1 where a fetched record set begins with messages from before Kafka 0.11; else None.
+    """Return the format, 0 or 1, of a record set that begins with messages older than Kafka 0.11.
 
-    A broker gives them as they lie in its log, which a topic of then may still have.
+    Else None. A broker returns them as they are in its log; an old topic may still have some.
     """
     view = memoryview(records or b"")
     if len(view) <= _MAGIC_AT or view[_MAGIC_AT] >= _MAGIC:
@@ -149,10 +149,10 @@ def older_format(records: Any) -> int | None:
 
 
 def batch_headers(records: Any) -> Iterator[FetchedRecordBatch]:
-    """The whole batches of a fetched record set; an incomplete last one is left out.
+    """Yield the whole batches of a fetched record set, without an incomplete last one.
 
-    So is all from where a batch's length cannot be true: its CRC is not of it, and whoever asks for
-    the rest is given no batch.
+    Stop at a batch whose length cannot be true, too: the CRC does not cover the length, and a
+    fetch from there on yields no batch.
     """
     view = memoryview(records or b"")
     position = 0
@@ -179,14 +179,14 @@ def batch_headers(records: Any) -> Iterator[FetchedRecordBatch]:
 
 
 # --- prefetch -------------------------------------------------------------------------------------
-# Prefetch: fetch the next responses in the background while earlier ones are decoded.
+# The next responses are fetched in the background while earlier ones are decoded.
 
 
 T = TypeVar("T")
 
 
 def ahead(items: Iterator[T], most: int) -> Generator[T, None, None]:
-    """The same items, up to ``most`` of them made on a thread beside, before they are asked for."""
+    """Yield the items, making up to ``most`` of them ahead of the consumer on another thread."""
     made: SimpleQueue[tuple[bool, Any]] = SimpleQueue()
     free, left = Semaphore(most), Event()
 

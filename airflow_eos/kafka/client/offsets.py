@@ -1,4 +1,4 @@
-"""Where partitions begin and end for a reader, and where a moment is in them: one look for all."""
+"""Offsets of many partitions: their beginnings and ends, or their first rows since a time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from airflow_eos.kafka.client.connection import ConnectionPool
 
 Place = tuple[str, int]
-"""Topic and partition."""
+"""A topic and the number of one of its partitions."""
 
 EARLIEST, LATEST = -2, -1
 _CONSUMER = -1
@@ -33,7 +33,7 @@ _WITHIN_S = 30.0
 def partitions_of(
     wire: ConnectionPool, topics: Collection[str], *, refresh: bool = False
 ) -> list[Place]:
-    """Every partition that the topics have now.
+    """Return all partitions of the topics, by cached metadata or, with ``refresh``, as of now.
 
     Raises:
         TopicError: a topic does not exist, or may not be described.
@@ -46,10 +46,10 @@ def partitions_of(
 
 
 def topic_ids(wire: ConnectionPool, topics: Collection[str]) -> dict[str, str]:
-    """Topic → id, which a topic that is deleted and made again does not keep; asked for now.
+    """Return the present id of each topic; a topic that is deleted and made again gets another.
 
-    Left out are those of a broker without ids (Metadata below version 10, or a cluster that was
-    never told to give any): nobody watches them.
+    Topics without an id are left out, and not watched (Metadata below version 10, or a cluster
+    that was never told to give ids).
 
     Raises:
         TopicError: a topic does not exist, or may not be described.
@@ -64,13 +64,13 @@ def topic_ids(wire: ConnectionPool, topics: Collection[str]) -> dict[str, str]:
         if told.topic_id is None or told.topic_id.int == 0:  # Uuid.ZERO_UUID: it has none
             _tell_of_no_ids()
             continue
-        # As Java writes it (Uuid.toString), which is how Spark's source has it noted.
+        # As Java's Uuid.toString writes an id, and so Spark's source notes it.
         found[topic] = base64.urlsafe_b64encode(told.topic_id.bytes).decode().rstrip("=")
     return found
 
 
 def cleanup_policies(wire: ConnectionPool, topics: Collection[str]) -> dict[str, str]:
-    """Topic → ``cleanup.policy``; none of those whose settings may not be read, or are not told."""
+    """Return the ``cleanup.policy`` of each topic, without topics that do not tell theirs."""
     found = {}
     for topic in topics:
         try:
@@ -98,13 +98,13 @@ def _tell_of_no_ids() -> None:
 def positions(
     wire: ConnectionPool, places: Collection[Place], when: int, *, committed_only: bool = True
 ) -> dict[Place, int]:
-    """The offset of each place: where it begins or ends, or of a moment.
+    """Return, for each partition, the offset of its beginning, its end or a time.
 
     Args:
         wire: connections to the cluster.
-        places: of which topics and partitions.
-        when: ``EARLIEST``, ``LATEST``, or ms since the epoch: the first row of then or later, -1
-            where there is none.
+        places: the partitions.
+        when: ``EARLIEST``, ``LATEST``, or a time in ms since the epoch: the offset of the first
+            row of that time or later, -1 where there is none.
         committed_only: ``LATEST`` is the last stable offset, not the high watermark.
 
     Raises:
@@ -134,7 +134,7 @@ def positions(
 
 
 def by_topic(places: Collection[Place]) -> dict[str, list[int]]:
-    """Topic → its partitions among ``places``, as requests have them."""
+    """Group partitions by topic, as requests have them."""
     found: dict[str, list[int]] = defaultdict(list)
     for topic, partition in places:
         found[topic].append(partition)
@@ -159,7 +159,7 @@ def _ask(
             found |= {
                 place: offset
                 for place, offset in _offsets(future.result())
-                if when >= 0 or offset >= 0  # an end of -1 is none: ask again
+                if when >= 0 or offset >= 0  # an end of -1 is no answer: ask again
             }
     return found
 
@@ -195,7 +195,7 @@ def _request(
 
 
 def _offsets(answer: Any) -> Iterator[tuple[Place, int]]:
-    """What the leader says; nothing of a partition that it does not lead any more."""
+    """Yield the offsets in a leader's response, without partitions that it leads no more."""
     for topic in answer.topics:
         for each in topic.partitions:
             doing = f"while asking for offsets of partition {each.partition_index} of topic "
@@ -205,58 +205,58 @@ def _offsets(answer: Any) -> Iterator[tuple[Place, int]]:
 
 
 # --- log ends -------------------------------------------------------------------------------------
-# Where the log of a partition begins and ends, as its leader itself has it.
+# Where a partition's log begins and ends on its leader.
 #
-# A consumer is told the high watermark: how far all replicas in sync have the log. The leader may
-# have more than that: a replica may be slow (for 30 s, ``replica.lag.time.max.ms``), and a new
-# leader does not know the high watermark at first (KIP-207).
+# A consumer is told the high watermark: how far all in-sync replicas have the log. The leader may
+# have more: a replica may be slow (for 30 s, ``replica.lag.time.max.ms``), and a new leader does
+# not know the high watermark at first (KIP-207).
 
 
-_DEBUGGING = -2  # ListOffsetsRequest.DEBUGGING_REPLICA_ID: told the end of the log itself
-_EARLIEST_LOCAL = -4  # KIP-405: where the leader's own disk begins
+_DEBUGGING = -2  # ListOffsetsRequest.DEBUGGING_REPLICA_ID: is told the end of the log itself
+_EARLIEST_LOCAL = -4  # KIP-405: the first offset on the leader's own disk
 _TELLS_LOCAL = 8
-"""The version of ListOffsets that has it: Apache Kafka has no tiered storage without."""
+"""First version of ListOffsets with ``_EARLIEST_LOCAL``; before it Kafka has no tiered storage."""
 
 
 class LogEnds(NamedTuple):
-    """The first offset that is there, and the one that the next row gets."""
+    """The first offset in a partition's log, and the offset that the next row gets."""
 
     first: int
     next: int
 
 
 def log_ends(wire: ConnectionPool, topic: str, partition: int, *, leader: int) -> LogEnds | None:
-    """Ask ``leader``; ``None`` where it does not say, or is the leader no longer.
+    """Ask ``leader`` for the ends of a partition's log; ``None`` if it does not tell or lead now.
 
     Raises:
         TopicError: the topic may not be described.
-        KafkaError: an answer that nobody expects.
+        KafkaError: an unexpected error code.
     """
     place = (topic, partition)
     following = _of_leader(
         wire, leader, place, _request([place], LATEST, replica=_DEBUGGING, min_version=1)
     )
-    # Second, because a follower would answer the other question, too, and this one it refuses.
+    # Asked second: a follower answers the request above, too, and refuses this one.
     first = _of_leader(wire, leader, place, _request([place], EARLIEST, min_version=1))
     return None if first is None or following is None else LogEnds(first, following)
 
 
 def tells_local(wire: ConnectionPool) -> bool:
-    """Whether the cluster says what of a log is on the leader's disk (Kafka 3.6, KIP-405)."""
+    """Whether the cluster tells which offsets are on the leader's disk (Kafka 3.6, KIP-405)."""
     return wire.highest_version(ListOffsetsRequest) >= _TELLS_LOCAL
 
 
 def is_local(wire: ConnectionPool, topic: str, partition: int, offset: int, *, leader: int) -> bool:
-    """Whether ``leader`` reads ``offset`` from its own disk; False as well where it does not say.
+    """Whether ``leader`` reads ``offset`` from its own disk; False also where it does not tell.
 
-    What lies in remote storage it fetches in the background, and answers a consumer with no rows
-    and no error until that is done, or while its quota is used up (KIP-405, KIP-956). So an empty
-    answer tells of a hole only where it came from the disk. The beginning of that only moves on:
-    an offset that is local now was local when an answer of before was given.
+    It fetches rows from remote storage in the background, and answers a consumer with no rows and
+    no error until that is done, or while its quota is used up (KIP-405, KIP-956). So an empty
+    answer means a hole only where it came from the disk. The first local offset only grows: an
+    offset that is local now was local when an earlier answer was given.
 
     Raises:
         TopicError: the topic may not be described.
-        KafkaError: an answer that nobody expects.
+        KafkaError: an unexpected error code.
     """
     if not tells_local(wire):
         return True
@@ -278,17 +278,17 @@ def _of_leader(
 
 
 # --- quorum ---------------------------------------------------------------------------------------
-# Reads the cluster's clock from the metadata quorum.
+# The cluster's clock, read from the metadata quorum.
 
 
 _TOPIC = "__cluster_metadata"
 
 
 def cluster_clock_ms(wire: ConnectionPool) -> int | None:
-    """The active controller's clock, in ms since the epoch; None where the cluster does not tell.
+    """Return the active controller's clock in ms since the epoch; None where it is not told.
 
-    That leader has always caught up with itself *now* (KIP-836). Telling it needs Describe on
-    Cluster, and a cluster without ZooKeeper.
+    As the quorum's leader it has caught up with itself *now*, always (KIP-836). The request needs
+    Describe on Cluster, and a cluster without ZooKeeper.
 
     Raises:
         KafkaUnavailableError: no broker answered.
@@ -304,7 +304,7 @@ def cluster_clock_ms(wire: ConnectionPool) -> int | None:
         answer = wire.request(request)
     except KafkaUnavailableError:
         raise
-    except KafkaError:  # a broker that does not know the question
+    except KafkaError:  # a broker that lacks DescribeQuorum 1
         return None
     told = [
         int(each.last_caught_up_timestamp)

@@ -1,9 +1,9 @@
-"""An offset range of one partition, as readers of an isolation level see it.
+"""Reader of an offset range of one partition, at an isolation level.
 
-What Kafka's own consumer does in ``CompletedFetch``: rows of aborted transactions are told apart by
-the list that comes with each answer, markers and what lies outside the range are passed over, and
-every record batch is held against its CRC. A leader that moves is looked for again; a range that is
-not there any more is an error, since the rows of it were promised to a batch.
+It works as ``CompletedFetch`` of Kafka's own consumer does: rows of aborted transactions are found
+by the list that comes with each response, markers and batches outside the range are skipped, and
+every record batch is checked against its CRC. A leader that moves is looked up again; offsets that
+are gone are an error, since their rows were promised to a batch.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class OffsetSpan:
         return f"partition {self.partition} of topic {self.topic!r}"
 
     def stepping_over(self, first: int, last: int) -> Remedy:
-        """The way out where nobody can read offsets ``first`` to ``last``, both included."""
+        """Return the remedy that skips the unreadable offsets ``first`` to ``last`` (included)."""
         place = f"{self.topic}:{self.partition}:{first}-{last}"
         return Remedy(
             commands=(f"airflow-eos accept CHECKPOINT --skip-input {place} --yes",),
@@ -77,20 +77,20 @@ def read_span(
     fetch_bytes: int = FETCH_BYTES,
     stalled_s: float = _STALLED_S,
 ) -> Iterator[list[FetchedRecordBatch]]:
-    """The record batches of a span that hold rows for this reader, one answer's at a time.
+    """Yield a span's record batches that have rows for this reader, one response's at a time.
 
-    The first and the last one can have rows outside the span. Nothing of a batch is decompressed.
+    The first and last batch can have rows outside the span. No batch is decompressed.
 
     Args:
         wire: connections to the cluster.
-        span: what to read.
+        span: the offsets to read.
         committed_only: leave out the rows of transactions that are open or aborted.
-        markers: transaction markers as well.
-        fetch_bytes: asked for at a time; a single larger record batch comes whole.
-        stalled_s: how long it may make no progress.
+        markers: yield transaction markers as well.
+        fetch_bytes: bytes per request; a single larger record batch comes whole.
+        stalled_s: how long reading may make no progress.
 
     Raises:
-        InputError: offsets of it are gone, or a record batch is garbled.
+        InputError: offsets of the span are gone, or a record batch is garbled.
         TopicError: the topic is gone or may not be read.
         KafkaUnavailableError: no leader answers, or a transaction that began before is still open.
     """
@@ -126,7 +126,7 @@ def read_span(
 
 
 def what_is_left(wire: ConnectionPool, span: OffsetSpan) -> OffsetSpan:
-    """The part of a span that its log still has, with a warning where that is not all."""
+    """Return the part of a span that its log still has; warn if its first offsets are gone."""
     gone = _gone_of(wire, span, span.first)
     if gone <= 0:
         return span
@@ -148,7 +148,7 @@ def _gone(wire: ConnectionPool, span: OffsetSpan, position: int) -> InputError:
         "Retention has overtaken the reader, or the topic was deleted and made again: rows that "
         "were not read are gone. Nothing is delivered of the batch."
     )
-    if gone <= 0:  # the log ends before: it is another topic's
+    if gone <= 0:  # the log ends before the offset: it is a topic made anew
         return InputError(found)
     return InputError(
         found,
@@ -170,7 +170,7 @@ def _answer(
     *,
     refresh: bool,
 ) -> Any:
-    """The partition's answer; None where another leader is to be asked, or the same one later."""
+    """Fetch from an offset and return the partition's part; None: ask again, after a refresh."""
     leaders = wire.cluster.leaders(span.topic, refresh=refresh)
     if span.partition not in leaders:  # a warm worker may know the topic as it once was
         leaders = wire.cluster.leaders(span.topic, refresh=True)
@@ -192,7 +192,7 @@ def _answer(
         answer = only_partition(response, (span.topic, span.partition))
     except KafkaUnavailableError:
         return None
-    if answer is None:  # a quota: the broker sends nothing, and says for how long
+    if answer is None:  # a quota throttles us: the response is empty
         return None
     if answer.error_code == faults.OFFSET_OUT_OF_RANGE:
         return answer
@@ -209,9 +209,9 @@ def _answer(
 
 
 def _whole(span: OffsetSpan, position: int, answer: Any) -> tuple[list[FetchedRecordBatch], int]:
-    """The batches of an answer that begin before the end of the span, and up to where it tells.
+    """Return a response's batches that begin before the span's end, and the offset after the last.
 
-    What lies behind is not looked at: a person may have ruled to step over it.
+    Batches behind the span are not checked: a person may have ruled to skip them.
     """
     records = answer.records if answer is not None else None
     batches = list(batch_headers(records))
@@ -250,23 +250,23 @@ def _whole(span: OffsetSpan, position: int, answer: Any) -> tuple[list[FetchedRe
 def _last_of(
     garbled: FetchedRecordBatch, batches: list[FetchedRecordBatch], span: OffsetSpan
 ) -> int:
-    """Where a batch ends whose header is not believed: before the next one, and within the span."""
+    """Return a garbled batch's last offset: before the next batch, and within the span."""
     ends = [each.base_offset - 1 for each in batches if each.base_offset > garbled.base_offset]
     told = garbled.last_offset if garbled.last_offset >= garbled.base_offset else span.until
     return max(garbled.base_offset, min(*ends, told, span.until - 1))
 
 
 def _one_log(span: OffsetSpan, position: int, batches: list[FetchedRecordBatch], epoch: int) -> int:
-    """The leader epoch of the last batch, where all of them go on from what was read before.
+    """Return the last batch's leader epoch; refuse batches of a log that was rewritten meanwhile.
 
-    They do not after an unclean election, or where a leader that is none any more still answers:
-    rows would come twice, or be those that the cluster has given up.
+    It is after an unclean election, or where a former leader still answers: rows would come twice,
+    or be rows that the cluster has given up.
 
     Args:
-        span: what is read.
-        position: up to where it was read; the first answer may begin before it.
-        batches: of one answer.
-        epoch: of the batch before; -1 where there is none.
+        span: the offsets that are read.
+        position: the offset up to which the span was read; the first response may begin before it.
+        batches: the batches of one response.
+        epoch: the leader epoch of the batch before; -1 where there is none.
     """
     if batches[0].base_offset < position > span.first:
         raise InputError(
@@ -291,7 +291,7 @@ def _visible(
     *,
     markers: bool = False,
 ) -> list[FetchedRecordBatch]:
-    """Those with rows of the span; ``committed`` names the aborted transactions among them."""
+    """List the batches with rows of the span, without the aborted transactions of ``committed``."""
     listed = committed.aborted_transactions if committed is not None else None
     waiting = [(each.first_offset, each.producer_id) for each in listed or ()]
     heapq.heapify(waiting)
@@ -300,7 +300,7 @@ def _visible(
     for batch in batches:
         while waiting and waiting[0][0] <= batch.last_offset:
             aborted.add(heapq.heappop(waiting)[1])
-        if batch.is_control:  # whatever it said, and also where the log cleaner has emptied it
+        if batch.is_control:  # commit or abort; the log cleaner may have emptied it
             aborted.discard(batch.producer_id)
             if markers:
                 found.append(batch)
@@ -313,10 +313,10 @@ def _visible(
 
 
 def _is_hole(wire: ConnectionPool, span: OffsetSpan, position: int) -> bool:
-    """Whether an empty answer at ``position`` tells that its log has nothing more.
+    """Whether an empty response at ``position`` means that the log has no more rows.
 
-    Remote storage can be slow to answer, and a broker that does not tell what is local can have
-    some (Redpanda): there, only a log that is compacted has holes.
+    Remote storage can be slow to answer, and a broker that does not tell which offsets are local
+    can have some (Redpanda): there, only a compacted log counts as one with holes.
     """
     if not tells_local(wire):
         return "compact" in cleanup_policies(wire, [span.topic]).get(span.topic, "")

@@ -1,8 +1,8 @@
-"""Where a Kafka cluster is and how to log in, said once and translated for each client.
+"""Connection settings of a Kafka cluster, given once and translated for each client.
 
-The form is librdkafka's, because that is what Airflow's ``kafka`` connection holds in its
-``extra``. Three clients read it: librdkafka itself, kafka-python (transactions, writing) and the
-Java client inside Spark.
+The form is librdkafka's, because Airflow's ``kafka`` connection has it in its ``extra``. Three
+clients read the settings: librdkafka itself, kafka-python (transactions, writing) and the Java
+client inside Spark.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 _TIMEOUT_S = 10.0
-_MOST_BYTES = 1 << 20  # of an answer: a token is a few KiB, and whoever answers may be anybody
+_MOST_BYTES = 1 << 20  # of a token response: a token is a few KiB; the server may be anybody's
 HTTP_HOSTS = "AIRFLOW_EOS_HTTP_TOKEN_HOSTS"
 """Environment variable: hosts, separated by commas, that may be asked for tokens without TLS."""
 _USED_SHARE = 0.8
-"""A token is renewed when this share of its life has passed."""
+"""The share of a token's life after which it is renewed."""
 
 
 def token_provider(config: Mapping[str, Any]) -> AbstractTokenProvider:
-    """What kafka-python asks for a token whenever a connection logs in.
+    """Return the object that kafka-python asks for a token whenever a connection logs in.
 
     Raises:
         ConfigurationError: neither ``sasl.oauthbearer.method=oidc`` nor an ``oauth_cb`` function,
@@ -73,7 +73,7 @@ def token_provider(config: Mapping[str, Any]) -> AbstractTokenProvider:
 
 
 def _check_endpoint(url: str) -> None:
-    """Refuse to send a secret where everybody on the way can read it."""
+    """Refuse a token endpoint that cannot be read, has a login, or gets the secret unencrypted."""
     try:
         endpoint = urllib.parse.urlsplit(url)
         host = endpoint.hostname or ""
@@ -94,7 +94,7 @@ def _check_endpoint(url: str) -> None:
             f"allow the host on the driver and on every executor with {HTTP_HOSTS}={host}."
         )
     if endpoint.username is not None or endpoint.password is not None:
-        # urllib takes it for a part of the host's name, and no endpoint would ever get it.
+        # urllib takes a login for a part of the host's name, and would never send it.
         raise ConfigurationError(
             f"sasl.oauthbearer.token.endpoint.url={_printable(url)!r} was given with a login.",
             Remedy(
@@ -106,7 +106,7 @@ def _check_endpoint(url: str) -> None:
 
 
 def _printable(url: str) -> str:
-    """Without what may be secret: a login, and what a query says."""
+    """Return a URL without the parts that may be secret: its login and its query."""
     parts = urllib.parse.urlsplit(url)
     return urllib.parse.urlunsplit(
         (parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", "")
@@ -121,15 +121,15 @@ def _is_loopback(host: str) -> bool:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """An endpoint that moved is an error: urllib would carry the secret to wherever it points."""
+    """Refusal of redirects: urllib would send the client secret to wherever one points."""
 
     def redirect_request(self, *_: Any) -> None:
-        """Follow none: the answer becomes an HTTPError."""
+        """Follow no redirect: the response becomes an HTTPError."""
         return
 
 
 class _Cached(AbstractTokenProvider):  # type: ignore[misc]
-    """A token kept until most of its life has passed, whatever thread asks."""
+    """Token provider that caches a token until most of its life has passed; thread-safe."""
 
     def __init__(
         self, fetch: Callable[[], tuple[str, float]], *, extensions: dict[str, str] | None = None
@@ -162,7 +162,7 @@ _OPENER = urllib.request.build_opener(_NoRedirect)
 
 
 def _client_credentials(url: str, config: Mapping[str, Any]) -> tuple[str, float]:
-    """RFC 6749 section 4.4; the answer's body is never shown, it may hold a token."""
+    """Return a token and its life in s (RFC 6749 4.4); never show the body: it may hold a token."""
     form = {"grant_type": "client_credentials"}
     if config.get("sasl.oauthbearer.scope"):
         form["scope"] = str(config["sasl.oauthbearer.scope"])
@@ -177,7 +177,7 @@ def _client_credentials(url: str, config: Mapping[str, Any]) -> tuple[str, float
     )
     try:
         with _OPENER.open(request, timeout=_TIMEOUT_S) as answer:
-            body = json.loads(answer.read(_MOST_BYTES))  # cut off, it is no JSON
+            body = json.loads(answer.read(_MOST_BYTES))  # cut off, it is not JSON
         token, seconds = str(body["access_token"]), float(body.get("expires_in", 60))
         if not math.isfinite(seconds):
             raise ValueError  # noqa: TRY301 - a token for ever is none
@@ -187,7 +187,7 @@ def _client_credentials(url: str, config: Mapping[str, Any]) -> tuple[str, float
         if 300 <= error.code < 400:
             moved = urllib.parse.urlsplit(error.headers.get("Location", "")).hostname
             reason += f", a redirect to {moved or 'another path'}, which is not followed"
-        # 429 and 5xx pass; any other status will be the same tomorrow (RFC 6749 section 5.2).
+        # 429 and 5xx pass by themselves; any other status does not (RFC 6749 section 5.2).
         kind = KafkaUnavailableError if error.code == 429 or error.code >= 500 else KafkaError
     except (OSError, HTTPException, ValueError, KeyError, TypeError, AttributeError) as error:
         reason, kind = type(error).__name__, KafkaUnavailableError
@@ -211,19 +211,19 @@ _NOT_FOR_PYTHON = {
 
 
 def verifies(config: Mapping[str, Any]) -> bool:
-    """Whether the broker has to show a certificate of an authority that we trust."""
+    """Whether the broker's certificate has to be signed by a trusted authority."""
     value = config.get("enable.ssl.certificate.verification", "true")
     return str(value).strip().lower() not in {"false", "0", "f"}
 
 
 def checks_host(config: Mapping[str, Any]) -> bool:
-    """Whether that certificate has to be the one of the host that was asked for."""
+    """Whether the broker's certificate has to name the host that was connected to."""
     algorithm = str(config.get("ssl.endpoint.identification.algorithm", "https")).lower()
     return algorithm not in {"none", ""}
 
 
 def tell_what_is_not_verified(config: Mapping[str, Any]) -> None:
-    """Warn once in a process for each setting that lets somebody on the way pose as the broker."""
+    """Warn, once per process, of each setting that lets others on the network pose as a broker."""
     if not verifies(config):
         _tell(
             "enable.ssl.certificate.verification=false",
@@ -240,16 +240,16 @@ def tell_what_is_not_verified(config: Mapping[str, Any]) -> None:
 
 @cache
 def _tell(setting: str, hint: str) -> None:
-    # Not with the module: tasks import it, and have nothing to tell as a rule.
+    # Not imported with the module: tasks import that, and usually log nothing.
     import structlog
 
     structlog.get_logger(__name__).warning("tls_not_verified", setting=setting, hint=hint)
 
 
 def key_text(config: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Where the client's key is, and its file's text; None where none is given, or readable here.
+    """Return the location and the text of the client's key; None where none is given or readable.
 
-    A file that is no text is told as what it is by its first letters: empty.
+    The text of a binary file is empty.
     """
     location = config.get("ssl.key.location") or config.get("ssl.certificate.location")
     try:
@@ -261,7 +261,7 @@ def key_text(config: Mapping[str, Any]) -> tuple[str, str] | None:
 
 
 def converted(location: str, text: str) -> Remedy:
-    """What gives a key in the one form that every client reads: PKCS#8, in PEM."""
+    """Return the remedy that converts a key to the form that every client reads: PKCS#8 in PEM."""
     form = "" if text else "-inform DER "
     key, made = shlex.quote(location), shlex.quote(f"{location}.pk8.pem")
     return Remedy(
@@ -273,7 +273,7 @@ def converted(location: str, text: str) -> Remedy:
 
 
 def _of_the_key(config: Mapping[str, Any]) -> tuple[Remedy, ...]:
-    """The ways out of a key that cannot be loaded, where its form is the reason."""
+    """Return the remedies for a key that cannot be loaded because of its form."""
     found = key_text(config)
     if found is None:
         return ()
@@ -284,7 +284,7 @@ def _of_the_key(config: Mapping[str, Any]) -> tuple[Remedy, ...]:
 
 
 def context(config: Mapping[str, Any]) -> ssl.SSLContext:
-    """For clients that are written in Python.
+    """Return the TLS context for clients that are written in Python.
 
     Raises:
         ConfigurationError: a certificate cannot be loaded, or only librdkafka could use it.
@@ -310,7 +310,7 @@ def context(config: Mapping[str, Any]) -> ssl.SSLContext:
             made.load_cert_chain(
                 str(config["ssl.certificate.location"]),
                 config.get("ssl.key.location"),
-                config.get("ssl.key.password") or "",  # without one, OpenSSL asks the terminal
+                config.get("ssl.key.password") or "",  # given None, OpenSSL asks on the terminal
             )
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
         raise ConfigurationError(
@@ -337,7 +337,7 @@ _OAUTH_HANDLER = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginC
 
 
 def tls_options(config: Mapping[str, Any]) -> dict[str, str]:
-    """Trust and key stores in PEM (KIP-651).
+    """Return the TLS options of Spark's Java client, with trust and key stores in PEM (KIP-651).
 
     A key and its certificate in two files go inline, because Java's PEM key store is one file.
     Set ``spark.redaction.regex`` to ``secret_names.spark_redaction_regex()`` then: Spark's UI may
@@ -381,16 +381,16 @@ def _key_store(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def require_java_reads(config: Mapping[str, Any], java: int | None = None) -> None:
-    """Refuse a client's key that Java cannot read, though librdkafka and Python do.
+    """Refuse a client's key that Java cannot read, though librdkafka and Python can.
 
-    Java reads PKCS#8 in PEM; what PBES2 has encrypted only from Java 19 on (JDK-8076999).
+    Java reads PKCS#8 in PEM; a key encrypted with PBES2 only from Java 19 on (JDK-8076999).
 
     Args:
         config: librdkafka's settings.
-        java: its version, where that is known.
+        java: Java's version, where it is known.
 
     Raises:
-        ConfigurationError: with the command that converts it.
+        ConfigurationError: with the command that converts the key.
     """
     found = key_text(config)
     if found is None:
@@ -408,7 +408,7 @@ def require_java_reads(config: Mapping[str, Any], java: int | None = None) -> No
     elif not text:
         what = "in binary form (DER)"
     else:
-        return  # as Java reads it, or nothing that is known here: then Java says it
+        return  # a form that Java reads, or one that is not known here: then Java raises
     raise ConfigurationError(
         f"The client's key {location} is {what}. Spark's Kafka source reads with Java's client, "
         "which takes PKCS#8 in PEM ('BEGIN PRIVATE KEY').",
@@ -436,7 +436,7 @@ def _text(location: object) -> str:
 
 
 def sasl_options(config: Mapping[str, Any], mechanism: str) -> dict[str, str]:
-    """``sasl.jaas.config`` and what goes with it (KIP-85, KIP-768)."""
+    """Return the SASL options of Spark's Java client, with a ``sasl.jaas.config`` (KIP-85, 768)."""
     options = {"kafka.sasl.mechanism": mechanism}
     if mechanism == "OAUTHBEARER":
         arguments = {
@@ -482,14 +482,14 @@ def sasl_options(config: Mapping[str, Any], mechanism: str) -> dict[str, str]:
 
 _ALIASES = {
     "metadata.broker.list": "bootstrap.servers",
-    "sasl.mechanism": "sasl.mechanisms",  # librdkafka knows both names for the same thing
+    "sasl.mechanism": "sasl.mechanisms",  # librdkafka knows both names
 }
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
 _WITH_PASSWORD = _MECHANISMS[:3]
 DEFAULT_TOPIC = "airflow-eos.prefixes"
 _PREFIXES_TOPIC = "airflow-eos.prefixes.topic"
-"""A setting of ours among librdkafka's: it goes wherever they go, to sink, commands and DAGs."""
+"""This package's own setting among librdkafka's, so that sink, commands and DAGs all get it."""
 _TOPIC = r"[A-Za-z0-9._-]{1,249}"
 _PLAIN_NUMBERS = {  # librdkafka's name → kafka-python's, both in milliseconds
     "socket.timeout.ms": "request_timeout_ms",
@@ -502,12 +502,12 @@ _PLAIN_NUMBERS = {  # librdkafka's name → kafka-python's, both in milliseconds
 
 @cache
 def _understood(settings: KafkaSettings) -> dict[str, Any]:
-    """Librdkafka's own, of which no list of ours has all: the client itself says what it makes."""
+    """Return librdkafka's settings, checked by making a client: no list of ours has them all."""
     from confluent_kafka import KafkaException, Producer
 
     theirs = {key: value for key, value in settings.items if key != _PREFIXES_TOPIC}
     try:
-        Producer({"log_level": 0, **theirs})  # asks nobody anything before it is used
+        Producer({"log_level": 0, **theirs})  # sends nothing before it is used
     except KafkaException as error:
         found = error.args[0].str()
     except (TypeError, ValueError) as error:
@@ -519,7 +519,7 @@ def _understood(settings: KafkaSettings) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class KafkaSettings:
-    """One cluster's settings: hashable, picklable (it travels to executors), secrets not shown.
+    """Connection settings of one cluster: hashable, picklable (for executors), secrets not shown.
 
     Make one with :meth:`from_librdkafka`. Keys that only librdkafka understands are kept for it.
     """
@@ -528,7 +528,7 @@ class KafkaSettings:
 
     @classmethod
     def from_librdkafka(cls, config: Mapping[str, Any]) -> Self:
-        """Check and keep a librdkafka-style configuration.
+        """Check a librdkafka-style configuration and return the settings.
 
         Raises:
             ConfigurationError: no ``bootstrap.servers``, or a protocol, mechanism or credential
@@ -574,17 +574,17 @@ class KafkaSettings:
             )
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value under librdkafka's name of a setting."""
+        """Return a setting's value by librdkafka's name of it."""
         return dict(self.items).get(_ALIASES.get(key, key), default)
 
     @property
     def bootstrap_servers(self) -> str:
-        """``host:port``, comma separated."""
+        """The bootstrap servers, each as ``host:port``, comma separated."""
         return str(self.get("bootstrap.servers"))
 
     @property
     def security_protocol(self) -> str:
-        """PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."""
+        """The security protocol: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."""
         return str(self.get("security.protocol", "PLAINTEXT")).upper()
 
     @property
@@ -598,27 +598,27 @@ class KafkaSettings:
 
     @property
     def prefixes_topic(self) -> str:
-        """The topic that remembers who owns a prefix; a team may have one of its own."""
+        """The topic that records each prefix's owner; a team may have its own."""
         return str(self.get(_PREFIXES_TOPIC, DEFAULT_TOPIC))
 
     def config(self) -> dict[str, Any]:
-        """As it was given: :meth:`from_librdkafka` makes the same settings of it again."""
+        """Return the configuration from which :meth:`from_librdkafka` makes equal settings."""
         return dict(self.items)
 
     def librdkafka(self) -> dict[str, Any]:
-        """For confluent-kafka; whatever the client, it makes no topic by asking for it.
+        """Return the settings for confluent-kafka; no client made of them creates topics by asking.
 
-        A producer's handle does else, and an ``AdminClient`` is one: on a broker with
-        ``auto.create.topics.enable``, Kafka's default, a topic that is only looked for would be
-        made, with the broker's defaults.
+        Producers would otherwise, and an ``AdminClient`` is one: on a broker with
+        ``auto.create.topics.enable`` (Kafka's default), looking for a topic would create it, with
+        the broker's defaults.
 
         Raises:
-            ConfigurationError: it knows no such setting, or cannot use what one names.
+            ConfigurationError: librdkafka does not know a setting, or cannot use its value.
         """
         return {**_understood(self), "allow.auto.create.topics": False}
 
     def kafka_python(self) -> dict[str, Any]:
-        """For kafka-python's connection manager.
+        """Return the options for kafka-python's connection manager.
 
         Raises:
             ConfigurationError: a certificate cannot be loaded, or is given in a form that
@@ -651,19 +651,19 @@ class KafkaSettings:
         return options
 
     def spark_options(self) -> dict[str, str]:
-        """Options for Spark's Kafka source and sink, each with the prefix ``kafka.``.
+        """Return the options for Spark's Kafka source and sink, each with the prefix ``kafka.``.
 
         Certificates stay file names, so the files must lie at the same place on every executor.
         With OAUTHBEARER, Java must also be told that it may ask the token endpoint:
         ``-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls=…`` on driver and executors (KIP-1139).
 
         Raises:
-            ConfigurationError: the Java client has no way to do what is asked.
+            ConfigurationError: the Java client has no counterpart of a setting.
         """
         config = dict(self.items)
         options = {
             "kafka.bootstrap.servers": self.bootstrap_servers,
-            "kafka.allow.auto.create.topics": "false",  # a consumer that looks makes no topic
+            "kafka.allow.auto.create.topics": "false",  # else a consumer would create topics
         }
         if self.security_protocol != "PLAINTEXT":
             options["kafka.security.protocol"] = self.security_protocol

@@ -1,1 +1,1 @@
-"""The writer that encodes record batches from Arrow itself."""
+"""The transactional writer that encodes Arrow rows as record batches itself."""

@@ -1,4 +1,4 @@
-"""Which partition a row goes to: what Kafka's Java producer would choose.
+"""Choice of each row's topic partition, as Kafka's Java producer chooses it, and sorting by it.
 
 1. A row with a ``partition`` of its own goes there.
 2. A row with a key goes to ``(murmur2(key) & 0x7fffffff) % partitions``: Java's
@@ -6,7 +6,7 @@
    share a partition and keep their order, whichever client writes. An empty key is a key.
 3. Rows without a key go to one partition together, the next batch's to the next one: record
    batches stay large, and partitions fill evenly. Java's sticky partitioner has the same aim;
-   which partition it picks is random there, too.
+   the partition it picks is random, too.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _SEED = np.uint32(0x9747B28C)
 _POSITIVE = np.uint32(0x7FFFFFFF)
 _TAIL_MASK = np.array([0, 0xFF, 0xFFFF, 0xFFFFFF], np.uint32)
 _LONG_KEY_BYTES = 1024
-"""Rare longer keys are hashed one by one: a loop over words pays only if many rows share it."""
+"""Longer keys are rare and hashed one by one: a loop over words pays only if many rows share it."""
 
 U32Array = NDArray[np.uint32]
 
 
 class Partitioner:
-    """The choice for one topic; remembers only whose turn it is among rows without a key."""
+    """The partition chooser of one topic; its only state is the next partition for keyless rows."""
 
     def __init__(self, topic: str, partitions: int) -> None:
         self.topic = topic
@@ -45,7 +45,7 @@ class Partitioner:
         self._turn = random.randrange(partitions)  # noqa: S311 - spread, not secrecy
 
     def choose(self, keys: Views, explicit: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
-        """The partition of each row; ``explicit`` has -1 where the row does not say.
+        """Return the partition of each row; ``explicit`` has -1 where a row names no partition.
 
         Raises:
             RowError: a row names a partition that the topic does not have.
@@ -78,7 +78,7 @@ class Partitioner:
 
 
 def explicit_partitions(column: Any) -> NDArray[np.int64] | None:
-    """The column ``partition`` as int64, -1 where it is null; None where it is null throughout.
+    """Return the column ``partition`` as int64, -1 for a null; None where all are null.
 
     Raises:
         RowError: not a column of integers, or a negative number.
@@ -100,7 +100,7 @@ def explicit_partitions(column: Any) -> NDArray[np.int64] | None:
 
 
 def murmur2(keys: Views) -> U32Array:
-    """``org.apache.kafka.common.utils.Utils.murmur2`` of every row (a null row hashes as empty)."""
+    """Return ``org.apache.kafka.common.utils.Utils.murmur2`` of each key (a null is as empty)."""
     lengths = keys.lengths.astype(np.int64)
     if len(keys) and int(lengths.min()) == int(lengths.max()):
         return _of_sorted(keys.words, lengths, keys.buffers)
@@ -112,7 +112,7 @@ def murmur2(keys: Views) -> U32Array:
 
 
 def murmur2_of(key: bytes) -> int:
-    """One key, as Java does it: the definition that the fast path is tested against."""
+    """Return the hash of one key, as Java does it: the fast path is tested against this."""
     m, mask = int(_M), 0xFFFFFFFF
     h = int(_SEED) ^ len(key)
     whole = len(key) & ~3
@@ -129,7 +129,7 @@ def murmur2_of(key: bytes) -> int:
 def _of_sorted(
     words: NDArray[np.uint64], lengths: NDArray[np.int64], buffers: tuple[Any, ...]
 ) -> U32Array:
-    """Keys in the order of their lengths."""
+    """Return the hashes of keys that are sorted by length."""
     short = int(np.searchsorted(lengths, INLINE_BYTES, side="right"))
     parts = [_of_inline(words[:short], lengths[:short])]
     if short < len(lengths):
@@ -138,7 +138,7 @@ def _of_sorted(
 
 
 def _of_inline(words: NDArray[np.uint64], lengths: NDArray[np.int64]) -> U32Array:
-    """Keys of up to 12 bytes: they lie in the views themselves."""
+    """Return the hashes of keys of up to 12 bytes, which are in the views themselves."""
     quarters = words.view(np.uint32)  # of each row: the length, then up to three words
     return _hashed(
         lengths,
@@ -150,7 +150,7 @@ def _of_inline(words: NDArray[np.uint64], lengths: NDArray[np.int64]) -> U32Arra
 def _of_buffers(
     words: NDArray[np.uint64], lengths: NDArray[np.int64], buffers: tuple[Any, ...]
 ) -> U32Array:
-    """Longer keys: they lie in the buffers that their views name."""
+    """Return the hashes of longer keys, which are in the buffers that their views name."""
     out = np.empty(len(words), np.uint32)
     numbers = words[:, 1] & U64(0xFFFFFFFF)
     starts = (words[:, 1] >> U64(32)).astype(np.int64)
@@ -170,12 +170,13 @@ def _of_buffers(
 
 
 def _of_buffer(buffer: Any, starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> U32Array:
-    # The four bytes from every byte on: unaligned, overlapping, nothing copied. The buffer holds
-    # a key of 13 bytes at least.
+    # The four bytes from every byte on: unaligned, overlapping, not copied. The buffer has a key of
+    # 13 bytes at least.
     last = buffer.size - 4
     quads = np.ndarray((last + 1,), "<u4", buffer=memoryview(buffer), strides=(1,))
     at = starts + (lengths & ~3)
-    # Where a tail's four bytes would pass the buffer's end, read its last ones, drop the foreign.
+    # Where a tail's four bytes would pass the buffer's end, read its last four and shift off those
+    # before the tail.
     inside = np.minimum(at, last)
     foreign = np.minimum(at - inside, 3).astype(np.uint32) << np.uint32(3)
     return _hashed(
@@ -190,10 +191,10 @@ def _hashed(
     load: Callable[[int, int], U32Array],
     tails: Callable[[], U32Array],
 ) -> U32Array:
-    """The hashes of rows in the order of their lengths.
+    """Return the hashes of rows that are sorted by length.
 
-    ``load(i, word)`` gives of each row from the i-th on the four bytes of that number, little
-    endian. ``tails`` gives the last one to three bytes of each row; what follows them is ignored.
+    ``load(i, word)`` returns, for each row from the i-th on, its ``word``-th four bytes, little
+    endian. ``tails`` returns each row's last one to three bytes; bytes after them are ignored.
     """
     h: U32Array = _SEED ^ lengths.astype(np.uint32)
     for word in range(int(lengths.max(initial=0)) // 4):
@@ -217,12 +218,12 @@ def _hashed(
 
 
 BATCH_OVERHEAD_BYTES = 64
-"""The header of a record batch, rounded up."""
+"""Bytes of a record batch's header, rounded up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """What a writer has to know of a topic. ``max_batch_bytes`` is what it takes at once."""
+    """A topic, as a writer knows it. ``max_batch_bytes``: size of the largest record batch."""
 
     name: str
     partitioner: Partitioner
@@ -231,7 +232,7 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class PartitionSlice:
-    """Rows ``start`` to ``stop - 1`` of the sorted columns go to this partition."""
+    """A partition, and the rows that go to it: ``start`` to ``stop - 1`` of the sorted columns."""
 
     topic: Topic
     partition: int
@@ -241,7 +242,7 @@ class PartitionSlice:
 
 @dataclass(frozen=True, slots=True)
 class Routed:
-    """Rows sorted by where they go, each partition's in the order in which they came."""
+    """Rows sorted by topic partition; within a partition they are in their original order."""
 
     columns: Columns
     slices: tuple[PartitionSlice, ...]
@@ -257,7 +258,7 @@ def route(
 
     Raises:
         RowError: a row names no topic, or a partition that its topic does not have.
-        TopicError: a topic that some row names does not exist; nothing has been sent then.
+        TopicError: a topic that some row names does not exist; no row has been sent then.
     """
     names, topic_of_row = _topics(rows, default_topic)
     topics = [topic(name) for name in names]
@@ -275,7 +276,7 @@ def route(
 def _topics(
     rows: pa.RecordBatch, default_topic: str | None
 ) -> tuple[list[str], NDArray[np.int64] | None]:
-    """The topics that occur, and for each row which of them; None where there is just one."""
+    """Return the rows' topics, and each row's index into them (None: there is just one topic)."""
     if "topic" not in rows.schema.names:
         if default_topic is None:
             raise RowError("the rows have no column 'topic', and the sink names no topic: set one")
@@ -299,7 +300,7 @@ def _across_topics(
     keys: Views,
     explicit: NDArray[np.int64] | None,
 ) -> tuple[NDArray[np.int64], list[int]]:
-    """Targets numbered through all topics: those of topic ``i`` start at ``firsts[i]``."""
+    """Choose partitions, numbered through all topics: those of topic i start at ``firsts[i]``."""
     target = np.zeros(len(keys), np.int64)
     firsts = [0]
     for number, topic in enumerate(topics):
@@ -336,9 +337,8 @@ def cut(
 ) -> Iterator[tuple[int, int]]:
     """Cut a slice into even runs of at most about ``run_bytes``, uncompressed.
 
-    ``ends[i]`` is the size of rows 0 to i - 1 together; ``ratio`` is to which part of their size
-    rows are expected to be compressed. A run that exceeds the topic's limit nevertheless is halved
-    later on.
+    ``ends[i]`` is the size of rows 0 to i - 1 together; ``ratio`` is the expected compressed size
+    by uncompressed size. A run that exceeds the topic's limit nevertheless is halved later on.
     """
     before, after = int(ends[part.start]), int(ends[part.stop])
     most = run_bytes_of(part.topic, run_bytes, ratio)
@@ -353,13 +353,13 @@ def cut(
 
 
 def run_bytes_of(topic: Topic, run_bytes: int, ratio: float) -> int:
-    """What a run for the topic has at most, about; see :func:`cut`."""
+    """Return about the most bytes, uncompressed, of a run for the topic; see :func:`cut`."""
     fits = int((topic.max_batch_bytes - BATCH_OVERHEAD_BYTES) / ratio)
     return max(min(run_bytes, fits), 1)
 
 
 def describe_row(columns: Columns, row: int) -> Any:
-    """A row's key for an error message: at most 60 bytes of it."""
+    """Return a row's key, at most 60 bytes of it, for an error message; None for a null."""
     keys = columns.keys
     if keys.nulls is not None and keys.nulls[row]:
         return None

@@ -1,7 +1,7 @@
-"""Record batches on their way: pipelined, in order per partition, resent where that heals.
+"""Sending of record batches: pipelined, in order per partition, resent after retriable errors.
 
-Not thread-safe but for ``give_up``: one thread at a time calls it. What sends is the wire's own
-I/O thread.
+Only ``give_up`` is thread-safe: one thread at a time calls all else. The connections' own I/O
+thread sends.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _SEQUENCES = 1 << 31
 
 @dataclass(slots=True, eq=False)
 class PendingRecordBatch:
-    """One record batch; ``number`` counts those of its partition, ``count`` its rows."""
+    """One record batch to send: ``number`` is its index in its partition, ``count`` its rows."""
 
     queue: PartitionQueue
     number: int
@@ -52,25 +52,25 @@ class PendingRecordBatch:
 
 @dataclass(slots=True, eq=False)
 class PartitionQueue:
-    """One partition's batches, in order, and what its acknowledgements have told."""
+    """One partition's record batches, in order, and the state of their acknowledgement."""
 
     topic: str
     partition: int
     waiting: deque[PendingRecordBatch] = field(default_factory=deque)
     unacknowledged: dict[int, PendingRecordBatch] = field(default_factory=dict)
-    """By number, in order: what waits and what is in flight."""
+    """The batches that wait or are in flight, by number, in order."""
     in_flight: int = 0
     made: int = 0
     next_sequence: int = 0
     opened: bool = False
-    """The first batch is acknowledged."""
+    """Whether the first batch is acknowledged."""
     healing: bool = False
-    """A batch failed in passing: nothing is sent until all in flight have come back."""
+    """Whether a batch failed retriably: no batch is sent until all in flight are answered."""
     first: int | None = None
     last: int | None = None
     last_number: int = -1
     added: bool = False
-    """The partition is known to be part of the transaction."""
+    """Whether the partition was added to the transaction."""
     resend_at: float = 0.0
     backoff_s: float = FIRST_BACKOFF_S
     stuck_since: float | None = None
@@ -91,7 +91,7 @@ class PartitionQueue:
         return next(iter(self.unacknowledged))
 
     def append(self, payload: bytes, count: int) -> None:
-        """A record batch of ``count`` rows, made with ``next_sequence``."""
+        """Queue a record batch of ``count`` rows, made with ``next_sequence``."""
         batch = PendingRecordBatch(self, self.made, payload, count)
         self.waiting.append(batch)
         self.unacknowledged[batch.number] = batch
@@ -100,18 +100,18 @@ class PartitionQueue:
         self.next_sequence = (self.next_sequence + count) % _SEQUENCES
 
     def leave(self) -> None:
-        """The first waiting batch is being sent."""
+        """Mark the first waiting batch as in flight."""
         self.waiting.popleft()
         self.in_flight += 1
         self.healing = False
 
     def put_back(self, batch: PendingRecordBatch) -> None:
-        """A batch failed in passing: it waits again, in its place."""
+        """Queue a batch that failed retriably again, in the order of its number."""
         self.waiting = deque(sorted([batch, *self.waiting], key=lambda b: b.number))
         self.healing = True
 
     def acknowledge(self, batch: PendingRecordBatch, base_offset: int) -> None:
-        """The broker has the batch; ``base_offset`` is -1 where it no longer knows where."""
+        """Mark a batch as acknowledged; ``base_offset`` is -1 if the broker has forgotten it."""
         del self.unacknowledged[batch.number]
         known = base_offset >= 0
         if batch.number == 0:
@@ -123,10 +123,10 @@ class PartitionQueue:
         self.stuck_since, self.backoff_s = None, FIRST_BACKOFF_S
 
     def note_stall(self, now: float, cause: KafkaError, delivery_timeout_s: float) -> None:
-        """The partition does not move: try again after a while, longer each time.
+        """Delay the partition's next attempt after a failure, longer each time.
 
         Raises:
-            KafkaUnavailableError: it has not moved for ``delivery_timeout_s``.
+            KafkaUnavailableError: no batch was acknowledged for ``delivery_timeout_s``.
         """
         if self.stuck_since is None:
             self.stuck_since = now
@@ -140,7 +140,7 @@ class PartitionQueue:
         self.backoff_s = min(self.backoff_s * 2, LONGEST_BACKOFF_S)
 
     def written(self) -> OffsetRange:
-        """The offsets of what was acknowledged.
+        """Return the offsets of the acknowledged rows.
 
         Raises:
             TransactionError: the broker did not say at which offset they begin or end.
@@ -151,7 +151,7 @@ class PartitionQueue:
 
 
 # --- requests -------------------------------------------------------------------------------------
-# Produce requests, and what each of their error codes means for a record batch.
+# Produce requests, and the meaning of each of their error codes for a record batch.
 #
 # Codes and retriability follow Kafka's Java producer (``org.apache.kafka.clients.producer.internals
 # .Sender`` and ``TransactionManager``).
@@ -160,9 +160,9 @@ class PartitionQueue:
 _ALL_REPLICAS = -1
 _INIT_TIMEOUT_S = 60.0
 _BROKER_TIMEOUT_MS = 25_000
-"""How long the broker waits for its replicas; less than our own wait for the answer."""
+"""How long the broker waits for its replicas; less than our own wait for the response."""
 _IMPLICIT_ADD_VERSION = 12
-"""From here on a produce request adds its partitions to the transaction by itself (KIP-890);
+"""First version of Produce that adds its partitions to the transaction by itself (KIP-890);
 only where the cluster's ``transaction.version`` is 2. Version 13 names topics by ids."""
 
 _OUT_OF_ORDER_SEQUENCE = 45
@@ -170,13 +170,13 @@ _DUPLICATE_SEQUENCE = 46
 _FENCING = {faults.INVALID_PRODUCER_EPOCH, faults.PRODUCER_FENCED}
 _OF_A_BATCH = {faults.MESSAGE_TOO_LARGE, faults.RECORD_LIST_TOO_LARGE}
 _OF_A_TOPIC = {faults.INVALID_TOPIC, faults.TOPIC_AUTHORIZATION_FAILED}
-# Kafka does not mark these as retriable in general; while a transaction is being opened they are:
-# the one before under the same id is still writing its markers, or its coordinator moves.
+# Not retriable in general, but while a transaction is being opened: the markers of the id's
+# transaction before are still being written, or its coordinator moves.
 _PASSES = {faults.CONCURRENT_TRANSACTIONS}
 
 
 class ProduceResult(enum.Enum):
-    """What an answer means for one record batch."""
+    """What to do about one record batch after the broker's answer."""
 
     DONE = "done"
     RESEND = "resend"
@@ -186,10 +186,10 @@ class ProduceResult(enum.Enum):
 
 
 class PartitionResponse(NamedTuple):
-    """The broker's word on one partition of a produce request.
+    """The broker's answer for one partition of a produce request.
 
-    ``base_offset`` is -1 where the broker does not know: it has the batch already, from a request
-    whose answer was lost, and no longer remembers where.
+    ``base_offset`` is -1 where the broker does not know it: it has the batch already, from a
+    request whose response was lost, and no longer remembers the offset.
     """
 
     topic: str
@@ -198,11 +198,11 @@ class PartitionResponse(NamedTuple):
     base_offset: int
     message: str
     row: int | None = None
-    """Of the record batch, the first that is refused, where the broker says which."""
+    """Index in the record batch of the first refused row, where the broker tells it."""
 
     @property
     def fate(self) -> ProduceResult:
-        """What to do about it."""
+        """What to do about the record batch."""
         if self.code in (faults.NONE, _DUPLICATE_SEQUENCE):
             return ProduceResult.DONE
         if self.code == _OUT_OF_ORDER_SEQUENCE:
@@ -212,7 +212,7 @@ class PartitionResponse(NamedTuple):
         return ProduceResult.REFUSED
 
     def error(self, payload: bytes) -> KafkaError:
-        """The refusal of a record batch as the error to raise."""
+        """Return the error to raise for a refused record batch."""
         where = f"writing to partition {self.partition} of topic {self.topic!r}"
         if self.code in _FENCING:
             return FencedError(
@@ -254,7 +254,7 @@ def produce_request(
     *,
     implicit_add: bool,
 ) -> Any:
-    """One request for payloads of (topic, partition, record batch), one batch a partition."""
+    """Return one request for payloads of (topic, partition, record batch), one per partition."""
     topic_data = ProduceRequest.TopicProduceData
     by_topic: dict[str, list[Any]] = {}
     for topic, partition, payload in payloads:
@@ -270,7 +270,7 @@ def produce_request(
 
 
 def partition_responses(response: Any) -> Iterable[PartitionResponse]:
-    """What a produce response says, partition by partition."""
+    """Yield a produce response's answers, partition by partition."""
     for topic in response.responses:
         for part in topic.partition_responses:
             details = [part.error_message] if part.error_message else []
@@ -287,16 +287,16 @@ def partition_responses(response: Any) -> Iterable[PartitionResponse]:
 
 
 def _row_of(payload: bytes, index: int) -> Record | None:
-    """A row of a record batch that was sent; None where it has none of that number."""
+    """Return a row of a sent record batch by its index; None where the batch has no such row."""
     rows = (row for batch in batch_headers(payload) for row in rows_of(batch))
     return next(islice(rows, index, None), None)
 
 
 def idempotent_producer(wire: ConnectionPool) -> tuple[int, int]:
-    """A new producer id and its epoch, without a transaction: any broker hands them out.
+    """Return a new producer id and its epoch, for writing without a transaction, from any broker.
 
     Raises:
-        KafkaError: not allowed, or not within a minute.
+        KafkaError: not allowed, or no answer within a minute.
     """
     deadline = Deadline(_INIT_TIMEOUT_S)
     while True:
@@ -323,19 +323,19 @@ def idempotent_producer(wire: ConnectionPool) -> tuple[int, int]:
 
 
 MAX_REQUEST_BYTES = 8 * 1024 * 1024
-"""A request takes no batch beyond this; brokers refuse 100 MB (socket.request.max.bytes)."""
+"""Most bytes of batches sharing a request; brokers refuse 100 MB (socket.request.max.bytes)."""
 TopicPartition = tuple[str, int]
 
 
 class Sender:
-    """The batches of one producer epoch, from their making to their acknowledgement.
+    """Sender of one producer epoch's record batches, until they are acknowledged.
 
     Args:
-        wire: how requests travel.
+        wire: the connections to the cluster.
         transactional_id: None for writing without a transaction.
         add_partitions: adds partitions to the transaction by a request of its own; None where
             the produce request does it (transaction version 2) or there is no transaction.
-        delivery_timeout_s: how long a partition may fail in passing before that counts as final.
+        delivery_timeout_s: how long a partition may fail retriably until that is final.
     """
 
     def __init__(
@@ -355,23 +355,23 @@ class Sender:
         self._stale_topics: set[str] = set()
         self._given_up = False
         self.bytes = 0
-        """Of batches made and not acknowledged."""
+        """Bytes of batches made and not acknowledged."""
 
     def sequence(self, topic: str, partition: int) -> int:
-        """The sequence number of the next record of that partition."""
+        """Return the sequence number of a partition's next record."""
         return self._queue(topic, partition).next_sequence
 
     def add(self, topic: str, partition: int, payload: bytes, count: int) -> None:
-        """Queue a record batch that was made with the sequence number told last."""
+        """Queue a record batch that was made with the number :meth:`sequence` returned last."""
         self._queue(topic, partition).append(payload, count)
         self.bytes += len(payload)
 
     def pump(self) -> None:
-        """Read the answers that are there, send what may be sent; does not wait.
+        """Read the responses that have come and send the batches that may be sent; do not wait.
 
         Raises:
             FencedError, RowError, TopicError, TransactionError: refused for good, or given up.
-            KafkaUnavailableError: a partition failed in passing for the delivery timeout.
+            KafkaUnavailableError: a partition failed retriably for the delivery timeout.
         """
         if self._given_up:
             raise TransactionError("The writer aborted the transaction; nothing more is sent.")
@@ -380,18 +380,18 @@ class Sender:
         self._send()
 
     def wait_below(self, limit_bytes: int) -> None:
-        """Send and wait until at most ``limit_bytes`` are unacknowledged; errors as of pump."""
+        """Send and wait until at most ``limit_bytes`` are unacknowledged; errors as ``pump``."""
         self.pump()
         while self.bytes > limit_bytes:
             self._wait()
             self.pump()
 
     def give_up(self) -> None:
-        """End a wait in another thread, within a second, and let nothing more be sent."""
+        """End another thread's wait, within a second, and have it send no more batches."""
         self._given_up = True
 
     def wait_for_in_flight(self, timeout_s: float) -> None:
-        """Wait until nothing is in flight, whatever becomes of it; send nothing more.
+        """Wait until no request is in flight, whatever its outcome; send no more.
 
         Called before an abort: a request that arrived after it could open the transaction anew.
         """
@@ -399,7 +399,7 @@ class Sender:
         self._in_flight.clear()
 
     def written(self) -> tuple[OffsetRange, ...]:
-        """The offsets of what was acknowledged, partition by partition.
+        """Return the offsets of the acknowledged rows, partition by partition.
 
         Raises:
             TransactionError: the broker did not say at which offset a range begins or ends.
@@ -435,7 +435,7 @@ class Sender:
                 self._submit(node_id, batches)
 
     def _ready(self) -> dict[int, list[PendingRecordBatch]]:
-        """At most one batch a partition, by the broker that leads it."""
+        """Return the batches to send now by their leaders' ids, at most one per partition."""
         now = time.monotonic()
         busy: dict[int, int] = {}
         for node_id, _ in self._in_flight.values():
@@ -496,7 +496,7 @@ class Sender:
         try:
             response = future.result(0)
         except KafkaUnavailableError as error:
-            # Whether the broker has the batches is unknown: their sequence numbers will tell.
+            # Whether the broker has the batches is unknown: it knows by their sequence numbers.
             for batch in batches:
                 self._again(batch, error)
             return

@@ -1,13 +1,13 @@
-"""The transactional writer: Arrow batches into one Kafka transaction, ready for another to end it.
+"""The transactional writer: Arrow batches to one Kafka transaction, which another process can end.
 
-One transaction goes ``begin`` → ``write`` … → ``prepare``; on the way any failure may be answered
-with ``abort``. Nothing is asked of Kafka before the first row is sent, so a task without rows
-opens no transaction. After ``prepare`` the writer has forgotten the transaction: whoever holds
-the result ends it, by the identity, and neither closing nor losing the writer can.
+A transaction goes ``begin`` → ``write`` … → ``prepare``; after any failure on the way, ``abort``
+may be called. No request is sent to Kafka before the first row, so a task without rows opens no
+transaction. After ``prepare`` the writer has forgotten the transaction: the owner of the result
+ends it, by its identity; neither closing nor losing the writer can.
 
-Whoever has the rows goes on reading them while record batches are made of those before: that
-happens on a thread beside, codecs run on a second one, and the wire sends on its own. One thread
-at a time owns what is not thread-safe; the future of what was handed over tells which.
+The caller goes on reading rows while record batches are made of earlier ones: that happens on
+another thread, codecs run on a second one, and the connections send on their own. One thread at a
+time owns the objects that are not thread-safe: the writer's thread while ``_handed`` is not done.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ if TYPE_CHECKING:
     from airflow_eos.kafka.records.encode import Codec
 
 MAX_UNACKNOWLEDGED_BYTES = 32 * 1024 * 1024
-"""``write`` waits while more than this, compressed, is made and not acknowledged."""
+"""``write`` waits while more compressed bytes than this are made and not acknowledged."""
 GATHER_BYTES = 8 * 1024 * 1024
-"""Arrow batches are put together up to this size: larger record batches, so fewer requests."""
+"""Arrow batches are gathered up to this size: larger record batches, so fewer requests."""
 GATHER_BYTES_A_PARTITION = 64 * 1024
 MOST_GATHERED_BYTES = 16 * 1024 * 1024
 _IN_FLIGHT_S = 35.0
@@ -74,28 +74,28 @@ _IN_FLIGHT_S = 35.0
 
 @dataclass(slots=True)
 class _SenderTransaction(PendingTransaction):
-    """``stamp`` and ``sender`` from the first row on; ``given_up``: nothing more is to be sent."""
+    """A transaction; ``stamp``, ``sender``: from the first row on; ``given_up``: send no more."""
 
     stamp: Stamp | None = None
     sender: Sender | None = None
     given_up: bool = False
 
     def give_up(self) -> None:
-        """Stop the thread that sends: this finds its sender, or that one the flag."""
+        """Stop the sending thread, by its sender or, where that is not made yet, by the flag."""
         self.given_up = True
         if self.sender is not None:
             self.sender.give_up()
 
 
 class TransactionalWriter:
-    """Writes Arrow batches; kept warm from batch to batch, with no transaction state in between.
+    """Writer of Arrow batches; reused from batch to batch, without transaction state in between.
 
     Args:
         wire: the connections, which the caller closes.
-        topic: where rows go that have no ``topic`` of their own.
+        topic: the topic of rows without a ``topic`` of their own.
         compression: none, gzip, snappy, lz4 or zstd.
 
-    Not thread-safe: one writer a thread, any number a wire.
+    Not thread-safe: one writer per thread; any number may share the connections.
 
     Raises:
         ConfigurationError: no such compression.
@@ -111,16 +111,16 @@ class TransactionalWriter:
         self._gathered: list[pa.RecordBatch] = []
         self._gathered_bytes = 0
         self._ratios = Ratios()
-        # One encodes, one compresses. They start with the first rows: a process may fork before.
+        # One encodes, one compresses. They start with the first rows: a fork may come before.
         self._beside = ThreadPoolExecutor(2, thread_name_prefix="airflow-eos-writer")
         self._handed: Future[None] | None = None
 
     def begin(self, transactional_id: str | None, timeout_ms: int) -> None:
-        """Start a transaction, in name only: Kafka hears of it with the first row.
+        """Begin a transaction, locally only: no request is sent before the first row.
 
         Args:
-            transactional_id: taken with the first row, which fences whoever held it and aborts
-                what it left open. None writes idempotently without a transaction: at least once.
+            transactional_id: taken with the first row: that fences its holder and aborts the
+                holder's open transaction. None writes idempotently without one: at least once.
             timeout_ms: after this the broker aborts; it counts from the first row's arrival.
 
         Raises:
@@ -129,20 +129,20 @@ class TransactionalWriter:
         self._slot.begin(_SenderTransaction(transactional_id, timeout_ms))
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Take rows to send; waits while too many of those before are unmade or unacknowledged.
+        """Take rows to send; wait while too many earlier rows are not encoded or acknowledged yet.
 
         Columns: ``value`` and, where present, ``key``, ``topic``, ``partition``, ``headers``
         (array<struct<key: string, value: binary>>) and ``timestamp`` (or int64 of ms).
 
-        Batches are gathered and sent beside, so an error can come from a later call. After an
-        error only ``abort`` is of use.
+        Batches are gathered and sent by another thread, so an error can come from a later call.
+        After an error only ``abort`` may be called.
 
         Raises:
-            RowError: a row that cannot be sent as it is; no row of these has been sent.
+            RowError: a row that cannot be sent as it is; no row gathered with it has been sent.
             TopicError: a topic that does not exist or may not be written to.
-            FencedError: somebody else took the transactional id, or the timeout passed.
+            FencedError: another producer took the transactional id, or the timeout passed.
             TransactionError: the broker refused the transaction.
-            KafkaUnavailableError: not healed within the delivery timeout.
+            KafkaUnavailableError: a retriable failure lasted for the delivery timeout.
         """
         current = self._slot.current()
         if self._gathered and self._gathered[0].schema != rows.schema:
@@ -154,9 +154,9 @@ class TransactionalWriter:
             self._hand_over(current)
 
     def prepare(self) -> WrittenTransaction | None:
-        """Wait until every row is acknowledged, and let go of the transaction without ending it.
+        """Wait until all rows are acknowledged; return the transaction, open, and forget it.
 
-        None if there was no row: then nothing was opened. Errors as of :meth:`write`.
+        None if there was no row: then no transaction was opened. Errors as :meth:`write`.
         """
         current = self._slot.current()
         self._take_back()
@@ -170,14 +170,14 @@ class TransactionalWriter:
         return written
 
     def abort(self, prepared: TransactionIdentity | None = None) -> None:
-        """Abort the transaction that this writer has begun and not prepared; none is no error.
+        """Abort the transaction that this writer has begun and not prepared, if there is one.
 
         Args:
-            prepared: one that it has let go of, and that nobody has been told of: abort that, too.
+            prepared: a transaction that :meth:`prepare` returned and nobody was told of, to abort.
 
         Raises:
-            KafkaUnavailableError: the abort was not acknowledged; the broker aborts it when its
-                timeout passes, or recovery does before.
+            KafkaUnavailableError: the abort was not acknowledged; the broker aborts the transaction
+                when its timeout passes, or recovery does before.
         """
         current = self._slot.release()
         if prepared is not None:
@@ -186,7 +186,7 @@ class TransactionalWriter:
         if self._handed is not None:
             if current is not None:
                 current.give_up()
-            wait([self._handed])  # whatever becomes of it
+            wait([self._handed])  # whether it fails or not
             self._handed = None
         if current is None or current.sender is None:
             return
@@ -206,12 +206,12 @@ class TransactionalWriter:
         return gathered
 
     def _hand_over(self, current: _SenderTransaction) -> None:
-        """Have the gathered rows sent beside, one lot of them at a time."""
+        """Have the gathered rows sent by the other thread, one group at a time."""
         self._take_back()
         self._handed = self._beside.submit(self._send, current, self._take_gathered())
 
     def _take_back(self) -> None:
-        """Wait for what was handed over; its error is raised here, and again until ``abort``."""
+        """Wait until the rows handed over are sent; raise their error, again until ``abort``."""
         if self._handed is not None:
             self._handed.result()
             self._handed = None
@@ -224,7 +224,7 @@ class TransactionalWriter:
         for _ in builder.batches(sender, stamp, self._ratios, self._beside):
             if sender.bytes > MAX_UNACKNOWLEDGED_BYTES:
                 sender.wait_below(MAX_UNACKNOWLEDGED_BYTES)
-        # Sent together: a request can take a batch of every partition.
+        # Sent once all are queued: a request can take a batch of every partition.
         sender.wait_below(MAX_UNACKNOWLEDGED_BYTES)
         current.rows += sum(rows.num_rows for rows in gathered)
 
@@ -272,18 +272,18 @@ def _identity(current: _SenderTransaction) -> TransactionIdentity | None:
 
 
 RUN_BYTES = 3 * 1024 * 1024
-"""Rows of one record batch, uncompressed. Each costs a request, and work at the broker, whatever
-its size; JSON of this size compresses to just below the default of max.message.bytes."""
+"""Uncompressed bytes of one record batch's rows. Each batch costs a request, and work at the
+broker, whatever its size; JSON of this size compresses to just below max.message.bytes' default."""
 _LEEWAY = 1.15
-"""How much worse than the batches before it a record batch may compress and still fit."""
+"""The factor by which a record batch may compress worse than those before it and still fit."""
 _NEVER_BYTES = (1 << 31) - (1 << 20)
-"""A row of this size fits no request, however well it may compress."""
+"""The size from which a row fits no request, however well it may compress."""
 
 
 def batch_builder(
     rows: pa.RecordBatch, default_topic: str | None, topics: Topics, codec: Codec
 ) -> BatchBuilder:
-    """What builds the batches of these rows: routed to partitions, each of them fit to be sent.
+    """Return the builder of the rows' record batches: routed to partitions, each row fit to send.
 
     Raises:
         RowError: a row that cannot be sent as it is.
@@ -293,7 +293,7 @@ def batch_builder(
     try:
         return _checked_builder(rows, columns, default_topic, topics, codec)
     except RowError:
-        # Somebody may just have raised the topic's limit because of this very row.
+        # The topic's limit may just have been raised because of this row.
         topics.invalidate()
         return _checked_builder(rows, columns, default_topic, topics, codec)
 
@@ -307,13 +307,13 @@ def _checked_builder(
 
 
 def surely_fits(topic: Topic) -> int:
-    """Bytes that a row may have and fit the topic, whatever they compress to."""
+    """Return the bytes up to which a row fits the topic, whatever they compress to."""
     limit = topic.max_batch_bytes  # incompressible rows can grow by a few bytes
     return limit - HEADER_BYTES - limit // 128 - FRAME_BYTES
 
 
 class Ratios:
-    """Compressed size by uncompressed size, as each topic's batches had it last.
+    """The compression ratio (compressed by uncompressed size) of each topic's last batches.
 
     After ``org.apache.kafka.common.record.CompressionRatioEstimator``, which improves its estimate
     by half a percent a batch. Our batches are large enough for the last ones to be a fair sample.
@@ -323,16 +323,16 @@ class Ratios:
         self._of: dict[str, float] = {}
 
     def expected(self, topic: str) -> float:
-        """What to reckon with; 1 before the first batch."""
+        """Return the ratio to expect for a topic, with leeway; 1 before its first batch."""
         return min(self._of.get(topic, 1.0) * _LEEWAY, 1.0)
 
     def learn(self, found: dict[str, float]) -> None:
-        """The worst ratio of each topic's batches, this time."""
+        """Store the worst ratio of each topic's latest batches."""
         self._of.update(found)
 
 
 class Encoded(NamedTuple):
-    """A run on its way through the codec; ``start`` is its first row."""
+    """An encoded run that is being compressed; ``start`` is its first row."""
 
     part: PartitionSlice
     start: int
@@ -341,7 +341,7 @@ class Encoded(NamedTuple):
 
 
 class BatchBuilder:
-    """Turns the sorted rows of one Arrow batch into record batches."""
+    """Builder of record batches from the sorted rows of one Arrow batch."""
 
     def __init__(self, routed: Routed, codec: Codec) -> None:
         self._columns = routed.columns
@@ -350,7 +350,7 @@ class BatchBuilder:
         self._sizes = routed.columns.sizes()
 
     def refuse_too_large(self) -> None:
-        """Check every row that might not fit its topic, before any row is sent.
+        """Refuse rows that do not fit their topic, before any row is sent.
 
         Raises:
             RowError: alone in a record batch and compressed, a row exceeds max.message.bytes.
@@ -368,13 +368,13 @@ class BatchBuilder:
     def batches(
         self, sender: Sender, stamp: Stamp, ratios: Ratios, beside: Executor
     ) -> Iterator[None]:
-        """Make record batches of all rows and queue them, yielding after each group of them.
+        """Make record batches of all rows and queue them, yielding after each group of batches.
 
         Args:
-            sender: takes them in the order of the rows, partition by partition.
-            stamp: the producer that writes them.
-            ratios: how well rows are expected to compress; learns how well they did.
-            beside: compresses one group while the next one is encoded.
+            sender: takes the batches in the order of the rows, partition by partition.
+            stamp: the producer that writes the batches.
+            ratios: the expected compression ratios; updated by the ratios found.
+            beside: the executor that compresses one group while the next one is encoded.
         """
         worst: dict[str, float] = {}
         groups = self._encoded(ratios, beside)
@@ -391,7 +391,7 @@ class BatchBuilder:
         ratios.learn(worst)
 
     def _encoded(self, ratios: Ratios, beside: Executor) -> Iterator[list[Encoded]]:
-        """Group after group, encoded and handed over to be compressed."""
+        """Yield groups of runs, encoded and handed over to be compressed."""
         ends = np.concatenate((np.zeros(1, np.uint64), np.cumsum(self._sizes)))
         for slices, cuts in self._groups(ends, ratios):
             rows = self._columns.slice(cuts[0], cuts[-1])
@@ -404,7 +404,7 @@ class BatchBuilder:
     def _groups(
         self, ends: np.ndarray, ratios: Ratios
     ) -> Iterator[tuple[list[PartitionSlice], list[int]]]:
-        """Neighbouring runs that are encoded together: the slice of each, and their edges."""
+        """Yield groups of neighbouring runs to encode together: each run's slice, and the edges."""
         slices: list[PartitionSlice] = []
         cuts: list[int] = []
         for part in self._slices:
@@ -462,18 +462,18 @@ class BatchBuilder:
 
 
 # --- topics ---------------------------------------------------------------------------------------
-# What a writer knows of the topics that it writes to, asked for again every minute.
+# The topics that a writer writes to, and their limits, asked for again every minute.
 
 
 DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
 """Kafka's own default of max.message.bytes, for principals that may not read the topic's."""
 _FRESH_S = 60.0
 _SETTINGS = ("max.message.bytes", "segment.bytes")
-"""A record batch is within both."""
+"""The two settings that limit the size of a record batch."""
 
 
 class Topics:
-    """Topics by name: their partitions, whose turn it is among them, the largest record batch."""
+    """Cache of topics by name: each one's partitioner and the size of its largest record batch."""
 
     def __init__(self, wire: ConnectionPool) -> None:
         self._wire = wire
@@ -481,24 +481,24 @@ class Topics:
 
     @property
     def partitions(self) -> int:
-        """Of all topics looked up so far."""
+        """The number of partitions of all topics looked up so far."""
         return sum(topic.partitioner.partitions for _, topic in self._known.values())
 
     @property
     def max_batch_bytes(self) -> int:
-        """What all topics looked up so far take in one record batch."""
+        """The size of a record batch that all topics looked up so far take."""
         limits = (topic.max_batch_bytes for _, topic in self._known.values())
         return min(limits, default=DEFAULT_MAX_MESSAGE_BYTES)
 
     def invalidate(self) -> None:
-        """Ask again at the next look-up: a limit may have been raised within the minute."""
+        """Have the next look-up ask again: a limit may have been raised within the minute."""
         self._known = {name: (-math.inf, topic) for name, (_, topic) in self._known.items()}
 
     def look_up(self, name: str) -> Topic:
-        """The topic as it was within the last minute: partitions may have been added since.
+        """Return a topic as of the last minute: partitions may have been added since.
 
         Raises:
-            TopicError: it does not exist or may not be described.
+            TopicError: the topic does not exist or may not be described.
         """
         now = time.monotonic()
         asked_at, known = self._known.get(name, (-_FRESH_S, None))
@@ -516,7 +516,7 @@ class Topics:
         try:
             found = self._wire.cluster.topic_config(topic, _SETTINGS)
         except TopicError:
-            # No ACL to read settings is no reason not to write: the broker still has its say.
+            # Writing needs no right to read settings: the broker checks the size itself.
             return DEFAULT_MAX_MESSAGE_BYTES
         most = int(found.get("max.message.bytes", DEFAULT_MAX_MESSAGE_BYTES))
         return min(most, int(found.get("segment.bytes", most)))
@@ -525,23 +525,23 @@ class Topics:
 # --- scatter --------------------------------------------------------------------------------------
 # Plain rows to record batches by the compiled loops, in the order in which they come.
 #
-# What :mod:`.writer` makes of sorted rows, byte by byte, for rows that have a key and a value, no
-# null and nothing else, and go to one topic: the usual case. All others go the other way.
+# The same bytes as :class:`BatchBuilder` makes of sorted rows, for rows with a key and a value, no
+# null and no other column, and for one topic: the usual case. All other rows take that builder.
 
 
 _MOST_BYTES = 64 * 1024 * 1024
-"""All are encoded at once here; of more, the other way has a part in memory at a time."""
+"""Most bytes of rows that are scattered, all at once; the other builder encodes group by group."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Rows, and where each of them goes.
+    """Rows with their partitions.
 
     Attributes:
-        pieces: of each Arrow batch: key offsets, keys, value offsets, values, the rows' partitions.
-        sizes: bytes of each partition, an upper bound.
-        counts: rows of each partition.
-        largest: bytes of a row, at most.
+        pieces: for each Arrow batch: key offsets, keys, value offsets, values, rows' partitions.
+        sizes: bytes of each partition's rows, an upper bound.
+        counts: number of each partition's rows.
+        largest: bytes of the largest row, an upper bound.
     """
 
     pieces: list[tuple[Any, Any, Any, Any, NDArray[np.uint32]]]
@@ -553,7 +553,7 @@ class Placed:
 def scatter_builder(
     gathered: Sequence[pa.RecordBatch], topic: str | None, topics: Topics, codec: Codec
 ) -> BatchBuilder | None:
-    """What builds the batches of these rows; None where they have to go the other way.
+    """Return the builder for plain rows; None where the rows need another :class:`BatchBuilder`.
 
     Raises:
         TopicError: the topic does not exist.
@@ -588,22 +588,22 @@ def _placed(gathered: Sequence[pa.RecordBatch], partitions: int) -> Placed:
 
 
 def _bytes_of(column: Any) -> tuple[Any, Any]:
-    """Where each begins, and their bytes."""
+    """Return a column's offsets and bytes."""
     _, edges, content = column.buffers()
     offsets = np.frombuffer(edges, np.int32)[column.offset : column.offset + len(column) + 1]
     data = np.frombuffer(content, np.uint8) if content is not None else np.zeros(0, np.uint8)
-    # As the compiled loops were compiled for: they would be compiled again for what can be written.
+    # The loops are compiled for read-only arrays: writable ones would have them compiled again.
     offsets.flags.writeable = data.flags.writeable = False
     return offsets, data
 
 
 class ScatterBuilder(BatchBuilder):
-    """See :class:`BatchBuilder`; the sorted rows are made where a record batch has to be halved."""
+    """:class:`BatchBuilder` for plain rows, which sorts them only if a batch has to be halved."""
 
     def __init__(
         self, gathered: Sequence[pa.RecordBatch], placed: Placed, topic: Topic, codec: Codec
     ) -> None:
-        # Not the base's: its columns are made where they are asked for.
+        # Without the base's __init__: ``_columns`` is made on first use.
         self._gathered = gathered
         self._placed = placed
         self._topic = topic
@@ -629,7 +629,7 @@ class ScatterBuilder(BatchBuilder):
             yield group
 
     def _runs(self, ratio: float) -> Iterator[tuple[PartitionSlice, int, EncodedRecords]]:
-        """Each with its partition, and its first row among the sorted ones."""
+        """Yield each run with its partition's slice and its first row among the sorted rows."""
         placed, most = self._placed, run_bytes_of(self._topic, RUN_BYTES, ratio)
         cuts = -(-placed.sizes // most)
         content, runs = loops.scattered(placed.pieces, placed.sizes, cuts, FRAME_BYTES)
@@ -644,11 +644,11 @@ class ScatterBuilder(BatchBuilder):
 
 
 class Destination:
-    """Topics and their limits, as they are known by now.
+    """The topics that rows go to, with their limits, and the codec.
 
     Args:
-        wire: by which topics are looked up.
-        topic: where rows go that have no ``topic`` of their own.
+        wire: the connections by which topics are looked up.
+        topic: the topic of rows without a ``topic`` of their own.
         compression: none, gzip, snappy, lz4 or zstd.
 
     Raises:
@@ -661,7 +661,7 @@ class Destination:
         self.codec = codec(compression)
 
     def batches_of(self, gathered: Sequence[pa.RecordBatch]) -> BatchBuilder:
-        """What builds the batches of these rows, one at least; errors as of `batch_builder`."""
+        """Return the builder of batches from one or more Arrow batches; errors: `batch_builder`."""
         scattered = scatter_builder(gathered, self.topic, self.topics, self.codec)
         if scattered is not None:
             return scattered

@@ -20,11 +20,11 @@ WORD_BYTES = 8
 _TABLE_SIZE = 1 << 16
 _WIDTH_SHIFT = U64(56)
 _CODE_MASK = U64((1 << 56) - 1)
-_BITS_A_BYTE = U64(3)  # as a shift
+_BITS_A_BYTE = U64(3)  # the shift that multiplies by 8
 
 
 class Field(NamedTuple):
-    """One field of every row: its bytes, how many of them count, and the most any row has.
+    """One field of every row: its bytes as a word, how many of them count, and the most of any row.
 
     ``code`` and ``width`` may be scalars where all rows have the same bytes.
     """
@@ -39,7 +39,7 @@ ZERO = Field(U64(0), U64(1), 1)
 
 
 def lengths(values: Words) -> Field:
-    """Varints of numbers from 0 to 2**31 - 1: lengths, counts, offset deltas."""
+    """Encode numbers from 0 to 2**31 - 1 (lengths, counts, offset deltas) as varints."""
     largest = int(values.max(initial=0))
     if largest >= _TABLE_SIZE:
         return varints(values.astype(np.int64))[0]
@@ -48,7 +48,7 @@ def lengths(values: Words) -> Field:
 
 
 def nullable_lengths(values: Words, nulls: NDArray[np.bool_] | None) -> Field:
-    """Varints of lengths where a null row has the length -1, byte 0x01."""
+    """Encode lengths as varints, where a null row has the length -1, byte 0x01."""
     field = lengths(values)
     if nulls is None:
         return field
@@ -58,7 +58,7 @@ def nullable_lengths(values: Words, nulls: NDArray[np.bool_] | None) -> Field:
 
 
 def ascending(count: int) -> Field:
-    """Varints of 0, 1, 2, … below ``count``: the offset deltas of a record batch."""
+    """Encode 0, 1, 2, … below ``count``, the offset deltas of a record batch, as varints."""
     if count > _TABLE_SIZE:
         return lengths(np.arange(count, dtype=np.uint64))
     return Field(
@@ -67,7 +67,7 @@ def ascending(count: int) -> Field:
 
 
 def varints(values: NDArray[np.int64]) -> list[Field]:
-    """Varints of any int64: one field, or two where a row needs 9 or 10 bytes."""
+    """Encode any int64 as varints: one field, or two where a row needs 9 or 10 bytes."""
     zigzag = ((values << 1) ^ (values >> 63)).view(np.uint64)
     width = np.ones(len(values), np.uint64)
     for bits in range(7, 64, 7):
@@ -85,7 +85,7 @@ def varints(values: NDArray[np.int64]) -> list[Field]:
 
 
 def _spread(zigzag: Words, width: Words, positions: range) -> Words:
-    """The bytes of a varint at these positions, the first one lowest in the word."""
+    """Return the varints' bytes at these positions as words, the first byte lowest."""
     code = np.zeros(len(zigzag), np.uint64)
     for place, position in enumerate(positions):
         group = (zigzag >> U64(7 * position)) & U64(0x7F)
@@ -95,7 +95,7 @@ def _spread(zigzag: Words, width: Words, positions: range) -> Words:
 
 
 def joined(fields: Iterable[Field]) -> list[Field]:
-    """The same bytes in fewer fields: neighbours become one as long as eight bytes hold them."""
+    """Join neighbouring fields into fewer ones, as long as eight bytes hold a joined field."""
     out: list[Field] = []
     for field in fields:
         if out and out[-1].widest + field.widest <= WORD_BYTES:
@@ -108,7 +108,7 @@ def joined(fields: Iterable[Field]) -> list[Field]:
 
 
 def concatenated(fields: list[Field]) -> Field:
-    """One field whose rows are the rows of these, one after the other."""
+    """Return one field with the rows of all fields, one field's after the other's."""
     if len(fields) == 1:
         return fields[0]
     codes, widths, widest = zip(*fields, strict=True)
@@ -116,7 +116,7 @@ def concatenated(fields: list[Field]) -> Field:
 
 
 def _table() -> Words:
-    """Code in the low seven bytes and width in the top one, for every number below the size."""
+    """Return each number's varint in the low seven bytes and its width in the top one."""
     (field,) = varints(np.arange(_TABLE_SIZE, dtype=np.int64))
     return np.asarray(field.code | (np.asarray(field.width) << _WIDTH_SHIFT), dtype=np.uint64)
 
@@ -127,7 +127,7 @@ _TABLE_WIDTH: Words = _TABLE >> _WIDTH_SHIFT
 
 
 # --- views ----------------------------------------------------------------------------------------
-# Arrow columns as rows of 16-byte views, and views put together to one run of bytes.
+# Arrow columns as rows of 16-byte views, and views joined to one run of bytes.
 #
 # Arrow's *view* layout (https://arrow.apache.org/docs/format/Columnar.html, "Variable-size Binary
 # View") describes a value in two 64-bit words, little endian::
@@ -148,7 +148,7 @@ _NO_BYTES = pa.py_buffer(b"")
 
 @dataclass(frozen=True, slots=True)
 class Views:
-    """A column of byte strings: ``words`` has two a row; a null row has the length 0."""
+    """A column of byte strings as views: two ``words`` per row; a null row has the length 0."""
 
     words: NDArray[np.uint64]
     nulls: NDArray[np.bool_] | None
@@ -159,11 +159,11 @@ class Views:
 
     @property
     def lengths(self) -> Words:
-        """Bytes of each row."""
+        """Number of bytes of each row."""
         return self.words[:, 0] & _LENGTH_MASK
 
     def take(self, order: NDArray[np.int64]) -> Views:
-        """The rows in another order."""
+        """Return the rows in another order."""
         return Views(
             self.words.take(order, axis=0),
             None if self.nulls is None else self.nulls.take(order),
@@ -171,13 +171,13 @@ class Views:
         )
 
     def slice(self, start: int, stop: int) -> Views:
-        """Rows ``start`` to ``stop - 1``."""
+        """Return rows ``start`` to ``stop - 1``."""
         nulls = None if self.nulls is None else self.nulls[start:stop]
         return Views(self.words[start:stop], nulls, self.buffers)
 
 
 def views_of(column: Any, name: str) -> Views:
-    """The views of any binary or string column; strings are their UTF-8 bytes.
+    """Return the views of any binary or string column; strings are their UTF-8 bytes.
 
     Raises:
         RowError: the column is neither; the message says how to convert it.
@@ -192,7 +192,7 @@ def views_of(column: Any, name: str) -> Views:
         )
     column = _as_binary_view(column)
     _, views, *others = column.buffers()
-    # Where no value needs one, pyarrow below 20 gives none; views count them by their place.
+    # pyarrow below 20 gives None for an unused buffer; views refer to buffers by index.
     buffers = tuple(_NO_BYTES if each is None else each for each in others)
     if len(column) == 0:
         return Views(np.empty((0, 2), np.uint64), None)
@@ -201,7 +201,7 @@ def views_of(column: Any, name: str) -> Views:
     if not column.null_count:
         return Views(words, None, buffers)
     nulls = column.is_null().to_numpy(zero_copy_only=False)
-    # What a null row's view holds is undefined: make it an empty string.
+    # The view of a null row is undefined: make it an empty string.
     return Views(np.where(nulls[:, np.newaxis], U64(0), words), nulls, buffers)
 
 
@@ -229,7 +229,7 @@ def _as_binary_view(column: Any) -> Any:
 
 
 def interleaved(columns: list[Field | Views], count: int, *, last: Field | None = None) -> Any:
-    """Row after row, column after column, as one ``pa.BinaryArray``: ``len(columns)`` items a row.
+    """Interleave columns, row after row, to a ``pa.BinaryArray``: ``len(columns)`` items per row.
 
     ``last`` is one more item after all rows. The result must stay below 2 GiB, which its 32-bit
     offsets can count.
@@ -257,12 +257,12 @@ def interleaved(columns: list[Field | Views], count: int, *, last: Field | None 
 
 
 def offsets_of(array: Any) -> NDArray[np.int32]:
-    """The offsets of a ``pa.BinaryArray`` that is not a slice."""
+    """Return the offsets of a ``pa.BinaryArray`` that is not a slice."""
     return np.frombuffer(array.buffers()[1], np.int32)[: len(array) + 1]
 
 
 def content_of(array: Any) -> memoryview:
-    """The bytes of all items of a ``pa.BinaryArray`` that is not a slice, one after the other."""
+    """Return the bytes of all items of a ``pa.BinaryArray`` that is not a slice, in a row."""
     data = array.buffers()[2]
     return memoryview(b"") if data is None else memoryview(data)[: int(offsets_of(array)[-1])]
 
@@ -271,7 +271,7 @@ def content_of(array: Any) -> memoryview:
 
 
 FRAME_BYTES = 36
-"""The most that a record adds to key, value and headers: four 5-byte varints, the 10-byte
+"""Most bytes that a record adds to key, value and headers: four 5-byte varints, the 10-byte
 timestamp, a 5-byte header count and the attributes byte. Usually it is 8 to 10."""
 
 
@@ -283,17 +283,17 @@ class Headers:
     blocks: Views
 
     def take(self, order: NDArray[np.int64]) -> Headers:
-        """The rows in another order."""
+        """Return the rows in another order."""
         return Headers(self.counts.take(order), self.blocks.take(order))
 
     def slice(self, start: int, stop: int) -> Headers:
-        """Rows ``start`` to ``stop - 1``."""
+        """Return rows ``start`` to ``stop - 1``."""
         return Headers(self.counts[start:stop], self.blocks.slice(start, stop))
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Rows ready to encode. ``timestamps`` are ms since the epoch, one for all rows if an int.
+    """Columns of rows ready to encode. ``timestamps``: ms since the epoch; an int: for all rows.
 
     ``headers`` is None when no row has any.
     """
@@ -307,7 +307,7 @@ class Columns:
         return len(self.values)
 
     def take(self, order: NDArray[np.int64]) -> Columns:
-        """The rows in another order."""
+        """Return the rows in another order."""
         at = self.timestamps
         return Columns(
             self.keys.take(order),
@@ -317,7 +317,7 @@ class Columns:
         )
 
     def slice(self, start: int, stop: int) -> Columns:
-        """Rows ``start`` to ``stop - 1``."""
+        """Return rows ``start`` to ``stop - 1``."""
         at = self.timestamps
         return Columns(
             self.keys.slice(start, stop),
@@ -327,15 +327,15 @@ class Columns:
         )
 
     def sizes(self) -> Words:
-        """Uncompressed bytes of each record, an upper bound that is rarely 30 too high."""
+        """Return each record's uncompressed bytes: an upper bound, rarely 30 too high."""
         total = self.keys.lengths + self.values.lengths + U64(FRAME_BYTES)
         return total if self.headers is None else total + self.headers.blocks.lengths
 
 
 def columns_of(rows: pa.RecordBatch, *, now_ms: int) -> Columns:
-    """Read ``value`` and the optional ``key``, ``timestamp`` and ``headers`` of an Arrow batch.
+    """Check an Arrow batch and return its columns ``value``, ``key``, ``timestamp``, ``headers``.
 
-    A row without a timestamp gets ``now_ms``.
+    All but ``value`` are optional. A row without a timestamp gets ``now_ms``.
 
     Raises:
         RowError: ``value`` is missing, or a column has a type that Kafka records cannot hold.
@@ -361,7 +361,7 @@ def columns_of(rows: pa.RecordBatch, *, now_ms: int) -> Columns:
 
 
 def timestamps_of(rows: pa.RecordBatch, *, now_ms: int) -> NDArray[np.int64] | int:
-    """Milliseconds since the epoch; one number for all rows if none has its own.
+    """Return the rows' timestamps in ms since the epoch; one number for all if none has its own.
 
     Raises:
         RowError: a time before 1970, or a column that holds no times.
@@ -372,7 +372,7 @@ def timestamps_of(rows: pa.RecordBatch, *, now_ms: int) -> NDArray[np.int64] | i
     if column.null_count == len(column):
         return now_ms
     if pa.types.is_timestamp(column.type):
-        # Kafka's clock ticks in milliseconds: finer units lose their rest on purpose.
+        # Kafka's timestamps are milliseconds: finer units are truncated on purpose.
         column = column.cast(pa.timestamp("ms", column.type.tz), safe=False).cast(pa.int64())
     elif pa.types.is_integer(column.type):
         column = column.cast(pa.int64())
@@ -406,7 +406,7 @@ def _headers(column: Any) -> Headers | None:
         )
     counts = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
     counts = counts.astype(np.int64)
-    items = column.flatten()  # leaves out what null lists hide
+    items = column.flatten()  # leaves out the items of null lists
     if len(items) == 0:
         return None
     encoded = _encode_headers(items)
@@ -419,7 +419,7 @@ def _headers(column: Any) -> Headers | None:
 
 
 def _encode_headers(items: Any) -> Any:
-    """Four items a header: key length, key, value length, value."""
+    """Encode headers, each as four items: key length, key, value length, value."""
     names = views_of(pc.struct_field(items, "key"), "headers.key")
     if items.null_count or names.nulls is not None:
         raise RowError(

@@ -1,4 +1,4 @@
-"""Record batches of one partition → Arrow columns, without a Python object for a row."""
+"""Decoding of one partition's record batches to Arrow columns, without a Python object per row."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_BYTES = 16
 _GZIP_OR_ZLIB = zlib.MAX_WBITS | 32
 _NULL = -1
-_FULL = "failed to write whole buffer"  # of the codec's library, where there is no more room
+_FULL = "failed to write whole buffer"  # the codec library's error for too small a buffer
 
 
 class Record(NamedTuple):
@@ -42,14 +42,14 @@ class Record(NamedTuple):
 
 
 def rows_of(batch: FetchedRecordBatch, where: str = "its partition") -> Iterator[Record]:
-    """The rows of one batch, in the order of their offsets.
+    """Yield the rows of one batch, in the order of their offsets.
 
     Args:
-        batch: of any codec.
-        where: names its partition, for the error.
+        batch: a record batch of any codec.
+        where: the name of its partition, for the error.
 
     Raises:
-        InputError: the batch is compressed in a way that is not known, too large, or garbled.
+        InputError: the batch has an unknown codec, is too large, or is garbled.
     """
     try:
         data = bytes(decompressed(batch))
@@ -90,7 +90,7 @@ def _row(batch: FetchedRecordBatch, data: bytes, position: int) -> tuple[Record,
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:
-    """A zigzag varint, and where the next field starts."""
+    """Read a zigzag varint; return it and where the next field starts."""
     number = 0
     for shift in range(0, 70, 7):
         byte = data[position]
@@ -112,26 +112,25 @@ def _bytes(data: bytes, position: int) -> tuple[bytes | None, int]:
 
 UNREADABLE = (
     *(IndexError, ValueError, struct.error, zlib.error),
-    cramjam.DecompressionError,  # which is of none of these kinds
+    cramjam.DecompressionError,  # a subclass of none of these
 )
-"""What is raised of bytes that are not a batch's: by the codecs' libraries, and here."""
+"""The exceptions for bytes that are no record batch: the codecs' libraries' and this module's."""
 
 MOST_BYTES = 256 * 1024 * 1024
-"""Of one batch, decompressed. What a broker limits (``max.message.bytes``) is the compressed batch:
-49 kB of zstd can be 1.5 GiB, and whoever may write to a topic could end each of its readers."""
+"""Most bytes of a decompressed batch. A broker limits (``max.message.bytes``) the compressed batch:
+49 kB of zstd can be 1.5 GiB, by which any writer of a topic could end all its readers."""
 
 
 MOST_RECORDS = 1 << 22
-"""Of one batch, and of a portion: a record of seven bytes takes a hundred and more once it is
-read."""
+"""Most records of a batch, and of a portion: a record of 7 bytes takes over 100 once it is read."""
 _HEADERS_AT_ONCE = 1 << 20
-"""Rows are handed on in tables of so many headers."""
+"""About the most headers of the rows in one table."""
 
 
 def decompressed(batch: FetchedRecordBatch) -> bytes | memoryview:
-    """The records of a batch; one of UNREADABLE where it cannot be decompressed, or is too large.
+    """Return a batch's records; raise one of UNREADABLE if it is too large or cannot be read.
 
-    Never more than MOST_BYTES are made, whatever it says of itself.
+    Never more than MOST_BYTES are made, whatever the batch says of its size.
     """
     match batch.codec:
         case 0:
@@ -164,10 +163,10 @@ def _gzip(data: memoryview) -> bytes:
 
 
 def _into(decompress: Callable[[memoryview, Any], int], data: memoryview) -> memoryview:
-    """By a codec that says nothing true of its size: into what is larger, until it fits."""
+    """Decompress data of unknown size, into larger and larger buffers until it fits."""
     room = min(MOST_BYTES, 65_536 + 32 * len(data))
     while True:
-        out = np.empty(room, np.uint8)  # of which the system gives what is written to
+        out = np.empty(room, np.uint8)  # the system provides only the memory that is written to
         try:
             return out[: decompress(data, out)].data
         except cramjam.DecompressionError as error:
@@ -179,7 +178,7 @@ def _into(decompress: Callable[[memoryview, Any], int], data: memoryview) -> mem
 
 
 def _snappy(data: bytes) -> bytes:
-    """Java writes blocks in snappy-java's stream framing, librdkafka one raw block."""
+    """Decompress snappy: Java writes blocks in snappy-java's framing, librdkafka one raw block."""
     if not data.startswith(_XERIAL_MAGIC):
         blocks = [data]
     else:
@@ -197,18 +196,18 @@ def _snappy(data: bytes) -> bytes:
 
 
 # --- decompression --------------------------------------------------------------------------------
-# Record batches decompressed, one after the other, in one buffer: what the decoders start from.
+# Record batches decompressed, one after the other, in one buffer: the input of the decoders.
 
 
 PORTION_BYTES = 1 << 19
-"""Compressed, of batches that are decoded together; a larger one is decoded by itself.
+"""Most compressed bytes of batches that are decoded together; a larger batch is decoded alone.
 
 About 10,000 small rows, which stay in a processor's cache. Each batch of a portion is copied once
-more, to lie behind the one before, which costs large ones a fifth of all decoding. Decompressed, a
-portion has no more than one batch may have (:data:`~.decoding.MOST_BYTES`).
+more, behind the one before, which for large ones takes a fifth of all decoding. Decompressed, a
+portion has no more than one batch may have (:data:`MOST_BYTES`).
 """
 _LEAST = 7
-"""Bytes of a record: its length, attributes, time, offset, key, value and count of headers."""
+"""Fewest bytes of a record: length, attributes, time, offset, key, value and header count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,12 +216,12 @@ class Unpacked:
 
     Attributes:
         data: all records, uint8.
-        starts: of each batch in ``data``, and the end of the last one.
-        counts: records of each batch, no more than its bytes can hold.
-        base_offsets: of each batch; a record says how far it is from there.
-        last_offsets: of each batch; no record is behind it.
-        base_times: of each batch; likewise, but for those stamped by the broker.
-        append_times: the time stamp of all records of a batch, -1 where each has its own.
+        starts: where each batch begins in ``data``, and the end of the last one.
+        counts: number of records of each batch, no more than its bytes can hold.
+        base_offsets: first offset of each batch; a record has its distance from there.
+        last_offsets: last offset of each batch; no record is behind it.
+        base_times: base timestamp of each batch, likewise, but for those stamped by the broker.
+        append_times: the timestamp of all records of a batch, -1 where each has its own.
     """
 
     data: NDArray[np.uint8]
@@ -238,12 +237,12 @@ def unpacked(batches: Sequence[FetchedRecordBatch], span: OffsetSpan) -> Iterato
     """Decompress batches, a portion of them at a time.
 
     Args:
-        batches: of one partition.
-        span: names it, for the error.
+        batches: record batches of one partition.
+        span: the span that is read, for the error.
 
     Raises:
-        InputError: a batch cannot be decompressed, is too large, or says that it has more records
-            than bytes for them.
+        InputError: a batch cannot be decompressed, is too large, or claims more records than fit
+            into its bytes.
     """
     portion: list[FetchedRecordBatch] = []
     pieces: list[Any] = []
@@ -269,7 +268,7 @@ def unpacked(batches: Sequence[FetchedRecordBatch], span: OffsetSpan) -> Iterato
 def _joined(batches: Sequence[FetchedRecordBatch], pieces: Sequence[Any]) -> Unpacked:
     data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
     whole = np.frombuffer(data, np.uint8)
-    whole.flags.writeable = False  # as the loops were compiled for
+    whole.flags.writeable = False  # the loops are compiled for read-only arrays
     return Unpacked(
         whole,
         np.cumsum([0, *map(len, pieces)], dtype=np.int64),
@@ -295,7 +294,7 @@ def _content(batch: FetchedRecordBatch, span: OffsetSpan) -> Any:
             *_ways_on(span, batch.base_offset, batch.last_offset),
         ) from error
     most = min(len(found) // _LEAST, MOST_RECORDS)
-    if not 0 <= batch.records <= most:  # before anything is made by that number
+    if not 0 <= batch.records <= most:  # before arrays of that length are made
         raise InputError(
             f"The record batch at offset {batch.base_offset} of {span} says that it has "
             f"{batch.records} records: at most {most} are read of its {len(found)} bytes. Nothing "
@@ -306,7 +305,7 @@ def _content(batch: FetchedRecordBatch, span: OffsetSpan) -> Any:
 
 
 def garbled(unpacked: Unpacked, batch: int, span: OffsetSpan) -> InputError:
-    """The error for a batch, by its place, whose records are not what its header says."""
+    """Return the error for the batch, by its index, whose records are not as its header says."""
     first, last = int(unpacked.base_offsets[batch]), int(unpacked.last_offsets[batch])
     return InputError(
         f"The record batch at offset {first} of {span} is garbled: it does not hold "
@@ -317,7 +316,7 @@ def garbled(unpacked: Unpacked, batch: int, span: OffsetSpan) -> InputError:
 
 
 def _ways_on(span: OffsetSpan, first: int, last: int) -> tuple[Remedy, Remedy]:
-    """Whoever starts again meets the batch again: its offsets are stepped over, or nothing is."""
+    """Return the remedies for a batch that no start can read: resend its rows, or skip them."""
     step = span.stepping_over(first, last)
     again = "have its producer write these rows again, in smaller batches"
     return replace(step, change=again, costs="their order: they come behind later rows"), step
@@ -338,7 +337,7 @@ SCHEMA = pa.schema(
         ("headers", pa.list_(HEADER)),
     ]
 )
-"""All columns; a row has as many headers as it has, an empty list where it has none."""
+"""The schema with all columns; ``headers`` is an empty list for a row without headers."""
 COLUMNS = tuple(SCHEMA.names)
 
 _MOST_MS = ((1 << 63) - 1) // 1000
@@ -347,15 +346,15 @@ _MOST_MS = ((1 << 63) - 1) // 1000
 def tables(
     batches: Sequence[FetchedRecordBatch], span: OffsetSpan, columns: Collection[str] = COLUMNS
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of ``span`` in these batches, in the order of their offsets.
+    """Yield the rows of ``span`` in these batches as tables, in the order of their offsets.
 
     Args:
-        batches: of the partition.
-        span: rows outside it are left out.
-        columns: of ``SCHEMA``, in the order in which they are wanted.
+        batches: record batches of the partition.
+        span: the offsets to return; rows outside are left out.
+        columns: the wanted columns of ``SCHEMA``, in the wanted order.
 
     Raises:
-        InputError: a batch is garbled: which, by topic, partition and offset.
+        InputError: a batch is garbled; the error has its topic, partition and offset.
     """
     for packed in unpacked(batches, span):
         try:
@@ -370,7 +369,7 @@ def tables(
 
 
 def _parts(spans: Spans) -> Iterator[Spans]:
-    """The rows, in parts of so many headers; nothing where there is no row."""
+    """Split rows into parts of about ``_HEADERS_AT_ONCE`` headers; yield none where no row is."""
     behind = np.cumsum(spans.header_counts)
     part = (behind - spans.header_counts) // _HEADERS_AT_ONCE
     if len(part) and part[-1] == 0:
@@ -407,7 +406,7 @@ def _column(name: str, packed: Unpacked, spans: Spans, span: OffsetSpan) -> Any:
 
 
 def _times(spans: Spans, span: OffsetSpan) -> Any:
-    """In microseconds, of which 64 bits hold 292,000 years either way."""
+    """Return the timestamps in microseconds, of which 64 bits hold 292,000 years either way."""
     times = spans.times
     if len(times) and not -_MOST_MS <= times.min() <= times.max() <= _MOST_MS:
         row = int(np.argmax(np.abs(times.astype(np.float64))))
@@ -422,7 +421,7 @@ def _times(spans: Spans, span: OffsetSpan) -> Any:
 
 
 def binary(data: Any, places: I64, lengths: I64, kind: Any = None) -> Any:
-    """Fields as an Arrow array; a length of -1 is a null."""
+    """Return fields as an Arrow array; a length of -1 is a null."""
     ends, content = loops.gathered(data, places, lengths)
     nulls = lengths < 0
     found = int(nulls.sum())
@@ -446,7 +445,7 @@ def _headers(packed: Unpacked, spans: Spans) -> Any:
 
 
 def _text(names: Any) -> Any:
-    """As Java has it: what is not UTF-8 becomes U+FFFD, and is no reason to stop."""
+    """Decode header names as Java does: bytes that are not UTF-8 become U+FFFD, and no error."""
     try:
         return names.cast(pa.string())
     except pa.ArrowInvalid:

@@ -1,4 +1,4 @@
-"""Arrow rows to Kafka record batches, format 2 ("magic 2"), the only one since Kafka 0.11.
+"""Encoding of Arrow rows as Kafka record batches, format 2 ("magic 2"), the one since Kafka 0.11.
 
 Source: https://kafka.apache.org/documentation/#recordbatch and, in Kafka's sources,
 ``org.apache.kafka.common.record.DefaultRecordBatch`` and ``DefaultRecord``. Numbers of the header
@@ -81,16 +81,16 @@ _SNAPPY_HEADER = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """A codec by its name, the code in a record batch's attributes, and what compresses."""
+    """A codec: its name, its code in a record batch's attributes, and its compress function."""
 
     name: str
     code: int
     compress: Callable[[memoryview], Any]
-    """Any object with the buffer protocol and a length in bytes."""
+    """Returns any object with the buffer protocol and a length in bytes."""
 
 
 def codec(name: str) -> Codec:
-    """The codec of that name, at its own default level (ConfigurationError: no such codec)."""
+    """Return the codec of a name, at its default level (ConfigurationError: no such codec)."""
     if name not in _CODECS:
         raise ConfigurationError(
             f"compression {name!r} is not known: choose one of {', '.join(_CODECS)}"
@@ -130,7 +130,7 @@ _CODECS = {
     )
 }
 NAMES = tuple(_CODECS)
-"""What ``codec`` knows, in the order of their codes."""
+"""The names that ``codec`` knows, in the order of their codes."""
 
 
 HEADER_BYTES = 61
@@ -152,7 +152,7 @@ class EncodedRecords:
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """By whom a record batch is written, and where in that producer's sequence."""
+    """The producer that writes a record batch, and whether it writes in a transaction."""
 
     producer_id: int
     producer_epoch: int
@@ -179,7 +179,7 @@ def encode_runs(columns: Columns, cuts: Sequence[int]) -> Iterator[EncodedRecord
 def _by_arrow(
     columns: Columns, cuts: Sequence[int], base: NDArray[np.int64]
 ) -> tuple[memoryview, NDArray[Any]]:
-    """The runs, one after the other, and where each begins."""
+    """Encode the runs by Arrow; return their bytes, one run after the other, and their edges."""
     # Without headers, each record is led by the header count of the one before it.
     shift = 1 if columns.headers is None else 0
     items = _interleave(columns, np.diff(cuts), base)
@@ -215,14 +215,14 @@ def _timestamp_deltas(
 
 
 def record_batch(run: EncodedRecords, stamp: Stamp, sequence: int, codec: Codec) -> bytes:
-    """A complete record batch; ``sequence`` is the first record's number, modulo 2**31."""
+    """Return a complete record batch; ``sequence`` is the first record's number, modulo 2**31."""
     return finish(run, codec.compress(run.body), stamp, sequence, codec)
 
 
 def finish(
     run: EncodedRecords, content: bytes | memoryview, stamp: Stamp, sequence: int, codec: Codec
 ) -> bytes:
-    """The header before records that are compressed already."""
+    """Return the record batch of compressed records: put the header before them."""
     tail = _AFTER_CRC.pack(
         codec.code | (_TRANSACTIONAL if stamp.transactional else 0),
         run.count - 1,

@@ -1,8 +1,8 @@
-"""Uses the Numba kernels once they are compiled, and the NumPy kernels otherwise.
+"""Dispatch to the Numba kernels once they are loaded, and to the NumPy kernels until then.
 
 :mod:`.numba_kernels` takes a second to load. A process that is going to need it loads it on a
-thread (:func:`warm`); until that is done :mod:`.numpy_kernels` does the same, so nobody waits.
-Where nothing is cached yet, a process of its own compiles first (:mod:`.compiling`).
+thread (:func:`warm`); until that is done :mod:`.numpy_kernels` does the same work, without a wait.
+Where no machine code is cached yet, a separate process compiles first (:mod:`.compiling`).
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _LOOPS = ("scan", "scan_headers", "gather", "encode", "hash_bytes", "place", "sc
 _COMPILES_WITHIN_S = 600.0
 _loading = Lock()
 _loaded: list[Any] = []
-"""The module of the compiled ones, once it is loaded."""
+"""The module of the compiled loops, once it is loaded."""
 
 
 def warm(*, wait: bool = False) -> None:
-    """Load the compiled loops on a thread beside, once; ``wait`` until that is done."""
+    """Load the compiled loops on another thread, once; ``wait`` until they are loaded."""
     if not _loaded and _loading.acquire(blocking=False):
         thread = Thread(target=_load, name="airflow-eos-compiled", daemon=True)
         thread.start()
@@ -49,10 +49,10 @@ def _load() -> None:
         if not all(is_cached(getattr(found, name)) for name in _LOOPS):
             _compile_elsewhere()
         try_each(found)
-    except ImportError:  # the extra is not installed: numpy does it
+    except ImportError:  # the extra is not installed: numpy does the work
         return
     except Exception as error:  # noqa: BLE001 - whatever ails the compiler, rows go on
-        import structlog  # a fifth of a second, which a worker with nothing to say is spared
+        import structlog  # takes 0.2 s, which workers without a warning save
 
         structlog.get_logger(__name__).warning("without_compiled_loops", error=str(error))
         return
@@ -60,22 +60,22 @@ def _load() -> None:
 
 
 def compiled_loops() -> Any:
-    """Their module, which loads Numba (ImportError: the extra ``fast`` is not installed)."""
+    """Import the module of the compiled loops, and Numba (ImportError: no extra ``fast``)."""
     from airflow_eos.kafka.records import numba_kernels
 
     return numba_kernels
 
 
 def is_cached(loop: Any) -> bool:
-    """Whether its machine code is in Numba's cache, of this very source."""
+    """Whether a loop's machine code, of the present source, is in Numba's cache."""
     return bool(loop._cache._cache_file._load_index())  # noqa: SLF001 - no public way to ask
 
 
 def _compile_elsewhere() -> None:
-    """In a process beside, which is nice: Numba compiles for seconds and lets no other thread run.
+    """Compile in a separate process, niced: Numba compiles for seconds and blocks other threads.
 
     Raises:
-        CalledProcessError, TimeoutExpired: it did not.
+        CalledProcessError, TimeoutExpired: compiling failed.
     """
     subprocess.run(
         [sys.executable, "-m", "airflow_eos.kafka.records.compiling"],
@@ -88,7 +88,7 @@ def _compile_elsewhere() -> None:
 
 
 def try_each(compiled: Any) -> None:
-    """One call of each, with the types of every other: a call with these compiles nothing more."""
+    """Call each loop once, with the argument types of all later calls, so that it is compiled."""
     data, none = np.zeros(8, np.uint8), np.zeros(0, np.int64)
     data.flags.writeable = False
     starts = np.zeros(1, np.int64)
@@ -109,7 +109,7 @@ def try_each(compiled: Any) -> None:
 
 
 def are_loaded() -> bool:
-    """Whether the compiled ones do the work by now."""
+    """Whether the compiled loops are loaded and in use."""
     return bool(_loaded)
 
 
@@ -144,7 +144,7 @@ def header_spans_of(unpacked: Unpacked, found: Spans) -> tuple[I64, I64, I64, I6
 
 
 def gathered(data: NDArray[np.uint8], places: I64, lengths: I64) -> tuple[Any, Any]:
-    """Fields one after the other: where each begins (and the last ends), and their bytes."""
+    """Copy fields one after the other; return their offsets (one more than fields) and bytes."""
     if not _loaded:
         return numpy_kernels.gathered(data, places, lengths)
     ends = np.empty(len(places) + 1, np.int32)
@@ -156,7 +156,7 @@ def gathered(data: NDArray[np.uint8], places: I64, lengths: I64) -> tuple[Any, A
 def hash_bytes(data: Any, offsets: Any, valid: Any, hashes: Any, *, told: bool = False) -> None:
     """See :func:`airflow_eos.kafka.records.numpy_kernels.hash_bytes`.
 
-    ``told``: then go on with 1 where a row is null and 0 where not, Spark's ``isnull``.
+    ``told``: then hash also 1 where a row is null and 0 where not, Spark's ``isnull``.
     """
     if _loaded:
         _loaded[0].hash_bytes(data, offsets, valid, told, hashes)
@@ -167,9 +167,9 @@ def hash_bytes(data: Any, offsets: Any, valid: Any, hashes: Any, *, told: bool =
 
 
 def encoded(columns: Columns, cuts: Any) -> tuple[memoryview, I64] | None:
-    """The runs of :func:`airflow_eos.kafka.records.encode.encode_runs`, and where each begins.
+    """Encode the runs of :func:`.encode.encode_runs`; return their bytes, and where each begins.
 
-    None where it is to be done by Arrow: not loaded, rows with headers, or of many buffers.
+    None where Arrow has to encode: loops not loaded, rows with headers, or several buffers.
     """
     both = (columns.keys, columns.values)
     if not _loaded or columns.headers is not None or any(len(c.buffers) > 1 for c in both):
@@ -189,15 +189,15 @@ def encoded(columns: Columns, cuts: Any) -> tuple[memoryview, I64] | None:
 
 
 def placed(*columns: Any) -> int:
-    """See :func:`airflow_eos.kafka.records.numba_kernels.place`; only where they are loaded."""
+    """See :func:`airflow_eos.kafka.records.numba_kernels.place`; the loops must be loaded."""
     return int(_loaded[0].place(*columns))
 
 
 def scattered(pieces: Any, sizes: I64, cuts: I64, frame: int) -> tuple[memoryview, I64]:
-    """The rows of each partition as runs of records, and of each run: start, end, rows.
+    """Encode the rows of each partition as runs of records; return bytes, and runs' edges, rows.
 
-    A partition has as many runs as ``cuts`` says, of which the last ones can be empty. Only where
-    the loops are loaded; see :func:`airflow_eos.kafka.records.numba_kernels.scatter`.
+    A partition has as many runs as ``cuts`` says, of which the last ones can be empty. The loops
+    must be loaded; see :func:`airflow_eos.kafka.records.numba_kernels.scatter`.
     """
     state, runs = _loaded[0].begun(sizes, cuts)
     out = np.empty(int(sizes.sum()), np.uint8)
@@ -209,7 +209,7 @@ def scattered(pieces: Any, sizes: I64, cuts: I64, frame: int) -> tuple[memoryvie
 def _of_views(views: Views) -> tuple[Any, Any, Any]:
     words = np.ascontiguousarray(views.words).view()
     data = np.frombuffer(views.buffers[0], np.uint8) if views.buffers else np.zeros(0, np.uint8)
-    # As the loops were compiled for: they would be compiled again for what can be written.
+    # The loops are compiled for read-only arrays: writable ones would have them compiled again.
     words.flags.writeable = data.flags.writeable = False
     nulls = np.zeros(0, np.bool_) if views.nulls is None else np.ascontiguousarray(views.nulls)
     return words, data, nulls

@@ -1,12 +1,11 @@
-"""The loops of :mod:`.numpy_kernels`, compiled by Numba (the extra ``fast``).
+"""The loops of :mod:`.numpy_kernels`, and of encoding, compiled by Numba (the extra ``fast``).
 
-Nothing imports the ``compiled`` modules by name but :mod:`.kernels`, which does without them where
-they cannot be imported, and until they have been: Numba takes most of a second to load, and a first
-use compiles. What was compiled is cached beside these files, or in the user's cache where that
-cannot be written.
+Only :mod:`.kernels` imports this module; it does without where the import fails, and until it is
+done: Numba takes most of a second to load, and a first use compiles. The machine code is cached
+beside this file, or in the user's cache where the folder cannot be written.
 
-Signed and unsigned numbers do not mix here: Numba would make floating point of them. Places that
-are unsigned spare it a look for negative ones, which count from the end.
+Signed and unsigned numbers do not mix here: Numba would make floating point of them. Unsigned
+places spare the check for negative ones, which count from the end.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _raw_memcpy: Any = cgutils.raw_memcpy
 
 
 def _memcpy(_context: Any, _to: Any, _source: Any, _count: Any) -> Any:
-    """C's, of addresses; a loop over bytes would copy one at a time, since arrays may overlap."""
+    """Call C's memcpy on addresses; a loop would copy single bytes, since arrays may overlap."""
 
     def generate(context: Any, builder: Any, _signature: Any, given: Any) -> Any:
         byte = ir.IntType(8).as_pointer()
@@ -48,7 +47,7 @@ _MOST, _LEAST = (1 << 63) - 1, -(1 << 63)
 
 @jit
 def _varint(data: Any, at: int, end: int) -> Any:
-    """Number and next place; the place is -1 where the number goes on behind ``end``."""
+    """Read a varint: return it and the next place, -1 where the varint goes on behind ``end``."""
     number = nb.uint64(0)
     shift = nb.uint64(0)
     while at < end and shift < nb.uint64(70):
@@ -64,7 +63,7 @@ def _varint(data: Any, at: int, end: int) -> Any:
 
 @jit
 def _field(data: Any, at: int, end: int) -> Any:
-    """Place, length (-1: null) and next place of a field; the next place is -1 where it is bad."""
+    """Read a field: return its place, length (-1: null) and the next place (-1: it is garbled)."""
     length, at = _varint(data, at, end)
     if at < 0 or length < -1 or length > end - at:
         return 0, 0, -1
@@ -73,9 +72,9 @@ def _field(data: Any, at: int, end: int) -> Any:
 
 @jit
 def _behind_headers(data: Any, at: int, end: int, count: int) -> int:
-    """Where they end; -1 where they do not, or one has no name.
+    """Return where a record's headers end; -1 where they do not, or one has no name.
 
-    A header has two bytes or more: so many are walked, and an array is made of no more.
+    A header has two bytes or more: an impossible count is refused before headers are walked.
     """
     if count < 0 or count > (end - at) // 2 or count > MOST_HEADERS:
         return -1
@@ -91,7 +90,7 @@ def _behind_headers(data: Any, at: int, end: int, count: int) -> int:
 
 @jit
 def _time_and_delta(data: Any, at: int, end: int, base: int) -> Any:
-    """Time stamp, distance to the batch's first offset, next place; -1 where they are bad."""
+    """Read a record's timestamp and offset delta: return both and the next place (-1: garbled)."""
     elapsed, at = _varint(data, at, end)
     if at < 0:
         return 0, 0, -1
@@ -112,7 +111,7 @@ def scan(
     stamped: Any,
     out: Any,
 ) -> Any:
-    """Fill the columns of ``Spans``, the rows of ``out``; the place of a garbled batch, or -1."""
+    """Fill ``out``, with the columns of ``Spans`` as rows; return a garbled batch's index or -1."""
     row = 0
     for batch in range(len(counts)):
         at, last = starts[batch], starts[batch + 1]
@@ -180,7 +179,7 @@ def gather(data: Any, places: Any, lengths: Any, ends: Any, out: Any) -> None:
 
 
 # --- compiled encoding ----------------------------------------------------------------------------
-# The compiled way of ``batch.encode_runs``: columns → records; see :mod:`.numba_kernels`.
+# The compiled loop of :func:`.encode.encode_runs`: columns → records.
 
 
 _U = np.uint64
@@ -193,7 +192,7 @@ def _zigzag(number: Any) -> Any:
 
 @jit
 def _width(number: Any) -> Any:
-    """Bytes of a varint."""
+    """Return the number of bytes of a varint."""
     width = _U(1)
     while number >= _U(0x80):
         number >>= _U(7)
@@ -203,7 +202,7 @@ def _width(number: Any) -> Any:
 
 @jit
 def _put(number: Any, out: Any, at: Any) -> Any:
-    """Write a varint; where the next field goes."""
+    """Write a varint; return the place of the next field."""
     while number >= _U(0x80):
         out[at] = np.uint8((number & _U(0x7F)) | _U(0x80))
         number >>= _U(7)
@@ -216,7 +215,7 @@ def _put(number: Any, out: Any, at: Any) -> Any:
 def _put_field(
     words: Any, row: int, inline: Any, data: Any, zigzag: Any, out: Any, at: Any, to: Any
 ) -> Any:
-    """Write a length and its bytes, which are in the view itself or where it says."""
+    """Write a length and the bytes, which are in the view itself or in the buffer that it names."""
     at = _put(zigzag, out, at)
     if zigzag == _U(1):  # -1: a null
         return at
@@ -244,7 +243,7 @@ def encode(
 ) -> None:
     """Encode runs of rows without headers; ``edges`` (one more than runs) gets where each begins.
 
-    Keys and values are views (see ``views``): the words, and the buffer of those that are long.
+    Keys and values are views (:class:`.columns.Views`): their words, and the long ones' buffer.
     """
     at = _U(0)
     to = nb.uint64(out.ctypes.data)
@@ -280,7 +279,7 @@ def encode(
 
 
 # --- compiled hashes ------------------------------------------------------------------------------
-# The loop of :mod:`.numpy_kernels` over bytes, XXH64; see :mod:`.numba_kernels`.
+# The loop of :mod:`.numpy_kernels` over bytes, XXH64.
 
 
 _P1, _P2, _P3 = _U(0x9E3779B185EBCA87), _U(0xC2B2AE3D27D4EB4F), _U(0x165667B19E3779F9)
@@ -294,7 +293,7 @@ def _rotl(word: Any, bits: Any) -> Any:
 
 @jit
 def _word(data: Any, at: Any) -> Any:
-    """Eight bytes, little endian. A place that is unsigned lets LLVM make one load of it."""
+    """Return eight bytes, little endian. An unsigned place lets LLVM make this one load."""
     return (
         nb.uint64(data[at])
         | nb.uint64(data[at + _U(1)]) << _U(8)
@@ -318,7 +317,7 @@ def _mixed(h: Any) -> Any:
 
 @jit
 def _hash(data: Any, at: Any, length: Any, seed: Any) -> Any:
-    """XXH64."""
+    """Return the XXH64 of bytes."""
     left = length
     if length >= _U(32):
         a, b, c, d = seed + _P1 + _P2, seed + _P2, seed, seed - _P1
@@ -358,9 +357,9 @@ def _hash(data: Any, at: Any, length: Any, seed: Any) -> Any:
 
 @jit
 def hash_bytes(data: Any, offsets: Any, valid: Any, told: Any, hashes: Any) -> None:
-    """Go on from each row's hash with its bytes; a null leaves it as it is.
+    """Update each row's hash with the row's bytes; a null leaves it unchanged.
 
-    ``told``: then with a number of 32 bits, 1 where the row is null and 0 where not.
+    ``told``: then also with a number of 32 bits, 1 where the row is null and 0 where not.
     """
     for row in range(len(hashes)):
         h = hashes[row]
@@ -376,27 +375,27 @@ def hash_bytes(data: Any, offsets: Any, valid: Any, told: Any, hashes: Any) -> N
 
 
 # --- compiled scatter -----------------------------------------------------------------------------
-# Rows → records of their partitions, in the order in which they come; see :mod:`.numba_kernels`.
+# Rows → records of their partitions, in the order in which they come.
 #
-# The same bytes as sorting the rows by partition and encoding them one run after the other, without
-# putting Arrow batches together, without views, and without sorting.
+# The bytes equal those of sorting the rows by partition and encoding one run after the other,
+# without joining Arrow batches, without views, and without sorting.
 
 
 _M, _SEED, _MASK = _U(0x5BD1E995), _U(0x9747B28C), _U(0xFFFFFFFF)
-# ``state`` has a column for each partition: bytes written, bytes at which it is cut next, into how
-# many runs, how many cuts are done, bytes in all, the run that is written.
+# ``state`` has a column for each partition: bytes written, bytes at which it is cut next, number of
+# runs, number of cuts done, bytes in all, index of the run that is written.
 _SEEN, _CUT_AT, _CUTS, _DONE, _TOTAL, _RUN = range(6)
-# ``runs`` has a column for each: where it begins and ends, and how many rows it has.
+# ``runs`` has a column for each run: where it begins and ends, and how many rows it has.
 _START, _END, _ROWS = range(3)
 _NEVER = 1 << 62
 
 
 def begun(sizes: Any, cuts: Any) -> tuple[Any, Any]:
-    """``state`` and ``runs`` before the first row.
+    """Return ``state`` and ``runs`` of :func:`scatter` as they are before the first row.
 
     Args:
         sizes: bytes of each partition, int64.
-        cuts: into how many runs of about the same size each is cut, int64.
+        cuts: number of runs of about equal size into which each partition is cut, int64.
     """
     state, runs = np.zeros((6, len(sizes)), np.int64), np.zeros((3, int(cuts.sum())), np.int64)
     state[_CUT_AT] = np.where(cuts > 1, sizes // np.maximum(cuts, 1), _NEVER)
@@ -411,7 +410,7 @@ def begun(sizes: Any, cuts: Any) -> tuple[Any, Any]:
 
 @jit
 def _murmur2(data: Any, at: Any, length: Any) -> Any:
-    """``org.apache.kafka.common.utils.Utils.murmur2``."""
+    """Return the hash of Java's ``org.apache.kafka.common.utils.Utils.murmur2``."""
     h = _SEED ^ length
     left = length
     while left >= _U(4):
@@ -440,10 +439,10 @@ def _murmur2(data: Any, at: Any, length: Any) -> Any:
 def place(
     key_edges: Any, keys: Any, value_edges: Any, frame: int, targets: Any, sizes: Any, counts: Any
 ) -> int:
-    """Choose a partition for each row by its key; the size of the largest row.
+    """Choose a partition for each row by its key; return the size of the largest row.
 
-    ``sizes`` and ``counts``, one for each partition, grow by what comes to it: bytes, at most
-    ``frame`` for what is neither key nor value, and rows.
+    Add the rows of each partition to its item of ``counts``, and their bytes to that of ``sizes``
+    (``frame`` per row for all but key and value: an upper bound).
     """
     largest = 0
     partitions = _U(len(sizes))
@@ -473,9 +472,9 @@ def scatter(
     runs: Any,
     out: Any,
 ) -> None:
-    """Write each row behind those of its partition; it has no null, headers or time of its own.
+    """Write each row behind its partition's earlier rows; rows have no null, headers or own time.
 
-    ``state`` and ``runs`` go from one call to the next. A partition is cut where
+    ``state`` and ``runs`` are passed on from call to call. A partition is cut where
     :func:`~airflow_eos.kafka.producer.partitioner.cut` cuts it.
     """
     from_keys, from_values = nb.uint64(keys.ctypes.data), nb.uint64(values.ctypes.data)

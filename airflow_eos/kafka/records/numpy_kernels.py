@@ -1,8 +1,8 @@
-"""Where the fields of each record are in a run of records: the same by numpy as by compiled loops.
+"""NumPy loops over records: where each field is, copies of fields, and row hashes.
 
-Records follow each other by their lengths alone, so a Python loop finds where they begin; the rest
-is done for whole columns. This needs nothing but numpy, and it is what
-:mod:`~airflow_eos.kafka.records.numba_kernels` is held against.
+Records follow each other by their lengths alone, so a Python loop finds where they begin; all other
+work is done for whole columns. This needs only numpy, and tests compare
+:mod:`~airflow_eos.kafka.records.numba_kernels` with it.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 I64 = NDArray[np.int64]
 _LONGEST = 10
-"""Bytes of a varlong."""
+"""Most bytes of a varlong."""
 MOST_HEADERS = 1 << 17
-"""Of one record. A header can be two bytes of zeros, which compress to nothing, and takes hundreds
-once it is read."""
+"""Most headers of one record. A header can be two bytes of zeros, which compress to nothing, and
+takes hundreds once it is read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """A row each. Places are in the data; a length of -1 is a null. Times in ms since the epoch.
+    """Columns with one item per row: where its fields are in the data, and its offset and time.
 
-    ``headers`` is where the headers of a row begin (behind their count), ``header_counts`` how
-    many they are.
+    A length of -1 is a null; times are ms since the epoch. ``headers`` is where a row's headers
+    begin (behind their count), ``header_counts`` how many they are.
     """
 
     offsets: I64
@@ -44,12 +44,12 @@ class Spans:
     header_counts: I64
 
     def where(self, chosen: NDArray[np.bool_]) -> Spans:
-        """The chosen rows."""
+        """Return the spans of the chosen rows."""
         return Spans(*(getattr(self, name)[chosen] for name in self.__slots__))
 
 
 class Garbled(Exception):  # noqa: N818 - told to whoever knows the partition, who says it in full
-    """Raised with the place of a batch whose records are not what its header says."""
+    """Raised with the index of a batch whose records are not as its header says."""
 
     def __init__(self, batch: int) -> None:
         super().__init__(batch)
@@ -57,7 +57,7 @@ class Garbled(Exception):  # noqa: N818 - told to whoever knows the partition, w
 
 
 def spans_of(unpacked: Unpacked) -> Spans:
-    """The fields of all records.
+    """Return where the fields of all records are.
 
     Raises:
         Garbled: a record ends behind its batch, or a field behind its record.
@@ -71,7 +71,7 @@ def spans_of(unpacked: Unpacked) -> Spans:
     keys, key_lengths = look.field()
     values, value_lengths = look.field()
     header_counts = look.varint()
-    # A header has two bytes or more: so many are walked, and no array is made of what cannot be.
+    # A header has two bytes or more: an impossible count is refused before arrays are made for it.
     most = np.minimum((ends - look.at) // 2, MOST_HEADERS)
     _require((header_counts >= 0) & (header_counts <= most), batch)
     _require((header_counts > 0) | (look.at == ends), batch)
@@ -96,9 +96,9 @@ def spans_of(unpacked: Unpacked) -> Spans:
 
 
 def _records(unpacked: Unpacked) -> tuple[I64, I64]:
-    """Where each record begins, behind its length, and where it ends."""
+    """Return where each record begins (behind its length) and ends."""
     data: memoryview = unpacked.data.data
-    starts, ends = array("q"), array("q")  # numbers of Python would be five times as large
+    starts, ends = array("q"), array("q")  # Python's ints would be five times as large
     for batch, count in enumerate(unpacked.counts.tolist()):
         position, end = (int(each) for each in unpacked.starts[batch : batch + 2])
         for _ in range(count):
@@ -122,7 +122,7 @@ def _records(unpacked: Unpacked) -> tuple[I64, I64]:
 
 
 class _FieldReader:
-    """Reads one field of every record after the other."""
+    """Reader of all records' fields: each call reads the next field of every record."""
 
     def __init__(self, data: NDArray[np.uint8], at: I64, ends: I64, batch: I64) -> None:
         self.at = at
@@ -131,7 +131,7 @@ class _FieldReader:
         self._batch = batch
 
     def varint(self) -> I64:
-        """A zigzag number of each record."""
+        """Read a zigzag varint of every record."""
         number = np.zeros(len(self.at), np.uint64)
         at, more = self.at.copy(), np.ones(len(self.at), np.bool_)
         for place in range(_LONGEST):
@@ -146,7 +146,7 @@ class _FieldReader:
         return ((number >> np.uint64(1)) ^ -(number & np.uint64(1))).astype(np.int64)
 
     def field(self) -> tuple[I64, I64]:
-        """Where the bytes of each record begin, and their length, -1 for a null."""
+        """Read a byte field of every record: where it begins, and its length, -1 for a null."""
         lengths = self.varint()
         starts = self.at
         taken = np.maximum(lengths, 0)
@@ -161,9 +161,9 @@ def _require(holds: Any, batch: I64) -> None:
 
 
 def header_spans_of(unpacked: Unpacked, spans: Spans) -> tuple[I64, I64, I64, I64]:
-    """Name and value of every header of every row: place and length of each, row after row.
+    """Return place and length of the name, and of the value, of all headers, row after row.
 
-    A plain loop: rows with headers are the exception. They are as :func:`spans_of` found them.
+    A plain loop: rows with headers are rare. :func:`spans_of` has checked them.
     """
     data: memoryview = unpacked.data.data
     found: list[tuple[int, int, int, int]] = []
@@ -176,7 +176,7 @@ def header_spans_of(unpacked: Unpacked, spans: Spans) -> tuple[I64, I64, I64, I6
 def _headers_of(
     data: memoryview, at: int, end: int | None, count: int, batch: int
 ) -> list[tuple[int, int, int, int]]:
-    """The headers of one row: they end at ``end``; None where that was checked before."""
+    """Read the headers of one row, which end at ``end`` (None: that was checked before)."""
     found, last = [], len(data) if end is None else end
     for _ in range(count):
         name, name_length, at = _header_field(data, at, last, batch)
@@ -206,10 +206,10 @@ def _header_field(data: memoryview, at: int, end: int, batch: int) -> tuple[int,
 
 
 def gathered(data: NDArray[np.uint8], places: I64, lengths: I64) -> tuple[Any, Any]:
-    """Fields one after the other: where each begins (and the last ends), and their bytes.
+    """Copy fields one after the other; return their offsets (one more than fields) and bytes.
 
-    They lie behind each other in the data, so it is an Arrow array of them and of what is between,
-    of which Arrow takes every second item.
+    They lie behind each other in the data, so fields and the gaps between them form an Arrow
+    array, of which Arrow takes every second item.
     """
     edges = np.stack((places, places + np.maximum(lengths, 0)), axis=1).astype(np.int32).ravel()
     between = pa.Array.from_buffers(
@@ -227,13 +227,13 @@ def gathered(data: NDArray[np.uint8], places: I64, lengths: I64) -> tuple[Any, A
 # Spark's ``xxhash64`` of a row, made on Arrow columns: the same number as in the JVM.
 #
 # Spark's ``XxHash64`` goes from column to column, each hashed with the result of the one before as
-# its seed, 42 for the first; a null leaves it as it is. Bytes are hashed by XXH64 as it is
+# its seed, 42 for the first; a null leaves the hash unchanged. Bytes are hashed by XXH64 as
 # specified (https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md), numbers by its tail
 # alone.
 #
-# So a task that no row of the JVM has met gives the same fingerprint as one that has: batches are
-# replayed either way. The loops over bytes are numpy's here, a column of words at a time, and those
-# of :mod:`.numba_kernels` where they are there (:mod:`.kernels`).
+# So a task whose rows never were in the JVM gives the same fingerprint as one whose rows were: a
+# batch may be replayed either way. The loops over bytes are numpy's here, a column of words at a
+# time, and those of :mod:`.numba_kernels` where they are loaded (:mod:`.kernels`).
 
 
 U64 = np.uint64
@@ -245,7 +245,7 @@ _P4, _P5 = U64(0x85EBCA77C2B2AE63), U64(0x27D4EB2F165667C5)
 
 
 def hash_ints(numbers: NDArray[np.int32], valid: NDArray[np.bool_], hashes: Words) -> None:
-    """Go on from each row's hash with a number of at most 32 bits."""
+    """Update each row's hash with a number of at most 32 bits; a null leaves it unchanged."""
     h = hashes + _P5 + U64(4)
     h ^= numbers.view(np.uint32).astype(np.uint64) * _P1
     h = _mixed(_rotl(h, 23) * _P2 + _P3)
@@ -253,7 +253,7 @@ def hash_ints(numbers: NDArray[np.int32], valid: NDArray[np.bool_], hashes: Word
 
 
 def hash_longs(numbers: NDArray[np.int64], valid: NDArray[np.bool_], hashes: Words) -> None:
-    """Go on from each row's hash with a number of 64 bits."""
+    """Update each row's hash with a number of 64 bits; a null leaves it unchanged."""
     h = hashes + _P5 + U64(8)
     h = _mixed(_with_word(h, numbers.view(np.uint64)))
     np.copyto(hashes, h, where=valid)
@@ -265,7 +265,7 @@ def hash_bytes(
     valid: NDArray[np.bool_],
     hashes: Words,
 ) -> None:
-    """Go on from each row's hash with its bytes; a null leaves it as it is."""
+    """Update each row's hash with the row's bytes; a null leaves it unchanged."""
     starts = offsets[:-1].astype(np.int64)
     lengths = np.diff(offsets).astype(np.int64)
     if not len(starts):
@@ -305,7 +305,7 @@ def _stripes(words: Words, starts: Any, lengths: Any, seed: Words) -> Words:
 
 
 def _unaligned(data: NDArray[np.uint8]) -> Words:
-    """The eight bytes from each place on, little endian; zeros follow the last ones."""
+    """Return the eight bytes from each place on, little endian; zeros follow the data's end."""
     padded = np.concatenate((data, np.zeros(8, np.uint8)))
     return np.ndarray((len(data) + 1,), "<u8", padded.data, strides=(1,))
 

@@ -1,1 +1,1 @@
-"""Transactions by identity: listed, ended, asked about, settled, owned; by any process."""
+"""List, end, look up, settle and own transactions by their identity, from any process."""

@@ -1,8 +1,8 @@
-"""Who holds the readers of a topic up: the transaction at the last stable offset of each partition.
+"""Diagnosis of blocked readers: the transaction at the last stable offset of each partition.
 
 A ``read_committed`` reader gets no further than the first row of the oldest transaction that is
-open in a partition, whoever wrote it. What is held is all behind that offset, of every producer.
-Everything here is a look: it ends nothing, and its answers are of one moment.
+open in a partition, whoever wrote it. All rows behind that offset are held back, of every producer.
+This module only reads: it ends no transaction, and its answers are of one moment.
 """
 
 from __future__ import annotations
@@ -48,19 +48,19 @@ if TYPE_CHECKING:
 
 UNKNOWN = "not known"
 _ALL_TOLD_S, _ROW_S = 10.0, 10.0
-"""How long one more question may take, without which less is known."""
+"""How long each optional request may take, without which less is known."""
 _Groups = tuple[dict[str, dict[Place, int]], tuple[str, ...], tuple[str, ...]]
 _NO_GROUPS: _Groups = ({}, (), ())
 
 
 class GroupBehind(msgspec.Struct, frozen=True):
-    """A consumer group, in one partition.
+    """A consumer group that reads a blocked partition.
 
     Attributes:
-        group: its id.
-        committed: the offset that it reads next.
-        waiting: rows and markers that it would get if nothing were open. None where it is already
-            past the last stable offset: it reads uncommitted rows as well, and nothing holds it.
+        group: the group's id.
+        committed: the offset that the group reads next.
+        waiting: number of rows and markers that the group would get if no transaction were open.
+            None where it is past the last stable offset: it reads uncommitted rows, not held up.
     """
 
     group: str
@@ -69,24 +69,24 @@ class GroupBehind(msgspec.Struct, frozen=True):
 
 
 class BlockedPartition(msgspec.Struct, frozen=True, kw_only=True):
-    """One partition, and what its readers wait for.
+    """One partition, and the open transaction that its readers wait for.
 
     Attributes:
-        topic: which.
-        partition: which.
+        topic: the topic.
+        partition: the partition's number.
         stable: the last stable offset, where readers stand still.
-        end: the end that they would get to.
-        producer_id: whose transaction it is.
-        producer_epoch: of that producer.
-        transactional_id: None where no coordinator tells it.
-        owner: by the form of that id; empty where it has none of a program that we know.
-        state: as its coordinator says it; ``hanging``: it is older than a transaction can become,
-            and no coordinator has it; ``marker missing``: its coordinator is through with it;
-            ``not known``: nobody says, or these credentials may not describe the id.
-        age_ms: since it began, as its coordinator says, else since its first row, as that says.
-        timeout_ms: its coordinator ends it at this age; None where nobody tells.
-        behind_it: how many more transactions are open in the partition.
-        groups: of which the offsets may be read.
+        end: the end that readers would get to.
+        producer_id: the id of the transaction's producer.
+        producer_epoch: the epoch of the transaction's producer.
+        transactional_id: the transaction's id; None where no coordinator tells it.
+        owner: the program, by the form of that id; empty where the form is not a known program's.
+        state: the coordinator's state of the transaction; or ``hanging``: it is older than a
+            transaction can become, and no coordinator has it; ``marker missing``: its coordinator
+            has ended it; ``not known``: no coordinator tells, or may tell these credentials.
+        age_ms: time since its begin, by its coordinator, else since its first row's timestamp.
+        timeout_ms: the age at which its coordinator ends it; None where no coordinator tells it.
+        behind_it: the number of further transactions that are open in the partition.
+        groups: the consumer groups whose offsets may be read.
     """
 
     topic: str
@@ -105,20 +105,20 @@ class BlockedPartition(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ends_in_ms(self) -> int | None:
-        """Until its coordinator ends it by itself; None where nobody will, or that is not known."""
+        """Time until its coordinator ends the transaction; None if it will not, or is not known."""
         if self.state != "Ongoing" or self.timeout_ms is None:
             return None
         return max(0, self.timeout_ms - self.age_ms)
 
 
 class Blocked(msgspec.Struct, frozen=True):
-    """What was found, and whose answer is missing.
+    """The blocked partitions that were found, and the answers that are missing.
 
     Attributes:
-        partitions: held up, by topic and partition.
+        partitions: the blocked partitions, by topic and partition.
         unread: consumer groups whose offsets may not be read, or are not told in time.
-        untold: what no broker answers, for people.
-        unnamed: partitions that stand still, and no leader says by which transaction; the same.
+        untold: facts that no broker tells, for people.
+        unnamed: blocked partitions whose leader does not name the transaction, for people.
     """
 
     partitions: tuple[BlockedPartition, ...]
@@ -135,18 +135,18 @@ def find_blocked(
     groups: bool = True,
     deadline_s: float = 60.0,
 ) -> Blocked:
-    """The partitions of ``topics`` whose readers are held up just now, and by whom.
+    """List the partitions of ``topics`` whose readers are blocked now, with their transactions.
 
     Args:
         wire: the connections.
-        topics: all partitions of these are looked at.
-        older_than_ms: younger transactions are left out; one of a batch in flight is no trouble.
-        groups: also how far each consumer group is.
+        topics: the topics, of which all partitions are searched.
+        older_than_ms: leave out younger transactions: one of a batch in flight is normal.
+        groups: also return each consumer group's position.
         deadline_s: how long brokers may be away.
 
     Raises:
         TopicError: a topic does not exist, or may not be read.
-        KafkaUnavailableError: some leader did not answer; a part is never returned as all.
+        KafkaUnavailableError: some leader did not answer; no partial list is returned.
     """
     deadline = Deadline(deadline_s)
     places = partitions_of(wire, topics)
@@ -157,12 +157,12 @@ def find_blocked(
     for each in sorted(open_in_partitions(wire, held, deadline)):
         opened[each.topic, each.partition].append(each)
     unnamed = _unnamed(wire, {place: stable[place] for place in held - opened.keys()})
-    if not opened:  # what was open a moment ago has ended
+    if not opened:  # all transactions have ended meanwhile
         return Blocked((), unnamed=unnamed)
     first = {place: min(found, key=lambda t: t.start) for place, found in opened.items()}
     states, untold = _states(wire, {each.producer_id for each in first.values()}, deadline)
     doubtful = {place for place, e in first.items() if not _writes(states.get(e.producer_id), e)}
-    # It may have ended between the questions; or may have written more rows.
+    # A transaction may have ended, or written more rows, between the requests.
     still = {_which(each) for each in open_in_partitions(wire, doubtful, deadline)}
     first = {place: e for place, e in first.items() if place not in doubtful or _which(e) in still}
     now_ms = cluster_clock_ms(wire) or time.time_ns() // 1_000_000
@@ -186,12 +186,12 @@ def find_blocked(
 
 
 def _which(each: HangingTransaction) -> tuple[Place, int, int, int]:
-    """What stays the same of it while it goes on."""
+    """Return the fields of a transaction that do not change while it writes more rows."""
     return (each.topic, each.partition), each.start, each.producer_id, each.producer_epoch
 
 
 def _unnamed(wire: ConnectionPool, stood: Mapping[Place, int]) -> tuple[str, ...]:
-    """The partitions that stand where they stood, and no leader says what is open there."""
+    """Describe the partitions that are still blocked though their leaders name no transaction."""
     now = positions(wire, stood.keys(), LATEST)
     return tuple(
         f"what readers of {topic}-{partition} wait for: they stand at offset {at}, before its end, "
@@ -204,7 +204,7 @@ def _unnamed(wire: ConnectionPool, stood: Mapping[Place, int]) -> tuple[str, ...
 def _states(
     wire: ConnectionPool, producers: set[int], deadline: Deadline
 ) -> tuple[dict[int, Any], tuple[str, ...]]:
-    """Producer → what its coordinator says, and why that of others may be hidden or missing."""
+    """Return each producer's state by its coordinator, and why other states may be missing."""
     needed = (ListTransactionsRequest, DescribeTransactionsRequest)
     states: dict[int, Any] = {}
     try:
@@ -213,19 +213,19 @@ def _states(
         states |= {state.producer_id: state for state in told}
         if producers - states.keys():
             require_all_told(wire, deadline_s=min(_ALL_TOLD_S, deadline.remaining))
-    except KafkaError as error:  # who holds readers up the leaders have said already
+    except KafkaError as error:  # the leaders have named the transactions already
         return states, (str(error),)
     return states, ()
 
 
 def _writes(state: Any, each: HangingTransaction) -> bool:
-    """Whether its coordinator says that it is not through with it in its partition."""
+    """Whether the coordinator still has the partition in the transaction: it has to end there."""
     topics = state.topics if state is not None else ()
     return (each.topic, each.partition) in {(t.topic, p) for t in topics for p in t.partitions}
 
 
 def _began_ms(wire: ConnectionPool, each: HangingTransaction) -> int:
-    """By its first row, where that can be read; the newest says nothing of how long it holds."""
+    """Return the timestamp of the transaction's first row, or of its newest if unreadable."""
     span = OffsetSpan(each.topic, each.partition, each.start, each.start + 1)
     try:
         for batches in read_span(wire, span, committed_only=False, fetch_bytes=1, stalled_s=_ROW_S):
@@ -238,7 +238,7 @@ def _began_ms(wire: ConnectionPool, each: HangingTransaction) -> int:
 def _told(
     wire: ConnectionPool, each: HangingTransaction, state: Any, now_ms: int, *, all_told: bool
 ) -> dict[str, Any]:
-    """What is known of one transaction beside its place."""
+    """Return a blocking transaction's state, age, id, owner and timeout, as far as known."""
     longest_ms = wire.cluster.capabilities().longest_life_ms
     old = longest_ms is not None and now_ms - each.last_written_ms > longest_ms
     if _writes(state, each):
@@ -269,7 +269,7 @@ def _behind(
 
 
 def _committed(wire: ConnectionPool, deadline: Deadline) -> _Groups:
-    """Group → where it is in each partition; the groups that are not told of; what is hidden."""
+    """Return each group's committed offsets, the groups that cannot be read, and what is hidden."""
     found: dict[str, dict[Place, int]] = {}
     unread = []
     try:
@@ -288,7 +288,7 @@ def _committed(wire: ConnectionPool, deadline: Deadline) -> _Groups:
 
 
 def _unlisted(wire: ConnectionPool, deadline: Deadline) -> tuple[str, ...]:
-    """What a list of groups leaves out in silence: those that the principal may not describe."""
+    """Describe, for people, that groups which the principal may not describe are not listed."""
     nobodys = GroupCoordinator(wire, f"airflow-eos-{uuid.uuid4().hex}")
     try:
         nobodys.read(deadline_s=min(_ALL_TOLD_S, deadline.remaining))
@@ -302,14 +302,14 @@ def _unlisted(wire: ConnectionPool, deadline: Deadline) -> tuple[str, ...]:
 
 
 def _groups(wire: ConnectionPool, deadline: Deadline) -> list[str]:
-    """Every consumer group that these credentials may describe."""
+    """List every consumer group that these credentials may describe."""
     while True:
         nodes = wire.cluster.brokers()
         asked = [(ListGroupsRequest(states_filter=[], types_filter=[]), node) for node in nodes]
         answers = wire.request_many(asked, timeout_s=deadline.remaining)
         codes = {answer.error_code for answer in answers} - {faults.NONE}
         if not codes:
-            kinds = ("", "consumer")  # not Connect's workers, nor a registry's
+            kinds = ("", "consumer")  # not groups of Connect's workers or a schema registry
             listed = [each for answer in answers for each in answer.groups]
             return sorted({each.group_id for each in listed if each.protocol_type in kinds})
         refused = [code for code in codes if not faults.is_retriable(code)]
@@ -328,8 +328,8 @@ Next = Literal["recover", "hanging", "wait", "ending", "ask"]
 
 
 def next_step(each: BlockedPartition) -> Next:
-    """What a person does about it: the one command that fits, or to wait, or to ask its owner."""
-    if each.state in ENDING:  # its markers are being written, by which partition has a leader
+    """Return what a person does about a blocked partition: a command, wait, or ask the owner."""
+    if each.state in ENDING:  # markers are written once each partition has a leader
         return "ending"
     if each.state in {"hanging", "marker missing"}:
         return "hanging"

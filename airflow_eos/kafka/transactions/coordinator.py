@@ -1,8 +1,8 @@
-"""What a writer asks of a transaction coordinator: an id, who holds it, partitions for it.
+"""Requests to transaction coordinators: take or describe an id, add partitions, end transactions.
 
-Listing is in :mod:`.listing`, ending in :mod:`.coordinator`. Everything may be repeated: describing
-changes nothing, InitProducerId a second time raises the epoch once more, adding a partition twice
-adds it once. So a lost answer is asked for again and never read as an outcome.
+Listing is in :mod:`.listing`. Every request may be repeated: describing changes nothing,
+InitProducerId a second time raises the epoch once more, adding a partition twice adds it once. So
+after a lost response the request is repeated; a lost response is never read as an outcome.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class TransactionCoordinator:
-    """All transaction coordinators of one cluster; each id is coordinated by one broker."""
+    """Client of one cluster's transaction coordinators; one broker coordinates each id."""
 
     def __init__(self, wire: ConnectionPool) -> None:
         self._wire = wire
@@ -45,11 +45,11 @@ class TransactionCoordinator:
     def init(
         self, transactional_id: str, timeout_ms: int, *, deadline_s: float = 60.0
     ) -> TransactionIdentity:
-        """Take the id (InitProducerId): fences whoever held it and aborts what it left open.
+        """Take the id (InitProducerId): fence its holder and abort the holder's open transaction.
 
         Raises:
             TimeoutBudgetError: ``timeout_ms`` is above the broker's ``transaction.max.timeout.ms``.
-            TransactionError: not allowed to use the id, or an answer nobody expects.
+            TransactionError: not allowed to use the id, or an unexpected error code.
             KafkaUnavailableError: no coordinator answered within ``deadline_s``.
         """
         request = InitProducerIdRequest(
@@ -70,10 +70,10 @@ class TransactionCoordinator:
         raise _refused(code, "taking", transactional_id)
 
     def holder(self, transactional_id: str, *, deadline_s: float = 60.0) -> TransactionIdentity:
-        """The producer id and epoch that hold the id now, with a transaction open or without.
+        """Return the producer id and epoch that hold the id now, with or without open transaction.
 
         Raises:
-            TransactionError: nobody holds it, or not allowed to describe it.
+            TransactionError: no producer holds the id, or not allowed to describe it.
             KafkaUnavailableError: no coordinator answered within ``deadline_s``.
         """
         answer, code = self._ask(
@@ -94,9 +94,9 @@ class TransactionCoordinator:
         *,
         deadline_s: float = 60.0,
     ) -> None:
-        """Say which partitions the transaction will write to; needed below transaction version 2.
+        """Add partitions to a transaction before it writes; needed below transaction version 2.
 
-        With version 2 the produce request does it (KIP-890).
+        With version 2 the produce request adds them (KIP-890).
 
         Raises:
             FencedError: the id has been taken, or the transaction has timed out.
@@ -136,10 +136,10 @@ class TransactionCoordinator:
     def add_offsets(
         self, identity: TransactionIdentity, group: str, *, deadline_s: float = 60.0
     ) -> int:
-        """Say that the transaction will hold a group's offsets; needed below transaction version 2.
+        """Add a consumer group to a transaction; needed below transaction version 2.
 
         Returns:
-            The final code: none that passes by itself.
+            The final error code: not one that passes by itself.
 
         Raises:
             KafkaUnavailableError: no coordinator answered within ``deadline_s``.
@@ -160,7 +160,7 @@ class TransactionCoordinator:
         code_of: Callable[[Any], int],
         deadline_s: float,
     ) -> tuple[Any, int]:
-        """Ask the id's coordinator until it answers something that is not "ask again"."""
+        """Send a request to the id's coordinator until it is answered with a final code."""
         deadline = Deadline(deadline_s, first_pause_s=SHORTLY_S)
         while True:
             home = self._wire.cluster.coordinators([transactional_id], timeout_s=deadline.remaining)
@@ -186,9 +186,9 @@ class TransactionCoordinator:
 
 
 def _partition_code(answer: Any, asked: int) -> int:
-    """The most telling code of AddPartitionsToTxn v3: one partition's error stops all others.
+    """Return AddPartitionsToTxn v3's decisive code: one partition's error stops all others.
 
-    Rows for one that is left out would belong to no transaction that a coordinator knows.
+    A response that omits a partition is retriable: its rows would be in no known transaction.
     """
     codes = [
         partition.partition_error_code
@@ -215,7 +215,7 @@ def _refused(code: int, doing: str, transactional_id: str, *, right: str = "Writ
 
 
 # --- ending ---------------------------------------------------------------------------------------
-# EndTxn by identity: commit or abort what any process has prepared.
+# EndTxn by identity: commit or abort a transaction that any process has prepared.
 #
 # EndTxn carries the transactional id, the producer id and its epoch, and nothing that only the
 # writer could know, so any process may send it. It is idempotent
@@ -223,16 +223,16 @@ def _refused(code: int, doing: str, transactional_id: str, *, right: str = "Writ
 
 
 _NO_PRODUCER = 2**63 - 1
-"""Numbers are handed out from 0 upwards."""
+"""A producer id that no producer has: Kafka gives them out from 0 upwards."""
 
 
 class EndResult(enum.Enum):
     """Result of EndTxn. Whether a transaction was lost is read from the log, not from here."""
 
     DONE = "done"
-    """It ends as asked: that is durable, and readers see it within milliseconds."""
+    """The transaction ends as requested: that is durable; readers see it within milliseconds."""
     LOOK = "look"
-    """The coordinator no longer knows this transaction, or ended it the other way: ask the log."""
+    """The coordinator no longer knows the transaction, or ended it the other way: ask the log."""
 
 
 def end_transactions(
@@ -242,12 +242,12 @@ def end_transactions(
     commit: bool,
     deadline_s: float = 60.0,
 ) -> dict[TransactionIdentity, EndResult]:
-    """End each transaction, all in flight together; asks again whatever passes by itself.
+    """Commit or abort each transaction, all in flight together; repeat after retriable answers.
 
     Raises:
-        TransactionError: not allowed, or an answer nobody expects; the others have been ended.
-        KafkaUnavailableError: some had no answer within ``deadline_s``. What became of those
-            is not known: ask again.
+        TransactionError: not allowed, or an unexpected error code; the others have been ended.
+        KafkaUnavailableError: some had no answer within ``deadline_s``. Their outcomes are not
+            known: call again.
     """
     deadline = Deadline(deadline_s, first_pause_s=SHORTLY_S)
     results: dict[TransactionIdentity, EndResult] = {}
@@ -274,17 +274,17 @@ def end_transactions(
 def require_right_to_end(
     wire: ConnectionPool, transactional_id: str, *, deadline_s: float = 60.0
 ) -> None:
-    """Ask for the end of a transaction that nobody has: the right is looked at before the rest.
+    """Check that these credentials may end transactions of an id, by an EndTxn that ends none.
 
-    Nothing can end by it, whether the id is in use or not: no producer has the number.
+    The coordinator checks the right first; no producer has the producer id in the request.
 
     Args:
         wire: connections to the cluster.
-        transactional_id: whose right is asked for.
+        transactional_id: the id for which the right is checked.
         deadline_s: how long to ask.
 
     Raises:
-        TransactionError: these credentials may not end it: they need Write.
+        TransactionError: these credentials lack Write on the id.
         KafkaUnavailableError: the coordinator did not answer within ``deadline_s``.
     """
     nobody = TransactionIdentity(transactional_id, _NO_PRODUCER, 0)
@@ -294,11 +294,11 @@ def require_right_to_end(
 def _end_once(
     wire: ConnectionPool, identities: list[TransactionIdentity], *, commit: bool, deadline: Deadline
 ) -> dict[TransactionIdentity, int | KafkaUnavailableError]:
-    """One EndTxn for each, pipelined; the error code, or what broke on the way."""
+    """Send one EndTxn per transaction, pipelined; return each error code or connection error."""
     homes = wire.cluster.coordinators(
         [i.transactional_id for i in identities], timeout_s=deadline.remaining
     )
-    # v5 tells the broker to fence by raising the epoch, which only transaction version 2 can.
+    # v5 makes the broker fence by raising the epoch, which takes transaction version 2.
     version = 5 if wire.cluster.transaction_version >= 2 else 4
     futures = {
         identity: wire.submit(
@@ -320,7 +320,7 @@ def _end_once(
 def _final(
     answers: Mapping[TransactionIdentity, int | KafkaUnavailableError],
 ) -> dict[TransactionIdentity, EndResult]:
-    """The answers that need no asking again; raises only after all have been sent."""
+    """Return the final results among the answers; raise for a refusal (all have been sent)."""
     results: dict[TransactionIdentity, EndResult] = {}
     for identity, answer in answers.items():
         if isinstance(answer, KafkaUnavailableError):

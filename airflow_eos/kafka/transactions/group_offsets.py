@@ -1,15 +1,15 @@
 """The offsets of a consumer group, set in a Kafka transaction under one fixed id.
 
-This is sendOffsetsToTransaction. A plain OffsetCommit could not do it: between looking at what is
-committed and committing, a driver that sleeps and wakes could put an older offset over a newer one.
-Here whoever sets takes the id first (InitProducerId), and *then* looks:
+This is sendOffsetsToTransaction. A plain OffsetCommit could not do it: a driver that sleeps between
+reading the committed offsets and committing could replace a newer offset by an older one. Here a
+process takes the id first (InitProducerId), and *then* reads the committed offsets:
 
-* what another one had committed before that, he sees: InitProducerId answers only once a
+* it sees all offsets that another process committed before: InitProducerId answers only once a
   transaction that is ending has ended;
-* what another one has prepared and not committed is aborted;
-* and whoever takes the id after him fences him: his offsets are never committed.
+* offsets that another process has prepared and not committed are aborted;
+* a process that takes the id later fences it: its own offsets are then never committed.
 
-So between the look and the commit nobody else can have set anything, whoever sleeps for how long.
+So no other process can have set offsets between its read and its commit, however long it sleeps.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 _TIMEOUT_MS = 60_000
-"""Nothing waits for it: a transaction that is left open is aborted by the next one."""
+"""The transaction timeout. Nothing waits for it: the next transaction aborts one left open."""
 _SHOWN_S = 2.0
 _NEW_TOPIC_S = 1.2
-"""A partition just created is unknown to other brokers for an instant."""
+"""How long an unknown topic is retried: other brokers learn of a new partition a moment later."""
 _FENCED = frozenset(
     {
         faults.INVALID_PRODUCER_EPOCH,
@@ -57,12 +57,12 @@ _FENCED = frozenset(
 
 
 def transactional_id(group: str) -> str:
-    """The one id under which a group's offsets are set; no task of a sink ends its id so."""
+    """Return the one id under which a group's offsets are set; no sink task's id ends like it."""
     return f"{group}-offsets"
 
 
 class GroupOffsets(GroupCoordinator):
-    """One consumer group's offsets, as any process reads and sets them."""
+    """Reader and setter of one consumer group's offsets, for any process."""
 
     def replace(
         self,
@@ -70,14 +70,14 @@ class GroupOffsets(GroupCoordinator):
         *,
         deadline_s: float = 60.0,
     ) -> None:
-        """Set what ``wanted`` makes of what is committed, until that is nothing: it is there.
+        """Commit the offsets that ``wanted`` returns for the committed ones, until it returns none.
 
-        Where somebody else takes the id meanwhile, it is taken again and ``wanted`` is asked again,
-        of what is committed by then. Offsets of a topic that is gone are left out.
+        Where another process takes the id meanwhile, the id is taken again and ``wanted`` is called
+        again, with the offsets committed by then. Offsets of a topic that is gone are left out.
 
         Raises:
             KafkaError: refused for good, with the ACL that is missing.
-            KafkaUnavailableError: no end within ``deadline_s``; set it again.
+            KafkaUnavailableError: not committed within ``deadline_s``; call again.
         """
         deadline = Deadline(deadline_s)
         while True:
@@ -110,7 +110,7 @@ class GroupOffsets(GroupCoordinator):
         wanted: Callable[[Mapping[Place, CommittedOffset]], Mapping[Place, CommittedOffset]],
         deadline: Deadline,
     ) -> bool:
-        """Whether the group shows it: a moment after the transaction was ended, if at all."""
+        """Whether ``wanted`` returns none within a moment after the transaction was committed."""
         shortly = Deadline(min(_SHOWN_S, deadline.remaining), first_pause_s=SHORTLY_S)
         while wanted(self.read(deadline_s=deadline.remaining)):
             if not shortly.pause():
@@ -123,7 +123,7 @@ class GroupOffsets(GroupCoordinator):
         offsets: Mapping[Place, CommittedOffset],
         deadline: Deadline,
     ) -> int | None:
-        """Put the offsets into the transaction: how many; None where somebody took the id."""
+        """Add the offsets to the transaction; return how many, or None if the id was taken."""
         together = self._wire.cluster.transaction_version >= 2  # KIP-890: the commit adds the group
         if not together:
             added = TransactionCoordinator(self._wire).add_offsets(
@@ -182,7 +182,7 @@ class GroupOffsets(GroupCoordinator):
 
 
 def _code(answer: Any) -> int:
-    """The most telling code of all partitions: what ends the transaction, then what passes."""
+    """Return the partitions' decisive code: a final one first, then an unknown topic, then none."""
     codes = set(_codes(answer))
     telling = sorted(codes - {faults.NONE, faults.UNKNOWN_TOPIC_OR_PARTITION})
     if telling:

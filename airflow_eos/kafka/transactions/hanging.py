@@ -1,20 +1,20 @@
 """Hanging transactions (KIP-664): open in a partition, and no coordinator knows of them.
 
-Nobody can commit or abort such a transaction any more, its timeout included: that is a task of the
-coordinator, which has forgotten it or never knew. It holds the last stable offset of its partition
-back for ever, for every ``read_committed`` reader. What is left is to write the marker into the
-partition itself, as ``kafka-transactions.sh abort`` does: the commit marker where its coordinator
-still knows that it has committed it, else the abort marker. A promise that is aborted so is
-replayed, as after a timeout.
+No client can commit or abort such a transaction any more, and no timeout ends it: its coordinator
+would do that, and has forgotten the transaction or never knew it. It holds the last stable offset
+of its partition back for ever, for every ``read_committed`` reader. The only way is to write the
+marker into the partition itself, as ``kafka-transactions.sh abort`` does: the commit marker where
+its coordinator still knows that it has committed the transaction, else the abort marker. A promise
+that is aborted so is replayed, as after a timeout.
 
-The order of the questions is the proof. A coordinator adds a partition to a transaction *before*
-the partition takes the first row, and forgets it *after* the marker is there. So what is open in
-the partition, then unknown to every coordinator, then still open from the same offset, is hanging.
-Coordinators do not list what the asking principal may not describe, nor what is coordinated by a
-partition of their log without a leader: neither may be (:func:`.listing.require_all_told`). And
-brokers before 3.6 do not verify that a partition was added; hence the age as well, as Kafka's own
-tool has it: what is older than the longest timeout would have been ended. The age alone is no
-proof: it is that of the newest row, by the time that its writer gave it.
+The order of the requests is the proof. A coordinator adds a partition to a transaction *before* the
+partition takes the first row, and forgets it *after* the marker is there. So a transaction that is
+open in the partition, then unknown to every coordinator, then still open from the same offset, is
+hanging. Coordinators omit transactions that the principal may not describe, and those in a
+partition of their log without a leader: both cases are refused
+(:func:`.listing.require_all_told`). Brokers before 3.6 do not verify that a partition was added;
+hence the age as well, as in Kafka's own tool: a transaction older than the longest timeout would
+have been ended. The age alone is no proof: it is the newest row's, by its writer's timestamp.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 
 
 def longest_life_ms(wire: ConnectionPool) -> int:
-    """How old a transaction can become that has a coordinator, with Kafka's own padding.
+    """Return the greatest possible age of a transaction with a coordinator (Kafka's padding added).
 
     Raises:
         KafkaError: the broker does not tell.
@@ -84,22 +84,22 @@ def longest_life_ms(wire: ConnectionPool) -> int:
 def find_hanging(
     wire: ConnectionPool, topics: Collection[str], *, older_than_ms: int, deadline_s: float = 60.0
 ) -> tuple[HangingTransaction, ...]:
-    """The hanging transactions of ``topics``, by topic, partition and offset.
+    """List the hanging transactions of ``topics``, by topic, partition and offset.
 
     Args:
         wire: the connections.
-        topics: all partitions of these are looked at.
-        older_than_ms: what was written to more recently is left out; see the module.
+        topics: the topics, of which all partitions are searched.
+        older_than_ms: leave out transactions whose newest row is younger; the module says why.
         deadline_s: how long brokers may be away.
 
     Raises:
         TopicError: a topic does not exist, or may not be read.
-        TransactionError: what coordinators know may be hidden from these credentials.
-        KafkaUnavailableError: some broker did not answer; a part is never returned as all.
+        TransactionError: coordinators may hide transactions from these credentials.
+        KafkaUnavailableError: some broker did not answer; no partial list is returned.
     """
     deadline = Deadline(deadline_s)
     seen = open_in_partitions(wire, partitions_of(wire, topics), deadline)
-    # The cluster's clock, where it tells it: a reader's that goes ahead would age what is young.
+    # The cluster's clock, if told: a local clock that is fast would make transactions look older.
     latest_ms = (cluster_clock_ms(wire) or time.time_ns() // 1_000_000) - older_than_ms
     old = {each for each in seen if each.last_written_ms <= latest_ms}
     if not old:
@@ -126,19 +126,19 @@ def find_hanging(
 def end_hanging(
     wire: ConnectionPool, transaction: HangingTransaction, *, commit: bool, deadline_s: float = 60.0
 ) -> None:
-    """Write the marker into the partition; harmless where another process was quicker.
+    """Write a transaction's marker into its partition; harmless where another process was quicker.
 
     Args:
         wire: the connections.
         transaction: one that :func:`find_hanging` or :func:`open_in_partitions` has found.
-        commit: only for what was committed for good: a decision names it, and its coordinator has
-            said so.
-        deadline_s: how long its leader may be away.
+        commit: only for a transaction that was committed for good: a decision names it, and its
+            coordinator has said so.
+        deadline_s: how long the partition's leader may be away.
 
     Raises:
-        KafkaError: not allowed (the ACL is named), no such message on these brokers, or an answer
-            that nobody expects.
-        KafkaUnavailableError: the leader did not answer; ask again.
+        KafkaError: not allowed (the ACL is named), the brokers lack WriteTxnMarkers, or an
+            unexpected error code.
+        KafkaUnavailableError: the leader did not answer; call again.
     """
     wire.cluster.capabilities().require(WriteTxnMarkersRequest)
     deadline = Deadline(deadline_s)
@@ -166,7 +166,7 @@ def end_hanging(
 def _write_marker(
     wire: ConnectionPool, transaction: HangingTransaction, *, commit: bool, refresh: bool
 ) -> int | None:
-    """The leader's code; None where nobody answered, or not for this partition."""
+    """Write the marker and return the leader's error code; None: no answer for this partition."""
     leader = wire.cluster.leaders(transaction.topic, refresh=refresh).get(transaction.partition)
     if leader is None:
         return None
@@ -179,7 +179,7 @@ def _write_marker(
                 producer_epoch=transaction.producer_epoch,
                 transaction_result=commit,
                 topics=[topic(name=transaction.topic, partition_indexes=[transaction.partition])],
-                # as the broker's own tool: no coordinator has written here yet
+                # 0 as in Kafka's own tool where no coordinator has written a marker yet
                 coordinator_epoch=max(transaction.coordinator_epoch, 0),
             )
         ]
@@ -203,43 +203,43 @@ def _write_marker(
 # Markers that brokers have left out: a transaction has ended, and no reader gets past it.
 #
 # A coordinator answers EndTxn when its decision is durable, and then has the leader of each
-# partition write a marker. A partition that has no leader at that moment Kafka 4.0 to 4.3 takes for
-# one that was deleted, and leaves it out (KAFKA-20734:
+# partition write a marker. Kafka 4.0 to 4.3 take a partition that has no leader at that moment for
+# a deleted one, and leave its marker out (KAFKA-20734:
 # ``KRaftMetadataCache.getPartitionLeaderEndpoint``). When its replicas are back, its last stable
-# offset stays where it is: committed rows are never seen, and aborted ones are given the marker of
-# whatever the same producer writes there next. It takes all replicas of a partition to be away at
+# offset stays where it is: committed rows are never seen, and aborted ones get the marker of the
+# same producer's next transaction there. That happens when all replicas of a partition are away at
 # once, as in a power cut.
 #
-# So whoever ends a transaction looks whether it has ended in every partition, and writes what is
-# missing. The order of the questions is that of :mod:`.hanging`: open in the partition, its
-# coordinator through with it, then still open.
+# So a process that ends transactions checks that each has ended in every partition, and writes
+# missing markers. The order of the requests is as for hanging ones: open in the partition, its
+# coordinator finished with it, then still open.
 #
-# Nobody looks after a transaction that its timeout ends, or whose ender dies before the look. So
-# whoever is about to commit looks whether its own transaction is the only one of its producer.
+# No process checks a transaction that its timeout ends, or whose ender dies before the check. So
+# before a commit a process checks that its transaction is the only open one of its producer.
 
 
 log = structlog.get_logger(__name__)
 
 Places = Mapping[TransactionIdentity, Collection[Place]]
-"""Where each transaction has written."""
+"""The partitions that each transaction has written to."""
 
 
 def require_committed_everywhere(
     wire: ConnectionPool, committed: Sequence[PreparedTransaction], *, deadline_s: float = 60.0
 ) -> set[TransactionIdentity]:
-    """See to it that readers can get to the rows of transactions that are committed.
+    """Check that readers can reach committed transactions' rows, and write missing markers.
 
-    One request where the markers are there, and one for each topic. Others' transactions, which
-    hold readers up as well, are left alone.
+    One request where no marker is missing, and one for each topic. Other producers' transactions
+    that hold readers up as well are left alone.
 
     Returns:
-        Those whose rows are not where they were written: the log ends before them, or has another's
-        in their place, since its topic was made again, or every replica that had them was lost.
-        EndTxn does not say so.
+        The transactions whose rows are not where they were written: the log ends before them, or
+        has another producer's in their place, since the topic was made again, or every replica
+        that had them was lost. EndTxn does not say so.
 
     Raises:
         KafkaError: a marker is missing, and we may not write it (the ACL is named).
-        KafkaUnavailableError: some broker did not answer; ask again.
+        KafkaUnavailableError: some broker did not answer; call again.
     """
     begins = _begins(committed)
     stable = _last_stable(wire, begins)
@@ -250,7 +250,7 @@ def require_committed_everywhere(
             place = (at.topic, at.partition)
             if stable.get(place, at.last + 1) <= at.last:
                 behind[each.identity].add(place)
-                # Before the first of ours nothing of ours holds it up: another's, or the log ends.
+                # Before our first row: another's transaction holds it, or the log ends there.
                 if stable[place] < max(begins[place], 1):
                     short.append(structs.replace(each, written=(at,)))
     if behind:
@@ -263,16 +263,16 @@ def require_committed_everywhere(
 def require_ended_everywhere(
     wire: ConnectionPool, places: Places, *, commit: bool, deadline_s: float = 60.0
 ) -> None:
-    """See to it that transactions have ended in every partition, as by their coordinators.
+    """Check that transactions have ended in every partition, and write the missing markers.
 
     Args:
         wire: the connections.
-        places: only transactions of which EndTxn has said that they end this way.
-        commit: which way.
-        deadline_s: how long coordinators may take to write, and leaders be away.
+        places: the partitions of transactions for which EndTxn has answered with success.
+        commit: whether they end with a commit; else with an abort.
+        deadline_s: how long coordinators may take to write markers, and leaders be away.
 
     Raises:
-        KafkaError, KafkaUnavailableError: as above.
+        KafkaError, KafkaUnavailableError: as :func:`require_committed_everywhere`.
     """
     deadline = Deadline(deadline_s, first_pause_s=SHORTLY_S)
     while unmarked := _unmarked(wire, places, deadline):
@@ -295,10 +295,10 @@ def require_nothing_older(
 ) -> None:
     """Refuse to commit where an older transaction of the same producer is open in a partition.
 
-    One request where nobody's is: then the last stable offset is where the first of ours begins.
+    One request if no older one is open: then the last stable offset is at the first of our rows.
 
     Raises:
-        DeliveryError: with the place; to abort ours aborts the older one as well.
+        DeliveryError: with the partition; aborting our transaction aborts the older one as well.
         TopicError: a topic does not exist any more, or may not be read.
         KafkaUnavailableError: some broker did not answer.
     """
@@ -321,7 +321,7 @@ def require_nothing_older(
 
 
 def _begins(transactions: Sequence[PreparedTransaction]) -> dict[Place, int]:
-    """Where the first row of any of them is."""
+    """Return, for each partition, the offset of the transactions' first row."""
     found: dict[Place, int] = {}
     for at in (at for each in transactions for at in each.written):
         place = (at.topic, at.partition)
@@ -330,7 +330,7 @@ def _begins(transactions: Sequence[PreparedTransaction]) -> dict[Place, int]:
 
 
 def _last_stable(wire: ConnectionPool, places: Collection[Place]) -> dict[Place, int]:
-    """The last stable offsets; nothing of a topic that is gone, and the rows with it."""
+    """Return the last stable offset of each partition, without topics that are gone."""
     found: dict[Place, int] = {}
     for topic in {topic for topic, _ in places}:
         with suppress(TopicError):
@@ -341,7 +341,7 @@ def _last_stable(wire: ConnectionPool, places: Collection[Place]) -> dict[Place,
 def _unmarked(
     wire: ConnectionPool, places: Places, deadline: Deadline
 ) -> dict[HangingTransaction, TransactionIdentity]:
-    """What is open in the partitions, by itself and not by a later transaction of its producer."""
+    """Return the transactions still open in partitions, without later ones of their producers."""
     whose = {(each.producer_id, each.producer_epoch): each for each in places}
     wanted = {place for each in places.values() for place in each}
     opened = open_in_partitions(wire, wanted, deadline)

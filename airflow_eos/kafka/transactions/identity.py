@@ -1,6 +1,6 @@
-"""A transaction as Kafka names it, as frozen values; no I/O.
+"""Kafka transactions as frozen values, and their translation to prepared work; no I/O.
 
-Beyond the Kafka room it is prepared work, under one key: see :mod:`.identity`.
+Outside ``airflow_eos.kafka`` a transaction is prepared work, under one key: see "work" below.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import msgspec
 from airflow_eos.errors import CheckpointFormatError, ConfigurationError, TransactionError
 from airflow_eos.protocol.decision import OpenWork, PreparedWork, WorkIdentity
 
-# As wide as Kafka's protocol has them: what is read from a checkpoint must fit a request.
+# As wide as in Kafka's protocol: a number read from a checkpoint must fit a request.
 Int16 = Annotated[int, msgspec.Meta(ge=0, le=2**15 - 1)]
 Int32 = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 Int64 = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
 class TransactionIdentity(msgspec.Struct, frozen=True, order=True):
-    """One transaction of one producer: what EndTxn needs, and all that it needs.
+    """The identity of one transaction: all that EndTxn needs.
 
     Every transaction starts with InitProducerId, which raises the epoch, so the three values
     name one transaction and never the next one under the same transactional id.
@@ -45,7 +45,7 @@ class OffsetRange(msgspec.Struct, frozen=True, order=True):
 
 
 class PreparedTransaction(msgspec.Struct, frozen=True):
-    """All that another process needs to commit, abort or inspect what one task wrote.
+    """A task's transaction, with all that another process needs to commit, abort or inspect it.
 
     ``written`` has one range for each topic partition that the transaction wrote to, never
     empty; other producers may have rows inside a range. ``written[0].first`` is the *witness*:
@@ -70,12 +70,12 @@ class PreparedTransaction(msgspec.Struct, frozen=True):
 
     @property
     def witness(self) -> OffsetRange:
-        """The range whose first offset tells the outcome."""
+        """The range by whose first offset the log is asked for the outcome."""
         return self.written[0]
 
     @property
     def content(self) -> tuple[int, str]:
-        """What pairs a replayed task with a promised one: (rows, fingerprint)."""
+        """The content that pairs a replayed task with a promised one: (rows, fingerprint)."""
         return self.rows, self.fingerprint
 
 
@@ -101,7 +101,7 @@ class OpenTransaction(msgspec.Struct, frozen=True):
 
 _PREFIX = r"[A-Za-z0-9._-]{1,200}"
 _OURS = "-eos"
-"""Between the prefix and the numbers: without it, the ids would have the form of Flink's."""
+"""The text between prefix and numbers: without it, the ids would have the form of Flink's."""
 _NUMBERS = _OURS + r"-[0-9]{1,10}-[0-9]{1,10}"
 _OF_OTHERS = {
     "Flink (<prefix>-<subtask>-<checkpoint>)": r"-[0-9]+-[0-9]+",
@@ -113,7 +113,7 @@ _OF_OTHERS = {
     ),
     "a producer of its own, whose program is not known": r"[-.]?[0-9]*",
 }
-"""What follows a prefix in the ids of other programs that were given it."""
+"""For each other program, the form of its ids after a prefix that it was given."""
 
 
 _UUID = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
@@ -123,17 +123,17 @@ _BY_FORM = {
     "Kafka Connect": r"connect-cluster-.+",
     "Flink": r".+-[0-9]+-[0-9]+|.+-[0-9a-f]{32}-[0-9]+",
 }
-"""Forms of whole ids. Kafka Connect's connectors have ``<group.id>-<connector>-<task>``, which many
-others have too, so nothing is said of it. Spark's own sink opens no transactions."""
+"""For each program, the form of its whole ids. That of Kafka Connect's connectors is left out: many
+programs have ``<group.id>-<connector>-<task>``. Spark's own sink opens no transactions."""
 
 
 def check_prefix(prefix: str) -> str:
     """Return ``prefix`` if transactional ids may begin with it.
 
-    The one grammar for all: it is a part of file names, of a group's name and of a pattern.
+    One grammar for all its uses: in file names, in a group's name and in a pattern.
 
     Raises:
-        ConfigurationError: it is empty, too long, or has other characters.
+        ConfigurationError: the prefix is empty, too long, or has other characters.
     """
     if re.fullmatch(_PREFIX, prefix) is None:
         raise ConfigurationError(
@@ -144,19 +144,19 @@ def check_prefix(prefix: str) -> str:
 
 
 def transactional_id_of(prefix: str, task: int, attempt: int) -> str:
-    """``<prefix>-eos-<task>-<attempt>``: bounded by tasks x attempts, whatever the age."""
+    """Return ``<prefix>-eos-<task>-<attempt>``: so ids are bounded by tasks x attempts for good."""
     return f"{prefix}{_OURS}-{task}-{attempt}"
 
 
 def belongs_to_prefix(transactional_id: str, prefix: str) -> bool:
-    """Whether the id is one of the prefix; ``etl`` does not own ``etl-eu-eos-0-0``."""
+    """Whether the id belongs to the prefix; ``etl-eu-eos-0-0`` does not belong to ``etl``."""
     return re.fullmatch(re.escape(prefix) + _NUMBERS, transactional_id) is not None
 
 
 def owner_of(transactional_id: str) -> str:
-    """The program that uses ids of this form, for people, where only one does; or empty.
+    """Return the one program that uses ids of this form, for people; empty if none is known.
 
-    That is what a name looks like, and no proof: nothing is ended because of it.
+    The form of an id is no proof: no transaction is ended because of it.
     """
     return next(
         (what for what, form in _BY_FORM.items() if re.fullmatch(form, transactional_id)), ""
@@ -164,9 +164,9 @@ def owner_of(transactional_id: str) -> str:
 
 
 def whose(transactional_id: str, prefix: str) -> str:
-    """The program, for people, that has the prefix too and uses this id by its form; or empty.
+    """Return the other program, for people, that uses the prefix, by the id's form; or empty.
 
-    Of a longer prefix, as that of another pipeline of ours, nothing is said.
+    Empty also for an id of a longer prefix, as another pipeline of ours has.
     """
     if not transactional_id.startswith(prefix) or belongs_to_prefix(transactional_id, prefix):
         return ""
@@ -175,7 +175,7 @@ def whose(transactional_id: str, prefix: str) -> str:
 
 
 # --- work -----------------------------------------------------------------------------------------
-# A transaction as prepared work, and back: what of a decision only Kafka reads.
+# A transaction as prepared work, and back: the part of a decision that only Kafka reads.
 #
 # The key is ``<transactional id>-<producer id>-<producer epoch>``; every transaction begins with
 # InitProducerId, which raises the epoch, so no key is ever used again. The detail holds the ranges
@@ -184,8 +184,8 @@ def whose(transactional_id: str, prefix: str) -> str:
 
 KIND = "kafka"
 BY_ROW = "by row"
-"""In the place of a topic, in the target of an output whose rows name their topics."""
-_MOST_INT64, _MOST_INT16 = 2**63 - 1, 2**15 - 1  # as wide as Kafka's protocol has them
+"""The text instead of a topic in the target of an output whose rows name their topics."""
+_MOST_INT64, _MOST_INT16 = 2**63 - 1, 2**15 - 1  # as wide as in Kafka's protocol
 _KEY = re.compile(r"(.+)-([0-9]{1,19})-([0-9]{1,5})", re.ASCII)
 
 
@@ -194,17 +194,17 @@ class _Detail(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def key_of(identity: TransactionIdentity) -> str:
-    """The key under which decisions name the transaction."""
+    """Return the key under which decisions name the transaction."""
     return f"{identity.transactional_id}-{identity.producer_id}-{identity.producer_epoch}"
 
 
 def named(identity: TransactionIdentity, participant: str) -> WorkIdentity:
-    """The transaction as decisions name it."""
+    """Return the work identity by which decisions name the transaction."""
     return WorkIdentity(KIND, participant, key_of(identity))
 
 
 def transaction_of(work: WorkIdentity) -> TransactionIdentity:
-    """The transaction that is named (ConfigurationError: the key is none of Kafka's)."""
+    """Return the transaction that a work identity names (ConfigurationError: not Kafka's)."""
     found = _KEY.fullmatch(work.key) if work.kind == KIND else None
     if found is None or int(found[2]) > _MOST_INT64 or int(found[3]) > _MOST_INT16:
         raise ConfigurationError(
@@ -215,7 +215,7 @@ def transaction_of(work: WorkIdentity) -> TransactionIdentity:
 
 
 def as_work(transaction: PreparedTransaction, participant: str) -> PreparedWork:
-    """What a decision keeps of a prepared transaction."""
+    """Translate a prepared transaction into the prepared work of a decision."""
     return PreparedWork(
         kind=KIND,
         participant=participant,
@@ -229,10 +229,10 @@ def as_work(transaction: PreparedTransaction, participant: str) -> PreparedWork:
 
 
 def as_transaction(work: PreparedWork) -> PreparedTransaction:
-    """What :func:`as_work` was made of.
+    """Translate prepared work back into the transaction; the inverse of :func:`as_work`.
 
     Raises:
-        CheckpointFormatError: the detail says nothing that Kafka understands.
+        CheckpointFormatError: the key or the detail is not one of Kafka's.
     """
     try:
         identity = transaction_of(work.identity)
@@ -254,7 +254,7 @@ def as_transaction(work: PreparedWork) -> PreparedTransaction:
 
 
 def as_open_work(listed: OpenTransaction, participant: str) -> OpenWork:
-    """What recovery sees of a listed transaction."""
+    """Translate a listed transaction into open work, for recovery."""
     return OpenWork(
         kind=KIND,
         participant=participant,
@@ -266,19 +266,19 @@ def as_open_work(listed: OpenTransaction, participant: str) -> OpenWork:
 
 
 # --- the transaction of a writer ------------------------------------------------------------------
-# The one transaction that a writer writes, and what it lets go of; the same for every writer.
+# The one transaction of a writer, while it is written and afterwards; shared by all writers.
 
 
 DELIVERY_TIMEOUT_S = 120.0
-"""How long rows may fail in passing (a leader moves, a broker restarts) before a writer raises."""
+"""How long retriable failures (a leader moves, a broker restarts) last until a writer raises."""
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenTransaction:
-    """What a transaction wrote, acknowledged and not ended. Times in ms.
+    """A transaction whose rows are all acknowledged, not ended yet. Times in ms.
 
     ``identity`` is None where there was no transaction (at least once). ``written`` has one range
-    a topic partition, never empty; other producers may have rows inside a range.
+    per topic partition, never empty; other producers may have rows inside a range.
     """
 
     identity: TransactionIdentity | None
@@ -288,7 +288,7 @@ class WrittenTransaction:
     timeout_ms: int
 
     def prepared(self, fingerprint: str) -> PreparedTransaction | None:
-        """What a decision names, with the content of its rows; None without a transaction."""
+        """Return the prepared transaction with its fingerprint; None without a transaction."""
         if self.identity is None:
             return None
         return PreparedTransaction(
@@ -305,7 +305,7 @@ class WrittenTransaction:
 
 @dataclass(slots=True)
 class PendingTransaction:
-    """The transaction that a writer writes; each writer adds by what its rows travel."""
+    """The transaction that a writer is writing; each writer's subclass adds what sends its rows."""
 
     transactional_id: str | None
     timeout_ms: int
@@ -315,7 +315,7 @@ class PendingTransaction:
     def written(
         self, identity: TransactionIdentity | None, ranges: tuple[OffsetRange, ...]
     ) -> WrittenTransaction:
-        """What the writer lets go of."""
+        """Return the transaction as written, with its identity and offset ranges."""
         return WrittenTransaction(identity, ranges, self.rows, self.opened_at_ms, self.timeout_ms)
 
 
@@ -323,13 +323,13 @@ _Pending = TypeVar("_Pending", bound=PendingTransaction)
 
 
 class TransactionSlot(Generic[_Pending]):
-    """A writer's place for its one transaction."""
+    """The holder of a writer's one transaction."""
 
     def __init__(self) -> None:
         self._pending: _Pending | None = None
 
     def begin(self, pending: _Pending) -> None:
-        """Take the place.
+        """Set the writer's transaction.
 
         Raises:
             ConfigurationError: the transaction before was neither prepared nor aborted.
@@ -342,19 +342,19 @@ class TransactionSlot(Generic[_Pending]):
         self._pending = pending
 
     def current(self) -> _Pending:
-        """The transaction that is being written (ConfigurationError: none has begun)."""
+        """Return the transaction that is being written (ConfigurationError: none has begun)."""
         if self._pending is None:
             raise ConfigurationError("No transaction has begun: call begin() first.")
         return self._pending
 
     def release(self) -> _Pending | None:
-        """Free the place; what was in it, if anything."""
+        """Remove and return the transaction, if there is one."""
         pending, self._pending = self._pending, None
         return pending
 
 
 def unknown_offsets(topic: str, partition: int) -> TransactionError:
-    """Rows were acknowledged without the offset that a promise has to name."""
+    """Return the error for rows acknowledged without the offset that a promise has to name."""
     return TransactionError(
         f"The offsets of the rows in partition {partition} of topic {topic!r} are not known: the "
         "answer that told them was lost, and the broker has forgotten them. The task writes its "

@@ -1,4 +1,4 @@
-"""Which transactions are open now, under one prefix, over all coordinators (KIP-664)."""
+"""Listing of open transactions, by prefix over all coordinators or by partitions (KIP-664)."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ if TYPE_CHECKING:
     from airflow_eos.kafka.transactions.identity import TransactionIdentity
 
 FIRST_ROUND_S = 2.0
-"""How long to wait for all brokers at first; twice as long each time."""
+"""How long to wait for all brokers in the first round; twice as long in each further round."""
 ONGOING, COMMITTED = "Ongoing", "CompleteCommit"
-"""Of ``org.apache.kafka.clients.admin.TransactionState``."""
+"""Transaction states of ``org.apache.kafka.clients.admin.TransactionState``."""
 ENDING = frozenset({"PrepareCommit", "PrepareAbort"})
 ENDED = frozenset({COMMITTED, "CompleteAbort"})
 _THROUGH = ENDED | {"Empty", "Dead"}
-"""In each other state, and in one that a later broker may have, a coordinator is not through."""
+"""The final states of a transaction; any other state, also a later broker's, is not final."""
 _IDS_PER_DESCRIBE = 500
 
 
 def not_ended_yet(
     wire: ConnectionPool, identities: Collection[TransactionIdentity], *, deadline_s: float = 60.0
 ) -> frozenset[str]:
-    """The ids of those whose coordinator is still writing markers, or has yet to decide.
+    """Return the ids of transactions whose coordinator still writes markers, or has yet to decide.
 
     Raises:
         TransactionError: not allowed to describe an id.
@@ -63,7 +63,7 @@ def not_ended_yet(
 def open_places(
     wire: ConnectionPool, identities: Collection[TransactionIdentity], *, deadline_s: float = 60.0
 ) -> dict[TransactionIdentity, tuple[tuple[str, int], ...]]:
-    """Where those write that are open: topic and partition.
+    """Return, for each transaction that is open, the partitions that it writes to.
 
     Raises:
         TransactionError, KafkaUnavailableError: as :func:`not_ended_yet`.
@@ -75,7 +75,7 @@ def open_places(
 
 
 def described(wire: ConnectionPool, wanted: Collection[str], deadline: Deadline) -> list[Any]:
-    """What the coordinators say of each; what they have forgotten meanwhile is left out."""
+    """Return the coordinators' description of each id, without ids that they have forgotten."""
     ids = list(wanted)
     found: list[Any] = []
     patience_s = FIRST_ROUND_S
@@ -93,7 +93,7 @@ def described(wire: ConnectionPool, wanted: Collection[str], deadline: Deadline)
             patience_s *= 2
             continue
         states = [state for answer in answers for state in answer.transaction_states]
-        # Of what was asked for and is in no answer, nothing was told: it is not forgotten.
+        # An id that no response names is asked for again: it does not count as forgotten.
         again += set(ids).difference(state.transactional_id for state in states)
         for state in states:
             if next_step(state.error_code) in ASK_AGAIN:
@@ -125,7 +125,7 @@ def _by_coordinator(
 
 
 def open_transaction(state: Any) -> OpenTransaction:
-    """One that is said to be ongoing."""
+    """Translate a coordinator's description of an ongoing transaction."""
     return OpenTransaction(
         transactional_id=state.transactional_id,
         producer_id=state.producer_id,
@@ -137,7 +137,7 @@ def open_transaction(state: Any) -> OpenTransaction:
 
 
 def refused(code: int, doing: str, transactional_id: str) -> KafkaError:
-    """The error, with the ACL that is missing where one is."""
+    """Return the error for a refused request, with the missing ACL where one is the reason."""
     return faults.refusal(
         code,
         f"while {doing} transactions ({transactional_id!r})",
@@ -147,7 +147,7 @@ def refused(code: int, doing: str, transactional_id: str) -> KafkaError:
 
 
 def pause(deadline: Deadline, why: str) -> None:
-    """Wait before asking again (KafkaUnavailableError: the time is up)."""
+    """Wait before a retry (KafkaUnavailableError: the deadline would pass meanwhile)."""
     if not deadline.pause():
         raise KafkaUnavailableError(
             f"The open transactions could not be listed within {deadline}: {why}."
@@ -167,28 +167,28 @@ def list_open(
     besides: Collection[TransactionIdentity] = (),
     deadline_s: float = 60.0,
 ) -> tuple[OpenTransaction, ...]:
-    """The transactions ``<prefix>-eos-<task>-<attempt>`` that are open now, sorted by id.
+    """List the open transactions ``<prefix>-eos-<task>-<attempt>``, sorted by id.
 
-    Asks every broker, filtered there where it can (KIP-1152, Kafka 4.1). A transaction that ends
+    Asks every broker; brokers that can filter do (KIP-1152, Kafka 4.1). A transaction that ends
     between listing and describing is left out.
 
     Args:
         wire: the connections.
-        prefix: the part of the ids that they share.
-        besides: known to be open and left out, which saves describing them. Listing tells no
-            epoch, so a later transaction of one of these under the same id is left out, too.
+        prefix: the prefix that the ids share.
+        besides: known open transactions, left out to save describing them. Listing tells no
+            epoch, so a later transaction with the same id and producer id is left out, too.
         deadline_s: how long brokers may be away.
 
     Raises:
         TransactionError: not allowed to describe the ids. Kafka itself would leave them out
             silently, which would look like "nothing open".
-        KafkaUnavailableError: some broker did not answer; a part is never returned as all.
+        KafkaUnavailableError: some broker did not answer; no partial list is returned.
     """
     deadline = Deadline(deadline_s)
     wire.cluster.coordinators(
         [transactional_id_of(prefix, 0, 0)], timeout_s=deadline_s
     )  # refuses where the ACL is missing
-    if not besides:  # a batch lists again with the next one; who has only this needs all
+    if not besides:  # a batch lists again with the next one; other callers need all now
         wire.cluster.require_coordinators(timeout_s=deadline.remaining)
     found = _listed(wire, _ongoing(wire, f"{re.escape(prefix)}-eos-[0-9]+-[0-9]+"), deadline)
     found -= {(known.transactional_id, known.producer_id) for known in besides}
@@ -199,7 +199,7 @@ def list_open(
 def list_lookalikes(
     wire: ConnectionPool, prefix: str, *, deadline_s: float = 60.0
 ) -> tuple[tuple[OpenTransaction, str], ...]:
-    """What other programs have open under the prefix, and whose it is by the form of its id.
+    """List other programs' open transactions under the prefix, with the program by the id's form.
 
     Raises:
         TransactionError, KafkaUnavailableError: as :func:`list_open`.
@@ -221,9 +221,9 @@ def _opened(wire: ConnectionPool, ids: set[str], deadline: Deadline) -> tuple[Op
 def held_by_coordinators(
     wire: ConnectionPool, producer_ids: Collection[int], *, deadline_s: float = 60.0
 ) -> frozenset[tuple[int, str, int]]:
-    """(producer id, topic, partition) of all in a transaction that its coordinator has not ended.
+    """Return (producer id, topic, partition) for all partitions that coordinators still hold.
 
-    Of ids that the principal may not describe, nothing is told: see :func:`require_all_told`.
+    Ids that the principal may not describe are left out: see :func:`require_all_told`.
 
     Raises:
         KafkaUnavailableError: as :func:`list_open`.
@@ -237,15 +237,15 @@ def held_by_coordinators(
 
 
 def require_all_told(wire: ConnectionPool, *, deadline_s: float = 60.0) -> None:
-    """Refuse where the coordinators may leave some out, so that absent would be read as "none".
+    """Refuse where coordinators may leave transactions out, so that absent could not mean "none".
 
-    They name no id that the principal may not describe, and no error says so; but one who may
-    describe an id that nobody has may describe each.
+    They omit ids that the principal may not describe, without an error; but a principal that may
+    describe an unused random id may describe every id.
 
     Raises:
         TransactionError: not allowed to describe all ids.
         TopicError: not allowed to see whether all coordinators are there.
-        KafkaUnavailableError: some are away.
+        KafkaUnavailableError: some coordinators are away.
     """
     nobodys = f"airflow-eos-{uuid.uuid4().hex}"
     try:
@@ -263,7 +263,7 @@ def require_all_told(wire: ConnectionPool, *, deadline_s: float = 60.0) -> None:
 def committed_by_coordinators(
     wire: ConnectionPool, producer_ids: Collection[int], *, deadline_s: float = 60.0
 ) -> frozenset[tuple[int, int]]:
-    """(producer id, epoch) of each newest transaction of an id, where that was committed.
+    """Return (producer id, epoch) of each producer's newest transaction, if it was committed.
 
     Raises:
         KafkaUnavailableError: as :func:`list_open`.
@@ -277,10 +277,10 @@ def committed_by_coordinators(
 
 
 def raised_by_a_commit(wire: ConnectionPool) -> tuple[int, ...]:
-    """By how much the epoch of a committed transaction may be above that of its rows.
+    """Return by how much a committed transaction's epoch may be above the epoch of its rows.
 
-    With transaction version 2 its end raises it (KIP-890), where a client asks for that: those
-    before Kafka 4.0 do not.
+    With transaction version 2 the end raises the epoch (KIP-890), if the client asks for that:
+    clients before Kafka 4.0 do not.
     """
     return (0, 1) if wire.cluster.transaction_version >= 2 else (0,)
 
@@ -288,13 +288,13 @@ def raised_by_a_commit(wire: ConnectionPool) -> tuple[int, ...]:
 def of_producers(
     wire: ConnectionPool, producer_ids: Collection[int], deadline: Deadline
 ) -> list[Any]:
-    """What the coordinators say of the ids that these producers have."""
+    """Return the coordinators' descriptions of the ids that these producers have."""
     mine = ListTransactionsRequest(state_filters=[], producer_id_filters=sorted(producer_ids))
     return described(wire, {i for i, _ in _listed(wire, mine, deadline)}, deadline)
 
 
 def _listed(wire: ConnectionPool, request: Any, deadline: Deadline) -> set[tuple[str, int]]:
-    """(transactional id, producer id) of each that any broker names."""
+    """Return (transactional id, producer id) of every transaction that a broker lists."""
     found: set[tuple[str, int]] = set()
     patience_s = FIRST_ROUND_S
     settled = True
@@ -302,7 +302,7 @@ def _listed(wire: ConnectionPool, request: Any, deadline: Deadline) -> set[tuple
         patience_s *= 2
         settled = False
     if not settled:
-        # Whoever takes over may not have known it yet when it answered: hear all once more.
+        # A broker that takes over may have answered before it did: ask all once more.
         wait(_TAKEOVER_S)
         while not _ask_all(wire, request, found, min(patience_s, deadline.remaining), deadline):
             patience_s *= 2
@@ -316,12 +316,12 @@ def _ask_all(
     patience_s: float,
     deadline: Deadline,
 ) -> bool:
-    """Ask every broker alive; False where one did not tell, and then all are to be asked again.
+    """Ask all live brokers once; False where one did not tell: then all have to be asked again.
 
-    Adds the (transactional id, producer id) of each to ``found``.
+    Adds (transactional id, producer id) of each listed transaction to ``found``.
 
-    What a broker coordinated that goes away is taken over by the others, also by those that have
-    answered already. And until the cluster notices, it is still named among those alive.
+    When a broker goes away, others take over its transactions, also brokers that have answered
+    already. Until the cluster notices, the broker is still named as alive.
     """
     nodes = wire.cluster.brokers()
     requests = [(request, node) for node in nodes]
@@ -337,7 +337,7 @@ def _ask_all(
             loading.append(node)  # its part of __transaction_state is not read yet
         elif answer.error_code != faults.NONE:
             raise refused(answer.error_code, "listing", "*")
-        if answer.unknown_state_filters:  # then nothing is listed, whatever is open
+        if answer.unknown_state_filters:  # then the broker lists nothing, whatever is open
             raise TransactionError(
                 f"Broker {node} lists no transactions of the state "
                 f"{', '.join(answer.unknown_state_filters)}, which it does not know: what is open "
@@ -352,29 +352,29 @@ def _ask_all(
 def _ongoing(wire: ConnectionPool, pattern: str) -> Any:
     filters: dict[str, Any] = {}
     if wire.highest_version(ListTransactionsRequest) >= 2:
-        # RE2 on the broker: what re.escape puts a backslash before may have one there, too
+        # brokers use RE2, which accepts all escapes of re.escape
         filters["transactional_id_pattern"] = pattern
     return ListTransactionsRequest(state_filters=[ONGOING], producer_id_filters=[], **filters)
 
 
 # --- transactions in partitions -------------------------------------------------------------------
-# What the leaders of partitions say: which transactions are open there, known or not (KIP-664).
+# Open transactions by the partitions' leaders, whether or not a coordinator knows them (KIP-664).
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class HangingTransaction:
-    """One transaction, in one partition; what its marker needs.
+    """A transaction that is open in one partition, with all that its marker needs.
 
     Attributes:
-        topic: where it is open.
-        partition: where it is open.
+        topic: the topic where the transaction is open.
+        partition: the partition where the transaction is open.
         start: offset of its first row, which the last stable offset cannot pass.
-        producer_id: of who wrote it.
-        producer_epoch: the newest that the partition has seen.
-        coordinator_epoch: of the marker before; -1 where there was none.
+        producer_id: the id of the producer that wrote it.
+        producer_epoch: the producer's newest epoch that the partition has seen.
+        coordinator_epoch: the coordinator epoch of the marker before; -1 where there was none.
         last_written_ms: timestamp of its newest row, milliseconds since the epoch.
-        committed: its coordinator has committed it, and its marker was left out (see
-            ``markers.py``): it is to be committed here as well.
+        committed: its coordinator has committed it, and its marker was left out (see "markers" in
+            ``hanging.py``): it is to be committed in this partition as well.
     """
 
     topic: str
@@ -390,7 +390,7 @@ class HangingTransaction:
 def open_in_partitions(
     wire: ConnectionPool, partitions: Collection[Place], deadline: Deadline
 ) -> set[HangingTransaction]:
-    """What the leaders have open, whether or not anybody knows of it.
+    """Return the transactions open on the partitions' leaders, known to a coordinator or not.
 
     Raises:
         KafkaUnavailableError: a leader did not answer in time.
@@ -422,10 +422,10 @@ def open_in_partitions(
 def _open_by_log(
     wire: ConnectionPool, place: Place, deadline: Deadline
 ) -> list[HangingTransaction]:
-    """The same, read in the log, for brokers without DescribeProducers.
+    """Return a partition's open transactions by its log, for brokers without DescribeProducers.
 
-    None that is open begins before the last stable offset. So what has rows from there on, and no
-    marker behind them, is open.
+    No open transaction begins before the last stable offset. So one that has rows from there on,
+    and no marker behind them, is open.
     """
     span = OffsetSpan(
         *place,
@@ -461,7 +461,7 @@ def _open_by_log(
 def _describe(
     wire: ConnectionPool, partitions: list[Place], *, refresh: bool
 ) -> Iterator[tuple[Place, Any]]:
-    """The answer of each partition's leader, one request for each leader; None: ask again."""
+    """Yield each partition with its leader's answer, or None: ask again. One request per leader."""
     leaders = {t: wire.cluster.leaders(t, refresh=refresh) for t in {t for t, _ in partitions}}
     shares: defaultdict[int | None, list[Place]] = defaultdict(list)
     for topic, partition in partitions:

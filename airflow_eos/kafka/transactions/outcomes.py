@@ -1,10 +1,10 @@
-"""What became of transactions, as the log itself tells it: docs/protocol.md, last table.
+"""Outcomes of transactions, read from the log itself (docs/protocol.md), and their rows read back.
 
-Each is asked at its witness, the offset of its first row in one partition, by one Fetch with
-``isolation_level=read_committed``. The answer holds the last stable offset, the aborted
-transactions that overlap what was read, and the record batch at the witness:
+One Fetch per transaction reads its witness, the offset of its first row in one partition, with
+``isolation_level=read_committed``. The response holds the last stable offset, the aborted
+transactions that overlap the batches read, and the record batch at the witness:
 
-| what the leader answers                                          | outcome   |
+| leader's response                                                | outcome   |
 |------------------------------------------------------------------|-----------|
 | last stable offset at or before the witness                      | OPEN      |
 | our batch there, our producer id among the aborted               | ABORTED   |
@@ -14,18 +14,18 @@ transactions that overlap what was read, and the record batch at the witness:
 | high watermark at or before the witness, or offset out of range  | see below |
 | topic or partition gone                                          | UNKNOWN   |
 
-No batch at all tells of compaction only where the leader reads the witness from its own disk. What
-lies in remote storage comes later, and is asked for again.
+That no batch is there means compaction only where the leader reads the witness from its own disk.
+Batches in remote storage come later, and are asked for again.
 
 A batch is ours by producer id *and* epoch. One that log compaction has emptied proves nothing:
 its entry among the aborted may have gone with its rows. OPEN can also mean that *another*
 transaction that began earlier in the partition is still open; it says "not known yet".
 
 Our rows were acknowledged, so they were below the high watermark once. Where it is lower now, the
-leader is asked where its log begins and ends. Does it hold the witness, then a replica in sync is
-slow, or the leader new, and that passes: wait. Does it begin after the witness, the row is past
-retention. Does it end before the witness for a while, then the topic was emptied or created anew,
-or an unclean election has cut it off. A person is asked only in the last two cases.
+leader is asked where its log begins and ends. If the log holds the witness, an in-sync replica is
+slow or the leader is new; that passes: wait. If the log begins after the witness, the row is past
+retention. If it ends before the witness for a while, the topic was emptied or created anew, or an
+unclean election has cut the log off. A person is asked only in the last two cases.
 """
 
 from __future__ import annotations
@@ -62,24 +62,24 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _GRACE_S = 2.0
-"""How long a log must end before the witness, so that it was not a former leader that answered."""
+"""How long a log must end before the witness to count: a former leader may have answered."""
 
 
 class Glimpse(enum.Enum):
-    """What an answer shows that tells no outcome by itself."""
+    """A response about a transaction that does not tell its outcome by itself."""
 
     HIDDEN = enum.auto()
-    """Nothing of what is at the witness."""
+    """The witness is not readable now: at or above the high watermark, or out of range."""
     NOTHING = enum.auto()
-    """It is empty, though the witness may be read."""
+    """The witness is readable, but the response has no batch."""
     REPLACED = enum.auto()
-    """Another's rows are there, and an offset is given once: ours are not in this log."""
+    """Another producer's rows are at the witness; an offset is given once: ours are not there."""
 
 
 def outcomes(
     wire: ConnectionPool, transactions: Sequence[PreparedTransaction], *, deadline_s: float = 60.0
 ) -> dict[TransactionIdentity, Outcome]:
-    """Ask the log about each, all in flight together; about 1 ms each and one batch of rows.
+    """Read each transaction's outcome in the log, all in flight; about 1 ms and one batch each.
 
     Raises:
         TopicError: a topic may not be read.
@@ -105,10 +105,10 @@ def outcomes(
 def replaced(
     wire: ConnectionPool, transactions: Sequence[PreparedTransaction], *, deadline_s: float = 60.0
 ) -> set[TransactionIdentity]:
-    """Those in whose place another's rows are, in one of their topics: it was made again since.
+    """Return the transactions in whose place, in a topic made anew since, another's rows are.
 
-    One look for each topic, and one for each transaction where that found another's rows. What is
-    compacted, past retention or gone says nothing of that.
+    One fetch for each topic, and one for each transaction of a topic where that found another's
+    rows. Rows that are compacted, past retention or gone count as neither.
 
     Raises:
         TopicError: a topic may not be read.
@@ -139,7 +139,7 @@ def _ask_until(
     deadline: Deadline,
     settled: Callable[[PreparedTransaction, Outcome | Glimpse], T | None],
 ) -> Iterator[tuple[PreparedTransaction, T]]:
-    """Each with what ``settled`` makes of the answer about it, which is asked for until it does."""
+    """Yield each transaction with the result of ``settled``, asked for again while that is None."""
     left, refresh = list(transactions), False
     while left:
         waiting: list[PreparedTransaction] = []
@@ -164,9 +164,9 @@ def _ask_until(
 def _ask(
     wire: ConnectionPool, transactions: list[PreparedTransaction], *, refresh: bool
 ) -> list[tuple[PreparedTransaction, Any]]:
-    """The partition's answer to each, ``None`` where there was none, UNKNOWN where it is gone.
+    """Fetch each transaction's witness; ``None``: no answer, UNKNOWN: its partition is gone.
 
-    One request a transaction: of several partitions in one request, only the first is sure to
+    One request per transaction: of several partitions in one request, only the first is sure to
     get a batch larger than the limit (KIP-74).
     """
     leaders = {
@@ -195,7 +195,7 @@ def _ask(
 
 
 def _read(transaction: PreparedTransaction, answer: Any) -> Outcome | Glimpse | None:
-    """The outcome by one partition's answer; ``None``: ask again, perhaps another leader."""
+    """Translate a partition's answer to an outcome; ``None``: ask again, perhaps another leader."""
     if answer is None:
         return None
     witness = transaction.witness
@@ -218,7 +218,7 @@ def _hidden(
     transaction: PreparedTransaction,
     grace: dict[TransactionIdentity, Deadline],
 ) -> Outcome | None:
-    """Whether the witness can still come to light: ``None``, ask again; else UNKNOWN."""
+    """Return ``None``, ask again, while the witness may become readable; else UNKNOWN."""
     witness = transaction.witness
     leader = (wire.cluster.find_leaders(witness.topic) or {}).get(witness.partition)
     ends = None
@@ -234,7 +234,7 @@ def _hidden(
 
 
 def _of_nothing(wire: ConnectionPool, transaction: PreparedTransaction) -> Outcome | None:
-    """UNKNOWN where compaction took it; ``None``, ask again, where it may come from elsewhere."""
+    """Return UNKNOWN if compaction took the batch; ``None``, ask again, if it may be remote."""
     at = transaction.witness
     leader = (wire.cluster.find_leaders(at.topic) or {}).get(at.partition, -1)
     local = is_local(wire, at.topic, at.partition, at.first, leader=leader)
@@ -264,9 +264,9 @@ def _by_batch(transaction: PreparedTransaction, answer: Any) -> Outcome | Glimps
 # --- rows read back -------------------------------------------------------------------------------
 # Rows that committed transactions delivered, read back from their recorded offsets.
 #
-# A replay whose fingerprints do not pair compares rows: what is missing is what was promised less
-# what is found here. A row overlooked here would be delivered twice, so the count of every
-# transaction is checked, and anything short of it is an error.
+# A replay whose fingerprints do not pair compares rows: those missing are those promised less those
+# read back here. A row overlooked here would be delivered twice, so each transaction's row count is
+# checked, and a lower one is an error.
 
 
 _FETCH_BYTES = 8 * 1024 * 1024
@@ -288,17 +288,17 @@ SCHEMA = pa.schema(
         ("timestamp", pa.timestamp("ms", tz="UTC")),
     ]
 )
-"""Of the batches of :func:`delivered_rows`; the names are those that the writer takes.
+"""The schema of the batches of :func:`delivered_rows`, with the column names of the writer.
 
-``timestamp`` is null where the topic stamped the rows itself (``message.timestamp.type``): it then
-says nothing of what was sent.
+``timestamp`` is null where the topic stamped the rows itself (``message.timestamp.type``): the
+timestamp that was sent is then not known.
 """
 
 
 def delivered_rows(
     wire: ConnectionPool, transactions: Sequence[PreparedTransaction], *, deadline_s: float = 60.0
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of transactions whose outcome is COMMITTED, one Arrow batch for each record batch.
+    """Read the rows of committed transactions back, one Arrow batch for each record batch.
 
     Other producers' rows inside the recorded ranges are left out, by producer id and epoch.
     ``deadline_s`` is how long one range may make no progress.
@@ -355,7 +355,7 @@ def _own_batches(
 
 
 def _require_intact(written: OffsetRange, batch: FetchedRecordBatch) -> None:
-    """A row that is not what was delivered would count as missing, and be written once more."""
+    """Refuse a garbled batch: its rows would count as missing, and be written once more."""
     trouble = batch.trouble
     if trouble is not None:
         raise TransactionError(
@@ -369,7 +369,7 @@ def _place(written: OffsetRange) -> str:
 
 
 def _fetch(wire: ConnectionPool, written: OffsetRange, offset: int, *, refresh: bool) -> Any:
-    """The partition's answer; None where another leader is to be asked, or the same one later."""
+    """Fetch from an offset and return the partition's part; None: ask again, after a refresh."""
     leader = wire.cluster.leaders(written.topic, refresh=refresh).get(written.partition, -1)
     request = fetch_request(
         written.topic,
@@ -384,7 +384,7 @@ def _fetch(wire: ConnectionPool, written: OffsetRange, offset: int, *, refresh: 
         answer = only_partition(wire.submit(request, node_id=leader).result(), asked)
     except KafkaUnavailableError:
         return None
-    if answer is None:  # a quota: the broker sends nothing, and says for how long
+    if answer is None:  # a quota throttles us: the response is empty
         return None
     if answer.error_code == faults.OFFSET_OUT_OF_RANGE:
         raise TransactionError(

@@ -1,9 +1,9 @@
-"""Who owns a transactional id prefix on a cluster, and how far its owner has delivered.
+"""The ledger of a transactional id prefix on a cluster: its owner, and the owner's newest decision.
 
 A checkpoint cannot know that another one uses its prefix, or that it was restored from an older
-copy: both would fence and abort what is promised elsewhere, or deliver again. So Kafka remembers
-it, in one compacted topic of one partition (``airflow-eos.prefixes``, or what the setting
-``airflow-eos.prefixes.topic`` names), with two kinds of records:
+copy: both would fence and abort what is promised elsewhere, or deliver again. So Kafka has the
+ledger, in one compacted topic of one partition (``airflow-eos.prefixes``, or the one that the
+setting ``airflow-eos.prefixes.topic`` names), with two kinds of records:
 
 ========================================  =====================================================
 key                                       value
@@ -15,15 +15,15 @@ key                                       value
 ========================================  =====================================================
 
 The earliest claim wins, by the order of the log; a claim has a key of its own, so compaction never
-moves it. A note has a key of its own, so a sleeper that wakes up takes nothing back: a reader takes
-the highest note of its own pipeline; and whoever notes a decision removes the notes before it that
-he has read (:func:`~airflow_eos.protocol.participant.superseded`), so that compaction leaves one or
-a few of a pipeline, however often it has started. (A consumer group, which this replaces, expires
-after a week without a batch, lets two claim at once, and is read as lag.)
+moves it. A note has a key of its own, so a driver that wakes up late replaces no newer note: a
+reader takes the highest note of its own pipeline. A driver that notes a decision removes the
+earlier notes that it has read (:func:`~airflow_eos.protocol.participant.superseded`), so that
+compaction leaves one or a few of a pipeline, however often it has started. (A consumer group, which
+this replaces, expires after a week without a batch, lets two claim at once, and is read as lag.)
 
-All pipelines of a cluster share the topic, and releases to come. Every key is a JSON object with
-``prefix``, for good: what has another one, or none, is passed over, whatever else it is. What has
-the own prefix and is not understood is said, and ``airflow-eos disown`` removes it.
+All pipelines of a cluster share the topic, and so will later releases. Every key is a JSON object
+with ``prefix``, for good: a key with another prefix, or none, is skipped, whatever else it has. An
+unreadable record of the own prefix is reported, and ``airflow-eos disown`` removes it.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ _NOT_JSON = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 def ownership(
     records: Iterable[tuple[bytes, bytes | None]], prefix: str, servers: str = ""
 ) -> Ownership:
-    """Read the records of the topic, in the order of the log; pure.
+    """Return a prefix's owner and notes from the topic's records, in the order of the log; pure.
 
     Args:
         records: keys and values, of all prefixes.
-        prefix: the one that is asked about.
-        servers: how a command reaches the cluster.
+        prefix: the prefix whose owner and notes are returned.
+        servers: the bootstrap servers for the commands in remedies.
     """
     claims: dict[bytes, Owner] = {}
     notes: dict[bytes, Note] = {}
@@ -103,7 +103,7 @@ def ownership(
 
 
 def _is_of(key: bytes, prefix: str) -> bool:
-    """By the part of a key that all releases can read."""
+    """Whether a key has the prefix, by the part of it that all releases can read."""
     try:
         return msgspec.json.decode(key, type=_OfPrefix).prefix == prefix
     except _NOT_JSON:
@@ -123,12 +123,12 @@ def _note_key(prefix: str, note: Note) -> _Key:
 
 
 class PrefixLedger:
-    """The records of one prefix, as one process reads and adds to them.
+    """Reader and writer of one prefix's claims and notes.
 
     Args:
-        settings: of the cluster.
-        prefix: whose records.
-        topic: where they are, where a checkpoint says it; else as the settings say.
+        settings: the cluster's settings.
+        prefix: the transactional id prefix.
+        topic: the topic of the records, if a checkpoint names it; else the one in the settings.
     """
 
     def __init__(self, settings: KafkaSettings, *, prefix: str, topic: str | None = None) -> None:
@@ -137,12 +137,12 @@ class PrefixLedger:
         self._settings = settings
         self._nonce = uuid.uuid4().hex
         self._known: set[Note] = set()
-        self._is_there = False  # the topic, as it must be
+        self._is_there = False  # whether the topic was checked
         self._reader: compacted.CompactedTopicReader | None = None
         self._writer: compacted.Appender | None = None
 
     def read(self) -> Ownership:
-        """What the topic says now; nobody owns anything where there is no topic.
+        """Return the prefix's present owner and notes; none where the topic is absent.
 
         Raises:
             KafkaError: the topic may not be read, or (KafkaUnavailableError) does not answer.
@@ -154,10 +154,10 @@ class PrefixLedger:
         return found
 
     def claim(self, owner: Owner) -> Ownership:
-        """Own the prefix if nobody does; returns who owns it, which may be another.
+        """Claim the prefix if it has no owner; return its ownership, which may be another's.
 
         Raises:
-            KafkaError: the topic cannot be made, read or written, or has other settings.
+            KafkaError: the topic cannot be created, read or written, or has other settings.
         """
         require_topic(self._settings, self.topic)
         self._is_there = True
@@ -172,21 +172,21 @@ class PrefixLedger:
         """Note a decision that is going to be relied on, before the first commit of its batch.
 
         Raises:
-            KafkaError: it is not known whether it is noted; nothing may be committed.
+            KafkaError: whether the decision is noted is not known; nothing may be committed.
         """
         note = Note.of(decision, owner)
         self._append(_note_key(self.prefix, note), note)
         old = superseded(self._known, note)
-        for each in old:  # acknowledged with the next one, or never: they are there to be read then
+        for each in old:  # acknowledged with the next note, or never: then a reader sees them again
             self._appender().append(msgspec.json.encode(_note_key(self.prefix, each)), None)
         self._known = {*self._known.difference(old), note}
-        self._close_reader()  # whoever notes has read; and a driver goes on for months
+        self._close_reader()  # needed no more: a driver that notes has read, and runs for months
 
     def forget(self, *, moved: bool = False) -> int:
-        """Give the prefix up, as a person's act: the next start owns it. Returns how many records.
+        """Remove the prefix's records, as a person asks: the next start owns it. Return how many.
 
         Args:
-            moved: the owner is to claim it from elsewhere: its notes stay, all else goes.
+            moved: keep the notes, for an owner that will claim the prefix from another location.
 
         Raises:
             KafkaError: the topic may not be written or does not answer.
@@ -198,7 +198,7 @@ class PrefixLedger:
         return len(keys)
 
     def close(self) -> None:
-        """Let go of the connections; what is noted stays."""
+        """Close the connections; claims and notes stay."""
         self._close_reader()
         if self._writer is not None:
             self._writer.close()
@@ -216,6 +216,6 @@ class PrefixLedger:
     def _appender(self) -> compacted.Appender:
         if self._writer is None:
             if not self._is_there and compacted.is_absent(self._settings, self.topic):
-                require_topic(self._settings, self.topic)  # deleted since another one claimed it
+                require_topic(self._settings, self.topic)  # the topic was deleted after the claim
             self._writer = compacted.Appender(self._settings, self.topic)
         return self._writer
