@@ -169,7 +169,7 @@ class Owing:
     reading: Reading = Reading()
 
     def keys(self, name: str) -> list[str]:
-        """Return the keys of the kept rows that ``name`` lacks; [] where some of them are not kept."""
+        """Return the keys of the kept rows that ``name`` lacks; [] where some of them are lost."""
         if self.kept is None or self.promise.part(name).untold(self.outcomes):
             return []
         part = self.promise.part(name)
