@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 Guarantee = Literal["exactly_once", "at_least_once", "at_most_once"]
 
 PROGRESS = "consumer_group"
-"""The name of the participant that says how far a pipeline is; no output may have it beside it."""
+"""The name of the participant that says how far a pipeline is; no output may be called so."""
 
 
 class TaskReport(msgspec.Struct, frozen=True):

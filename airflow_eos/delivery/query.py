@@ -148,8 +148,7 @@ class HeartbeatWriter:
         """Beat once now, then from a thread; a second call does nothing.
 
         Called as soon as the term is ours: the work before the first batch may take long, and
-            others
-        who look meanwhile must find a driver here.
+        others who look meanwhile must find a driver here.
         """
         if self._thread is not None:
             return
@@ -222,7 +221,7 @@ class HeartbeatWriter:
                 self.superseded.set()
                 self.draining.set()  # without input no batch would find the newer term
                 return
-            self._interval = self._pace()  # written before it is kept: silence is counted by it
+            self._interval = self._pace()  # written before it applies: readers count silence by it
             write_heartbeat(self._store, self._heartbeat())
             request = drain_requested(self._store, term=self.term, submission=self._submission)
             if request is not None:
@@ -339,7 +338,7 @@ class Drained(Exception):  # noqa: N818 - not an error: the way to say "no furth
 
 
 class GuardedBatch:
-    """The batch function, unless draining; it keeps the Python error that Spark would bury in text.
+    """The batch function, run unless draining; keeps the Python error that Spark turns into text.
 
     ``pause`` follows each batch: its rows are visible, and Spark plans the next batch after it. It
     comes before ``commits/N``, as nobody can wait between that and the next plan: a driver that

@@ -248,7 +248,7 @@ class Rehearsal:
         return told
 
     def _is_proven(self, told: OutputComparison) -> bool:
-        """Whether it differs in spite of lost input, which without state only takes rows away."""
+        """Whether rows prove a difference: lost input, without state, only takes rows away."""
         if self._keeps_state:
             return False
         found = told.difference
@@ -310,7 +310,7 @@ def kept_in(topic: str, sink: OneSink | Outputs) -> dict[str, OneSink]:
 
 
 def of_batch(rows: DataFrame, batch: int, output: str) -> DataFrame:
-    """Return the rows for that topic: headers tell the batch and the output of each row."""
+    """Return the rows to keep in a topic: headers tell the batch and the output of each row."""
     from pyspark.sql import functions as F  # noqa: N812
 
     marks = F.array(

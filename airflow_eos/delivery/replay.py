@@ -169,7 +169,7 @@ class Owing:
     reading: Reading = Reading()
 
     def keys(self, name: str) -> list[str]:
-        """Return the keys of the kept rows that ``name`` lacks; [] where some of them are lost."""
+        """Return the keys of the kept rows that ``name`` lacks; [] unless all of them are kept."""
         if self.kept is None or self.promise.part(name).untold(self.outcomes):
             return []
         part = self.promise.part(name)
@@ -321,7 +321,7 @@ _GONE = (InputError.__name__, TransactionError.__name__, "PATH_NOT_FOUND")  # th
 
 
 def _seen(*asked: Any) -> DataFrame | None:
-    """Read back as :func:`read_back`; None also where the output cannot tell a batch's rows.
+    """Read back as :func:`read_back`; None also if the output cannot tell a batch's rows.
 
     A table cannot, nor a callable. A person who accepted the batch would be told to do so again.
     """

@@ -47,7 +47,7 @@ class StreamSource:
 
     @property
     def topics(self) -> frozenset[str] | None:
-        """The names of its topics; None where it does not name them, or topics may go."""
+        """The names of the source's topics; None where it names none, or they may go."""
         if self.name != "kafka" or skips_lost(self):
             return None
         if "assign" in self.options:
@@ -110,8 +110,8 @@ def require_replayable(sources: Sequence[StreamSource], guarantee: Guarantee) ->
 def require_one_cluster(sources: Sequence[StreamSource]) -> None:
     """Refuse a consumer group beside sources of two clusters: it holds the offsets of one.
 
-    A pipeline that goes on from it would begin elsewhere in the other cluster, whose topics may
-    have the same names.
+    A pipeline that goes on from the group would begin elsewhere in the other cluster, whose topics
+    may have the same names.
 
     Raises:
         ConfigurationError: two sources name no broker in common.
@@ -174,7 +174,7 @@ _POLICY = "cleanup.policy"
 def topics_read(
     spark: SparkSession, sources: Sequence[StreamSource], resources: ExitStack
 ) -> tuple[TopicsRead, ...]:
-    """Return what answers for the topics of each Kafka source.
+    """Return the topics of each Kafka source, as :class:`TopicsRead`, which asks their cluster.
 
     Args:
         spark: the session, whose JVM has the client.
@@ -343,7 +343,7 @@ class OpenedSource(Protocol):
         ...
 
     def topics(self, resources: ExitStack) -> TopicsRead:
-        """Return what answers for the topics that the source reads."""
+        """Return the source's topics as :class:`TopicsRead`, which asks their cluster."""
         ...
 
 
@@ -356,7 +356,7 @@ class OwnSource(Protocol):
 
 
 def is_own(rows: DataFrame | OwnSource) -> TypeGuard[OwnSource]:
-    """Whether it is a source of ours; asks the class: a DataFrame has its columns as attributes."""
+    """Whether ``rows`` is a source of ours, by its class: a DataFrame has columns as attributes."""
     return hasattr(type(rows), "opened")
 
 

@@ -132,7 +132,7 @@ _OTHER_TRIGGERS = {
 
 
 # --- spark logs -----------------------------------------------------------------------------------
-# Whether only one writer can win an entry of Spark's own logs here: its file manager is raced.
+# Whether only one writer can win an entry of Spark's own logs here: Spark is raced, not trusted.
 #
 # ``offsets/N`` and ``commits/N`` are written by Spark's ``CheckpointFileManager``, whatever store
 # and class are configured. Where two can win, the range of one driver may stand after the other one

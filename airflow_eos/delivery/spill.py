@@ -140,7 +140,7 @@ class SpillingSink:
         return self.sink.columns(schema, row)
 
     def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
-        """Return the writer; it keeps no rows that are visible at once, which never come again."""
+        """Return the writer; rows that are visible at once are not kept: no replay writes them."""
         writer = self.sink.opened(task, attempt, transactional=transactional)
         return _SpillingWriter(self, writer) if transactional else writer
 

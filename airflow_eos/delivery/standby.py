@@ -473,7 +473,7 @@ def _copied(store: CheckpointStore, newest: int, folder: Path) -> bool:
 
 
 def _schemas(store: CheckpointStore) -> Iterator[str]:
-    """List the files that tell the form of the state: of each operator, and of its first part."""
+    """Yield the files that tell the form of the state: of each operator, and of its first part."""
     for operator in store.folders(STATE_STORES):
         first = f"{STATE_STORES}/{operator}/0"
         stores = [f"{first}/{name}" for name in store.folders(first) if name not in _SCHEMAS]

@@ -293,7 +293,7 @@ class _Participants:
 
 
 def _driver(spark: SparkSession) -> str:
-    """Name this driver in decisions and errors."""
+    """Return this driver's name, as terms and decisions show it to people."""
     return f"driver {spark.sparkContext.applicationId} on {socket.gethostname()}:{os.getpid()}"
 
 
@@ -540,7 +540,7 @@ class _StartRequest:
             self.warm_up()
 
     def warm_up(self) -> None:
-        """Evaluate the newest batch once more, into nothing; see :func:`standby.warm_up`."""
+        """Evaluate the newest batch once more, into nothing; see :func:`warm_up`."""
         frame, is_own = self.read.frame, self.read.own is not None
         # The very plan of a start's batches, except that no task opens a writer.
         warm_up(
@@ -686,7 +686,7 @@ class _Read:
         require_same_sources(store, [each.topics for each in self.sources])
 
     def topics(self, spark: SparkSession, resources: ExitStack) -> tuple[TopicsRead, ...]:
-        """Return what answers for the topics of each source."""
+        """Return the topics of each source, as :class:`TopicsRead`, which asks their cluster."""
         if self.own is not None:
             return (self.own.topics(resources),)
         return topics_read(spark, self.sources, resources)

@@ -200,7 +200,7 @@ def outlet(sink: Sink, guarantee: Guarantee, column: str | None = None) -> TaskO
 
 
 def is_staged(sink: Sink) -> bool:
-    """Whether readers see the sink's rows after the decision; the default of a kind."""
+    """Whether readers see the sink's rows only after the decision; True unless the sink denies."""
     return getattr(sink, "staged", True)
 
 
@@ -323,7 +323,7 @@ class SinkTask:
         yield pa.RecordBatch.from_pydict({"report": encoded})
 
     def _is_first(self, context: TaskContext) -> bool:
-        """Whether the task runs first; by marks: a repeated stage counts attempts anew."""
+        """Whether no run of the task has begun, by marks: a repeated stage counts attempts anew."""
         if self.marks is None:
             return True
         batch = context.getLocalProperty("streaming.sql.batchId")  # MicroBatchExecution

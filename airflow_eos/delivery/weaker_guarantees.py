@@ -253,11 +253,11 @@ def require_not_spent(store: CheckpointStore) -> None:
 def require_never_exact(store: CheckpointStore) -> None:
     """Refuse a checkpoint whose batch in flight may have been delivered exactly once.
 
-    Let in where that batch was begun with another guarantee, and never promised: exactly_once
+    Except where that batch was begun with another guarantee, and never promised: exactly_once
     refuses the batch, and some driver must be able to end it.
 
     Raises:
-        OwnershipError: a driver with decisions has run on the checkpoint, or it is not known who.
+        OwnershipError: a driver with decisions has run there, or nobody knows which driver.
     """
     if (unknown := unknown_beginning(store)) is not None:
         raise unknown

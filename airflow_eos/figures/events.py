@@ -103,7 +103,7 @@ Observer = Callable[[Event], None]
 
 
 class Careful:
-    """An observer whose errors are logged, once, and disturb nobody."""
+    """An observer whose errors are logged, once, and harm nobody."""
 
     def __init__(self, observer: Observer) -> None:
         self._observer = observer

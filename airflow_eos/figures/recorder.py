@@ -97,7 +97,7 @@ class Story:
 
 
 def lags(progress: Mapping[str, Any]) -> dict[str, int]:
-    """Return the lag of each source: rows between the batch's end and the end when it was planned.
+    """Return each source's lag: rows between the batch's end and the source's end when planned.
 
     Sources that do not count their rows by Kafka's offsets are left out.
     """

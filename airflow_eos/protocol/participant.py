@@ -61,12 +61,11 @@ class Note(msgspec.Struct, frozen=True, order=True):
 def superseded(known: Iterable[Note], by: Note) -> list[Note]:
     """Return the notes that may be removed once ``by`` is durable: older batches of its pipeline.
 
-    So what is remembered stays small, and never becomes less. A note never changes: whoever removes
-    a note removes what he has read, and not what its writer has written since. A note goes only
-    after a higher one of its pipeline stands, and that one after a still higher one: at each moment
-    the highest that was ever durable stands, however long a driver sleeps between its look and its
-    removal. (With one note for each driver, which it replaced, a recovery that slept there took
-    away the highest.)
+    So what is remembered stays small, and never becomes less. A note never changes: who removes one
+    removes what he has read, and not what its writer has written since. A note goes only after a
+    higher one of its pipeline stands, and that one after a still higher one: at each moment the
+    highest that was ever durable stands, however long a driver sleeps before it removes. (With one
+    note for each driver, which it replaced, a recovery that slept there took away the highest.)
     """
     return [each for each in known if each.pipeline == by.pipeline and each.batch < by.batch]
 

@@ -182,7 +182,7 @@ class Promise:
         return tuple(w for w in self.of_rows if known.get(w.identity) is Outcome.COMMITTED)
 
     def untold(self, outcomes: Outcomes) -> tuple[PreparedWork, ...]:
-        """Return work of unknown outcome that no later COMMIT proves: do readers see its rows?"""
+        """Return work whose outcome nobody can tell, and no later COMMIT proves."""
         known = self.known(outcomes)
         return tuple(w for w in self.of_rows if known.get(w.identity) is Outcome.UNKNOWN)
 

@@ -130,7 +130,7 @@ _RETAINED = "EOS_NUM_RETAINED"
 
 
 def policy_environment(policy: CheckpointPolicy) -> dict[str, str]:
-    """Return the variables that tell an app its policy; its interval has a variable of its own."""
+    """Return the variables that tell an app its policy; its interval travels with other times."""
     told: dict[str, str] = {}
     if policy.min_pause:
         told[_MIN_PAUSE] = str(milliseconds(policy.min_pause))

@@ -253,7 +253,7 @@ class OpenedKafkaSource:
         return self._spark.readStream.format(name).load()
 
     def topics(self, resources: ExitStack) -> TopicsRead:
-        """Return what answers for the topics that the source reads."""
+        """Return the source's topics as :class:`TopicsRead`, which asks their cluster."""
         from airflow_eos.kafka.client.connection import ConnectionPool
 
         pool = ConnectionPool(self._read.settings, timeout_s=_LOOK_FOR_BROKER_S)
