@@ -587,7 +587,7 @@ class Authority:
                 self._offsets.require_begins_where_promised(batch_id)
             self._is_first = False
         self._tenure.require(batch_id)
-        # Runs beside the tasks, which take longer than a disk.
+        # Beside the tasks, which take longer than a disk.
         self._durable = self._syncing.submit(self._offsets.make_durable, batch_id)
         return content
 

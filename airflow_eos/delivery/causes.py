@@ -177,7 +177,7 @@ def cause_of(error: BaseException) -> Cause:
         heals = False if kind in _OURS_FOR_A_PERSON else None
         return Cause(kind, "the driver's log says what was found, and what to do", heals)
     found = _known(kind, sqlstate)
-    if found is None:  # a missing file, say: the condition before it tells which file
+    if found is None:  # a file that is missing, say: a condition before it tells what it held
         conditions = (name for name, _ in reversed(named) if name.isupper())
         found = next(filter(None, map(_by_name, conditions)), None)
     return found or Cause(kind, "see the driver's log")

@@ -236,7 +236,7 @@ class OutputPart(OneSink):
     """One of several outputs alone, so that just its rows are written again."""
 
     def rows(self, df: DataFrame) -> DataFrame:
-        """Return the output's rows from the column of :meth:`Outputs.rows`, in the input's order."""
+        """Return the output's rows from the column of :meth:`Outputs.rows`, in input order."""
         name = self.sink.name
         row_type, many = _row_type(name, df.schema[name].dataType)
         flat = (
