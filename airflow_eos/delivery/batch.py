@@ -93,7 +93,7 @@ class ExactlyOnceBatch:
         return self._sink.streamed(df)
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
-        """Deliver batch ``batch_id``; when this returns, every row of it is visible, once.
+        """Deliver batch ``batch_id``; on return every row of the batch is visible, once.
 
         Args:
             df: a batch of what :meth:`streamed` gave.
@@ -454,7 +454,7 @@ def require_decidable(participant: Participant, works: Sequence[PreparedWork]) -
 
 
 def require_time_left(works: Sequence[PreparedWork], now_ms: int) -> None:
-    """Refuse to promise work that its system is about to end: other work would be settled, it not.
+    """Refuse to promise work that its system is about to end, while other work would be settled.
 
     Raises:
         DeliveryError: less than a tenth of its timeout is left to some work.

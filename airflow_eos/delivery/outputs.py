@@ -84,7 +84,7 @@ class OneSink:
         return self.sink.connect(interval)
 
     def streamed(self, df: DataFrame) -> DataFrame:
-        """Return ``df`` itself: its rows, which a replay reads twice."""
+        """Return ``df`` itself, whose rows a replay reads twice."""
         return df
 
     def rows(self, df: DataFrame) -> DataFrame:
@@ -196,7 +196,7 @@ class Outputs:
         return reach_all(partial(output.sink.connect, interval) for output in self.outputs)
 
     def streamed(self, df: DataFrame) -> DataFrame:
-        """Return ``df`` itself: its rows, which a replay reads twice."""
+        """Return ``df`` itself, whose rows a replay reads twice."""
         return df
 
     def rows(self, df: DataFrame) -> DataFrame:

@@ -29,7 +29,7 @@ class Failure:
 
 
 class RestartStrategy(Protocol):
-    """Decides when a failed app is started again."""
+    """The rule by which a failed app is started again."""
 
     def delay(self, failures: Sequence[Failure]) -> timedelta | None:
         """Return how long to wait before the next start; None: the app is not started again.

@@ -81,7 +81,7 @@ class Sink(Protocol):
         ...
 
     def check(self, spark: SparkSession) -> None:
-        """Refuse, before anything else is done, what cannot run here or on the executors."""
+        """Refuse, before anything else, a sink that cannot run here or on the executors."""
         ...
 
     def bound(self, store: CheckpointStore) -> Sink:
@@ -177,7 +177,7 @@ class Progress(Protocol):
         ...
 
     def close(self) -> None:
-        """End what it does beside the batches; the caller closes the participant separately."""
+        """Stop what the place does beside the batches; its participant is closed separately."""
         ...
 
     def works(self, batch_id: int, attempt: int, offsets: str) -> Sequence[PreparedWork]:

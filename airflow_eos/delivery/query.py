@@ -98,7 +98,7 @@ def state_size(
 
 
 class HeartbeatWriter:
-    """Writes ``eos/driver.json`` at the rate of its store and looks for requests to drain.
+    """The writer of ``eos/driver.json``, at its store's rate; it looks for requests to drain, too.
 
     Never writes over the heartbeat of a newer term: a superseded driver has nothing to say any
     more, and drains.
@@ -432,13 +432,13 @@ class ExactlyOnceQuery:
         return True
 
     def stop(self) -> None:
-        """Stop now, in the middle of a batch if need be; the next start runs it again."""
+        """Stop the query now, within a batch if need be; the next start runs that batch again."""
         self._run.ending.set()
         self._query.stop()
         self._close("stopped")
 
     def drain(self) -> None:
-        """Stop after the running batch; returns at once, ``awaitTermination`` waits for it."""
+        """Stop the query after the running batch; returns at once, ``awaitTermination`` waits."""
         self._heartbeat.draining.set()
 
     def __getattr__(self, name: str) -> Any:

@@ -129,7 +129,7 @@ class Reading:
         *,
         accepted: bool,
     ) -> LostInput:
-        """Refuse a batch, a partition of whose input is read no more: no source gives its rows."""
+        """Refuse a batch with an input partition that is read no more: no source gives its rows."""
         if self.state():
             raise InputLostError(
                 f"{found}The state of the query ({', '.join(self.state())}) needs it, and a "

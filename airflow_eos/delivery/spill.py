@@ -145,7 +145,7 @@ class SpillingSink:
         return _SpillingWriter(self, writer) if transactional else writer
 
     def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
-        """The delivered rows, as ``sink`` reads them."""
+        """Return the delivered rows, as ``sink`` reads them."""
         return self.sink.delivered(spark, works)
 
 

@@ -368,7 +368,7 @@ class _Flow:
         self._writer = self._outlet.opened(task, attempt)
 
     def abort(self) -> None:
-        """Abort also prepared work: no decision names it, and the next attempt may meet its locks.
+        """Abort the work, prepared or not: no decision names it, a next attempt may meet its locks.
 
         Rows that were made visible at once stay.
         """

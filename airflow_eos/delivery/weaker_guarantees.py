@@ -196,7 +196,7 @@ def may_be_visible(store: CheckpointStore) -> bool:
 
 
 def require_nothing_promised(store: CheckpointStore) -> None:
-    """Refuse to write at once what a decision has promised: its rows would come twice for good.
+    """Refuse to write at once rows that a decision has promised: they would come twice for good.
 
     Some of the promise may be visible by now, and the rest can be committed by any later recovery.
 

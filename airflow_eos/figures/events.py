@@ -94,7 +94,7 @@ class QueryEnded(Event, frozen=True):
 
 
 class Watched(Event, frozen=True):
-    """How many looks of the pipeline's watchdog are missing, at the interval it has told."""
+    """The number of looks that the pipeline's watchdog has missed, at the interval it has told."""
 
     missed: float
 

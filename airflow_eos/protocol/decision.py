@@ -120,7 +120,7 @@ class Outcome(enum.Enum):
 
 
 def by_time_left(work: PreparedWork) -> float:
-    """Return a sort key: the work that its system ends first; last, work that only we end."""
+    """Return a sort key: first work that its system ends soonest, last work that only we end."""
     return math.inf if work.ends_at_ms is None else work.ends_at_ms
 
 

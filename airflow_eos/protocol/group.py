@@ -108,7 +108,7 @@ class Group:
             participant.check(own)
 
     def commit(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
-        """Commit by the time that is left; a participant that refuses holds up no other."""
+        """Commit work in order of the time left; a participant that refuses holds up no other."""
         soonest_first = sorted(works, key=by_time_left)
         return collect_all(
             partial(participant.commit, own) for participant, own in self._shared_out(soonest_first)

@@ -527,7 +527,7 @@ class Participant(Protocol):
         ...
 
     def require_settled(self, promise: Promise, said: OperatorRuling) -> None:
-        """Refuse a system that has lost delivered rows, where it can tell that.
+        """Refuse a system that has lost delivered rows, where the system can tell.
 
         Nobody delivers the rows again. A backup was put back, or a standby took over that lagged.
 
