@@ -1,1 +1,1 @@
-"""A batch through the protocol, whatever kind its sinks are of."""
+"""Delivery of a batch through the protocol, whatever kind its sinks are of."""

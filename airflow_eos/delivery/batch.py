@@ -1,9 +1,9 @@
-"""One batch, on the driver: look, prepare, check, decide, settle, replay.
+"""Delivery of one batch, on the driver: look, prepare, check, decide, settle, replay.
 
-This is where a reader starts. The steps are those of the protocol; the tasks of a batch are in
+A reader starts here. The steps are those of the protocol. The tasks of a batch are in
 ``delivery/task.py`` and ``kinds/kafka/sink.py``, a batch that was promised before in ``replay.py``,
-the decision itself in ``checkpoint/decisions.py``, whether we are still the newest driver in
-``checkpoint/terms.py``, the end of a transaction in ``kinds/kafka/participant.py``.
+the decision itself in ``checkpoint/decisions.py``, the check that this driver is still the newest
+in ``checkpoint/terms.py``, the end of a transaction in ``kinds/kafka/participant.py``.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ class ExactlyOnceBatch:
     """The function given to ``foreachBatch``. One instance belongs to one run of the query.
 
     Args:
-        sink: where the rows go.
-        participant: ends what the sink prepares.
+        sink: writes the rows.
+        participant: commits or aborts what the sink prepares.
         decisions: the decision log of the checkpoint.
-        authority: whether this driver may still go on.
-        rulings: what a person said of work whose outcome nobody can tell any more.
-        accepted: what a person said of a batch (its number, its promise's nonce) as a whole.
-        driver: names this run for people, in every decision it writes.
-        on_phase: told (batch, phase) as the batch goes on; for the heartbeat.
-        progress: says what each decision names that follows the rows; None: nothing does.
-        kept: rows beside work that its system may end by itself; None: nothing is kept.
-        reading: asked before a promised batch is evaluated once more.
+        authority: tells whether this driver may still go on.
+        rulings: returns a person's rulings on work whose outcome nobody can tell any more.
+        accepted: returns a person's acceptance of a batch, by its number and its promise's nonce.
+        driver: the name of this run for people, in every decision that it writes.
+        on_phase: called with (batch, phase) as the batch goes on; for the heartbeat.
+        progress: gives the work without rows that each decision names; None: there is none.
+        kept: rows kept beside work that its system may end by itself; None: nothing is kept.
+        reading: checks the input before a promised batch is evaluated once more.
     """
 
     def __init__(
@@ -89,15 +89,15 @@ class ExactlyOnceBatch:
         self._following = OffsetCommit(participant, progress)
 
     def streamed(self, df: DataFrame) -> DataFrame:
-        """What the streaming query computes of ``df`` for this function."""
+        """Return what the streaming query computes of ``df`` for this function."""
         return self._sink.streamed(df)
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
-        """Deliver batch ``batch_id``; when this returns, every row of it is visible, once.
+        """Deliver batch ``batch_id``; on return every row of the batch is visible, once.
 
         Args:
-            df: a batch of what ``streamed`` gave.
-            batch_id: Spark's number of it.
+            df: a batch of what :meth:`streamed` gave.
+            batch_id: Spark's number of the batch.
         """
         decided = self._attempts.begin(batch_id)
         promise = Promise.of(decided)
@@ -120,7 +120,7 @@ class ExactlyOnceBatch:
         self._following.commit(batch_id, followers)
 
     def _fulfil(self, promise: Promise, df: DataFrame, batch_id: int, *, attempt: int) -> None:
-        """Keep a promise made earlier: settle it, and replay what its timeout took away."""
+        """Keep an earlier promise: settle it, and replay the rows that a timeout took away."""
         if promise.offsets not in (None, self._attempts.offsets):
             raise SupersededError(
                 f"Batch {batch_id} was promised for another range of the source than this driver "
@@ -162,10 +162,10 @@ class ExactlyOnceBatch:
         self._following.commit(batch_id, promise.followers)
 
     def _settled(self, promise: Promise, accepted: Acceptance | None) -> Outcomes:
-        """Commit what is promised and open; what became of all that matters.
+        """Commit promised work that is open; return the outcomes of all work that matters.
 
-        That is the newest COMMIT's work; what became of work before it is asked only where some
-        of that is lost, to tell which rows of the batch it is.
+        That is the newest COMMIT's work. Earlier work is asked about only where some of the newest
+        is lost, or a person accepted the batch, to tell which rows of the batch are missing.
         """
         given_up = accepted.given_up if accepted is not None else ()
         outcomes = self._committed(promise.newest, given_up)
@@ -184,7 +184,7 @@ class ExactlyOnceBatch:
         return outcomes
 
     def _given_up(self, works: Sequence[PreparedWork]) -> Outcomes:
-        """This driver will not commit it; another driver may still be doing so."""
+        """Return outcomes of work that this driver will not commit; another driver still may."""
         told = self._participant.outcome(works) if works else {}
         return {
             each: outcome if outcome is Outcome.COMMITTED else Outcome.ABORTED
@@ -192,7 +192,7 @@ class ExactlyOnceBatch:
         }
 
     def _replayed(self, owing: Owing, missing: Replay) -> list[PreparedWork]:
-        """Let tasks write what one participant lacks; with what it has it is what was promised."""
+        """Let tasks write what one participant lacks; refuse work that the promise does not fit."""
         promise = owing.promise
         reports = missing.sink.prepare(missing.rows, only=missing.only)
         works = works_of(promise.batch_id, missing.sink.names, reports)
@@ -203,7 +203,7 @@ class ExactlyOnceBatch:
     def _prepared(
         self, batch_id: int, attempt: int, write: Callable[[], list[PreparedWork]]
     ) -> list[PreparedWork]:
-        """Let the tasks write; returns their open work, or leaves nothing open."""
+        """Let the tasks write and return their open work; where that fails, leave nothing open."""
         self._on_phase(batch_id, "preparing")
         failpoint("before-prepare")
         try:
@@ -217,10 +217,10 @@ class ExactlyOnceBatch:
     def _give_up(
         self, batch_id: int, attempt: int, error: Exception, known: set[WorkIdentity] | None = None
     ) -> None:
-        """Leave nothing open behind a failed attempt; ``known``: what is open, None: to be listed.
+        """Leave nothing open behind a failed attempt; ``known``: the open work, None: list it.
 
         List, then seal, then look, then abort what was listed: had another driver opened any of
-        it, it would have taken a newer term, and sealed this attempt, before that.
+        that work, it would have taken a newer term, and sealed this attempt, before that.
         """
         try:
             opened = self._opened() if known is None else known
@@ -251,7 +251,7 @@ class ExactlyOnceBatch:
             self._abort_if_possible(batch_id, leftovers)
 
     def _abort_if_possible(self, batch_id: int, works: Collection[WorkIdentity]) -> None:
-        """Not at the cost of what comes next: where it fails, the next batch finds them again."""
+        """Abort work, but raise nothing: where it fails, the next batch finds the work again."""
         try:
             self._participant.abort(works)
         except Exception:
@@ -273,27 +273,27 @@ class ExactlyOnceBatch:
         failpoint("settled")
 
     def _opened(self, besides: Collection[WorkIdentity] = ()) -> set[WorkIdentity]:
-        """What speculative copies, lost task attempts and a former driver's tasks have left open.
+        """List work that speculative copies, lost task attempts or a former driver left open.
 
         Listed for every batch, since Spark tells of none of them: executors outlive a driver that
-        they lost, and what a straggler opens later than this is found by the next batch. Listed
+        they lost, and what a straggler opens after this listing is found by the next batch. Listed
         before the decision, since a driver that takes over takes a newer term before it opens
-        anything: where we are still the newest after it, nothing that was listed is another's.
+        anything: where we are still the newest after it, no listed work is another driver's.
 
-        Where a late copy of a task took the place of one of ``besides``, as Kafka's ids allow,
-        that one is over, which settling will find.
+        Where a late copy of a task took the place of work in ``besides``, as Kafka's ids allow,
+        that work is over, which settling will find.
         """
         return {found.identity for found in self._participant.open(besides=besides)}
 
 
 class Attempts:
-    """What this driver writes into the decision log.
+    """The attempts of this driver, as it writes them into the decision log.
 
     Args:
         decisions: the decision log of the checkpoint.
-        authority: whether this driver may still go on.
-        driver: names this run for people, in every decision it writes.
-        kept: what was kept beside the work of attempts; None: nothing ever is.
+        authority: tells whether this driver may still go on.
+        driver: the name of this run for people, in every decision that it writes.
+        kept: the rows kept beside the work of attempts; None: nothing is ever kept.
     """
 
     def __init__(
@@ -312,20 +312,20 @@ class Attempts:
         self._alone = False
 
     def begin(self, batch_id: int) -> tuple[Decision, ...]:
-        """The decisions of the batch, with a former driver's attempt at it sealed.
+        """Seal a former driver's attempt at the batch, and return the decisions of the batch.
 
-        Only the first batch of a run can have one: whoever planned a later one finds our term when
-        it looks. Sealing before anything is prepared means that this run never takes away
-        what may still be promised.
+        Only the first batch of a run can have such an attempt: a driver that planned a later batch
+        finds our term when it looks. Sealing before anything is prepared means that this run never
+        takes away what may still be promised.
 
         Where anybody has sealed, we look once more, now that our attempt's number is settled: a
         newer driver of another guarantee takes just this attempt, after its term, and relies on it.
 
-        What sealed attempts have kept goes. It is listed before the look: a newer driver takes its
-        term before it keeps anything, so where we are still the newest, none of it is another's.
+        Rows that sealed attempts kept are removed. They are listed before the look: a newer driver
+        takes its term before it keeps rows, so where we are still the newest, none is another's.
 
         Raises:
-            SupersededError: we are not the newest driver any more; do nothing.
+            SupersededError: this driver is not the newest any more; do nothing.
         """
         left = self.kept.listed(batch_id) if self.kept is not None and not self._alone else ()
         self.offsets = self.authority.begin(batch_id)
@@ -338,7 +338,7 @@ class Attempts:
                 raise self._superseded(batch_id, attempt, decided)
             failpoint("sealed")
         if not decided or Promise.of(decided) is not None:
-            return decided  # whoever keeps a promise looks again before it does
+            return decided  # the caller looks again before it keeps a promise
         self.authority.require(batch_id)
         if self.kept is not None and left:
             self.kept.remove(left)
@@ -347,9 +347,9 @@ class Attempts:
     def promise(
         self, batch_id: int, attempt: int, works: Sequence[PreparedWork]
     ) -> Decision | SupersededError:
-        """Decide COMMIT; the error where somebody else has decided this attempt.
+        """Decide COMMIT; return the error where another driver has decided this attempt.
 
-        What the decision rests on is durable before it is.
+        What the decision rests on is made durable first.
         """
         self.authority.require_durable()
         decision = Decision(
@@ -368,10 +368,10 @@ class Attempts:
         return self._superseded(batch_id, attempt, self._decisions.of_batch(batch_id))
 
     def give_up(self, batch_id: int, attempt: int, error: Exception) -> tuple[Decision, ...] | None:
-        """Seal our own attempt, then look: the decisions of the batch, or None where we lost it.
+        """Seal our own attempt, then look; return the batch's decisions, None: another decided it.
 
         Raises:
-            SupersededError: the seal stands in a place that was pruned, which is no seal.
+            SupersededError: the seal stands in a place that was pruned, so it seals nothing.
         """
         if not self._seal(batch_id, attempt, f"failed: {type(error).__name__}"):
             return None
@@ -392,7 +392,7 @@ class Attempts:
     def _superseded(
         self, batch_id: int, attempt: int, decided: Sequence[Decision]
     ) -> SupersededError:
-        """The error for an attempt that was not ours to decide, with what to do about it."""
+        """Return the error for an attempt that another driver decided, with what to do about it."""
         if len(decided) < attempt:
             return SupersededError(
                 f"Batch {batch_id}, attempt {attempt}: the batch is over and its decisions are "
@@ -413,20 +413,20 @@ class Attempts:
 
 
 # --- reports --------------------------------------------------------------------------------------
-# What the tasks of a batch report to the driver: and none is missing.
+# The tasks' reports to the driver, checked to be complete.
 
 
 def works_of(
     batch_id: int, participants: Collection[str], reports: Sequence[TaskReport]
 ) -> list[PreparedWork]:
-    """The open work of all tasks, checked to be the whole batch for each participant."""
+    """Return the open work of all tasks, checked to be the whole batch for each participant."""
     for name in participants:
         check_tasks(batch_id, [report for report in reports if report.participant == name])
     return [report.work for report in reports if report.work]
 
 
 def check_tasks(batch_id: int, reports: Sequence[TaskReport]) -> None:
-    """One result for every task, or the batch is not whole.
+    """Refuse a batch without exactly one report for every task.
 
     Raises:
         DeliveryError: a task reported twice or not at all.
@@ -440,10 +440,10 @@ def check_tasks(batch_id: int, reports: Sequence[TaskReport]) -> None:
 
 
 def require_decidable(participant: Participant, works: Sequence[PreparedWork]) -> None:
-    """Refuse to promise work that its system is about to end, or that would show more than its own.
+    """Refuse to promise work that its system is about to end, or whose commit shows other rows.
 
     Raises:
-        DeliveryError: nothing was decided.
+        DeliveryError: the work must not be promised; nothing was decided.
     """
     for each in alone(participant):
         if hasattr(each, "require_decidable"):
@@ -454,7 +454,7 @@ def require_decidable(participant: Participant, works: Sequence[PreparedWork]) -
 
 
 def require_time_left(works: Sequence[PreparedWork], now_ms: int) -> None:
-    """Refuse to promise what its system is about to end: others would be settled, and it not.
+    """Refuse to promise work that its system is about to end, while other work would be settled.
 
     Raises:
         DeliveryError: less than a tenth of its timeout is left to some work.
@@ -478,7 +478,7 @@ def require_time_left(works: Sequence[PreparedWork], now_ms: int) -> None:
 
 
 def say_again(store: CheckpointStore, decisions: DecisionLog, participant: Participant) -> None:
-    """Say once more how far the last complete batch was: a group's offsets expire, as in a week."""
+    """Commit the last complete batch's progress again: a group's offsets expire, as in a week."""
     batch = read_state(store).latest_commit
     promise = Promise.of(decisions.of_batch(batch)) if batch is not None else None
     if promise is not None and promise.followers:
@@ -486,11 +486,11 @@ def say_again(store: CheckpointStore, decisions: DecisionLog, participant: Parti
 
 
 class OffsetCommit:
-    """The work of a batch that has no rows, and follows those that have.
+    """The work of a batch without rows (its progress), which follows the work with rows.
 
     Args:
-        participant: commits it.
-        progress: says what it is; None: nobody wants to know.
+        participant: commits this work.
+        progress: gives this work; None: there is none.
     """
 
     def __init__(self, participant: Participant, progress: Progress | None) -> None:
@@ -505,7 +505,7 @@ class OffsetCommit:
         """Commit the offsets of a batch that is complete or was accepted as incomplete.
 
         Raises:
-            DeliveryError: it could not be said.
+            DeliveryError: the offsets could not be committed.
         """
         if not works:
             return
@@ -532,10 +532,10 @@ _STARTED_WITHIN_S = 60.0
 
 
 class ExternalFencing(Protocol):
-    """Where it is remembered outside the checkpoint what was relied on."""
+    """The systems that remember, outside the checkpoint, which decisions were relied on."""
 
     def note(self, decision: Decision, owner: Owner) -> None:
-        """Note it, and wait until that is acknowledged."""
+        """Note the decision, and wait until the note is acknowledged."""
         ...
 
 
@@ -543,10 +543,10 @@ class Authority:
     """One driver's right to deliver.
 
     Args:
-        tenure: its term.
-        offsets: Spark's offset log, held against the decisions.
-        notes: the note of what it delivers; see :mod:`airflow_eos.kafka.transactions.ownership`.
-        evaluated_at: Spark's time stamp (ms) of the batch that it evaluates now.
+        tenure: the driver's term.
+        offsets: Spark's offset log, compared with the decisions.
+        notes: notes the decisions it delivers; see :mod:`airflow_eos.kafka.transactions.ownership`.
+        evaluated_at: returns Spark's time stamp (ms) of the batch that it evaluates now.
     """
 
     def __init__(
@@ -568,16 +568,16 @@ class Authority:
 
     @property
     def term(self) -> int:
-        """The number of the term."""
+        """The number of the driver's term."""
         return self._tenure.term.number
 
     def begin(self, batch_id: int) -> str:
-        """Look before the first task; returns the ``offsets/N`` that the batch is evaluated with.
+        """Look before the first task; return the ``offsets/N`` that the batch is evaluated with.
 
-        The log is read before the look: what a newer driver repairs in between, the look finds.
+        The log is read before the look, so the look finds what a newer driver repairs in between.
 
         Raises:
-            SupersededError: do nothing, not even clean up.
+            SupersededError: a newer driver runs; do nothing, not even clean up.
         """
         content = self._offsets.evaluated(batch_id, self._evaluated_at(batch_id))
         if self._is_first:
@@ -592,26 +592,26 @@ class Authority:
         return content
 
     def require_durable(self) -> None:
-        """Wait until what a decision of the running batch rests on would outlive a power cut.
+        """Wait until all that the running batch's decision rests on would outlive a power cut.
 
         Raises:
-            StoreError: it would not.
+            StoreError: it could not be made durable.
         """
         self._durable.result()
 
     def require(self, batch_id: int) -> None:
-        """Look again; see :meth:`~airflow_eos.checkpoint.terms.Tenure.require`."""
+        """Look for a newer driver; see :meth:`~airflow_eos.checkpoint.terms.Tenure.require`."""
         self._tenure.require(batch_id)
 
     def confirm(self, decision: Decision) -> None:
-        """Note what stands decided, then look, before its first commit.
+        """Note a decision that stands, then look for a newer driver, before its first commit.
 
-        In this order, and a starting driver takes its term before it reads the notes: so either it
-        reads this one, or we see its term. The other way round, a driver that starts on an older
-        copy of the checkpoint, put back in place, could miss the note of a driver that missed it.
+        In this order: a starting driver takes its term before it reads the notes, so either it
+        reads this note, or we see its term. The other way round, a driver that starts on an older
+        copy of the checkpoint, put back in place, could miss the note of one that missed its term.
 
         Raises:
-            SupersededError: end nothing, delete nothing: somebody may rely on what stands.
+            SupersededError: end nothing, delete nothing: somebody may rely on the decision.
             KafkaError: the note was not acknowledged; the next start settles the decision.
         """
         self._notes.note(decision, self._owner)
@@ -619,7 +619,7 @@ class Authority:
 
 
 class RunningPlan:
-    """What Spark evaluates now. Its public API tells that only once the batch has ended.
+    """The batch that Spark evaluates now; Spark's public API tells that only once it has ended.
 
     ``StreamExecution.lastExecution`` is the ``IncrementalExecution`` of the running batch; both
     methods are there in Spark 4.0 to 4.2, where the classes have moved between packages.
@@ -629,14 +629,14 @@ class RunningPlan:
         self._query: Future[StreamingQuery] = Future()
 
     def of(self, query: StreamingQuery) -> None:
-        """Told once the query has started; its first batch may be earlier and waits for this."""
+        """Set the running query. A first batch that comes earlier waits for it."""
         self._query.set_result(query)
 
     def at(self, batch_id: int) -> int:
-        """Spark's time stamp of the batch, ms since the epoch: ``batchTimestampMs``.
+        """Return Spark's time stamp of the batch, ms since the epoch: ``batchTimestampMs``.
 
         Raises:
-            ConfigurationError: this Spark does not tell it.
+            ConfigurationError: this Spark does not tell the time stamp.
         """
         query = self._query.result(_STARTED_WITHIN_S)
         try:

@@ -34,19 +34,19 @@ _LOOK_S = 0.1
 def within(
     timeout: timedelta, run: Callable[[], T], cancel: Callable[[], None], wait: Callable[[], None]
 ) -> T:
-    """What ``run`` returns, if it does so in time.
+    """Return the result of ``run``, if it ends in time; cancel it otherwise.
 
     ``cancel`` is called again and again until ``run`` has ended: it ends the jobs that run now, and
-    a batch may start another one. Nothing is cancelled any more once this has returned.
+    a batch may start another one. Nothing is cancelled any more once this function has returned.
 
     Args:
-        timeout: for ``run``.
+        timeout: the time that ``run`` may take.
         run: the work.
-        cancel: makes it end early; called from another thread.
-        wait: returns once what was cancelled has ended.
+        cancel: makes ``run`` end early; called from another thread.
+        wait: returns once the cancelled jobs have ended.
 
     Raises:
-        BatchTimeoutError: it ended, in whatever way, after its time.
+        BatchTimeoutError: ``run`` ended, in whatever way, after its time.
     """
     over, late = threading.Event(), threading.Event()
 
@@ -89,10 +89,10 @@ def _too_late(timeout: timedelta) -> BatchTimeoutError:
 
 
 class BatchTasks:
-    """The Spark tasks of the running batch: all jobs of a run have its id as their group.
+    """The Spark tasks of the running batch: all jobs of a run have the run's id as their job group.
 
     Raises:
-        ConfigurationError: this Spark gives them none.
+        ConfigurationError: this Spark gives the jobs no group.
     """
 
     def __init__(self, context: SparkContext) -> None:
@@ -107,11 +107,11 @@ class BatchTasks:
         self._before = set(context.statusTracker().getJobIdsForGroup(self._group))
 
     def cancel(self) -> None:
-        """End its jobs; called again where another one follows."""
+        """Cancel the batch's jobs; called again where another job follows."""
         self._context.cancelJobGroup(self._group)
 
     def wait(self) -> None:
-        """Until none runs any more, or for some seconds; what ends later, the next start finds."""
+        """Wait until no task runs, or some seconds; what ends later is found by the next start."""
         deadline = time.monotonic() + _ENDED_WITHIN_S
         while self._running() and time.monotonic() < deadline:
             time.sleep(_LOOK_S)
@@ -133,17 +133,17 @@ _RETAINED = "spark.sql.streaming.minBatchesToRetain"
 
 @dataclass(frozen=True)
 class GovernedSink(WrappedSink):
-    """A sink whose tasks have so much time, and must have read what they were meant to read.
+    """A sink whose tasks have a time limit, and whose source must not change while they read.
 
-    Only what nobody has promised yet is timed. A batch whose decision stands must be settled in the
-    end, however long a replay of it takes.
+    Only a batch that nobody has promised yet is timed: a batch whose decision stands must be
+    settled in the end, however long a replay of it takes.
 
-    A replay is not timed: what it prepares is that of a part of ``sink``.
+    A replay is not timed: its rows are prepared by a part of ``sink``.
 
     Attributes:
-        sink: whose tasks they are.
-        timeout: from the start of the batch's tasks until all of them have reported.
-        confirm: called when they have; raises where the source is not what it was.
+        sink: the inner sink, whose tasks are timed.
+        timeout: from the start of the batch's tasks until all have reported; None: no limit.
+        confirm: called when all have reported; raises where the source is not what it was.
     """
 
     timeout: timedelta | None
@@ -153,8 +153,8 @@ class GovernedSink(WrappedSink):
         """See :meth:`BatchSink.prepare`.
 
         Raises:
-            BatchTimeoutError: it took longer; its tasks have ended, or were told to.
-            TopicError: a topic was made again while they read.
+            BatchTimeoutError: the tasks took longer; they have ended, or were told to.
+            TopicError: a topic was made again while the tasks read.
         """
         if self.timeout is None or only is not None:
             reports = self.sink.prepare(rows, only=only)
@@ -168,10 +168,10 @@ class GovernedSink(WrappedSink):
 
 
 def check_policy(policy: CheckpointPolicy, guarantee: Guarantee) -> None:
-    """Refuse what does not go together.
+    """Refuse a policy and a guarantee that do not go together.
 
     Raises:
-        ConfigurationError: a timeout where the rows of a failed batch are never written.
+        ConfigurationError: a timeout with a guarantee that never writes a failed batch's rows.
     """
     if policy.timeout is not None and guarantee == "at_most_once":
         raise ConfigurationError(
@@ -183,10 +183,10 @@ def check_policy(policy: CheckpointPolicy, guarantee: Guarantee) -> None:
 def chosen_trigger(
     trigger: Mapping[str, Any] | None, policy: CheckpointPolicy
 ) -> Mapping[str, Any]:
-    """Spark's trigger, said in one of two ways.
+    """Return Spark's trigger, from the argument or from the policy.
 
     Raises:
-        ConfigurationError: said in both.
+        ConfigurationError: both give a trigger.
     """
     if trigger is not None and policy.interval is not None:
         raise ConfigurationError(
@@ -198,7 +198,7 @@ def chosen_trigger(
 
 @contextmanager
 def retaining(spark: SparkSession, policy: CheckpointPolicy) -> Iterator[None]:
-    """A query that is started inside keeps as many batches as the policy says.
+    """Let a query that is started inside keep as many batches as the policy says.
 
     Spark copies the session's configuration for each query, so the session gets its own back.
     """
@@ -217,5 +217,5 @@ def retaining(spark: SparkSession, policy: CheckpointPolicy) -> Iterator[None]:
 
 
 def retained_batches(spark: SparkSession) -> int:
-    """How many batches Spark's logs go back in a query that is started now."""
+    """Return how many batches Spark's logs go back in a query that is started now."""
     return int(spark.conf.get(_RETAINED) or 100)

@@ -1,12 +1,12 @@
-"""What an app has failed with, innermost, in one sentence, and whether a restart heals it.
+"""The innermost cause of an app's failure, in one sentence, and whether a restart heals it.
 
-Spark names what goes wrong by a *condition*, ``[STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE]``, and gives
-each a SQLSTATE, whose first two characters say of what kind it is. Errors are wrapped many times on
-their way (a task's, a stage's, a batch's, the query's); the last one named is where it began. Three
-answers: healed by a restart, never healed by one, and *not known*, which is restarted as often as
-the restart strategy says.
+Spark names an error by a *condition*, ``[STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE]``, and gives each
+condition a SQLSTATE, whose first two characters tell its class. Errors are wrapped many times on
+their way (a task's, a stage's, a batch's, the query's); the last one named is the first that
+happened. Three answers: healed by a restart, never healed by one, and *not known*, which is
+restarted as often as the restart strategy says.
 
-A sentence is ours, made from the condition alone: Spark's own may hold rows.
+The sentence is ours, made from the condition alone: Spark's own may hold rows.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from airflow_eos.errors import NO_RETRY_HEALS, EosError
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """What an app has failed with.
+    """The cause of an app's failure.
 
     Attributes:
         kind: the innermost condition, or the exception's name.
-        says: one sentence.
-        restart_heals: None where nobody knows.
+        says: one sentence on what went wrong.
+        restart_heals: whether a restart heals it; None where nobody knows.
     """
 
     kind: str
@@ -36,7 +36,7 @@ class Cause:
 
     @property
     def is_of_what_is_gone(self) -> bool:
-        """Whether rows or state that it was to read are gone: that is no fault of the app."""
+        """Whether rows or state that the app was to read are gone, which is no fault of the app."""
         return self.says in (_LOST, _DATA_LOSS)
 
     def __str__(self) -> str:
@@ -102,7 +102,7 @@ _PERSON: dict[str, str] = {
     "SyntaxError": "the app is no Python that this interpreter reads",
     "NameError": "the app names what there is none of",
 }
-"""Conditions (with all below them) and exceptions of which the next start meets the same."""
+"""Conditions (with all below them) and exceptions that the next start meets again."""
 
 _RESTART: dict[str, str] = {
     "CANNOT_LOAD_STATE_STORE.FAILED_TO_GET_CHANGELOG_WRITER": "the store did not answer",
@@ -122,7 +122,7 @@ _RESTART: dict[str, str] = {
     "SocketTimeoutException": _AWAY,
     "TimeoutException": _AWAY,
 }
-"""What has passed by the next start, or may have."""
+"""Conditions and exceptions that have passed by the next start, or may have."""
 
 _OURS = "airflow_eos.errors."
 _OURS_FOR_A_PERSON = frozenset(
@@ -130,7 +130,7 @@ _OURS_FOR_A_PERSON = frozenset(
     for name, kind in vars(errors).items()
     if isinstance(kind, type) and issubclass(kind, NO_RETRY_HEALS)
 )
-"""What a task raises comes to the driver as a text, in which Python names the class in full."""
+"""Our errors for a person; a task's error reaches the driver as text, with the full class name."""
 
 _SQLSTATES: dict[str, str] = {
     "0A": "the query asks for what Spark does not support",
@@ -140,7 +140,7 @@ _SQLSTATES: dict[str, str] = {
     "54": "a limit is exceeded that the next start has, too",
     "56038": "what the query needs is not available here",
 }
-"""By the first characters of a SQLSTATE: never healed by a restart."""
+"""Meanings of a SQLSTATE's first characters; a restart never heals these."""
 
 _WRAPPERS = frozenset(
     {
@@ -162,11 +162,11 @@ _NAMED = re.compile(
 _SQLSTATE = re.compile(r"SQLSTATE: ([0-9A-Z]{5})", re.ASCII)
 _DEEP = 20
 _LONG = 100_000
-"""Characters of an error that are looked through: a trace has a few thousand."""
+"""Characters of an error that are searched: a trace has a few thousand."""
 
 
 def cause_of(error: BaseException) -> Cause:
-    """The innermost cause. Our own errors hold no secret and say what to do: they say it all."""
+    """Return the innermost cause; of an error of ours, its text: no secret is in it, but advice."""
     name = type(error).__name__
     if isinstance(error, EosError):
         return Cause(name, str(error), False if isinstance(error, NO_RETRY_HEALS) else None)
@@ -177,7 +177,7 @@ def cause_of(error: BaseException) -> Cause:
         heals = False if kind in _OURS_FOR_A_PERSON else None
         return Cause(kind, "the driver's log says what was found, and what to do", heals)
     found = _known(kind, sqlstate)
-    if found is None:  # a file that is not there, say: the condition before it says of what
+    if found is None:  # a file that is missing, say: a condition before it tells what it held
         conditions = (name for name, _ in reversed(named) if name.isupper())
         found = next(filter(None, map(_by_name, conditions)), None)
     return found or Cause(kind, "see the driver's log")
@@ -204,7 +204,7 @@ def _known(kind: str, sqlstate: str | None) -> Cause | None:
 
 
 def _named(text: str) -> Iterator[tuple[str, str | None]]:
-    """The conditions and exceptions of a text in its order, conditions with their SQLSTATE."""
+    """Yield the conditions and exceptions of a text in order, conditions with their SQLSTATE."""
     found = list(_NAMED.finditer(text[:_LONG]))
     ends = [*(each.start() for each in found[1:]), len(text)]
     for each, end in zip(found, ends[: len(found)], strict=True):
@@ -219,7 +219,7 @@ def _named(text: str) -> Iterator[tuple[str, str | None]]:
 
 
 def _texts(error: BaseException) -> Iterator[str]:
-    """What an error and its causes say, the innermost last; Spark's are Java's."""
+    """Yield the texts of an error and its causes, the innermost last; Spark's causes are Java's."""
     java: Any = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
     yield f"{type(error).__name__}: {error}"
     try:

@@ -1,8 +1,8 @@
-"""Outputs and guarantee as configuration names them, refused before Spark is started.
+"""Outputs and guarantee as configuration names them; errors are raised before Spark is started.
 
 ``[{"name": "orders", "kind": "kafka", "topic": "orders.clean"}, {"name": "totals", "kind":
 "postgres", "table": "totals", "rows": ["key", "amount"]}]``: name, kind, rows and keep_rows are
-those of an :class:`~airflow_eos.delivery.outputs.Output`, all else are options of the kind.
+those of an :class:`~airflow_eos.delivery.outputs.Output`, all other keys are options of the kind.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _RowsConfig(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ChosenOutput:
-    """One output, by name and kind; ``rows`` as SQL text, see :class:`Output`."""
+    """One configured output, by name and kind; ``rows`` as SQL text, see :class:`Output`."""
 
     name: str
     kind: str
@@ -49,10 +49,10 @@ class ChosenOutput:
         return f"output {self.name!r} ({self.kind})"
 
     def output(self, app: AppFacts, reach: Mapping[str, Any]) -> Output:
-        """The output itself; nothing is asked of any system yet.
+        """Return the output itself; no system is asked yet.
 
         Raises:
-            ConfigurationError: an option cannot work, or nothing says how to get there.
+            ConfigurationError: an option cannot work, or nothing says how to reach the system.
         """
         how = reach.get(self.name, reach.get(self.kind))
         try:
@@ -67,8 +67,8 @@ class OutputConfig:
     """The configured outputs and their delivery guarantee.
 
     Attributes:
-        guarantee: for all of them.
-        chosen: the outputs; none where the app goes by its own.
+        guarantee: the guarantee of all outputs.
+        chosen: the outputs; empty where the app uses its own.
     """
 
     guarantee: Guarantee = "exactly_once"
@@ -76,7 +76,7 @@ class OutputConfig:
 
     @classmethod
     def of(cls, guarantee: str, outputs: object = None) -> OutputConfig:
-        """What was configured; ``outputs`` is a list of objects, JSON text of one, or None.
+        """Return the configured outputs; ``outputs`` is a list of objects, its JSON text, or None.
 
         Raises:
             ConfigurationError: a guarantee, kind, name or option is not known, missing or of
@@ -104,11 +104,11 @@ class OutputConfig:
         return cls(cast("Guarantee", guarantee), chosen)
 
     def outputs(self, app: AppFacts, reach: Mapping[str, Any]) -> tuple[Output, ...]:
-        """The outputs themselves.
+        """Return the outputs themselves.
 
         Args:
-            app: what holds for all.
-            reach: by name or kind, how to get there.
+            app: the settings that hold for all outputs.
+            reach: how to reach the systems, by the output's name or kind.
 
         Raises:
             ConfigurationError: one of them cannot work, or two would share transactional ids.
@@ -126,14 +126,14 @@ class OutputConfig:
 
 
 def transactional_prefix(output: Output) -> str | None:
-    """Under which it writes to Kafka, where it does."""
+    """Return the prefix of the output's transactional ids in Kafka; None for other systems."""
     return getattr(output.sink, "transactional_id_prefix", None)
 
 
 def environment(
     guarantee: str, outputs: object, consumer_group: str | None = None
 ) -> dict[str, str]:
-    """The variables by which an app finds what was chosen; no secret among them."""
+    """Return the environment variables that tell an app what was chosen; none holds a secret."""
     told = {"EOS_GUARANTEE": guarantee}
     if consumer_group is not None:
         told["EOS_CONSUMER_GROUP"] = consumer_group
@@ -155,7 +155,7 @@ def _listed(outputs: object) -> Sequence[Any]:
 
 
 def _chosen(given: object) -> ChosenOutput:
-    """One of the list, every option of the right name and type."""
+    """Return one output of the list, with every option of the right name and type."""
     if not isinstance(given, Mapping) or not {"name", "kind"} <= given.keys():
         found = sorted(map(str, given)) if isinstance(given, Mapping) else type(given).__name__
         raise ConfigurationError(f"outputs has {found}, without name and kind; {_EXPECTED}.")
@@ -172,7 +172,7 @@ def _chosen(given: object) -> ChosenOutput:
 def _decoded(
     said: Mapping[str, Any], kind: type[SinkOptions], where: str
 ) -> tuple[_RowsConfig, SinkOptions]:
-    """The rows and the options of an output."""
+    """Return the rows and the options of an output."""
     of_all = _RowsConfig.__struct_fields__
     names = (*of_all, *kind.__struct_fields__)
     takes = f"It takes {', '.join(names)}."
@@ -185,7 +185,7 @@ def _decoded(
     rows = {each: value for each, value in said.items() if each in of_all}
     options = {each: value for each, value in said.items() if each not in of_all}
     try:
-        # Not strict: what a template has rendered is text.
+        # Not strict: values that a template has rendered are text.
         return msgspec.convert(rows, _RowsConfig, strict=False), msgspec.convert(
             options, kind, strict=False
         )

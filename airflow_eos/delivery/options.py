@@ -1,4 +1,4 @@
-"""Options that a kind of sink accepts from configuration."""
+"""The options of a sink in configuration, and the kinds of sinks that configuration can choose."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AppFacts:
-    """What an app is told once, for all its outputs.
+    """The settings that an app is given once, for all its outputs.
 
     Attributes:
-        kafka: the cluster that it reads from, and writes to where an output has no other.
-        prefix: owned by one checkpoint; of transactional ids, and of what others call so.
+        kafka: the cluster that the app reads from, and writes to where an output has no other.
+        prefix: for transactional ids and like names in other systems; owned by one checkpoint.
         transaction_timeout, batch_within, recover_within: see :class:`KafkaSink`.
     """
 
@@ -39,36 +39,36 @@ class AppFacts:
 
 
 class SinkOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What may be said of an output of one kind: a field each, None where nothing was said.
+    """The options of an output of one kind: a field for each, None where an option is not given.
 
-    No field holds an address or a password. These come with ``how``, from an Airflow connection or
+    No field holds an address or a password. Those come with ``how``, from an Airflow connection or
     from a file that only its user may read.
     """
 
     guarantees: ClassVar[tuple[str, ...]] = get_args(Guarantee)
-    """Those that the kind has."""
+    """The guarantees that the kind has."""
 
     @abstractmethod
     def sink(self, name: str, app: AppFacts, how: Any) -> Sink:
-        """The sink of this output; nothing is asked of any system yet.
+        """Return the sink of this output; no system is asked yet.
 
         Args:
-            name: of the output.
-            app: what holds for all.
-            how: to get there, as the participant of the kind is told; None where nothing says so.
+            name: the name of the output.
+            app: the settings that hold for all outputs.
+            how: how to reach the system, as the kind's participant is told; None: nothing says so.
 
         Raises:
-            ConfigurationError: it cannot work so.
+            ConfigurationError: the sink cannot work with these options.
         """
 
     def given(self) -> dict[str, Any]:
-        """The options that were said; the sink knows what holds for the others."""
+        """Return the options that were given; the sink has defaults for the others."""
         said = msgspec.structs.asdict(self)
         return {name: value for name, value in said.items() if value is not None}
 
 
 def unreached(expected: str) -> ConfigurationError:
-    """The error for an output that nobody has told how to get to its system."""
+    """Return the error for an output whose system nobody has said how to reach."""
     return ConfigurationError(
         f"nothing usable says how to reach it: expected {expected}. On the operator: "
         "participant_conn_ids, by the output's name or kind. Elsewhere: EOS_PARTICIPANTS_FILE "
@@ -79,19 +79,19 @@ def unreached(expected: str) -> ConfigurationError:
 # --- kinds ----------------------------------------------------------------------------------------
 # The sinks that configuration can choose, by kind.
 #
-# The module ``sink`` of a kind's folder names its :class:`SinkOptions` as ``OPTIONS``; it is
-# imported when it is first needed. A package of a user's own gives its kinds as entry points of the
-# group ``airflow_eos.sinks``: the kind's name, and its class.
+# The module ``sink`` of a kind's folder names its :class:`SinkOptions` as ``OPTIONS``; the module
+# is imported on first use. A user's own package gives its kinds as entry points of the group
+# ``airflow_eos.sinks``: the kind's name, and its class.
 
 
 GROUP = "airflow_eos.sinks"
 
 
 def options_of(kind: str) -> type[SinkOptions]:
-    """What may be said of an output of this kind.
+    """Return the options class of this kind of output.
 
     Raises:
-        ConfigurationError: no package here has that kind, or it cannot be imported.
+        ConfigurationError: no installed package has that kind, or it cannot be imported.
     """
     found = {each.name: each for each in entry_points(group=GROUP)}
     for ours in KINDS:
@@ -113,6 +113,6 @@ def options_of(kind: str) -> type[SinkOptions]:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """What was probably meant, to be put behind ``name`` in a message; empty where nothing is."""
+    """Return a hint at names near ``name``, to follow it in a message; empty where none is near."""
     near = get_close_matches(name, known, n=2)
     return f" (near: {', '.join(near)})" if near else ""

@@ -1,4 +1,4 @@
-"""Several sinks behind one decision: each row of the input is evaluated once, for all of them."""
+"""Several sinks behind one decision: each input row is evaluated once, for all of them."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OneSink:
-    """See :class:`~airflow_eos.delivery.port.BatchSink`.
+    """One sink as a :class:`~airflow_eos.delivery.port.BatchSink`.
 
     Attributes:
         sink: where the rows go.
         guarantee: see :func:`~airflow_eos.delivery.task.outlet`.
         marks: where tasks mark that they have begun (at most once).
-        typed: whether rows come in the sink's types already, as a part of several outputs.
-        fused: where the source reads in Arrow: runs a task over what it reads, as a part of the
-            streaming query. Batches that are replayed are rows of Spark's like any others.
+        typed: whether rows have the sink's types already, as a part of several outputs.
+        fused: for a source that reads in Arrow: runs a task over what the source reads, as a part
+            of the streaming query. Batches that are replayed are Spark rows like any others.
     """
 
     sink: Sink
@@ -62,12 +62,12 @@ class OneSink:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The only sink of this batch."""
+        """The name of the only sink."""
         return (self.sink.name,)
 
     @property
     def keeping(self) -> tuple[str, ...]:
-        """None: what is kept beside a sink is said of an ``Output``, which may be the only one."""
+        """Empty: an ``Output`` says what is kept beside a sink, and it may be the only output."""
         return ()
 
     def check(self, spark: SparkSession) -> None:
@@ -84,12 +84,12 @@ class OneSink:
         return self.sink.connect(interval)
 
     def streamed(self, df: DataFrame) -> DataFrame:
-        """The rows themselves, which a replay reads twice."""
+        """Return ``df`` itself, whose rows a replay reads twice."""
         return df
 
     def rows(self, df: DataFrame) -> DataFrame:
-        """The sink's columns."""
-        # As SQL text: each column object would be some calls to the JVM, for every batch.
+        """Return the rows in the sink's columns."""
+        # As SQL text: each column object would be several calls to the JVM, for every batch.
         return df if self.typed else df.selectExpr(*self.sink.columns(df.schema))
 
     def tasks(self, rows: DataFrame, *, only: Collection[int] | None = None) -> DataFrame:
@@ -105,7 +105,7 @@ class OneSink:
         return collected(self.tasks(rows, only=only), self.names)
 
     def part(self, name: str) -> OneSink:
-        """Itself."""
+        """Return this sink itself, for rows in the sink's types."""
         del name
         return replace(self, typed=True)
 
@@ -120,17 +120,17 @@ _WIDE = {"Aggregate", "Window", "Generate"}  # of Spark's logical plan
 
 @dataclass(frozen=True)
 class Output:
-    """One of several places that the rows of a query go to.
+    """One of several targets that the rows of a query go to.
 
     Attributes:
         name: the participant's name in the decisions of the pipeline.
-        sink: where they go.
-        rows: what of an input row goes there, as SQL text or columns, or a function that gives one
-            of these for the query's DataFrame. A list is the columns of one row. One column is a
-            struct (a row; null: none) or an array of structs (as many rows). None: all columns.
-            No aggregate: the input is evaluated once, so an output is narrow.
+        sink: writes the rows.
+        rows: the part of an input row that goes there, as SQL text or columns, or a function that
+            gives one of these for the query's DataFrame. A list is the columns of one row. One
+            column is a struct (a row; null: none) or an array of structs (as many rows). None: all
+            columns. No aggregate: the input is evaluated once, so an output is narrow.
         keep_rows: for a system that ends prepared work by itself: keep the rows in the checkpoint
-            until readers have them. Lost ones are then written again as they were, also where the
+            until readers have them. Lost rows are then written again as they were, also where the
             query would give others.
     """
 
@@ -154,7 +154,7 @@ class Output:
 
 @dataclass(frozen=True)
 class Outputs:
-    """See :class:`~airflow_eos.delivery.port.BatchSink`: a batch has a column for each output."""
+    """Several outputs as one :class:`~airflow_eos.delivery.port.BatchSink`: a column for each."""
 
     outputs: tuple[Output, ...]
     guarantee: Guarantee = "exactly_once"
@@ -162,7 +162,7 @@ class Outputs:
 
     def __post_init__(self) -> None:
         names = [output.name for output in self.outputs]
-        # Spark's columns, some disks and some databases know no case.
+        # Spark's columns, some disks and some databases ignore case.
         if not names or len({name.casefold() for name in names}) != len(names):
             raise ConfigurationError(
                 f"Outputs {names}: expected one at least, and each name once, in capitals or not; "
@@ -172,35 +172,35 @@ class Outputs:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """In the order in which they were given."""
+        """The names of the outputs, in the order in which they were given."""
         return tuple(output.name for output in self.outputs)
 
     @property
     def keeping(self) -> tuple[str, ...]:
-        """Those whose rows are kept in the checkpoint until readers have them."""
+        """The names of the outputs whose rows the checkpoint keeps until readers have them."""
         return tuple(output.name for output in self.outputs if output.keep_rows)
 
     def check(self, spark: SparkSession) -> None:
-        """See :meth:`Sink.check`, of each."""
+        """Check each output's sink; see :meth:`Sink.check`."""
         for output in self.outputs:
             output.sink.check(spark)
 
     def bound(self, store: CheckpointStore) -> Outputs:
-        """See :meth:`Sink.bound`, of each."""
+        """Bind each output's sink; see :meth:`Sink.bound`."""
         bound = tuple(each.bound(store) for each in self.outputs)
         marks = VisibilityMarkers.of(store, self.guarantee)
         return replace(self, outputs=bound, marks=marks)
 
     def connect(self, interval: timedelta) -> Participant:
-        """See :meth:`Sink.connect`: all of them as one, or none."""
+        """Connect all sinks as one participant, or none; see :meth:`Sink.connect`."""
         return reach_all(partial(output.sink.connect, interval) for output in self.outputs)
 
     def streamed(self, df: DataFrame) -> DataFrame:
-        """The rows themselves, which a replay reads twice."""
+        """Return ``df`` itself, whose rows a replay reads twice."""
         return df
 
     def rows(self, df: DataFrame) -> DataFrame:
-        """A column for each output: its rows in the sink's types, each with its hash."""
+        """Return a column for each output: its rows in the sink's types, each with its hash."""
         chosen = df.select(*[_chosen(output, df).alias(output.name) for output in self.outputs])
         if not _is_narrow(df, chosen):
             _refuse_wide(self.outputs, df)
@@ -222,7 +222,7 @@ class Outputs:
         return collected(self.tasks(rows, only=only), self.names)
 
     def part(self, name: str) -> OutputPart:
-        """One output alone."""
+        """Return one output alone."""
         sink = next(each for each in self.outputs if each.name == name).sink
         return OutputPart(sink, self.guarantee)
 
@@ -233,10 +233,10 @@ class Outputs:
 
 @dataclass(frozen=True)
 class OutputPart(OneSink):
-    """One of several outputs alone: where just its rows are written again."""
+    """One of several outputs alone, so that just its rows are written again."""
 
     def rows(self, df: DataFrame) -> DataFrame:
-        """Its rows, out of the column that :meth:`Outputs.rows` made, in the order of the input."""
+        """Return the output's rows from the column of :meth:`Outputs.rows`, in input order."""
         name = self.sink.name
         row_type, many = _row_type(name, df.schema[name].dataType)
         flat = (
@@ -248,7 +248,7 @@ class OutputPart(OneSink):
 
 
 def _chosen(output: Output, df: DataFrame) -> Column:
-    """The output's rows as one column: structs, or arrays of structs."""
+    """Return the output's rows as one column: structs, or arrays of structs."""
     from pyspark.sql import Column
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -263,7 +263,7 @@ def _chosen(output: Output, df: DataFrame) -> Column:
 
 
 def _is_narrow(df: DataFrame, chosen: DataFrame) -> bool:
-    """Whether a row of ``chosen`` is one of ``df``: each has all outputs of one row of the input.
+    """Whether each row of ``chosen`` is of one row of ``df``, with all its outputs.
 
     An aggregate would run silently over all rows in the output modes complete and update, and
     ``explode`` of one output would repeat the rows of the others.
@@ -290,7 +290,7 @@ def _refuse_wide(outputs: Sequence[Output], df: DataFrame) -> None:
 
 
 def _row_type(name: str, found: object) -> tuple[StructType, bool]:
-    """The type of a row, and whether there may be many of them in one row of the input."""
+    """Return the type of a row, and whether one input row may have many such rows."""
     from pyspark.sql.types import ArrayType, StructType
 
     row = found.elementType if isinstance(found, ArrayType) else found
@@ -303,14 +303,14 @@ def _row_type(name: str, found: object) -> tuple[StructType, bool]:
 
 
 def _typed(output: Output, row: StructType, many: bool) -> str:  # noqa: FBT001
-    """The rows in the sink's types."""
+    """Return the SQL of the output's rows in the sink's types."""
     column = f"`{output.name}`"
     at = f"{_ROW}." if many else f"{column}."
     return _each(column, many, _struct(output.sink.columns(row, at)))
 
 
 def _hashed(output: Output, row: StructType, many: bool) -> str:  # noqa: FBT001
-    """The rows with their hashes, as :func:`with_row_hashes` would make them of a DataFrame."""
+    """Return the SQL of the rows with hashes, as :func:`with_row_hashes` makes of a DataFrame."""
     column = f"`{output.name}`"
     at = f"{_ROW}." if many else f"{column}."
     hashed = f"{row_hash(row, at, fixed=is_fixed(output.sink))} AS {HASH_COLUMN}"
@@ -318,7 +318,7 @@ def _hashed(output: Output, row: StructType, many: bool) -> str:  # noqa: FBT001
 
 
 def _each(column: str, many: bool, struct: str) -> str:  # noqa: FBT001
-    """``struct`` for each row of a column; none for a null."""
+    """Return the SQL of ``struct`` for each row of a column; none for a null."""
     if not many:
         return f"IF({column} IS NULL, NULL, {struct}) AS {column}"
     present = f"filter({column}, {_ROW} -> {_ROW} IS NOT NULL)"
@@ -330,46 +330,46 @@ def _struct(columns: Sequence[str]) -> str:
 
 
 # --- a sink around another ------------------------------------------------------------------------
-# A sink around another one, which does as that one does where it does not say otherwise.
+# A sink around another sink, which delegates what it does not define itself.
 
 
 @dataclass(frozen=True)
 class WrappedSink:
-    """See :class:`~airflow_eos.delivery.port.BatchSink`.
+    """A :class:`~airflow_eos.delivery.port.BatchSink` around another sink, to which it delegates.
 
     Attributes:
-        sink: the one inside.
+        sink: the inner sink.
     """
 
     sink: BatchSink
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The participants' names, as ``sink`` has them."""
+        """The names of the participants of ``sink``."""
         return self.sink.names
 
     def streamed(self, df: DataFrame) -> DataFrame:
-        """That of ``sink``."""
+        """Return what ``sink`` computes; see :meth:`BatchSink.streamed`."""
         return self.sink.streamed(df)
 
     def rows(self, df: DataFrame) -> DataFrame:
-        """The rows as ``sink`` wants them."""
+        """Return the rows as ``sink`` wants them."""
         return self.sink.rows(df)
 
     def prepare(self, rows: DataFrame, *, only: Collection[int] | None = None) -> list[TaskReport]:
-        """That of ``sink``."""
+        """Prepare with ``sink``; see :meth:`BatchSink.prepare`."""
         return self.sink.prepare(rows, only=only)
 
     def tasks(self, rows: DataFrame, *, only: Collection[int] | None = None) -> DataFrame:
-        """The tasks of ``sink``."""
+        """Return the reports of the tasks of ``sink``."""
         return self.sink.tasks(rows, only=only)
 
     def part(self, name: str) -> BatchSink:
-        """That of ``sink``."""
+        """Return the part of ``sink`` for one participant."""
         return self.sink.part(name)
 
     def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
-        """The delivered rows, as ``sink`` reads them."""
+        """Return the delivered rows, as ``sink`` reads them."""
         return self.sink.delivered(spark, works)
 
 
@@ -379,23 +379,23 @@ class WrappedSink:
 
 @dataclass(frozen=True)
 class InPlanSink(WrappedSink):
-    """See the module.
+    """A sink whose tasks are a part of the streaming query's plan.
 
-    Rows that ``foreachBatch`` is given are a query of their own: planned again for each batch,
-    and copied once more. They can be read again, though, which a replay needs: where a promise is
-    waiting to be kept, the query runs with ``sink`` alone.
+    A query of its own over the rows that ``foreachBatch`` gets would be planned again for each
+    batch, and copy the rows once more. It could read the rows again, though, which a replay needs:
+    where a promise is waiting to be kept, the query runs with ``sink`` alone.
     """
 
     def streamed(self, df: DataFrame) -> DataFrame:
-        """See :meth:`BatchSink.streamed`: the reports of the tasks that write the rows."""
+        """Return the reports of the tasks that write the rows; see :meth:`BatchSink.streamed`."""
         return self.sink.tasks(self.sink.rows(df))
 
     def rows(self, df: DataFrame) -> DataFrame:
-        """See :meth:`BatchSink.rows`: they were brought into the sink's types before."""
+        """Return ``df``, whose rows have the sink's types already; see :meth:`BatchSink.rows`."""
         return df
 
     def prepare(self, rows: DataFrame, *, only: Collection[int] | None = None) -> list[TaskReport]:
-        """See :meth:`BatchSink.prepare`.
+        """Collect the reports of the tasks; see :meth:`BatchSink.prepare`.
 
         Raises:
             SupersededError: only some tasks should write.

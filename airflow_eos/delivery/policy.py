@@ -1,7 +1,7 @@
-"""How a pipeline's checkpoints are governed, in Flink's words; ``docs/from-flink.md`` has them all.
+"""Checkpoint policies and restart strategies, in Flink's words; see ``docs/from-flink.md``.
 
-The same value says it to ``start_exactly_once`` and to ``SparkStreamingOperator``, which gives an
-app what concerns the app.
+One :class:`CheckpointPolicy` serves both ``start_exactly_once`` and ``SparkStreamingOperator``,
+which passes on to an app what concerns the app.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ class Failure:
 
     @property
     def lasted(self) -> timedelta:
-        """How long the app ran."""
+        """The time that the app ran."""
         return timedelta(seconds=self.failed_at - self.started_at)
 
 
 class RestartStrategy(Protocol):
-    """When a failed app is started again."""
+    """The rule by which a failed app is started again."""
 
     def delay(self, failures: Sequence[Failure]) -> timedelta | None:
-        """How long to wait before the next start, or None: not again.
+        """Return how long to wait before the next start; None: the app is not started again.
 
         Args:
-            failures: of this Airflow try, oldest first; at least one.
+            failures: the failures of this Airflow try, oldest first; at least one.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class FixedDelay:
-    """So many restarts, always as far apart; the count is never set back.
+    """A fixed number of restarts, always with the same pause; the count is never set back.
 
     ``attempts=0`` is Flink's "no restart".
     """
@@ -55,20 +55,20 @@ class FixedDelay:
         take_spans(self, "pause")
 
     def delay(self, failures: Sequence[Failure]) -> timedelta | None:
-        """See :class:`RestartStrategy`."""
+        """See :meth:`RestartStrategy.delay`."""
         return self.pause if len(failures) <= self.attempts else None
 
 
 @dataclass(frozen=True, slots=True)
 class ExponentialDelay:
-    """Each pause is ``multiplier`` times the one before, up to ``maximum``.
+    """Restarts with growing pauses, each ``multiplier`` times the one before, up to ``maximum``.
 
     Attributes:
         initial: the first pause.
-        maximum: no pause is longer.
+        maximum: the longest pause.
         multiplier: 1 or more.
-        reset_after: an app that ran for so long was well: the next pause is ``initial`` again.
-        attempts: restarts since the last reset; None: without end.
+        reset_after: after a run of this length or longer the next pause is ``initial`` again.
+        attempts: restarts since the last reset; None: no limit.
     """
 
     initial: timedelta = timedelta(seconds=1)
@@ -90,7 +90,7 @@ class ExponentialDelay:
         )
 
     def delay(self, failures: Sequence[Failure]) -> timedelta | None:
-        """See :class:`RestartStrategy`."""
+        """See :meth:`RestartStrategy.delay`."""
         row = 0
         for failure in failures:
             row = 1 if failure.lasted >= self.reset_after else row + 1
@@ -106,7 +106,7 @@ class ExponentialDelay:
 
 @dataclass(frozen=True, slots=True)
 class FailureRate:
-    """Restarts for as long as there are not more than ``failures`` failures ``within`` a span."""
+    """Restarts while at most ``failures`` failures fall ``within`` a span."""
 
     failures: int = 3
     within: timedelta = timedelta(minutes=5)
@@ -117,7 +117,7 @@ class FailureRate:
         take_spans(self, "within", "pause")
 
     def delay(self, failures: Sequence[Failure]) -> timedelta | None:
-        """See :class:`RestartStrategy`."""
+        """See :meth:`RestartStrategy.delay`."""
         since = failures[-1].failed_at - self.within.total_seconds()
         recent = sum(failure.failed_at >= since for failure in failures)
         return self.pause if recent <= self.failures else None
@@ -134,18 +134,18 @@ INTERVAL = timedelta(seconds=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointPolicy:
-    """A checkpoint is a batch. Every field has a default; None and 0 leave things as they are.
+    """The policy of checkpoints, each of which is a batch. None and 0 leave a setting as it is.
 
     Attributes:
-        interval: from the start of a batch to the start of the next one; None: what ``trigger``
-            (of the operator: ``trigger_interval``) says.
+        interval: from the start of a batch to the start of the next one; None: given by ``trigger``
+            (on the operator: ``trigger_interval``).
         min_pause: from the end of a batch, when its rows are visible, until the next is planned.
-        timeout: the tasks of a batch may take so long; None: as long as they like. A batch that
-            takes longer fails: its tasks are cancelled, what they prepared is aborted, and the
-            query ends with ``BatchTimeoutError``. Never once the batch is decided.
+        timeout: how long the tasks of a batch may take; None: no limit. A batch that takes longer
+            fails: its tasks are cancelled, their prepared work is aborted, and the query ends with
+            ``BatchTimeoutError``. It never applies once the batch is decided.
         num_retained: batches that Spark's logs, its state and the decisions go back; None: 100, or
             what ``spark.sql.streaming.minBatchesToRetain`` says.
-        restart: when ``SparkStreamingOperator`` starts a failed app again; None: what its
+        restart: when ``SparkStreamingOperator`` starts a failed app again; None: given by its
             ``max_restarts`` and ``restart_delay`` say. An app leaves it to whoever started it.
 
     Raises:
@@ -168,7 +168,7 @@ class CheckpointPolicy:
 
     @property
     def trigger(self) -> dict[str, str] | None:
-        """Spark's trigger for ``interval``."""
+        """Spark's trigger for ``interval``; None where there is no interval."""
         if self.interval is None:
             return None
         return {"processingTime": f"{milliseconds(self.interval)} milliseconds"}
@@ -176,10 +176,10 @@ class CheckpointPolicy:
     def beside(
         self, *, trigger_interval: timedelta, max_restarts: int, restart_delay: timedelta
     ) -> tuple[timedelta, RestartStrategy]:
-        """Interval and restart strategy, which an operator's own arguments say shorter.
+        """Return interval and restart strategy, from the policy or the operator's own arguments.
 
         Raises:
-            ConfigurationError: both say it, and the argument is not left at its default.
+            ConfigurationError: both give one of them, and the argument is not left at its default.
         """
         short = FixedDelay(max_restarts, restart_delay)
         for name, argument, told, default in (

@@ -1,4 +1,4 @@
-"""The half of a sink that runs inside Spark: prepare, and read back.
+"""The half of a sink that runs inside Spark: it prepares rows, and reads delivered ones back.
 
 A :class:`Sink` is a value that travels to the executors and writes there; the other half, which any
 process can be, is its :class:`~airflow_eos.protocol.participant.Participant`. The decision log and
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
 Guarantee = Literal["exactly_once", "at_least_once", "at_most_once"]
 
 PROGRESS = "consumer_group"
-"""The participant that says how far a pipeline is; no output may be called so beside it."""
+"""The name of the participant that says how far a pipeline is; no output may be called so."""
 
 
 class TaskReport(msgspec.Struct, frozen=True):
-    """What one Spark task of a batch returns, for one participant.
+    """The report of one Spark task of a batch, for one participant.
 
-    ``rows`` and ``fingerprint`` describe what the task was given, written or not; ``work`` is what
-    it prepared: none where it had no rows or was told not to write. ``reported_at_ms`` is by the
-    clock of the task's machine, as is when its work was opened.
+    ``rows`` and ``fingerprint`` describe the rows that the task was given, written or not; ``work``
+    is the work it prepared: None where it had no rows or was told not to write. ``reported_at_ms``
+    is by the clock of the task's machine, as is the time when its work was opened.
     """
 
     task: int
@@ -52,28 +52,28 @@ class TaskReport(msgspec.Struct, frozen=True):
 
     @property
     def content(self) -> tuple[int, str]:
-        """What pairs this task with promised work: (rows, fingerprint)."""
+        """The content that pairs this task with promised work: (rows, fingerprint)."""
         return self.rows, self.fingerprint
 
 
 class TaskWriter(Protocol):
-    """One task's way into its system: ``write`` … → ``prepare``, or ``abort``."""
+    """The writer of one task into its system: ``write`` … → ``prepare``, or ``abort``."""
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Take rows; an error can come from a later call, after it only ``abort`` is of use."""
+        """Take rows; an error can come from a later call, and then only ``abort`` is of use."""
 
     def prepare(self, fingerprint: str) -> PreparedWork | None:
-        """Make durable what was written and leave it open; None where nothing is to be decided."""
+        """Make written rows durable and leave the work open; None: there is nothing to decide."""
 
     def abort(self) -> None:
-        """Remove what was written, and what was prepared where another attempt would meet it.
+        """Remove written rows, and prepared work that another attempt of the task would meet.
 
-        Nothing names it yet; what holds no lock may be left to whoever lists it.
+        No decision names the work yet; work that holds no lock may be left to whoever lists it.
         """
 
 
 class Sink(Protocol):
-    """What a kind gives: a value that is pickled into every task, and can be asked before."""
+    """A kind's sink: a value that is pickled into every task, and can be asked before."""
 
     @property
     def name(self) -> str:
@@ -81,15 +81,15 @@ class Sink(Protocol):
         ...
 
     def check(self, spark: SparkSession) -> None:
-        """Refuse what cannot run here or on the executors, before anything else is done."""
+        """Refuse, before anything else, a sink that cannot run here or on the executors."""
         ...
 
     def bound(self, store: CheckpointStore) -> Sink:
-        """This sink, for the pipeline of that checkpoint; most are the same for all."""
+        """Return this sink for the pipeline of that checkpoint; most sinks are the same for all."""
         ...
 
     def connect(self, interval: timedelta) -> Participant:
-        """Reach the system from the driver, and refuse it where it cannot keep what is promised.
+        """Reach the system from the driver, and refuse a system that cannot keep what is promised.
 
         Args:
             interval: of the query's trigger.
@@ -97,35 +97,35 @@ class Sink(Protocol):
         ...
 
     def columns(self, schema: StructType, row: str = "") -> list[str]:
-        """What is written of rows of ``schema``, as Spark SQL: ``expression AS `name```.
+        """Return what is written of rows of ``schema``, as Spark SQL: ``expression AS `name```.
 
         Args:
-            schema: of the rows that a user hands over.
-            row: stands before each of its columns: ``""``, or ``"`orders`."`` inside a struct.
+            schema: the schema of the rows that a user hands over.
+            row: the prefix of each column of the row: ``""``, or ``"`orders`."`` inside a struct.
 
         Raises:
-            ConfigurationError: the columns cannot be sent: which, and what was expected.
+            ConfigurationError: the columns cannot be sent; with the columns and what was expected.
         """
         ...
 
     def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
-        """The writer of one task (its number and attempt), in a Spark worker.
+        """Return the writer of one task (its number and attempt), in a Spark worker.
 
-        ``transactional``: prepare; else what is written is visible at once, and nothing is
+        ``transactional``: the writer prepares; else its rows are visible at once, and nothing is
         prepared (at least once, at most once).
         """
         ...
 
     def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
-        """The rows that this committed work holds, read back from where they are."""
+        """Return the rows that this committed work holds, read back from the system."""
         ...
 
 
 def bound_store(store: CheckpointStore | None, kind: str) -> CheckpointStore:
-    """The checkpoint that a sink was bound to.
+    """Return the checkpoint that a sink was bound to.
 
     Raises:
-        ConfigurationError: it was not.
+        ConfigurationError: the sink was not bound.
     """
     if store is None:
         raise ConfigurationError(
@@ -136,79 +136,79 @@ def bound_store(store: CheckpointStore | None, kind: str) -> CheckpointStore:
 
 
 class Former(NamedTuple):
-    """A pipeline that is gone on from, and its last decision; None where it only began."""
+    """A pipeline that a new one goes on from, and its last decision; None where it only began."""
 
     pipeline: str
     decision: Decision | None
 
 
 class Progress(Protocol):
-    """Where a pipeline says how far it is: work without rows, which follows the rows."""
+    """A place where a pipeline says how far it is: work without rows, which follows the rows."""
 
     @property
     def participant(self) -> Participant:
-        """Who commits it."""
+        """The participant that commits this work."""
         ...
 
     def former(self, pipeline: str) -> Former | None:
-        """Refuse what is another pipeline's, before anything is changed.
+        """Refuse a place of another pipeline, before anything is changed.
 
         Args:
-            pipeline: the id of the one that starts.
+            pipeline: the id of the pipeline that starts.
 
         Returns:
-            After what an empty checkpoint goes on, of a pipeline that was drained.
+            The drained pipeline, with its last decision, that an empty checkpoint goes on from.
 
         Raises:
-            OwnershipError: with whose it is, or why nobody may go on from there.
+            OwnershipError: with the owner of the place, or why nobody may go on from there.
         """
         ...
 
     def begin(self) -> None:
-        """Own it for this pipeline; whoever had it before is refused from now on."""
+        """Own the place for this pipeline; its former pipeline is refused from now on."""
         ...
 
     def drained(self, decision: Decision, is_newest: Callable[[], bool]) -> None:
-        """Remember that all is settled up to this decision, nothing is open, and we have ended.
+        """Remember that all is settled up to ``decision``, nothing is open, and this driver ended.
 
-        Nothing where ``is_newest`` says, at the moment of writing, that we are not the newest
-        driver any more: then the pipeline goes on.
+        Nothing is written where ``is_newest`` says, at the moment of writing, that this driver is
+        not the newest any more: then the pipeline goes on.
         """
         ...
 
     def close(self) -> None:
-        """End what it does beside the batches; its participant is closed by itself."""
+        """Stop what the place does beside the batches; its participant is closed separately."""
         ...
 
     def works(self, batch_id: int, attempt: int, offsets: str) -> Sequence[PreparedWork]:
-        """What the decision of an attempt names, nothing of which is visible yet.
+        """Return the work that the decision of an attempt names; none of it is visible yet.
 
         Args:
             batch_id: Spark's number of the batch.
-            attempt: at it.
-            offsets: the ``offsets/N`` with which it is evaluated.
+            attempt: the number of the attempt at the batch.
+            offsets: the ``offsets/N`` with which the batch is evaluated.
 
         Raises:
-            ConfigurationError: it cannot say how far that is.
+            ConfigurationError: the place cannot express how far the batch is.
         """
         ...
 
 
 class ProgressPlace(Protocol):
-    """What a user gives for a :class:`Progress`."""
+    """A user's choice of a :class:`Progress`."""
 
     @property
     def resume(self) -> bool:
-        """Whether an empty checkpoint goes on from it."""
+        """Whether an empty checkpoint goes on from the progress there."""
         ...
 
     def opened(self, store: CheckpointStore) -> Progress:
-        """Reach it, for the pipeline of that checkpoint; refuse what cannot work."""
+        """Reach the place, for the pipeline of that checkpoint; refuse one that cannot work."""
         ...
 
 
 class BatchSink(Protocol):
-    """What a batch asks of a sink, or of several as one."""
+    """A sink as a batch sees it, or several sinks as one."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -216,18 +216,18 @@ class BatchSink(Protocol):
         ...
 
     def streamed(self, df: DataFrame) -> DataFrame:
-        """What the streaming query computes of ``df``, and ``foreachBatch`` is given a batch of."""
+        """Return what the streaming query computes of ``df``, in batches for ``foreachBatch``."""
         ...
 
     def rows(self, df: DataFrame) -> DataFrame:
-        """The columns of ``df`` in the sinks' types, refused where they cannot be sent."""
+        """Return the columns of ``df`` in the sinks' types; refuse columns that cannot be sent."""
         ...
 
     def tasks(self, rows: DataFrame, *, only: Collection[int] | None = None) -> DataFrame:
-        """The reports of each task; who reads them makes the tasks write.
+        """Return the reports of each task; reading them makes the tasks write.
 
         Args:
-            rows: as :meth:`rows` gave them.
+            rows: the rows that :meth:`rows` gave.
             only: the tasks that write (all when None); the others drain their rows.
         """
         ...
@@ -235,15 +235,15 @@ class BatchSink(Protocol):
     def prepare(self, rows: DataFrame, *, only: Collection[int] | None = None) -> list[TaskReport]:
         """Run the batch: each task prepares one piece of work a participant and leaves it open.
 
-        One report a participant and task, in the order of the tasks. A task that fails aborts its
-        own and raises.
+        Returns one report a participant and task, in the order of the tasks. A task that fails
+        aborts its own work and raises.
         """
         ...
 
     def part(self, name: str) -> BatchSink:
-        """That of one participant alone; its ``rows`` are taken from what :meth:`rows` gave."""
+        """Return the sink of one participant; its ``rows`` take what :meth:`rows` gave."""
         ...
 
     def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
-        """The rows that this committed work holds, all of one participant."""
+        """Return the rows that this committed work holds, all of one participant."""
         ...

@@ -1,4 +1,4 @@
-"""The running query, as its user holds it and as its heartbeat shows it: drained, or failed."""
+"""The running query, its heartbeat, and how both end: drained, stopped or failed."""
 
 from __future__ import annotations
 
@@ -50,18 +50,18 @@ log = structlog.get_logger(__name__)
 
 _FILES = "rocksdbSstFileSize"
 _WATCHED, _WATCHED_DISK = timedelta(seconds=2), timedelta(seconds=1)
-"""How often a driver beats while another stands by."""
+"""The interval between beats while another driver stands by; the second one on a disk."""
 
 
 def state_size(
     progress: Mapping[str, Any] | None, recent: Sequence[Any] = (), before: StateSize | None = None
 ) -> StateSize | None:
-    """Of ``lastProgress``; None where no batch has ended yet, or the query keeps no state.
+    """Return the size of the query's state; None where no batch has ended, or there is no state.
 
     Args:
-        progress: with the names of Spark's JSON (``StreamingQueryProgress``).
-        recent: the newest of these, in Spark's own objects, in ascending order.
-        before: what was noted before; late rows are counted on from there.
+        progress: ``lastProgress``, with the names of Spark's JSON (``StreamingQueryProgress``).
+        recent: the newest progress updates, in Spark's own objects, in ascending order.
+        before: the size noted before; late rows are counted on from there.
     """
     operators = progress["stateOperators"] if progress is not None else []
     if progress is None or not operators:
@@ -74,7 +74,7 @@ def state_size(
     late, counted = (0, 0) if before is None else (before.late_rows, before.late_counted)
     for update in reversed(recent):
         if update.batchId() > progress["batchId"]:
-            continue  # it has ended since: the next note's
+            continue  # the batch has ended since: the next note counts it
         if before is not None and update.batchId() <= before.batch_id:
             break
         late += sum(each.numRowsDroppedByWatermark() for each in update.stateOperators())
@@ -98,10 +98,10 @@ def state_size(
 
 
 class HeartbeatWriter:
-    """Writes ``eos/driver.json`` at the rate of its store and looks for requests to drain.
+    """The writer of ``eos/driver.json``, at its store's rate; it looks for requests to drain, too.
 
-    Never over the heartbeat of a newer term: who is superseded has nothing to say any more, and
-    drains.
+    Never writes over the heartbeat of a newer term: a superseded driver has nothing to say any
+    more, and drains.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class HeartbeatWriter:
         observer: Observer | None = None,
     ) -> None:
         self.observer = observer
-        """Who is told what passes, for the figures; nobody by default."""
+        """The observer that is told of phases and batches, for the figures; None by default."""
         self._store = store
         self._usual = self._interval = beat_interval(store.location)
         self._application_id = application_id
@@ -137,18 +137,18 @@ class HeartbeatWriter:
         self._thread: threading.Thread | None = None
         self.draining = threading.Event()
         self.superseded = threading.Event()
-        """Set once a newer term was seen: then there is nothing left to do but to end."""
+        """Set once a newer term was seen: then the driver can only end."""
         self.before_stopped: Callable[[], None] = lambda: None
-        """Done by a driver that ends in order, before it says so."""
+        """Called by a driver that ends in order, before its last beat."""
         self._looked, self._stood_by = Standstill(), Standstill()
         self._query: StreamingQuery | None = None
         self._state: StateSize | None = None
 
     def start(self, term: int | None = None) -> None:
-        """Beat once now, then from a thread; from the second time on nothing.
+        """Beat once now, then from a thread; a second call does nothing.
 
-        As soon as the term is ours: what comes before the first batch may take long, and whoever
-        looks meanwhile must find somebody here.
+        Called as soon as the term is ours: the work before the first batch may take long, and
+        others who look meanwhile must find a driver here.
         """
         if self._thread is not None:
             return
@@ -159,30 +159,30 @@ class HeartbeatWriter:
         self._thread.start()
 
     def mark(self, batch_id: int, phase: Phase) -> None:
-        """What the driver is doing; told with the next beat."""
+        """Set the batch and phase that the next beat tells."""
         self._batch_id, self._phase = batch_id, phase
         if self.observer is not None:
             self.observer(Phased(batch_id, phase))
 
     def begin(self, batch_id: int) -> None:
-        """Spark calls for a batch: what it says of the one before is told first."""
+        """Tell the observer that a batch begins, after the progress of the batch before."""
         if self.observer is not None:
             self._tell_progress(self.observer)
             self.observer(Began(batch_id))
 
     def fail(self, batch_id: int, error: BaseException) -> None:
-        """The batch raised."""
+        """Tell the observer that the batch raised ``error``."""
         if self.observer is not None:
             self.observer(Failed(batch_id, error))
 
     def follow(self, query: StreamingQuery) -> None:
-        """Note from now on how large its state is."""
+        """Set the running query; the size of its state is noted from now on."""
         self._query = query
 
     def stop(self, phase: Phase, error: BaseException | None = None) -> None:
-        """Beat for the last time, so that nobody waits for silence to tell.
+        """Beat for the last time, so that others need not wait for silence to tell.
 
-        A driver that never began to beat says nothing: another one may live here.
+        A driver that never began to beat writes nothing: another driver may live here.
         """
         if phase == "stopped" and not self.superseded.is_set():
             self.before_stopped()
@@ -211,7 +211,7 @@ class HeartbeatWriter:
             self._beat()
 
     def _beat(self) -> None:
-        # One at a time: a slow store must not let an earlier beat land on the last one.
+        # One beat at a time: on a slow store an earlier beat must not overwrite the last one.
         with self._beating:
             self._beat_once()
 
@@ -219,9 +219,9 @@ class HeartbeatWriter:
         try:
             if self._is_superseded():
                 self.superseded.set()
-                self.draining.set()  # without input no batch would ever find out
+                self.draining.set()  # without input no batch would find the newer term
                 return
-            self._interval = self._pace()  # said before it is kept: silence is counted by it
+            self._interval = self._pace()  # written before it applies: readers count silence by it
             write_heartbeat(self._store, self._heartbeat())
             request = drain_requested(self._store, term=self.term, submission=self._submission)
             if request is not None:
@@ -237,7 +237,7 @@ class HeartbeatWriter:
             log.warning("heartbeat_failed", error=str(error))
 
     def _pace(self) -> timedelta:
-        """Faster while somebody stands by: who notices its end sooner takes over sooner."""
+        """Return the interval: shorter while a standby waits, which then sees the end sooner."""
         told = [(each.name, each.modified_at_ms) for each in self._store.list(STANDBYS)]
         lasts_s = self._stood_by.lasts_s(told)
         if not told or lasts_s >= LOOKS_MISSED * self._usual.total_seconds():
@@ -248,14 +248,14 @@ class HeartbeatWriter:
         try:
             standing = read_heartbeat(self._store)
         except CheckpointFormatError:
-            standing = None  # damaged: this beat writes it anew, and terms say who is newer
-        if self.term is None:  # then another beats here, and we were given up
+            standing = None  # damaged: this beat writes it anew; terms tell which driver is newer
+        if self.term is None:  # then another driver beats here, and this start was given up
             us = self._submission
             others = us is not None and standing is not None and standing.submission != us
             return others and request_to(self._store, us or "") is not None
         if standing is not None and standing.term is not None and standing.term > self.term:
             return True
-        return not is_newest(self._store, self.term)  # also by one that never began to beat
+        return not is_newest(self._store, self.term)  # a newer driver may never have begun to beat
 
     def _heartbeat(self) -> Heartbeat:
         return Heartbeat(
@@ -292,7 +292,7 @@ class HeartbeatWriter:
             if before is not None and progress["batchId"] <= before.batch_id:
                 return
             size = state_size(progress, query._jsq.recentProgress(), before)  # noqa: SLF001 - few of them
-        except Exception:  # whatever Spark says, the heart goes on beating
+        except Exception:  # whatever Spark raises, the heartbeat goes on
             log.exception("state_not_noted")
             return
         if size is not None:
@@ -300,7 +300,7 @@ class HeartbeatWriter:
             self._state = size
 
     def _tell_watchdog(self, observer: Observer) -> None:
-        """By our own clock: how long the newest look of its watchdog has stood there."""
+        """Tell how many intervals the watchdog's newest look is old, by our own clock."""
         look = read_look(self._store)
         if look is not None and look.interval_ms is not None:
             silent_ms = 1000 * self._looked.lasts_s(look)
@@ -326,7 +326,7 @@ def _now_ms() -> int:
 
 
 # --- query ----------------------------------------------------------------------------------------
-# The running query as its user holds it: Spark's query, with drain and honest errors.
+# Spark's query as its user holds it, with drain and the batch's own errors.
 
 
 _IDLE_LOOK_S = 0.02
@@ -334,15 +334,15 @@ _PAUSED_LOOK_S = 0.5
 
 
 class Drained(Exception):  # noqa: N818 - not an error: the way to say "no further batch"
-    """Raised instead of starting a batch once somebody has asked to drain."""
+    """Raised instead of starting a batch once a drain was requested."""
 
 
 class GuardedBatch:
-    """Runs a batch unless draining, and keeps the Python error that Spark would bury in text.
+    """The batch function, run unless draining; keeps the Python error that Spark turns into text.
 
-    ``pause`` follows each batch: its rows are visible, and Spark plans the next one after it. It
-    comes before ``commits/N``, as nobody can wait between that and the next plan: who dies in it
-    finds a batch that is settled, and evaluates it once more for its state.
+    ``pause`` follows each batch: its rows are visible, and Spark plans the next batch after it. It
+    comes before ``commits/N``, as nobody can wait between that and the next plan: a driver that
+    dies in it leaves a batch that is settled, and is evaluated once more for its state.
     """
 
     def __init__(
@@ -356,13 +356,13 @@ class GuardedBatch:
         self._pause_s = pause.total_seconds()
         self.failure: BaseException | None = None
         self.drained = False
-        """Whether a batch was left to the next start, which Spark tells as an error."""
+        """Whether a batch was left to the next start, which Spark reports as an error."""
         self.ending = threading.Event()
         """Set to end a pause early."""
         self.on_drained: Callable[[], None] = lambda: None
-        """Called when a batch is left: Spark plans and writes nothing after that."""
+        """Called when a batch is left to the next start; then Spark plans and writes no more."""
         self.is_wanted: Callable[[], bool] = lambda: True
-        """Whether nobody has stopped the query by Spark's own means, which would wait for us."""
+        """Whether nobody has stopped the query by Spark's own means, which wait for the pause."""
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         """Deliver the batch; see ``ExactlyOnceBatch``."""
@@ -412,8 +412,8 @@ class ExactlyOnceQuery:
         A drained or stopped query ends normally.
 
         Raises:
-            EosError: the error that ended it, as raised by the batch.
-            SupersededError: another driver has taken its place, so that it ended.
+            EosError: the error that ended the query, as raised by the batch.
+            SupersededError: another driver has taken its place.
             StreamingQueryException: an error of Spark's own.
         """
         try:
@@ -432,21 +432,21 @@ class ExactlyOnceQuery:
         return True
 
     def stop(self) -> None:
-        """Stop now, in the middle of a batch if need be; the next start runs it again."""
+        """Stop the query now, within a batch if need be; the next start runs that batch again."""
         self._run.ending.set()
         self._query.stop()
         self._close("stopped")
 
     def drain(self) -> None:
-        """Stop after the running batch; returns at once, ``awaitTermination`` waits for it."""
+        """Stop the query after the running batch; returns at once, ``awaitTermination`` waits."""
         self._heartbeat.draining.set()
 
     def __getattr__(self, name: str) -> Any:
-        """Everything else is Spark's: status, lastProgress, id, runId, isActive, exception."""
+        """Return Spark's own attribute: status, lastProgress, id, runId, isActive, exception."""
         return getattr(self._query, name)
 
     def _watch(self) -> None:
-        """Once draining, stop the query between two batches.
+        """Wait for a drain, then stop the query between two batches.
 
         A batch that starts in the meantime ends itself before it opens anything.
         """
@@ -459,7 +459,7 @@ class ExactlyOnceQuery:
             time.sleep(_IDLE_LOOK_S)
 
     def _say_drained(self) -> None:
-        """Who stands by need not wait until Spark has come to rest."""
+        """Write the final heartbeat before Spark has stopped: a standby can start sooner."""
         if not self._heartbeat.superseded.is_set():
             self._say("stopped")
 
@@ -479,7 +479,7 @@ class ExactlyOnceQuery:
             self._resources.close()
 
     def _say(self, phase: Phase, error: BaseException | None = None) -> None:
-        """Once: the first who knows of the end."""
+        """Write the final heartbeat, once: the first call tells the end."""
         with self._closing:
             if not self._said:
                 self._said = True

@@ -1,4 +1,4 @@
-"""A new version of an app evaluates batches that the old one has delivered, and delivers nothing.
+"""Rehearsal: a new app version evaluates batches that the old one delivered; it delivers nothing.
 
 An app that finds ``EOS_REHEARSAL`` in its environment begins on a copy of its checkpoint: no claim,
 no term, no decision, no transaction, no consumer group. Its tasks count and hash the rows that they
@@ -57,11 +57,11 @@ _LONG = 200
 
 
 class Rehearsal:
-    """One rehearsal, on a copy of the checkpoint that is made here.
+    """One rehearsal, on a copy of the checkpoint that its constructor makes.
 
     Attributes:
-        store: the copy.
-        location: its location, for Spark.
+        store: the store of the copy.
+        location: the copy's location, for Spark.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Rehearsal:
         """Evaluate and compare all batches, write the report, and end the process.
 
         Raises:
-            SystemExit: 0, whatever was found: the report says it.
+            SystemExit: 0, whatever was found: the report tells it.
         """
         began = time.monotonic()
         unknown = sorted(self._plan.unknown.items())
@@ -135,7 +135,7 @@ class Rehearsal:
                         continue
                     error = f"batch {batch}: {cause}"
                     break
-                # The state that it left lacks the rows that are gone, and the next one reads it.
+                # The state that it left lacks the rows that are gone, and the next batch reads it.
                 is_laid = not lost or all(each.verdict == "same" for each in of_batch)
                 found += of_batch
         report = RehearsalReport(
@@ -157,7 +157,7 @@ class Rehearsal:
         batch: int,
         lost: LostInput,
     ) -> list[OutputComparison]:
-        """Spark runs the batch that is in flight in the copy, and no other."""
+        """Let Spark run the batch in flight in the copy, and no other; return its comparisons."""
         promise = self._plan.promises[batch]
         found: list[OutputComparison] = []
         failed: list[BaseException] = []
@@ -189,7 +189,7 @@ class Rehearsal:
     def _compared(
         self, promise: Promise, sink: OneSink | Outputs, df: DataFrame, lost: LostInput
     ) -> Iterable[OutputComparison]:
-        """All outputs of a batch, which is evaluated once and kept on disk meanwhile."""
+        """Compare all outputs of a batch, which is evaluated once and kept on disk meanwhile."""
         from pyspark import StorageLevel
 
         with ExitStack() as kept:
@@ -248,7 +248,7 @@ class Rehearsal:
         return told
 
     def _is_proven(self, told: OutputComparison) -> bool:
-        """Whether it differs, though input is gone: that only takes rows away, without state."""
+        """Whether rows prove a difference: lost input, without state, only takes rows away."""
         if self._keeps_state:
             return False
         found = told.difference
@@ -263,7 +263,7 @@ class Rehearsal:
         given: DataFrame,
         keep: Callable[[DataFrame], DataFrame],
     ) -> RowDifference | str:
-        """By what readers have; a sentence where that cannot be read."""
+        """Compare with the rows that readers have; return a sentence where those cannot be read."""
         works = delivered(part)
         if works is None:
             return "which of its pieces of work readers have is not known"
@@ -288,15 +288,15 @@ class Rehearsal:
 
 
 def kind_of(alone: OneSink) -> Any:
-    """The sink itself, also where its rows are kept beside it."""
+    """Return the sink itself, also where its rows are kept beside it."""
     return getattr(alone.sink, "sink", alone.sink)
 
 
 def kept_in(topic: str, sink: OneSink | Outputs) -> dict[str, OneSink]:
-    """By name, what writes the rows of an output into the topic, visible at once.
+    """Return sinks that write outputs' rows into the topic, visible at once, by output name.
 
     Raises:
-        ConfigurationError: no output can, or the topic is not empty.
+        ConfigurationError: no output can write to Kafka, or the topic is not empty.
     """
     kinds = {name: kind_of(sink.part(name)) for name in sink.names}
     able = {name: kind for name, kind in kinds.items() if hasattr(kind, "into_empty")}
@@ -310,7 +310,7 @@ def kept_in(topic: str, sink: OneSink | Outputs) -> dict[str, OneSink]:
 
 
 def of_batch(rows: DataFrame, batch: int, output: str) -> DataFrame:
-    """The rows for that topic: their headers say of which batch and output they are."""
+    """Return the rows to keep in a topic: headers tell the batch and the output of each row."""
     from pyspark.sql import functions as F  # noqa: N812
 
     marks = F.array(
@@ -324,17 +324,17 @@ def of_batch(rows: DataFrame, batch: int, output: str) -> DataFrame:
 
 
 def delivered(part: Promise) -> tuple[PreparedWork, ...] | None:
-    """The work of a complete batch that readers have; None where decisions do not tell.
+    """Return the work of a complete batch that readers have; None where decisions do not tell.
 
-    All of the newest COMMIT was settled, or Spark would not have completed the batch; what that
-    proves of earlier ones, :meth:`~airflow_eos.protocol.promise.Promise.known` says.
+    All of the newest COMMIT was settled, or Spark would not have completed the batch;
+    :meth:`~airflow_eos.protocol.promise.Promise.known` says what that proves of earlier work.
     """
     seen = part.delivered({work.identity: Outcome.COMMITTED for work in part.newest})
     return seen if sum(work.rows for work in seen) == part.rows else None
 
 
 # --- difference -----------------------------------------------------------------------------------
-# What two multisets of rows have apart, paired by key, by Spark; the driver gets examples.
+# The difference of two multisets of rows, paired by key, by Spark; the driver gets examples.
 
 
 _NET = "__eos_net"
@@ -351,11 +351,11 @@ def difference(
     *,
     fixed: bool = True,
 ) -> RowDifference:
-    """What ``has``, of the new version, differs in from ``had``, which readers have.
+    """Return how the rows ``has``, of the new version, differ from ``had``, which readers have.
 
-    Where columns are ``fixed`` (Kafka's), one that is lacking is null, an empty array is as good
-    as null, and what the system fills in where a row leaves it null is compared only where ``has``
-    always says it.
+    Where columns are ``fixed`` (Kafka's), a missing column is null, an empty array equals null, and
+    a column that the system fills in where a row leaves it null is compared only where ``has``
+    always gives it.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -384,11 +384,11 @@ def difference(
         )
     )
     pairs = F.least(_MORE, _LESS) if by else F.lit(0)
-    for name in by:  # rows without a key are nobody's other version
+    for name in by:  # a row without a key is no other version of a row
         pairs = F.when(F.col(name).isNotNull(), pairs).otherwise(F.lit(0))
     counts = by_key.agg(F.sum(pairs), F.sum(_MORE), F.sum(_LESS)).first()
     changed, new, missing = (int(count or 0) for count in counts or (0, 0, 0))
-    # Without a key no column says the pairs: Spark takes a number for the place of a column.
+    # Without a key no column tells the pairs: Spark takes a number for the place of a column.
     order = (pairs.desc(), *by) if by else columns
     shown = by_key.orderBy(*order).limit(examples).collect()
     return RowDifference(
@@ -401,7 +401,7 @@ def difference(
 
 
 def _left_open(has: DataFrame) -> set[str]:
-    """The columns that the system fills in and the new version does not, or not always, give."""
+    """Return columns that the system fills in and the new version never, or not always, gives."""
     from pyspark.sql import functions as F  # noqa: N812
 
     given = [name for name in FILLED_IN if name in has.columns]
@@ -411,9 +411,9 @@ def _left_open(has: DataFrame) -> set[str]:
 
 
 def other_columns(had: DataFrame, has: DataFrame) -> str:
-    """Which columns, or types of them, readers have and the new version does not, or the reverse.
+    """Return the columns, or types of columns, in which readers and the new version differ.
 
-    Asked before rows are: 1.5 that is brought into the type of 1 is the same.
+    Asked before rows are compared: 1.5 that is brought into the type of 1 is the same.
     """
     before, after = (
         {field.name: field.dataType.simpleString() for field in frame.schema.fields}

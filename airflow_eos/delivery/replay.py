@@ -1,7 +1,7 @@
-"""The rows of a promise that were lost, to be written again.
+"""Replay of a promise: the rows of a promised batch that were lost are written again.
 
-What was promised and what is missing is :mod:`airflow_eos.protocol.promise`; here the batch is
-evaluated once more, and its rows are held against those that are delivered.
+:mod:`airflow_eos.protocol.promise` tells what was promised and what is missing; here the batch is
+evaluated once more, and its rows are compared with those that are delivered.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ def promise_in_flight(store: CheckpointStore) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What of a batch is written again for one participant.
+    """The rows of a batch that are written again for one participant.
 
     Attributes:
-        participant: its name.
-        sink: writes its rows alone.
+        participant: the participant's name.
+        sink: writes the rows of this participant alone.
         rows: the batch, or just the rows that are missing.
-        only: the tasks that write (None: all).
+        only: the numbers of the tasks that write (None: all).
     """
 
     participant: str
@@ -72,26 +72,26 @@ class Replay:
 
 @dataclass(frozen=True)
 class Reading:
-    """What is asked before a batch that was promised is evaluated once more.
+    """The questions about state and input asked before a promised batch is evaluated once more.
 
     Attributes:
-        state: the operators of the query that keep state, which Spark needs each batch for.
-        lost: what the topics tell of rows of the batch in flight that are gone.
+        state: returns the query's operators that keep state, for which Spark needs each batch.
+        lost: returns what the topics tell of rows of the batch in flight that are gone.
     """
 
     state: Callable[[], Sequence[str]] = lambda: ("not told",)
     lost: Callable[[], LostInput] = LostInput
 
     def lost_of(self, promise: Promise, owing: Mapping[str, int], *, accepted: bool) -> LostInput:
-        """What is gone of the batch's input; refused here where its source would refuse it.
+        """Return what is gone of the batch's input; refuse a batch that its source would refuse.
 
         Args:
-            promise: the batch's.
-            owing: the rows that participants lack, and that only its input has.
+            promise: the promise of the batch.
+            owing: the rows that participants lack and only the input has, by participant.
             accepted: whether a person let the batch go on as it is.
 
         Raises:
-            InputLostError: with the way on; both kinds of source say the same.
+            InputLostError: with the way on; alike for both kinds of source.
         """
         lost = self.lost()
         if not lost.past_retention or (lost.skipped and not lost.absent):
@@ -129,7 +129,7 @@ class Reading:
         *,
         accepted: bool,
     ) -> LostInput:
-        """A partition of it is read no more, so that no source gives any of its rows."""
+        """Refuse a batch with an input partition that is read no more: no source gives its rows."""
         if self.state():
             raise InputLostError(
                 f"{found}The state of the query ({', '.join(self.state())}) needs it, and a "
@@ -149,16 +149,16 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Owing:
-    """A promise that is not kept, and what is known of it.
+    """A promise that is not kept, and what is known of its work and rows.
 
     Attributes:
-        promise: the batch's.
-        outcomes: of all its work with rows.
-        lacking: the participants that lack rows, and how many.
+        promise: the promise of the batch.
+        outcomes: the outcomes of all its work with rows.
+        lacking: the number of rows that each participant lacks.
         accepted: whether a person let the batch go on as it is: what is left of its input is
             written then, if anything, and need not be what was promised.
-        kept: rows that were kept beside work; None: nothing ever is.
-        reading: asked before it is evaluated.
+        kept: the rows kept beside work; None: nothing is ever kept.
+        reading: asked before the batch is evaluated.
     """
 
     promise: Promise
@@ -169,7 +169,7 @@ class Owing:
     reading: Reading = Reading()
 
     def keys(self, name: str) -> list[str]:
-        """Under which keys all that ``name`` lacks is kept; none where some of it is not."""
+        """Return the keys of the kept rows that ``name`` lacks; [] unless all of them are kept."""
         if self.kept is None or self.promise.part(name).untold(self.outcomes):
             return []
         part = self.promise.part(name)
@@ -178,11 +178,11 @@ class Owing:
 
 @contextmanager
 def replays(sink: BatchSink, df: DataFrame, owing: Owing) -> Iterator[list[Replay]]:
-    """What is missing of a promise, for each participant that lacks rows.
+    """Yield the rows to write again, one :class:`Replay` for each participant that lacks rows.
 
     The batch is evaluated once and kept on disk meanwhile: a second evaluation would spoil the
-    state of a stateful query. Who has kept its rows in the checkpoint gets those instead, whatever
-    the evaluation gives; a batch that is kept whole is evaluated for state alone.
+    state of a stateful query. A participant whose rows are kept in the checkpoint gets those
+    instead, whatever the evaluation gives; a batch that is kept whole is evaluated for state alone.
     """
     from pyspark import StorageLevel
 
@@ -241,7 +241,7 @@ def _is_whole(part: Promise, tasks: Sequence[TaskReport]) -> bool:
 def _of_kept(
     sink: BatchSink, name: str, evaluated: DataFrame, owing: Owing, keys: Sequence[str]
 ) -> Replay:
-    """The very rows that were promised."""
+    """Return a replay of the very rows that were promised, as kept in the checkpoint."""
     batch, kept = owing.promise.batch_id, owing.kept
     assert kept is not None  # noqa: S101 - it gave the keys
     log.info("replayed_as_kept", batch=batch, participant=name, works=len(keys))
@@ -249,12 +249,12 @@ def _of_kept(
 
 
 def keys_of_missing(part: Promise, outcomes: Outcomes, kept: Collection[str]) -> list[str]:
-    """Under which keys all that is missing of one participant is kept, in the order of the tasks.
+    """Return the keys under which all missing rows of a participant are kept, in task order.
 
     A replay that was lost itself has kept its rows too, which are those of the promise.
 
     Returns:
-        An empty list where some of it is not kept.
+        The keys; an empty list where some missing rows are not kept.
     """
     alike = {work.content: work.key for work in part.works if work.key in kept}
     keys = [w.key if w.key in kept else alike.get(w.content) for w in part.owed(outcomes)]
@@ -269,9 +269,9 @@ def _replay(
     tasks: Sequence[TaskReport],
     keep: Callable[[DataFrame], DataFrame],
 ) -> Replay | None:
-    """Whole tasks where contents pair up, else the rows that nobody has.
+    """Return a replay of whole tasks where contents pair up, else of the rows that no reader has.
 
-    None where a person accepted the batch and it cannot be told which those are.
+    None where a person accepted the batch and nobody can tell which rows no reader has.
     """
     part, rows = owing.promise.part(name), sink.rows(evaluated)
     untold, delivered = part.untold(owing.outcomes), part.delivered(owing.outcomes)
@@ -305,25 +305,25 @@ def read_back(
     delivered: Sequence[PreparedWork],
     keep: Callable[[DataFrame], DataFrame],
 ) -> DataFrame | None:
-    """What readers have, kept on disk; None where it is gone from the output."""
+    """Return the rows that readers have, kept on disk; None where the output lost some of them."""
     try:
         seen = keep(sink.delivered(evaluated.sparkSession, delivered))
         return seen if seen.count() == sum(work.rows for work in delivered) else None
     except Exception as error:
-        # A task's error comes as text: Spark hands on no class of ours.
+        # A task's error arrives as text: Spark hands on no class of ours.
         said = f"{type(error).__name__}: {error}"
         if any(gone in said for gone in _GONE):
             return None
         raise
 
 
-_GONE = (InputError.__name__, TransactionError.__name__, "PATH_NOT_FOUND")  # the last of a lake
+_GONE = (InputError.__name__, TransactionError.__name__, "PATH_NOT_FOUND")  # the last is a lake's
 
 
 def _seen(*asked: Any) -> DataFrame | None:
-    """The same; None as well where this kind of output does not tell which rows came with a batch.
+    """Read back as :func:`read_back`; None also if the output cannot tell a batch's rows.
 
-    A table does not, nor a callable. Who has accepted the batch would be told to accept it again.
+    A table cannot, nor a callable. A person who accepted the batch would be told to do so again.
     """
     try:
         return read_back(*asked)
@@ -332,7 +332,7 @@ def _seen(*asked: Any) -> DataFrame | None:
 
 
 def _given_up(left: Iterable[Callable[[], tuple[Replay | None, int]]]) -> str:
-    """What who accepts the batch does without, to the row: of all outputs that lack some."""
+    """Say how many rows are given up by accepting the batch, over all outputs that lack some."""
     return f"{sum(rows for _, rows in (each() for each in left))} rows"
 
 
@@ -344,14 +344,14 @@ def _what_is_left(
     tasks: Sequence[TaskReport],
     keep: Callable[[DataFrame], DataFrame],
 ) -> tuple[Replay | None, int]:
-    """A batch that a person accepted as it is: what its input still has and no reader has.
+    """Return what the input still has and no reader has, of a batch that a person accepted.
 
-    Only where fewer rows come back than were promised, as where a topic was compacted. As many,
-    and others, are those of another query. Nothing either where it cannot be told what readers
-    have, or where more would come than they lack: rows of the same input would come twice.
+    Only where fewer rows come back than were promised, as where a topic was compacted; as many
+    rows of other content are another query's. Nothing is written either where nobody can tell what
+    readers have, or where more would come than they lack: rows of the same input would come twice.
 
     Returns:
-        What is to be written, and how many rows readers do without.
+        The replay (None: nothing is written), and how many rows readers do without.
     """
     part, rows = owing.promise.part(name), sink.rows(evaluated)
     found = sum(task.rows for task in tasks)
@@ -372,7 +372,7 @@ def _what_is_left(
 
 
 def tasks_like(tasks: Sequence[TaskReport], lost: Sequence[PreparedWork]) -> list[int] | None:
-    """A task with the content of each lost piece; None where one has none."""
+    """Return tasks that pair with the lost work by content; None where a lost work has no task."""
     wanted = Counter(work.content for work in lost)
     found = []
     for task in tasks:
@@ -385,7 +385,7 @@ def tasks_like(tasks: Sequence[TaskReport], lost: Sequence[PreparedWork]) -> lis
 def undelivered_tasks(
     tasks: Sequence[TaskReport], delivered: Sequence[PreparedWork]
 ) -> list[int] | None:
-    """The tasks whose content nobody has delivered; None where contents do not pair up."""
+    """Return tasks whose content nobody has delivered; None where contents do not pair up."""
     done = Counter(t.content for t in delivered)
     open_tasks = []
     for task in tasks:
@@ -397,13 +397,13 @@ def undelivered_tasks(
 
 
 def rows_owed(promise: Promise, outcomes: Outcomes, accepted: Acceptance | None) -> dict[str, int]:
-    """Rows that may be written, by participant.
+    """Return the number of rows that may be written, by participant.
 
-    Where a person accepted the batch as it is: as many as no reader has, and of nobody of whose
-    work something was given up that may have begun.
+    Where a person accepted the batch as it is: as many as no reader has, but none of a participant
+    some of whose given-up work may have begun.
 
     Raises:
-        DecisionNeededError: nobody can tell what became of some that are owed.
+        DecisionNeededError: nobody can tell what became of some work that is owed.
     """
     parts = {name: promise.part(name) for name in promise.participants}
     if accepted is None:
@@ -421,7 +421,7 @@ def rows_owed(promise: Promise, outcomes: Outcomes, accepted: Acceptance | None)
 def say_given_up(
     promise: Promise, outcomes: Outcomes, accepted: Acceptance, replayed: Sequence[PreparedWork]
 ) -> None:
-    """How many rows readers do without, to the row."""
+    """Log how many rows of an accepted batch readers do without, to the row."""
     seen = (*promise.delivered(outcomes), *replayed)
     rows = promise.rows - sum(work.rows for work in seen)
     if rows:
@@ -435,29 +435,29 @@ def say_given_up(
 
 
 # --- difference -----------------------------------------------------------------------------------
-# The rows of a batch that readers do not have: a multiset difference that keeps the order.
+# The rows of a batch that readers lack: a multiset difference that keeps the order.
 #
 # Needed where other tasks cut the batch than those that promised it. Equal rows cannot be told
 # apart, so the earliest of them, in the order of the input, count as delivered: where readers have
-# the beginning of what a task wrote, what is left goes on after it. The rows that are left are
-# brought back into the tasks and the places that they had, so the rows of a key that one task
-# reads are written in the order of the input.
+# the beginning of what a task wrote, the remaining rows follow after it. The remaining rows go back
+# to the tasks and places that they had, so the rows of a key that one task reads are written in the
+# order of the input.
 #
 # Everything is compared by its content and done by Spark, which spills to disk; the driver holds no
 # rows.
 
 
 FILLED_IN = ("partition", "timestamp")
-"""Kafka fills these in where a row leaves them null, so a null says nothing of what is there."""
+"""Columns that Kafka fills in where a row has null: a null says nothing of the delivered value."""
 _DELIVERED, _TASK, _PLACE = "__eos_delivered", "__eos_task", "__eos_place"
 
 
 def undelivered(rows: DataFrame, delivered: DataFrame, *, tasks: int) -> DataFrame:
-    """``rows`` less ``delivered``, as multisets, in at most ``tasks`` tasks.
+    """Return ``rows`` less ``delivered``, as multisets, in at most ``tasks`` tasks.
 
     Both are read more than once: keep them. A column of ``FILLED_IN`` is compared between rows
-    that both have it. Rows that both have all of them are paired first; what then pairs with a
-    row that left something open may have been another one, which differs in just that.
+    that both have it. Rows that both have all such columns are paired first; a row that left a
+    column open may then pair with another row than its own, which differs in just that column.
     """
     both = _placed(rows).unionByName(_like(delivered, rows))
     filled_in = [name for name in FILLED_IN if name in rows.columns]
@@ -469,7 +469,7 @@ def undelivered(rows: DataFrame, delivered: DataFrame, *, tasks: int) -> DataFra
             _gives(here, filled_in)
         )
         left = _unpaired(left, compared, takes_part)
-    # Not a range: its bounds are sampled, which would do all this once more.
+    # Not a range: Spark samples the bounds of a range, which would do all this once more.
     return (
         left.where(~F.col(_DELIVERED))
         .repartition(tasks, _TASK)
@@ -479,7 +479,7 @@ def undelivered(rows: DataFrame, delivered: DataFrame, *, tasks: int) -> DataFra
 
 
 def _placed(rows: DataFrame) -> DataFrame:
-    """Each row with its task and a number that grows with its place in there."""
+    """Add to each row its task and a number that grows with its place in the task."""
     return rows.select(
         "*",
         F.lit(False).alias(_DELIVERED),  # noqa: FBT003
@@ -489,7 +489,7 @@ def _placed(rows: DataFrame) -> DataFrame:
 
 
 def _like(delivered: DataFrame, rows: DataFrame) -> DataFrame:
-    """The delivered rows in the columns and types of ``rows``."""
+    """Return the delivered rows in the columns and types of ``rows``."""
     return delivered.select(
         *[F.col(quoted(f.name)).cast(f.dataType).alias(f.name) for f in rows.schema.fields],
         F.lit(True).alias(_DELIVERED),  # noqa: FBT003
@@ -501,7 +501,7 @@ def _like(delivered: DataFrame, rows: DataFrame) -> DataFrame:
 def _pairs(
     both: DataFrame, filled_in: list[str]
 ) -> Iterable[tuple[frozenset[str], frozenset[str]]]:
-    """What rows of the batch and delivered rows may have of ``filled_in``; the most alike first."""
+    """Return which ``filled_in`` columns batch and delivered rows have, most alike pairs first."""
     if not filled_in:
         return [(frozenset(), frozenset())]
     has = [F.col(name).isNotNull().alias(name) for name in filled_in]
@@ -513,7 +513,7 @@ def _pairs(
 
 
 def _gives(names: frozenset[str], filled_in: list[str]) -> Column:
-    """Whether a row has these of ``filled_in`` and no others."""
+    """Return the condition that a row has these of ``filled_in`` and no others."""
     given = F.lit(True)  # noqa: FBT003
     for name in filled_in:
         column = F.col(name)
@@ -522,7 +522,7 @@ def _gives(names: frozenset[str], filled_in: list[str]) -> Column:
 
 
 def _unpaired(both: DataFrame, compared: list[str], takes_part: Column) -> DataFrame:
-    """``both`` less the rows that pair one to one; those that take no part stay."""
+    """Return ``both`` less the rows that pair one to one; rows that take no part stay."""
     content: list[Column | str] = [takes_part, *compared]
     same = Window.partitionBy(*content)
     side = Window.partitionBy(*content, _DELIVERED).orderBy(_PLACE)

@@ -1,7 +1,7 @@
-"""What a streaming query reads: asked of its plan before the first row, or a source of ours.
+"""The sources of a streaming query: asked of its plan before the first row, or a source of ours.
 
-A guarantee needs a source that gives the rows of a planned batch again. Which sources a query has
-is Spark's to say, wherever in the query they stand: the leaves of its analysed plan.
+A guarantee needs a source that gives the rows of a planned batch again. Spark tells which sources a
+query has, wherever in the query they stand: the leaves of its analysed plan.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class StreamSource:
 
     @property
     def topics(self) -> frozenset[str] | None:
-        """That it reads, by their names; None where they are not named, or may go."""
+        """The names of the source's topics; None where it names none, or they may go."""
         if self.name != "kafka" or skips_lost(self):
             return None
         if "assign" in self.options:
@@ -57,10 +57,10 @@ class StreamSource:
 
 
 def check_sources(df: DataFrame, guarantee: Guarantee) -> tuple[StreamSource, ...]:
-    """Refuse what cannot be read again, and tell where a source may leave rows out.
+    """Refuse a source that cannot be read again; log a source that may leave rows out.
 
     Returns:
-        The sources.
+        The sources of ``df``.
 
     Raises:
         ConfigurationError: see :func:`require_replayable`.
@@ -80,7 +80,7 @@ def check_sources(df: DataFrame, guarantee: Guarantee) -> tuple[StreamSource, ..
 
 
 def skips_lost(source: StreamSource) -> bool:
-    """Whether rows that are gone before they are read are left out without an error."""
+    """Whether the source leaves out, without an error, rows that are gone before they are read."""
     return source.options.get(_FAIL_ON_DATA_LOSS, "").lower() == "false"
 
 
@@ -110,7 +110,8 @@ def require_replayable(sources: Sequence[StreamSource], guarantee: Guarantee) ->
 def require_one_cluster(sources: Sequence[StreamSource]) -> None:
     """Refuse a consumer group beside sources of two clusters: it holds the offsets of one.
 
-    What goes on from it would begin elsewhere in the other, whose topics may have the same names.
+    A pipeline that goes on from the group would begin elsewhere in the other cluster, whose topics
+    may have the same names.
 
     Raises:
         ConfigurationError: two sources name no broker in common.
@@ -131,10 +132,10 @@ def require_one_cluster(sources: Sequence[StreamSource]) -> None:
 
 
 def sources_of(df: DataFrame) -> tuple[StreamSource, ...]:
-    """The streaming sources of ``df``, each as often as it is read.
+    """Return the streaming sources of ``df``, each as often as it is read.
 
     Raises:
-        ConfigurationError: this Spark does not tell them.
+        ConfigurationError: this Spark does not tell its sources.
     """
     try:
         leaves = df._jdf.queryExecution().analyzed().collectLeaves()  # noqa: SLF001 - not public
@@ -153,7 +154,7 @@ def sources_of(df: DataFrame) -> tuple[StreamSource, ...]:
 
 
 def _options(leaf: object) -> dict[str, str]:
-    """A copy of the source's options; none for files, whose relation has them elsewhere."""
+    """Return a copy of the source's options; {} for files, whose relation has them elsewhere."""
     if not leaf.getClass().getSimpleName().endswith("V2"):  # type: ignore[attr-defined]
         return {}
     options = leaf.extraOptions()  # type: ignore[attr-defined]
@@ -161,10 +162,9 @@ def _options(leaf: object) -> dict[str, str]:
 
 
 # --- source topics --------------------------------------------------------------------------------
-# The Kafka topics that a query reads, asked of their cluster by the client of Spark's own source.
-#
-# With the same configuration, so that whoever may read may ask: it takes the right to describe the
-# topics, which Spark needs as well.
+# The Kafka topics that a query reads, asked of their cluster by the client of Spark's own source,
+# with the same configuration, so whoever may read may ask: the client needs the right to describe
+# the topics, which Spark needs as well.
 
 
 _PREFIX = "kafka."
@@ -174,11 +174,11 @@ _POLICY = "cleanup.policy"
 def topics_read(
     spark: SparkSession, sources: Sequence[StreamSource], resources: ExitStack
 ) -> tuple[TopicsRead, ...]:
-    """Who answers for the topics of each Kafka source.
+    """Return the topics of each Kafka source, as :class:`TopicsRead`, which asks their cluster.
 
     Args:
-        spark: its JVM has the client.
-        sources: of the query.
+        spark: the session, whose JVM has the client.
+        sources: the sources of the query.
         resources: closes the clients.
     """
     return tuple(
@@ -196,7 +196,7 @@ def topics_read(
 
 
 def _client(spark: SparkSession, source: StreamSource, resources: ExitStack) -> Any:
-    """An admin client of the source's cluster; None where its classes are hidden from Python."""
+    """Return an admin client of the source's cluster; None where Python cannot see its classes."""
     from py4j.java_gateway import JavaClass  # type: ignore[import-untyped]
     from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
@@ -223,7 +223,7 @@ def _client(spark: SparkSession, source: StreamSource, resources: ExitStack) -> 
 
 
 def _not_made(error: Any, options: Mapping[str, str]) -> ConfigurationError:
-    """Java makes no client of the source's options: no restart heals that."""
+    """Return the error where Java makes no client of the options, which no restart heals."""
     while error.getCause() is not None:
         error = error.getCause()
     given = ", ".join(sorted(name for name in options if name.startswith("kafka.ssl.")))
@@ -243,7 +243,7 @@ def _not_made(error: Any, options: Mapping[str, str]) -> ConfigurationError:
 
 
 def _ids(spark: SparkSession, client: Any, source: StreamSource) -> Mapping[str, str]:
-    """Topic → id."""
+    """Return topic → id."""
     from py4j.protocol import Py4JJavaError
 
     jvm: Any = spark._jvm  # noqa: SLF001
@@ -263,7 +263,7 @@ def _ids(spark: SparkSession, client: Any, source: StreamSource) -> Mapping[str,
 
 
 def _policies(spark: SparkSession, client: Any, source: StreamSource) -> Mapping[str, str]:
-    """Topic → ``cleanup.policy``; none where the reader may not read the topics' settings."""
+    """Return topic → ``cleanup.policy``; {} where the reader may not read the topics' settings."""
     from py4j.protocol import Py4JJavaError
 
     jvm: Any = spark._jvm  # noqa: SLF001
@@ -280,7 +280,7 @@ def _policies(spark: SparkSession, client: Any, source: StreamSource) -> Mapping
 
 
 def _begins(spark: SparkSession, client: Any, source: StreamSource) -> Mapping[Place, int]:
-    """Topic and partition → the first offset in its log."""
+    """Return topic and partition → the first offset in its log."""
     from py4j.protocol import Py4JJavaError
 
     jvm: Any = spark._jvm  # noqa: SLF001
@@ -307,17 +307,17 @@ def _begins(spark: SparkSession, client: Any, source: StreamSource) -> Mapping[P
 
 
 def _described(jvm: Any, client: Any, names: Sequence[str]) -> dict[str, Any]:
-    """Topic → Java's ``TopicDescription``."""
+    """Return topic → Java's ``TopicDescription``."""
     asked = jvm.java.util.ArrayList()
     for name in names:
         asked.add(name)
     told = client.describeTopics(asked).allTopicNames().get()
-    # Not a loop over it: the exception that ends a Java iterator takes 17 ms to come over.
+    # Not a loop over the answer: the exception that ends a Java iterator takes 17 ms to come over.
     return {name: told.get(name) for name in names}
 
 
 def _subscribed(jvm: Any, client: Any, options: Mapping[str, str]) -> list[str]:
-    """The topics that exist now, in one of the three ways that Spark lets a query name them."""
+    """Return the topics that exist now, by one of the three ways in which a query names topics."""
     if "subscribe" in options:
         return [name.strip() for name in options["subscribe"].split(",")]
     if "assign" in options:
@@ -327,44 +327,44 @@ def _subscribed(jvm: Any, client: Any, options: Mapping[str, str]) -> list[str]:
 
 
 # --- source port ----------------------------------------------------------------------------------
-# A source of ours in the place of a DataFrame: its rows, and a way for tasks to read them.
+# A source of ours in place of a DataFrame: its rows, and a way for tasks to read them.
 
 
 class OpenedSource(Protocol):
-    """The source of one query."""
+    """A source of ours that one query reads."""
 
     @property
     def frame(self) -> DataFrame:
-        """A streaming DataFrame of its rows, as any other."""
+        """A streaming DataFrame of the source's rows, like any other."""
         ...
 
     def fused(self, sink: Sink) -> Callable[[SinkTask], DataFrame] | None:
-        """What runs a sink's task where the rows are read; None where only Spark can bring them."""
+        """Return what runs a sink's task where rows are read; None where only Spark brings them."""
         ...
 
     def topics(self, resources: ExitStack) -> TopicsRead:
-        """Who answers for the topics that it reads."""
+        """Return the source's topics as :class:`TopicsRead`, which asks their cluster."""
         ...
 
 
 class OwnSource(Protocol):
-    """What a user gives: a value."""
+    """A source as a user gives it: a value."""
 
     def opened(self, spark: SparkSession, store: CheckpointStore) -> OpenedSource:
-        """Begin to read, for the pipeline of that checkpoint."""
+        """Open the source, for the pipeline of that checkpoint."""
         ...
 
 
 def is_own(rows: DataFrame | OwnSource) -> TypeGuard[OwnSource]:
-    """Asked of the class: a DataFrame has its columns as attributes."""
+    """Whether ``rows`` is a source of ours, by its class: a DataFrame has columns as attributes."""
     return hasattr(type(rows), "opened")
 
 
 def active_session() -> SparkSession:
-    """The session in which a source is read that has none of its own.
+    """Return the active session, for a source that has none of its own.
 
     Raises:
-        ConfigurationError: there is none.
+        ConfigurationError: no session is active.
     """
     from pyspark.sql import SparkSession
 
@@ -378,7 +378,7 @@ def active_session() -> SparkSession:
 
 
 def beside(own: OpenedSource | None, sink: OneSink | Outputs) -> OneSink | Outputs:
-    """The sink, whose tasks read for themselves where the source can and the sink is one."""
+    """Return ``sink``, fused with the source where the source can and the sink is a single one."""
     if own is None or not isinstance(sink, OneSink):
         return sink
     return replace(sink, fused=own.fused(sink.sink))

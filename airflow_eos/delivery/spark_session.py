@@ -1,4 +1,4 @@
-"""What the user's Spark must be, and where Spark would look for a path."""
+"""The checks of the user's Spark: session, state, trigger, paths, and its own checkpoint logs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def classic_session(df: DataFrame) -> SparkSession:
-    """The session, refused where ``foreachBatch`` would not run in this process."""
+    """Return the session; refuse one whose ``foreachBatch`` would not run in this process."""
     if not df.isStreaming:
         raise ConfigurationError("The DataFrame is not streaming: read it with spark.readStream.")
     spark = df.sparkSession
@@ -39,14 +39,14 @@ def classic_session(df: DataFrame) -> SparkSession:
 
 
 def deploy_mode(spark: SparkSession) -> str:
-    """Where the driver runs, as Spark names it: ``client`` or ``cluster``."""
+    """Return where the driver runs, as Spark names it: ``client`` or ``cluster``."""
     if spark.conf.get("spark.kubernetes.submitInDriver", "false") == "true":
-        return "cluster"  # inside of its pod Kubernetes submits the driver once more, as a client
+        return "cluster"  # in its pod Kubernetes submits the driver once more, as a client
     return str(spark.conf.get("spark.submit.deployMode", "client"))
 
 
 def namespace(spark: SparkSession) -> str:
-    """The namespace of the driver's pod and of its executors'; empty where Spark runs elsewhere."""
+    """Return the namespace of driver and executor pods; empty where Spark runs elsewhere."""
     if not str(spark.sparkContext.master).startswith("k8s"):
         return ""
     return str(spark.conf.get("spark.kubernetes.namespace", "default"))  # Spark's own default
@@ -64,13 +64,13 @@ _STATEFUL = {
     "TransformWithStateInPandas",
     "TransformWithStateInPySpark",
 }
-"""Spark's logical operators that keep state where what they read is a stream."""
+"""Spark's logical operators that keep state where their input is a stream."""
 
 
 def stateful(df: DataFrame) -> tuple[str, ...]:
-    """The operators of a streaming query that keep state, by Spark's names; a join of two streams.
+    """Return the names of a query's operators that keep state; a join of two streams is one.
 
-    Asked of the analysed plan; ``nodeName``, ``children`` and ``isStreaming`` are the same in
+    Found in the analysed plan; ``nodeName``, ``children`` and ``isStreaming`` are the same in
     Spark 4.0 to 4.2.
     """
     found = set()
@@ -87,7 +87,7 @@ def stateful(df: DataFrame) -> tuple[str, ...]:
 
 
 def absolute(spark: SparkSession, location: str) -> str:
-    """The checkpoint as an absolute location, the same for Spark and for our own store."""
+    """Return the checkpoint's absolute location, the same for Spark and for our own store."""
     found = located(location)
     if found.scheme != LOCAL or location.lower().startswith("file:/"):
         return found.for_spark
@@ -101,14 +101,14 @@ def absolute(spark: SparkSession, location: str) -> str:
 
 
 # --- trigger --------------------------------------------------------------------------------------
-# Spark's trigger arguments, checked and measured.
+# Spark's trigger arguments: checked, and turned into an interval.
 
 
 def trigger_interval(trigger: Mapping[str, Any]) -> timedelta:
-    """How long the query waits between batches: zero for availableNow.
+    """Return how long the query waits between batches: zero for availableNow.
 
     Raises:
-        ConfigurationError: not exactly one of processingTime or availableNow, or no interval.
+        ConfigurationError: not exactly one of processingTime or availableNow, or a wrong interval.
     """
     match dict(trigger):
         case {"processingTime": str(text), **rest} if not rest:
@@ -132,12 +132,12 @@ _OTHER_TRIGGERS = {
 
 
 # --- spark logs -----------------------------------------------------------------------------------
-# Whether Spark's own logs have one winner here: its own file manager is raced, not believed.
+# Whether only one writer can win an entry of Spark's own logs here: Spark is raced, not trusted.
 #
 # ``offsets/N`` and ``commits/N`` are written by Spark's ``CheckpointFileManager``, whatever store
 # and class are configured. Where two can win, the range of one driver may stand after the other one
 # has delivered its own. Decisions make that harmless (see ``Authority``); a guarantee without
-# decisions then needs that one driver runs at a time, and is told so.
+# decisions then needs that one driver runs at a time, and the log says so.
 
 
 log = structlog.get_logger(__name__)
@@ -145,11 +145,11 @@ log = structlog.get_logger(__name__)
 ROUNDS, RACERS = 6, 2
 _GATE_S = 60.0
 _PACKAGES = ("checkpointing.", "")
-"""Below Spark's ``execution.streaming``: of 4.1 and later, and of 4.0."""
+"""Packages below Spark's ``execution.streaming``: of 4.1 and later, and of 4.0."""
 
 
 def warn_where_it_is_lost(store: CheckpointStore) -> None:
-    """Say it in the log where the checkpoint is on a temporary folder."""
+    """Log a warning where the checkpoint is on a temporary folder."""
     if is_temporary(store.location):
         log.warning("temporary_checkpoint", checkpoint=store.location, expected=KEPT, hint=MOVE)
 
@@ -157,10 +157,10 @@ def warn_where_it_is_lost(store: CheckpointStore) -> None:
 def warn_where_two_can_plan(
     spark: SparkSession, store: CheckpointStore, guarantee: Guarantee
 ) -> None:
-    """Say it in the log where nothing but the user keeps two drivers from planning one batch."""
+    """Log a warning where nothing but the user keeps two drivers from planning one batch."""
     scheme = located(store.location).scheme
     if scheme == HDFS:
-        return  # its rename refuses to replace, on the name node
+        return  # HDFS refuses to rename over a file, on the name node
     if scheme == LOCAL:
         found = "it looks, and then renames"  # seen to let two win in one race of fifty: no proof
     else:
@@ -187,9 +187,9 @@ def race_sparks_logs(
     """Let two writers at once create the same new file through Spark's file manager.
 
     Args:
-        spark: its session, with the settings of the query.
-        store: the same checkpoint, to read what stands; the probes are removed.
-        rounds: how often.
+        spark: the session, with the settings of the query.
+        store: the same checkpoint, to read the result; the probes are removed.
+        rounds: the number of races.
 
     Raises:
         StoreError: the file manager is not where Spark 4.0 to 4.2 has it, or does not work.
@@ -223,7 +223,7 @@ def race_sparks_logs(
 
 
 def _raced(manager: Any, path: Any, gate: Barrier, racer: int) -> bool:
-    """Write beside, and take the name when all the others do; False where it was taken."""
+    """Write beside, and take the name when all racers do; return False where it was taken."""
     from py4j.protocol import Py4JJavaError
 
     stream = manager.createAtomic(path, False)  # noqa: FBT003 - Scala's
@@ -239,7 +239,7 @@ def _raced(manager: Any, path: Any, gate: Barrier, racer: int) -> bool:
 
 
 def _manager(spark: SparkSession, location: str) -> tuple[Any, Any]:
-    """What Spark would write the query's logs with, and what makes a path below the checkpoint."""
+    """Return Spark's manager of the query's logs, and what makes a path below the checkpoint."""
     jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - not public
     conf = spark._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001
     hadoop_path = jvm.org.apache.hadoop.fs.Path

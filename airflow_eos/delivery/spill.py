@@ -1,9 +1,9 @@
-"""A perishable sink whose rows are kept in the checkpoint as well, until readers have them.
+"""A perishable sink whose rows are also kept in the checkpoint, until readers have them.
 
-What a system ends by itself, as Kafka does at a timeout, is promised and lost, and a replay
+Work that a system ends by itself, as Kafka does at a timeout, is promised and lost, and a replay
 evaluates its batch again. Where that gives other rows, as ``rand()`` does, and another participant
-of the decision has committed, the outcomes would be split for ever. Rows that are kept are written
-again as they were.
+of the decision has committed, the outcomes would be split for ever. Kept rows are written again as
+they were.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _BATCH = "streaming.sql.batchId"  # MicroBatchExecution.BATCH_ID_KEY
 
 
 class SpillStream:
-    """Rows as they are written, compressed.
+    """A compressed Arrow stream of rows, in memory.
 
     Args:
-        about: goes into the schema of the rows, for whoever reads them.
+        about: metadata for the rows' schema, for whoever reads them.
     """
 
     def __init__(self, about: Mapping[str, str] | None = None) -> None:
@@ -49,7 +49,7 @@ class SpillStream:
         self._writer: pa.RecordBatchStreamWriter | None = None
 
     def add(self, rows: pa.RecordBatch) -> None:
-        """Take rows; the first ones say which columns all of them have."""
+        """Add rows; the first ones define the columns of all."""
         import pyarrow as pa
 
         if self._writer is None:
@@ -61,17 +61,17 @@ class SpillStream:
         self._writer.write_batch(rows.replace_schema_metadata(self._about))
 
     def whole(self) -> bytes:
-        """The stream; empty bytes where no rows came."""
+        """Return the complete stream; empty bytes where no rows came."""
         if self._writer is not None:
             self._writer.close()
         return self._stream.getvalue()
 
 
 def running_batch() -> int:
-    """The number of the batch that this task belongs to, as Spark tells its tasks.
+    """Return the number of the batch that this task belongs to, as Spark tells its tasks.
 
     Raises:
-        DeliveryError: Spark does not tell it.
+        DeliveryError: Spark does not tell the number.
     """
     from pyspark import TaskContext
 
@@ -90,7 +90,7 @@ def running_batch() -> int:
 
 
 def require_perishable(sink: Sink) -> None:
-    """Refuse to keep what nothing ends but a decision.
+    """Refuse to keep the rows of a sink whose prepared work only decisions end.
 
     Raises:
         ConfigurationError: with the sink's name.
@@ -105,10 +105,10 @@ def require_perishable(sink: Sink) -> None:
 
 @dataclass(frozen=True)
 class SpillingSink:
-    """See :class:`~airflow_eos.delivery.port.Sink`: the one inside, whose tasks keep their rows.
+    """A :class:`~airflow_eos.delivery.port.Sink` around another sink, whose tasks keep their rows.
 
     Attributes:
-        sink: the one inside; its work is what decisions name.
+        sink: the inner sink; decisions name its work.
         store: the checkpoint.
     """
 
@@ -119,11 +119,11 @@ class SpillingSink:
 
     @property
     def name(self) -> str:
-        """That of ``sink``."""
+        """The name of ``sink``."""
         return self.sink.name
 
     def check(self, spark: SparkSession) -> None:
-        """See :meth:`Sink.check`; what the tasks keep with, too."""
+        """Check the sink, and the modules that tasks need to keep rows; see :meth:`Sink.check`."""
         self.sink.check(spark)
         check_workers(spark, modules=(*STREAM_MODULES, __name__))
 
@@ -132,25 +132,25 @@ class SpillingSink:
         return replace(self, sink=self.sink.bound(store), store=store)
 
     def connect(self, interval: timedelta) -> Participant:
-        """That of ``sink``: who ends its work needs no rows."""
+        """Connect ``sink``: its participant ends work, and needs no rows."""
         return self.sink.connect(interval)
 
     def columns(self, schema: StructType, row: str = "") -> list[str]:
-        """The columns of ``sink``."""
+        """Return the columns of ``sink``."""
         return self.sink.columns(schema, row)
 
     def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
-        """See :meth:`Sink.opened`; what is visible at once is never written again."""
+        """Return the writer; rows that are visible at once are not kept: no replay writes them."""
         writer = self.sink.opened(task, attempt, transactional=transactional)
         return _SpillingWriter(self, writer) if transactional else writer
 
     def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
-        """The delivered rows, as ``sink`` reads them."""
+        """Return the delivered rows, as ``sink`` reads them."""
         return self.sink.delivered(spark, works)
 
 
 class _SpillingWriter:
-    """See :class:`~airflow_eos.delivery.port.TaskWriter`: ``writer``'s rows are kept, too."""
+    """A :class:`~airflow_eos.delivery.port.TaskWriter` that also keeps the rows of ``writer``."""
 
     def __init__(self, sink: SpillingSink, writer: TaskWriter) -> None:
         self._sink = sink
@@ -158,12 +158,12 @@ class _SpillingWriter:
         self._stream = SpillStream()
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Write, and compress them into memory."""
+        """Write the rows, and compress them into memory."""
         self._writer.write(rows)
         self._stream.add(rows)
 
     def prepare(self, fingerprint: str) -> PreparedWork | None:
-        """Prepare, then keep: both are durable on return, so before any decision names the work."""
+        """Prepare, then keep the rows: both are durable before any decision names the work."""
         work = self._writer.prepare(fingerprint)
         if work is not None:
             kept = PerishableRows(self._sink.store)
@@ -172,21 +172,21 @@ class _SpillingWriter:
         return work
 
     def abort(self) -> None:
-        """That of ``writer``. What is kept already is never named, and goes with its batch."""
+        """Abort ``writer``. Rows kept already are never named, and are removed with their batch."""
         self._writer.abort()
 
 
 def kept_rows(
     like: DataFrame, kept: PerishableRows, name: str, batch: int, keys: Sequence[str]
 ) -> DataFrame:
-    """The rows that were kept under ``keys``: a task each, in their order.
+    """Return the rows that were kept under ``keys``: a task for each key, in their order.
 
     Args:
-        like: has the columns and types of the rows.
-        kept: where they are.
-        name: of the participant.
-        batch: its number.
-        keys: of the work that was lost.
+        like: a DataFrame with the columns and types of the rows.
+        kept: the store of the rows.
+        name: the name of the participant.
+        batch: the number of the batch.
+        keys: the keys of the work that was lost.
     """
     read = _SpillReader(kept, name, batch, tuple(keys), tuple(like.columns))
     tasks = like.sparkSession.range(0, len(keys), 1, len(keys))

@@ -1,8 +1,8 @@
-"""A driver that stands by: warm and examined, without a term, until the one that runs has ended.
+"""A standby: a driver, warm and examined but without a term, that waits until another has ended.
 
-It writes nothing that anybody relies on: one object of its own says that it is there. What it sees
-of the running driver is evidence, by its own clock. Where it is wrong, it takes a term like every
-start, and the one that it took for dead finds that out before it shows anything more.
+A standby writes nothing that anybody relies on: one object of its own says that it is there. What
+it sees of the running driver is evidence, by its own clock. Where that is wrong, it takes a term
+like every start, and the driver that it took for dead finds the term before it shows anything more.
 """
 
 from __future__ import annotations
@@ -62,20 +62,20 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 _STEP_S = 0.1
-"""How often a process of this machine is looked for."""
+"""The interval at which the driver's process is looked for on this machine."""
 _ENDING_LOOK_S = 0.05
 _LOOK_S = 0.25
 _FRESH_S = 10.0
-"""What was made ready while the driver ends is made anew after so long."""
+"""The age from which a start made ready while the driver ends is made ready anew."""
 _EXAMINED_AT_MOST = 3
-"""Looks at a pipeline that goes on meanwhile; what refuses each of them is no accident."""
+"""Looks at a pipeline that goes on meanwhile; a refusal at each of them is no accident."""
 
 Ready = TypeVar("Ready", bound=Closable)
 Started = TypeVar("Started")
 
 
 class Turn(enum.Enum):
-    """What a standby does next."""
+    """The next step of a standby."""
 
     WAIT = "stand by"
     TAKE = "take the term"
@@ -84,7 +84,7 @@ class Turn(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class TurnDecision:
-    """A turn and why, in a few words."""
+    """A turn and its reason, in a few words."""
 
     turn: Turn
     reason: str
@@ -98,7 +98,7 @@ def whose_turn(
     request: DrainRequest | None,
     has_stood_by: bool,
 ) -> TurnDecision:
-    """Say what a standby does, from what it saw of the driver before it. Pure.
+    """Decide what a standby does, from what it saw of the driver before it. Pure.
 
     ==========================================  ==================================  =====
     the newest driver                           asked to end by                     turn
@@ -116,11 +116,11 @@ def whose_turn(
     ==========================================  ==================================  =====
 
     Args:
-        sign: the last look.
-        signs: what it shows, held against the looks before; see ``LifeWatch``.
-        gone: what says that its process is no more; None: nothing does.
-        request: the request to end that means it.
-        has_stood_by: whether it was seen before, when it had not ended yet.
+        sign: the last look at the driver.
+        signs: the signs of life in it, compared with earlier looks; see ``LifeWatch``.
+        gone: the evidence that the driver's process is gone; None: there is none.
+        request: the request to end that is meant for this driver.
+        has_stood_by: whether the driver was seen before, when it had not ended yet.
     """
     beat = sign.current
     if sign.heartbeat is None and sign.term == 0:
@@ -148,11 +148,11 @@ def _who(beat: Heartbeat) -> str:
 
 
 class StandingBy:
-    """Says that it stands by, and watches until its turn has come.
+    """A standby's record in the checkpoint, and its watch over the running driver.
 
     Args:
         store: the checkpoint.
-        application_id: Spark's, of this driver.
+        application_id: Spark's id of this application.
         still_wanted: raises where this start was asked to end.
         sleep, clock: seconds.
     """
@@ -184,19 +184,19 @@ class StandingBy:
         self._has_stood_by = False
         try:
             found = read_heartbeat(store)
-        except CheckpointError:  # it is not known
+        except CheckpointError:  # whether a driver was running is not known
             found = None
         self._found_driving = found is not None and found.phase not in ENDED
         self._is_ending = False
 
     def until_our_turn(self, make_ready: Callable[[], object] = lambda: None) -> int:
-        """Wait; returns the term after which ours is to come.
+        """Wait for our turn; return the term after which ours is to come.
 
         Args:
-            make_ready: called while the driver ends as it was asked to.
+            make_ready: called while the driver ends because it was asked to.
 
         Raises:
-            CalledOffError: nobody is needed: all is read, or a person has stopped the pipeline.
+            CalledOffError: no standby is needed: all is read, or a person has stopped the pipeline.
         """
         watch, sign, unanswered = LifeWatch(self._clock), None, False
         while True:
@@ -231,7 +231,7 @@ class StandingBy:
                 )
 
     def leave(self, error: BaseException) -> None:
-        """Stand by no more; whoever has started this driver reads why."""
+        """Record that this standby has ended, and why, for whoever has started it."""
         end: StandbyEnd = "failed"
         if isinstance(error, CalledOffError):
             end = "called off"
@@ -244,7 +244,7 @@ class StandingBy:
             log.warning("standby_left_without_a_word", error=str(untold))
 
     def drive(self) -> None:
-        """It is the driver now."""
+        """Remove the standby's record: this process is the driver now."""
         try:
             remove_standby(self._store, self._said.name)
         except EosError as error:
@@ -259,13 +259,13 @@ class StandingBy:
             elif (end := process_end_of(self._store, beat)) is not None:
                 gone = end.found
         self._is_ending = request is not None
-        # What has ended while we were examined, which takes its time, was not ended before.
+        # A driver that ended while we were examined, which takes time, had not ended before.
         is_new = self._found_driving and beat is not None and beat.phase in ENDED
         has_stood_by = self._has_stood_by or is_new
         return whose_turn(sign, signs, gone=gone, request=request, has_stood_by=has_stood_by)
 
     def _pause_s(self, sign: Sign) -> float:
-        """Some looks for each beat: a store bills each. More while the driver ends as asked."""
+        """Return the pause: some looks per beat, as a store bills each; short while it ends."""
         if self._is_ending:
             return _ENDING_LOOK_S
         interval_s = sign.heartbeat.interval_ms / 1000 if sign.heartbeat else self._interval_s
@@ -286,12 +286,12 @@ class StandingBy:
 
 
 class MadeReady(Generic[Ready]):
-    """What comes before a start takes its term, done while the driver still ends.
+    """A start prepared up to its term while the driver before it still ends.
 
-    Not kept for long: the last batch of that one may take hours.
+    Kept for a short time only: the last batch of that driver may take hours.
 
     Args:
-        make: does it, anew each time.
+        make: prepares the start, anew each time.
         clock: seconds.
     """
 
@@ -302,7 +302,7 @@ class MadeReady(Generic[Ready]):
         self._made: tuple[float, Ready] | None = None
 
     def renew(self) -> None:
-        """Do it where it is not fresh; what keeps one from it is told once the turn has come."""
+        """Prepare where the last is not fresh; log an error, which comes again in :meth:`take`."""
         if self._is_fresh():
             return
         self.close()
@@ -312,7 +312,7 @@ class MadeReady(Generic[Ready]):
             log.warning("standby_not_ready_yet", error=str(error))
 
     def take(self) -> Ready:
-        """What is fresh; else what is done now. It is the caller's to close."""
+        """Return the prepared start if fresh, else prepare one now; the caller closes it."""
         if self._made is None or not self._is_fresh():
             self.close()
             return self._make()
@@ -320,7 +320,7 @@ class MadeReady(Generic[Ready]):
         return ready
 
     def close(self) -> None:
-        """Let go of what nobody took."""
+        """Close a prepared start that nobody took."""
         if self._made is not None:
             self._made[1].close()
             self._made = None
@@ -337,17 +337,17 @@ def stand_by(
     make_ready: Callable[[], object] = lambda: None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Started:
-    """Examine all that a start examines, stand by, and start when the turn has come.
+    """Examine what a start examines, stand by, and start when the turn has come.
 
     Args:
-        standing: what watches.
+        standing: the record of this standby, which watches the driver.
         examine: raises what a start would raise, and changes nothing.
-        start: takes the term after this one, or raises ``OvertakenError``; then starts.
-        make_ready: called again and again while the driver ends as it was asked to.
+        start: takes the term after the given one, or raises ``OvertakenError``; then starts.
+        make_ready: called again and again while the driver ends because it was asked to.
         sleep: seconds.
 
     Raises:
-        EosError: this app cannot follow the one that runs, which goes on undisturbed.
+        EosError: this app cannot follow the running driver, which goes on undisturbed.
     """
     try:
         _examined(examine, sleep)
@@ -366,7 +366,7 @@ def stand_by(
 
 
 def _examined(examine: Callable[[], None], sleep: Callable[[float], None]) -> None:
-    """More than once: who reads a pipeline that goes on may read it half before and half after."""
+    """Examine, more than once: a running pipeline may be read half before and half after."""
     for left in reversed(range(_EXAMINED_AT_MOST)):
         try:
             examine()
@@ -379,19 +379,19 @@ def _examined(examine: Callable[[], None], sleep: Callable[[float], None]) -> No
 
 
 # --- warm up --------------------------------------------------------------------------------------
-# The newest batch once more, in a copy of Spark's log and into nothing, before its turn comes.
+# Run the newest batch once more, in a copy of Spark's log and into nothing, before the turn comes.
 #
 # Where the state has another form than this app's, Spark refuses it here, while the other driver
-# goes on. And what a first batch takes its time for is done: classes are loaded and compiled,
-# sources are opened, Python workers have seen the app's functions.
+# goes on. And the first batch becomes faster: classes are loaded and compiled, sources are opened,
+# Python workers have seen the app's functions.
 
 
 _WITHIN_S = 120
 WARM_UPS = 20
-"""Java compiles what runs often: after some others a first batch takes half as long."""
+"""Runs that warm up: Java compiles what runs often, and halves the time of a first batch."""
 _FOLDERS = "airflow-eos-standby-"
 _OF_SOURCES = 20
-"""Files of a source's own log that are copied; a source of files has many, and is not evaluated."""
+"""Files of a source's log that are copied at most; a source of files has more: not evaluated."""
 _OF_THE_STATE = "STATE_STORE_"
 _SCHEMAS = ("_metadata", "_stateSchema")
 
@@ -407,9 +407,9 @@ def warm_up(
 
     Args:
         store: the checkpoint; nothing is written to it.
-        rows: the streaming query's, as they go to its sink.
-        output_mode: Spark's.
-        evaluate: delivers nothing; None where the query keeps state: that is not copied.
+        rows: the streaming query's rows, as they go to its sink.
+        output_mode: Spark's output mode.
+        evaluate: delivers nothing; None where the query keeps state, which is not copied.
 
     Raises:
         ConfigurationError: the state in the checkpoint has another form than the query's.
@@ -425,7 +425,7 @@ def warm_up(
         if evaluate is not None and is_whole:
             evaluate(batch)
 
-    # Spark may still be at its files for a moment when it has ended.
+    # Spark may still use its files for a moment after it has ended.
     with tempfile.TemporaryDirectory(prefix=_FOLDERS, ignore_cleanup_errors=True) as folder:
         is_whole = _copied(store, newest, Path(folder))
         try:
@@ -440,7 +440,7 @@ def warm_up(
                 query.awaitTermination(_WITHIN_S)
             finally:
                 query.stop()
-        except Exception as error:  # whatever Spark says, the start itself says it again
+        except Exception as error:  # whatever Spark raises, the start itself raises it again
             cause = cause_of(error)
             of_the_state = cause.kind.startswith(_OF_THE_STATE)  # else the copy may lack something
             if not planned and of_the_state and cause.restart_heals is False:
@@ -452,7 +452,7 @@ def warm_up(
 
 
 def _copied(store: CheckpointStore, newest: int, folder: Path) -> bool:
-    """Spark's log up to ``newest``, as if that was not complete; whether its sources are whole."""
+    """Copy Spark's log up to ``newest``, without its commit; return whether sources are whole."""
     names = [f"{OFFSETS}/{newest}"]
     if newest:
         names += [f"{OFFSETS}/{newest - 1}", f"{COMMITS}/{newest - 1}"]
@@ -467,13 +467,13 @@ def _copied(store: CheckpointStore, newest: int, folder: Path) -> bool:
         if content is not None:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(content)
-    # An id of its own: two queries of one id do not run in one JVM.
+    # An id of its own: two queries with one id do not run in one JVM.
     (folder / METADATA).write_text(f'{{"id":"{uuid.uuid4()}"}}', encoding="utf-8")
     return is_whole
 
 
 def _schemas(store: CheckpointStore) -> Iterator[str]:
-    """What says of which form the state is: of each operator, and of the first of its parts."""
+    """Yield the files that tell the form of the state: of each operator, and of its first part."""
     for operator in store.folders(STATE_STORES):
         first = f"{STATE_STORES}/{operator}/0"
         stores = [f"{first}/{name}" for name in store.folders(first) if name not in _SCHEMAS]

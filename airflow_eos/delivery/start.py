@@ -1,4 +1,4 @@
-"""``start_exactly_once``: refuse, recover, then start the query."""
+"""``start_exactly_once``: refuse what cannot work, recover, then start the query."""
 
 from __future__ import annotations
 
@@ -106,12 +106,12 @@ _REFUSED_SETTINGS = {
         "Spark then starts a query only if its sink has a name, and foreachBatch gives it none",
     ),
 }
-"""Of Spark 4.2: the value that is refused, and why."""
+"""Settings of Spark 4.2: the value that is refused, and why."""
 _OUTPUT_MODES = {"append": "Append", "update": "Update", "complete": "Complete"}
 
 
 def require_startable(rows: DataFrame, *, output_mode: str, query_name: str | None) -> None:
-    """Refuse what Spark would refuse.
+    """Refuse a query that Spark would refuse to start.
 
     Args:
         rows: what the sink is going to write of the streaming query.
@@ -142,7 +142,7 @@ def require_startable(rows: DataFrame, *, output_mode: str, query_name: str | No
 
 
 def _require_supported(spark: SparkSession, rows: DataFrame, output_mode: str) -> None:
-    """By the check that ``start()`` makes; it is the same call from Spark 2 to 4.2."""
+    """Refuse by the check that ``start()`` makes; its call is the same from Spark 2 to 4.2."""
     from pyspark.errors import AnalysisException
 
     sql = spark._jvm.org.apache.spark.sql  # type: ignore[union-attr]  # noqa: SLF001
@@ -161,19 +161,19 @@ def _require_supported(spark: SparkSession, rows: DataFrame, output_mode: str) -
 # --- starts that were called off ------------------------------------------------------------------
 # Stop a cancelled start before it takes over the checkpoint.
 #
-# A cluster lets a start wait for its turn. Whoever has given it up has asked it to end, and has
-# mostly started another; the term of the late one would stop that one, and recovery seal its
-# attempt.
+# A cluster lets a start wait for its turn. Whoever gave that start up has asked it to end, and has
+# mostly started another; the term of the late start would stop the other one, and its recovery seal
+# the other's attempt.
 
 
 def require_not_cancelled(store: CheckpointStore) -> None:
-    """Refuse to begin where somebody has asked this very start to end: no term, and no beat.
+    """Refuse to begin, without a term or a heartbeat, where this very start was asked to end.
 
-    A request to whoever runs, or to a term, is not meant: this start has none yet.
+    A request to a running driver, or to a term, does not count: this start has no term yet.
 
     Raises:
-        CalledOffError: so it is.
-        CheckpointError: it cannot be told.
+        CalledOffError: this start was asked to end.
+        CheckpointError: the requests cannot be read.
     """
     identity = StartedBy.of_text(os.environ.get(STARTED_BY))
     if identity is None:
@@ -189,8 +189,8 @@ def require_not_cancelled(store: CheckpointStore) -> None:
         )
 
 
-# --- what is done by each guarantee ---------------------------------------------------------------
-# What a query does with each batch, by its guarantee: refuse, take the term, recover, begin.
+# --- the batch function of each guarantee ---------------------------------------------------------
+# Make a query's batch function, by its guarantee: refuse, take the term, recover.
 
 
 def make_batch_function(
@@ -208,9 +208,9 @@ def make_batch_function(
     unreadable: Callable[[], Iterable[Mend]] = tuple,
     reached: _Participants | None = None,
 ) -> ExactlyOnceBatch | AtLeastOnceBatch | AtMostOnceBatch:
-    """Refuse what cannot work; then take the term, which stops whoever runs now; then recover.
+    """Refuse what cannot work; then take the term, which stops a running driver; then recover.
 
-    With ``after`` the term after this one, or none. ``reached``: who was reached before.
+    ``after``: take the term after this one, or none. ``reached``: participants reached before.
     """
     warn_where_it_is_lost(store)
     if sink.guarantee != "exactly_once":
@@ -269,7 +269,7 @@ def make_batch_function(
 
 @dataclass(frozen=True)
 class _Participants:
-    """All who take part, as one, and what the gate said where it was asked already."""
+    """All participants as one, and what the gate answered where it was asked already."""
 
     participant: Participant
     progress: Progress | None
@@ -284,7 +284,7 @@ class _Participants:
         consumer_group: ProgressPlace | None,
         resources: ExitStack,
     ) -> _Participants:
-        """Reach them; ``resources`` closes them."""
+        """Reach the participants; ``resources`` closes them."""
         progress = consumer_group.opened(store) if consumer_group is not None else None
         participant = resources.enter_context(closing(_reached(sink, interval, progress)))
         if progress is not None:
@@ -293,12 +293,12 @@ class _Participants:
 
 
 def _driver(spark: SparkSession) -> str:
-    """Who this is, for people."""
+    """Return this driver's name, as terms and decisions show it to people."""
     return f"driver {spark.sparkContext.applicationId} on {socket.gethostname()}:{os.getpid()}"
 
 
 def _require_readable(store: CheckpointStore) -> None:
-    """Refuse what is lost for good before the term, with every guarantee."""
+    """Refuse damage that cannot be repaired, before the term and with every guarantee."""
     decisions = DecisionLog(store)
     damage(store, decisions)
     if (lost := lost_beginning(store, decisions, newest_known(store, decisions))) is not None:
@@ -308,7 +308,7 @@ def _require_readable(store: CheckpointStore) -> None:
 def _reached(
     sink: OneSink | Outputs, interval: timedelta, progress: Progress | None
 ) -> Participant:
-    """All who take part, as one; who says how far it is comes last."""
+    """Reach all participants as one; the one that says how far the pipeline is comes last."""
     if progress is None:
         return sink.connect(interval)
     with closed_on_error(progress.participant) as last:
@@ -328,7 +328,7 @@ def _at_least_once(
     require_nothing_promised(store)
     require_not_cancelled(store)
     tenure = take_turn(store, driver=driver, unreadable=unreadable)
-    require_no_group(store)  # both again: one that had not seen our term may have come between
+    require_no_group(store)  # both again: a driver that had not seen our term may have come between
     require_nothing_promised(store)
     heartbeat.start(tenure.term.number)
     return AtLeastOnceBatch(
@@ -352,7 +352,7 @@ def _at_most_once(
     require_never_exact(store)
     require_not_cancelled(store)
     tenure = take_turn(store, driver=driver)
-    require_never_exact(store)  # again: one that had not seen our term may have come between
+    require_never_exact(store)  # again: a driver that had not seen our term may have come between
     heartbeat.start(tenure.term.number)
     return AtMostOnceBatch(
         governed(sink if may_be_visible(store) else InPlanSink(sink)),
@@ -410,7 +410,7 @@ def start_exactly_once(
         OwnershipError: the checkpoint or the prefix belongs to another pipeline.
         TopicError, KafkaUnavailableError: the sink's topic or cluster is not there.
         DecisionNeededError: recovery found what only a person may decide.
-        CalledOffError: as a standby it is not needed any more.
+        CalledOffError: this driver is not needed as a standby any more.
     """
     request = partial(
         _StartRequest.of,
@@ -438,7 +438,7 @@ def start_exactly_once(
         application_id=first.spark.sparkContext.applicationId,
         still_wanted=partial(require_not_cancelled, first.store),
     )
-    # Asked anew when the turn comes: what was read before is as old as the wait.
+    # Asked anew when the turn comes: the earlier answers are as old as the wait.
     anew = MadeReady(lambda: request(are_warm=True).asked())
     warm_ups = [first.warm_up] * WARM_UPS
     with ExitStack() as warm, closing(anew):
@@ -449,7 +449,7 @@ def start_exactly_once(
             warm.enter_context(kept_warm(check, first=warm_ups))
 
         def make_ready() -> None:
-            warm_ups.clear()  # they would take from the start what they are to give it
+            warm_ups.clear()  # warm-ups would take time from the start that they are to speed up
             anew.renew()
 
         def start(after: int) -> ExactlyOnceQuery:
@@ -461,7 +461,7 @@ def start_exactly_once(
 
 @dataclass(frozen=True)
 class _StartRequest:
-    """A start as it was asked for, once nothing speaks against it that needs no connection."""
+    """A start as requested, once it has passed every check that needs no connection."""
 
     spark: SparkSession
     location: str
@@ -491,7 +491,7 @@ class _StartRequest:
         consumer_group: ProgressPlace | None,
         are_warm: bool = False,
     ) -> _StartRequest:
-        """Refuse what cannot work, and let the workers import what they need: unless they have."""
+        """Refuse a start that cannot work; unless ``are_warm``, let the workers import modules."""
         spark = active_session() if is_own(df) else classic_session(cast("DataFrame", df))
         trigger = chosen_trigger(trigger, policy)
         trigger_interval(trigger)
@@ -528,21 +528,21 @@ class _StartRequest:
 
     @property
     def interval(self) -> timedelta:
-        """The query waits so long between batches."""
+        """The time that the query waits between batches."""
         return trigger_interval(self.trigger)
 
     def _change(self, topics: Sequence[TopicsRead]) -> InputChange:
         return input_change(self.store, topics, available_now="availableNow" in self.trigger)
 
     def examine(self) -> None:
-        """Refuse what a start would refuse before it takes the term; changes nothing."""
+        """Refuse what a start would refuse before it takes the term; change nothing."""
         with closing(self.asked()):
             self.warm_up()
 
     def warm_up(self) -> None:
-        """The newest batch once more, into nothing; see there."""
+        """Evaluate the newest batch once more, into nothing; see :func:`warm_up`."""
         frame, is_own = self.read.frame, self.read.own is not None
-        # The very plan of a start's batches, but for its writers: no task opens one.
+        # The very plan of a start's batches, except that no task opens a writer.
         warm_up(
             self.store,
             frame if is_own else self.sink.tasks(self.sink.rows(frame), only=()),
@@ -553,9 +553,9 @@ class _StartRequest:
         )
 
     def asked(self) -> _AskedStart:
-        """Ask what a start asks before it writes anything, and keep open what has answered.
+        """Ask what a start asks before it writes anything, and keep the connections open.
 
-        ``exactly_once`` alone: others have no gate.
+        For ``exactly_once`` alone: other guarantees have no gate.
         """
         with ExitStack() as resources:
             topics, look = self._input(resources)
@@ -571,7 +571,7 @@ class _StartRequest:
             return _AskedStart(self, topics, look, reached, resources.pop_all())
 
     def _input(self, resources: ExitStack) -> tuple[Sequence[TopicsRead], Callable[[], None]]:
-        """Who answers for the topics, and the look at them; refuse an input that has changed."""
+        """Return the sources' topics and the check of them; refuse an input that has changed."""
         topics = self.read.topics(self.spark, resources)
         look = same_topics_watched(self.store, [each.ids for each in topics])
         warn_of_lost_rows(topics)
@@ -582,9 +582,9 @@ class _StartRequest:
     def start(
         self, *, after: int | None = None, asked: _AskedStart | None = None
     ) -> ExactlyOnceQuery:
-        """Take the term and recover; then Spark starts. ``after``: see ``take_term``.
+        """Take the term, recover, and start Spark's query. ``after``: see ``take_term``.
 
-        With ``asked``, what was asked before the term is not asked once more before it.
+        What ``asked`` has asked before the term is not asked once more before it.
         """
         with ExitStack() as resources, retaining(self.spark, self.policy):
             if asked is None:
@@ -639,7 +639,7 @@ class _StartRequest:
 
 @dataclass(frozen=True)
 class _AskedStart:
-    """A start that is let in for now: the term alone tells whether it still is."""
+    """A start that is let in for now; only the term tells whether it still is."""
 
     request: _StartRequest
     topics: Sequence[TopicsRead]
@@ -652,7 +652,7 @@ class _AskedStart:
         return self.request.start(after=after, asked=self)
 
     def close(self) -> None:
-        """Let go of what has answered."""
+        """Close the connections and clients that ``asked`` opened."""
         self.resources.close()
 
 
@@ -664,7 +664,7 @@ def _rehearse(
     output_mode: str,
     query_name: str | None,
 ) -> NoReturn:
-    """On a copy, into nothing: what a start would do before it touches a system, and no more."""
+    """Rehearse on a copy, into nothing: do what a start does before it touches a system."""
     read = _read(df, spark, rehearsal.store, "exactly_once")
     read.require_same_sources(rehearsal.store)
     alone = _one(sink, "exactly_once").bound(rehearsal.store)
@@ -675,18 +675,18 @@ def _rehearse(
 
 @dataclass(frozen=True)
 class _Read:
-    """What the query reads: a DataFrame, of Spark's sources or of one of ours."""
+    """The input of the query: a DataFrame, of Spark's sources or of one of ours."""
 
     frame: DataFrame
     own: OpenedSource | None
     sources: Sequence[StreamSource]
 
     def require_same_sources(self, store: CheckpointStore) -> None:
-        """Before the term: Spark would refuse some of it after it, and say nothing of the rest."""
+        """Refuse changed sources before the term: Spark refuses some after it, others never."""
         require_same_sources(store, [each.topics for each in self.sources])
 
     def topics(self, spark: SparkSession, resources: ExitStack) -> tuple[TopicsRead, ...]:
-        """Who answers for the topics of each of its sources."""
+        """Return the topics of each source, as :class:`TopicsRead`, which asks their cluster."""
         if self.own is not None:
             return (self.own.topics(resources),)
         return topics_read(spark, self.sources, resources)
@@ -695,7 +695,7 @@ class _Read:
 def _read(
     df: DataFrame | OwnSource, spark: SparkSession, store: CheckpointStore, guarantee: Guarantee
 ) -> _Read:
-    """Refuse a guarantee that is none, and sources that cannot give it."""
+    """Return the query's input; refuse an unknown guarantee, and sources that cannot give it."""
     if guarantee not in get_args(Guarantee):
         raise ConfigurationError(
             f"guarantee {guarantee!r}: expected {' or '.join(map(repr, get_args(Guarantee)))}."
@@ -706,7 +706,7 @@ def _read(
 
 
 def _one(sink: Sink | Sequence[Output], guarantee: Guarantee) -> OneSink | Outputs:
-    """One sink, or several outputs as one."""
+    """Return one sink, or several outputs as one."""
     if isinstance(sink, Sequence):
         return Outputs(tuple(sink), guarantee)
     return OneSink(sink, guarantee)

@@ -1,11 +1,11 @@
-"""A starting driver takes the pipeline over: the last refusals, the term, recovery, Spark's log.
+"""A starting driver's takeover of the pipeline: last refusals, the term, recovery, Spark's log.
 
-The order is the proof. The gate is asked before anything is written, so that a start that is
-refused leaves nothing behind (by who stands by, while the driver before it still ends); again once
-the names are claimed, and before the term is taken, since taking it stops whoever runs now; and
-again after it, since what a former driver noted before it could see this term must be seen. Only
-then is anything read that Spark or a decision says, only then is anything ended, and only then does
-Spark start and read it too.
+The order is the proof. The gate is asked before anything is written, so that a refused start leaves
+nothing behind (a standby asks while the driver before it still ends); again once the names are
+claimed, and before the term is taken, since the term stops a running driver; and again after it,
+since what a former driver noted before it could see this term must be seen. Only then does this
+driver read Spark's log and decisions, only then is anything ended, and only then does Spark start
+and read them too.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ if TYPE_CHECKING:
 
 
 def require_nothing_since(participant: Participant, former: Former, owner: Owner) -> None:
-    """Refuse that ``owner`` goes on from ``former`` where anything was delivered or opened after.
+    """Refuse to let ``owner`` go on from ``former`` where anything was delivered or opened later.
 
     Raises:
-        ConfigurationError: an output cannot be gone on with by an empty checkpoint.
-        OwnershipError: more is known, or open.
+        ConfigurationError: an empty checkpoint cannot go on with one of the outputs.
+        OwnershipError: a system knows of a later delivery, or work is open.
     """
     for each in alone(participant):
         if not hasattr(each, "inherit"):
@@ -87,7 +87,7 @@ def require_nothing_since(participant: Participant, former: Former, owner: Owner
 
 
 def inherit(participant: Participant, owner: Owner) -> None:
-    """Let all names be this checkpoint's, which begins at batch 0."""
+    """Make ``owner`` the owner of all names; its checkpoint begins at batch 0."""
     for each in alone(participant):
         cast("SupportsHandover", each).inherit(owner)
 
@@ -95,10 +95,10 @@ def inherit(participant: Participant, owner: Owner) -> None:
 def say_drained(
     tenure: Tenure, decisions: DecisionLog, participant: Participant, progress: Progress
 ) -> None:
-    """At the end of a run: remember that nothing is open and all is settled, if that is so.
+    """Record at the end of a run that nothing is open and all is settled, if that is so.
 
-    A batch that was planned, and never decided, takes nothing away from it. Errors are logged: then
-    it is not remembered, and an empty checkpoint will be refused.
+    A batch that was planned, and never decided, does not change that. Errors are logged: then
+    nothing is recorded, and an empty checkpoint will be refused.
     """
     try:
         decision = newest_promise(tenure.store, decisions)
@@ -106,14 +106,14 @@ def say_drained(
             progress.drained(decision, tenure.is_newest)
     except EosError as error:
         log.warning("not_known_to_be_drained", error=str(error))
-    except Exception:  # whatever it is: all is delivered, and the run has ended well
+    except Exception:  # whatever the error: all is delivered, and the run has ended well
         log.exception("not_known_to_be_drained")
 
 
 log = structlog.get_logger(__name__)
 
 Admitted = tuple[PipelineIdentity, "Former | None", tuple[str, ...]]
-"""See :func:`require_admitted`."""
+"""The pipeline, its predecessor and remarks; see :func:`require_admitted`."""
 
 
 def take_over(
@@ -128,29 +128,29 @@ def take_over(
     after: int | None = None,
     unreadable: Callable[[], Iterable[Mend]] = tuple,
 ) -> tuple[Tenure, OffsetLog]:
-    """Own the name, become the newest driver, end what is open, put Spark's log right.
+    """Claim the names, take the term, end what is open, repair Spark's log.
 
-    ``on_term`` is told our term as soon as we have it.
+    ``on_term`` is called with our term as soon as we have it.
 
-    ``admitted``: what the gate said first, where it was asked while another driver still ended.
+    ``admitted``: the gate's first answer, where it was asked while another driver still ended.
 
-    ``after``: take the term after this one or none; see ``take_term``.
+    ``after``: take the term after this number or none; see ``take_term``.
 
     ``unreadable``: see :meth:`OffsetLog.repair`.
 
     Where ``progress`` says that an empty checkpoint goes on from a drained pipeline, the names are
-    held against that one's last decision, and then inherited.
+    compared with that pipeline's last decision, and then inherited.
 
     Returns:
-        Our term, and the offset log, to be held against the decisions again by the first batch.
+        Our term, and the offset log, which the first batch compares with the decisions again.
 
     Raises:
         OwnershipError: the name belongs to another checkpoint, or this one is an older copy.
-        OvertakenError: another has taken the term that was to be ours.
+        OvertakenError: another driver has taken the term that was to be ours.
         DecisionNeededError: recovery found what only a person may decide.
         KafkaError, CheckpointError, …: as they come.
     """
-    if admitted is None or admitted[1] is not None:  # whoever ended since may have begun it
+    if admitted is None or admitted[1] is not None:  # a driver that ended since may have begun it
         admitted = require_admitted(store, participant, driver, progress)
     pipeline, former, forgotten = admitted
     owner = Owner.at(claim(store, pipeline).id, store.location)
@@ -165,7 +165,7 @@ def take_over(
         inherit(participant, owner)
     if progress is not None:
         progress.begin()
-    # Forced: whoever starts a query takes it over, and its term keeps both drivers exact.
+    # Forced: a starting query takes the pipeline over, and its term keeps both drivers exact.
     plan = make_plan(gather(store, participant))
     execute(plan, store, participant, force=True, executed_by=driver)
     offsets = OffsetLog(store, decisions)
@@ -177,10 +177,10 @@ def take_over(
 def require_admitted(
     store: CheckpointStore, participant: Participant, driver: str, progress: Progress | None
 ) -> Admitted:
-    """The gate as a start meets it first; changes nothing.
+    """Ask the gate for the first time in a start; change nothing.
 
     Returns:
-        The pipeline, what an empty checkpoint goes on from, and what a person must be told.
+        The pipeline, the one an empty checkpoint goes on from, and what a person must be told.
 
     Raises:
         OwnershipError, ConfigurationError, …: this start is not let in.
@@ -201,10 +201,10 @@ def require_admitted(
 def _require(
     store: CheckpointStore, participant: Participant, former: Former | None, owner: Owner
 ) -> tuple[str, ...]:
-    """An empty checkpoint is held against what it goes on from, every other one against its own.
+    """Check an empty checkpoint against its predecessor, every other one against its own records.
 
     Returns:
-        What a person must be told of names that are remembered nowhere any more.
+        What a person must be told of names that no system remembers any more.
     """
     if former is not None:
         require_nothing_since(participant, former, owner)
@@ -217,7 +217,7 @@ def _require(
 def _note_anew(
     store: CheckpointStore, participant: Participant, owner: Owner, forgotten: tuple[str, ...]
 ) -> None:
-    """Where nothing was remembered: before all else, so that an older copy is refused again."""
+    """Note the newest promise anew where nothing was remembered: an older copy is refused again."""
     newest = newest_promise(store, DecisionLog(store)) if forgotten else None
     if newest is not None:
         for remark in sorted(set(forgotten)):

@@ -1,4 +1,4 @@
-"""A task of a batch: its rows go to a writer for each participant, its reports to the driver."""
+"""A task of a batch: it sends rows to a writer for each participant and reports to the driver."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ if TYPE_CHECKING:
 
 
 def quoted(name: str, row: str = "") -> str:
-    """The column of ``row``, which stands before it: ``""``, or ``"`orders`."`` inside a struct."""
+    """Return column ``name`` quoted, after its prefix ``row`` (``""``, or ``"`orders`."``)."""
     escaped = name.replace("`", "``")
     return f"{row}`{escaped}`"
 
 
 def selected(names: Iterable[str], row: str = "") -> list[str]:
-    """Each column of ``row`` as it is: ``expression AS `name```."""
+    """Return the SQL that selects each column of ``row`` unchanged: ``expression AS `name```."""
     return [f"{quoted(name, row)} AS {quoted(name)}" for name in names]
 
 
 def in_arrow(schema: StructType) -> pa.Schema:
-    """The columns as Arrow has them; instants are in UTC.
+    """Return the columns' Arrow schema; instants are in UTC.
 
-    Spark 4.2 wants to be told so, and has no word for it where it is not; 4.0 and 4.1 know it.
+    Spark 4.2 has to be told the time zone; 4.0 and 4.1 use UTC and have no argument for it.
     """
     from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -76,14 +76,14 @@ def with_row_hashes(rows: DataFrame, *, fixed: bool = False) -> DataFrame:
 
 
 def row_hash(schema: StructType, row: str = "", *, fixed: bool = False) -> str:
-    """The SQL of the hash of a row: of its columns' names and types, and of what is in them.
+    """Return the SQL of a row's hash: of its columns' names, types and values.
 
-    Spark hashes 1.25 as it hashes 125, and a row with another name as the one with the former.
+    Spark hashes 1.25 as it hashes 125, and ignores a column's name: so names and types are added.
 
     Args:
-        schema: of the row.
-        row: stands before each of its columns, see :meth:`Sink.columns`.
-        fixed: the system gives the columns their meaning, and there is one for each name.
+        schema: the schema of the row.
+        row: the prefix of each of its columns, see :meth:`Sink.columns`.
+        fixed: whether the system gives the columns their meaning, one for each name.
     """
     if fixed:
         # xxhash64 passes over a null as if the column were not there: hash the nulls as well,
@@ -96,13 +96,13 @@ def row_hash(schema: StructType, row: str = "", *, fixed: bool = False) -> str:
 
 
 def columns_number(schema: StructType) -> int:
-    """Names and types of the columns as a number of 64 bits, not the one that SQL cannot write."""
+    """Return the columns' names and types as 64 bits, never the number that SQL cannot write."""
     told = msgspec.json.encode([(f.name, f.dataType.simpleString()) for f in schema.fields])
     return int.from_bytes(hashlib.sha256(told).digest()[:8]) >> 1
 
 
 def _hashed(value: str, kind: DataType, depth: int = 0) -> str:
-    """What of a value is hashed, nulls inside of it as well: xxhash64 passes over those, too."""
+    """Return the SQL that hashes a value with the nulls in it, which xxhash64 passes over."""
     from pyspark.sql.types import ArrayType, StringType, StructType
 
     whole = value
@@ -117,17 +117,17 @@ def _hashed(value: str, kind: DataType, depth: int = 0) -> str:
         ]
         whole = ", ".join(fields) or value
     elif isinstance(kind, StringType) and "collate" in kind.simpleString():
-        whole = f"cast({value} AS binary)"  # by its collation "a" may be "A"
+        whole = f"cast({value} AS binary)"  # a collation may make "a" equal to "A"
     return f"{whole}, isnull({value})"
 
 
 def is_fixed(sink: Sink) -> bool:
-    """Whether the columns of ``sink`` have one meaning each; see :func:`row_hash`."""
+    """Whether the columns of ``sink`` have one fixed meaning each; see :func:`row_hash`."""
     return getattr(getattr(sink, "sink", sink), "fixed_columns", False)
 
 
 def require_hashable(schema: StructType) -> None:
-    """Refuse what Spark cannot hash.
+    """Refuse columns that Spark cannot hash.
 
     Raises:
         ConfigurationError: a column holds a map.
@@ -141,10 +141,10 @@ def require_hashable(schema: StructType) -> None:
 
 
 def own_columns(schema: StructType, row: str = "") -> list[str]:
-    """All columns of ``row`` as they are; see :meth:`~airflow_eos.delivery.port.Sink.columns`.
+    """Return all columns of ``row`` unchanged; see :meth:`~airflow_eos.delivery.port.Sink.columns`.
 
     Raises:
-        ConfigurationError: they have not names of their own, or Spark cannot hash them (maps).
+        ConfigurationError: names are not unique, or Spark cannot hash a column (maps).
     """
     names = [name.lower() for name in schema.fieldNames()]
     if HASH_COLUMN in names or len(set(names)) != len(names):
@@ -169,12 +169,12 @@ class Fingerprint:
             self._sums[at] = (self._sums[at] + int(words.sum(dtype=np.uint64))) & _MASK
 
     def hex(self) -> str:
-        """The 128 bits as text."""
+        """Return the 128 bits as text."""
         return f"{self._sums[0]:016x}{self._sums[1]:016x}"
 
 
 def mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The finaliser of splitmix64 for each word: every bit of it changes half of the result's.
+    """Return splitmix64's finaliser of each word: each bit of a word changes half of its result's.
 
     Source: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014, mix64.
     """
@@ -187,20 +187,20 @@ def mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 Opened = Callable[[int, int], TaskWriter]
-"""(task, attempt of the task) → its writer. It is pickled into every task."""
+"""(task, attempt of the task) → its writer; pickled into every task."""
 
 
 def outlet(sink: Sink, guarantee: Guarantee, column: str | None = None) -> TaskOutput:
-    """Where a task's rows go: prepared, or visible at once where that is all that is promised.
+    """Return the output of a task: rows are prepared, or visible at once with a weaker guarantee.
 
-    Or where the sink is alone and told so (``staged=False``): repeating it is harmless.
+    Also at once where the sink is alone and told so (``staged=False``): repeating it is harmless.
     """
     prepared = guarantee == "exactly_once" and is_staged(sink)
     return TaskOutput(sink.name, partial(sink.opened, transactional=prepared), column)
 
 
 def is_staged(sink: Sink) -> bool:
-    """Whether readers see its rows after the decision, as of all kinds that say nothing of it."""
+    """Whether readers see the sink's rows only after the decision; True unless the sink denies."""
     return getattr(sink, "staged", True)
 
 
@@ -226,27 +226,27 @@ def reports_of(
     only: Collection[int] | None,
     marks: VisibilityMarkers | None = None,
 ) -> DataFrame:
-    """The reports of each task; who reads them makes the tasks write."""
+    """Return the reports of each task; reading them makes the tasks write."""
     task = SinkTask(tuple(outlets), None if only is None else frozenset(only), marks)
     return hashed.mapInArrow(task, "report binary")
 
 
 def collected(tasks: DataFrame, participants: Collection[str]) -> list[TaskReport]:
-    """Run ``tasks``; their reports in the order of the tasks, one for each participant.
+    """Run ``tasks``; return their reports in the order of the tasks, one for each participant.
 
-    How many there are is Spark's to say: what came cannot tell that the last ones are missing. It
-    is asked of the plan that ran, afterwards: where Spark plans as it goes (the width of a
-    shuffle) that is settled by then, and nothing is evaluated for the answer.
+    Only Spark knows how many tasks there are: the reports that came cannot tell that the last ones
+    are missing. The plan that ran is asked, afterwards: where Spark plans as it goes (the width of
+    a shuffle) the number is settled by then, and nothing is evaluated for the answer.
 
     Raises:
-        DeliveryError: not one report for each task and participant.
+        DeliveryError: there is not one report for each task and participant.
     """
     began_ms = time.time_ns() // 1_000_000
     rows = tasks.collect()
     ended_ms = time.time_ns() // 1_000_000
     came_in = [msgspec.json.decode(bytes(row.report), type=TaskReport) for row in rows]
     reports = [by_our_clock(report, began_ms, ended_ms) for report in came_in]
-    # DataFrame.rdd is public, and plans a conversion of rows that nobody needs.
+    # DataFrame.rdd is public, but plans a conversion of rows that nobody needs.
     ran = int(tasks._jdf.queryExecution().toRdd().getNumPartitions())  # noqa: SLF001
     came = Counter(report.participant for report in reports)
     if came != Counter(dict.fromkeys(participants, ran)):
@@ -258,11 +258,11 @@ def collected(tasks: DataFrame, participants: Collection[str]) -> list[TaskRepor
 
 
 def by_our_clock(report: TaskReport, began_ms: int, ended_ms: int) -> TaskReport:
-    """The report, its work dated by the clock of this machine and not of the task's.
+    """Return the report, its work dated by this machine's clock and not by the task's.
 
-    The work was opened after the tasks began, and the task reported before they ended: where its
-    dates contradict that, its clock is ahead or behind by so much at least, and is put right. Work
-    that nothing ends by itself is dated by its own system.
+    The work was opened after the tasks began, and the task reported before they ended: where the
+    task's dates contradict that, its clock is ahead or behind by at least so much, and the date is
+    corrected. Work that nothing ends by itself is dated by its own system.
     """
     work = report.work
     if work is None or work.timeout_ms is None:
@@ -275,10 +275,10 @@ def by_our_clock(report: TaskReport, began_ms: int, ended_ms: int) -> TaskReport
 
 @dataclass(frozen=True)
 class TaskOutput:
-    """Where a task's rows go, for one participant.
+    """The output of a task for one participant.
 
     Attributes:
-        participant: its name.
+        participant: the participant's name.
         opened: gives the writer.
         column: holds this participant's rows as structs, or arrays of structs, each with its hash
             as the last field; None where the whole batch is its rows.
@@ -289,7 +289,7 @@ class TaskOutput:
     column: str | None = None
 
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """This participant's rows of a batch, in the order of the input."""
+        """Return this participant's rows of a batch, in the order of the input."""
         return batch if self.column is None else _flat(batch.column(self.column))
 
 
@@ -298,9 +298,9 @@ class SinkTask:
     """The function that Spark runs for each partition of a batch.
 
     Attributes:
-        outlets: one for each participant.
+        outlets: one output for each participant.
         only: the tasks that write (all when None); the others drain their rows.
-        marks: where a task marks that it has begun, at most once: one that runs again, or beside
+        marks: where a task marks that it has begun, at most once: a task that runs again, or beside
             another copy of it, drains its rows as well.
     """
 
@@ -309,7 +309,7 @@ class SinkTask:
     marks: VisibilityMarkers | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Take the rows of one partition, and give its reports."""
+        """Take the rows of one partition, and yield its reports."""
         import pyarrow as pa
         from pyspark import TaskContext
 
@@ -323,7 +323,7 @@ class SinkTask:
         yield pa.RecordBatch.from_pydict({"report": encoded})
 
     def _is_first(self, context: TaskContext) -> bool:
-        """Not by the attempt's number: where Spark repeats a whole stage it counts anew."""
+        """Whether no run of the task has begun, by marks: a repeated stage counts attempts anew."""
         if self.marks is None:
             return True
         batch = context.getLocalProperty("streaming.sql.batchId")  # MicroBatchExecution
@@ -332,16 +332,16 @@ class SinkTask:
     def run(
         self, task: int, attempt: int, batches: Iterator[pa.RecordBatch]
     ) -> tuple[TaskReport, ...]:
-        """Write the rows of one task and leave its work open."""
+        """Write the rows of one task, leave its work open, and return its reports."""
         writes = self.only is None or task in self.only
         flows = [_Flow(outlet) for outlet in self.outlets]
         with ExitStack() as undo:
-            # A killed task ends here too (GeneratorExit). Nothing names this work yet.
+            # A killed task ends here too (GeneratorExit). No decision names this work yet.
             if writes:
                 for flow in flows:
                     undo.callback(flow.abort)
                     flow.open(task, attempt)
-            for batch in batches:  # read all the same: Spark's state needs them read
+            for batch in batches:  # read all the same: Spark's state needs that
                 for flow in flows:
                     flow.take(batch)
             reports = tuple(flow.report(task) for flow in flows)
@@ -368,9 +368,9 @@ class _Flow:
         self._writer = self._outlet.opened(task, attempt)
 
     def abort(self) -> None:
-        """Also what is prepared: nothing names it yet, and the next attempt may meet its locks.
+        """Abort the work, prepared or not: no decision names it, a next attempt may meet its locks.
 
-        What was made visible at once is there to stay.
+        Rows that were made visible at once stay.
         """
         if self._writer is not None and (self._work is not None or not self._is_over):
             self._writer.abort()
@@ -401,7 +401,7 @@ class _Flow:
 
 
 def _flat(column: pa.Array) -> pa.RecordBatch:
-    """The structs of a column, or of its lists, as rows; a null is no row."""
+    """Return the structs of a column, or of its lists, as rows; a null gives no row."""
     import pyarrow as pa
 
     structs = column if pa.types.is_struct(column.type) else column.flatten()

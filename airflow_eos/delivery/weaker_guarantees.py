@@ -1,9 +1,9 @@
-"""At least once and at most once: no transaction, no decision; and a change of the guarantee.
+"""At least once and at most once (no transaction, no decision), and a change of the guarantee.
 
-Each batch is marked before it is written, for the other guarantees: a driver of theirs takes a term
-before it looks for the mark, and here a newer term is looked for after it was made, so one of the
-two finds the other. A start takes a term as well: who sleeps while another one goes on, for however
-many batches, begins none of them again.
+Each batch is marked before it is written, for the other guarantees: a driver of another guarantee
+takes a term before it looks for the mark, and a driver here looks for a newer term after it has
+made the mark, so one of the two finds the other. A start takes a term as well: a driver that sleeps
+while another one goes on, for however many batches, begins none of them again.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class MarkedBatch(ABC):
     """The function given to ``foreachBatch``; see ``ExactlyOnceBatch`` for its arguments.
 
     Args:
-        sink: where the rows go, visible at once.
-        marks: the driver's, and those that the tasks of ``sink`` look for, where they do.
+        sink: writes the rows, visible at once.
+        marks: the driver's marks, and those that the tasks of ``sink`` look for, where they do.
         tenure: our term: marks are pruned, so a driver that slept may find a place empty.
-        retained: for how many batches Spark's logs go back.
-        on_phase: told (batch, phase) as the batch goes on; for the heartbeat.
+        retained: the number of batches that Spark's logs go back.
+        on_phase: called with (batch, phase) as the batch goes on; for the heartbeat.
     """
 
     def __init__(
@@ -64,11 +64,11 @@ class MarkedBatch(ABC):
         self._on_phase = on_phase
 
     def streamed(self, df: DataFrame) -> DataFrame:
-        """What the streaming query computes of ``df`` for this function."""
+        """Return what the streaming query computes of ``df`` for this function."""
         return self._sink.streamed(df)
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
-        """Write the rows of a batch, and forget the marks of one that Spark runs no more.
+        """Write the rows of a batch, and prune the marks of a batch that Spark runs no more.
 
         Raises:
             SupersededError: another driver has started since; nothing was written.
@@ -80,11 +80,11 @@ class MarkedBatch(ABC):
 
     @abstractmethod
     def _write(self, df: DataFrame, batch_id: int) -> None:
-        """Mark the batch, look whether nobody has started since, and write."""
+        """Mark the batch, refuse it where a newer driver has started, and write its rows."""
 
 
 class AtLeastOnceBatch(MarkedBatch):
-    """Rows are visible at once, and again if the batch runs again.
+    """A batch whose rows are visible at once, and again if the batch runs again.
 
     ``sink`` is a :class:`~airflow_eos.delivery.outputs.InPlanSink`: nothing is ever replayed.
     """
@@ -105,7 +105,7 @@ class AtLeastOnceBatch(MarkedBatch):
 
 
 # --- at most once ---------------------------------------------------------------------------------
-# Where at-most-once is asked for: rows may be missing after a crash, and none comes twice.
+# At most once: rows may be missing after a crash, and none comes twice.
 #
 # A batch is marked as spent before any of its rows is written, so nobody writes it again; a task
 # that runs again writes nothing (:class:`~airflow_eos.delivery.task.SinkTask`). Nothing is
@@ -116,7 +116,7 @@ log = structlog.get_logger(__name__)
 
 
 class AtMostOnceBatch(MarkedBatch):
-    """Rows are visible at once, or never where anybody may have written some of them before."""
+    """A batch whose rows are visible at once, or never where some may have been written before."""
 
     def _write(self, df: DataFrame, batch_id: int) -> None:
         first = self._marks.begin(batch_id)
@@ -134,13 +134,13 @@ class AtMostOnceBatch(MarkedBatch):
 
 
 # --- visibility marks -----------------------------------------------------------------------------
-# Marks of what readers may see although no decision names it: ``eos/spent/<batch>/…``.
+# Marks of rows that readers may see although no decision names them: ``eos/spent/<batch>/…``.
 #
-# ``mark`` is the driver's, before any row of the batch is written; ``<task>`` is a task's, at most
-# once, before it writes.
+# The driver writes ``mark`` before any row of the batch is written; a task writes ``<task>``, at
+# most once, before it writes rows.
 #
-# They are kept for the batches that Spark may still run again. A task that wakes up after that
-# finds the place of its own mark empty, so it also looks for the driver's, which goes first.
+# Marks are kept for the batches that Spark may still run again. A task that wakes up after that
+# finds the place of its own mark empty, so it also looks for the driver's, which is removed first.
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class VisibilityMarkers:
 
     Attributes:
         store: the checkpoint.
-        run: tells this run's marks from those of others, for ever.
+        run: a random id that tells this run's marks from all others.
     """
 
     store: CheckpointStore
@@ -157,46 +157,46 @@ class VisibilityMarkers:
 
     @classmethod
     def of(cls, store: CheckpointStore, guarantee: Guarantee) -> VisibilityMarkers | None:
-        """None where tasks need no marks of their own."""
+        """Return the markers of this run; None where tasks need no marks of their own."""
         return cls(store) if guarantee == "at_most_once" else None
 
     def begin(self, batch_id: int) -> bool:
-        """Mark the batch; True for the first who ever did."""
+        """Mark the batch; return True only for its first mark ever."""
         return self.store.create(mark_path(batch_id), f"{self.run} {uuid.uuid4().hex}".encode())
 
     def begin_again(self, batch_id: int) -> None:
-        """Mark the batch, whoever did before."""
+        """Mark the batch, whoever has marked it before."""
         self.store.put(mark_path(batch_id), self.run.encode())
 
     def is_first(self, batch_id: int, task: int) -> bool:
-        """Whether a task may write: nobody has begun it, and its driver's mark stands."""
+        """Whether a task may write: nobody has begun the task, and its driver's mark stands."""
         own = self.store.create(f"{SPENT}/{batch_id}/{task}", uuid.uuid4().hex.encode())
         standing = self.store.get(mark_path(batch_id)) if own else None
         return standing is not None and standing.startswith(self.run.encode())
 
     def prune(self, batch_id: int) -> None:
-        """Forget a batch, the driver's mark first: no task writes from then on."""
+        """Remove a batch's marks, the driver's first: no task writes from then on."""
         self.store.delete([mark_path(batch_id)])
         self.store.delete_folder(f"{SPENT}/{batch_id}")
 
 
 def may_be_visible(store: CheckpointStore) -> bool:
-    """Whether rows of the batch in flight may be visible, although nothing has promised them."""
+    """Whether rows of the batch in flight may be visible, although no decision promises them."""
     batch = read_state(store).in_flight
     return batch is not None and store.head(mark_path(batch)) is not None
 
 
 # --- a change of guarantee ------------------------------------------------------------------------
-# A checkpoint whose guarantee is changed: what is refused, and how a former driver is stopped.
+# A change of a checkpoint's guarantee: what is refused, and how a former driver is stopped.
 #
-# Of the batch in flight a *mark* says that some of it may be visible, a COMMIT decision that some
-# of it may be, or will be. Where both stand, the mark is that of a driver that was superseded and
-# wrote nothing: whoever decides has looked for marks after it took its term, and whoever marks
-# looks for newer terms after that.
+# For the batch in flight a *mark* says that some rows may be visible, a COMMIT decision that some
+# may be, or will be. Where both stand, the mark is of a driver that was superseded and wrote
+# nothing: a driver that decides has looked for marks after it took its term, and a driver that
+# marks looks for newer terms after it has marked.
 
 
 def require_nothing_promised(store: CheckpointStore) -> None:
-    """Refuse to write at once what a decision has promised: it would come twice for good.
+    """Refuse to write at once rows that a decision has promised: they would come twice for good.
 
     Some of the promise may be visible by now, and the rest can be committed by any later recovery.
 
@@ -213,10 +213,10 @@ def require_nothing_promised(store: CheckpointStore) -> None:
 
 
 def require_no_group(store: CheckpointStore) -> None:
-    """Refuse to write behind a consumer group that says how far the pipeline is.
+    """Refuse to write behind a consumer group that shows how far the pipeline is.
 
-    Only decisions move it on. Where the pipeline was drained it says that too, and a start from the
-    group without the checkpoint would read again what was written since.
+    Only decisions move the group's offsets. A drained pipeline is recorded there too, and a start
+    from the group without the checkpoint would read again what was written since.
 
     Raises:
         OwnershipError: the pipeline of the checkpoint has a consumer group.
@@ -233,11 +233,11 @@ def require_no_group(store: CheckpointStore) -> None:
 
 
 def require_not_spent(store: CheckpointStore) -> None:
-    """Refuse to deliver exactly once what may be visible in part.
+    """Refuse to deliver exactly once a batch that may be visible in part.
 
     Raises:
-        OwnershipError: the batch in flight was begun with another guarantee, or by nobody knows
-            whom.
+        OwnershipError: the batch in flight was begun with another guarantee, or nobody knows by
+            which driver.
     """
     if (unknown := unknown_beginning(store)) is not None:
         raise unknown
@@ -253,11 +253,11 @@ def require_not_spent(store: CheckpointStore) -> None:
 def require_never_exact(store: CheckpointStore) -> None:
     """Refuse a checkpoint whose batch in flight may have been delivered exactly once.
 
-    Not where that batch was begun with another guarantee, and never promised: exactly_once refuses
-    it, and somebody must be able to end it.
+    Except where that batch was begun with another guarantee, and never promised: exactly_once
+    refuses the batch, and some driver must be able to end it.
 
     Raises:
-        OwnershipError: a driver with decisions has run on it, or nobody knows who.
+        OwnershipError: a driver with decisions has run there, or nobody knows which driver.
     """
     if (unknown := unknown_beginning(store)) is not None:
         raise unknown
@@ -273,12 +273,12 @@ def require_never_exact(store: CheckpointStore) -> None:
 def take_turn(
     store: CheckpointStore, *, driver: str, unreadable: Callable[[], Iterable[Mend]] = tuple
 ) -> Tenure:
-    """Become the newest driver, and take the attempt that a sleeping one may be about to decide.
+    """Take the term, and the attempt that a sleeping driver may be about to decide.
 
-    The term stops it from showing anything; but a promise that it left behind would be settled by
-    the next driver with decisions, long after the rows were written here.
+    The term stops that driver from showing anything; but a promise that it left behind would be
+    settled by the next driver with decisions, long after the rows were written here.
 
-    Where it has decided before, nothing is taken: whoever starts looks for that afterwards.
+    Where that driver has decided before, no attempt is taken: the caller looks for that afterwards.
     """
     tenure = take_term(store, taken_by=driver)
     OffsetLog(store, DecisionLog(store)).repair(unreadable)

@@ -1,7 +1,7 @@
-"""Before the first batch: can Spark's Python workers run our tasks at all?
+"""Checks and preparation of Spark's Python workers: can they run our tasks at all?
 
 Spark starts its workers with ``python3`` of PATH unless it is told otherwise, which is not the
-driver's Python where an environment is not activated. Without a look, the first batch says so:
+driver's Python where an environment is not activated. Without this check, the first batch shows it:
 ``ModuleNotFoundError`` under a hundred lines of a trace.
 """
 
@@ -27,26 +27,26 @@ if TYPE_CHECKING:
 
 _WARM_S = 30.0
 _FIRST_S = 20.0
-"""A batch that takes long is not needed often, and its cluster is the running driver's, too."""
+"""Seconds of warm-ups: longer batches need them less, and the cluster is the running driver's."""
 _NO_PROGRAM = re.compile(r'Cannot run program "([^"]+)"')
 _OTHER_PYTHON = re.compile(r"different version: ([\d.]+) than that in driver: (\d+\.\d+)")
 _NO_WORKER = re.compile(r"Error from python worker:\s*\n((?:[ \t]+\S.*\n)+)")
 
 
 def check_workers(spark: SparkSession, *, modules: Sequence[str], ready: str = "") -> None:
-    """Run one job of a task for each core, which imports ``modules``.
+    """Run one job with a task for each core, in which the workers import ``modules``.
 
-    The workers are those of the batches, so what was imported stays imported.
+    The workers are those of the batches, so imported modules stay imported.
 
     Args:
         spark: the session.
-        modules: by their names.
-        ready: ``module:function``, called without arguments where nothing is missing; it returns
+        modules: the names of the modules.
+        ready: ``module:function``, called without arguments where no module is missing; it returns
             at once.
 
     Raises:
         ConfigurationError: the workers' interpreter does not start, has another minor version
-            than the driver, or lacks a module: which one, and what to set.
+            than the driver, or lacks a module; with its name, and what to set.
     """
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
@@ -54,7 +54,7 @@ def check_workers(spark: SparkSession, *, modules: Sequence[str], ready: str = "
 
     context = spark.sparkContext
     # Not an Arrow function: without pyarrow it would fail before it is called. It runs in the same
-    # workers all the same, which an RDD's function would not.
+    # workers as Arrow functions, which an RDD's function would not.
     look = F.udf(_looker(modules, ready), "string", useArrow=False)
     cores = context.defaultParallelism
     try:
@@ -72,10 +72,10 @@ def check_workers(spark: SparkSession, *, modules: Sequence[str], ready: str = "
 
 @contextmanager
 def kept_warm(check: Callable[[], None], *, first: list[Callable[[], None]]) -> Iterator[None]:
-    """Ask the workers again and again meanwhile: Spark ends those that were idle for a minute.
+    """Check workers again and again in the ``with``: Spark ends those that were idle for a minute.
 
-    In the background, since a cluster may let the question wait. What is to be done ``first`` is
-    done there, too, one after the other for up to 20 s, and taken out of the list; so may others.
+    In the background, since a cluster may let the check wait. The acts in ``first`` are done there,
+    too, one after the other for up to 20 s, and taken out of the list; the caller may do that, too.
     """
     over = threading.Event()
 
@@ -84,7 +84,7 @@ def kept_warm(check: Callable[[], None], *, first: list[Callable[[], None]]) -> 
         while not over.wait(0 if first else _WARM_S):
             try:
                 todo = first.pop()
-            except IndexError:  # done, or taken out since
+            except IndexError:  # all are done, or taken out since
                 todo = check
             try:
                 todo()
@@ -103,7 +103,7 @@ def kept_warm(check: Callable[[], None], *, first: list[Callable[[], None]]) -> 
 
 
 def _looker(modules: Sequence[str], ready: str) -> Callable[[int], str]:
-    """A function that travels by value: the worker may have nothing of ours to look it up in."""
+    """Return a function that travels by value: a worker may have none of our modules."""
 
     def look(_row: int) -> str:
         import importlib
@@ -156,7 +156,7 @@ def _trouble(
 
 
 def _why_no_worker_ran(text: str, python: str) -> str | None:
-    """None where the failure is not the interpreter's."""
+    """Return why no worker started; None where the interpreter is not the reason."""
     if absent := _NO_PROGRAM.search(text):
         return f"Spark cannot start its Python workers: there is no program {absent[1]} to run."
     if other := _OTHER_PYTHON.search(text):
@@ -180,7 +180,7 @@ def _what_to_set() -> str:
 
 
 # --- worker ---------------------------------------------------------------------------------------
-# A Python worker of Spark, made ready to write one batch after the other.
+# The tuning of a Spark Python worker that writes one batch after the other.
 
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
@@ -190,9 +190,9 @@ _LARGEST_KEPT_BYTES = 32 * 1024 * 1024  # glibc takes no more: DEFAULT_MMAP_THRE
 
 @functools.cache
 def tune_process() -> None:
-    """Tune garbage collection and memory of this process, once; call it when a task has written.
+    """Tune garbage collection and memory of this process, once; called when a task has written.
 
-    Not before: kafka-python makes a class of each message when it is first sent.
+    Not earlier: kafka-python makes a class of each message when it is first sent.
 
     * Spark collects garbage after each task (``daemon.py``), and looks at all of Arrow, NumPy and
       the Kafka client each time. What is loaded now stays, so it need not be looked at again

@@ -1,10 +1,10 @@
-"""Figures and traces of a driver, by OpenTelemetry; off unless its environment variables ask.
+"""A driver's figures and traces, by OpenTelemetry; off unless its environment variables ask.
 
-Here is whether a pipeline is observed, and the decision log, participants and store that tell it;
-:mod:`.events` is what an observer is told, :mod:`.recorder` makes figures and traces of it, and
-sends them.
+This module tells whether a pipeline is observed, and wraps the decision log, participants and store
+to tell an observer; :mod:`.events` has what an observer is told, :mod:`.recorder` makes figures and
+traces of events, and sends them.
 
-``docs/figures.md`` has the table. A figure is evidence for people: nothing is decided by one.
+``docs/figures.md`` has the table. A figure is evidence for people: no figure decides anything.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ _PROTOCOL = "http/protobuf"
 
 
 def observer_of(location: str, env: Mapping[str, str] | None = None) -> Observer | None:
-    """Who observes the pipeline of that checkpoint; None where nobody asked, or nobody can.
+    """Return the observer of that checkpoint's pipeline; None where none is wanted, or possible.
 
     Args:
-        location: of the checkpoint, without secrets: the attribute of every figure.
+        location: the checkpoint's location, without secrets: the attribute of every figure.
         env: OpenTelemetry's variables; those of the process by default.
     """
     signals = signals_wanted(os.environ if env is None else env)
@@ -63,9 +63,9 @@ def observer_of(location: str, env: Mapping[str, str] | None = None) -> Observer
 
 
 def signals_wanted(env: Mapping[str, str]) -> frozenset[str]:
-    """``metrics`` and ``traces``, as OpenTelemetry's own variables ask for them.
+    """Return which of ``metrics`` and ``traces`` OpenTelemetry's own variables ask for.
 
-    Asked for is what has an address: the specification's default, localhost, would have every
+    A signal is asked for by an address: the specification's default, localhost, would have every
     driver of a cluster look for a collector beside it.
     """
     if env.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
@@ -86,7 +86,7 @@ def _is_wanted(env: Mapping[str, str], signal: str) -> bool:
 
 
 # --- observed parts -------------------------------------------------------------------------------
-# Each does what it always does, then tells; who is not observed is given back as it is.
+# Each part does what it always does, then tells the observer; without one it is returned unchanged.
 
 
 T = TypeVar("T")
@@ -104,7 +104,7 @@ class _Decisions(DecisionLog):
 
 
 class _Participant:
-    """Only the verbs that a batch is timed by; all others are the participant's own."""
+    """A participant whose timed verbs are observed; all others are the participant's own."""
 
     def __init__(self, participant: Participant, observer: Observer) -> None:
         self._participant = participant
@@ -126,12 +126,12 @@ class _Participant:
 
 
 class _Store(CheckpointStore):
-    """Counts what we ask; a create that asks again is one."""
+    """A store that counts our requests; a create that asks again counts as one."""
 
     observer: Observer
 
     def __reduce__(self) -> tuple[type[CheckpointStore], tuple[Any, str]]:
-        """To a task, which has no figures, it travels as what it is: some sinks carry it there."""
+        """Reduce to the plain store: some sinks carry it to a task, which has no figures."""
         return CheckpointStore, (self._backend, self.location)
 
     def get(self, path: str) -> bytes | None:
@@ -170,7 +170,7 @@ class _Store(CheckpointStore):
 
 
 def observed_store(store: CheckpointStore, observer: Observer | None) -> CheckpointStore:
-    """The store, which tells every request."""
+    """Return the store, which tells the observer of every request."""
     if observer is None:
         return store
     observed = _Store(store._backend, store.location)  # noqa: SLF001 - of its own class
@@ -179,12 +179,12 @@ def observed_store(store: CheckpointStore, observer: Observer | None) -> Checkpo
 
 
 def observed_decisions(store: CheckpointStore, observer: Observer | None) -> DecisionLog:
-    """The decision log of the store, which tells every decision."""
+    """Return the decision log of the store, which tells the observer of every decision."""
     return DecisionLog(store) if observer is None else _Decisions(store, observer)
 
 
 def observed_participant(participant: Participant, observer: Observer | None) -> Participant:
-    """The participant, which tells what it lists and commits."""
+    """Return the participant, which tells the observer what it lists and commits."""
     if observer is None:
         return participant
     return cast("Participant", _Participant(participant, observer))

@@ -1,4 +1,4 @@
-"""What an observer of a driver is told, each with when: nanoseconds since the epoch."""
+"""Events that an observer of a driver is told, each with its time in ns since the epoch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Verb = Literal["get", "head", "list", "create", "put", "delete"]
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """Something happened, ``at_ns``."""
+    """An event, at ``at_ns``."""
 
     at_ns: int = msgspec.field(default_factory=time.time_ns)
 
@@ -37,48 +37,48 @@ class Began(Event, frozen=True):
 
 
 class Phased(Event, frozen=True):
-    """The batch goes on; as the heartbeat tells it."""
+    """The batch enters a phase, as the heartbeat tells it."""
 
     batch_id: int
     phase: Phase
 
 
 class TasksPrepared(Event, frozen=True):
-    """Every task has prepared; ``leftovers`` are open beside that. Listed since ``since_ns``."""
+    """All tasks have prepared; ``leftovers`` are other open work. Listed since ``since_ns``."""
 
     leftovers: tuple[OpenWork, ...]
     since_ns: int
 
 
 class Decided(Event, frozen=True):
-    """An attempt was decided: by us where it ``stands``, else by another."""
+    """An attempt was decided: by this driver where its decision ``stands``, else by another."""
 
     decision: Decision
     stands: bool
 
 
 class CommitResult(Event, frozen=True):
-    """What became of work that was to be made visible."""
+    """The outcomes of work that was to be made visible."""
 
     works: tuple[PreparedWork, ...]
     outcomes: Mapping[WorkIdentity, Outcome]
 
 
 class Failed(Event, frozen=True):
-    """The batch raised."""
+    """The batch raised an error."""
 
     batch_id: int
     error: BaseException
 
 
 class Progressed(Event, frozen=True):
-    """What Spark says of the newest batch that it has committed (``StreamingQueryProgress``)."""
+    """Spark's progress of the newest batch that it has committed (``StreamingQueryProgress``)."""
 
     progress: Mapping[str, Any]
 
 
 class StoreRequest(Event, frozen=True):
-    """The checkpoint's store was asked; ``sent`` and ``got`` are bytes of content."""
+    """A request to the checkpoint's store; ``sent`` and ``got`` are bytes of content."""
 
     verb: Verb
     seconds: float
@@ -94,7 +94,7 @@ class QueryEnded(Event, frozen=True):
 
 
 class Watched(Event, frozen=True):
-    """How many looks of the pipeline's watchdog did not come, at the interval it has told."""
+    """The number of looks that the pipeline's watchdog has missed, at the interval it has told."""
 
     missed: float
 
@@ -110,7 +110,7 @@ class Careful:
         self._has_failed = False
 
     def __call__(self, event: Event) -> None:
-        """Tell it."""
+        """Tell the observer of ``event``; log its first error."""
         try:
             self._observer(event)
         except Exception:

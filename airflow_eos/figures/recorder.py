@@ -1,4 +1,4 @@
-"""Events of one pipeline in, figures and traces out."""
+"""The recorder: turns events of a pipeline into figures and traces, and sends them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ Step = Literal["plan", "look", "prepare", "decide", "settle", "commit"]
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A step, and when: nanoseconds since the epoch."""
+    """A step of a batch, with its start and end in nanoseconds since the epoch."""
 
     step: Step
     start_ns: int
@@ -62,7 +62,7 @@ class Span:
 
 @dataclass(slots=True)
 class Story:
-    """A batch that goes on. ``facts`` say more of it: attempt, rows, whether it was a replay."""
+    """A running batch and its steps. ``facts`` have its attempt, rows, whether it was a replay."""
 
     batch_id: int
     began_ns: int
@@ -73,7 +73,7 @@ class Story:
         self.marks.append(("look", self.began_ns))
 
     def enter(self, step: Step, at_ns: int) -> None:
-        """The step before ends, and this one begins; never earlier than the one before."""
+        """Begin a step, which ends the step before; never earlier than that one began."""
         self.marks.append((step, max(at_ns, self.marks[-1][1])))
 
     def has_been(self, step: Step) -> bool:
@@ -81,14 +81,14 @@ class Story:
         return any(mark == step for mark, _ in self.marks)
 
     def committed(self, progress: Mapping[str, Any]) -> tuple[Span, ...]:
-        """The steps with Spark's part: its plan before, its commit after."""
+        """Return the steps with Spark's part: its plan before, its commit after."""
         planned_ns = int(datetime.fromisoformat(progress["timestamp"]).timestamp() * 1000) * 10**6
         end_ns = planned_ns + int(progress["durationMs"]["triggerExecution"]) * 10**6
         plan = Span("plan", min(planned_ns, self.began_ns), self.began_ns)
         return (plan, *self.spans(end_ns))
 
     def spans(self, end_ns: int) -> tuple[Span, ...]:
-        """The steps up to then."""
+        """Return the steps up to ``end_ns``."""
         begins = [at for _, at in self.marks]
         ends = [*begins[1:], max(end_ns, begins[-1])]
         return tuple(
@@ -97,7 +97,7 @@ class Story:
 
 
 def lags(progress: Mapping[str, Any]) -> dict[str, int]:
-    """By source: rows between what the batch ended at and what was there when it was planned.
+    """Return each source's lag: rows between the batch's end and the source's end when planned.
 
     Sources that do not count their rows by Kafka's offsets are left out.
     """
@@ -122,7 +122,7 @@ def _is_offsets(value: Any) -> bool:
 
 
 # --- names ----------------------------------------------------------------------------------------
-# Every metric that is emitted, once: the instruments are made of this table.
+# Every metric that is emitted, once: the instruments are made from this table.
 
 
 Kind = Literal["counter", "histogram", "gauge", "observed counter"]
@@ -132,7 +132,7 @@ Kind = Literal["counter", "histogram", "gauge", "observed counter"]
 class Metric:
     """One instrument; ``unit`` is in OpenTelemetry's spelling (UCUM), ``by`` its attributes.
 
-    ``checkpoint`` is an attribute of each but ``eos.asked_again``, and is left out of ``by``.
+    ``checkpoint`` is an attribute of every metric but ``eos.asked_again``, and left out of ``by``.
     """
 
     name: str
@@ -220,10 +220,10 @@ _STEPS: dict[Phase, Step] = {"preparing": "prepare", "settling": "settle", "wait
 
 
 class Recorder:
-    """What a driver's events come to; events come from its batch, its heartbeat and its store.
+    """The receiver of a driver's events, from its batch, its heartbeat and its store.
 
     Args:
-        checkpoint: its location, the attribute of every figure.
+        checkpoint: the checkpoint's location, the attribute of every figure.
         meters: the instruments of the process.
         tracer: makes a trace of each batch.
     """
@@ -247,7 +247,7 @@ class Recorder:
         meters.ask(self)
 
     def __call__(self, event: Event) -> None:
-        """Take note of it."""
+        """Record ``event``."""
         if isinstance(event, StoreRequest):
             self._asked(event)
             return
@@ -256,7 +256,7 @@ class Recorder:
                 self._note(event)
 
     def gauged(self) -> Iterator[tuple[Metric, float, dict[str, str]]]:
-        """Each gauge with its value and attributes."""
+        """Yield each gauge with its value and attributes."""
         yield RUNNING, 0 if self._has_ended else 1, self._by
         if self._has_ended:
             return
@@ -281,7 +281,7 @@ class Recorder:
 
     @_note.register
     def _(self, event: Began) -> None:
-        self._over(event.at_ns)  # where Spark has said nothing of the batch before
+        self._over(event.at_ns)  # where Spark has reported nothing of the batch before
         self._story = Story(event.batch_id, event.at_ns)
 
     @_note.register
@@ -350,7 +350,7 @@ class Recorder:
     def _(self, event: QueryEnded) -> None:
         self._over(event.at_ns)
         self._has_ended = True
-        if not event.as_meant:  # or it would say to the end of the process that it is meant to
+        if not event.as_meant:  # or its gauges would show 0 (meant) to the end of the process
             self._meters.forget(self)
 
     @_note.register
@@ -368,7 +368,7 @@ class Recorder:
     def _over(self, at_ns: int, error: BaseException | None = None) -> None:
         story, self._story = self._story, None
         if story is not None:
-            # One that has returned was settled; how long Spark took to commit it is not known.
+            # A batch that has returned was settled; how long Spark took to commit it is not known.
             end_ns = story.marks[-1][1] if story.has_been("commit") else at_ns
             self._tell(story, story.spans(end_ns), error)
 
@@ -389,7 +389,7 @@ class Recorder:
             part = self._tracer.start_span(span.step, context=inside, start_time=span.start_ns)
             part.end(span.end_ns)
         if error is not None:
-            # Its name alone: a message may repeat what a row or a connection holds.
+            # The error's name alone: a message may repeat what a row or a connection holds.
             whole.set_status(Status(StatusCode.ERROR, type(error).__name__))
         whole.end(end_ns)
 
@@ -398,7 +398,7 @@ class Recorder:
 
 
 class Meters:
-    """Counters and histograms to write to, and gauges that ask whoever is alive."""
+    """The counters and histograms that are written, and gauges that ask the live recorders."""
 
     def __init__(self, meter: Meter) -> None:
         self._sources: set[Recorder] = set()
@@ -423,7 +423,7 @@ class Meters:
         )
 
     def add(self, metric: Metric, value: int, by: dict[str, Any]) -> None:
-        """Count."""
+        """Add ``value`` to a counter."""
         self._written[metric].add(value, by)
 
     def record(self, metric: Metric, value: float, by: dict[str, Any]) -> None:
@@ -431,12 +431,12 @@ class Meters:
         self._written[metric].record(value, by)
 
     def ask(self, source: Recorder) -> None:
-        """Let the gauges show what it says, until :meth:`forget`, or until its successor asks."""
+        """Let gauges show ``source``, until :meth:`forget` or its checkpoint's next recorder."""
         others = {each for each in self._sources if each.checkpoint != source.checkpoint}
         self._sources = others | {source}
 
     def forget(self, source: Recorder) -> None:
-        """Its gauges vanish."""
+        """Let the gauges of ``source`` vanish."""
         self._sources = self._sources - {source}
 
     def _callback(self, metric: Metric) -> Callable[[CallbackOptions], Iterator[Observation]]:
@@ -450,25 +450,25 @@ class Meters:
 
 
 # --- exporting ------------------------------------------------------------------------------------
-# Where figures and traces are sent, by OpenTelemetry's SDK.
+# The sending of figures and traces by OpenTelemetry's SDK.
 #
 # An app that has set up OpenTelemetry by itself keeps its providers: they are used as they are.
-# Whoever sends is of the process, not of a query: a process that ends in order sends what is left.
+# The exporter belongs to the process, not to a query: a process that ends in order sends the rest.
 
 
 _SCOPE = "airflow_eos"
 BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 900)
-"""From a request to a disk to the longest life of a transaction on a broker with its defaults."""
+"""Histogram bounds: from a request to a disk to a broker's default longest transaction."""
 
 LAST_WORDS_S = 3.0
-"""For each signal, at the end of the process. The SDK's own wait, with a collector that is away,
-was seen to hold a driver for 20 s."""
+"""Seconds to wait for each signal, at the end of the process. The SDK's own wait, with a collector
+that is away, was seen to hold a driver for 20 s."""
 
 _opening = threading.Lock()
 
 
 def opened(signals: frozenset[str]) -> tuple[Meters, trace.Tracer]:
-    """The instruments and the tracer of this process; a signal not asked for goes nowhere."""
+    """Return the instruments and the tracer of this process; other signals go nowhere."""
     with _opening:
         return _meters(wanted="metrics" in signals), _tracer(wanted="traces" in signals)
 
@@ -510,7 +510,7 @@ def _tracer(*, wanted: bool) -> trace.Tracer:
 
 
 def _at_exit(shutdown: Callable[[], None]) -> None:
-    """Send what is left, and do not wait for a collector that is away."""
+    """Send the rest, without waiting for a collector that is away."""
     sending = threading.Thread(target=shutdown, name="airflow-eos-figures", daemon=True)
     sending.start()
     sending.join(LAST_WORDS_S)

@@ -1,4 +1,4 @@
-"""What is decided about an attempt to deliver a batch; decided once, and for ever."""
+"""Prepared work, the decision about an attempt (made once, never changed), and their codec."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ DEFAULT_PARTICIPANT = "sink"
 """The name of a pipeline's only participant, where nobody has given it one."""
 
 SPARED = 0.1
-"""Of its timeout, what must be left of work that is promised: to settle it, or to recover."""
+"""Fraction of its timeout that promised work must have left, to be settled or recovered."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,50}", re.ASCII)
 _KEY = re.compile(r"[A-Za-z0-9._-]{1,250}", re.ASCII)
 
 
 class WorkIdentity(msgspec.Struct, frozen=True, order=True):
-    """One piece of prepared work, by a key that is never used again in its system.
+    """The identity of prepared work: its key is never used again in its system.
 
     Attributes:
-        kind: who understands it: ``kafka``, ``files``, …
-        participant: the name that the user gave to the system that takes part.
+        kind: the kind of participant that understands the work: ``kafka``, ``files``, …
+        participant: the name that the user gave to the participant.
         key: letters, digits, dots, underscores and hyphens: it is a part of file names.
     """
 
@@ -61,24 +61,24 @@ class PreparedWork(msgspec.Struct, frozen=True):
 
     @property
     def identity(self) -> WorkIdentity:
-        """The name of this work among all."""
+        """The identity of this work: its kind, participant and key."""
         return WorkIdentity(self.kind, self.participant, self.key)
 
     @property
     def ends_at_ms(self) -> int | None:
-        """When its system ends it by itself, ms since the epoch; None: never."""
+        """The time when its system ends the work by itself, ms since the epoch; None: never."""
         return None if self.timeout_ms is None else self.opened_at_ms + self.timeout_ms
 
     @property
     def content(self) -> tuple[int, str]:
-        """What pairs a replayed task with a promised one: (rows, fingerprint)."""
+        """The content that pairs a replayed task with promised work: (rows, fingerprint)."""
         return self.rows, self.fingerprint
 
     @property
     def follows(self) -> bool:
-        """Whether it has no rows of its own, and says how far the others are.
+        """Whether the work has no rows, but says how far the rows of the others are.
 
-        It is committed when readers have all rows of its batch, and never before.
+        Such work is committed when readers have all rows of its batch, and never before.
         """
         return self.rows == 0
 
@@ -86,8 +86,8 @@ class PreparedWork(msgspec.Struct, frozen=True):
 class OpenWork(msgspec.Struct, frozen=True):
     """Prepared work that its system says has not ended; see :class:`PreparedWork`.
 
-    ``opened_at_ms`` is by that system's clock. ``places`` tell people where its rows are.
-    ``whose`` says of what program it is by the form of its key, where that is not one of ours.
+    ``opened_at_ms`` is by that system's clock. ``places`` tell people where the rows are.
+    ``whose`` names the program that the form of the key belongs to, where the form is not ours.
     """
 
     kind: str
@@ -100,27 +100,27 @@ class OpenWork(msgspec.Struct, frozen=True):
 
     @property
     def identity(self) -> WorkIdentity:
-        """The name of this work among all."""
+        """The identity of this work: its kind, participant and key."""
         return WorkIdentity(self.kind, self.participant, self.key)
 
     @property
     def ends_at_ms(self) -> int | None:
-        """When its system ends it by itself, ms since the epoch by its clock; None: never."""
+        """When its system ends the work by itself, ms since the epoch by its clock; None: never."""
         return None if self.timeout_ms is None else self.opened_at_ms + self.timeout_ms
 
 
 class Outcome(enum.Enum):
-    """What became of prepared work, as the system itself tells it: by the witness alone."""
+    """What became of prepared work, as the system tells it, going by the witness alone."""
 
     COMMITTED = "committed"
     ABORTED = "aborted"
     OPEN = "open"
     UNKNOWN = "unknown"
-    """The system no longer tells: a person decides, we never guess."""
+    """The system no longer tells what became of the work: a person decides, we never guess."""
 
 
 def by_time_left(work: PreparedWork) -> float:
-    """A sort key: what its system ends first, and last what nothing ends but us."""
+    """Return a sort key: first work that its system ends soonest, last work that only we end."""
     return math.inf if work.ends_at_ms is None else work.ends_at_ms
 
 
@@ -138,7 +138,7 @@ def check_name(name: str) -> str:
 
 
 def is_key(text: str) -> bool:
-    """Whether it may be the key of prepared work: a name of a file, and never a path."""
+    """Whether ``text`` may be the key of prepared work: a name of a file, and never a path."""
     return _KEY.fullmatch(text) is not None and text.strip(".") != ""
 
 
@@ -160,19 +160,19 @@ def require_own(works: Iterable[PreparedWork | WorkIdentity], kind: str, partici
 # --- codec ----------------------------------------------------------------------------------------
 # Our own objects as JSON: decoded strictly, refused rather than guessed at.
 #
-# An object says its format version. Who reads one says how an object of a former version reads as
-# one of the next; so what any release has written stays readable, and what a newer one has written
-# is refused.
+# An object says its format version. The reader of an object says how the fields of a former version
+# read as those of the next one; so what any release has written stays readable, and what a newer
+# release has written is refused.
 
 
 class Stored(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An object of ours in a checkpoint; a subclass begins with its newest ``format_version``.
 
     Attributes:
-        words: fields that are shown to people, in logs and on terminals: they are kept as
-            :func:`one_line`, whoever wrote them.
-        at_most: bytes; a larger one is not read. None: as large as it is.
-        proves: what is delivered rests on it, and nobody can write it anew.
+        words: names of the fields that are shown to people, in logs and on terminals: their text is
+            kept as :func:`one_line`, whoever wrote it.
+        at_most: the largest size that is read, in bytes. None: no limit.
+        proves: whether delivery rests on the object, which nobody can write anew.
     """
 
     words: ClassVar[tuple[str, ...]] = ()
@@ -189,7 +189,7 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Evidence(Stored, frozen=True, kw_only=True):
-    """What people and sensors go by, and no delivery: whoever says it writes it anew."""
+    """An object that people and sensors go by, but no delivery: its writer can write it anew."""
 
     at_most: ClassVar[int | None] = 65_536
     proves: ClassVar[bool] = False
@@ -199,27 +199,27 @@ T = TypeVar("T", bound=Stored)
 
 Fields = dict[str, Any]
 Upgrades = Mapping[int, Callable[[Fields], Fields]]
-"""By former version: the fields of that version as those of the next one."""
+"""Maps a former version to a function from the fields of that version to those of the next."""
 
 
 WORDS_AT_MOST = 2000
-"""Characters that a word of :class:`Stored` may have: an error with its advice fits."""
+"""Characters that a field in :attr:`Stored.words` may have: an error with its advice fits."""
 
 
 def one_line(said: str) -> str:
-    """What somebody wrote, as a piece of one line: no command to a terminal, no line of its own."""
+    """Return ``said`` printable and as part of one line, without terminal commands or newlines."""
     return printable(" ".join(said[:WORDS_AT_MOST].split()))
 
 
 def encode(value: Stored) -> bytes:
-    """One line of JSON with every field, those at their default too."""
+    """Return one line of JSON with every field, also those at their default."""
     return msgspec.json.encode(value) + b"\n"
 
 
 def decode(data: bytes, kind: type[T], where: str, *, upgrades: Upgrades | None = None) -> T:
-    """The value stored at ``where`` (for the message), every field of the right type.
+    """Return the value stored at ``where`` (for the message), every field of the right type.
 
-    Its ``format_version`` is the one that was found.
+    ``format_version`` of the value is the one that was found.
 
     Raises:
         CheckpointFormatError: empty, truncated, no JSON object, of an unknown format version, or
@@ -261,10 +261,10 @@ def decode(data: bytes, kind: type[T], where: str, *, upgrades: Upgrades | None 
 
 
 def added(fields: Fields, **later: Any) -> Fields:
-    """An object of before with the fields that came later, as it means them by their absence.
+    """Return the fields of an older object with ``later``: the values that their absence means.
 
     Raises:
-        msgspec.ValidationError: it has one of them.
+        msgspec.ValidationError: the object has one of the later fields already.
     """
     foreign = sorted(later.keys() & fields.keys())
     if foreign:
@@ -302,26 +302,26 @@ _NONCE = re.compile(r"[0-9a-f]{32}", re.ASCII)
 
 
 class Verdict(enum.Enum):
-    """What was decided about one attempt to deliver a batch."""
+    """The two verdicts on one attempt to deliver a batch."""
 
     COMMIT = "commit"
     ABORT = "abort"
 
 
 class Decision(Stored, frozen=True, kw_only=True):
-    """What was decided about attempt ``attempt`` (from 1) of Spark's batch ``batch_id`` (from 0).
+    """The decision about attempt ``attempt`` (from 1) of Spark's batch ``batch_id`` (from 0).
 
     A COMMIT names all work whose rows are promised (none for an empty batch) and the range
     of the source that they were read from: ``offsets`` is the whole content of Spark's
     ``offsets/N`` with which this attempt was *evaluated*. Spark's log may say otherwise, since it
     is not exclusive; then the decision is right. An ABORT names neither and gives a reason.
 
-    ``term`` is that of the driver, None for a recovery. ``decided_by`` tells people who it was;
+    ``term`` is that of the driver, None for a recovery. ``decided_by`` names the writer to people;
     ``decided_at_ms`` is milliseconds since the epoch. ``nonce`` is a fresh ``uuid4().hex``: no two
     writers ever write equal bytes, so a writer that lost the reply recognises its own decision.
 
     Raises:
-        ValueError: a field that contradicts this; a stored one gives CheckpointFormatError.
+        ValueError: a field contradicts the above; a stored one gives CheckpointFormatError.
     """
 
     batch_id: int

@@ -1,4 +1,4 @@
-"""All who take part in a pipeline's decisions, as one participant: each work goes to its own."""
+"""All participants of a pipeline as one: each work goes to the participant that it names."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ Answer = TypeVar("Answer")
 
 
 def in_turn(acts: Iterable[Callable[[], object]]) -> None:
-    """Do each, although one before it has failed.
+    """Call each act, also where one before it has failed.
 
     Raises:
-        Exception: the first that one of them raised, with what the others raised as its notes.
+        Exception: the first error of an act, with the errors of the others as its notes.
     """
     failed: list[Exception] = []
     for act in acts:
@@ -44,7 +44,7 @@ def in_turn(acts: Iterable[Callable[[], object]]) -> None:
 def collect_all(
     acts: Iterable[Callable[[], Mapping[WorkIdentity, Answer]]],
 ) -> dict[WorkIdentity, Answer]:
-    """The same; all that they answer together."""
+    """Call each act as :func:`in_turn` does; return all their answers in one mapping."""
     answers: dict[WorkIdentity, Answer] = {}
 
     def keep(act: Callable[[], Mapping[WorkIdentity, Answer]]) -> Callable[[], None]:
@@ -57,10 +57,10 @@ def collect_all(
 def committed(
     participant: Participant, works: Sequence[PreparedWork]
 ) -> dict[WorkIdentity, Outcome]:
-    """Commit each; what became of every one of them.
+    """Commit each work and return what became of every one.
 
     Raises:
-        DeliveryError: a kind says nothing of one, or that it is open. That is no loss: its rows
+        DeliveryError: a kind says nothing of a work, or that it is open. That is no loss: its rows
             would be written again.
     """
     told = dict(participant.commit(works))
@@ -78,10 +78,10 @@ Work = TypeVar("Work", PreparedWork, WorkIdentity)
 
 
 class Group:
-    """See :class:`~airflow_eos.protocol.participant.Participant`.
+    """Several participants as one :class:`~airflow_eos.protocol.participant.Participant`.
 
     Args:
-        participants: each with names of its own, in the order in which they are asked.
+        participants: each with its own names, in the order in which they are asked.
 
     Raises:
         ConfigurationError: two of them are at one address.
@@ -94,47 +94,47 @@ class Group:
 
     @property
     def each(self) -> tuple[Participant, ...]:
-        """Those in it, also of a group in it."""
+        """The single participants of this group, also those of a group within it."""
         return tuple(one for participant in self._participants for one in alone(participant))
 
     @property
     def members(self) -> tuple[Member, ...]:
-        """All of them."""
+        """The members of all participants."""
         return tuple(member for each in self._participants for member in each.members)
 
     def check(self, works: Sequence[PreparedWork]) -> None:
-        """Each participant looks up only its own work."""
+        """Let each participant check its own work; see :meth:`Participant.check`."""
         for participant, own in self._shared_out(works):
             participant.check(own)
 
     def commit(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
-        """By the time that is left, and all of them: one that refuses costs the others nothing."""
+        """Commit work in order of the time left; a participant that refuses holds up no other."""
         soonest_first = sorted(works, key=by_time_left)
         return collect_all(
             partial(participant.commit, own) for participant, own in self._shared_out(soonest_first)
         )
 
     def abort(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
-        """Each removes its own."""
+        """Let each participant abort its own work."""
         return collect_all(
             partial(participant.abort, own) for participant, own in self._shared_out(works)
         )
 
     def abandon(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
-        """Each removes its own."""
+        """Let each participant abandon its own work."""
         return collect_all(
             partial(participant.abandon, own) for participant, own in self._shared_out(works)
         )
 
     def outcome(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
-        """Each is asked about its own."""
+        """Ask each participant for the outcomes of its own work."""
         found: dict[WorkIdentity, Outcome] = {}
         for participant, own in self._shared_out(works):
             found |= participant.outcome(own)
         return found
 
     def open(self, *, besides: Collection[WorkIdentity] = ()) -> tuple[OpenWork, ...]:
-        """What any of them lists."""
+        """List the open work of all participants."""
         listed: list[OpenWork] = []
         for each in self._participants:
             names = {member.name for member in each.members}
@@ -142,26 +142,26 @@ class Group:
         return tuple(listed)
 
     def claim(self, owner: Owner) -> None:
-        """Own all names; the first one that belongs to another pipeline will refuse it."""
+        """Claim all names; the first name that belongs to another pipeline refuses the claim."""
         for each in self._participants:
             each.claim(owner)
 
     def ownership(self, asking: Owner) -> tuple[Ownership, ...]:
-        """What each remembers."""
+        """Return what each participant's system remembers."""
         return tuple(found for each in self._participants for found in each.ownership(asking))
 
     def require_settled(self, promise: Promise, said: OperatorRuling) -> None:
-        """Each may refuse."""
+        """Ask each participant; any of them may refuse."""
         for each in self._participants:
             each.require_settled(promise, said)
 
     def note(self, decision: Decision, owner: Owner) -> None:
-        """Each remembers it: any of them alone must be able to refuse an older copy."""
+        """Note the decision with all: each alone must be able to refuse an older copy."""
         for each in self._participants:
             each.note(decision, owner)
 
     def close(self) -> None:
-        """All, whatever one of them raises."""
+        """Close all participants, whatever one of them raises."""
         with ExitStack() as closing:
             for each in self._participants:
                 closing.callback(each.close)
@@ -181,7 +181,7 @@ class Group:
 
 
 def reach_all(ways: Iterable[Callable[[], Participant]]) -> Participant:
-    """Reach each, as one participant: all of them, or none is left open."""
+    """Reach every participant and return them as one; where one fails, none is left open."""
     with ExitStack() as reached:
         participants = []
         for way in ways:
@@ -193,16 +193,16 @@ def reach_all(ways: Iterable[Callable[[], Participant]]) -> Participant:
 
 
 def alone(participant: Participant) -> tuple[Participant, ...]:
-    """Each by itself."""
+    """Return the single participants of ``participant``: itself, or all of a group."""
     return participant.each if isinstance(participant, Group) else (participant,)
 
 
 def _require_apart(members: Sequence[Member]) -> None:
-    """One name in a system has one witness and one listing: two could not tell their work apart.
+    """Refuse two members of one kind at one address: they could not tell their work apart.
 
-    Of two outputs to one Delta table under one application id the second would read the witness of
-    the first, and its rows would be lost; of two under one transactional id prefix each would
-    abort the other's transactions.
+    One name in a system has one witness and one listing. Of two outputs to one Delta table under
+    one application id the second would read the witness of the first, and its rows would be lost;
+    of two under one transactional id prefix each would abort the other's transactions.
     """
     for number, one in enumerate(members):
         for other in members[number + 1 :]:

@@ -1,7 +1,7 @@
-"""The port: all that the driver and recovery know of a system that takes part in decisions.
+"""The port: all that the driver and recovery know of a participant, and the gate of a start.
 
-Its verbs need no Spark and may be repeated by any process at any time. What runs inside Spark is
-the other half, :class:`airflow_eos.delivery.port.Sink`.
+The verbs of a participant need no Spark and may be repeated by any process at any time. What runs
+inside Spark is the other half, :class:`airflow_eos.delivery.port.Sink`.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from airflow_eos.protocol.promise import OperatorRuling, Promise
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """A pipeline, by the random id of its ``eos/pipeline.json``, and where its checkpoint is."""
+    """A pipeline, by the random id of its ``eos/pipeline.json``, and its checkpoint's location."""
 
     pipeline: str
     location: str
 
     @classmethod
     def at(cls, pipeline: str, location: str) -> Self:
-        """With the location alike for all schemes of one store."""
+        """Return the owner, its location written alike for all schemes of one store."""
         return cls(pipeline, same_place(location))
 
     @property
     def text(self) -> str:
-        """For a column of text; the id has no spaces."""
+        """The owner as text for one column: ``pipeline location``; the id has no spaces."""
         return f"{self.pipeline} {self.location}"
 
     @classmethod
     def of(cls, text: str) -> Self:
-        """What :attr:`text` gave."""
+        """Return the owner that :attr:`text` was made of."""
         pipeline, _, location = text.partition(" ")
         return cls(pipeline, location)
 
@@ -54,17 +54,17 @@ class Note(msgspec.Struct, frozen=True, order=True):
 
     @classmethod
     def of(cls, decision: Decision, owner: Owner) -> Self:
-        """That of ``owner``, who is going to rely on it."""
+        """Return the note of ``owner``, who is going to rely on ``decision``."""
         return cls(decision.batch_id, decision.attempt, decision.nonce, owner.pipeline)
 
 
 def superseded(known: Iterable[Note], by: Note) -> list[Note]:
-    """Those that may be removed once ``by`` is durable: its pipeline's, of batches before.
+    """Return the notes that may be removed once ``by`` is durable: older batches of its pipeline.
 
-    So what is remembered stays small, and never becomes less. A note never changes: whoever removes
-    one removes what he has read, and not what its writer has written since. It goes only after a
+    So what is remembered stays small, and never becomes less. A note never changes: who removes one
+    removes what he has read, and not what its writer has written since. A note goes only after a
     higher one of its pipeline stands, and that one after a still higher one: at each moment the
-    highest that was ever durable stands, whoever sleeps between his look and his deed. (With one
+    highest that was ever durable stands, however long a driver sleeps before it removes. (With one
     note for each driver, which it replaced, a recovery that slept there took away the highest.)
     """
     return [each for each in known if each.pipeline == by.pipeline and each.batch < by.batch]
@@ -78,28 +78,28 @@ ANEW = Remedy(
     start=True,
     costs="the state of a stateful query",
 )
-"""Where what was delivered is not known any more from the checkpoint: readers know."""
+"""The remedy where the checkpoint no longer tells what was delivered: readers know."""
 
 
 def decision_lost(batch: int) -> tuple[Remedy, ...]:
-    """What to do where a batch was delivered, and what it was delivered by is gone."""
+    """Return the remedies where batch ``batch`` was delivered, and its decision is gone."""
     return (Remedy(change=f"put eos/decisions/{batch} back, from a copy", start=True), ANEW)
 
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """What a system remembers of one name.
+    """What a system remembers of one name in it, such as a prefix.
 
     Attributes:
-        called: the name, for people, such as "prefix 'etl'".
-        owner: whose claim is the earliest; None where none is.
-        notes: of all drivers of all pipelines that have used the name.
+        called: the name as shown to people, such as "prefix 'etl'".
+        owner: the pipeline whose claim is the earliest; None where nobody has a claim.
+        notes: the notes of all drivers of all pipelines that have used the name.
         give_up: what a person does to let another pipeline have the name; all is forgotten.
         move: what a person does to let the owner's checkpoint be elsewhere; its notes stay.
         clear: what a person does to end what others have open under the name; ``CHECKPOINT``
             stands for the location.
         unreadable: what is remembered of this name and not understood.
-        keys: of all that was read, to forget it by.
+        keys: the keys of all records that were read, by which they are forgotten.
     """
 
     called: str
@@ -112,14 +112,14 @@ class Ownership:
     keys: tuple[bytes, ...] = ()
 
     def newest(self, pipeline: str | None = None) -> Note | None:
-        """The highest note of that pipeline; of the owner where none is given."""
+        """Return the highest note of ``pipeline``; of the owner where None is given."""
         if pipeline is None:
             pipeline = self.owner.pipeline if self.owner is not None else ""
         theirs = (each for each in self.notes if pipeline and each.pipeline == pipeline)
         return max(theirs, default=None)
 
     def knows(self, pipeline: str) -> bool:
-        """Whether the pipeline has a claim or a note here."""
+        """Whether ``pipeline`` has a claim or a note under this name."""
         claimed = self.owner is not None and self.owner.pipeline == pipeline
         return claimed or self.newest(pipeline) is not None
 
@@ -131,14 +131,14 @@ class Ownership:
         newest_settled: int | None = None,
         decisions: Mapping[int, Sequence[Decision]],
     ) -> None:
-        """Refuse another pipeline, the same one elsewhere, and another copy of its checkpoint.
+        """Refuse another pipeline, the same pipeline elsewhere, and another copy of its checkpoint.
 
         Args:
-            asking: who wants to use the name.
-            newest_planned: the newest batch of Spark's offset log there.
-            newest_settled: the newest one that was promised there and is over, so it was noted;
+            asking: the pipeline that wants to use the name.
+            newest_planned: the newest batch of Spark's offset log at ``asking.location``.
+            newest_settled: the newest promised batch there that is over, so that it was noted;
                 None: none is known.
-            decisions: by batch, as they stand there; at least those of the noted batch.
+            decisions: the decisions that stand there, by batch; at least those of the noted batch.
 
         Raises:
             OwnershipError: with what was found and how to go on.
@@ -150,9 +150,9 @@ class Ownership:
             return
         if planned > note.batch:
             self._require_last(asking, note, planned, newest_settled, decisions)
-            return  # a later batch was planned on it, so it has seen this one through
-        # Its decision alone says nothing where the batch is not even planned: a driver that was
-        # alive when the copy was put back in place has written it there.
+            return  # a later batch was planned on the noted one, which is over here
+        # Where the batch is not even planned, its decision alone says nothing: a driver that was
+        # alive when the copy was put back in place has written the decision there.
         decided = decisions.get(note.batch, ()) if planned == note.batch else ()
         if not any(each.nonce == note.decision for each in decided):
             raise OwnershipError(
@@ -177,10 +177,10 @@ class Ownership:
         newest_settled: int | None,
         decisions: Mapping[int, Sequence[Decision]],
     ) -> None:
-        """Refuse a checkpoint whose newest settled batch is not what was noted last, or is lost.
+        """Refuse a checkpoint whose newest settled batch was not noted last, or is lost.
 
-        Each is noted before its first commit, and the highest note stays. So the memory was given
-        up, and an older copy of this checkpoint, which has its id, has delivered since.
+        Each batch is noted before its first commit, and the highest note stays. So the memory was
+        given up, and an older copy of this checkpoint, which has its id, has delivered since.
         """
         last = -1 if newest_settled is None else newest_settled
         found = decisions.get(note.batch, ())
@@ -209,13 +209,13 @@ class Ownership:
         )
 
     def require_place(self, asking: Owner) -> None:
-        """Refuse a name of another pipeline, and one whose checkpoint is elsewhere.
+        """Refuse a name of another pipeline, and a pipeline whose checkpoint is elsewhere.
 
-        Two copies of one checkpoint have one id: each would deliver what the other delivers. Which
-        is where the claim says is let in; whether that one is gone, only a person knows.
+        Two copies of one checkpoint have one id: each would deliver what the other delivers. A copy
+        at the claim's location is let in; whether the copy there is gone, only a person knows.
 
         Raises:
-            OwnershipError: with who owns it and how to go on.
+            OwnershipError: with the owner of the name and how to go on.
         """
         if self.unreadable:
             raise OwnershipError(
@@ -263,19 +263,19 @@ class Ownership:
 
 @dataclass(frozen=True, slots=True)
 class StartFacts:
-    """All that decides whether a start is let in.
+    """All facts that decide whether a start is let in.
 
     Attributes:
-        asking: the pipeline; its id is empty where the checkpoint has none yet.
+        asking: the pipeline that starts; its id is empty where the checkpoint has none yet.
         newest_planned: the newest batch of Spark's offset log.
-        has_promised: whether a COMMIT decision of its newest batches stands in the checkpoint.
+        has_promised: whether a COMMIT decision of the newest batches stands in the checkpoint.
         newest_settled: of these, the newest batch that is over, so that it was noted.
-        decisions: of the noted batches, by batch.
-        names: what each system remembers.
-        open: what is open under names like these, and whose by the form of its key.
-        refused: what a system said no to by itself (it was set back, it is another one).
+        decisions: the decisions of the noted batches, by batch.
+        names: what each system remembers of the names that the pipeline uses.
+        open: open work under names like these, and its program by the form of the key.
+        refused: the error of a system that refused by itself (it was set back, it is another one).
         unanswered: the error of a question that got no answer.
-        torn: what of its own files keeps the checkpoint from being gone on with, whoever owns it.
+        torn: the error of damaged files with which nobody may go on, whoever owns the checkpoint.
     """
 
     asking: Owner
@@ -291,9 +291,9 @@ class StartFacts:
 
     @property
     def owns_nothing(self) -> bool:
-        """Whether nothing that is open can be its own.
+        """Whether no open work can be this pipeline's own.
 
-        Its first task comes after its first batch is planned, and that after its claim.
+        A pipeline's first task comes after its first batch is planned, and that after its claim.
         """
         unknown = not any(each.knows(self.asking.pipeline) for each in self.names)
         return self.newest_planned is None or (
@@ -302,7 +302,7 @@ class StartFacts:
 
     @property
     def forgotten(self) -> tuple[Ownership, ...]:
-        """Names of which the systems know nothing, though the checkpoint has promised something."""
+        """Names that the systems know nothing of, though the checkpoint has promised rows there."""
         return tuple(
             each
             for each in self.names
@@ -313,11 +313,11 @@ class StartFacts:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Whether a start is let in: yes, no, or not known.
+    """The answer of the gate to a start: let in, refused, or not known.
 
     Attributes:
-        error: what the start raises; None where it is let in.
-        known: False where a question has no answer; the error says which.
+        error: the error that the start raises; None where it is let in.
+        known: False where a question has no answer; ``error`` says which question.
         remarks: what a person must be told of a start that is let in.
     """
 
@@ -326,13 +326,13 @@ class Admission:
     remarks: tuple[str, ...] = ()
 
     def require(self) -> None:
-        """Raise what refuses the start, or leaves it unknown."""
+        """Raise the error that refuses the start, or leaves the answer unknown."""
         if self.error is not None:
             raise self.error
 
 
 def admission(facts: StartFacts) -> Admission:
-    """The one gate: start, recovery, plan, preflight, doctor and the page all ask it."""
+    """Decide whether a start is let in; start, recovery, plan, preflight, doctor and page ask."""
     if facts.refused is not None:
         return Admission(facts.refused)
     if facts.unanswered is not None:
@@ -393,7 +393,7 @@ def _at_the_cost(remedy: Remedy, costs: str) -> Remedy:
 
 
 def same_place(location: str) -> str:
-    """The location, alike for the schemes by which Hadoop and others name one store."""
+    """Return ``location``, alike for the schemes by which Hadoop and others name one store."""
     scheme, found, rest = location.partition("://")
     aliases = {"s3a": "s3", "s3n": "s3", "abfss": "abfs", "wasbs": "abfs", "wasb": "abfs"}
     return f"{aliases.get(scheme, scheme)}://{rest}" if found else location
@@ -403,13 +403,13 @@ def same_place(location: str) -> str:
 
 
 class Member(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Who takes part: what a checkpoint remembers of a participant, without secrets.
+    """What a checkpoint remembers of a participant, without secrets.
 
     Attributes:
         name: the name that the user gave.
         kind: ``kafka``, ``files``, …
         address: what must never change under this name, such as a cluster's id.
-        target: where the rows go, for people; it may change.
+        target: where the rows go, as shown to people; it may change.
     """
 
     name: str
@@ -418,7 +418,7 @@ class Member(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     target: str = ""
 
     def is_at(self, other: Member) -> bool:
-        """Whether both are the same participant at the same address."""
+        """Whether both members are the same participant at the same address."""
         return (self.name, self.kind, self.address) == (other.name, other.kind, other.address)
 
     def __str__(self) -> str:
@@ -430,7 +430,7 @@ class SupportsHandover(Protocol):
     """A participant under whose name a new checkpoint may go on from where an older one ended."""
 
     def inherit(self, owner: Owner) -> None:
-        """Forget how far the name delivered, and own it for ``owner``."""
+        """Forget how far the name has delivered, and make ``owner`` its owner."""
         ...
 
 
@@ -438,88 +438,88 @@ class SharesNames(Protocol):
     """A participant in whose system other programs can use names like its own."""
 
     def lookalikes(self) -> tuple[OpenWork, ...]:
-        """Open work under such names, and whose by their form; never ended but by a person."""
+        """Return open work under names like ours, and whose by form; only a person ends it."""
         ...
 
 
 class Deciding(Protocol):
-    """A participant that can tell of prepared work that it must not be decided."""
+    """A participant that can refuse a decision about prepared work."""
 
     def require_decidable(self, works: Sequence[PreparedWork]) -> None:
         """Refuse, before it is decided, work whose commit would show more than its rows, or less.
 
         Raises:
-            DeliveryError: with what is in its way; nothing was changed.
+            DeliveryError: with the obstacle; nothing was changed.
         """
         ...
 
 
 class TellsTime(Protocol):
-    """A participant whose system tells its time, so that the age of what is open there is known."""
+    """A participant whose system tells its time, so that the age of its open work is known."""
 
     def clock_ms(self) -> int | None:
-        """The clock that dates its open work, ms since the epoch; None: it does not tell."""
+        """Return the clock that dates open work, ms since the epoch; None: it does not tell."""
         ...
 
 
 class Participant(Protocol):
-    """One system under one name, as one process reaches it; or several as one.
+    """One system under one name, as one process reaches it; or several systems as one.
 
-    Work is given to the participant that it names. See :class:`~airflow_eos.protocol.group.Group`.
+    Each work goes to the participant that it names; see :class:`~airflow_eos.protocol.group.Group`.
     """
 
     @property
     def members(self) -> tuple[Member, ...]:
-        """Who it is, asked of the system itself where that is possible; several of a group."""
+        """The members, asked of the system itself where that is possible; several of a group."""
         ...
 
     def check(self, works: Sequence[PreparedWork]) -> None:
         """Refuse work that this kind does not understand, before any of it is acted upon.
 
         Raises:
-            CheckpointFormatError: a decision names what nobody can commit.
+            CheckpointFormatError: a decision names work that nobody can commit.
         """
         ...
 
     def commit(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
-        """Make each visible and say what became of it; never returns OPEN."""
+        """Make each work visible and return its outcome; never returns OPEN."""
         ...
 
     def abort(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
-        """Remove each; False where it had ended before. Never touches what another prepared."""
+        """Remove each work; False where it had ended before. Never touches another's work."""
         ...
 
     def abandon(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
         """Remove promised work that a person has given up, though it could still be committed.
 
-        It is never committed afterwards. What was made visible before stays so, and is False.
+        It is never committed afterwards. Work that was made visible before stays so, and is False.
         """
         ...
 
     def outcome(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
-        """Ask the witness what became of each, without touching it."""
+        """Return the outcome of each work by its witness, without touching the work."""
         ...
 
     def open(self, *, besides: Collection[WorkIdentity] = ()) -> tuple[OpenWork, ...]:
-        """All prepared work under the pipeline's name that has not ended, whoever prepared it.
+        """Return all prepared work under the pipeline's name that has not ended, of any preparer.
 
-        ``besides`` are left out, which makes asking cheaper.
+        Work in ``besides`` is left out, which makes asking cheaper.
         """
         ...
 
     def claim(self, owner: Owner) -> None:
-        """Own the name in that system if nobody does.
+        """Own the name in that system if nobody owns it.
 
         A checkpoint cannot know that another one uses the same name, or that it is an older copy;
-        a system that can remember it does, for :meth:`ownership` to tell.
+        a system that can remember the owner does so, for :meth:`ownership` to tell.
         """
         ...
 
     def ownership(self, asking: Owner) -> tuple[Ownership, ...]:
-        """What the system remembers of the name; nothing of one that cannot remember.
+        """Return what the system remembers of the name; nothing of a system that cannot remember.
 
         Args:
-            asking: who wants to know.
+            asking: the pipeline that asks.
 
         Raises:
             OwnershipError: the system itself was set back.
@@ -527,13 +527,13 @@ class Participant(Protocol):
         ...
 
     def require_settled(self, promise: Promise, said: OperatorRuling) -> None:
-        """Refuse a system that has lost what it had, where it can tell: nobody delivers it again.
+        """Refuse a system that has lost delivered rows, where the system can tell.
 
-        A backup was put back, or a standby took over that lagged.
+        Nobody delivers the rows again. A backup was put back, or a standby took over that lagged.
 
         Args:
             promise: of a batch that was settled: a newer one was planned, or Spark completed it.
-            said: what a person said of it.
+            said: a person's ruling on the batch.
 
         Raises:
             OwnershipError: with what is gone and how to go on without it.
@@ -541,9 +541,9 @@ class Participant(Protocol):
         ...
 
     def note(self, decision: Decision, owner: Owner) -> None:
-        """Remember, outside the checkpoint, a decision that ``owner`` is going to rely on."""
+        """Note, outside the checkpoint, a decision that ``owner`` is going to rely on."""
         ...
 
     def close(self) -> None:
-        """Let go of connections; never ends prepared work."""
+        """Close connections; never ends prepared work."""
         ...

@@ -1,4 +1,4 @@
-"""What a batch promised and what of it is still missing; arithmetic on decisions.
+"""What a batch promised and which of its rows are still missing; arithmetic on decisions.
 
 The promise of a batch is its *first* COMMIT decision. Later COMMIT decisions of the same batch
 name only what was missing, so that what is delivered is the union of all of them. Promised and
@@ -26,7 +26,7 @@ from airflow_eos.protocol.decision import Decision, Outcome, PreparedWork, Verdi
 
 Outcomes = Mapping[WorkIdentity, Outcome]
 Content = tuple[int, str]
-"""(rows, fingerprint)"""
+"""(rows, fingerprint) of work or of a task's rows"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class PromisedWork:
 
     @property
     def identity(self) -> WorkIdentity:
-        """The name of the work among all."""
+        """The identity of the promised work: its kind, participant and key."""
         return self.work.identity
 
 
@@ -55,7 +55,7 @@ class OperatorRuling:
 
 
 def combined(fingerprints: Iterable[str]) -> str:
-    """The fingerprint of several contents together: sums modulo 2**64 of each half."""
+    """Return the fingerprint of several contents together: sums modulo 2**64 of each half."""
     high = low = 0
     for text in fingerprints:
         high += int(text[:16], 16)
@@ -67,7 +67,7 @@ _MASK = (1 << 64) - 1
 
 
 def together(contents: Iterable[Content]) -> Content:
-    """The content of several together."""
+    """Return the sum of several contents: their rows added up, their fingerprints combined."""
     rows, fingerprints = 0, []
     for count, fingerprint in contents:
         rows += count
@@ -76,7 +76,7 @@ def together(contents: Iterable[Content]) -> Content:
 
 
 def named_by(decisions: Iterable[Decision]) -> tuple[PromisedWork, ...]:
-    """All work that a COMMIT decision names, in the order of the attempts."""
+    """Return all work that a COMMIT decision names, in the order of the attempts."""
     return tuple(
         PromisedWork(work, decision.batch_id, decision.attempt)
         for decision in decisions
@@ -93,7 +93,7 @@ class Promise:
 
     @classmethod
     def of(cls, decided: Sequence[Decision]) -> Promise | None:
-        """The promise among the decisions of a batch, if there is one."""
+        """Return the promise among the decisions of a batch; None where no decision is COMMIT."""
         commits = tuple(d for d in decided if d.verdict is Verdict.COMMIT)
         return cls(commits[0].batch_id, commits) if commits else None
 
@@ -109,16 +109,16 @@ class Promise:
 
     @property
     def of_rows(self) -> tuple[PreparedWork, ...]:
-        """Those that hold rows."""
+        """The work of the batch that holds rows."""
         return tuple(work for work in self.works if not work.follows)
 
     @property
     def followers(self) -> tuple[PreparedWork, ...]:
-        """Those that say how far the others are."""
+        """The work of the batch without rows, which says how far the rows of the others are."""
         return tuple(work for work in self.works if work.follows)
 
     def part(self, participant: str) -> Promise:
-        """What was promised of one participant: missing and replayed is reckoned for each."""
+        """Return the promise of one participant: missing and replayed are reckoned for each."""
         return Promise(
             self.batch_id,
             tuple(
@@ -137,17 +137,17 @@ class Promise:
 
     @property
     def offsets(self) -> str:
-        """The ``offsets/N`` that it was evaluated with."""
+        """The content of ``offsets/N`` that the promise was evaluated with."""
         return self.commits[0].offsets or ""
 
     @property
     def nonce(self) -> str:
-        """Which promise this is, among all checkpoints."""
+        """The id of this promise, unique among all checkpoints."""
         return self.commits[0].nonce
 
     @property
     def rows(self) -> int:
-        """How many rows were promised."""
+        """The number of promised rows."""
         return sum(work.rows for work in self.promised)
 
     @property
@@ -157,18 +157,18 @@ class Promise:
 
     @property
     def newest(self) -> tuple[PreparedWork, ...]:
-        """Work with rows of the last COMMIT: nothing but its rows can still be owed.
+        """The work with rows of the last COMMIT: only rows of that work can still be owed.
 
         It named all that was missing when it was decided, by when all earlier work had ended. So
-        what cannot be told of earlier pieces any more is of no consequence.
+        earlier work whose outcome cannot be told any more is of no consequence.
         """
         return tuple(work for work in self.commits[-1].works if not work.follows)
 
     def known(self, outcomes: Outcomes) -> dict[WorkIdentity, Outcome]:
-        """``outcomes`` with what each later COMMIT proves of the work before it.
+        """Return ``outcomes`` with what each later COMMIT proves of the work before that COMMIT.
 
-        By content: what a decision's work has delivered is its rows less those that the next one
-        named again. A proof stands above what a person ruled.
+        Proven by content: the work of a decision has delivered its rows less those that the next
+        decision named again. A proof stands above what a person ruled.
         """
         found = dict(outcomes)
         for name in self.participants:
@@ -177,23 +177,23 @@ class Promise:
         return found
 
     def delivered(self, outcomes: Outcomes) -> tuple[PreparedWork, ...]:
-        """Those that a reader sees."""
+        """Return the work whose rows readers see."""
         known = self.known(outcomes)
         return tuple(w for w in self.of_rows if known.get(w.identity) is Outcome.COMMITTED)
 
     def untold(self, outcomes: Outcomes) -> tuple[PreparedWork, ...]:
-        """Work of which nobody can tell whether readers see it, and no later COMMIT proves it."""
+        """Return work whose outcome nobody can tell, and no later COMMIT proves."""
         known = self.known(outcomes)
         return tuple(w for w in self.of_rows if known.get(w.identity) is Outcome.UNKNOWN)
 
     def owed(self, outcomes: Outcomes) -> tuple[PreparedWork, ...]:
-        """Work of the newest COMMIT that no reader is known to have; at zero all is kept."""
+        """Return work of the newest COMMIT that no reader is known to have; none: all is kept."""
         return tuple(w for w in self.newest if outcomes.get(w.identity) is not Outcome.COMMITTED)
 
     def lost_rows(self, there: Collection[WorkIdentity]) -> int:
-        """How many promised rows a system does not show, of whose work only ``there`` is there.
+        """Return how many promised rows a system lacks that has only the work in ``there``.
 
-        Decision by decision: what a later one named again excuses no row of its own.
+        Counted by decision: what a later decision named again excuses no row of its own.
         """
         lost = 0
         for decided, again in zip_longest(self.commits, self.commits[1:]):
@@ -203,10 +203,10 @@ class Promise:
         return lost
 
     def missing_rows(self, outcomes: Outcomes) -> int:
-        """How many promised rows no reader sees; 0 when the promise is kept.
+        """Return how many promised rows no reader sees; 0 when the promise is kept.
 
         Raises:
-            DecisionNeededError: nobody can tell any more what became of some that are owed.
+            DecisionNeededError: nobody can tell any more what became of some owed work.
         """
         unknown = [w for w in self.newest if outcomes.get(w.identity) is Outcome.UNKNOWN]
         if unknown:
@@ -228,12 +228,12 @@ class Promise:
         """Refuse a batch that evaluates to other rows than were promised.
 
         Args:
-            tasks: what it evaluates to.
-            lost: what is known of rows that its input has lost since.
-            given_up: by who accepts the batch as it is.
+            tasks: the contents that the batch evaluates to.
+            lost: what is known of rows that the input of the batch has lost since.
+            given_up: tells which rows a person gives up who accepts the batch as it is.
 
         Raises:
-            InputLostError: rows come back that are fewer, and the input tells why.
+            InputLostError: fewer rows come back, and the input tells why.
             NonDeterministicReplayError: rows or their content differ.
         """
         found = together(tasks)
@@ -280,7 +280,7 @@ class Promise:
             )
 
     def accepting(self, costs: str) -> Remedy:
-        """Go on with the batch as it is."""
+        """Return the remedy that goes on with the batch as it is."""
         command = f"airflow-eos accept CHECKPOINT --batch {self.batch_id} --yes"
         return Remedy((command,), start=True, costs=costs)
 
@@ -288,12 +288,12 @@ class Promise:
 def _proven(
     works: Sequence[PreparedWork], again: Sequence[PreparedWork], outcomes: Outcomes
 ) -> dict[WorkIdentity, Outcome]:
-    """What became of ``works``, of whose rows ``again`` is what was missing; {}: it is not proven.
+    """Return the outcomes of ``works`` that ``again``, all that was missing, proves; {}: no proof.
 
-    By the first guess that adds up, in rows and in content: what is told, and that of the untold
-    all were lost, or none; that lost are those that pair with ``again``; that all are. None makes
-    delivered what is told to be aborted: of a batch that a person accepted, ``again`` names what
-    its input still gave, and what it had lost are other rows than the sum makes of it.
+    By the first guess that adds up, in rows and in content: outcomes as told, with all untold work
+    lost, or none; lost is the work that pairs with ``again``; all work is lost. No guess turns told
+    aborted work into delivered: of a batch that a person accepted, ``again`` names what its input
+    still gave, and what it had lost are other rows than the sum makes of it.
     """
     committed = {w.identity for w in works if outcomes.get(w.identity) is Outcome.COMMITTED}
     untold = {w.identity for w in works if outcomes.get(w.identity) in (None, Outcome.UNKNOWN)}
@@ -315,7 +315,7 @@ def _proven(
 
 
 def rulings_on(*works: PreparedWork) -> tuple[Remedy, Remedy]:
-    """The two things that a person may say of work whose outcome nobody can tell any more."""
+    """Return the two remedies that a person may choose for work whose outcome is unknown."""
     rows = sum(work.rows for work in works)
     committed, aborted = (
         tuple(

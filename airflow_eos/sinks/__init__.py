@@ -1,6 +1,6 @@
-"""What runs inside Spark: sinks, and the query that drives the protocol.
+"""Sinks, outputs, policies and ``start_exactly_once``: the names that an app imports.
 
-Read ``query.py`` first (a batch on the driver), then ``task.py`` (its tasks).
+Read ``delivery/batch.py`` first (a batch on the driver), then ``delivery/task.py`` (its tasks).
 """
 
 from __future__ import annotations

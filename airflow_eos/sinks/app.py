@@ -1,4 +1,4 @@
-"""What a streaming app is told by whoever starts it, so that an app is only its transformation.
+"""The settings of a streaming app, from its arguments: an app is only its transformation.
 
 Every setting is an argument. Where an argument is not given, it comes from the environment that
 ``SparkStreamingOperator`` prepares, so the same script runs from a shell and from Airflow.
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 def kafka_config(bootstrap_servers: str | None) -> dict[str, Any]:
-    """Librdkafka's configuration of the cluster that is read from.
+    """Return librdkafka's configuration of the cluster that is read from.
 
     Raises:
         ConfigurationError: no cluster is named.
@@ -57,7 +57,7 @@ def kafka_config(bootstrap_servers: str | None) -> dict[str, Any]:
 
 
 def outputs_text(told: str | None) -> str | None:
-    """JSON text, also where its file is named."""
+    """Return the outputs' JSON text, also where ``told`` names its file."""
     if told is None or told.lstrip().startswith(("[", "{")):
         return told
     try:
@@ -69,7 +69,7 @@ def outputs_text(told: str | None) -> str | None:
 
 
 def told(variable: str) -> dict[str, Any]:
-    """The JSON object in the file that an environment variable names; empty where none does."""
+    """Return the JSON object in the file that an environment variable names; {} where none does."""
     name = os.environ.get(variable)
     if name is None:
         return {}
@@ -82,7 +82,7 @@ def told(variable: str) -> dict[str, Any]:
         ) from error
     if not isinstance(told, dict):
         raise ConfigurationError(f"{path} holds no JSON object, which {variable} should name.")
-    if _is_read_once(variable):  # written for this start; a file of yours is left alone
+    if _is_read_once(variable):  # written for this start; a user's own file is left alone
         target = path.resolve()
         path.unlink(missing_ok=True)
         with suppress(OSError):  # YARN's own copy, which it may not let us touch
@@ -91,13 +91,13 @@ def told(variable: str) -> dict[str, Any]:
 
 
 def _is_read_once(variable: str) -> bool:
-    """``EOS_READ_ONCE`` lists the variables whose files are; ``1`` means all of them."""
+    """Whether ``EOS_READ_ONCE`` lists the variable, whose file goes once read; ``1`` lists all."""
     told = os.environ.get("EOS_READ_ONCE", "")
     return told in {"1", "true"} or variable in told.split(",")
 
 
 def add_group_arguments(parser: argparse.ArgumentParser) -> None:
-    """``--consumer-group`` and ``--resume-from-group``; see ``ConsumerGroup``."""
+    """Add ``--consumer-group`` and ``--resume-from-group``; see ``ConsumerGroup``."""
     parser.add_argument(
         "--consumer-group",
         default=os.environ.get("EOS_CONSUMER_GROUP"),
@@ -111,10 +111,10 @@ def add_group_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def group_of(args: argparse.Namespace, kafka: KafkaSettings) -> ConsumerGroup | None:
-    """The group that the arguments name, in the cluster that the app reads from.
+    """Return the consumer group that the arguments name, in the cluster that the app reads from.
 
     Raises:
-        ConfigurationError: to go on from a group that is not named.
+        ConfigurationError: the app is to go on from a group that is not named.
     """
     group, resume = args.consumer_group, args.resume_from_group
     if group is None:
@@ -130,7 +130,7 @@ _RETAINED = "EOS_NUM_RETAINED"
 
 
 def policy_environment(policy: CheckpointPolicy) -> dict[str, str]:
-    """The variables that tell an app; its interval travels with the times of a transaction."""
+    """Return the variables that tell an app its policy; its interval travels with other times."""
     told: dict[str, str] = {}
     if policy.min_pause:
         told[_MIN_PAUSE] = str(milliseconds(policy.min_pause))
@@ -142,7 +142,7 @@ def policy_environment(policy: CheckpointPolicy) -> dict[str, str]:
 
 
 def add_policy_arguments(parser: argparse.ArgumentParser) -> None:
-    """``--min-pause``, ``--batch-timeout`` and ``--num-retained``; see ``CheckpointPolicy``."""
+    """Add ``--min-pause``, ``--batch-timeout`` and ``--num-retained``; see ``CheckpointPolicy``."""
     parser.add_argument(
         "--min-pause", default=_interval(_MIN_PAUSE), help="least pause after a batch"
     )
@@ -160,7 +160,7 @@ def add_policy_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def policy_of(args: argparse.Namespace) -> CheckpointPolicy:
-    """The policy that the arguments tell; ``--trigger`` is Spark's trigger, and not in it.
+    """Return the policy that the arguments give, without ``--trigger``, which is Spark's trigger.
 
     Raises:
         ConfigurationError: a time cannot be read, or cannot work.
@@ -179,7 +179,7 @@ def _interval(variable: str) -> str | None:
 
 
 def _flag(variable: str) -> bool:
-    """Not set, or empty: False. A word that is neither is no answer (ConfigurationError)."""
+    """Return a flag's value; False where it is not set, or empty. Other words raise an error."""
     told = os.environ.get(variable)
     return bool(told) and bool(Flag().of(variable, told))
 
@@ -205,7 +205,7 @@ _TIMES = {
 
 
 def argument_parser(description: str, *, prefix: str) -> argparse.ArgumentParser:
-    """A parser with what every app needs; add the topics of your own."""
+    """Return a parser with what every app needs; add the topics of your own."""
     env = os.environ
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter
@@ -266,9 +266,9 @@ class App:
     """The settings of one streaming app; make it with :meth:`of`, once.
 
     ``storage_options`` open the checkpoint's object store for ``start_exactly_once``. They come
-    from the operator's ``storage_conn_id``; elsewhere the environment decides. ``reach`` says how
-    to get to databases, by the name that the operator's ``participant_conn_ids`` gives them.
-    ``outputs`` are where configuration sends the rows, in the place of the app's own topic.
+    from the operator's ``storage_conn_id``; elsewhere the environment decides. ``reach`` tells how
+    to reach databases, by the name that the operator's ``participant_conn_ids`` gives them.
+    ``outputs`` are where configuration sends the rows, in place of the app's own topic.
     """
 
     facts: AppFacts
@@ -286,7 +286,7 @@ class App:
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> App:
-        """Settings from parsed arguments.
+        """Return the settings from parsed arguments.
 
         The files that the operator wrote for this start hold secrets: they are removed here.
 
@@ -330,7 +330,7 @@ class App:
     def read(
         self, spark: SparkSession, topic: str, start: StartPosition | None = None
     ) -> DataFrame:
-        """The rows of a Kafka topic; committed rows only.
+        """Return the rows of a Kafka topic; committed rows only.
 
         Args:
             spark: the session.
@@ -347,7 +347,7 @@ class App:
         return (
             spark.readStream.format("kafka")
             .options(**self.kafka.spark_options(), **tuned_source_options(), **self.source_options)
-            # Without it, rows of an aborted transaction would be read like all others.
+            # Without this, rows of an aborted transaction would be read like all others.
             .option("kafka.isolation.level", "read_committed")
             .options(**begin)
             .option("includeHeaders", "true")
@@ -362,11 +362,11 @@ class App:
 
     @property
     def prefix(self) -> str:
-        """Of the transactional ids; owned by one checkpoint."""
+        """The prefix of the transactional ids; owned by one checkpoint."""
         return self.facts.prefix
 
     def sink(self, topic: str) -> KafkaSink:
-        """The sink that delivers to ``topic`` where a row names none of its own.
+        """Return the sink that delivers to ``topic`` where a row names no topic of its own.
 
         Raises:
             ConfigurationError: configuration sends the rows elsewhere, which would go unheard.
@@ -392,7 +392,7 @@ class App:
         Args:
             df: a streaming DataFrame, with the columns that a topic takes; or an
                 :class:`~airflow_eos.sources.ArrowKafkaSource`.
-            topic: of the rows, where no outputs were chosen.
+            topic: the topic of the rows, where no outputs were chosen.
             query_name: Spark's query name.
             output_mode: Spark's output mode.
         """
@@ -416,8 +416,8 @@ class App:
 def run_app(main: Callable[[], None]) -> None:
     """Run ``main``; an error that the package raises becomes one line and exit status 1, 78 or 0.
 
-    78: no restart can heal it, by which the operator knows not to try: of Spark's errors, too. 0:
-    it was called off.
+    78: no restart can heal the error (one of Spark's, too), so the operator does not try. 0: the
+    start was called off.
     """
     try:
         main()

@@ -1,4 +1,4 @@
-"""How an app reads Kafka: what makes Spark faster and what it costs, and where it begins."""
+"""Options to read Kafka faster, with what they cost, and where an app's first start begins."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MIB = 1024 * 1024
 
 
 def tuned_source_options(*, bulk: bool = False) -> dict[str, str]:
-    """Options for ``spark.readStream.format("kafka").options(**…)``: more rows a second.
+    """Return options for ``spark.readStream.format("kafka").options(**…)``: more rows a second.
 
     Spark's consumer polls 500 records at a time by default, which costs more than reading them.
     Each of these costs memory on the executors, once for each topic partition read at a time:
@@ -43,7 +43,7 @@ def tuned_source_options(*, bulk: bool = False) -> dict[str, str]:
 
 
 def tuned_spark_conf() -> dict[str, str]:
-    """Configuration of the whole application: less CPU a row, and small batches end sooner.
+    """Return Spark settings of an application: less CPU a row, and small batches end sooner.
 
     - ``spark.python.unix.domain.socket.enabled`` (Spark 4.1): a task is handed to its Python
       worker and back sooner than over loopback TCP. The sockets lie in ``java.io.tmpdir``, whose
@@ -74,7 +74,7 @@ def tuned_spark_conf() -> dict[str, str]:
 
 
 def stateful_spark_conf() -> dict[str, str]:
-    """Configuration of a query that keeps state: RocksDB, with a log of changes as checkpoint.
+    """Return Spark settings of a query that keeps state: RocksDB, with a change log as checkpoint.
 
     - RocksDB keeps state outside the JVM's heap, on the executors' disks where it outgrows memory.
     - ``changelogCheckpointing``: a batch uploads what it has changed, in the place of a whole copy
@@ -95,8 +95,8 @@ def stateful_spark_conf() -> dict[str, str]:
 # --- start position -------------------------------------------------------------------------------
 # Where the first start of a pipeline begins to read a Kafka topic.
 #
-# For the first start only: once Spark has planned a batch the checkpoint decides, whatever is said
-# here. Rows before the position are never read.
+# It holds for the first start only: once Spark has planned a batch the checkpoint decides, whatever
+# is configured here. Rows before the position are never read.
 
 
 _EXPECTED = (
@@ -107,12 +107,12 @@ _EXPECTED = (
 
 @dataclass(frozen=True, slots=True)
 class StartPosition:
-    """One of the four; make it with :meth:`earliest`, :meth:`latest`, :meth:`at`, :meth:`offsets`.
+    """A start position; make it with :meth:`earliest`, :meth:`latest`, :meth:`at`, :meth:`offsets`.
 
     Attributes:
         name: ``earliest``, ``latest``, or empty.
         timestamp_ms: rows of this moment (ms since the epoch) and later, by their time stamps.
-        by_partition: the offset of the first row, of every partition there is.
+        by_partition: the offset of the first row, for every partition there is.
     """
 
     name: str = ""
@@ -121,19 +121,19 @@ class StartPosition:
 
     @classmethod
     def earliest(cls) -> StartPosition:
-        """All rows that the topic still holds."""
+        """Return the position of the first row that the topic still holds."""
         return cls("earliest")
 
     @classmethod
     def latest(cls) -> StartPosition:
-        """Rows that come after the first start has planned its first batch."""
+        """Return the end position: rows are read that come after the first start has planned."""
         return cls("latest")
 
     @classmethod
     def at(cls, moment: datetime) -> StartPosition:
-        """Each partition from its first row whose time stamp is ``moment`` or later.
+        """Return the position of each partition's first row with a time stamp from ``moment`` on.
 
-        A partition that has none yet is read from its end.
+        A partition that has no such row yet is read from its end.
 
         Raises:
             ConfigurationError: the moment has no zone.
@@ -144,10 +144,10 @@ class StartPosition:
 
     @classmethod
     def offsets(cls, by_partition: Mapping[int, int]) -> StartPosition:
-        """Each partition from its offset.
+        """Return the position at the given offset of each partition.
 
         Raises:
-            ConfigurationError: no partition, or a number below 0.
+            ConfigurationError: no partition is given, or a number is below 0.
         """
         if not by_partition or min(*by_partition, *by_partition.values(), 0) < 0:
             raise ConfigurationError(f"start {dict(by_partition)}: {_EXPECTED}.")
@@ -155,10 +155,10 @@ class StartPosition:
 
     @classmethod
     def parsed(cls, text: str) -> StartPosition:
-        """What an app's ``--start`` says.
+        """Return the position that an app's ``--start`` gives.
 
         Raises:
-            ConfigurationError: none of the four.
+            ConfigurationError: the text is none of the four.
         """
         if text in ("earliest", "latest"):
             return cls(text)
@@ -171,11 +171,11 @@ class StartPosition:
             raise ConfigurationError(f"start {text!r}: {_EXPECTED}.") from error
 
     def source_options(self, topic: str) -> dict[str, str]:
-        """Spark's options of a source that subscribes to ``topic``."""
+        """Return Spark's options of a source that subscribes to ``topic``."""
         if self.timestamp_ms is not None:
             return {
                 "startingTimestamp": str(self.timestamp_ms),
-                # Spark's default is to fail where a partition has no such row yet.
+                # Spark fails by default where a partition has no such row yet.
                 "startingOffsetsByTimestampStrategy": "latest",
             }
         if self.by_partition is not None:

@@ -1,7 +1,7 @@
-"""Sources that never give a row to the JVM: Spark plans which offsets, tasks fetch them in Arrow.
+"""Sources whose rows never reach the JVM: Spark plans the offsets, tasks fetch them in Arrow.
 
-Read ``kafka.py`` first (what a user gives), then ``stream.py`` (what Spark is told), ``task.py``
-(what a task does).
+Read ``kafka.py`` first (the source as a user gives it), then ``stream.py`` (its planning for
+Spark), ``task.py`` (its tasks).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A sink's columns and the hashes of its rows, made in Arrow as Spark would make them.
+"""A sink's columns and row hashes, made in Arrow just as Spark would make them.
 
-A sink says what it writes as SQL. What that SQL means is known here for plain columns and for those
-of the Kafka sink; for any other, :func:`prepared_by` says so and Spark does it.
+A sink gives its columns as SQL. Only the SQL of plain columns and of the Kafka sink's is known
+here; for any other, :func:`prepared_by` returns None and Spark does it.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ _HEADERS = re.compile(r"coalesce\(`(\w+)`, cast\(array\(\) AS array<struct<.*>>\
 
 @dataclass(frozen=True)
 class Prepared:
-    """Rows in a sink's columns, with their hashes. It is pickled into every task.
+    """A function from rows to a sink's columns with row hashes; pickled into every task.
 
     Attributes:
-        columns: their names, and what makes them.
-        number: of their names and types, which goes into each hash; None where it does not.
+        columns: the names of the columns, and the functions that make them.
+        number: the columns' names and types as a number, part of each hash; None where it is not.
     """
 
     columns: tuple[tuple[str, Callable[[Any], Any]], ...]
     number: int | None = None
 
     def __call__(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Of one batch."""
+        """Return the rows of one batch in the sink's columns, with their hashes."""
         made = [make(rows.column(name)) for name, make in self.columns]
         hashes = row_hashes(made, rows.num_rows, self.number)
         names = [name for name, _ in self.columns]
@@ -54,12 +54,12 @@ class Prepared:
 def prepared_by(
     expressions: Sequence[str], schema: pa.Schema, number: int | None = None
 ) -> Prepared | None:
-    """What makes a sink's columns of rows of ``schema``; None where only Spark can.
+    """Return what makes a sink's columns of rows of ``schema``; None where only Spark can.
 
     Args:
-        expressions: as :meth:`~airflow_eos.delivery.port.Sink.columns` gives them.
-        schema: of the rows.
-        number: of the columns' names and types, where the hash of a row has it.
+        expressions: the SQL that :meth:`~airflow_eos.delivery.port.Sink.columns` gives.
+        schema: the schema of the rows.
+        number: the columns' names and types as a number, where the hash of a row includes it.
     """
     columns = [_column(each) for each in expressions]
     known = [each for each in columns if each is not None]
@@ -109,7 +109,7 @@ def _can_hash(kind: Any) -> bool:
 
 
 def row_hashes(columns: Sequence[Any], count: int, number: int | None = None) -> Words:
-    """``xxhash64(number, a, isnull(a), b, isnull(b), …)``, as ``delivery.task.row_hash`` has it."""
+    """Return ``xxhash64(number, a, isnull(a), b, isnull(b), …)``, as ``delivery.task.row_hash``."""
     hashes = np.full(count, SEED)
     always = np.ones(count, np.bool_)
     if number is not None:
@@ -148,20 +148,20 @@ def _numbers(column: Any, kind: Any, numpy_kind: Any) -> Any:
 
 
 def _bytes_of(column: Any) -> tuple[Any, Any]:
-    """Their bytes, and where each begins in them."""
+    """Return the bytes of a column's values, and where each value begins in them."""
     _, edges, content = column.buffers()
     first, last = column.offset, column.offset + len(column) + 1
     offsets = (
         np.frombuffer(edges, np.int32)[first:last] if edges is not None else np.zeros(1, np.int32)
     )
     data = np.frombuffer(content, np.uint8) if content is not None else np.zeros(0, np.uint8)
-    # As the compiled loops were compiled for: they would be compiled again for what can be written.
+    # Read-only, as the loops were compiled for: they would be compiled again for writable arrays.
     offsets.flags.writeable = data.flags.writeable = False
     return data, offsets
 
 
 def _go_on_with_headers(column: Any, valid: Any, hashes: Words) -> None:
-    """Element after element, its name and then its value: each row has its own count of them."""
+    """Hash headers one after the other, name then value: each row has its own number of headers."""
     counts = np.where(valid, column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False), 0)
     firsts = np.concatenate(([0], np.cumsum(counts)))[:-1]
     items = column.flatten()

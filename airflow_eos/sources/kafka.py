@@ -47,28 +47,28 @@ _MODULES = ("pyarrow", "numpy", "msgspec", "kafka", "crc32c", "lz4", "cramjam")
 
 @dataclass(frozen=True)
 class ArrowKafkaSource:
-    """What a query reads, given to :func:`~airflow_eos.sinks.start_exactly_once`.
+    """A Kafka source in Arrow, given to :func:`~airflow_eos.sinks.start_exactly_once`.
 
     Spark plans which offsets a batch has; its tasks fetch and decode them into Arrow batches, and
     give them to the functions of :meth:`map` and to the sink. It takes Spark 4.2.
 
     Attributes:
         bootstrap_servers: ``host:port`` pairs separated by commas.
-        topics: one, or several.
+        topics: one topic, or several.
         starting: where an empty checkpoint begins: a :class:`~airflow_eos.sinks.StartPosition`, or
             the text that Spark's option ``startingOffsets`` takes.
-        max_rows_per_batch: offsets that a batch has at most, about; None: all there are.
+        max_rows_per_batch: about how many offsets a batch has at most; None: all there are.
         max_rows_per_task: a longer range of a partition is read by several tasks; then rows of a
             key can change their order. None: one task reads a partition.
         committed_only: rows of open and aborted transactions are left out (``read_committed``).
         kafka_config: further librdkafka properties: security.protocol, sasl.*, ssl.* ...
-        max_tasks: a batch has no more tasks, each of which reads several ranges then: small batches
+        max_tasks: the most tasks of a batch, each of which reads several ranges then: small batches
             are ready sooner with one task for each core. None: as many as there are ranges.
         fail_on_data_loss: Spark's ``failOnDataLoss``: False leaves out, with a warning, rows that
             are gone before they were read. For one start, where a person has decided so.
-        columns: key, value, topic, partition, offset, timestamp, headers: those that are decoded.
+        columns: the columns to decode, of key, value, topic, partition, offset, timestamp, headers.
         transformations: see :meth:`map`.
-        schema: of what they give, as Spark's DDL; None where there are none.
+        schema: what the transformations give, as Spark's DDL; None where there are none.
     """
 
     bootstrap_servers: str
@@ -100,7 +100,7 @@ class ArrowKafkaSource:
 
     @classmethod
     def of_app(cls, app: App, topic: str, **more: Any) -> ArrowKafkaSource:
-        """A topic as an app is told to read it: its Kafka, its start or group, its rows a batch.
+        """Return a topic's source as the app is configured: Kafka, start or group, rows a batch.
 
         Args:
             app: the settings of the app.
@@ -120,23 +120,23 @@ class ArrowKafkaSource:
         return cls(app.kafka.bootstrap_servers, topic, **(told | more))
 
     def select(self, *columns: str) -> ArrowKafkaSource:
-        """The same with these columns alone, in this order: what is not asked for costs nothing.
+        """Return this source with these columns alone, in this order; other columns cost nothing.
 
         Raises:
-            ConfigurationError: there is no such column, or a function takes them already.
+            ConfigurationError: there is no such column, or a function takes the columns already.
         """
         if self.transformations:
             raise ConfigurationError("select() comes before map(), whose functions take columns.")
         return replace(self, columns=columns)
 
     def map(self, function: Transformation, schema: str | None = None) -> ArrowKafkaSource:
-        """The same with ``function`` applied to the batches of each task.
+        """Return this source with ``function`` applied to the batches of each task.
 
         Args:
             function: an iterator of ``pyarrow.RecordBatch`` in, one out, as for Spark's
                 ``mapInArrow``. It is pickled into the tasks; the same rows must give the same.
-            schema: of what it gives, as Spark's DDL (``"key binary, value binary"``); None: as it
-                was before.
+            schema: what ``function`` gives, as Spark's DDL (``"key binary, value binary"``); None:
+                as before.
         """
         return replace(
             self,
@@ -146,7 +146,7 @@ class ArrowKafkaSource:
 
     @property
     def settings(self) -> KafkaSettings:
-        """The connection."""
+        """The connection to the cluster."""
         return KafkaSettings.from_librdkafka(
             {**self.kafka_config, "bootstrap.servers": self.bootstrap_servers}
         )
@@ -156,7 +156,7 @@ class ArrowKafkaSource:
         return (self.topics,) if isinstance(self.topics, str) else tuple(self.topics)
 
     def opened(self, spark: SparkSession, store: CheckpointStore) -> OpenedKafkaSource:
-        """For one pipeline; see :class:`~airflow_eos.delivery.source.OwnSource`.
+        """Open the source for one pipeline; see :class:`~airflow_eos.delivery.source.OwnSource`.
 
         Raises:
             ConfigurationError: this Spark is older than 4.2, or its workers lack something.
@@ -207,7 +207,7 @@ class ArrowKafkaSource:
 
 
 def _stepped_over(store: CheckpointStore, topics: Sequence[str]) -> tuple[OffsetSpan, ...]:
-    """By a person's rulings, as they stand when the query starts."""
+    """Return the offsets that a person ruled to step over, as they stand when the query starts."""
     found = tuple(
         OffsetSpan(each.topic, each.partition, each.first, each.last + 1)
         for each in skipped_input(store, topics)
@@ -218,10 +218,10 @@ def _stepped_over(store: CheckpointStore, topics: Sequence[str]) -> tuple[Offset
 
 
 class OpenedKafkaSource:
-    """The source of one query.
+    """An :class:`ArrowKafkaSource` opened for one query.
 
     Attributes:
-        frame: a streaming DataFrame of its rows, as any other.
+        frame: a streaming DataFrame of the source's rows, like any other.
     """
 
     def __init__(self, spark: SparkSession, read: KafkaInput, task: ReadRanges) -> None:
@@ -234,7 +234,7 @@ class OpenedKafkaSource:
         self.frame: DataFrame = self._stream().mapInArrow(task, schema)
 
     def fused(self, sink: Sink) -> Callable[[SinkTask], DataFrame] | None:
-        """What runs a sink's task over the ranges themselves; None where only Spark can."""
+        """Return what runs a sink's task over the ranges themselves; None where only Spark can."""
         from airflow_eos.sources.columns import prepared_by
 
         columns = sink.columns(self.frame.schema)
@@ -245,7 +245,7 @@ class OpenedKafkaSource:
         return lambda task: self._stream(FusedTask(self._task, prepared, task))
 
     def _stream(self, work: FusedTask | None = None) -> DataFrame:
-        """The ranges, or what is done with them where they are read."""
+        """Return a stream of the ranges, or of what ``work`` makes of them where they are read."""
         from airflow_eos.sources.stream import data_source
 
         name = f"arrow_kafka_{uuid.uuid4().hex[:8]}"  # a query keeps the class of its own name
@@ -253,7 +253,7 @@ class OpenedKafkaSource:
         return self._spark.readStream.format(name).load()
 
     def topics(self, resources: ExitStack) -> TopicsRead:
-        """Who answers for the topics that it reads."""
+        """Return the source's topics as :class:`TopicsRead`, which asks their cluster."""
         from airflow_eos.kafka.client.connection import ConnectionPool
 
         pool = ConnectionPool(self._read.settings, timeout_s=_LOOK_FOR_BROKER_S)

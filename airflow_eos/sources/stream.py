@@ -1,9 +1,9 @@
-"""What Spark is told: a Python data source whose rows are offset ranges, one for each task.
+"""A Python data source for Spark, whose rows are offset ranges: one for each task.
 
-Or what a task makes of its range: then the rows are its reports, and one Python worker does all of
-a task. Spark calls the planning half in a Python process of its own beside the driver, one for a
-query, and :meth:`RangeReader.read` in its tasks. All else is Spark's: it logs the offsets before a
-batch runs, repeats it over the same ones, counts the rate limit.
+Where work is given, the rows are instead the reports of a task on its range, and one Python worker
+does all of a task. Spark calls the planning half in a Python process of its own beside the driver,
+one for a query, and :meth:`RangeReader.read` in its tasks. Spark does the rest: it logs the offsets
+before a batch runs, repeats the batch over the same offsets, and counts the rate limit.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ if TYPE_CHECKING:
     from airflow_eos.sources.task import Batches, KafkaInput
 
 Offset = dict[str, dict[str, int]]
-"""As JSON has it, so partitions are text."""
+"""Topic → partition → next offset, as JSON has it, so partitions are text."""
 Place = tuple[str, int]
 
 CUT, DEALT = "/rows_a_task", "/tasks"
-"""With the only entry ``{"": rows}``, and ``{"": tasks}``."""
+"""Keys of an :data:`Offset` for limits of tasks: ``{"": rows}`` a task, and ``{"": tasks}``."""
 
 
 def offset_of(places: Mapping[Place, int]) -> Offset:
-    """The offset of the stream, in an order that never changes: Spark compares text."""
+    """Return the stream's offset, in an order that never changes: Spark compares text."""
     found: Offset = {}
     for (topic, partition), offset in sorted(places.items()):
         found.setdefault(topic, {})[str(partition)] = offset
@@ -54,7 +54,7 @@ def offset_of(places: Mapping[Place, int]) -> Offset:
 
 
 def places_of(offset: Mapping[str, Mapping[str, int]]) -> dict[Place, int]:
-    """Topic and partition → the next row."""
+    """Return topic and partition → the next row's offset."""
     return {
         (topic, int(partition)): int(next_row)
         for topic, partitions in offset.items()
@@ -72,19 +72,19 @@ def next_end(
     tasks: int | None = None,
     leave_out: bool = False,
 ) -> Offset:
-    """Where the batch that begins at ``start`` ends; ``start`` itself where there is nothing new.
+    """Return the end of the batch that begins at ``start``; ``start`` where nothing is new.
 
     Args:
-        start: where the batch before ended.
-        ends: how far each partition there is may be read.
+        start: the end of the batch before.
+        ends: the offset up to which each partition there is may be read.
         most: offsets that a batch may have, shared out by what each partition has; None: all.
         rows_a_task: a longer range of a partition is cut; None: never.
-        tasks: more ranges than that are dealt to so many tasks; None: each has its own.
-        leave_out: a partition that is not there any more is left out.
+        tasks: more ranges than that are shared out among so many tasks; None: each has its own.
+        leave_out: whether a partition that is not there any more is left out.
 
     Raises:
         TopicError: a partition, or a whole topic, is not there any more.
-        InputError: a partition ends before it was read to: it is another topic's by now.
+        InputError: a partition ends before what was read: it is another topic's by now.
     """
     begun = places_of(start)
     gone = begun.keys() - ends.keys() if leave_out else set()
@@ -105,7 +105,7 @@ def next_end(
 
 
 def _part(rows: int, share: float) -> int:
-    """At least one where there is any, or a partition beside much larger ones would starve."""
+    """Return a share of the rows; at least one, or a partition beside larger ones would starve."""
     if share >= 1.0 or not rows:
         return rows
     return min(rows, max(1, math.floor(rows * share)))
@@ -128,11 +128,11 @@ def _require_there(begun: Mapping[Place, int], ends: Mapping[Place, int]) -> Non
 
 
 Spans = list[tuple[OffsetSpan, int]]
-"""Each with its number among those of its partition."""
+"""Offset ranges, each with its number among those of its partition."""
 
 
 def tasks_of(start: Offset, end: Offset) -> list[Spans]:
-    """What the tasks of a batch read, in the order in which they read it.
+    """Return the ranges that each task of a batch reads, in the order in which it reads them.
 
     A partition that ``start`` does not know is read from offset 0: it is new, and where its first
     rows are gone already its task says so.
@@ -149,9 +149,9 @@ def tasks_of(start: Offset, end: Offset) -> list[Spans]:
 
 
 def around(spans: Spans, skipped: Iterable[OffsetSpan]) -> Spans:
-    """The same without the offsets that are stepped over, each task with what was its own.
+    """Return ``spans`` without the ``skipped`` offsets; each task keeps its own ranges.
 
-    Cut after the tasks were dealt: a partition stays with its task, and rows of a key in order.
+    Cut after tasks were given their ranges: a partition keeps its task, and a key's rows in order.
     """
     for gap in skipped:
         spans = [
@@ -170,7 +170,7 @@ def _outside(span: OffsetSpan, gap: OffsetSpan) -> list[tuple[int, int]]:
 
 
 def _dealt(spans: Spans, tasks: int) -> list[Spans]:
-    """The largest first, each to who has the fewest rows by then."""
+    """Share ranges out among tasks: the largest first, to the task with the fewest rows by then."""
     hands: list[Spans] = [[] for _ in range(min(tasks, len(spans)))]
     rows = [0] * len(hands)
     for place in sorted(range(len(spans)), key=lambda at: (-_rows(spans[at]), at)):
@@ -212,18 +212,18 @@ _LOOK_FOR_BROKER_S = 20.0
 def data_source(
     read: KafkaInput, short_name: str, work: Callable[[Batches], Batches] | None = None
 ) -> type[DataSource]:
-    """The class to register. It travels by value, and the input with it.
+    """Return the data source class to register. It is pickled by value, with the input in it.
 
-    Not as options, which a plan shows: the input has passwords.
+    The input is not passed as options, which a plan shows: it has passwords.
 
     Args:
-        read: what is planned.
-        short_name: the format's.
-        work: from ranges to what ``mapInArrow`` would give as :data:`REPORTS`, done where a range
-            is read; None gives the ranges.
+        read: the input that is planned.
+        short_name: the format's name.
+        work: turns ranges into what ``mapInArrow`` would give as :data:`REPORTS`, where a range is
+            read; None gives the ranges.
     """
-    # Planners need none of it, and might lack the modules of a user's functions. In the thread that
-    # registers the class: broadcast variables among them go with what it pickles next.
+    # Planners need none of it, and might lack the modules of a user's functions. Pickled in the
+    # thread that registers the class: its broadcast variables go with what the thread pickles next.
     packed = None if work is None else cloudpickle.dumps(work)  # type: ignore[no-untyped-call]
 
     class RangeSource(DataSource):
@@ -241,7 +241,7 @@ def data_source(
             return self._reader
 
         def __reduce__(self) -> Any:
-            """Spark pickles it for planners, and beside the reader that it gave for the tasks."""
+            """Pickle the source for planners, but its name alone beside the reader for tasks."""
             return (
                 super().__reduce__() if self._reader is None else (SourceDescription, (short_name,))
             )
@@ -250,19 +250,19 @@ def data_source(
 
 
 class SourceDescription(DataSource):
-    """Description of the source for Spark's error messages."""
+    """A description of the source for Spark's error messages."""
 
     def __init__(self, short_name: str) -> None:
         super().__init__({})
         self._short_name = short_name
 
     def name(self) -> str:  # type: ignore[override]  # of the class there, which travels by value
-        """The format's."""
+        """Return the format's name."""
         return self._short_name
 
 
 class Ranges(InputPartition):
-    """One task's."""
+    """The offset ranges of one task."""
 
     def __init__(self, spans: Spans) -> None:
         super().__init__(None)
@@ -270,13 +270,13 @@ class Ranges(InputPartition):
 
 
 class RangeReader(DataSourceStreamReader):
-    """What tasks get: it knows neither the input, which has passwords, nor the checkpoint."""
+    """The reader in a task; it knows neither the input, which has passwords, nor the checkpoint."""
 
     def __init__(self, packed: bytes | None) -> None:
         self._packed = packed
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """In a task: the ranges themselves, or what the work of :func:`data_source` makes of it."""
+        """Yield a task's ranges, or what the work of :func:`data_source` makes of them."""
         if not isinstance(partition, Ranges):  # pragma: no cover - Spark gives what it was given
             raise TypeError(f"{partition!r}: expected ranges")
         columns = [
@@ -292,17 +292,17 @@ class RangeReader(DataSourceStreamReader):
 
 
 def _tell_polars_whose_cores_there_are() -> None:
-    """As many threads as the task has cores, unless somebody said otherwise.
+    """Limit Polars to as many threads as the task has cores, unless a limit is set already.
 
-    By itself it starts one for each core of the machine, in the worker of each task that runs
-    there. It asks when it is imported, as it may be with a user's function.
+    By itself Polars starts a thread for each core of the machine, in the worker of each task that
+    runs there. It reads the limit when it is imported, as it may be with a user's function.
     """
     context = TaskContext.get()
     os.environ.setdefault("POLARS_MAX_THREADS", str(1 if context is None else context.cpus()))
 
 
 class RangeStream(RangeReader, SupportsTriggerAvailableNow):
-    """Plans the ranges of each batch. The names of the methods are Spark's."""
+    """The planner of each batch's ranges. Spark gives the methods their names."""
 
     def __init__(self, read: KafkaInput, packed: bytes | None = None) -> None:
         super().__init__(packed)
@@ -311,11 +311,11 @@ class RangeStream(RangeReader, SupportsTriggerAvailableNow):
         self._target: dict[Place, int] | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Asked for until the first batch is committed; always the same."""
+        """Return where the first batch begins, always the same; asked until that batch commits."""
         return self._read.began(self._connected())
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Where the next batch ends."""
+        """Return where the next batch ends."""
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         ends = self._read.ends(self._connected()) if self._target is None else self._target
         try:
@@ -344,29 +344,29 @@ class RangeStream(RangeReader, SupportsTriggerAvailableNow):
         )
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Of every trigger but ``once``."""
+        """Return the read limit for every trigger but ``once``."""
         most = self._read.max_rows_per_batch
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
-        """For ``lastProgress``."""
+        """Return where the partitions end now, for ``lastProgress``."""
         return offset_of(self._read.ends(self._connected()))
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """The query ends where the partitions end now."""
+        """Fix the end of the query: where the partitions end now."""
         self._target = self._read.ends(self._connected())
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
-        """The ranges of each task."""
+        """Return the ranges of each task."""
         skipped = self._read.skipped
         return [Ranges(around(spans, skipped)) for spans in tasks_of(start, end)]
 
     def __reduce__(self) -> tuple[type[RangeReader], tuple[bytes | None]]:
-        """Spark pickles the whole reader for its tasks."""
+        """Reduce to what tasks need, since Spark pickles the whole reader for them."""
         return RangeReader, (self._packed,)
 
     def stop(self) -> None:
-        """The query has ended."""
+        """Close the connections once the query has ended."""
         if self._wire is not None:
             self._wire.close()
 

@@ -1,7 +1,7 @@
-"""A task that fetches, decodes, transforms and writes: no row of it meets the JVM.
+"""A task that fetches, decodes, transforms and writes, without any row in the JVM.
 
-Memory is bounded by what is on its way: answers that were fetched ahead, the portion that is being
-decoded, and what the sink's writer holds; each waits for the next.
+Memory is bounded by the data on its way: answers fetched ahead, the portion that is being decoded,
+and the rows that the sink's writer holds; each waits for the next.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ Transformation = Callable[[Batches], Batches]
 """As ``DataFrame.mapInArrow`` takes it: the batches of one task in, others out, of any size."""
 
 FETCHED_AHEAD = 3
-"""Answers of 4 MiB that wait, compressed, while one is decoded."""
+"""Compressed answers of 4 MiB that may wait while one is decoded."""
 
 TRANSFORMED_ROWS = 10_000
-"""Rows that a transformation is given at a time, as many as ``mapInArrow`` gives unless told
-otherwise. What is made of 40,000 leaves the processor's cache: JSON took a tenth longer."""
+"""Rows that a transformation is given at a time, as many as ``mapInArrow`` gives unless configured
+otherwise. The results of 40,000 leave the processor's cache: JSON took a tenth longer."""
 
 
 @dataclass(frozen=True)
 class ReadRanges:
-    """Ranges → their rows, transformed. It is pickled into every task.
+    """A function from offset ranges to their rows, transformed; pickled into every task.
 
     Attributes:
         settings: the connection.
-        columns: of :data:`~airflow_eos.kafka.records.decode.SCHEMA`.
-        transformations: one after the other.
-        schema: what comes out of them.
+        columns: the columns to decode, of :data:`~airflow_eos.kafka.records.decode.SCHEMA`.
+        transformations: functions applied one after the other.
+        schema: the schema of the rows that come out.
         committed_only: leave out rows of open and aborted transactions.
-        fail_on_data_loss: where rows of a range are gone; else they are left out.
+        fail_on_data_loss: raise where rows of a range are gone; else they are left out.
     """
 
     settings: KafkaSettings
@@ -61,7 +61,7 @@ class ReadRanges:
     fail_on_data_loss: bool = True
 
     def __call__(self, ranges: Batches) -> Batches:
-        """The rows of the ranges, in the order of their offsets."""
+        """Yield the rows of the ranges, in the order of their offsets."""
         loops.warm()
         rows: Batches = self._rows(ranges)
         if self.transformations:
@@ -87,7 +87,7 @@ class ReadRanges:
             )
             for batches in answers:
                 yield from tables(batches, span, self.columns)
-        except BaseException:  # also where the task is left: fetches of it may be on their way
+        except BaseException:  # also where the task is left: its fetches may be on their way
             if (kept := _wires.pop(self.settings, None)) is not None:
                 kept.close()
             raise
@@ -95,12 +95,12 @@ class ReadRanges:
 
 @dataclass(frozen=True)
 class FusedTask:
-    """Ranges → the reports of a sink's task.
+    """A function from offset ranges to the reports of a sink's task.
 
     Attributes:
         read: gives the rows.
-        prepared: brings them into the sink's columns, with their hashes.
-        task: writes them.
+        prepared: brings the rows into the sink's columns, with their hashes.
+        task: writes the rows.
     """
 
     read: ReadRanges
@@ -108,22 +108,22 @@ class FusedTask:
     task: SinkTask
 
     def __call__(self, ranges: Batches) -> Batches:
-        """Run the task."""
+        """Run the sink's task on the rows of ``ranges``; yield its reports."""
         return self.task(map(self.prepared, self.read(ranges)))
 
 
 def pieces(batches: Batches, most: int) -> Batches:
-    """The same rows, at most so many at a time; nothing is copied."""
+    """Yield the rows of ``batches``, at most ``most`` at a time; nothing is copied."""
     for batch in batches:
         for first in range(0, batch.num_rows, most):
             yield batch.slice(first, most)
 
 
 def as_declared(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The columns of ``schema``, in its order and types.
+    """Return the columns of ``schema`` from a batch, in its order and types.
 
     Raises:
-        ConfigurationError: one is missing, or its type cannot be had.
+        ConfigurationError: a column is missing, or cannot be cast to its type.
     """
     if batch.schema.equals(schema):
         return batch
@@ -152,20 +152,20 @@ def _warm_wire(settings: KafkaSettings) -> ConnectionPool:
 
 
 BEGAN = "sources/0/0"
-"""Where Spark's own Kafka source notes its beginning (``KafkaSourceInitialOffsetWriter``)."""
+"""The file where Spark's own Kafka source notes its start (``KafkaSourceInitialOffsetWriter``)."""
 
 
 @dataclass(frozen=True)
 class KafkaInput:
-    """See :class:`~airflow_eos.sources.ArrowKafkaSource`.
+    """The input of an :class:`~airflow_eos.sources.ArrowKafkaSource`, for planning batches.
 
     Attributes:
         store: the checkpoint, which remembers where the first batch begins.
         starting: ``earliest``, ``latest``, ms since the epoch, or topic → partition → offset, where
-            -2 is the first and -1 the next one.
+            -2 is the first row and -1 the next one.
         skipped: offsets that a person has ruled to step over: no task reads them, also where a
             batch is read again.
-        leaves_out: what is gone, of rows and of partitions, is left out.
+        leaves_out: whether rows and partitions that are gone are left out.
     """
 
     settings: KafkaSettings
@@ -180,17 +180,17 @@ class KafkaInput:
     leaves_out: bool = False
 
     def ends(self, wire: ConnectionPool) -> dict[Place, int]:
-        """How far each partition that there is now may be read."""
+        """Return how far each partition that there is now may be read."""
         places = partitions_of(wire, self.topics, refresh=True)
         return positions(wire, places, LATEST, committed_only=self.committed_only)
 
     def not_before(
         self, wire: ConnectionPool, ends: Mapping[Place, int], begun: Mapping[Place, int]
     ) -> dict[Place, int]:
-        """The same ends, but nowhere before ``begun`` where the rows up to there exist.
+        """Return ``ends``, but none before ``begun`` where the rows up to there exist.
 
-        Who reads rows of open transactions (Spark's own source does, unless told otherwise) is past
-        the last stable offset. What is new to a reader of committed rows begins where he is.
+        A reader of rows of open transactions (Spark's own source is one, unless told otherwise) is
+        past the last stable offset. New rows for a reader of committed rows begin where it stopped.
         """
         behind = [place for place, end in ends.items() if end < begun.get(place, 0)]
         if not behind or not self.committed_only:
@@ -199,10 +199,10 @@ class KafkaInput:
         return dict(ends) | {p: begun[p] for p, end in there.items() if begun[p] <= end}
 
     def began(self, wire: ConnectionPool) -> Offset:
-        """Where the first batch begins: as noted in the checkpoint, by whoever asks first.
+        """Return where the first batch begins, as noted in the checkpoint; the first call notes it.
 
-        Not asked again: "latest" is another place by then, and a batch that was planned before a
-        crash would begin elsewhere.
+        Kafka is not asked again: "latest" is another place by then, and a batch that was planned
+        before a crash would begin elsewhere.
         """
         noted = self.store.get(BEGAN)
         if noted is None:
@@ -243,15 +243,15 @@ class KafkaInput:
 
 
 def starting_of(position: Any, topics: tuple[str, ...]) -> str | int | dict[str, dict[str, int]]:
-    """What a user may give as ``starting``, in one of three forms.
+    """Return a user's ``starting`` in one of three forms.
 
     Args:
         position: a :class:`~airflow_eos.sinks.StartPosition`, or the text of Spark's option
             ``startingOffsets``.
-        topics: of the source.
+        topics: the topics of the source.
 
     Raises:
-        ConfigurationError: offsets by partition alone, of several topics; or none of these.
+        ConfigurationError: offsets by partition alone, for several topics; or another form.
     """
     if isinstance(position, str):
         if position in ("earliest", "latest"):
@@ -280,7 +280,7 @@ def starting_of(position: Any, topics: tuple[str, ...]) -> str | int | dict[str,
 
 
 def _offset(given: Any) -> int:
-    """Refused before it is noted in the checkpoint for ever."""
+    """Return the offset; refuse a wrong one before it is noted in the checkpoint for ever."""
     if int(given) < EARLIEST:
         raise ValueError(given)
     return int(given)
