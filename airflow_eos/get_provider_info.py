@@ -1,4 +1,4 @@
-"""What Airflow reads of the provider: its description and its command, by Airflow's own schema.
+"""The provider's description and its command, as Airflow reads them by its own schema.
 
 No connection type is declared: the package lives on Airflow's own ``kafka`` and ``spark``
 connections.
@@ -109,7 +109,7 @@ def _modules(*names: str) -> dict[str, Any]:
 
 
 def get_commands() -> list[CLICommand]:
-    """What the provider adds to ``airflow``; it is asked whenever that starts, so it costs nothing.
+    """Return the commands that the provider adds to ``airflow``; cheap, as each start calls it.
 
     One command that hands everything on, since two descriptions of the same arguments would differ
     one day.

@@ -99,9 +99,9 @@ def without_meaning(
 ) -> tuple[str, ...]:
     """Return the counts that say nothing, since the compared rows are not the same rows.
 
-    Where rows are aggregated, or named otherwise, a difference is no loss and no row out of nowhere,
-    and the same id twice is no copy. Rows that carry an id, and whose counterparts have gone with
-    the input's retention, are twice where they are twice.
+    Where rows are aggregated, or named otherwise, a difference is neither a loss nor a row from
+    nowhere, and the same id twice is no copy. Rows that carry an id, and whose counterparts have
+    gone with the input's retention, are copies where they are twice.
     """
     if not any(len(each.ids) for each in outputs):
         return ("lost",)  # the app has not run, or these are not its topics
@@ -513,7 +513,7 @@ def _sources(
             if topic not in inputs:
                 others.append(topic)
             for partition, until in partitions.items():
-                # Where the beginning is lost, no row is known to have been read that did not come out.
+                # Where the beginning is lost, only rows that came out are known to have been read.
                 first = until if began is None else began.get(topic, {}).get(partition, 0)
                 read[topic, partition] = (first, until)
     known = {each: {ids[key] for key in ids if name_of(key) == each} for each in inputs}
@@ -562,8 +562,8 @@ def _undecided(store: CheckpointStore, came: Sequence[TopicRows]) -> Violations 
 def _written_besides(store: CheckpointStore, decided: Sequence[Decision]) -> bool:
     """Whether a batch since the oldest promise was written with another guarantee, by no decision.
 
-    The rows of such a batch are inside no range, and nobody did wrong. Beside a promise, the mark of
-    another guarantee says nothing.
+    Rows of such a batch are inside no range, and nobody did wrong. Beside a promise its mark says
+    nothing.
     """
     promised = {each.batch_id for each in decided if each.offsets}
     besides = set(_batches(store, SPENT)) - promised

@@ -80,7 +80,7 @@ Of a topic that is not in here, nothing is known."""
 
 @dataclass(frozen=True, slots=True)
 class _AllRows:
-    """The rows of all topics, one topic after another; a partition's rows in the order of offsets."""
+    """The rows of all topics, one topic after another; those of a partition in offset order."""
 
     topics: tuple[TopicRows, ...]
     ids: npt.NDArray[np.int64]

@@ -340,7 +340,7 @@ def _drain(
 
 
 def _is_end(message: Message, topic: str) -> bool:
-    """Whether the message tells the end of a partition; raise errors that do not pass by themselves."""
+    """Whether the message tells the end of a partition; raise what is no passing fault."""
     error = message.error()
     if error is None or error.retriable() or concerns_the_group(error):
         return False
