@@ -285,7 +285,7 @@ class Texts(ArgumentType):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Texted(ArgumentType):
-    """A mapping of names to texts; numbers and flags of YAML or native rendering stay as they are."""
+    """A mapping of names to texts; numbers and flags (YAML, native rendering) stay as they are."""
 
     def _converted(self, name: str, value: object) -> dict[str, Any]:
         if not isinstance(value, Mapping):

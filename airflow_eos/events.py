@@ -110,7 +110,7 @@ class SettledEvent(msgspec.Struct, frozen=True, kw_only=True):
         return max(told, default=None)
 
     def as_extra(self) -> dict[str, Any]:
-        """Return the event as JSON's own types, with its ``key``, for an asset event's ``extra``."""
+        """Return the event as JSON's own types, with its ``key``: ``extra`` of an asset event."""
         fields: dict[str, Any] = msgspec.to_builtins(self)
         return {"key": self.key, **fields}
 

@@ -113,7 +113,7 @@ def lost_beginning(
 ) -> CheckpointFormatError | None:
     """Return the error where batch 0 is to be run again, and where it began is lost.
 
-    Asked by the gate and not by :func:`damage`, since a look at open work can do without.
+    The gate asks this, and :func:`damage` does not: a look at open work can do without.
     """
     if newest is None or newest > 1:
         return None
