@@ -105,7 +105,7 @@ class _AllRows:
         return RowPosition(topic, int(self.partition[row]), int(self.offset[row]), detail)
 
     def lanes(self, rows: Indices) -> Indices:
-        """Return a column a row: the key, topic and partition within which order is kept."""
+        """Return key, topic and partition, within which order is kept, of each row as a column."""
         return np.stack([self.keys[rows], self.topic[rows], self.partition[rows]]).astype(np.int64)
 
 

@@ -1,4 +1,4 @@
-"""The decision log: one immutable object for each (batch, attempt), and only one create wins.
+"""The decision log: one immutable object for each (batch, attempt), of which one create wins.
 
 It makes delivery exactly-once: rows become visible only after a COMMIT decision that names their
 work is durable, and nobody can decide the same attempt a second time.
@@ -257,7 +257,7 @@ class PerishableRows:
         return opened_rows(self.read(name, batch, key), where, instead)
 
     def listed(self, batch: int) -> Sequence[str]:
-        """List the paths of a batch's kept rows; only who is the newest driver after it judges."""
+        """List the paths of a batch's kept rows; only a driver still the newest then may judge."""
         return [
             each.path
             for name in self._store.folders(_KEPT)

@@ -88,7 +88,7 @@ class HdfsFiles:
         except BaseException as error:
             with contextlib.suppress(OSError, RuntimeError):
                 client.delete(staged)
-            if isinstance(error, FileNotFoundError):  # the staged file: not the target is absent
+            if isinstance(error, FileNotFoundError):  # of the staged file, not of the target
                 raise OSError(f"{path}: what was staged is gone: {_first(error)}") from error
             if isinstance(error, FileExistsError):
                 raise AlreadyExistsError(f"{path} already exists") from error

@@ -476,10 +476,9 @@ def request_drain(
 ) -> DrainRequest:
     """Ask a driver to stop after the running batch; return the request that stands there.
 
-    Each ``submission`` has a request of its own: that start may come up long after others were
-    asked. Asking the same driver again changes nothing, but that a hand-over gives way to a person
-    who wants the driver to stop. A request to another term, which has ended or is superseded, gives
-    way.
+    Each ``submission`` has a request of its own: its start may come up long after other requests.
+    Asking the same driver again changes nothing, but that a hand-over gives way to a person who
+    wants it to stop. A request to another term, which has ended or is superseded, gives way.
     """
     request = DrainRequest(
         term=term,

@@ -45,7 +45,7 @@ class Ruling(Stored, frozen=True, kw_only=True):
 class Acceptance(Stored, frozen=True, kw_only=True):
     """A ruling that batch ``batch_id`` counts as delivered, though ``rows`` rows are missing.
 
-    ``missing`` has the number of each participant, by name, when the ruling was made.
+    ``missing`` has the missing rows of each participant, by name, when the ruling was made.
     ``promise`` is the nonce of the COMMIT decision that promised the batch, so that no copy of
     this ruling speaks of another promise. ``given_up`` is work that could still have been
     committed then, and is never to be.

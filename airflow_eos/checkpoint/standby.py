@@ -116,8 +116,7 @@ class StandbySeen(msgspec.Struct, frozen=True):
     """A standby, and whether it still stands by, from looks at it.
 
     It ``stands by`` if it was seen to change, and is ``gone`` once it was seen to stand still for
-    three of its intervals; until then it is ``not known``. The standby itself says ``refused`` and
-    ``failed``.
+    three of its intervals; until then ``not known``. It says ``refused`` and ``failed`` itself.
     """
 
     standby: Standby

@@ -378,7 +378,7 @@ class CheckpointStore:
         return isinstance(self._backend, LocalFiles)
 
     def make_durable(self, *paths: str) -> None:
-        """Sync objects before acting on what *another* process wrote: a power cut must not lose it.
+        """Sync what *another* process wrote before acting on it: a power cut must not lose it.
 
         That process may not have synced its write yet. Object stores answer only what is durable,
         so this call does something on local files alone. Absent objects are left out.

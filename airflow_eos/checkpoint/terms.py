@@ -98,7 +98,7 @@ def require_in_flight(store: CheckpointStore, batch_id: int, who: str) -> None:
     ``add`` of an old number answers True again.
 
     Raises:
-        SupersededError: the batch is older, or complete.
+        SupersededError: the batch is not the newest, or is complete.
     """
     newest = newest_planned(store)
     if newest != batch_id:
@@ -121,7 +121,7 @@ def _is_complete(store: CheckpointStore, batch_id: int) -> bool:
 
 
 def still_in_flight(store: CheckpointStore, batch_id: int) -> bool:
-    """Whether the batch still is in flight; asked with its seal in place, before acting on it."""
+    """Whether the batch is in flight; asked after decisions are read and it is sealed."""
     try:
         require_in_flight(store, batch_id, f"recovery of batch {batch_id}")
     except SupersededError:
@@ -144,8 +144,7 @@ def take_term(store: CheckpointStore, *, taken_by: str, after: int | None = None
     Args:
         store: the checkpoint.
         taken_by: the driver's name, for people.
-        after: take only the term after this one, so that of two drivers that wait for it one stops
-            nobody.
+        after: take only the term after this one: of two drivers that wait for it, one stops nobody.
 
     Raises:
         OvertakenError: another driver has taken the term after ``after``.

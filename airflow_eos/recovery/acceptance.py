@@ -186,8 +186,7 @@ def skippable(
         wanted: the range that a person gives up.
 
     Raises:
-        ConfigurationError: the range does not hold the pipeline up: no batch in flight begins to
-            read it.
+        ConfigurationError: the range holds nothing up: no batch in flight begins to read it.
         RecoveryError: rows of the range are promised, or where the batch begins is not known.
     """
     batch = state.in_flight

@@ -220,8 +220,7 @@ class Facts:
             listed can belong to a later one. None before the first batch.
         decisions: The decisions of ``listed_batch``, by attempt.
         listed: The open work under the pipeline's name.
-        outcomes: Those of all work that a COMMIT decision of ``listed_batch`` names, while that
-            batch is in flight.
+        outcomes: Of all work that a COMMIT decision of ``listed_batch`` names, while in flight.
         accepted: A person's ruling on ``listed_batch`` as a whole.
         admission: Whether a start is let in; None where only a name was asked for.
         heartbeat: ``eos/driver.json``; ``unheard``: why nobody can read it.
