@@ -58,7 +58,7 @@ class ArgumentType(ABC):
         """Convert the value to what it means.
 
         Raises:
-            ConfigurationError: the value means nothing, or more than one thing; with name and value.
+            ConfigurationError: the value means nothing, or several things; by name and value.
         """
         if value is None:
             raise self.refusal(name, value, "leave it out for its default")
