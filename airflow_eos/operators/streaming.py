@@ -239,7 +239,7 @@ class StreamingArguments(BatchLineage, SparkArguments):
 
     @classmethod
     def get_serialized_fields(cls) -> frozenset[str]:
-        """Return the serialized fields with ``standby``: the page tells drivers and standbys by it."""
+        """Return the serialized fields and ``standby``, by which the page tells standbys."""
         fields: frozenset[str] = super().get_serialized_fields()  # type: ignore[no-untyped-call]
         return fields | {"standby"}
 
@@ -444,9 +444,9 @@ class RehearseOperator(StreamingArguments):
     """Fails unless a new version of an app gives the rows that the old one has delivered.
 
     The old version may run meanwhile: its checkpoint is copied, and else only read. The task fails
-    also where the answer is not known, as behind retention. Returns the report as a dictionary (XCom):
-    ``verdict`` (``same``, ``differs``, ``failed``, ``not known``), and by batch and output the
-    counts and examples. The driver runs on the worker (deploy mode ``client``), also where the
+    also where the answer is not known, as behind retention. Returns the report as a dictionary
+    (XCom): ``verdict`` (``same``, ``differs``, ``failed``, ``not known``), and by batch and output
+    the counts and examples. The driver runs on the worker (deploy mode ``client``), also where the
     connection says otherwise.
 
     Args:
