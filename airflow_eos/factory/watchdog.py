@@ -258,7 +258,7 @@ STALLED = "stalled"
 class StallSensor(CheckpointProgressSensor):
     """Reports a stalled pipeline, and whether a run or a standby is bringing it back.
 
-    Done where the pipeline is well, skipped where one brings it back and has time left, else failed.
+    Done where the pipeline is well, skipped where one does and has time left, else failed.
 
     Args:
         pipeline: the pipeline.
@@ -344,9 +344,9 @@ def watchdog(pipeline: Pipeline, tags: list[str]) -> DAG:
     """Check whether the app makes progress and no transaction runs out of time; recover if not.
 
     An app that has never run, or ended in order, or that a person has stopped, is left alone: to
-    keep it down, drain it. A run is red where somebody may have to look: the pipeline has stalled, and
-    nobody was bringing it back, or not in time; or a question got no answer, and then nothing is
-    done. While a task restarts the app, or a recovery is at work, runs are green, and say who.
+    keep it down, drain it. A run is red where somebody may have to look: the pipeline has stalled,
+    and nobody was bringing it back, or not in time; or a question got no answer, and then nothing
+    is done. While a task restarts the app, or a recovery is at work, runs are green, and say who.
     """
     with DAG(
         pipeline.watchdog,
@@ -556,7 +556,7 @@ _RULED = f"{{{{ {_ruling(COMMITTED)} ~ {_ruling(ABORTED)} ~ {_LEFT} }}}}"
 
 @task.branch
 def who_decides() -> str:
-    """Choose the task ``certain``, then a person, for a plan with ASK or ORPHAN; else ``execute``."""
+    """Choose ``certain``, which a person's answer follows, for ASK or ORPHAN; else ``execute``."""
     import json
 
     from airflow_eos.notifications import plan_in_words

@@ -268,7 +268,7 @@ class ParticipantsHook(BaseHook):
         self.conn_ids = dict(conn_ids or {})
 
     def reach(self) -> dict[str, Any]:
-        """Return connection settings by name or kind (ConfigurationError: a connection has none)."""
+        """Return the connections' settings by name or kind (ConfigurationError: one has none)."""
         return {name: told(self.get_connection(each)) for name, each in self.conn_ids.items()}
 
     async def areach(self) -> dict[str, Any]:
