@@ -28,7 +28,7 @@ _LIVES_ON = 2
 
 @dataclass(frozen=True, slots=True)
 class DrillResult:
-    """What was found; ``seconds`` from the kill to the first commit of the successor."""
+    """The result of a drill; ``seconds`` from the kill to the first commit of the successor."""
 
     driver: str
     killed: str

@@ -99,7 +99,7 @@ def require_prefix_free(settings: KafkaSettings, prefix: str, store: CheckpointS
 
     Raises:
         OwnershipError: the prefix is in use; with what was found and how to go on.
-        KafkaError: the owner of the prefix may not be read, or (KafkaUnavailableError) no broker answered.
+        KafkaError: the owner may not be read, or (KafkaUnavailableError) no broker answered.
     """
     from airflow_eos.checkpoint.snapshot import admitted
 
