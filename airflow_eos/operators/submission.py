@@ -82,10 +82,7 @@ def rehearsal_of(
     folder: Path,
     secrets: Secrets,
 ) -> SparkSubmission:
-    """Make the submission of a rehearsal: it delivers nothing, and the pipeline may run meanwhile.
-
-    The files of the running pipeline are kept.
-    """
+    """Make a rehearsal's submission: it delivers nothing; the pipeline may run, its files stay."""
     if target.is_cluster:
         raise ConfigurationError(
             "A rehearsal runs its driver on the worker: expected deploy_mode='client'."

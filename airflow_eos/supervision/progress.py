@@ -380,7 +380,7 @@ class SeenOpen:
         """The open work of the last look whose system does not tell its age."""
 
     def lasts_ms(self, listed: Sequence[OpenWork]) -> list[int]:
-        """Return how long each listed work was seen, in ms; forget unlisted work, which has ended."""
+        """Return how long each listed work was seen, in ms; forget unlisted work: it ended."""
         now = self._clock()
         self.since = {name: self.since.get(name, now) for name in map(_name, listed)}
         return [round(1000 * (now - self.since[_name(each)])) for each in listed]
