@@ -1,7 +1,7 @@
-"""``airflow-eos`` and ``python -m airflow_eos``: say what the command line lacks, or run it.
+"""The entry point ``airflow-eos``: run the command line, or say which library is missing.
 
-Executors import this package and never show anything to a person, so the libraries that do are an
-extra of their own.
+Executors import this package and never show anything to a person, so the libraries of the command
+line are an extra of their own.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def main() -> None:
 
 
 def _end(number: int, _frame: FrameType | None) -> None:
-    """As Ctrl-C does: what a command has started is ended, and its temporary folders go."""
-    signal.signal(number, signal.SIG_IGN)  # said twice, it must not cut that short
+    """Exit as Ctrl-C does, so that processes and temporary folders of the command are removed."""
+    signal.signal(number, signal.SIG_IGN)  # a second signal must not cut the clean-up short
     sys.exit(128 + number)
 
 

@@ -1,9 +1,9 @@
-"""Refuse an Airflow that is too old, in one sentence; imported by what runs under Airflow only.
+"""Refuse an Airflow that is too old; imported only by modules that run under Airflow.
 
-Community providers do this in their package's ``__init__``. Ours is also imported by executors and
-by the command line, where there is no Airflow at all. The installed package says its version: to
-import ``airflow`` for it would start Airflow, which looks for providers and meets this one half
-imported.
+Community providers check that in their package's ``__init__``. Ours is also imported by executors
+and by the command line, where there is no Airflow at all. The version comes from the installed
+package: importing ``airflow`` would start Airflow, which looks for providers and meets this one
+half imported.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ try:
 except PackageNotFoundError:
     _found = version("apache-airflow")
 
-# A release candidate of the floor is good enough, as it is for community providers.
+# A release candidate of the floor is accepted, as community providers accept it.
 if Version(Version(_found).base_version) < Version(AIRFLOW_FLOOR):
     raise RuntimeError(
         f"airflow-provider-eos needs Apache Airflow {AIRFLOW_FLOOR} or later, found {_found}. "

@@ -1,8 +1,8 @@
-"""What each argument may be: one table of names and types, for Python, DAGs, apps and shells alike.
+"""The types of all arguments: one table of names, for Python, DAGs, apps and shells alike.
 
 YAML, JSON and templates give what they have: seconds, words, texts, nothing. So an argument is
-checked where it is given, and a template again once it is rendered. What can be meant in one way
-only is taken so; everything else is refused by its name and value, and never acted on.
+checked where it is given, and a template again once it is rendered. A value with one possible
+meaning is taken; any other is refused by its name and value, and never acted on.
 
 A duration is a ``timedelta``, seconds as a number, or a text with units, such as ``"10 seconds"``
 or ``"1 minute 30 seconds"``; a number alone in a text is seconds. Nothing else, anywhere.
@@ -23,12 +23,12 @@ from typing import Any
 from airflow_eos.errors import ConfigurationError
 
 Duration = timedelta | float | str
-"""How a duration may be given."""
+"""The types in which a duration may be given."""
 
 GUARANTEES = ("exactly_once", "at_least_once", "at_most_once")
 
 AVAILABLE_NOW = "available-now"
-"""In the place of a trigger's interval: read what there is, and stop."""
+"""The word in the place of a trigger's interval that means: read what there is, and stop."""
 
 _UNITS = {
     **dict.fromkeys(("millisecond", "milliseconds", "ms"), timedelta(milliseconds=1)),
@@ -43,22 +43,22 @@ _NEVER_ENDS = timedelta(days=36_500)
 _SHOWN = 100
 _DIGITS, _LARGEST = 18, 10**18
 _NOTHING = "None"
-"""What a template makes of nothing, where it is not rendered natively."""
+"""The text that a template makes of None where it is not rendered natively."""
 
 
 def is_template(value: object) -> bool:
-    """Whether it is a text for Jinja to render."""
+    """Whether the value is a text for Jinja to render."""
     return isinstance(value, str) and ("{{" in value or "{%" in value)
 
 
 class ArgumentType(ABC):
-    """What one argument may be. Whether it may be None is its own annotation's to say."""
+    """The type of an argument. Whether None is allowed is for the argument's annotation to say."""
 
     def of(self, name: str, value: object) -> Any:
-        """The value, as what it means.
+        """Convert the value to what it means.
 
         Raises:
-            ConfigurationError: it means nothing, or more than one thing; by name and value.
+            ConfigurationError: the value means nothing, or several things; by name and value.
         """
         if value is None:
             raise self.refusal(name, value, "leave it out for its default")
@@ -68,23 +68,23 @@ class ArgumentType(ABC):
         return self._converted(name, value)
 
     def refusal(self, name: str, value: object, why: str = "") -> ConfigurationError:
-        """The error that names the argument and its value, and says what was expected."""
+        """Return the error that names the argument and its value, and says what was expected."""
         more = f": {why}" if why else ""
         said = f"{name}={repr(value)[:_SHOWN]}: expected {self._expected()}{more}"
         return ConfigurationError(said if said.endswith("?") else f"{said}.")
 
     @abstractmethod
     def _converted(self, name: str, value: object) -> Any:
-        """The value, which is not None."""
+        """Convert the value, which is not None."""
 
     @abstractmethod
     def _expected(self) -> str:
-        """What it should have been."""
+        """Say what the value should have been."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Anything(ArgumentType):
-    """Of any type: what it means is checked where it is used."""
+    """An argument of any type: its value is checked where it is used."""
 
     def _converted(self, name: str, value: object) -> Any:
         del name
@@ -96,7 +96,7 @@ class Anything(ArgumentType):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instance(ArgumentType):
-    """Of a class of this name, which is not imported for it."""
+    """An instance of a class of this name, which is not imported for the check."""
 
     kind: str
 
@@ -111,12 +111,12 @@ class Instance(ArgumentType):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Text(ArgumentType):
-    """Not empty. An integer is a text that a template rendered natively (``20260105``).
+    """A text that is not empty, or an integer that a template rendered natively (``20260105``).
 
-    Spaces around it are a template's, too, as a line's end is; ``None`` is a name that was not
-    there, and nobody's: a connection, a prefix or a place of that name answers nothing.
+    Spaces and line ends around the text are a template's, too, and are removed. ``None`` is a name
+    that a template did not find: no connection, prefix or place has that name.
 
-    ``several``: a list of them is one, too.
+    ``several``: a list of texts is allowed, too.
     """
 
     several: bool = False
@@ -141,7 +141,7 @@ class Text(ArgumentType):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Word(ArgumentType):
-    """One of some; in any case, and ``-`` is ``_``. ``none``: what else is as good as None."""
+    """One of ``words``; in any case, and ``-`` is ``_``. ``none``: texts that mean None."""
 
     words: tuple[str, ...]
     none: tuple[str, ...] = ()
@@ -161,7 +161,7 @@ class Word(ArgumentType):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flag(ArgumentType):
-    """True or False, also as words."""
+    """A flag: True or False, also as words."""
 
     def _converted(self, name: str, value: object) -> bool:
         word = value.strip().lower() if isinstance(value, str) else value
@@ -175,7 +175,7 @@ class Flag(ArgumentType):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Number(ArgumentType):
-    """Within limits; ``whole``: an integer, also as a text. ``above``: the limit itself is out."""
+    """A number within limits, also as a text. ``whole``: an integer; ``above``: more than least."""
 
     least: float = 0
     most: float = math.inf
@@ -190,7 +190,7 @@ class Number(ArgumentType):
                 found = float(text) if "." in text else int(text)
         if isinstance(found, bool) or not isinstance(found, int | float):
             raise self.refusal(name, value)
-        if not abs(found) <= _LARGEST:  # what no float holds, or is none
+        if not abs(found) <= _LARGEST:  # too large for a float, or not a number
             raise self.refusal(name, value)
         within = self.least < found if self.above else self.least <= found
         if not within or found > self.most or (self.whole and not float(found).is_integer()):
@@ -205,7 +205,7 @@ class Number(ArgumentType):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeSpan(ArgumentType):
-    """A duration. ``positive``: 0 is none. ``words``: what may be said in its place."""
+    """A duration. ``positive``: 0 is refused. ``words``: texts that are allowed in its place."""
 
     positive: bool = False
     words: tuple[str, ...] = ()
@@ -255,7 +255,7 @@ def _of_parts(text: str) -> timedelta | None:
 
 
 def _no_unit(value: object) -> str:
-    """Which word of a text is no unit, and the nearest that is."""
+    """Say which word of a text is no unit, and the nearest unit."""
     text = value.lower().removeprefix("interval ") if isinstance(value, str) else ""
     for word in re.findall(r"[a-z]+", text):
         if word not in _UNITS:
@@ -266,7 +266,7 @@ def _no_unit(value: object) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Texts(ArgumentType):
-    """Several: a text alone is no list of its letters. ``words``: each is one of these."""
+    """A list of texts: a text alone is no list of its letters. ``words``: all that are allowed."""
 
     words: tuple[str, ...] = ()
 
@@ -285,7 +285,7 @@ class Texts(ArgumentType):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Texted(ArgumentType):
-    """Name to text. Numbers and flags of YAML and of native rendering are taken as they are."""
+    """A mapping of names to texts; numbers and flags (YAML, native rendering) stay as they are."""
 
     def _converted(self, name: str, value: object) -> dict[str, Any]:
         if not isinstance(value, Mapping):
@@ -300,7 +300,7 @@ class Texted(ArgumentType):
 
 
 def nearest(word: str, words: Iterable[str]) -> str | None:
-    """What was probably meant; None where nothing is near."""
+    """Return the word that was probably meant; None where none is near."""
     return next(iter(difflib.get_close_matches(word, list(words), n=1)), None)
 
 
@@ -354,13 +354,13 @@ FORMER: Mapping[str, str] = {
     "transaction_timeout_s": "transaction_timeout='15 minutes'",
     "trigger_s": "trigger='10 seconds'",
 }
-"""What was once said otherwise, and how it is said."""
+"""Former names of arguments, and what is written today."""
 
 
 def taken(name: str, value: object, *, said: str = "") -> Any:
-    """The value of an argument of the table, as what it means.
+    """Convert the value of an argument of the table to what it means.
 
-    ``said`` is what the user calls it, where that is something else.
+    ``said`` is the user's name for the argument, where that is another one.
 
     Raises:
         ConfigurationError: see :meth:`ArgumentType.of`.
@@ -369,7 +369,7 @@ def taken(name: str, value: object, *, said: str = "") -> Any:
 
 
 def take_spans(instance: object, *names: str) -> None:
-    """Let a frozen dataclass have its durations as what they mean; None stays.
+    """Convert a frozen dataclass's durations to what they mean, in place; None stays.
 
     Raises:
         ConfigurationError: see :meth:`ArgumentType.of`.
@@ -381,22 +381,22 @@ def take_spans(instance: object, *names: str) -> None:
 
 
 def spelled(span: timedelta) -> str:
-    """A duration as Spark and people read it."""
+    """Return a duration as Spark and people read it."""
     ms = milliseconds(span)
     count, unit = (ms, "millisecond") if ms % 1000 else (ms // 1000, "second")
     return f"{count} {unit}{'' if count == 1 else 's'}"
 
 
 def milliseconds(span: timedelta) -> int:
-    """A duration as programs pass it on."""
+    """Return a duration in milliseconds, as programs pass it on."""
     return round(span.total_seconds() * 1000)
 
 
 def require_known(what: str, given: Iterable[str], names: Iterable[str]) -> None:
-    """Refuse names that there are none of.
+    """Refuse a given name that is none of ``names``.
 
     Raises:
-        ConfigurationError: with how it is said, or the nearest name.
+        ConfigurationError: with what is written instead of a former name, or the nearest name.
     """
     names = list(names)
     for name in given:

@@ -1,8 +1,8 @@
-"""The command line ``airflow-eos``: puts the commands together and turns errors into one line.
+"""The command line ``airflow-eos``: gathers the commands and turns errors into one line.
 
 A module in ``airflow_eos.commands`` holds a group of commands as a ``typer.Typer`` named ``app``,
-or single commands as functions. It must be cheap to import: what a command needs is imported inside
-it, so that ``airflow-eos --help`` is quick, and works where Spark or Airflow is missing.
+or single commands as functions. It must be cheap to import: a command imports what it needs in its
+function, so that ``airflow-eos --help`` is quick, and works where Spark or Airflow is missing.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def main() -> None:
     An ``EosError`` is one message on standard error and exit status 2, without a traceback: it says
     what was found and what to do, and a traceback would only bury that. Any other exception is
     shown with its traceback, and has the same status: Python's own, 1, is an answer of some
-    commands (rows are lost). Nor is it an answer that nobody reads the output (``| head``).
+    commands (rows are lost). Output that nobody reads (``| head``) has a status of its own, too.
     """
     try:
         app()
@@ -105,7 +105,7 @@ def main() -> None:
     except SystemExit as ended:
         if isinstance(ended.__context__, BrokenPipeError):
             sys.exit(UNREAD)
-        # What is wrong with the command line itself, typer has said to people alone.
+        # Typer has told people, but no program, what is wrong with the command line itself.
         if isinstance(ended.__context__, _UsageError):
             _tell_program(ended.__context__, ended.__context__.format_message())
         raise
@@ -116,7 +116,7 @@ def main() -> None:
 
 
 def _tell_program(error: BaseException, message: str, remedies: Sequence[Remedy] = ()) -> None:
-    """With ``--json``: the class, the message, and what to do as data."""
+    """With ``--json``, print the error's class, message and remedies as data."""
     if "--json" in sys.argv:
         told = {"error": type(error).__name__, "message": sayable(message), "remedies": remedies}
         tell_json(told)

@@ -8,10 +8,10 @@ from typing import Protocol, TypeVar
 
 
 class Closable(Protocol):
-    """A connection, or what holds one."""
+    """A connection, or an object that holds one."""
 
     def close(self) -> object:
-        """Let go of it."""
+        """Close the connection."""
 
 
 T = TypeVar("T", bound=Closable)
@@ -19,7 +19,7 @@ T = TypeVar("T", bound=Closable)
 
 @contextmanager
 def closed_on_error(opened: T) -> Iterator[T]:
-    """``opened``, which stays open unless the block raises."""
+    """Give ``opened`` to the block, and close it only if the block raises."""
     try:
         yield opened
     except BaseException:

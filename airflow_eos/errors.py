@@ -1,7 +1,7 @@
-"""Every error that the package raises: one small tree, each kind behind the one it is a kind of.
+"""Every error that the package raises: one small tree, each class behind its base class.
 
 A message says what was found, what was expected, and what to do next. What to do next is data, too
-(:class:`Remedy`): a program may follow it, and the message is made from it.
+(:class:`Remedy`): a program may follow a remedy, and the message is made from it.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import Any
 class Remedy:
     """One way out of an error, to be followed to the letter.
 
-    ``CHECKPOINT`` in a command stands for the checkpoint's location, where whoever says it does not
-    know it. How a system is reached (``-b``, ``--kafka-config``, ``--reach``) is up to the reader.
+    ``CHECKPOINT`` in a command stands for the checkpoint's location, where the error does not know
+    it. How a system is reached (``-b``, ``--kafka-config``, ``--reach``) is up to the reader.
 
     Attributes:
         commands: command lines, one after another, complete with their arguments.
         settings: of the app or of a server, name to value, to be set before the next step.
         change: what only a person can do, as an imperative sentence without its full stop.
-        start: start the app again at the end.
-        costs: what is given up by it, for people; empty: nothing.
+        start: whether to start the app again at the end.
+        costs: what this remedy gives up, for people; empty: nothing.
     """
 
     commands: tuple[str, ...] = ()
@@ -34,7 +34,7 @@ class Remedy:
     costs: str = ""
 
     def at(self, location: str) -> Remedy:
-        """The same, for this checkpoint."""
+        """Return the remedy with this checkpoint's location in its commands."""
         commands = tuple(
             each.replace("CHECKPOINT", shlex.quote(location)) for each in self.commands
         )
@@ -55,15 +55,15 @@ class Remedy:
 
 
 class EosError(Exception):
-    """Root of the tree: catch this to catch whatever the package raises on purpose.
+    """The root of the tree: catch it to catch every error that the package raises on purpose.
 
     Args:
         found: what was found and what was expected, as whole sentences.
-        remedies: the ways out; of several, a person chooses one. Said at the end of the message.
+        remedies: the ways out, at the end of the message; of several, a person chooses one.
     """
 
     remedies: tuple[Remedy, ...] = ()
-    """Of a class: those of its errors that name none."""
+    """The ways out; a class's own are those of its errors that name none."""
 
     def __init__(self, found: str = "", *remedies: Remedy) -> None:
         if remedies:
@@ -72,33 +72,33 @@ class EosError(Exception):
         super().__init__(sayable(found))
 
     def __init_subclass__(cls, **remedy: Any) -> None:
-        """What a class is given is the fields of the remedy of its errors that name none."""
+        """Make the fields given to a class the remedy of its errors that name none."""
         super().__init_subclass__()
         if remedy:
             cls.remedies = (Remedy(**remedy),)
 
     def __reduce__(self) -> tuple[object, ...]:
-        """The message whole, and the remedies beside it: an error crosses processes."""
+        """Keep message and remedies whole when an error crosses processes."""
         return (_rebuilt, (type(self), str(self), self.remedies))
 
 
 def sayable(text: str) -> str:
-    """``text`` as UTF-8 can say it: a disk has names that are no text, which no JSON takes."""
+    """Return ``text`` as valid UTF-8: a disk has names that are no text, which no JSON takes."""
     return text.encode(errors="backslashreplace").decode()
 
 
 def printable(text: str) -> str:
-    """A line of ``text`` with control characters as escapes: a terminal must not obey it."""
+    """Return a line with control characters as escapes: a terminal must not obey it."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def printable_lines(text: str) -> str:
-    """The same of each line."""
+    """Make each line of ``text`` printable; see :func:`printable`."""
     return "\n".join(map(printable, text.splitlines()))
 
 
 def advice(remedies: tuple[Remedy, ...]) -> str:
-    """The remedies as sentences: the one, or those that a person must decide between."""
+    """Return the remedies as sentences: the one, or those that a person decides between."""
     if len(remedies) == 1:
         return f"{remedies[0]}."
     return "Decide: " + "; or ".join(f"({n}) {each}" for n, each in enumerate(remedies, 1)) + "."
@@ -125,7 +125,7 @@ class TimeoutBudgetError(
 class UnknownClusterError(
     ConfigurationError, change="say which cluster it is (-b or --kafka-config)"
 ):
-    """A participant is in a Kafka cluster, and nobody has said in which."""
+    """A participant is in a Kafka cluster, and nobody has said in which cluster."""
 
 
 class LocalEnvironmentError(EosError, change="install what it names"):
@@ -190,7 +190,7 @@ class RowError(
 
 
 class FencedError(KafkaError, start=True):
-    """Somebody else has taken the transactional id since."""
+    """Somebody else has taken the transactional id since this producer took it."""
 
 
 class TransactionError(KafkaError, commands=("airflow-eos recover CHECKPOINT",), start=True):
@@ -214,7 +214,7 @@ class SupersededError(DeliveryError, change="keep one of the drivers", start=Tru
 
 
 class OvertakenError(SupersededError):
-    """Another driver has taken the term that this one was to take: this one has begun nothing."""
+    """Another driver has taken the term that this driver was to take, and so began nothing."""
 
 
 class PromiseLostError(DeliveryError):
@@ -252,7 +252,7 @@ class ForeignDriverError(
     change="stop the app that runs there, where it is not the one that is wanted",
     start=True,
 ):
-    """The pipeline is run by another task, or was started by hand: it is not ours to take over."""
+    """Another task runs the pipeline, or somebody started it by hand: not ours to take over."""
 
 
 class DecisionNeededError(RecoveryError, commands=("airflow-eos plan CHECKPOINT",)):
@@ -286,11 +286,11 @@ class AppStoppedError(EosError, start=True):
 
 
 class CalledOffError(EosError, start=True):
-    """This start of the app was asked to end before it had begun: it has taken nothing."""
+    """This start of the app was asked to end before it had begun; it has changed nothing."""
 
 
 def name_of(error: EosError) -> str:
-    """The kind of an error, as this module has it: a room's own is told as what it is a kind of."""
+    """Return the name of the error's class, or of its nearest base class in this module."""
     return next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == __name__)
 
 
@@ -305,18 +305,18 @@ NO_RETRY_HEALS = (
     RehearsalError,
     RowError,  # the batch is planned: the same rows come again, until app, topic or table change
 )
-"""Only a person can change the answer."""
+"""Errors that come again with every retry until a person changes something."""
 
 REFUSED_FOR_GOOD = (ContinuityError, NonDeterministicReplayError, OwnershipError)
-"""Those of them that stand in checkpoint or cluster, whoever asks. What a task may set right by
-itself, another's end, or a person who is asked already, is none of them."""
+"""Those :data:`NO_RETRY_HEALS` whose cause is in checkpoint or cluster, whoever starts. Not among
+them: what a task may set right by itself, another's end, or what a person is asked already."""
 
 REFUSED_STATUS = 78
-"""With which an app exits that met one of them: EX_CONFIG of sysexits.h."""
+"""The exit status of an app that met a :data:`NO_RETRY_HEALS` error: EX_CONFIG of sysexits.h."""
 
 
 def exit_status(error: EosError) -> int:
-    """With which an app exits that met it; 0 where there is nothing to do."""
+    """Return the status with which an app exits after an error; 0 if there is nothing to do."""
     if isinstance(error, CalledOffError):
         return 0
     return REFUSED_STATUS if isinstance(error, NO_RETRY_HEALS) else 1

@@ -1,4 +1,4 @@
-"""What a checkpoint has settled, as events that follow one another without a gap."""
+"""Events of a checkpoint's settled batches, which follow one another without a gap."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ class SettledBatch:
 
     Attributes:
         batch_id: Spark's number, from 0.
-        end: where it ended, by source.
-        rows: delivered, by participant; None where no decision tells (any more), or a person let
-            the batch go on without some of them.
-        watermark_ms: up to which readers have what the query gives, ms since the epoch; None where
-            it has no watermark.
+        end: where the batch ended, by source.
+        rows: how many were delivered, by participant; None where no decision tells (any more), or
+            a person let the batch go on without some of them.
+        watermark_ms: the event time up to which readers have the query's rows, ms since the epoch;
+            None where the query has no watermark.
         settled_at_ms: when ``commits/N`` was written, ms since the epoch, by the store's clock.
     """
 
@@ -64,7 +64,7 @@ class SettledBatch:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What a look at a checkpoint found.
+    """The settled batches that a look at a checkpoint found.
 
     Attributes:
         pipeline: the query's id, which Spark gives to a checkpoint once and for ever.
@@ -80,11 +80,12 @@ class Settled:
 
 
 class SettledEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """Batches ``from_batch`` to ``to_batch``, included, are settled: see :class:`SettledBatch`.
+    """An event: batches ``from_batch`` to ``to_batch``, included, are settled.
 
-    ``start`` (included) and ``end`` (excluded) are by source; ``start`` lacks a source whose
-    beginning is not recorded. ``rows`` is the sum by participant, None where a batch does not tell.
-    ``watermark_before_ms`` is the highest of all events before; None where none had any.
+    The fields are those of :class:`SettledBatch`. ``start`` (included) and ``end`` (excluded) are
+    by source; ``start`` lacks a source whose beginning is not recorded. ``rows`` is the sum by
+    participant, None where a batch does not tell. ``watermark_before_ms`` is the highest watermark
+    of all events before; None where none had any.
     """
 
     pipeline: str
@@ -99,23 +100,23 @@ class SettledEvent(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """The same for the same range of the same pipeline, whoever makes the event and when."""
+        """The event's key, the same for the same range of a pipeline, whoever makes it and when."""
         return f"{self.pipeline}/{self.from_batch}-{self.to_batch}"
 
     @property
     def watermark_reached_ms(self) -> int | None:
-        """The highest up to here; None where there was none."""
+        """The highest watermark of this event and all before; None where there was none."""
         told = [at for at in (self.watermark_before_ms, self.watermark_ms) if at is not None]
         return max(told, default=None)
 
     def as_extra(self) -> dict[str, Any]:
-        """As JSON's own types, with its ``key``: the ``extra`` of an asset event."""
+        """Return the event as JSON's own types, with its ``key``: ``extra`` of an asset event."""
         fields: dict[str, Any] = msgspec.to_builtins(self)
         return {"key": self.key, **fields}
 
     @classmethod
     def from_extra(cls, extra: Any) -> SettledEvent | None:
-        """The event that :meth:`as_extra` made; None of what is no such event."""
+        """Parse an event that :meth:`as_extra` made; None where ``extra`` is no such event."""
         try:
             event = msgspec.convert(extra, type=cls, strict=True)
         except msgspec.ValidationError:
@@ -124,9 +125,9 @@ class SettledEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def newest_of(pipeline: str, extras: Iterable[Any]) -> SettledEvent | None:
-    """The newest event of the pipeline among what stands, whoever else has written there.
+    """Return the pipeline's newest event among ``extras``, whoever else has written some.
 
-    By batch and not by time: servers that store events have clocks of their own.
+    The newest is that of the highest batch, as servers that store events have clocks of their own.
     """
     events = map(SettledEvent.from_extra, extras)
     ours = (event for event in events if event is not None and event.pipeline == pipeline)
@@ -141,14 +142,14 @@ def events_since(
     at_most: int | None = None,
     former_watermark_ms: int | None = None,
 ) -> tuple[SettledEvent, ...]:
-    """The events that are due, in ascending order, each beginning where the one before ended.
+    """Return the events that are due, in ascending order, each from the end of the one before.
 
     Args:
-        last: the newest event that stands, of whichever pipeline; None where there is none.
-        found: what the checkpoint says now.
-        each_batch: an event for each batch; what Spark has purged is in the range of the first.
+        last: the newest event that was emitted, of whichever pipeline; None where there is none.
+        found: the settled batches of the checkpoint now.
+        each_batch: an event for each batch; purged batches are in the range of the first.
         at_most: so many events, the others are due the next time; None: all.
-        former_watermark_ms: what the pipelines before this one have reached, for its first event.
+        former_watermark_ms: the watermark of the pipelines before, for this one's first event.
 
     Raises:
         CheckpointError: the checkpoint is behind the event, so it is an older copy.
@@ -208,11 +209,11 @@ Wanted = Mapping[str, Mapping[str | int, int]]
 
 
 def behind(end: Mapping[str, Any], wanted: Wanted) -> dict[str, dict[str, int]]:
-    """By topic and partition, how many offsets are missing; empty where all are there.
+    """Return how many offsets are missing, by topic and partition; empty where all are there.
 
     Args:
         end: where the sources are, as an event has it.
-        wanted: what must have been read. A topic that no source reads is missing as a whole.
+        wanted: the offsets that must have been read. A topic that no source reads is missing whole.
     """
     missing: dict[str, dict[str, int]] = {}
     for topic, partitions in wanted.items():
@@ -224,22 +225,22 @@ def behind(end: Mapping[str, Any], wanted: Wanted) -> dict[str, dict[str, int]]:
 
 
 def crosses(event: SettledEvent, wanted: Wanted) -> bool:
-    """Whether this event is the one by which rows up to ``wanted`` are there.
+    """Whether rows up to ``wanted`` are there by this event, and were not before it.
 
-    Events of a pipeline follow one another without a gap, so of all events exactly one is: who acts
-    on that one alone acts once.
+    Events of a pipeline follow one another without a gap, so that is true of exactly one: a program
+    that acts on that one alone acts once.
     """
     return bool(behind(event.start, wanted)) and not behind(event.end, wanted)
 
 
 HOUR_MS = 3_600_000
 MOST_HOURS = 10 * 366 * 24
-"""Of one event: what is more is no pause of a pipeline, but a time that no row can have."""
+"""The most hours of one event: more are no pause of a pipeline, but a time that no row can have."""
 _LAST_MS = round(datetime(9999, 12, 31, tzinfo=UTC).timestamp()) * 1000
 
 
 def hours_between(event: SettledEvent, *, since: datetime | None = None) -> range:
-    """The hours that :func:`hours_completed` names, counted from the epoch."""
+    """Return the hours that :func:`hours_completed` names, counted from the epoch."""
     reached, before = event.watermark_reached_ms, event.watermark_before_ms
     begins = None if since is None else round(since.timestamp() * 1000)
     told = [at for at in (before, begins) if at is not None]
@@ -249,19 +250,19 @@ def hours_between(event: SettledEvent, *, since: datetime | None = None) -> rang
 
 
 def hours_completed(event: SettledEvent, *, since: datetime | None = None) -> tuple[str, ...]:
-    """The hours of event time whose rows are all there by this event: ``2026-11-25T09``, in UTC.
+    """Return the hours of event time that this event completes: ``2026-11-25T09``, in UTC.
 
-    An hour is complete once the watermark has reached its end: what comes later for it is a late
-    row. Events of a pipeline follow one another without a gap, so each hour is completed by exactly
-    one of them.
+    An hour is complete once the watermark has reached its end: a row that comes later for the hour
+    is a late row. Events of a pipeline follow one another without a gap, so each hour is completed
+    by exactly one of them.
 
     Args:
-        event: of a query with a watermark.
+        event: one of a query with a watermark.
         since: the earliest hour, since before the first watermark nobody knows which hours had
             rows. None: an event that has no watermark before it completes no hour.
 
     Raises:
-        CheckpointError: they are more than can be told, as where a row had a time of another
+        CheckpointError: the hours are more than can be told, as where a row had a time of another
             century; the watermark, which never goes back, is beyond all dates then, or was.
     """
     hours = hours_between(event, since=since)
@@ -277,13 +278,13 @@ def hours_completed(event: SettledEvent, *, since: datetime | None = None) -> tu
 
 
 def _read(source: Any, topic: str, partition: str) -> int:
-    """0 of a source that is not Kafka's, or has not seen the partition."""
+    """Return the offset that a source has read; 0 if it is not Kafka's or lacks the partition."""
     partitions = source.get(topic, {}) if isinstance(source, Mapping) else {}
     return int(partitions.get(partition, 0))
 
 
 def pipeline_of(store: CheckpointStore) -> str | None:
-    """The query's id, which Spark gives to a checkpoint once and for ever; None before that.
+    """Return the query's id, which Spark gives a checkpoint once and for ever; None before that.
 
     Raises:
         CheckpointFormatError: the file ``metadata`` is damaged.
@@ -293,7 +294,7 @@ def pipeline_of(store: CheckpointStore) -> str | None:
 
 
 def newest_settled(store: CheckpointStore) -> int | None:
-    """The newest batch whose rows every reader can see; None before the first.
+    """Return the newest batch whose rows every reader can see; None before the first.
 
     Spark writes ``commits/N`` only after the sink has returned, and ours returns only when all that
     was decided is settled.
@@ -315,7 +316,7 @@ def newest_settled(store: CheckpointStore) -> int | None:
 def read_settled(
     store: CheckpointStore, *, after: int | None, at_most: int | None = None
 ) -> Settled:
-    """What is settled, with the batches after ``after`` as far as Spark still has them.
+    """Read the settled batches after ``after``, as far as Spark still has them.
 
     Costs the look of :func:`newest_settled`, two listings, and some small reads for each batch.
 
@@ -355,7 +356,7 @@ def _batch(
     store: CheckpointStore, log: SparkLog, batch: int, *, keeps_state: bool
 ) -> SettledBatch | None:
     # A query with state gives the rows of a window in the batch that *runs* with the watermark
-    # behind it; the one before has only found out how far time has come.
+    # behind the window; the batch before has only found out how far time has come.
     commit, written = log.commit(batch), log.find("commits", batch)
     try:
         promise = Promise.of(DecisionLog(store).of_batch(batch))
@@ -363,7 +364,7 @@ def _batch(
         promise = None  # its decisions are being pruned
     decided = promise.commits[0].offsets if promise is not None else None
     entry = log.offsets(batch)
-    if decided is not None:  # Spark's log is not exclusive; where the two differ, this one is right
+    if decided is not None:  # where Spark's log differs from the decision, the decision is right
         entry = parse_offsets(decided.encode(), f"the decision of batch {batch}")
     if commit is None or written is None or entry is None:
         return None
@@ -377,7 +378,7 @@ def _batch(
 
 
 def _ends(entry: OffsetsEntry) -> dict[str, Any]:
-    """By source; one that has not given anything yet is left out."""
+    """Return a batch's ends by source; leave out a source that has not given anything yet."""
     found = {name: raw for name, raw in entry.ends.items() if raw is not None}
     return {
         name: raw if (kafka := kafka_offsets(raw)) is None else named(kafka)
@@ -386,7 +387,7 @@ def _ends(entry: OffsetsEntry) -> dict[str, Any]:
 
 
 def named(offsets: Mapping[str, Mapping[int, int]]) -> dict[str, dict[str, int]]:
-    """As JSON has it, where a partition is a name."""
+    """Return Kafka offsets as JSON has them, where a partition is a name."""
     return {
         topic: {str(partition): offset for partition, offset in partitions.items()}
         for topic, partitions in offsets.items()

@@ -1,4 +1,4 @@
-"""What Airflow reads of the provider: its description and its command, by Airflow's own schema.
+"""The provider's description and its command, as Airflow reads them by its own schema.
 
 No connection type is declared: the package lives on Airflow's own ``kafka`` and ``spark``
 connections.
@@ -109,10 +109,9 @@ def _modules(*names: str) -> dict[str, Any]:
 
 
 def get_commands() -> list[CLICommand]:
-    """What the provider adds to ``airflow``; it is asked whenever that starts, so it costs nothing.
+    """Return the commands that the provider adds to ``airflow``; cheap, as each start calls it.
 
-    One command that hands everything on, since two descriptions of the same arguments would differ
-    one day.
+    One command passes all arguments on: two descriptions of them would differ one day.
     """
     from airflow.cli.cli_config import ActionCommand, Arg
 
@@ -129,9 +128,9 @@ def get_commands() -> list[CLICommand]:
 
 
 def run(args: Any) -> None:
-    """Run ``airflow-eos`` with what was said after ``airflow eos``."""
+    """Run ``airflow-eos`` with the arguments of ``airflow eos``."""
     from airflow_eos.__main__ import main
 
-    given = args.arguments  # a later -- is before the arguments of an app
+    given = args.arguments  # only a first -- is ours: a later one separates an app's arguments
     sys.argv = ["airflow-eos", *(given[1:] if given[:1] == ["--"] else given)]
     main()

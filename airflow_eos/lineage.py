@@ -1,6 +1,6 @@
-"""Which rows of which topics became which rows of which others, for OpenLineage.
+"""The lineage of batches for OpenLineage: which input offsets became which output offsets.
 
-Parsing a DAG imports this, and so nothing that reads a checkpoint.
+Parsing a DAG imports this module, which therefore imports nothing that reads a checkpoint.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ OFFSETS = "kafkaOffsets"
 
 
 class BatchLineage:
-    """For operators: input and output topics of this task's batches, as one connected graph.
+    """A base of operators: gives the topics of a task's batches as one connected graph.
 
     The operator has ``checkpoint_location``, ``kafka_config_id``, ``storage_conn_id`` and
-    ``storage_options``. Only the provider calls this, so it is installed where it is called.
+    ``storage_options``. Only the OpenLineage provider calls these methods, so it is installed then.
     """
 
     checkpoint_location: str
@@ -39,7 +39,7 @@ class BatchLineage:
         Raises:
             EosError: the checkpoint cannot be read; the provider logs it and goes on.
         """
-        # Whoever calls this is the OpenLineage provider, a dependency of the tests alone.
+        # Only the OpenLineage provider, a dependency of the tests alone, calls this method.
         from airflow.providers.openlineage.extractors import OperatorLineage
 
         from airflow_eos.hooks.kafka import KafkaSettingsHook
@@ -57,11 +57,11 @@ class BatchLineage:
         )
 
     def get_openlineage_facets_on_failure(self, task_instance: Any) -> Any:
-        """Return the same: what is settled was delivered, however the task ended."""
+        """Return the lineage as on success: settled batches were delivered all the same."""
         return self.get_openlineage_facets_on_complete(task_instance)
 
     def _batches_of(self, task_instance: Any, store: CheckpointStore) -> Sequence[SettledEvent]:
-        """Those settled since the task started, as one range, or nothing."""
+        """Return the events of batches settled since the task started: one range, or none."""
         from airflow_eos.events import events_since, read_settled
 
         started_ms = round(task_instance.start_date.timestamp() * 1000)
@@ -96,7 +96,7 @@ KAFKA = "kafka"
 class PartitionRange:
     """Offsets ``start`` (included; None: not recorded) to ``end`` (excluded) of a partition.
 
-    Of an output it reaches from the first to the last row; others may have written in between.
+    An output's range is from the first to the last row; others may have written in between.
     """
 
     partition: int
@@ -106,7 +106,7 @@ class PartitionRange:
 
 @dataclass(frozen=True, slots=True)
 class LineageDataset:
-    """One topic; or what else rows went to, without ranges. ``rows`` None: not told."""
+    """A dataset: one topic, or another target, without ranges. ``rows`` is None if not told."""
 
     namespace: str
     name: str
@@ -116,19 +116,19 @@ class LineageDataset:
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """What a range of batches has read, and what it has delivered."""
+    """The inputs that a range of batches has read, and the outputs that it has delivered."""
 
     inputs: tuple[LineageDataset, ...]
     outputs: tuple[LineageDataset, ...]
 
 
 def read_lineage(store: CheckpointStore, event: SettledEvent, bootstrap_servers: str) -> Lineage:
-    """The lineage of the event's batches; of those that are pruned, the input alone.
+    """Read the lineage of the event's batches; for pruned ones, the input alone.
 
     Args:
         store: the checkpoint.
-        event: which batches.
-        bootstrap_servers: of the cluster; its first server is the namespace, as everywhere.
+        event: the one whose batches are meant.
+        bootstrap_servers: the cluster's; the first server is the namespace, as everywhere.
 
     Raises:
         CheckpointFormatError: the pipeline or a decision cannot be read.
@@ -157,7 +157,7 @@ def lineage_of(
     members: Iterable[Member],
     bootstrap_servers: str,
 ) -> Lineage:
-    """The same, of what is known already."""
+    """Return the lineage of the event's batches by their work and the pipeline's members."""
     namespace = f"kafka://{bootstrap_servers.split(',')[0].strip()}"
     inputs = _inputs(event.start, event.end)
     outputs, rows = _outputs(works)
@@ -193,7 +193,7 @@ def _inputs(start: Mapping[str, Any], end: Mapping[str, Any]) -> dict[str, Range
 
 
 def _outputs(works: Iterable[PreparedWork]) -> tuple[dict[str, Ranges], dict[str, int]]:
-    """Of topics what was written, and of every participant how many rows it was promised."""
+    """Return the ranges that were written to each topic, and each participant's promised rows."""
     found: dict[str, Ranges] = {}
     rows: dict[str, int] = {}
     for work in works:

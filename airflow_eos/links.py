@@ -1,4 +1,4 @@
-"""Links of a streaming task. Each is a template of ``[airflow_eos]``, filled in from the heartbeat.
+"""Links of a streaming task, each a template of ``[airflow_eos]`` filled in from the heartbeat.
 
 Airflow asks a link for its address when a task has ended. A stream does not end for weeks, so
 :func:`push_links` is called once its driver lives.
@@ -33,17 +33,17 @@ RECOVERY_DAG = "{dag_id}_recovery"
 
 
 class _Link(BaseOperatorLink):
-    """One address, made of a template and of what the driver said last."""
+    """A link whose address is made of a template and of the driver's last heartbeat."""
 
     option: str
     default: str
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:  # noqa: ARG002 - Airflow's signature
-        """Return the address; empty where its template names what is not known (yet).
+        """Return the address; empty where its template has a placeholder that is not known (yet).
 
-        Airflow calls it where a task ends, and 3.1.0 fails the task with whatever it raises: a
+        Airflow calls this method where a task ends, and 3.1.0 fails the task with any error: a
         checkpoint that cannot be read just now, a connection that is gone, a secrets backend that
-        is away, a template that is none.
+        is away, a malformed template.
         """
         try:
             from airflow_eos.checkpoint import read_heartbeat
@@ -55,27 +55,27 @@ class _Link(BaseOperatorLink):
             return ""
 
     def address(self, operator: Any, heartbeat: Heartbeat | None) -> str:
-        """As :meth:`get_link`, of a driver that is known."""
+        """Return the address as :meth:`get_link`, by the given heartbeat."""
         template = conf.get(SECTION, self.option, fallback=self.default)
         return filled(template, _known(operator, heartbeat))
 
 
 class SparkUILink(_Link):
-    """Spark's own UI of the driver that gave the last sign of life."""
+    """The link to Spark's own UI of the driver that gave the last sign of life."""
 
     name = "Spark UI"
     option, default = "spark_ui_url", SPARK_UI_URL
 
 
 class PipelinePageLink(_Link):
-    """This pipeline on the page: batches, open work, the plan."""
+    """The link to this pipeline on the page: batches, open work, the plan."""
 
     name = "Pipeline"
     option, default = "page_url", PAGE_URL
 
 
 class RecoveryLink(_Link):
-    """The DAG that plans a recovery, asks who must be asked, and carries it out."""
+    """The link to the DAG that plans a recovery, asks who must be asked, and carries it out."""
 
     name = "Recovery"
     option, default = "recovery_url", PLAN_URL
@@ -85,7 +85,7 @@ LINKS = (SparkUILink(), PipelinePageLink(), RecoveryLink())
 
 
 def filled(template: str, known: Mapping[str, str]) -> str:
-    """The template with what is known in its places; empty where something is missing."""
+    """Fill in the template's placeholders; return an empty text where one is not known."""
     try:
         return template.format_map(known)
     except KeyError:
@@ -93,9 +93,9 @@ def filled(template: str, known: Mapping[str, str]) -> str:
 
 
 def push_links(operator: Any, context: Any, heartbeat: Heartbeat) -> None:
-    """Store the addresses of a driver that runs, where Airflow's page looks for them.
+    """Store the links' addresses for a running driver, where Airflow's page looks for them.
 
-    Whatever goes wrong costs the links, and not the stream.
+    An error costs the links, and not the stream.
     """
     try:
         for link in operator.operator_extra_links:
@@ -124,11 +124,11 @@ def _known(operator: Any, heartbeat: Heartbeat | None) -> dict[str, str]:
 
 
 def _is_drivers_own(heartbeat: Heartbeat) -> bool:
-    """Whether the host is this worker or the pod of that start: a link to no other is made.
+    """Whether the heartbeat's host is this worker or that start's pod: only these get a link.
 
-    What a heartbeat says of it is the word of whoever may write to the checkpoint.
+    Whoever may write to the checkpoint decides which host a heartbeat names.
     """
-    # It pulls the store in: not at parse time.
+    # This import pulls the store in: not at parse time.
     from airflow_eos.supervision.heartbeat_monitor import ClusterManager
 
     pod = heartbeat.deploy_mode == "cluster" and heartbeat.submission is not None

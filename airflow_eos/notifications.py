@@ -1,4 +1,4 @@
-"""Messages to people: a recovery plan to decide from, how a drill went, and a deadline."""
+"""Messages to people: a recovery plan to decide from, the result of a drill, and a deadline."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 _ADDRESS = re.compile(r"://|www\.|@", re.IGNORECASE)
 FEW = 12
-"""Steps that a message lists; a phone shows no more."""
+"""The most steps that a message lists; a phone shows no more."""
 
 
 class RecoveryPlanNotifier(BaseNotifier):
-    """Says in words what recovery found, and sends it with another notifier.
+    """A notifier that puts a recovery plan into words and sends it with another notifier.
 
     Give it to ``notifiers`` of the approval, or to ``on_success_callback`` of the task that plans::
 
@@ -79,7 +79,7 @@ class RecoveryPlanNotifier(BaseNotifier):
 
 
 def plan_in_words(plan: Plan) -> str:
-    """The plan as Markdown: what needs a person first, the most urgent of the rest after it."""
+    """Return the plan as Markdown: first what needs a person, then the rest, most urgent first."""
     from airflow_eos.recovery import Action
     from airflow_eos.tables import time_left
 
@@ -109,25 +109,25 @@ def plan_in_words(plan: Plan) -> str:
 
 
 def _code(name: str) -> str:
-    """A name that somebody else has given, as Markdown: no program decides how it is shown."""
+    """Return a foreign name as Markdown code, so that the name cannot change how it is shown."""
     return f"`{one_line(name).replace('`', chr(39))}`"
 
 
 def _words(said: str) -> str:
-    """The same of a sentence with such names in it: no link, no picture, no HTML.
+    """Return a sentence with foreign names as Markdown without links, pictures and HTML.
 
-    An address is a link by itself, but as code.
+    An address would be a link by itself, so it is shown as code.
     """
     text = re.sub(r"([\[<])", r"\\\1", one_line(said).replace("`", "'"))
     return " ".join(_code(w) if _ADDRESS.search(w) else w for w in text.split(" "))
 
 
 # --- drill ----------------------------------------------------------------------------------------
-# How a drill went, through whichever notifier the house uses.
+# The result of a drill, sent with any notifier.
 
 
 class DrillNotifier(BaseNotifier):
-    """Says how long recovery took, and sends it with another notifier.
+    """A notifier that says how long recovery took and sends it with another notifier.
 
     Give it to ``notifiers`` of :func:`airflow_eos.factory.eos_drill`::
 
@@ -135,7 +135,7 @@ class DrillNotifier(BaseNotifier):
 
     Args:
         send: makes a notifier of the text, such as Slack's or SMTP's.
-        report: what ``drill`` found, as JSON, or a template that gives it (templated).
+        report: the result of ``drill`` as JSON, or a template that gives it (templated).
     """
 
     template_fields: Sequence[str] = ("report",)
@@ -156,7 +156,7 @@ class DrillNotifier(BaseNotifier):
 
 
 def drill_in_words(report: dict[str, Any] | None) -> str:
-    """One sentence; of a drill that found nothing, why."""
+    """Say how a drill went in one sentence; if it found nothing, say why."""
     if not report:
         return "**The drill failed** before it found anything: see the log of its task."
     if "seconds" not in report:
@@ -173,10 +173,10 @@ def drill_in_words(report: dict[str, Any] | None) -> str:
 
 
 def settled_within(interval: Duration, callback: AsyncCallback | SyncCallback) -> DeadlineAlert:
-    """For ``deadline`` of the DAG of an emitter: call back if no batch is settled for so long.
+    """Return a ``deadline`` for an emitter's DAG: call back if no batch is settled for so long.
 
-    Its run begins when the batch before was told, and ends when the next one is; so how long the
-    run has been there is how old the last settled batch is. It cannot know whether there was
+    The DAG's run begins when the batch before was told, and ends when the next one is; so the age
+    of the run is the age of the last settled batch. The deadline cannot know whether there was
     anything to read: :class:`~airflow_eos.sensors.CheckpointProgressSensor` tells a stall.
 
     Args:

@@ -1,10 +1,10 @@
-"""The systems that can be decided on, by kind.
+"""The kinds of participants, and connections to participants by their kind.
 
 A kind is a folder of ``kinds``, whose module ``participant`` has a function
 ``connect(member, how, *, store, timeout_s)`` that gives a
-:class:`~airflow_eos.protocol.participant.Participant`, without Spark. It is imported when it is
-first needed, so that nobody needs the libraries of another kind. A package of a user's own gives
-its kinds as entry points of the group ``airflow_eos.participants``: the kind's name and its module.
+:class:`~airflow_eos.protocol.participant.Participant`, without Spark. The module is imported when
+it is first needed, so that nobody needs the libraries of another kind. A user's package gives its
+kinds as entry points of the group ``airflow_eos.participants``: the kind's name and its module.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ KINDS = (
     *("kafka", "files", "postgres", "mysql", "upsert", "wal", "delta", "iceberg"),
     "consumer_group",
 )
-"""A line of a new kind is here; all else of it lies in its folder below ``kinds``."""
+"""Our kinds; all else of a kind lies in its folder below ``kinds``."""
 
 
 def connect(
@@ -37,12 +37,12 @@ def connect(
     store: CheckpointStore | None = None,
     timeout_s: float = 30.0,
 ) -> Participant:
-    """Reach those who take part, as a checkpoint names them: all of them, or none.
+    """Connect to the participants that a checkpoint names: to all of them, or to none.
 
     Args:
         members: as ``eos/pipeline.json`` has them.
-        reach: by the participant's name or else its kind, how to get there: what the checkpoint
-            must not hold, such as passwords. A kind may need none.
+        reach: by a participant's name or else its kind, how to connect: what the checkpoint must
+            not hold, such as passwords. A kind may need nothing.
         store: the checkpoint, where a kind keeps something there.
         timeout_s: seconds to look for each system.
 
@@ -64,7 +64,7 @@ def _connect(
 
 
 def _of_a_user(member: Member) -> Any:
-    """The module of a kind that is not ours (ConfigurationError: no package here has that kind)."""
+    """Import the module of a kind that is not ours (ConfigurationError: no package here has it)."""
     found = {each.name: each for each in entry_points(group="airflow_eos.participants")}
     if member.kind not in found:
         known = ", ".join(sorted({*KINDS, *found}))

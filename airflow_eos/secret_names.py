@@ -1,12 +1,12 @@
-"""Which settings and options are secrets, said once for whoever shows, logs or refuses them."""
+"""The names of settings and options that are secrets, for all code that shows or logs them."""
 
 from __future__ import annotations
 
 import re
 
-# Finds the name of a secret in lower case: librdkafka's or Java's, with dots, or obstore's, with
-# underscores, the store's prefix or none. The id of an access key is half of a secret; the place
-# of a token, an endpoint or a file, is none.
+# Matches the name of a secret in lower case: librdkafka's or Java's, with dots, or obstore's, with
+# underscores, with the store's prefix or without. The id of an access key is half of a secret; an
+# endpoint or a file of a token is none.
 _HIDDEN = (
     r"password|passwd|passphrase|secret|jaas\.config|oauthbearer\.config|token(?!\.endpoint)"
     r"|ssl\.key\.pem|ssl\.keystore\.key|(api|private)[_.-]?key"
@@ -24,7 +24,7 @@ def is_secret(name: str) -> bool:
 
 
 def spark_redaction_regex(chosen: str | None = None) -> str:
-    """For ``spark.redaction.regex``: what Spark hides by default, or ``chosen``, and all of ours.
+    """Return ``spark.redaction.regex``: Spark's default, or ``chosen``, and our secrets' names.
 
     Spark's default knows passwords, but no private key that is given inline, as a certificate and
     its key in two files are.

@@ -1,4 +1,4 @@
-"""What every table for people shares; 100 columns are enough. Needs the ``cli`` extra."""
+"""Helpers of all tables for people, 100 columns wide. Needs the ``cli`` extra."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def show(view: RenderableType) -> None:
 
 
 def as_text(view: RenderableType, width: int = WIDTH) -> str:
-    """Plain text for logs, at most ``width`` columns wide."""
+    """Return plain text for logs, at most ``width`` columns wide."""
     console = Console(file=io.StringIO(), width=width, no_color=True, legacy_windows=False)
     with console.capture() as capture:
         console.print(view)
@@ -30,12 +30,12 @@ def as_text(view: RenderableType, width: int = WIDTH) -> str:
 
 
 def plain(text: str, style: str = "") -> Text:
-    """Text from a checkpoint, a broker or a topic: no markup, and no command to a terminal."""
+    """Make a text from a checkpoint, broker or topic harmless: no markup, no terminal commands."""
     return Text(printable(text), style=style)
 
 
 def table(*columns: str) -> Table:
-    """An empty table without a box; ages, times and counts stand on the right."""
+    """Make an empty table without a box; ages, times and counts stand on the right."""
     empty = Table(box=None, pad_edge=False, header_style="dim")
     for name in columns:
         right = name in {"age", "left", "rows"}
@@ -49,12 +49,12 @@ def table(*columns: str) -> Table:
 
 
 def time_left(milliseconds: int | None) -> str:
-    """How long the broker still waits; ``due`` once its timeout has passed."""
+    """Return how long the broker still waits; ``due`` once its timeout has passed."""
     return "due" if milliseconds is not None and milliseconds <= 0 else duration(milliseconds)
 
 
 def duration(milliseconds: int | None) -> str:
-    """Two units at most: ``4.2 s``, ``3 min 20 s``, ``2 h 5 min``, ``3 d 4 h``."""
+    """Return a duration in two units at most: ``4.2 s``, ``3 min 20 s``, ``2 h 5 min``."""
     if milliseconds is None:
         return ""
     seconds = max(0, milliseconds) / 1000

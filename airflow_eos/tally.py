@@ -1,6 +1,6 @@
 """Approximate retry counters of this process, for metrics.
 
-At the very bottom, since whoever asks again knows nothing of figures.
+It imports nothing of the package, since code that retries knows nothing of metrics.
 """
 
 from __future__ import annotations
@@ -8,4 +8,4 @@ from __future__ import annotations
 from collections import Counter
 
 RETRY_COUNTS: Counter[str] = Counter()
-"""By ``kafka`` and ``store``. Two threads at once may count one wait for two."""
+"""Retries by ``kafka`` and ``store``. Two threads at once may count two retries as one."""

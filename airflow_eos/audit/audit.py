@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 
 
 class Unjudged(msgspec.Struct, frozen=True):
-    """One thing that the audit was asked and has no answer to.
+    """One question of the audit that has no answer.
 
-    ``rows`` is how many it is about, None where that is not known either; ``why`` what lacks, and
-    ``answer`` what would give one.
+    ``rows`` is how many rows it is about, None where that is not known either; ``why`` what is not
+    known, and ``answer`` what would give an answer.
     """
 
     why: str
@@ -53,11 +53,11 @@ class Unjudged(msgspec.Struct, frozen=True):
 
 
 class Sources(msgspec.Struct, frozen=True, kw_only=True):
-    """What a checkpoint says of its input; nothing where none was given.
+    """The input as a checkpoint tells it; empty where no checkpoint was given.
 
     ``read`` is which offsets of each (topic, partition) are delivered; ``skipped`` which of them,
     from the first to before the last, a person has given up; ``others`` what is read besides the
-    topics of the audit; ``remade`` those of them that are not the topics that were read, by their
+    topics of the audit; ``remade`` the audited topics that are not those that were read, by their
     ids.
     """
 
@@ -76,15 +76,15 @@ def unjudged(
     moved: Sequence[str],
     expression: str,
 ) -> tuple[Unjudged, ...]:
-    """All of it; an audit is exact only where this is empty.
+    """Return all questions without an answer; an audit is exact only where there are none.
 
     Args:
-        inputs: what went in, as far as it is there.
-        outputs: what came out, as far as it is there.
-        compared: them, row by row.
-        sources: what the checkpoint says.
+        inputs: the rows that went in, as far as they are there.
+        outputs: the rows that came out, as far as they are there.
+        compared: inputs and outputs, row by row.
+        sources: the input as the checkpoint tells it.
         moved: topics of the input that were written to, or cut off, while they were audited.
-        expression: what names a row.
+        expression: the one that names a row.
     """
     return (
         *_nothing_compared(inputs, outputs, compared, expression),
@@ -97,11 +97,11 @@ def unjudged(
 def without_meaning(
     inputs: Sequence[TopicRows], outputs: Sequence[TopicRows], compared: Comparison
 ) -> tuple[str, ...]:
-    """The counts that say nothing, since what was compared are not the same rows.
+    """Return the counts that say nothing, since the compared rows are not the same rows.
 
-    Where some are aggregated, or named otherwise, what differs is no loss and nothing out of
+    Where rows are aggregated, or named otherwise, a difference is neither a loss nor a row from
     nowhere, and the same id twice is no copy. Rows that carry an id, and whose counterparts have
-    gone with the input's retention, are twice where they are twice.
+    gone with the input's retention, are copies where they are twice.
     """
     if not any(len(each.ids) for each in outputs):
         return ("lost",)  # the app has not run, or these are not its topics
@@ -242,13 +242,13 @@ def _named(topics: Sequence[TopicRows]) -> str:
 def visible_undecided(
     outputs: Sequence[TopicRows], decisions: Iterable[Decision]
 ) -> Violations | None:
-    """Compare visible offsets with the ranges of all retained COMMIT decisions.
+    """Count visible rows outside the ranges of all retained COMMIT decisions.
 
-    None where they say nothing of these topics, as those of another pipeline.
+    None where those decisions say nothing of these topics, as another pipeline's.
 
     Decisions are pruned from the oldest batch on, and a batch writes behind the one before it: so
     from the lowest retained range of a partition on, every visible row must be inside a range.
-    Rows of another producer between the rows of a range escape this; they are ``unexpected``.
+    Rows of another producer between the rows of a range escape this check; they are ``unexpected``.
     """
     ranges: dict[tuple[str, int], list[tuple[int, int]]] = {}
     for entry in named_by(decisions):
@@ -278,7 +278,7 @@ def visible_undecided(
 def _outside(
     offsets: np.ndarray[tuple[int], np.dtype[np.int64]], spans: list[tuple[int, int]]
 ) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """The offsets (sorted), from the first span on, that no span covers."""
+    """Return the offsets (sorted), from the first span on, that no span covers."""
     covered = np.zeros(len(offsets), bool)
     for start, last in spans:
         covered[np.searchsorted(offsets, start) : np.searchsorted(offsets, last, "right")] = True
@@ -304,16 +304,16 @@ class Offender(msgspec.Struct, frozen=True):
 
 
 class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What was counted, and what nobody can know: see ``verdict``.
+    """The counts of an audit, and what nobody can know: see ``verdict``.
 
     ``visible_undecided`` is None where no checkpoint was given, or a batch since its oldest promise
     was written with another guarantee. ``unexpected`` rows came out and never went in.
     ``open_rows`` are offsets between the last stable offset and the high watermark. ``given_up``
     rows are stepped over because a person has said so (``accept --skip-input``). ``unjudged`` is
     what the topics do not tell any more, or not yet. ``whole_until`` has, by topic and partition of
-    the input, the offset before which every row has come out, and ``again`` how many rows behind it
-    have come out, too: where a new checkpoint goes on, and how many rows then come twice. None
-    where the outputs do not tell it.
+    the input, the offset before which every row has come out, and ``again`` how many rows behind
+    that offset have come out, too: where a new checkpoint goes on, and how many rows then come
+    twice. Both are None where the outputs do not tell.
     """
 
     format_version: int = 1
@@ -339,7 +339,7 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def violations(self) -> int:
-        """How many rows or partitions break a promise."""
+        """The number of rows and partitions that break a promise."""
         return (
             self.lost
             + self.duplicated
@@ -351,7 +351,7 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def verdict(self) -> Verdict:
-        """``violated``: a promise is broken; ``exact``: all is judged, and none is."""
+        """The verdict: ``violated``: a promise is broken; ``exact``: all is judged, and none is."""
         return "violated" if self.violations else "unknown" if self.unjudged else "exact"
 
     @property
@@ -360,7 +360,7 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
         return self.verdict == "exact"
 
     def summary(self) -> str:
-        """One line for logs."""
+        """Return the verdict and the counts as one line for logs."""
         return (
             f"{self.verdict}: {self.rows_in} rows in, {sum(self.rows_out.values())} out, "
             f"{self.matched} with a counterpart: lost {self.lost}, "
@@ -388,7 +388,7 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
             raise AuditError(f"{self.summary()}.", *(Remedy(change=each) for each in answers))
 
     def to_json(self) -> bytes:
-        """Indented JSON."""
+        """Return the report as indented JSON."""
         said = {"verdict": self.verdict, "ok": self.ok}
         return msgspec.json.format(msgspec.json.encode(msgspec.to_builtins(self) | said), indent=2)
 
@@ -406,17 +406,17 @@ def audit(
     storage_options: Mapping[str, str] | None = None,
     timeout_s: float = 30.0,
 ) -> AuditReport:
-    """Compare an input topic with what came out of it, row by row.
+    """Compare an input topic with the rows that came out of it, row by row.
 
     Args:
         kafka: A librdkafka-style configuration.
-        input_topic: What the app reads, one topic or several. Nobody may be writing to it any more.
-        output_topic: What the app writes.
+        input_topic: The topic or topics that the app reads. Nobody may be writing to them any more.
+        output_topic: The topic that the app writes.
         id_expression: What names a row in both topics; see ``expression.parse``. A row without
-            it is named by its whole value.
+            that part is named by its whole value.
         order_by: The key, in the input, within which the order must be kept.
-        dead_letter_topic: Where malformed rows go; a row must be in it or in the output.
-        dead_letter_id: What names a row there, if it is not ``id_expression``.
+        dead_letter_topic: Where malformed rows go; a row must be there or in the output.
+        dead_letter_id: What names a row there, if not ``id_expression``.
         checkpoint: The app's checkpoint: then rows that no retained decision names are found, and
             rows that the query has not come to are told apart from lost ones.
         storage_options: obstore's configuration keys for the checkpoint's store.
@@ -439,7 +439,7 @@ def audit(
     if checkpoint is not None:
         store = CheckpointStore.open(checkpoint, storage_options=storage_options)
         require_begun(store, read_state(store))
-    # The input first: what a live app writes meanwhile is then unexpected at worst, not missed.
+    # The input first: a row that a live app writes meanwhile is then unexpected at worst, not lost.
     given, came = (
         [
             read_topic(settings, topic, identify=how, key_of=key_of, timeout_s=timeout_s)
@@ -452,7 +452,7 @@ def audit(
     moved = [each.topic for each in given if not _at_rest(settings, each, timeout_s)]
     sources, undecided = Sources(), None
     if store is not None:
-        # After the topics: whatever was visible then must have been decided before.
+        # After the topics: every row that was visible then must have been decided before.
         sources = _sources(store, settings, inputs, timeout_s)
         undecided = _undecided(store, came)
     others = bool(moved or sources.others or sources.remade)
@@ -490,7 +490,7 @@ def audit(
 
 
 def _at_rest(settings: KafkaSettings, read: TopicRows, timeout_s: float) -> bool:
-    """Whether the topic is as it was when it was read."""
+    """Whether the topic has not changed since it was read."""
     with closing(reader(settings, "read_committed")) as consumer:
         return partition_ends(settings, consumer, read.topic, timeout_s) == read.ends
 
@@ -498,13 +498,13 @@ def _at_rest(settings: KafkaSettings, read: TopicRows, timeout_s: float) -> bool
 def _sources(
     store: CheckpointStore, settings: KafkaSettings, inputs: Sequence[str], timeout_s: float
 ) -> Sources:
-    """What the checkpoint says of the input."""
+    """Read from the checkpoint which input the query has read."""
     state, log = read_state(store), SparkLog(store)
     noted = store.read(TOPICS, SourceTopicIds)
     ids = noted.ids if noted is not None else {}
     read, others = {}, []
     for source in state.sources:
-        # What is in flight is not delivered yet, or nobody has noted that it is.
+        # A batch in flight is not delivered yet, or nobody has noted that it is.
         end = source.start if state.in_flight is not None else source.end
         began = log.began(source.name)
         if source.kind != "kafka":
@@ -513,7 +513,7 @@ def _sources(
             if topic not in inputs:
                 others.append(topic)
             for partition, until in partitions.items():
-                # Where that is lost, no row is known to have been read that did not come out.
+                # Where the beginning is lost, only rows that came out are known to have been read.
                 first = until if began is None else began.get(topic, {}).get(partition, 0)
                 read[topic, partition] = (first, until)
     known = {each: {ids[key] for key in ids if name_of(key) == each} for each in inputs}
@@ -530,7 +530,7 @@ def _sources(
 
 
 def _require_apart(inputs: Sequence[str], outputs: Sequence[str | None]) -> None:
-    """Of a topic that is held against itself no row is ever missing."""
+    """Refuse a topic on both sides: compared with itself, it never lacks a row."""
     if both := sorted({*inputs} & {*outputs}):
         raise ConfigurationError(
             f"{', '.join(both)} is given as what is read and as what is written: each of its rows "
@@ -562,7 +562,8 @@ def _undecided(store: CheckpointStore, came: Sequence[TopicRows]) -> Violations 
 def _written_besides(store: CheckpointStore, decided: Sequence[Decision]) -> bool:
     """Whether a batch since the oldest promise was written with another guarantee, by no decision.
 
-    Its rows are inside no range, and nobody did wrong. Beside a promise its mark says nothing.
+    Rows of such a batch are inside no range, and nobody did wrong. Beside a promise its mark says
+    nothing.
     """
     promised = {each.batch_id for each in decided if each.offsets}
     besides = set(_batches(store, SPENT)) - promised
@@ -576,7 +577,7 @@ def _batches(store: CheckpointStore, folder: str) -> list[int]:
 def _offenders(
     settings: KafkaSettings, found: Mapping[str, Violations], names: Mapping[str, Extract]
 ) -> Sequence[Offender]:
-    """Fetch the first offending rows again, to show what they are called."""
+    """Read the first offending rows again, to show their keys and ids."""
     shown = []
     for kind, violations in found.items():
         for place in violations.first:

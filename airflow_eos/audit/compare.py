@@ -1,4 +1,4 @@
-"""Compare what went in with what came out; pure, on arrays, so that millions of rows are quick."""
+"""A comparison of input rows with output rows; pure, on arrays, so that millions are quick."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     Indices = npt.NDArray[np.int64]
 
 SHOWN = 10
-"""How many offenders of each kind are kept, with where they are."""
+"""The number of offenders of each kind that are kept, with their positions."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowPosition:
-    """One row: where it is, and a word on what is wrong with it."""
+    """The position of one row, and a word on what is wrong with the row."""
 
     topic: str
     partition: int
@@ -44,17 +44,17 @@ class Violations:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Rows lost, too many, out of nowhere, and out of order within their key; then the open ones.
+    """Rows lost, too many, from nowhere, and out of order within a key; then the unproven ones.
 
     ``missing``: in the input and not in the output, which may have had them: no loss is proven.
     ``strangers``: in the output and not in the input, which may have had them. ``unread``: missing,
     and the query has not come to them, or began behind them. ``given_up``: missing, and a person
-    has said that they are stepped over. ``matched``: output rows with a
-    counterpart. ``collapsed``: several rows of one id went in, and fewer came out, as where they
-    are aggregated: each id is there, and none too often. ``shared``: rows of the input whose id
-    another one has too: how many there are is compared, and not which. ``whole_until``: by topic
-    and partition of the input, the offset before which every row has come out; who reads on from
-    there brings ``again`` rows a second time. None where the outputs have lost rows.
+    has said that they are stepped over. ``matched``: output rows with a counterpart.
+    ``collapsed``: several rows of one id went in, and fewer came out, as where rows are
+    aggregated: each id is there, and none too often. ``shared``: input rows whose id another row
+    has too: their number is compared, and not which they are. ``whole_until``: by topic and
+    partition of the input, the offset before which every row has come out; a query that reads on
+    from there delivers ``again`` rows a second time. None where the outputs have lost rows.
     """
 
     lost: Violations
@@ -75,12 +75,12 @@ class Comparison:
 Read = Mapping[tuple[str, int], tuple[int, int]]
 """Which offsets of each (topic, partition) a query has read: from the first, to before the last.
 
-Of a topic that it does not name, nothing is known."""
+Of a topic that is not in here, nothing is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class _AllRows:
-    """Topics one after another; rows of a partition are in the order of offsets."""
+    """The rows of all topics, one topic after another; those of a partition in offset order."""
 
     topics: tuple[TopicRows, ...]
     ids: npt.NDArray[np.int64]
@@ -105,7 +105,7 @@ class _AllRows:
         return RowPosition(topic, int(self.partition[row]), int(self.offset[row]), detail)
 
     def lanes(self, rows: Indices) -> Indices:
-        """Of each row, the key, topic and partition within which order is kept; one a column."""
+        """Return key, topic and partition, within which order is kept, of each row as a column."""
         return np.stack([self.keys[rows], self.topic[rows], self.partition[rows]]).astype(np.int64)
 
 
@@ -117,18 +117,18 @@ def compare(
     skipped: Sequence[tuple[str, int, int, int]] = (),
     others: bool = False,
 ) -> Comparison:
-    """Every id of ``sources`` must be in the union of ``outputs`` as often as it went in.
+    """Compare rows: each id of ``sources`` must be in all ``outputs`` as often as it went in.
 
-    Only what is there to be compared is judged: a stranger is out of nowhere where the input is
-    whole, and a row that is missing is lost where the output is whole, or still has an earlier one
-    of the same key and input partition, behind which it would be.
+    Only rows that can be compared are judged: a stranger is from nowhere where the input is whole,
+    and a missing row is lost where the output is whole, or still has an earlier row of the same key
+    and input partition, behind which the missing one would be.
 
     Args:
-        sources: what the query reads.
-        outputs: what it writes.
-        read: what it has read; None: nobody says, and it is all of the input.
+        sources: the topics that the query reads.
+        outputs: the topics that the query writes.
+        read: the offsets that the query has read; None: nobody says, and all of the input counts.
         skipped: topic, partition, and the offsets from the first to before the last that a person
-            has said are stepped over: what lacks of them is announced, and not lost.
+            has said are stepped over: rows that lack of them are given up, and not lost.
         others: whether rows come from elsewhere as well.
     """
     given_rows, out = _AllRows.of(sources), _AllRows.of(outputs)
@@ -138,7 +138,7 @@ def compare(
     seen, times_seen = np.unique(out.ids, return_counts=True)
     seen_of_given = _looked_up(given, seen, times_seen, 0)
     given_of_seen = _looked_up(seen, given, times_given, 0)
-    # Of each output row the input row that has its id, the first of them; -1 where none has.
+    # For each output row, the first input row that has its id; -1 where none has.
     origin = _looked_up(out.ids, given, first_given, -1)
     surplus = times_seen - np.maximum(given_of_seen, 1)
     strangers = np.flatnonzero(np.isin(out.ids, seen[given_of_seen == 0]))
@@ -182,7 +182,7 @@ def compare(
 def _whole_until(
     source: _AllRows, lacking: npt.NDArray[np.bool_]
 ) -> tuple[dict[str, dict[int, int]], int]:
-    """Of each partition the first row that is lacking, or its end; how many rows are behind."""
+    """Return each partition's first lacking row, or its end; and how many rows are behind."""
     found: dict[str, dict[int, int]] = {}
     beyond = 0
     for n, topic in enumerate(source.topics):
@@ -201,7 +201,7 @@ def _joined(parts: Sequence[npt.NDArray[Any]], kind: type[np.generic]) -> npt.ND
 def _looked_up(
     wanted: npt.NDArray[np.int64], known: npt.NDArray[np.int64], values: Indices, otherwise: int
 ) -> Indices:
-    """The value of each of ``wanted`` among ``known`` (sorted, unique)."""
+    """Return the value of each of ``wanted`` among ``known`` (sorted, unique)."""
     if not len(known):
         return np.full(len(wanted), otherwise)
     at = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
@@ -209,7 +209,7 @@ def _looked_up(
 
 
 def _was_read(source: _AllRows, rows: Indices, read: Read | None) -> npt.NDArray[np.bool_]:
-    """Whether the query has come to each of these rows."""
+    """Return for each of these rows whether the query has come to it."""
     due = np.ones(len(rows), bool)
     if read is None:
         return due
@@ -225,7 +225,7 @@ def _was_read(source: _AllRows, rows: Indices, read: Read | None) -> npt.NDArray
 
 
 def _inside(source: _AllRows, spans: Sequence[tuple[str, int, int, int]]) -> npt.NDArray[np.bool_]:
-    """Whether each row is in one of them."""
+    """Return for each row whether it is in one of the spans."""
     inside = np.zeros(len(source.ids), bool)
     for name, partition, first, end in spans:
         numbers = [n for n, topic in enumerate(source.topics) if topic.topic == name]
@@ -237,7 +237,7 @@ def _inside(source: _AllRows, spans: Sequence[tuple[str, int, int, int]]) -> npt
 def _provable(
     source: _AllRows, rows: Indices, delivered: Indices, outputs: Sequence[TopicRows]
 ) -> npt.NDArray[np.bool_]:
-    """Whether each of these rows would be in the output still, had it been delivered."""
+    """Return for each of these rows whether the output would still have it, once delivered."""
     if all(each.whole for each in outputs):
         return np.ones(len(rows), bool)
     still_open = any(end.stable < end.high for each in outputs for end in each.ends.values())
@@ -274,7 +274,7 @@ def _too_many(out: _AllRows, offending: npt.NDArray[np.int64], surplus: Indices)
 
 
 def _reordered(source: _AllRows, out: _AllRows, origins: Indices) -> Violations:
-    """Rows of one key, read from one input partition, must keep their order in a partition.
+    """Find rows of one key and input partition that are not in that order in a partition.
 
     Only the first copy of each row counts: a second one is a duplicate and told as such.
     """
@@ -301,15 +301,15 @@ def _reordered(source: _AllRows, out: _AllRows, origins: Indices) -> Violations:
 
 
 # --- expression -----------------------------------------------------------------------------------
-# Which part of a Kafka message names the row: ``value.order_id``, ``key``, ``headers.id``.
+# Expressions for the part of a Kafka message that names the row: ``value.order_id``, ``key``, …
 
 
 Extract = Callable[["Message"], bytes | None]
-"""Gives the named part as bytes, or None where the message has no such part."""
+"""A function that returns the named part of a message as bytes, or None where it has none."""
 
 
 def parse(expression: str) -> Extract:
-    """Turn an expression into a function of a message.
+    """Turn an expression into a function that returns the named part of a message.
 
     ``key`` and ``value`` are the bytes themselves; ``value.a.b`` and ``key.a`` a field of the JSON
     object there; ``headers.name`` the last header of that name. Numbers equal their decimal

@@ -1,6 +1,6 @@
 """Read a whole topic as a ``read_committed`` reader sees it, into a few numbers a row.
 
-Only librdkafka's consumer and nothing of the code under test: this is the audit's own eye.
+It uses only librdkafka's consumer and nothing of the code under test.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _LOOK_S = 2.0
 class PartitionEnds:
     """Offsets of one partition: first retained, last stable offset, high watermark.
 
-    Between the last stable offset and the high watermark lies what is still open.
+    Between the last stable offset and the high watermark lie rows of open transactions.
     """
 
     low: int
@@ -54,9 +54,9 @@ class PartitionEnds:
 def partition_ends(
     settings: KafkaSettings, committed: AuditConsumer, topic: str, timeout_s: float
 ) -> dict[int, PartitionEnds]:
-    """Ask each partition twice: as a read_committed reader and as a read_uncommitted one.
+    """Return the ends of each partition, asked as a read_committed and a read_uncommitted reader.
 
-    In this order: what a live pipeline commits in between then looks open, never the other way.
+    In this order: rows that a live pipeline commits in between look open, never the other way.
     """
     found = {}
     with closing(reader(settings, "read_uncommitted")) as uncommitted:
@@ -86,7 +86,7 @@ def is_compacted(settings: KafkaSettings, topic: str, timeout_s: float) -> bool 
 
 
 def topic_id(settings: KafkaSettings, topic: str, timeout_s: float) -> str | None:
-    """What a topic that is deleted and made again does not keep; None where nobody tells.
+    """Return the topic's id, which a topic that is made again does not keep; None if nobody tells.
 
     Raises:
         KafkaUnavailableError: no broker answered.
@@ -120,8 +120,8 @@ class AuditConsumer(Consumer):
     """A consumer that remembers whether it was refused: librdkafka only goes on trying.
 
     Attributes:
-        servers: whom it asks.
-        refusal: why they did not accept it.
+        servers: the bootstrap servers.
+        refusal: the error with which they refused the client.
     """
 
     def __init__(self, config: dict[str, Any], **others: Any) -> None:
@@ -142,7 +142,7 @@ def _partitions(consumer: AuditConsumer, topic: str, timeout_s: float) -> list[i
             metadata = consumer.list_topics(topic, timeout=patience).topics[topic]
             break
         except KafkaException as error:
-            consumer.poll(0)  # lets it tell of a refusal
+            consumer.poll(0)  # calls error_cb, which notes a refusal
             if consumer.refusal is not None:
                 raise KafkaError(
                     f"Kafka at {consumer.servers} did not accept this client: "
@@ -172,7 +172,7 @@ def _watermarks(
 
 
 def cannot_read(topic: str, error: Code | None) -> TopicError:
-    """The error for a topic that is not there, or may not be read."""
+    """Return the error for a topic that is not there, or may not be read."""
     reason = error.str() if error is not None else "it has no partitions"
     return TopicError(
         f"Topic {topic!r} cannot be audited: {reason}. Check its name and the cluster, and that "
@@ -181,7 +181,7 @@ def cannot_read(topic: str, error: Code | None) -> TopicError:
 
 
 def concerns_the_group(error: Code | None) -> bool:
-    """Whether it is about the group alone: librdkafka looks for one that we never join."""
+    """Whether the error is about the group alone: librdkafka looks for one that we never join."""
     return error is not None and error.code() == Code.GROUP_AUTHORIZATION_FAILED
 
 
@@ -216,7 +216,7 @@ def reader(settings: KafkaSettings, isolation: str) -> AuditConsumer:
 
 
 def _silent() -> logging.Logger:
-    """Keep librdkafka off the terminal: what matters comes back as an error."""
+    """Return a logger that keeps librdkafka off the terminal: errors come back as exceptions."""
     logger = logging.getLogger("airflow_eos.recovery.audit")
     logger.setLevel(logging.CRITICAL)
     return logger
@@ -228,7 +228,7 @@ _MESSAGES_AT_ONCE = 10_000
 
 @dataclass(frozen=True, slots=True)
 class TopicRows:
-    """One topic, 28 bytes a row. ``ids`` and ``keys`` are 64-bit hashes, valid in this process.
+    """The rows of one topic, 28 bytes each; ``ids`` and ``keys`` hash to 64 bits in this process.
 
     Several million rows stay far from a chance collision of 64 bits. ``keys`` is ``NO_KEY`` where
     a row has none; ``unidentified`` counts rows that are named by their whole value because they
@@ -247,7 +247,7 @@ class TopicRows:
 
     @property
     def whole(self) -> bool:
-        """Whether it has every row that was ever written to it."""
+        """Whether the topic has every row that was ever written to it."""
         return self.compacted is False and all(
             end.low == 0 and end.stable == end.high for end in self.ends.values()
         )
@@ -340,7 +340,7 @@ def _drain(
 
 
 def _is_end(message: Message, topic: str) -> bool:
-    """Whether it tells the end of a partition; raise what is worse than a passing fault."""
+    """Whether the message tells the end of a partition; raise what is no passing fault."""
     error = message.error()
     if error is None or error.retriable() or concerns_the_group(error):
         return False

@@ -1,12 +1,12 @@
 """A Spark checkpoint as data: read without Spark, and with the decision log beside Spark's own.
 
 - :mod:`.store`: one checkpoint folder on a disk or an object store, with create-if-absent
-- :mod:`.decisions`: the decision log, the heart of the protocol
+- :mod:`.decisions`: the decision log, on which exactly-once delivery rests
 - :mod:`.terms`, :mod:`.offsets`: the newest driver, and the ranges that it may rely on
 - :mod:`.rulings`: what a person said where no program may decide
-- :mod:`.spark_log`, :mod:`.progress`: Spark's own files, and how far a query is by them
-- :mod:`.mending`: what a power cut left of Spark's files
-- :mod:`.pipeline`, :mod:`.heartbeat`: whose checkpoint it is; whether a driver lives, and drains
+- :mod:`.spark_log`, :mod:`.progress`: Spark's own files, and the query's progress by them
+- :mod:`.mending`: repair of Spark's files after a power cut
+- :mod:`.pipeline`, :mod:`.heartbeat`: the checkpoint's owner; whether a driver lives, and drains
 - :mod:`.snapshot`: all of these at one time, and the facts that decide whether a start is let in
 """
 

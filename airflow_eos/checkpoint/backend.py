@@ -1,4 +1,4 @@
-"""What a store asks of obstore, small enough that a test can stand in for it."""
+"""The methods of obstore that a store uses, few enough for a test to replace; and object paths."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from airflow_eos.errors import StoreError
 
 
 class StoredObject(NamedTuple):
-    """One object: its path in the checkpoint, its name, bytes, and milliseconds since the epoch."""
+    """A listed object: path in the checkpoint, name, bytes, and milliseconds since the epoch."""
 
     path: str
     name: str
@@ -21,35 +21,35 @@ class Content(bytes):
     """An object that was read whole, in the form of obstore's ``GetResult``."""
 
     def bytes(self) -> bytes:
-        """The object."""
+        """Return the object's bytes."""
         return self
 
 
 MOST_BYTES = 1 << 30
-"""Of one object, more than any has: the largest decision that was reckoned has 740 MB. Whoever may
-write to a checkpoint could else fill the memory of each that reads it, such as the page's."""
+"""The most bytes that are read of one object; the largest decision that was reckoned has 740 MB.
+Whoever may write to a checkpoint could else fill the memory of each reader, such as the page."""
 
 
 def require_readable(path: str, size: int) -> None:
-    """Raise OSError for what is not to be taken into memory."""
+    """Raise OSError for an object that is too large to be read into memory."""
     if size > MOST_BYTES:
         raise OSError(f"{path} has {size} bytes: at most {MOST_BYTES} are read of one object")
 
 
 class Backend(Protocol):
-    """The part of an obstore store that is used; any obstore store fits."""
+    """The methods of an obstore store that are used; any obstore store fits."""
 
     def put(self, path: str, file: bytes, *, mode: Literal["create", "overwrite"]) -> object:
-        """Write; AlreadyExistsError when mode is create and the object is there."""
+        """Write an object; AlreadyExistsError when mode is create and the object is there."""
 
     def get(self, path: str) -> Any:
-        """Read; FileNotFoundError when absent."""
+        """Read an object; FileNotFoundError when absent."""
 
     def head(self, path: str) -> Any:
-        """Look; FileNotFoundError when absent."""
+        """Return the metadata of an object; FileNotFoundError when absent."""
 
     def list_with_delimiter(self, prefix: str) -> Any:
-        """List one level."""
+        """List the objects and folders directly under ``prefix``."""
 
     def delete(self, paths: str) -> None:
         """Delete one object; may raise FileNotFoundError when absent."""
@@ -57,10 +57,10 @@ class Backend(Protocol):
 
 @runtime_checkable
 class Foldered(Backend, Protocol):
-    """A backend that has folders: what is empty stays there, and may lie in a disk's cache."""
+    """A backend with folders: an empty one stays, and new objects may lie in a disk's cache."""
 
     def exists(self) -> bool:
-        """Whether there is a folder of the checkpoint already."""
+        """Whether the checkpoint's folder exists already."""
 
     def remove_folder(self, prefix: str) -> None:
         """Remove the folder if it is empty."""
@@ -70,7 +70,7 @@ class Foldered(Backend, Protocol):
 
 
 def stored_object(meta: Any) -> StoredObject:
-    """Obstore's ``ObjectMeta`` as ours."""
+    """Translate obstore's ``ObjectMeta`` into a :class:`StoredObject`."""
     path = str(meta["path"])
     modified_at_ms = int(meta["last_modified"].timestamp() * 1000)
     return StoredObject(path, path.rpartition("/")[2], int(meta["size"]), modified_at_ms)
@@ -83,7 +83,7 @@ def stored_object(meta: Any) -> StoredObject:
 OFFSETS = "offsets"
 COMMITS = "commits"
 STATE_STORES = "state"
-"""There where the query keeps state, and nowhere else."""
+"""The folder of the query's state; absent where the query keeps none."""
 METADATA = "metadata"
 SOURCES = "sources"
 
@@ -110,32 +110,32 @@ _BATCH = re.compile(r"0|[1-9][0-9]{0,17}", re.ASCII)
 
 
 def is_batch(name: str) -> bool:
-    """Whether it is the number of a batch, as Spark writes it."""
+    """Whether the name is the number of a batch, as Spark writes it."""
     return _BATCH.fullmatch(name) is not None
 
 
 def decision_path(batch_id: int, attempt: int) -> str:
-    """``eos/decisions/<batch>/<attempt>.json``: the one place of this decision."""
+    """Return the one path of this decision: ``eos/decisions/<batch>/<attempt>.json``."""
     return f"{DECISIONS}/{batch_id}/{attempt}.json"
 
 
 def term_path(number: int) -> str:
-    """``eos/drivers/<n>.json``: who took this term."""
+    """Return the path of the term, ``eos/drivers/<n>.json``, which says who took it."""
     return f"{DRIVERS}/{number}.json"
 
 
 def drain_path(submission: str) -> str:
-    """``eos/drains/<submission>.json``: the request to this start of an app."""
+    """Return the path of a drain request to this start: ``eos/drains/<submission>.json``."""
     return f"{DRAINS}/{submission}.json"
 
 
 def standby_path(name: str) -> str:
-    """``eos/standbys/<name>.json``: what this standby says of itself."""
+    """Return the path of what this standby says of itself: ``eos/standbys/<name>.json``."""
     return f"{STANDBYS}/{name}.json"
 
 
 def mark_path(batch_id: int) -> str:
-    """``spent/<batch>/mark``: some rows of it may be visible, whatever is decided."""
+    """Return ``spent/<batch>/mark``: some rows of the batch may be visible, whatever is decided."""
     return f"{SPENT}/{batch_id}/mark"
 
 
@@ -143,8 +143,8 @@ def require_inside(path: str) -> str:
     """Return ``path`` if it is relative and cannot leave the checkpoint.
 
     Raises:
-        StoreError: it is absolute, empty, has an empty, ``.`` or ``..`` part, a backslash or a
-            control character. The store would refuse most of these by itself, each in its own way.
+        StoreError: the path is absolute, empty, has an empty, ``.`` or ``..`` part, a backslash or
+            a control character. A store would refuse most of these by itself, in its own way.
     """
     parts = path.split("/")
     if any(part in {"", ".", ".."} for part in parts) or not path.isprintable() or "\\" in path:
@@ -156,5 +156,5 @@ def require_inside(path: str) -> str:
 
 
 def is_hidden(name: str) -> bool:
-    """Whether it is a temporary or checksum file: Spark's and ours start with a dot."""
+    """Whether the name is of a temporary or checksum file: Spark's and ours start with a dot."""
     return name.startswith(".")

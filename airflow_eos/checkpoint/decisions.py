@@ -1,7 +1,7 @@
-"""The decision log: one immutable object for each (batch, attempt), and only one winner.
+"""The decision log: one immutable object for each (batch, attempt), of which one create wins.
 
-This is what makes delivery exactly-once: rows become visible only after a COMMIT decision that
-names their work is durable, and nobody can decide the same attempt a second time.
+It makes delivery exactly-once: rows become visible only after a COMMIT decision that names their
+work is durable, and nobody can decide the same attempt a second time.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 _ATTEMPT = re.compile(r"([1-9][0-9]{0,8})\.json", re.ASCII)
 AT_A_START = "sealed by the driver starting"
-"""So begins why each start seals an attempt, also where there was none: that is no fault."""
+"""How the reason begins with which each start seals an attempt, also an unused one: no fault."""
 _FOLDERS_ONE_BY_ONE = 100
-"""From so many batches on, listing all folders is cheaper than asking for each."""
+"""The number of batches from which on listing all folders is cheaper than asking for each."""
 
 
 class DecisionLog:
@@ -45,22 +45,22 @@ class DecisionLog:
         self._pruned_before: int | None = None
 
     def of_batch(self, batch_id: int) -> tuple[Decision, ...]:
-        """Every decision of the batch, by attempt: 1, 2, … without a gap.
+        """Return every decision of the batch, by attempt: 1, 2, … without a gap.
 
-        What is returned may be acted upon: it is durable, also where another process wrote it a
-        moment ago. Costs one listing and one read for each attempt.
+        The caller may act upon the decisions: they are durable, also where another process wrote
+        one a moment ago. Costs one listing and one read for each attempt.
 
         Raises:
             CheckpointFormatError: a foreign file, a gap, a decision in the wrong place, or one
                 that cannot be read. Such a batch is never decided by guessing.
-            SupersededError: a gap in a batch that is over: whoever asks has slept, and may have
-                filled a place whose neighbours were pruned.
+            SupersededError: a gap in a batch that is over: the asking driver has slept, and may
+                have filled a place whose neighbours were pruned.
         """
         attempts = self._attempts(batch_id)
         if not _without_gap(attempts):
             # A listing that runs beside two creates may show the second without the first.
             attempts = self._attempts(batch_id)
-        # Pruned is what is followed by two batches, and planned after that: see :meth:`prune`.
+        # Decisions are pruned only of a batch that two planned ones follow: see :meth:`prune`.
         if not _without_gap(attempts) and (newest_planned(self._store) or 0) > batch_id + 1:
             raise SupersededError(
                 f"Batch {batch_id} is over and its decisions are being pruned: a later batch is "
@@ -76,7 +76,7 @@ class DecisionLog:
         return tuple(self._read(batch_id, attempt) for attempt in attempts)
 
     def record(self, decision: Decision) -> bool:
-        """Decide: True when this decision stands, durable and for ever; False when another does.
+        """Create the decision; True when it stands, durable and for ever; False when another does.
 
         False also where the attempt before it is not there any more: the batch is over and its
         decisions are pruned. Where *no* attempt is left, a driver that slept finds the place empty
@@ -84,7 +84,7 @@ class DecisionLog:
         (:meth:`~airflow_eos.checkpoint.terms.Tenure.require`).
 
         Raises:
-            StoreError: *unknown* whether it stands. Read :meth:`of_batch` before doing anything.
+            StoreError: *unknown* whether the decision stands. Read :meth:`of_batch` before acting.
         """
         if decision.attempt > 1:
             before = decision_path(decision.batch_id, decision.attempt - 1)
@@ -94,7 +94,7 @@ class DecisionLog:
         return self._store.create(path, encode(decision))
 
     def require_standing(self, decision: Decision) -> None:
-        """Asked once it is noted: whoever puts an older copy in place now will find the note.
+        """Require that the noted decision stands: an older copy put back later will find the note.
 
         Raises:
             RecoveryError: the decision is gone.
@@ -108,7 +108,7 @@ class DecisionLog:
             )
 
     def prune(self, before_batch: int) -> int:
-        """Remove the decisions of batches below ``before_batch``; returns how many batches.
+        """Remove the decisions of batches below ``before_batch``; return the number of batches.
 
         Call it after each batch N with N - ``spark.sql.streaming.minBatchesToRetain``. The first
         call lists all folders, a later one touches only those that came since.
@@ -151,7 +151,7 @@ class DecisionLog:
 def sealed(
     batch_id: int, attempt: int, *, reason: str, decided_by: str, term: int | None = None
 ) -> Decision:
-    """A decision that takes an attempt from whoever would promise it; ``term``: of a driver."""
+    """Return an ABORT, so that nobody can promise the attempt; ``term``: the sealing driver's."""
     return Decision(
         batch_id=batch_id,
         attempt=attempt,
@@ -181,12 +181,12 @@ _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 
 
 def opened_rows(stream: bytes, where: str, *remedies: Remedy) -> pa.RecordBatchStreamReader:
-    """Rows that were kept as an Arrow stream, all of them.
+    """Open rows that were kept as an Arrow stream, all of them.
 
     Arrow takes a stream that was cut off between two of its messages for a shorter one.
 
     Raises:
-        StoreError: what stands there is no such stream, or not all of it.
+        StoreError: ``stream`` is no such stream, or not all of it.
     """
     import pyarrow as pa
 
@@ -204,11 +204,11 @@ def opened_rows(stream: bytes, where: str, *remedies: Remedy) -> pa.RecordBatchS
 
 
 class PerishableRows:
-    """The expiring rows of every participant of a checkpoint.
+    """The rows that tasks keep in a checkpoint because the participants' systems may end the work.
 
     Args:
-        store: of the checkpoint.
-        keeping: the participants whose rows are kept by the query that runs.
+        store: the checkpoint.
+        keeping: the names of participants whose rows the running query keeps.
     """
 
     def __init__(self, store: CheckpointStore, keeping: Collection[str] = ()) -> None:
@@ -217,25 +217,25 @@ class PerishableRows:
         self._is_first = True
 
     def keep(self, name: str, batch: int, key: str, stream: bytes) -> None:
-        """Make the rows durable beside prepared work, whose key was never used before.
+        """Store the rows of prepared work durably; its key was never used before.
 
         Raises:
-            StoreError: it was, or the store refuses.
+            StoreError: the key was used before, or the store refuses.
         """
         path = _path(name, batch, key)
         if not self._store.create(path, stream):
             raise StoreError(f"{self._store.location}/{path} is there already: a key came twice.")
 
     def keys(self, name: str, batch: int) -> frozenset[str]:
-        """The keys of a batch whose rows are there."""
+        """Return the keys of the batch's work whose rows are there."""
         found = self._store.list(_path(name, batch))
         return frozenset(each.name for each in found if is_key(each.name))
 
     def read(self, name: str, batch: int, key: str) -> bytes:
-        """The rows, as they stand there.
+        """Return the rows as the bytes that are stored.
 
         Raises:
-            StoreError: they are gone, or cannot be read.
+            StoreError: the rows are gone, or cannot be read.
         """
         path = _path(name, batch, key)
         stream = self._store.get(path)
@@ -247,7 +247,7 @@ class PerishableRows:
         return stream
 
     def opened(self, name: str, batch: int, key: str) -> pa.RecordBatchStreamReader:
-        """The rows, all of them; errors as :meth:`read`, and where they are not whole."""
+        """Open the rows, all of them; errors as :meth:`read`, and where the stream is not whole."""
         where = f"{self._store.location}/{_path(name, batch, key)}"
         instead = Remedy(
             change=f"remove {where}, so that the batch is evaluated again instead",
@@ -257,7 +257,7 @@ class PerishableRows:
         return opened_rows(self.read(name, batch, key), where, instead)
 
     def listed(self, batch: int) -> Sequence[str]:
-        """The paths of all that is kept of a batch; only who is the newest after it may judge."""
+        """List the paths of a batch's kept rows; only a driver still the newest then may judge."""
         return [
             each.path
             for name in self._store.folders(_KEPT)
@@ -265,14 +265,14 @@ class PerishableRows:
         ]
 
     def remove(self, paths: Sequence[str]) -> None:
-        """Remove what nothing can name any more."""
+        """Remove kept rows that no decision can name any more, by their paths."""
         self._store.delete(paths)
 
     def prune(self, batch: int) -> None:
-        """Remove all that is kept of batches up to this one, which is over.
+        """Remove all rows that are kept of batches up to this one, which is over.
 
-        The first time of every participant, also of those that keep nothing any more. What a task
-        that nobody waits for keeps later goes with the next batch.
+        The first call covers every participant, also those that keep nothing any more. Rows that a
+        task keeps later, when nobody waits for it, go with the next batch.
         """
         names = self._store.folders(_KEPT) if self._is_first else self._keeping
         for name in names:

@@ -1,11 +1,11 @@
-"""How an ``hdfs://`` location and its options become a client of hdfs-native, which needs no JVM.
+"""The backend of a checkpoint on HDFS: ``hdfs://`` and its options for hdfs-native, without a JVM.
 
 The options are Hadoop's own settings by their own names, which have dots, and a few of the client:
 
 ==================== ==============================================================
 hadoop_conf_dir      folder of core-site.xml and hdfs-site.xml; else HADOOP_CONF_DIR
-kerberos_principal   who to log in as, with
-kerberos_keytab      this file; else the ticket cache of the machine
+kerberos_principal   name to log in with, together with
+kerberos_keytab      its keytab file; else the ticket cache of the machine
 kerberos_cache       another ticket cache
 timeout              of each request, such as ``60s``
 ==================== ==============================================================
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _READS = 3
-"""A file that is replaced while it is read loses its blocks: the next read gets the new one."""
+"""Tries of a read: a file that is replaced meanwhile loses its blocks; a new try gets the new."""
 _NO_RIGHTS = ("AccessControlException", "SaslException", "SASLError", "GSSAPIError")
 
 
 class HdfsFiles:
-    """What a store asks of its backend, on the folder ``root`` of one HDFS.
+    """The backend of a checkpoint store in the folder ``root`` of one HDFS.
 
     Args:
         connect: makes a client; called once in each process.
@@ -59,7 +59,7 @@ class HdfsFiles:
         self._made = connect()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the client: a process that is sent it, as Spark's planner is, makes its own."""
+        """Leave the client out: a process that gets this, as Spark's planner, makes its own."""
         return self.__dict__ | {"_of_process": 0, "_made": None}
 
     def __repr__(self) -> str:
@@ -77,7 +77,7 @@ class HdfsFiles:
 
     def _put(self, client: Any, path: str, file: bytes, overwrite: bool) -> None:  # noqa: FBT001
         target = f"{self.root}/{path}"
-        # Not the target's name with more to it: that may be as long as a name can be.
+        # Not the target's name with a suffix: that name may be as long as a name can be.
         staged = f"{target.rpartition('/')[0]}/.{uuid.uuid4().hex}.tmp"
         try:
             with client.create(staged) as out:  # makes the folders too
@@ -88,14 +88,14 @@ class HdfsFiles:
         except BaseException as error:
             with contextlib.suppress(OSError, RuntimeError):
                 client.delete(staged)
-            if isinstance(error, FileNotFoundError):  # the staged one: nobody may read "absent"
+            if isinstance(error, FileNotFoundError):  # of the staged file, not of the target
                 raise OSError(f"{path}: what was staged is gone: {_first(error)}") from error
             if isinstance(error, FileExistsError):
                 raise AlreadyExistsError(f"{path} already exists") from error
             raise
 
     def get(self, path: str) -> Content:
-        """Read the object; FileNotFoundError when absent. A folder in its place is no absence."""
+        """Read the object; FileNotFoundError when absent, IsADirectoryError for a folder."""
         for left in reversed(range(_READS)):
             try:
                 return self._ask(lambda client: _content(client, f"{self.root}/{path}"))
@@ -107,14 +107,14 @@ class HdfsFiles:
         raise AssertionError
 
     def head(self, path: str) -> dict[str, Any]:
-        """Size and time of the object; FileNotFoundError when absent. Errors as :meth:`get`."""
+        """Return size and time of the object; FileNotFoundError when absent. Errors as ``get``."""
         found = self._ask(lambda client: client.get_file_info(f"{self.root}/{path}"))
         if found.isdir:
             raise IsADirectoryError(path)
         return _meta(path, found)
 
     def list_with_delimiter(self, prefix: str) -> dict[str, Any]:
-        """Objects and folders directly under ``prefix``; FileNotFoundError when there is none."""
+        """List objects and folders directly under ``prefix``; FileNotFoundError when absent."""
         folder = f"{self.root}/{prefix}"
         found = self._ask(lambda client: list(client.list_status(folder)))
         objects: list[dict[str, Any]] = []
@@ -135,7 +135,7 @@ class HdfsFiles:
             raise FileNotFoundError(paths)
 
     def exists(self) -> bool:
-        """Whether there is a folder already."""
+        """Whether the folder ``root`` exists already."""
         try:
             self._ask(lambda client: client.get_file_info(self.root))
         except FileNotFoundError:
@@ -149,16 +149,16 @@ class HdfsFiles:
             self._ask(lambda client: client.delete(folder))
 
     def sync(self, *paths: str) -> None:
-        """Nothing: whoever wrote an object of ours synced it before it got its name."""
+        """Do nothing: whoever wrote an object of ours synced it before it got its name."""
 
     def _client(self) -> Any:
-        """Of this process: the threads of a client that was made before a fork are not here."""
+        """Return this process's client: threads of one made before a fork do not exist here."""
         if self._of_process != os.getpid():
             self._made, self._of_process = self._connect(), os.getpid()
         return self._made
 
     def _ask(self, request: Callable[[Any], T]) -> T:
-        """The answer; OSError for whatever is none."""
+        """Return the answer to ``request``; raise OSError for every failure and for silence."""
         client = self._client()
         answers: list[T] = []
         failures: list[BaseException] = []
@@ -181,7 +181,7 @@ class HdfsFiles:
 
 
 def _as_os_error(error: BaseException) -> BaseException:
-    """What the client raises, as an error of the operating system that says the same."""
+    """Translate an error of the client into an error of the operating system that says the same."""
     if isinstance(error, FileNotFoundError) and "not a file" in str(error):
         return IsADirectoryError(_first(error))
     if isinstance(error, OSError | AlreadyExistsError):
@@ -193,7 +193,7 @@ def _as_os_error(error: BaseException) -> BaseException:
 
 
 def _first(error: BaseException) -> str:
-    """The first line: HDFS sends the trace of the name node behind it."""
+    """Return the error's first line: HDFS sends the trace of the name node behind it."""
     return str(error).replace("\\n", "\n").partition("\n")[0]
 
 
@@ -221,7 +221,7 @@ _ACTIVE_ALONE = "org.apache.hadoop.hdfs.server.namenode.ha.ConfiguredFailoverPro
 
 
 def open_hdfs(location: str, storage_options: Mapping[str, str] | None) -> HdfsFiles:
-    """The folder of the URL; nothing is contacted but, with a keytab, the Kerberos server.
+    """Open the folder of the URL; nothing is contacted but, with a keytab, the Kerberos server.
 
     Raises:
         ConfigurationError: the library is missing.
@@ -270,9 +270,9 @@ def open_hdfs(location: str, storage_options: Mapping[str, str] | None) -> HdfsF
 def _from_the_active(
     authority: str, settings: Mapping[str, str], conf_dir: str | None
 ) -> dict[str, str]:
-    """The setting by which a name service is asked at its active name node alone.
+    """Return the setting by which the client asks only a name service's active name node.
 
-    An observer is behind, and what it has not heard of would be taken for absent (HDFS-12943).
+    An observer is behind, and a file that it has not heard of would pass for absent (HDFS-12943).
     """
     if not authority:
         authority = urlsplit(settings.get(_DEFAULT_FS) or _noted(conf_dir) or "").netloc
@@ -282,7 +282,7 @@ def _from_the_active(
 
 
 def _noted(conf_dir: str | None) -> str | None:
-    """``fs.defaultFS`` of core-site.xml, looked for where hdfs-native looks."""
+    """Return ``fs.defaultFS`` of core-site.xml, looked for where hdfs-native looks."""
     home = os.environ.get("HADOOP_HOME")
     found = conf_dir or os.environ.get("HADOOP_CONF_DIR") or (home and f"{home}/etc/hadoop")
     site = Path(found or "") / "core-site.xml"

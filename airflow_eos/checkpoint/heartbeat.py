@@ -1,10 +1,10 @@
-"""Signs of life, requests to stop, and who brings back a driver that has ended.
+"""Heartbeats, requests to drain, and records of who replaces a driver that has ended.
 
-``eos/driver.json``; ``eos/drain.json`` and ``eos/drains/``; ``eos/restart.json`` and
-``eos/resumption.json``; and that somebody watches it, ``eos/watchdog.json``.
+The files: ``eos/driver.json``; ``eos/drain.json`` and ``eos/drains/``; ``eos/restart.json`` and
+``eos/resumption.json``; and ``eos/watchdog.json``, which says that a watchdog watches.
 
-Evidence for people and sensors, never for correctness: a heartbeat may lie (a stopped driver that
-wakes up, clocks that differ), so no decision depends on one.
+They are evidence for people and sensors, never for correctness: a heartbeat may lie (a stopped
+driver that wakes up, clocks that differ), so no decision depends on one.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
 
 STARTED_BY = "EOS_STARTED_BY"
-"""The environment variable that tells a driver."""
+"""The environment variable that tells a driver which start it is; see :class:`StartedBy`."""
 _DRAWN = re.compile(r"[0-9a-f]{44}", re.ASCII)
 _MARK = 12
 
@@ -56,10 +56,10 @@ _MARK = 12
 class StartedBy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One start of an app by one task of Airflow.
 
-    ``submission`` is drawn anew for each start: what one ``spark-submit`` has begun, and nothing
-    else, says it. It begins with a mark of the task, so that a checkpoint cannot name another
-    task's start as ours: cluster managers know a driver by it. ``map_index`` is -1 where the task
-    is not mapped.
+    ``submission`` is drawn anew for each start: only what one ``spark-submit`` has begun carries
+    it. It begins with a mark of the task, so that a checkpoint cannot name another task's start as
+    ours: cluster managers know a driver by its submission. ``map_index`` is -1 where the task is
+    not mapped.
     """
 
     dag_id: str
@@ -69,14 +69,14 @@ class StartedBy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     submission: str
 
     def is_same_task(self, other: StartedBy | None) -> bool:
-        """Whether a try of the same task of the same run started it."""
+        """Whether ``other`` is a start by the same task of the same run, in any try."""
         if other is None or self.task != other.task:
             return False
         drawn = _DRAWN.fullmatch(other.submission) is not None
         return not drawn or other.submission.startswith(self._mark)
 
     def begun_anew(self) -> StartedBy:
-        """The next start of this task."""
+        """Return the next start of this task, with a new submission."""
         submission = f"{self._mark}{uuid.uuid4().hex}"
         return msgspec.structs.replace(self, submission=submission)
 
@@ -86,24 +86,24 @@ class StartedBy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     @property
     def task(self) -> tuple[str, str, str, int]:
-        """The task, without saying which start it was."""
+        """The DAG, task, run and map index, without the submission."""
         return self.dag_id, self.task_id, self.run_id, self.map_index
 
     def __str__(self) -> str:
-        """For people."""
+        """Name the task and its run, for people."""
         mapped = f"[{self.map_index}]" if self.map_index >= 0 else ""
         return one_line(f"task {self.dag_id}.{self.task_id}{mapped} of run {self.run_id}")
 
     def as_text(self) -> str:
-        """What the environment variable says."""
+        """Return the value of the environment variable :data:`STARTED_BY`."""
         return urlencode({**msgspec.structs.asdict(self), "map_index": str(self.map_index)})
 
     @classmethod
     def of_text(cls, text: str | None) -> StartedBy | None:
-        """What the environment variable says; None where nobody has set it: started by hand.
+        """Parse the environment variable; None where nobody has set it, for a start by hand.
 
         Raises:
-            ConfigurationError: it cannot be read.
+            ConfigurationError: the value cannot be read.
         """
         if not text:
             return None
@@ -127,38 +127,38 @@ Phase = Literal["starting", "waiting", "preparing", "settling", "stopped", "fail
 End = Literal["finished", "drained", "failed", "superseded"]
 
 ENDED: frozenset[Phase] = frozenset({"stopped", "failed"})
-"""The phases after which a driver says nothing any more."""
+"""The phases after which a driver writes no heartbeat any more."""
 
 _BEATS = {LOCAL: timedelta(seconds=2), HDFS: timedelta(seconds=5)}
 
 BY_AIRFLOW = "airflow"
-"""Who asks where nobody did: a task of Airflow that ended before its app."""
+"""The requester of a drain that nobody wished for: a task of Airflow that ended before its app."""
 
 BY_STANDBY = "standby"
-"""Who asks where the pipeline is to go on in the driver that stands by."""
+"""The requester of a drain after which the pipeline is to go on in the driver that stands by."""
 
 NOT_FOR_GOOD = frozenset({BY_AIRFLOW, BY_STANDBY})
-"""Whose requests say nothing of the pipeline: it is to go on. All others are a person's."""
+"""Requesters of drains after which the pipeline is to go on. All other requests are a person's."""
 
 DRAINS_KEPT = timedelta(days=7)
-"""How long a request to one start is kept: a cluster may let it wait for its turn that long."""
+"""How long a drain request to one start is kept: a cluster may let the app wait that long."""
 
 
 MomentMs = Annotated[int, msgspec.Meta(ge=0, le=253_402_300_799_999)]
-"""A moment of the years that a date can have: what else stands there was written by no clock."""
+"""A time in ms since the epoch, within the years of a date: no clock has written another value."""
 
 
 class Heartbeat(Evidence, frozen=True, kw_only=True):
-    """What the driver said last. All times in milliseconds; ``*_at_ms`` since the epoch.
+    """The newest heartbeat of a driver. All times in ms; ``*_at_ms`` since the epoch.
 
-    ``interval_ms`` is how often it beats, ``trigger_ms`` the query's trigger interval: together
-    they tell a reader from when on silence means something. He waits for a few of them: with one
-    that no driver can mean he would take it for dead at once, or never. ``term`` is the driver's.
-    ``started_by`` is None where it was started by hand; ``master`` and ``deploy_mode`` are Spark's;
-    ``namespace`` is that of its pod, empty where it is in none. ``end`` and ``reason`` say how and
-    why it ended, once it has; ``drained_by`` who asked it to, where somebody did; ``restart_heals``
-    whether the next start meets what it failed with again, None where nobody knows. ``process``
-    tells its process from all others; see :func:`airflow_eos.checkpoint.standby.process_mark`.
+    ``interval_ms`` is how often the driver beats, ``trigger_ms`` the query's trigger interval:
+    together they tell a reader how long a silence must last to mean something. A reader waits for a
+    few intervals: by one that no driver can mean, the driver would be dead at once, or never.
+    ``term`` is the driver's. ``started_by`` is None for a start by hand; ``master`` and
+    ``deploy_mode`` are Spark's; ``namespace`` is that of the driver's pod, empty where it is in
+    none. ``end`` and ``reason`` say how and why the driver ended; ``drained_by`` who asked it to,
+    if anybody did; ``restart_heals`` whether a restart heals its failure, None where nobody knows.
+    ``process`` is its :func:`airflow_eos.checkpoint.standby.process_mark`.
     """
 
     words: ClassVar[tuple[str, ...]] = (
@@ -188,15 +188,15 @@ class Heartbeat(Evidence, frozen=True, kw_only=True):
 
     @property
     def submission(self) -> str | None:
-        """Which start of an app this driver is; None where nobody said."""
+        """The submission of the start that this driver is; None where nobody said."""
         return self.started_by.submission if self.started_by is not None else None
 
 
 class DrainRequest(Evidence, frozen=True, kw_only=True):
-    """Somebody asks a driver to stop after the running batch.
+    """A request to a driver to stop after the running batch.
 
-    It means the driver of ``term``, or of ``submission``, which may have no term yet; where both
-    are None whoever runs now.
+    It is for the driver of ``term``, or of ``submission``, which may have no term yet; where both
+    are None, for whoever runs now.
     """
 
     words: ClassVar[tuple[str, ...]] = ("requested_by", "reason")
@@ -208,7 +208,7 @@ class DrainRequest(Evidence, frozen=True, kw_only=True):
     requested_at_ms: int
 
     def is_for(self, term: int | None, submission: str | None) -> bool:
-        """Whether the driver of this term and submission is meant."""
+        """Whether the request is for the driver of this term and submission."""
         if self.term is None and self.submission is None:
             return True
         return (self.term is not None and self.term == term) or (
@@ -219,10 +219,10 @@ class DrainRequest(Evidence, frozen=True, kw_only=True):
 class Replacement(Evidence, frozen=True, kw_only=True):
     """The ``number``-th start in the place of a driver that has ended, out of ``limit``.
 
-    ``driver`` is the application id of the one that beat last, :data:`NONE_YET` where none has. A
-    task that starts its app again says so in ``eos/restart.json``; a run of Airflow that replaces
-    a driver in ``eos/resumption.json``. The second is a count that has to last: Airflow's own rows
-    are deleted by its housekeeping. Both are outdated once another driver beats.
+    ``driver`` is the application id of the driver that beat last, :data:`NONE_YET` where none has.
+    A task that starts its app again says so in ``eos/restart.json``; a run of Airflow that replaces
+    a driver, in ``eos/resumption.json``. That file's count has to last: Airflow's own rows are
+    deleted by its housekeeping. Both files are outdated once another driver beats.
     """
 
     words: ClassVar[tuple[str, ...]] = ("driver", "by")
@@ -233,13 +233,13 @@ class Replacement(Evidence, frozen=True, kw_only=True):
     by: str
 
     def __str__(self) -> str:
-        """For people."""
+        """Say which restart it is and by whom, for people."""
         of = "" if self.limit is None else f" of {self.limit}"
         return f"restart {self.number}{of}, by {self.by}"
 
 
 class Refusal(Evidence, frozen=True, kw_only=True):
-    """A start in the place of ``driver`` was refused, and no restart heals what it was refused for.
+    """A start in the place of ``driver`` that was refused for what no restart heals.
 
     An app that ends before its first heartbeat leaves none to say so: the task that has started it
     does. Outdated once another driver beats, and gone once a task starts the app again.
@@ -253,32 +253,32 @@ class Refusal(Evidence, frozen=True, kw_only=True):
     run_id: str
 
     def __str__(self) -> str:
-        """For people."""
+        """Say why the start was refused and in which run, for people."""
         whose = f"run {self.run_id} of {self.dag_id}"
         return f"no restart heals what its start was refused for: {self.reason} ({whose})"
 
 
 NONE_YET = "first"
-"""In the place of an application id: no driver has beaten yet."""
+"""Stands for the application id where no driver has beaten yet."""
 
 
 def driver_of(heartbeat: Heartbeat | None) -> str:
-    """What names the driver that beat last, to those who replace it."""
+    """Return the application id of the driver that beat last, by which replacements name it."""
     return heartbeat.application_id if heartbeat is not None else NONE_YET
 
 
 def note_restart(store: CheckpointStore, replacement: Replacement) -> None:
-    """Say that a task is about to start its app again."""
+    """Record that a task is about to start its app again."""
     store.put(RESTART, encode(replacement))
 
 
 def note_resumption(store: CheckpointStore, replacement: Replacement) -> None:
-    """Say that a run of Airflow has begun to replace a driver."""
+    """Record that a run of Airflow has begun to replace a driver."""
     store.put(RESUMPTION, encode(replacement))
 
 
 def note_refusal(store: CheckpointStore, reason: str, *, dag_id: str, run_id: str) -> None:
-    """Say that a run's start was refused for good; what cannot be noted is only logged."""
+    """Record that a run's start was refused for good; a failure to record it is only logged."""
     try:
         driver = driver_of(read_heartbeat(store))
         refusal = Refusal(driver=driver, reason=reason, dag_id=dag_id, run_id=run_id)
@@ -289,7 +289,7 @@ def note_refusal(store: CheckpointStore, reason: str, *, dag_id: str, run_id: st
 
 @contextmanager
 def refusals_noted(store: CheckpointStore, *, dag_id: str, run_id: str) -> Iterator[None]:
-    """Leave in the checkpoint that what this run does inside was refused for good, where it was."""
+    """Record the refusal where the ``with`` block raises an error that no restart heals."""
     try:
         yield
     except REFUSED_FOR_GOOD as error:
@@ -298,31 +298,31 @@ def refusals_noted(store: CheckpointStore, *, dag_id: str, run_id: str) -> Itera
 
 
 def forget_refusal(store: CheckpointStore) -> None:
-    """A start begins: whether it is refused shows anew."""
+    """Delete the last refusal: a start begins, and whether it is refused shows anew."""
     store.delete([REFUSED])
 
 
 def refusal_of(store: CheckpointStore, heartbeat: Heartbeat | None) -> Refusal | None:
-    """Why nobody is to start an app in the place of this driver; None: nobody was refused."""
+    """Return why nobody is to start an app in the place of this driver; None: no refusal."""
     found = store.read(REFUSED, Refusal)
     return found if found is not None and found.driver == driver_of(heartbeat) else None
 
 
 def resumption_of(store: CheckpointStore, heartbeat: Heartbeat | None) -> Replacement | None:
-    """The newest run that has begun to replace this driver; None: none has."""
+    """Return the newest run that has begun to replace this driver; None: none has."""
     return _replacement(store, RESUMPTION, heartbeat)
 
 
 def next_start(
     noted: Replacement | None, has_failed: Callable[[int], bool | None], limit: int
 ) -> int | None:
-    """Which run replaces a driver, from 0 on; None: so many have failed that none is to.
+    """Return the number, from 0 on, of the run that replaces a driver; None: too many have failed.
 
     Args:
-        noted: the newest that has begun.
-        has_failed: of the run of that number; False where it goes on or was a success, None where
-            nobody knows it any more. One that began, and is not known, is over.
-        limit: how many there may be.
+        noted: the newest replacement that has begun.
+        has_failed: whether the run of that number has; False where it goes on or was a success,
+            None where nobody knows it any more. A run that began, and is not known, is over.
+        limit: how many replacements there may be.
     """
     number = 0 if noted is None else noted.number - 1
     if noted is not None and has_failed(number) is None:
@@ -333,9 +333,9 @@ def next_start(
 
 
 def brought_back_by(store: CheckpointStore, heartbeat: Heartbeat | None) -> str | None:
-    """Who was last at starting an app in the place of this driver, in words; None: nobody.
+    """Say who last started an app in the place of this driver, for people; None: nobody.
 
-    For people: whether he still is at it, Airflow knows. Who was refused for good is not.
+    Whether that one still tries, Airflow knows. One that was refused for good is left out.
     """
     try:
         refused = refusal_of(store, heartbeat) is not None
@@ -347,9 +347,9 @@ def brought_back_by(store: CheckpointStore, heartbeat: Heartbeat | None) -> str 
 
 
 def why_refused(store: CheckpointStore, heartbeat: Heartbeat | None) -> str | None:
-    """Why nobody but a person starts an app in the place of this driver, in words; None: nothing.
+    """Say why nobody but a person starts an app in the place of this driver; None: nothing.
 
-    For people, too: what cannot be read says nothing here.
+    For people: a refusal that cannot be read says nothing here.
     """
     try:
         found = refusal_of(store, heartbeat)
@@ -367,13 +367,13 @@ def _replacement(
 
 
 MISSED_LOOKS = 3
-"""A watchdog that has not looked for this many of its own intervals is taken to look no more."""
+"""The number of its own intervals without a look after which a watchdog counts as stopped."""
 
 
 class WatchdogLook(Evidence, frozen=True, kw_only=True):
-    """The newest look of a pipeline's watchdog; each is another ``run_id``.
+    """The newest look of a pipeline's watchdog; each look has another ``run_id``.
 
-    ``interval_ms`` is how often it means to look; None where its schedule does not say.
+    ``interval_ms`` is how often the watchdog means to look; None where its schedule does not say.
     """
 
     words: ClassVar[tuple[str, ...]] = ("dag_id", "run_id")
@@ -384,12 +384,12 @@ class WatchdogLook(Evidence, frozen=True, kw_only=True):
 
 
 def note_look(store: CheckpointStore, look: WatchdogLook) -> None:
-    """Say that a watchdog looks, so that whoever reads the checkpoint sees when it stops."""
+    """Record a watchdog's look, so that whoever reads the checkpoint sees when the looks stop."""
     store.put(WATCHDOG, encode(look))
 
 
 def read_look(store: CheckpointStore) -> WatchdogLook | None:
-    """The newest look; None: no watchdog has ever looked here, or what it wrote is damaged."""
+    """Return the watchdog's newest look; None: there was none, or what was written is damaged."""
     try:
         return store.read(WATCHDOG, WatchdogLook)
     except CheckpointFormatError as error:
@@ -398,7 +398,7 @@ def read_look(store: CheckpointStore) -> WatchdogLook | None:
 
 
 def looks_no_more(look: WatchdogLook | None, silent_ms: float) -> str | None:
-    """What to say of a watchdog whose newest look stood there for so long; None: nothing."""
+    """Return a warning of a watchdog whose newest look is that old; None: nothing to say."""
     if look is None or look.interval_ms is None:
         return None
     if silent_ms < MISSED_LOOKS * look.interval_ms:
@@ -410,9 +410,9 @@ def looks_no_more(look: WatchdogLook | None, silent_ms: float) -> str | None:
 
 
 def missed_looks(store: CheckpointStore) -> str | None:
-    """What one look can say of a watchdog that has stopped; None where it tells nothing.
+    """Return a warning where a watchdog has stopped, from one look; None where that tells nothing.
 
-    By the store's own clock: the driver has beaten since, for so long.
+    By the store's own clock: for how long the driver has beaten since the watchdog's look.
     """
     look, at, beat = read_look(store), store.head(WATCHDOG), store.head(HEARTBEAT)
     if at is None or beat is None:
@@ -421,7 +421,7 @@ def missed_looks(store: CheckpointStore) -> str | None:
 
 
 class Standstill:
-    """For how long a value has been the same, by the reader's own clock."""
+    """A measure of how long a value has been the same, by the reader's own clock."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -429,14 +429,14 @@ class Standstill:
         self._since_s = clock()
 
     def lasts_s(self, value: object) -> float:
-        """Seconds since it was first seen; what differs from the look before begins at 0."""
+        """Return the seconds since the value was first seen; a changed value begins at 0."""
         if value != self._value:
             self._value, self._since_s = value, self._clock()
         return self._clock() - self._since_s
 
 
 def beat_interval(location: str) -> timedelta:
-    """How often a driver beats there, and looks for a request to drain.
+    """Return how often a driver at this location beats, and looks for a request to drain.
 
     A disk costs nothing; on HDFS each beat is a new block; an object store bills each beat and each
     look: every 2 s, six times what our side of a batch a minute costs (docs/checkpoint-stores.md).
@@ -445,7 +445,7 @@ def beat_interval(location: str) -> timedelta:
 
 
 def read_heartbeat(store: CheckpointStore) -> Heartbeat | None:
-    """The last heartbeat, or None if no driver has ever beaten here.
+    """Return the last heartbeat, or None if no driver has ever beaten here.
 
     Raises:
         CheckpointFormatError: the object cannot be read as a heartbeat.
@@ -454,7 +454,7 @@ def read_heartbeat(store: CheckpointStore) -> Heartbeat | None:
 
 
 def heard(store: CheckpointStore) -> tuple[Heartbeat | None, str]:
-    """The last heartbeat, and why nobody can read it: nothing else is hidden by that."""
+    """Return the last heartbeat, and why it cannot be read, as that must hide nothing else."""
     try:
         return read_heartbeat(store), ""
     except CheckpointFormatError:
@@ -474,11 +474,11 @@ def request_drain(
     term: int | None = None,
     submission: str | None = None,
 ) -> DrainRequest:
-    """Ask a driver to stop after the running batch; returns the request that stands there.
+    """Ask a driver to stop after the running batch; return the request that stands there.
 
-    Each ``submission`` has a place of its own: it may come up long after others were asked. Asking
-    the same driver again changes nothing, but that a hand-over gives way to a person who wants it
-    to stop. A request to another term, which has ended or is superseded, gives way.
+    Each ``submission`` has a request of its own: its start may come up long after other requests.
+    Asking the same driver again changes nothing, but that a hand-over gives way to a person who
+    wants it to stop. A request to another term, which has ended or is superseded, gives way.
     """
     request = DrainRequest(
         term=term,
@@ -505,9 +505,9 @@ def request_drain(
 
 
 def drain_newest(store: CheckpointStore, *, requested_by: str, reason: str) -> DrainRequest:
-    """Ask the newest driver; returns the request that stands there.
+    """Ask the newest driver to stop after its batch; return the request that stands there.
 
-    It is named by its term; before the first is taken, whoever runs then is meant.
+    The request names the driver's term; before the first is taken, it is for whoever runs then.
     """
     term = newest_term(store) or None
     return request_drain(store, requested_by=requested_by, reason=reason, term=term)
@@ -519,9 +519,9 @@ def drain_requested(
     term: int | None = None,
     submission: str | None = None,
 ) -> DrainRequest | None:
-    """The request that means the driver of this term and submission, or None.
+    """Return the request that is for the driver of this term and submission, or None.
 
-    One by a person goes first: what a person asks for ends in order, whoever else asks.
+    A person's request goes first: what a person asks for ends in order, whoever else asks.
     """
     return _meant(partial(_read, store), term, submission)
 
@@ -538,34 +538,34 @@ def _meant(
 def drain_of(
     store: CheckpointStore, heartbeat: Heartbeat | None, *, known: bool = False
 ) -> DrainRequest | None:
-    """The request that means the driver of this heartbeat; where none has beaten, the one there.
+    """Return the request for the driver of this heartbeat; where none has beaten, the one there.
 
     Args:
         store: the checkpoint.
-        heartbeat: the last.
-        known: for who starts an app where nobody asked it to stop: a request that is damaged may be
-            a person's (CheckpointFormatError). To others it says nothing.
+        heartbeat: the last one.
+        known: for callers that start an app where nobody asked it to stop: a damaged request may
+            be a person's (CheckpointFormatError). To other callers it says nothing.
     """
     read = partial(_read, store, known=known)
     return read(DRAIN) if heartbeat is None else _meant(read, heartbeat.term, heartbeat.submission)
 
 
 def who_asked(heartbeat: Heartbeat | None, request: DrainRequest | None) -> frozenset[str]:
-    """Who has asked a driver to stop: by the request that means it, and by what it said itself."""
+    """Return who has asked a driver to stop: by the request for it, and by its own heartbeat."""
     asked = None if request is None else request.requested_by
     said = None if heartbeat is None else heartbeat.drained_by
     return frozenset(each for each in (asked, said) if each is not None)
 
 
 def standing_request(store: CheckpointStore) -> DrainRequest | None:
-    """What stands in ``eos/drain.json``, whoever is meant."""
+    """Return the request in ``eos/drain.json``, whichever driver it is for."""
     return _read(store, DRAIN)
 
 
 def clear_drain(store: CheckpointStore, *, term: int | None, submission: str | None) -> None:
-    """Remove a request that named nobody, or a former term: a starting driver's first step.
+    """Remove a request that named no driver, or a former term: a starting driver's first step.
 
-    One that names the driver itself stays: it was stopped before it had begun. So does one to
+    A request that names the driver itself stays: it was stopped before it had begun. So does one to
     another start, which may be about to come up; none is waited for longer than ``DRAINS_KEPT``.
     """
     _prune(store, submission)
@@ -582,7 +582,7 @@ def clear_drain(store: CheckpointStore, *, term: int | None, submission: str | N
 
 def _prune(store: CheckpointStore, ours: str | None) -> None:
     own, listed = None if ours is None else drain_path(ours), store.list(DRAINS)
-    # All by the store's clock: what was written there last, it has seen.
+    # Ages are reckoned by the store's clock, which reads at least the newest of these times.
     beat = store.head(HEARTBEAT)
     written_ms = [each.modified_at_ms for each in (*listed, *([beat] if beat else []))]
     oldest_ms = max(written_ms, default=0) - DRAINS_KEPT // timedelta(milliseconds=1)
@@ -591,12 +591,12 @@ def _prune(store: CheckpointStore, ours: str | None) -> None:
 
 
 def request_to(store: CheckpointStore, submission: str) -> DrainRequest | None:
-    """The request to this start of an app, in its own place; None where there is none."""
+    """Return the drain request to this start of an app, from its own file; None: there is none."""
     return _read(store, drain_path(submission))
 
 
 def _read(store: CheckpointStore, path: str, *, known: bool = False) -> DrainRequest | None:
-    """What cannot be read asks nobody for anything; whoever asks again replaces it."""
+    """Read a request; one that cannot be read asks for nothing, and the next replaces it."""
     try:
         return store.read(path, DrainRequest)
     except CheckpointFormatError as error:

@@ -1,9 +1,9 @@
-"""Where a checkpoint may live: a location as a user writes it, read as Hadoop's ``Path`` does.
+"""Checkpoint locations, read as Hadoop's ``Path`` does, and backends on a disk or in a bucket.
 
-Spark and we write into one folder, so there is one reading of its name, and it is Hadoop's: nothing
-is unescaped (``my%20data`` is a folder of that very name), slashes are collapsed, ``.`` and ``..``
-are resolved by the text. What Hadoop or its file systems would refuse, or read as something else
-than the user can have meant, is refused here, before anything is written.
+Spark and we write into one folder, so its name has one reading, which is Hadoop's: nothing is
+unescaped (``my%20data`` is a folder of that very name), slashes are collapsed, ``.`` and ``..`` are
+resolved by the text. A location that Hadoop or its file systems would refuse, or read as something
+else than the user can have meant, is refused here, before anything is written.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class LocalFiles:
-    """What a store asks of its backend, on the folder ``root``, which may not exist yet.
+    """The backend of a store on a disk: the folder ``root``, which may not exist yet.
 
     The folder is made by the first write only: looking at a mistyped path leaves nothing behind.
     """
@@ -58,7 +58,7 @@ class LocalFiles:
         target = self.root / path
         new = list(takewhile(lambda it: not it.exists(), (self.root, *self.root.parents)))
         target.parent.mkdir(parents=True, exist_ok=True)
-        # Not the target's name with more to it: that may be as long as a name can be.
+        # Not the target's name with a suffix: that name may be as long as a name can be.
         staged = target.parent / f".{uuid.uuid4().hex}.tmp"
         try:
             with staged.open("xb") as out:
@@ -80,17 +80,17 @@ class LocalFiles:
         return None
 
     def get(self, path: str) -> Content:
-        """Read the object; FileNotFoundError when absent. A folder in its place is no absence."""
+        """Read the object; FileNotFoundError when absent, IsADirectoryError for a folder."""
         return Content(_content(self.root / path))
 
     def head(self, path: str) -> dict[str, Any]:
-        """Size and time of the object; FileNotFoundError when absent. Errors as :meth:`get`."""
+        """Return size and time of the object; FileNotFoundError when absent. Errors as ``get``."""
         found = (self.root / path).stat()
         _require_file(self.root / path, found)
         return _meta(path, found)
 
     def list_with_delimiter(self, prefix: str) -> dict[str, Any]:
-        """Objects and folders directly under ``prefix``; FileNotFoundError when there is none."""
+        """List objects and folders directly under ``prefix``; FileNotFoundError when absent."""
         objects: list[dict[str, Any]] = []
         folders: list[str] = []
         with os.scandir(self.root / prefix) as entries:
@@ -108,7 +108,7 @@ class LocalFiles:
         (self.root / paths).unlink()
 
     def exists(self) -> bool:
-        """Whether there is a folder already."""
+        """Whether the folder ``root`` exists already."""
         return self.root.exists()
 
     def remove_folder(self, prefix: str) -> None:
@@ -119,7 +119,7 @@ class LocalFiles:
     def sync(self, *paths: str) -> None:
         """Make objects durable that another process may just have written, not yet synced.
 
-        With the sum that Hadoop writes beside each of its files, without which it reads none.
+        So is the sum that Hadoop writes beside each of its files, without which it reads none.
         """
         for path in paths:
             folder, _, name = path.rpartition("/")
@@ -140,27 +140,27 @@ TAIL_BYTES = 1 << 16
 
 
 def tail_of(last: bytes) -> int:
-    """The sum of the last :data:`TAIL_BYTES` of a file.
+    """Return the sum of the last :data:`TAIL_BYTES` of a file.
 
-    In them a Parquet file says where each of its columns lies and what it ranges over: another
-    file of the same size has others. And of a small file they are all.
+    A Parquet file says there where each of its columns lies and what it ranges over: another file
+    of the same size has other bytes. Of a small file they are all.
     """
     return zlib.crc32(last)
 
 
 def tail_in(file: BinaryIO, size: int) -> int:
-    """The sum of the end of an open file of ``size`` bytes, wherever it was read or written to."""
+    """Return the sum of the end of an open file of ``size`` bytes, whatever its position."""
     return tail_of(os.pread(file.fileno(), TAIL_BYTES, max(0, size - TAIL_BYTES)))
 
 
 def make_durable(file: Path) -> None:
-    """The file and its name survive a power cut."""
+    """Sync the file and its folder, so that content and name survive a power cut."""
     sync(file)
     sync(file.parent)
 
 
 def sync(path: Path) -> None:
-    """A file, or the names in a folder, until the disk has them."""
+    """Sync a file, or the names in a folder, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -174,15 +174,13 @@ def _meta(path: str, found: os.stat_result) -> dict[str, Any]:
 
 
 # --- panics of the store --------------------------------------------------------------------------
-# An object store whose panics are errors.
-#
 # A panic of obstore's Rust code arrives as ``PanicException``, a BaseException that no handler of
 # errors sees: it would end a driver past everything that is done for a store that fails.
 
 
 @contextmanager
 def panics_as_errors() -> Iterator[None]:
-    """Raise obstore's own GenericError for a panic."""
+    """Translate a panic of obstore into its own GenericError."""
     try:
         yield
     except BaseException as error:
@@ -193,7 +191,7 @@ def panics_as_errors() -> Iterator[None]:
 
 
 def _content(path: Path) -> bytes:
-    """Of a file, and of nothing else: a pipe is not waited for, nor a device read for ever."""
+    """Return the content of a regular file; wait for no pipe, and read no device for ever."""
     opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
         found = os.fstat(opened)
@@ -213,7 +211,7 @@ def _require_file(path: Path, found: os.stat_result) -> None:
 
 
 class Guarded:
-    """A backend as it is, but for its panics."""
+    """An obstore backend whose panics are errors."""
 
     def __init__(self, backend: Any) -> None:
         self._backend = backend
@@ -234,7 +232,7 @@ class Guarded:
             return Content(found.bytes())
 
     def get_range(self, path: str, first: int, until: int) -> bytes:
-        """A part of an object."""
+        """Return the bytes of an object from ``first`` up to ``until``, excluded."""
         with panics_as_errors():
             return bytes(obstore.get_range(self._backend, path, start=first, end=until))
 
@@ -254,17 +252,17 @@ class Guarded:
             self._backend.delete(paths)
 
     def upload(self, path: str, file: BinaryIO) -> None:
-        """Send a file, in parts where it is large; the object is there whole or not at all."""
+        """Upload a file, in parts where it is large; the object is there whole or not at all."""
         with panics_as_errors():
             obstore.put(self._backend, path, file, mode="overwrite")
 
     def copy_if_absent(self, source: str, target: str) -> None:
-        """Copy on the server; AlreadyExistsError, FileNotFoundError (of the source)."""
+        """Copy an object on the server; AlreadyExistsError, FileNotFoundError (of the source)."""
         with panics_as_errors():
             obstore.copy(self._backend, source, target, overwrite=False)
 
     def list_below(self, prefix: str) -> list[Any]:
-        """All objects below a folder, however deep."""
+        """List all objects below a folder, however deep."""
         with panics_as_errors():
             return [meta for part in obstore.list(self._backend, prefix) for meta in part]
 
@@ -272,7 +270,7 @@ class Guarded:
 # --- options --------------------------------------------------------------------------------------
 # Storage options as a user writes them: obstore's configuration keys and its client options.
 #
-# obstore takes the two apart, users and other tools do not. Given in the wrong place, a client
+# obstore separates the two, users and other tools do not. Given as a configuration key, a client
 # option such as ``aws_allow_http`` or ``timeout`` ends in a panic of its Rust code (0.12.1).
 
 
@@ -313,14 +311,14 @@ _PREFIX = {"s3": "aws_", "s3a": "aws_", "gs": "google_"}
 
 
 class StorageOptions(NamedTuple):
-    """The same options in obstore's two places."""
+    """Storage options, divided into obstore's configuration keys and its client options."""
 
     config: dict[str, str]
     client: dict[str, str]
 
 
 def split(scheme: str, given: Mapping[str, str]) -> StorageOptions:
-    """Put each option where obstore wants it; client options may carry the store's prefix too.
+    """Divide options as obstore wants them; client options may carry the store's prefix too.
 
     Raises:
         StoreError: a client option is given twice, with the prefix and without.
@@ -338,7 +336,7 @@ def split(scheme: str, given: Mapping[str, str]) -> StorageOptions:
 
 
 def unknown_options(scheme: str, unknown: Iterable[str]) -> str:
-    """Name what obstore does not know, each with the nearest option that it knows."""
+    """Name the options that obstore does not know, each with the nearest one that it knows."""
     known = [*CLIENT_OPTIONS, *CONFIGURATION_KEYS[_prefix(scheme)].split()]
     named = []
     for key in unknown:
@@ -368,7 +366,7 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A folder. ``authority`` is a bucket or a name node, empty on a disk; ``path`` is absolute."""
+    """A folder: ``authority`` is a bucket or name node, empty on a disk; ``path`` is absolute."""
 
     scheme: str
     authority: str
@@ -376,21 +374,21 @@ class Location:
 
     @property
     def local(self) -> Path | None:
-        """The folder on this machine; None where it is on no disk."""
+        """The folder's path on this machine; None where the folder is on no disk."""
         return Path(self.path) if self.scheme == LOCAL else None
 
     @property
     def uri(self) -> str:
-        """By the rules of URIs, with escapes: for who reads it as one, as obstore does."""
+        """The location by the rules of URIs, with escapes: for readers of URIs, as obstore."""
         return f"{self.scheme}://{self.authority}{quote(self.path)}"
 
     @property
     def for_spark(self) -> str:
-        """As Hadoop's ``Path`` takes it."""
+        """The location as Hadoop's ``Path`` takes it."""
         return f"{self.scheme}://{self.authority}{self.path}"
 
     def __str__(self) -> str:
-        """One text for one folder: what people see, and what claims of it say."""
+        """Return one text for one folder: what people see, and what claims of the folder say."""
         return self.path if self.scheme == LOCAL else self.for_spark.rstrip("/")
 
 
@@ -398,7 +396,7 @@ def located(location: str) -> Location:
     """Read a path or URL as Hadoop's ``Path`` does; a relative path is below the working folder.
 
     Raises:
-        StoreError: Hadoop would refuse it, or read it as what nobody can have meant.
+        StoreError: Hadoop would refuse the location, or read it as what nobody can have meant.
     """
     _require_text(location)
     colon, slash = location.find(":"), location.find("/")
@@ -444,7 +442,7 @@ MOVE = (
 
 
 def is_temporary(location: str) -> bool:
-    """Whether it is on a disk of which the system removes files by itself."""
+    """Whether the location is on a disk of which the system removes files by itself."""
     local = located(location).local
     if local is None:
         return False
@@ -456,12 +454,12 @@ def require_outside(location: str, folder: str, *, hidden: bool) -> None:
     """Refuse a checkpoint in a folder of data: its readers, or its cleaner, take all for data.
 
     Args:
-        location: of the checkpoint.
-        folder: of the data.
-        hidden: whether they pass over names that begin with ``_`` or a dot.
+        location: the checkpoint's.
+        folder: the data's.
+        hidden: whether readers and cleaner pass over names that begin with ``_`` or a dot.
 
     Raises:
-        ConfigurationError: it is in there.
+        ConfigurationError: the checkpoint is in that folder.
     """
     inside, data = (
         PurePosixPath(found.local.resolve() if found.local else same_place(str(found)))
@@ -479,7 +477,7 @@ def require_outside(location: str, folder: str, *, hidden: bool) -> None:
 
 
 def as_local_path(location: str) -> Path | None:
-    """The absolute path of a location on a disk; None for every other one."""
+    """Return the absolute path of a location on a disk; None for every other location."""
     return located(location).local
 
 
@@ -536,7 +534,7 @@ def _no_location(location: str, why: str, change: str) -> StoreError:
 
 
 def open_remote(location: str, storage_options: Mapping[str, str] | None) -> Any:
-    """An obstore store for the URL; nothing is contacted yet.
+    """Open an obstore store for the URL; nothing is contacted yet.
 
     Raises:
         StoreError: a scheme that has no create-if-absent from Python, or options that obstore
@@ -586,7 +584,7 @@ def _opened(location: str, options: StorageOptions) -> Any:
 
 
 def _is_known(location: str, key: str) -> bool:
-    """Whether obstore knows the key at all, whatever it thinks of a value."""
+    """Whether obstore knows the key at all, be its value right or wrong."""
     try:
         _opened(location, StorageOptions({key: ""}, {}))
     except failures.UnknownConfigurationKeyError:
@@ -600,7 +598,7 @@ _opened_by: list[int] = []
 
 
 def _refuse_after_fork(location: str) -> None:
-    """Threads of obstore do not exist in a forked child: it would wait for them for ever."""
+    """Refuse a forked child: obstore's threads do not exist there, so it would wait for ever."""
     if _opened_by and os.getpid() not in _opened_by:
         raise StoreError(
             f"{location}: this process was forked from one that had already used an object store, "
@@ -610,7 +608,7 @@ def _refuse_after_fork(location: str) -> None:
 
 
 def printable(location: str) -> str:
-    """The location without a password or a signature in it: it ends up in logs and in plans."""
+    """Return the location without a password or a signature: it ends up in logs and plans."""
     without_query = location.partition("?")[0].partition("#")[0]
     return re.sub(r"(://[^/@:]*):[^/@]*@", r"\1:***@", without_query)
 
@@ -618,7 +616,7 @@ def printable(location: str) -> str:
 _MACHINES_OWN = re.compile(
     r"//(169\.254\.169\.254|169\.254\.170\.2|metadata\.google\.internal)[/:]", re.ASCII
 )
-"""Where a machine in a cloud asks for its keys: whoever has others never asks there."""
+"""Addresses where a machine in a cloud asks for its keys; one that has others never asks there."""
 _KEYS = {
     "aws_": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
     "google_": "GOOGLE_APPLICATION_CREDENTIALS",
@@ -627,7 +625,7 @@ _KEYS = {
 
 
 def lacking_keys(location: str, error: Exception) -> Remedy | None:
-    """How to give a store its keys, where the error says that it had none; else None."""
+    """Return how to give a store its keys, where the error says that it had none; else None."""
     if _MACHINES_OWN.search(str(error)) is None:
         return None
     keys = _KEYS[_prefix(located(location).scheme)]
@@ -637,7 +635,7 @@ def lacking_keys(location: str, error: Exception) -> Remedy | None:
 
 
 def brief(error: Exception | None) -> str:
-    """The first line of a store's error, without the signed part of a URL."""
+    """Return the first line of a store's error, without the signed part of a URL."""
     first = str(error).strip().partition("\n")[0] if error is not None else "no answer"
     unsigned = re.sub(r"[?][^\s)]+", "?***", first)
     return f"{type(error).__name__}: {unsigned}"

@@ -1,11 +1,11 @@
-"""What a power cut, a full disk or a copy has left of Spark's files, and what stands instead.
+"""Repair of Spark's files that a power cut, a full disk or a copy has damaged.
 
-Spark syncs none of its files, and a disk or a copy may lose one that was synced. Empty, cut off,
-full of NULs, foreign or not there at all: what is not whole has no answer in it. What a decision
-holds, or what another entry proves, is written again. What nothing rests on is put aside
-(``eos/aside/``), and Spark makes it anew. What is neither is lost for good, and is said with the
-ways on. Hadoop's sum beside a file on a disk is a witness: what it contradicts is not whole; one
-that is damaged itself says nothing, and goes, since Spark would stumble over it.
+Spark syncs none of its files, and a disk or a copy may lose one that was synced. A file that is
+empty, cut off, full of NULs, foreign or missing has no answer in it. It is written again where a
+decision holds it or another entry proves it. A file that nothing rests on is put aside
+(``eos/aside/``), and Spark makes it anew. Any other is lost for good, and the error names the ways
+on. Hadoop's sum beside a file on a disk is a witness: a file that it contradicts is not whole; a
+sum that is damaged itself says nothing, and is put aside, since Spark would stumble over it.
 
 ====================  ============================================================================
 ``offsets/N``         of a COMMIT decision: its text, byte for byte; of the newest batch, which
@@ -64,18 +64,18 @@ log = structlog.get_logger(__name__)
 _NEW = "start on a new checkpoint location"
 _MISSING = "is missing"
 _OF_ITS_BATCH = re.compile(r"\d+\.(delta|snapshot|zip|changelog)")
-"""A file of state that is found by its batch alone; with ids its name is ``7_<uuid>.delta``."""
+"""Name of a state file that is found by its batch alone; with ids it is ``7_<uuid>.delta``."""
 
 
 class Mend(msgspec.Struct, frozen=True, kw_only=True):
-    """One file: what is wrong, and what is known of it.
+    """The repair of one file: written again, or put aside.
 
     Attributes:
-        path: in the checkpoint.
-        found: what is there.
-        content: what is written again; None: what is there is put aside.
-        because: whence that is known.
-        readable: whole, and of another driver's plan: put right by the next start alone.
+        path: the file's, in the checkpoint.
+        found: what is wrong with the file.
+        content: what is written again; None: the file is put aside.
+        because: how the repair is known to be right.
+        readable: whole, and another driver's plan: only the next start puts the file right.
     """
 
     path: str
@@ -85,19 +85,19 @@ class Mend(msgspec.Struct, frozen=True, kw_only=True):
     readable: bool = False
 
     def __str__(self) -> str:
-        """For people."""
+        """Say what is wrong with the file and what becomes of it, for people."""
         done = "put aside" if self.content is None else "written again"
         return f"{self.path} {self.found}: {done}, {self.because}"
 
 
 def newest_known(store: CheckpointStore, decisions: DecisionLog) -> int | None:
-    """The newest batch: of a listing of ``offsets/``, or the one after it whose entry was lost."""
+    """Return the newest batch in ``offsets/``, or the one after it whose entry was lost."""
     newest = newest_planned(store)
     return newest if _lost(store, decisions, newest) is None else _after(newest)
 
 
 def damage(store: CheckpointStore, decisions: DecisionLog) -> tuple[Mend, ...]:
-    """Look at all that Spark will read when it starts; nothing is changed.
+    """Check all files that Spark will read when it starts; return the repairs, change nothing.
 
     Raises:
         CheckpointFormatError: something is lost for good; the message says what, and the ways on.
@@ -111,9 +111,9 @@ def damage(store: CheckpointStore, decisions: DecisionLog) -> tuple[Mend, ...]:
 def lost_beginning(
     store: CheckpointStore, decisions: DecisionLog, newest: int | None
 ) -> CheckpointFormatError | None:
-    """Why no query can go on here: where its first batch began is lost, and it is to be run again.
+    """Return the error where batch 0 is to be run again, and where it began is lost.
 
-    Of the gate and not of :func:`damage`, since a look at what is open can do without.
+    The gate asks this, and :func:`damage` does not: a look at open work can do without.
     """
     if newest is None or newest > 1:
         return None
@@ -121,10 +121,10 @@ def lost_beginning(
 
 
 def mend(store: CheckpointStore, mends: Iterable[Mend]) -> None:
-    """Carry it out; doing it twice, or in two processes, is doing it once.
+    """Carry the repairs out; doing it twice, or in two processes, is doing it once.
 
-    Only a driver that has taken its term may put anything aside: who sleeps before he does could
-    take what another has written since. What is written again is the same, whoever does it.
+    Only a driver that has taken its term may put anything aside: one that sleeps before it does
+    could take what another has written since. What is written again is the same, whoever does it.
     """
     for each in mends:
         if each.content is None:
@@ -137,13 +137,13 @@ def mend(store: CheckpointStore, mends: Iterable[Mend]) -> None:
 
 
 def beside(path: str) -> str:
-    """Where Hadoop's client has its sum of a local file, and looks whether there is one."""
+    """Return the path of Hadoop's sum of a local file, where its client looks for one."""
     folder, _, name = path.rpartition("/")
     return f"{folder}/.{name}.crc" if folder else f".{name}.crc"
 
 
 def agree(data: bytes, sums: bytes) -> bool | None:
-    """Whether they are the sums of these bytes, one of each part; None where they are none."""
+    """Whether ``sums``, one of each part, are those of ``data``; None where they are no sums."""
     size, found = int.from_bytes(sums[4:8], "big"), sums[8:]
     if len(sums) < 8 or not sums.startswith(b"crc\0") or not size:
         return None
@@ -164,7 +164,7 @@ def _put_aside(store: CheckpointStore, each: Mend) -> None:
 
 
 class _Look:
-    """One look; see :func:`damage`. A driver may go on meanwhile: commits are listed first."""
+    """One check; see :func:`damage`. A driver may go on meanwhile: commits are listed first."""
 
     def __init__(self, store: CheckpointStore, decisions: DecisionLog) -> None:
         self.sums: dict[str, Mend] = {}
@@ -202,7 +202,7 @@ class _Look:
         watermark_ms = yield from self._entry(newest, newest)
         if newest:
             yield from self._entry(newest - 1, newest)
-        if newest > 1 and not self._is_known(newest):  # put aside: Spark reads the two before it
+        if newest > 1 and not self._is_known(newest):  # put aside, so Spark reads the two before
             yield from self._entry(newest - 2, newest)
         yield from self._commits(newest, watermark_ms)
 
@@ -228,21 +228,21 @@ class _Look:
         """Whether batch 0 is not run again, so that nobody reads where it began."""
         if newest > 1 or not self._wrong(f"{COMMITS}/0", parse_commit, required=True):
             return True
-        # Spark had planned the next one; unless nothing is known of that, and it is put aside.
+        # Complete where Spark had planned batch 1, unless that plan is not known and put aside.
         return newest == 1 and self._is_known(newest)
 
     def _is_known(self, batch: int) -> bool:
-        """Whether an entry says what it says, or its decision does."""
+        """Whether the batch's offsets are known, by its entry or by its decision."""
         if decided_offsets(self._decisions, batch) is not None:
             return True
         wrong = self._wrong(f"{OFFSETS}/{batch}", parse_offsets, required=True)
         return not (wrong or self._cut(batch))
 
     def _beginnings(self, batch: int, *, required: bool) -> Iterator[tuple[str, str]]:
-        """Each ``sources/<i>/0`` that is wrong, and how.
+        """Yield each ``sources/<i>/0`` that is wrong, and how.
 
-        Of a Kafka source, Spark's or ours, it holds offsets, and one that has its folder had one;
-        other sources keep there what they like.
+        That of a Kafka source, Spark's or ours, holds offsets, and a source that has its folder had
+        one; other sources keep there what they like.
         """
         ends = self._ends(batch) or self._ends(batch - 1)
         for source in self._store.folders(SOURCES):
@@ -253,7 +253,7 @@ class _Look:
                 yield path, found
 
     def _ends(self, batch: int) -> dict[str, str | None]:
-        """Of a batch, by source; empty where nobody can tell."""
+        """Return the end offsets of a batch, by source; empty where nobody can tell."""
         text = decided_offsets(self._decisions, batch) or self._text(f"{OFFSETS}/{batch}")
         try:
             return parse_offsets(text.encode(), OFFSETS).ends
@@ -261,7 +261,7 @@ class _Look:
             return {}
 
     def _entry(self, batch: int, newest: int) -> Generator[Mend, None, int | None]:
-        """``offsets/N``; returns its watermark, where that is known."""
+        """Yield the repair of ``offsets/N``; return its watermark, where that is known."""
         path = f"{OFFSETS}/{batch}"
         found = self._wrong(path, parse_offsets, required=True)
         decided = decided_offsets(self._decisions, batch)
@@ -284,7 +284,7 @@ class _Look:
         return None
 
     def _cut(self, batch: int) -> str:
-        """Whether it ends at the end of a line, too early; only the entry before shows that."""
+        """Say how an entry is cut off at the end of a line; only the entry before shows that."""
         lines, before = (
             self._text(f"{OFFSETS}/{each}").splitlines() for each in (batch, batch - 1)
         )
@@ -293,7 +293,7 @@ class _Look:
         return ""
 
     def _commits(self, newest: int, watermark_ms: int | None) -> Iterator[Mend]:
-        """``commits/N`` of the newest batch, and of the one before while that is in flight."""
+        """Yield repairs of the newest ``commits/N``, and of the one before while N is in flight."""
         again = "as the batch is run again: what it has decided keeps its rows from coming twice"
         path = f"{COMMITS}/{newest}"
         if found := self._wrong(path, parse_commit):
@@ -307,7 +307,7 @@ class _Look:
         if not found:
             return
         if watermark_ms is None:
-            # Nothing of the newest batch is known: the one before is the newest, then.
+            # Nothing of the newest batch is known, so the one before is the newest.
             yield Mend(path=path, found=found, because=again)
             earlier = yield from self._entry(newest - 1, newest)
             if newest > 1:
@@ -342,7 +342,7 @@ class _Look:
         return bool(names) and not any(map(_OF_ITS_BATCH.fullmatch, names))
 
     def _gone(self, batch: int, found: str) -> CheckpointFormatError:
-        """Of a complete batch that nobody has promised, or whose decisions are gone."""
+        """Return the error for a complete batch's lost entry that no COMMIT decision has."""
         return CheckpointFormatError(
             f"{self._store.location}/{OFFSETS}/{batch} {found}. Where batch {batch} ended is lost "
             "for good: no COMMIT decision has it.",
@@ -357,10 +357,10 @@ class _Look:
     def _wrong(
         self, path: str, parse: Callable[[bytes, str], object], *, required: bool = False
     ) -> str:
-        """What is wrong with a file; empty where nothing is.
+        """Say what is wrong with a file; empty where nothing is.
 
         Raises:
-            CheckpointFormatError: it is whole, and of a version that nobody here can read.
+            CheckpointFormatError: the file is whole, and of a version that nobody here can read.
         """
         data = self._store.get(path)
         if data is None:
@@ -378,7 +378,7 @@ class _Look:
         return self._contradicted(path, data)
 
     def _contradicted(self, path: str, data: bytes) -> str:
-        """Whether the sum beside a file, as Hadoop's client writes one on a disk, is another's."""
+        """Say whether the sum that Hadoop's client wrote beside a file on a disk is another's."""
         sums = self._store.get(beside(path)) if self._store.is_on_a_disk else None
         if sums is None:
             return ""
@@ -393,15 +393,15 @@ class _Look:
 
 
 def decided_offsets(decisions: DecisionLog, batch: int) -> str | None:
-    """``offsets/N`` as the batch was promised with; None where nobody has promised it."""
+    """Return ``offsets/N`` as the batch was promised with; None where nobody promised it."""
     decided = decisions.of_batch(batch)
     return next((each.offsets for each in decided if each.verdict is Verdict.COMMIT), None)
 
 
 def _lost(store: CheckpointStore, decisions: DecisionLog, newest: int | None) -> Mend | None:
-    """The entry after the newest one, where its batch was decided and the one before is complete.
+    """Return the repair of the next entry, whose batch was decided after a complete one.
 
-    One alone: where more are missing, an older copy was put back.
+    One entry alone: where more are missing, an older copy was put back.
     """
     after = _after(newest)
     decided = decided_offsets(decisions, after)
@@ -424,11 +424,11 @@ def _batches(store: CheckpointStore, folder: str) -> set[int]:
 
 
 def _anything(_data: bytes, _where: str) -> None:
-    """What has a form that nobody here knows: only that it holds something is asked."""
+    """Accept a file whose form nobody here knows: only that it holds something is asked."""
 
 
 def _watermark(text: str | None) -> int | None:
-    """Of an entry; None where it has none that can be read."""
+    """Return the watermark of an entry; None where it has none that can be read."""
     try:
         return None if text is None else parse_offsets(text.encode(), OFFSETS).watermark_ms
     except CheckpointFormatError:

@@ -1,4 +1,4 @@
-"""Spark's offset log held against the decisions, which are right where the two differ.
+"""Checks and repairs of Spark's offset log by the decisions, which win where the two differ.
 
 Spark's ``add`` looks whether the name is free, writes beside it and renames; two drivers can both
 do it, and the later rename stands, even after ``commits/N`` (S3A copies, which takes longer still).
@@ -48,7 +48,7 @@ class OffsetLog:
         self._durable: set[str] = set()
 
     def evaluated(self, batch_id: int, evaluated_at_ms: int) -> str:
-        """The content of ``offsets/N`` with which this process evaluates the batch.
+        """Return the content of ``offsets/N`` with which this process evaluates the batch.
 
         Args:
             batch_id: N.
@@ -76,7 +76,7 @@ class OffsetLog:
         return content
 
     def require_begins_where_promised(self, batch_id: int) -> None:
-        """The batch begins where the newest promise before it ended: exactly once, row by row.
+        """Require that the batch begins where the newest promise before it ended, row by row.
 
         Raises:
             SupersededError: another driver has replaced the entry that says where it begins.
@@ -86,10 +86,10 @@ class OffsetLog:
         require_continuous(self._store, SparkLog(self._store), batch_id)
 
     def require_as_decided(self, batch_id: int) -> None:
-        """The entry of the batch says what its first COMMIT decision says, if there is one.
+        """Require that the batch's entry says what its first COMMIT decision says, if any.
 
         Raises:
-            SupersededError: it says something else.
+            SupersededError: the entry says something else.
         """
         decided = decided_offsets(self._decisions, batch_id)
         if decided is not None and self._content(batch_id) != decided:
@@ -99,15 +99,15 @@ class OffsetLog:
             )
 
     def repair(self, unreadable: Callable[[], Iterable[Mend]] = tuple) -> None:
-        """Put right what Spark will read; only for a driver that has taken its term.
+        """Repair the files that Spark will read; only for a driver that has taken its term.
 
-        See :mod:`.mending`. Older entries Spark never reads again.
+        See :mod:`.mending`. Spark never reads older entries again.
 
         Args:
-            unreadable: asked then: what is whole, and of no use to a start.
+            unreadable: called after that, for entries that are whole, and of no use to a start.
 
         Raises:
-            CheckpointFormatError: what it will read is lost for good.
+            CheckpointFormatError: a file that Spark will read is lost for good.
         """
         mend(self._store, damage(self._store, self._decisions))
         mend(self._store, unreadable())
@@ -115,8 +115,8 @@ class OffsetLog:
     def make_durable(self, batch_id: int) -> None:
         """Sync what a decision of this batch rests on, on a disk: Spark syncs none of its files.
 
-        What was there before the first batch of this run once, then what each batch adds. Not the
-        state of the query, of which each task writes files.
+        Files from before this run's first batch are synced once, then those that each batch adds.
+        Not the state of the query, of which each task writes files.
         """
         if not self._store.is_on_a_disk:
             return  # a bucket answers what is durable; HDFS, what its data nodes have in memory
@@ -130,7 +130,7 @@ class OffsetLog:
         self._durable |= new
 
     def _keep_the_query_id(self) -> None:
-        """Nothing else holds it, and events are told by it."""
+        """Copy ``metadata``: nothing else holds the query's id, by which events are told apart."""
         data = self._store.get(METADATA)
         if data and data != self._store.get(METADATA_COPY):
             self._store.put(METADATA_COPY, data)
@@ -143,18 +143,19 @@ class OffsetLog:
 def require_continuous(store: CheckpointStore, log: SparkLog, batch_id: int) -> None:
     """Refuse a batch that would begin earlier or later than the newest promise before it ended.
 
-    A batch begins where the entry before it ends. Where that batch was promised, it says so itself.
-    Where it was not, it is Spark's own: a control batch, which changes the state and reads nothing
-    (``StreamingCheckpointManager.repartition``). It must end where the newest promise did; or the
-    newest batch that another guarantee wrote since. Where it ends elsewhere, it has skipped a batch
-    if it ends where that one began; else its decision is lost, or somebody has put it there.
+    A batch begins where the entry before it ends. Where that entry's batch was promised, its
+    decision says so. Where not, it is Spark's own: a control batch, which changes the state and
+    reads nothing (``StreamingCheckpointManager.repartition``). A control batch must end where the
+    newest promise did; or the newest batch that another guarantee wrote since. Where it ends
+    elsewhere, it has skipped a batch if it ends where that one began; else its decision is lost, or
+    somebody has put it there.
 
     Raises:
-        ContinuityError: it does not, with both ends.
+        ContinuityError: the batch begins elsewhere; with both ends.
     """
     decisions = DecisionLog(store)
     if decided_offsets(decisions, batch_id) is not None:
-        return  # asked before it was promised; a sleeper may have promised one before it since
+        return  # checked before it was promised; a sleeper may have promised an earlier one since
     before = batch_id - 1
     names = (name for name in store.folders(DECISIONS) if is_batch(name))
     for batch in sorted((int(name) for name in names if int(name) <= before), reverse=True):
@@ -187,7 +188,7 @@ def _elsewhere(
     found: OffsetsEntry,
     expected: OffsetsEntry,
 ) -> ContinuityError:
-    """By what it ends at, the batch before has skipped one, or was one."""
+    """Return the error, by where the entry before ends: a skipped batch, or a lost decision."""
     ends = (
         f"{store.location}: batch {before + 1} would begin at {_told(found)}, where {OFFSETS}/"
         f"{before} ends, but what is known to be delivered before it ended with batch {owner} at "
@@ -227,7 +228,7 @@ def _elsewhere(
 
 
 def _same_ends_as_it_stands(store: CheckpointStore, batch: int, found: OffsetsEntry) -> bool:
-    """Whether the file itself, which is not what its batch was promised with, ends there."""
+    """Whether the file of the batch, which differs from what was promised, ends there."""
     try:
         stands = SparkLog(store).offsets(batch)
     except CheckpointFormatError:
@@ -236,25 +237,25 @@ def _same_ends_as_it_stands(store: CheckpointStore, batch: int, found: OffsetsEn
 
 
 def require_same_sources(store: CheckpointStore, topics: Sequence[Collection[str] | None]) -> None:
-    """Refuse a query of which Spark would mistake the sources.
+    """Refuse a query whose sources Spark would mistake for others.
 
-    Spark tells them apart by their positions. Where there is another number of them it ends with an
+    Spark tells sources apart by their positions. With another number of them it ends with an
     error; where two have changed places it plans a batch of one with the offsets of the other, and
     no start gets past that. Both come after the term, which has stopped whoever ran.
 
     Args:
         store: the checkpoint.
-        topics: that each source of the query reads, None where that is not known.
+        topics: those that each source of the query reads, None where that is not known.
 
     Raises:
-        ContinuityError: so it would be; or the log is one that Spark does not start again from.
+        ContinuityError: Spark would mistake them; or it does not start again from such a log.
         CheckpointFormatError: what Spark will read of the log is lost for good.
     """
     decisions = DecisionLog(store)
     log = SparkLog(store, damage(store, decisions))
     newest = newest_known(store, decisions)
     entry = None if newest is None else log.offsets(newest)
-    if newest and entry is not None and not entry.ends:  # nobody can read it: put aside
+    if newest and entry is not None and not entry.ends:  # unreadable, and put aside
         newest -= 1
         entry = log.offsets(newest)
     if entry is None or not entry.ends:
@@ -283,7 +284,7 @@ def require_same_sources(store: CheckpointStore, topics: Sequence[Collection[str
 
 
 def _same_ends(expected: OffsetsEntry, found: OffsetsEntry) -> bool:
-    """Of every source that had an end; sources that came since began after it."""
+    """Whether every source that had an end has the same; a newer source began after it."""
     theirs, ours = _ends(found), _ends(expected)
     if expected.version != found.version and not theirs.keys() & ours.keys():
         return list(theirs.values()) == list(ours.values())  # numbers then, names now

@@ -1,4 +1,4 @@
-"""Whose a checkpoint is, by ``eos/pipeline.json``, and whose a name beside data: written once."""
+"""The owner of a checkpoint, by ``eos/pipeline.json``, and of a name beside data; written once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class PipelineIdentity(Stored, frozen=True, kw_only=True):
-    """Owner of a checkpoint, and who takes part in its decisions; no secrets.
+    """The owner of a checkpoint, and the participants in its decisions; no secrets.
 
     ``id`` is a random ``uuid4().hex``. Times in ms since the epoch.
     """
@@ -30,14 +30,14 @@ class PipelineIdentity(Stored, frozen=True, kw_only=True):
     created_by: str
 
     def member(self, name: str) -> Member | None:
-        """The participant of that name."""
+        """Return the participant of that name; None where the pipeline has none."""
         return next((each for each in self.participants if each.name == name), None)
 
     def require_same(self, other: PipelineIdentity, location: str) -> None:
-        """Refuse other participants than the checkpoint's, and the same ones at other addresses.
+        """Refuse a pipeline with other participants, or with the same ones at other addresses.
 
         Raises:
-            OwnershipError: with both.
+            OwnershipError: they differ; the message names both.
         """
         ours = {each.name: each for each in other.participants}
         theirs = {each.name: each for each in self.participants}
@@ -49,18 +49,18 @@ class PipelineIdentity(Stored, frozen=True, kw_only=True):
             )
 
     def require_own(self, asked: Member, location: str) -> None:
-        """Refuse another address than the pipeline's; and its own one under another name.
+        """Refuse another address than the pipeline's; and its own address under another name.
 
-        Who asks by an address, and not by the checkpoint, may only mean a name that the pipeline
-        does not use, in a system that it does: else promised work would be taken for nobody's, or
-        another system's for an orphan of this one.
+        Whoever asks by an address, and not by the checkpoint, may only mean a name that the
+        pipeline does not use, in a system that it does: else promised work would be taken for
+        nobody's, or another system's for an orphan of this one.
 
         Args:
-            asked: who is going to be asked what is open.
-            location: of the checkpoint, for people.
+            asked: the participant that is going to be asked for its open work.
+            location: the checkpoint's, for people.
 
         Raises:
-            OwnershipError: with both.
+            OwnershipError: the two differ; the message names both.
         """
         theirs = self.member(asked.name)
         if theirs is not None and theirs.is_at(asked):
@@ -81,7 +81,7 @@ class PipelineIdentity(Stored, frozen=True, kw_only=True):
 
 
 def read_pipeline(store: CheckpointStore) -> PipelineIdentity | None:
-    """The owner, or None where no driver of ours has ever run on this checkpoint.
+    """Return the checkpoint's owner, or None where no driver of ours has ever run on it.
 
     Raises:
         CheckpointFormatError: the object cannot be read as a pipeline.
@@ -90,7 +90,7 @@ def read_pipeline(store: CheckpointStore) -> PipelineIdentity | None:
 
 
 def owner_of(store: CheckpointStore) -> Owner:
-    """Who the checkpoint is to others; without an id where no driver of ours has run on it.
+    """Return the checkpoint's owner as others know it; no id where no driver of ours has run.
 
     Raises:
         CheckpointFormatError: the object cannot be read as a pipeline.
@@ -100,7 +100,7 @@ def owner_of(store: CheckpointStore) -> Owner:
 
 
 def claim(store: CheckpointStore, pipeline: PipelineIdentity) -> PipelineIdentity:
-    """Make ``pipeline`` the owner if there is none; returns the owner that stands there.
+    """Make ``pipeline`` the owner if there is none; return the owner that stands there.
 
     A participant's target may change, its address may not: under another transactional id prefix
     the transactions of the former one would be stranded, another cluster has none of what was
@@ -125,7 +125,7 @@ def _named(pipeline: PipelineIdentity) -> str:
 
 
 # --- name owner -----------------------------------------------------------------------------------
-# Who owns a name beside data, and how far it delivered: objects that never change.
+# Who owns a name beside data, and how far that pipeline delivered: objects that never change.
 #
 # ``<kept>/owner``: whose name it is, created if absent;
 # ``<kept>/notes/<batch>-<attempt>-<decision>-<pipeline>``: a decision that was relied on.
@@ -143,12 +143,12 @@ _NAME = re.compile(r"(0|[1-9][0-9]*)-(0|[1-9][0-9]*)-([^-/]+)-([^/]+)", re.ASCII
 
 
 class OwnershipFile:
-    """What is remembered of one name outside the checkpoint.
+    """The owner and the notes of one name, kept outside the checkpoint.
 
     Args:
-        kept: where the folder of the name is.
+        kept: the store that holds the folder of the name.
         called: the name, for people.
-        folder: of the name, where it is not all of ``kept``.
+        folder: the folder of the name, where it is not all of ``kept``.
     """
 
     def __init__(self, kept: CheckpointStore, called: str, folder: str = "") -> None:
@@ -159,11 +159,11 @@ class OwnershipFile:
         self._known: set[Note] = set()
 
     def claim(self, owner: Owner) -> None:
-        """Own the name: the first one to write it does."""
+        """Claim the name for ``owner``: the first pipeline to write the claim owns it."""
         self._kept.create(self._below + _OWNER, msgspec.json.encode(owner))
 
     def ownership(self, asking: Owner) -> tuple[Ownership, ...]:
-        """See :class:`Ownership`."""
+        """Return the owner and notes of the name; see :class:`Ownership`."""
         del asking
         notes = self._kept.list(self._below + _NOTES)
         found = {entry.name: _note_of(entry.name) for entry in notes}
@@ -183,7 +183,7 @@ class OwnershipFile:
         )
 
     def note(self, decision: Decision, owner: Owner) -> None:
-        """Note it, and remove what it supersedes of all that this process has seen."""
+        """Note the decision; remove the notes it supersedes, of all that this process has seen."""
         note = Note.of(decision, owner)
         self._kept.create(self._below + _path(note), msgspec.json.encode(note))
         old = superseded(self._known, note)
@@ -193,7 +193,7 @@ class OwnershipFile:
 
     @property
     def _give_up(self) -> str:
-        """Never the whole folder: what is prepared, and may be promised, can lie there too."""
+        """The advice to give up the name; never the whole folder: promised work can lie there."""
         at = self._at
         return f"remove {at}/{_OWNER} and the folder {at}/{_NOTES}, and nothing else there"
 
@@ -209,24 +209,24 @@ class OwnershipFile:
 
 
 class OwnedBeside:
-    """The part of a participant that an :class:`OwnershipFile` does for it; nothing is held."""
+    """The methods of a participant whose ownership an :class:`OwnershipFile` keeps."""
 
     _beside: OwnershipFile
 
     def claim(self, owner: Owner) -> None:
-        """Own the name: the first one to write it does."""
+        """Claim the name for ``owner``: the first pipeline to write the claim owns it."""
         self._beside.claim(owner)
 
     def ownership(self, asking: Owner) -> tuple[Ownership, ...]:
-        """Ask what is kept beside the data."""
+        """Return the ownership that is kept beside the data."""
         return self._beside.ownership(asking)
 
     def note(self, decision: Decision, owner: Owner) -> None:
-        """Remember it beside the data."""
+        """Note the decision beside the data."""
         self._beside.note(decision, owner)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no connection is held."""
 
 
 def _path(note: Note) -> str:
@@ -239,7 +239,7 @@ def _note_of(name: str) -> Note | None:
 
 
 def pipeline_of(store: CheckpointStore) -> PipelineIdentity:
-    """The pipeline of a checkpoint whose work is to be settled.
+    """Return the pipeline of a checkpoint whose work is to be settled.
 
     Raises:
         StoreError: the checkpoint does not know a pipeline.
@@ -257,7 +257,7 @@ def checkpoint_of(member: Member, store: CheckpointStore | None) -> CheckpointSt
     """Return ``store``, without which a participant that keeps something there is not reached.
 
     Raises:
-        ConfigurationError: there is none.
+        ConfigurationError: ``store`` is None.
     """
     if store is None:
         raise ConfigurationError(

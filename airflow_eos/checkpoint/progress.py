@@ -1,4 +1,4 @@
-"""How far a query is, from its checkpoint alone, at a cost that does not grow with its age."""
+"""The progress of a query, by its checkpoint alone, at a cost that does not grow with its age."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
 
 _LOOKS = 3
-"""A running query moves on while it is read: look again before calling it damaged."""
+"""Looks before a checkpoint is called damaged: a running query moves on while it is read."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceProgress:
-    """What one source gives to a batch: the rows from ``start`` (included) to ``end`` (excluded).
+    """The range of one source in a batch: rows from ``start`` (included) to ``end`` (excluded).
 
     ``name`` is the position, or the name that a newer Spark gives it; ``raw`` the JSON that Spark
     wrote for the end, ``-`` where there is none. ``start`` is None where it is not recorded.
@@ -37,7 +37,7 @@ class SourceProgress:
 
     @property
     def rows(self) -> int | None:
-        """Offsets between start and end; None where it is unknown (a new partition or topic).
+        """The number of offsets between start and end; None for a new partition or topic.
 
         An upper bound of the rows: transaction markers and compacted rows take offsets too.
         """
@@ -55,12 +55,12 @@ class SourceProgress:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointState:
-    """How far the query is. Times in ms since the epoch, by the store's clock.
+    """The progress of a query. Times in ms since the epoch, by the store's clock.
 
     ``in_flight`` is the batch that was planned and is not committed. ``committed_at_ms`` is when
     ``commits/<latest>`` was written, ``planned_at_ms`` when ``offsets/<latest>`` was. ``sources``
     belong to the batch ``latest_offsets``. All None, and empty, where no query has run. ``mends``
-    are what is damaged: it is told as it will be once the next start has mended it.
+    repair what is damaged: the state is told as it will be after the next start has mended it.
     """
 
     query_id: str | None
@@ -74,7 +74,7 @@ class CheckpointState:
 
 
 def read_state(store: CheckpointStore) -> CheckpointState:
-    """Read what is in flight: about ten small requests, one of them a listing of ``offsets/``.
+    """Read the query's progress: about ten small requests, one of them a listing of ``offsets/``.
 
     Spark keeps as many entries there as it retains batches, whatever the age of the checkpoint. No
     heartbeat says where to look: the newest driver's last one may lag by more than Spark retains,
@@ -95,10 +95,10 @@ def read_state(store: CheckpointStore) -> CheckpointState:
 
 
 def require_begun(store: CheckpointStore, state: CheckpointState) -> None:
-    """Refuse a place where no query ever began: it says nothing of any.
+    """Refuse a location where no query ever began, since nothing there tells of any.
 
     Raises:
-        ConfigurationError: there are neither a query's id nor batches.
+        ConfigurationError: the checkpoint has neither a query's id nor batches.
     """
     if state.query_id is None and state.latest_offsets is None:
         raise ConfigurationError(
@@ -108,7 +108,7 @@ def require_begun(store: CheckpointStore, state: CheckpointState) -> None:
 
 
 def read_mended(store: CheckpointStore, decisions: DecisionLog) -> CheckpointState:
-    """As :func:`read_state`, after a look at all that could be damaged."""
+    """Read the state as :func:`read_state`, after a look at all that could be damaged."""
     mends = damage(store, decisions)
     return replace(_read(SparkLog(store, mends)), mends=mends)
 
@@ -125,7 +125,7 @@ def _read(log: SparkLog) -> CheckpointState:
 
 
 def _look(log: SparkLog, *, last: bool = False) -> CheckpointState | None:
-    """One reading, or None where the query moved on between two requests."""
+    """Read the state once; None where the query moved on between two requests."""
     query_id = log.query_id()
     planned = log.newest("offsets")
     if planned is None:
@@ -173,7 +173,7 @@ def _apart(
 
 
 def _sources(log: SparkLog, batch: int) -> tuple[SourceProgress, ...] | None:
-    """The sources of the batch; None where its file was purged since it was seen."""
+    """Return the sources of the batch; None where its file was purged since it was seen."""
     entry = log.offsets(batch)
     if entry is None:
         return None
@@ -192,7 +192,7 @@ def _sources(log: SparkLog, batch: int) -> tuple[SourceProgress, ...] | None:
 
 
 def _require_as_many(log: SparkLog, batch: int, found: int, expected: int) -> None:
-    """A v1 file cut at the end of a line is whole by itself; only its neighbour shows the cut."""
+    """Refuse a v1 file cut at the end of a line: whole by itself, only its neighbour shows it."""
     if found != expected:
         raise CheckpointFormatError(
             f"{log.location}/{OFFSETS}/{batch} has {found} sources, the batch before had "
@@ -204,7 +204,7 @@ def _require_as_many(log: SparkLog, batch: int, found: int, expected: int) -> No
 def _start(
     log: SparkLog, name: str, before: OffsetsEntry | None, *, is_first: bool
 ) -> KafkaOffsets | None:
-    """Where the batch before ended, or where the source began if that is this batch."""
+    """Return where the batch before ended, or where the source began in this batch."""
     begin = before.ends.get(name) if before is not None else None
     if begin is not None:
         return kafka_offsets(begin)
@@ -218,7 +218,7 @@ def _start(
 
 
 class StateSize(Evidence, frozen=True, kw_only=True):
-    """Of all stateful operators, after ``batch_id``; times in ms.
+    """The size and cost of all stateful operators' state after ``batch_id``; times in ms.
 
     ``update_ms`` and ``commit_ms`` are added up over the tasks, of which there are ``tasks``, so
     that their sum can exceed ``batch_ms``, which is by the clock. ``file_bytes`` is what RocksDB
@@ -241,7 +241,7 @@ class StateSize(Evidence, frozen=True, kw_only=True):
 
 
 def read_state_size(store: CheckpointStore) -> StateSize | None:
-    """The newest note; None where there is none, or one that nobody can read."""
+    """Return the newest note of the state's size; None where there is no readable one."""
     try:
         return store.read(STATE, StateSize)
     except CheckpointFormatError:
@@ -249,5 +249,5 @@ def read_state_size(store: CheckpointStore) -> StateSize | None:
 
 
 def write_state_size(store: CheckpointStore, size: StateSize) -> None:
-    """Replace the note."""
+    """Replace the note of the state's size."""
     store.put(STATE, encode(size))

@@ -35,15 +35,15 @@ _COPIES_AT_ONCE = 8
 
 
 class RehearsalRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What an app is told that is to rehearse, as JSON.
+    """The request, as JSON, by which an app is told to rehearse.
 
     Attributes:
-        checkpoint: of the old version; the app must be about to start on it.
+        checkpoint: the old version's; the app must be about to start on it.
         scratch: an empty location that drivers and executors reach, for the copy and the report.
-        batches: how many, the newest ones.
+        batches: how many of the newest batches are rehearsed.
         key: columns by which rows are paired; none: ``key``, where an output has one.
-        examples: of each batch and output.
-        keep: an empty topic that the rows go to, too; none where it is empty.
+        examples: how many are kept of each batch and output.
+        keep: an empty topic that the rows go to, too; an empty string for none.
     """
 
     checkpoint: str
@@ -55,10 +55,10 @@ class RehearsalRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def told(cls, environment: Mapping[str, str] = os.environ) -> RehearsalRequest | None:
-        """None where this start is no rehearsal.
+        """Read the request from the environment; None where this start is no rehearsal.
 
         Raises:
-            ConfigurationError: it cannot be read. Nothing is delivered then, either.
+            ConfigurationError: the request cannot be read. Nothing is delivered then, either.
         """
         text = environment.get(REHEARSAL)
         if text is None:
@@ -69,18 +69,18 @@ class RehearsalRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigurationError(f"{REHEARSAL} cannot be read: {error}.") from error
 
     def environment(self) -> dict[str, str]:
-        """The variables by which an app is told; its checkpoint among them."""
+        """Return the variables that tell an app to rehearse; its checkpoint among them."""
         told = msgspec.json.encode(self).decode()
         return {REHEARSAL: told, "EOS_CHECKPOINT_LOCATION": self.checkpoint}
 
 
 @dataclass(frozen=True, slots=True)
 class RehearsalPlan:
-    """Which batches can be evaluated again.
+    """The batches that can be evaluated again, and those that cannot.
 
     Attributes:
         promises: by batch, one after another, without a gap; read now, before they are pruned.
-        unknown: batches before them that were asked for, and why not.
+        unknown: earlier batches that were asked for, and why each cannot be compared.
     """
 
     promises: Mapping[int, Promise]
@@ -88,12 +88,12 @@ class RehearsalPlan:
 
     @property
     def batches(self) -> tuple[int, ...]:
-        """In the order in which they are evaluated."""
+        """The numbers of the batches to evaluate, in ascending order."""
         return tuple(sorted(self.promises))
 
 
 def rehearsable(store: CheckpointStore, most: int) -> RehearsalPlan:
-    """The newest ``most`` delivered batches, as far back as each can be compared.
+    """Return the newest ``most`` delivered batches, as far back as each can be compared.
 
     Raises:
         ConfigurationError: nothing was delivered yet.
@@ -113,7 +113,7 @@ def rehearsable(store: CheckpointStore, most: int) -> RehearsalPlan:
 
 
 def _promised(store: CheckpointStore, batch: int) -> Promise | str:
-    """What was promised of the batch, or why it cannot be compared."""
+    """Return what was promised of the batch, or why it cannot be compared."""
     promise, log = Promise.of(DecisionLog(store).of_batch(batch)), SparkLog(store)
     if promise is None:
         return "no decision says which rows it has"
@@ -125,10 +125,10 @@ def _promised(store: CheckpointStore, batch: int) -> Promise | str:
 
 
 class CheckpointCopy:
-    """The copy.
+    """The copy of a checkpoint in which delivered batches are evaluated again.
 
     Attributes:
-        copied_bytes: so far.
+        copied_bytes: how many were copied so far.
     """
 
     def __init__(self, original: CheckpointStore, scratch: CheckpointStore) -> None:
@@ -138,7 +138,7 @@ class CheckpointCopy:
         self.copied_bytes = 0
 
     def begin(self, batch: int) -> None:
-        """All that the batch needs but its own entry: it is the first, or follows a gap."""
+        """Copy all that a first batch, or one after a gap, needs but its own entry."""
         paths = [METADATA, *self._original.below(SOURCES), *self._original.below(INPUT)]
         if batch:
             self._put(f"{OFFSETS}/{batch - 1}", self._planned(batch - 1).encode())
@@ -151,9 +151,9 @@ class CheckpointCopy:
                 self.copied_bytes += copied
 
     def plan(self, batch: int) -> None:
-        """The batch is in flight: over the range that was delivered, by the copy's watermark.
+        """Put the batch in flight: over the range that was delivered, with the copy's watermark.
 
-        That of the original is what the old version made of the batches before.
+        The original's watermark is what the old version made of the batches before.
         """
         text = self._planned(batch)
         before = SparkLog(self._scratch).commit(batch - 1) if batch else None
@@ -162,7 +162,7 @@ class CheckpointCopy:
         self._put(f"{OFFSETS}/{batch}", text.encode())
 
     def _planned(self, batch: int) -> str:
-        """Where the decision and Spark's entry differ, the decision is right."""
+        """Return the batch's entry: the decision's where it differs from Spark's."""
         decided = decided_offsets(self._decisions, batch)
         if decided is not None:
             return decided
@@ -187,7 +187,7 @@ class CheckpointCopy:
 
 
 def with_watermark(text: str, watermark_ms: int) -> str:
-    """An entry of ``offsets/`` with this watermark; as it was where it has it."""
+    """Return an entry of ``offsets/`` with this watermark; unchanged where it has that already."""
     lines = text.split("\n")
     metadata = json.loads(lines[1])
     if metadata["batchWatermarkMs"] == watermark_ms:
@@ -216,7 +216,7 @@ def _is_before(path: str, batch: int) -> bool:
 Verdict = Literal["same", "differs", "not known"]
 
 SAME, DIFFERS, FAILED, NOT_KNOWN = 0, 1, 2, 3
-"""Exit statuses, as those of the audit."""
+"""Exit statuses of a rehearsal, the same as those of the audit."""
 
 
 class RowExample(msgspec.Struct, frozen=True):
@@ -237,13 +237,13 @@ class RowExample(msgspec.Struct, frozen=True):
 
 
 class RowDifference(msgspec.Struct, frozen=True):
-    """How many rows differ, by content.
+    """The number of rows that differ, by content, and examples.
 
     Attributes:
         changed: pairs of a row that readers have and another one of its key.
         missing: rows that readers have, and the new version does not give.
         new: rows that it gives, and readers do not have.
-        examples: some of them.
+        examples: some of the rows that differ.
         untold: columns of which it is not known whether the old version has set them, since the
             system fills them in.
     """
@@ -259,12 +259,12 @@ class RowDifference(msgspec.Struct, frozen=True):
 
 
 class OutputComparison(msgspec.Struct, frozen=True):
-    """One output of one batch.
+    """The comparison of one output of one batch.
 
     Attributes:
         batch: Spark's number.
         output: the participant's name; empty where the batch as a whole could not be compared.
-        verdict: see the module.
+        verdict: ``not known`` where rows could not be compared, and never ``same``.
         delivered: rows that were promised; None where no decision says so.
         rehearsed: rows that the new version gives; None where it was not evaluated.
         difference: by content; None where it was not needed or could not be had.
@@ -287,7 +287,7 @@ def compared(
     rehearsed: Content,
     difference: RowDifference | str | None,
 ) -> OutputComparison:
-    """The verdict on one output.
+    """Return the verdict on one output of a batch.
 
     Args:
         batch: Spark's number.
@@ -312,12 +312,12 @@ def compared(
 
 
 class RehearsalReport(Stored, frozen=True, kw_only=True):
-    """What a rehearsal found.
+    """The report of a rehearsal.
 
     Attributes:
         checkpoint: of the old version, which was only read.
-        compared: by batch and output.
-        copied_bytes: of the checkpoint, most of them state.
+        compared: the comparisons, by batch and output.
+        copied_bytes: how many of the checkpoint were copied, most of them state.
         seconds: from the first batch to the end of the last one.
         error: what the new version failed with; batches after it were not evaluated.
     """
@@ -330,7 +330,7 @@ class RehearsalReport(Stored, frozen=True, kw_only=True):
 
     @property
     def exit_status(self) -> int:
-        """0 nothing differs, 1 something does, 2 it failed, 3 not known."""
+        """The exit status: 0 nothing differs, 1 something does, 2 the app failed, 3 not known."""
         if self.error:
             return FAILED
         verdicts = {each.verdict for each in self.compared}
@@ -351,6 +351,6 @@ class RehearsalReport(Stored, frozen=True, kw_only=True):
         )
 
     def to_json(self) -> str:
-        """For programs; the verdict comes first."""
+        """Return the report as JSON for programs; the verdict comes first."""
         told = {"verdict": self.verdict, **msgspec.to_builtins(self)}
         return msgspec.json.format(msgspec.json.encode(told), indent=2).decode()

@@ -1,4 +1,4 @@
-"""What a person ruled where no program may decide; three kinds, each an immutable object.
+"""A person's rulings where no program may decide; three kinds, each an immutable object.
 
 - What became of promised work whose outcome nobody can read any more: ``eos/rulings/<key>.json``.
 - That a batch counts as delivered as it is, whatever is missing of its promise:
@@ -33,7 +33,7 @@ INPUT = f"{RULINGS}/input"
 
 
 class Ruling(Stored, frozen=True, kw_only=True):
-    """``outcome`` is COMMITTED (readers have the rows) or ABORTED (they do not: replay them)."""
+    """A ruling on work: COMMITTED (readers have its rows) or ABORTED (they do not: replay them)."""
 
     work: WorkIdentity
     outcome: Outcome
@@ -43,12 +43,12 @@ class Ruling(Stored, frozen=True, kw_only=True):
 
 
 class Acceptance(Stored, frozen=True, kw_only=True):
-    """Batch ``batch_id`` counts as delivered as it is; ``rows`` were missing when it was said.
+    """A ruling that batch ``batch_id`` counts as delivered, though ``rows`` rows are missing.
 
-    ``missing`` says of which participants, by name.
+    ``missing`` has the missing rows of each participant, by name, when the ruling was made.
     ``promise`` is the nonce of the COMMIT decision that promised the batch, so that no copy of
-    this speaks of another one. ``given_up`` is what could still have been committed then, and is
-    never to be.
+    this ruling speaks of another promise. ``given_up`` is work that could still have been
+    committed then, and is never to be.
     """
 
     batch_id: int
@@ -62,7 +62,7 @@ class Acceptance(Stored, frozen=True, kw_only=True):
 
 
 class SkippedInput(Stored, frozen=True, kw_only=True):
-    """Offsets ``first`` to ``last``, both included, are not read by this query, ever."""
+    """A ruling that offsets ``first`` to ``last``, both included, are never read by this query."""
 
     topic: str
     partition: int
@@ -80,9 +80,9 @@ def resolve(
     *,
     ruled_by: str = "a person",
 ) -> Ruling:
-    """Record what became of ``work``; returns the ruling that stands.
+    """Record the outcome of ``work``, by a person's word; return the ruling that stands.
 
-    The caller makes sure that the outcome is not told: ``recover --assume`` takes only work
+    The caller makes sure that no system tells the outcome: ``recover --assume`` takes only work
     that a fresh plan ASKs about.
 
     Raises:
@@ -124,7 +124,7 @@ def resolve(
 
 
 def proven(store: CheckpointStore) -> Mapping[WorkIdentity, Outcome]:
-    """What later COMMIT decisions of the newest batch prove of the work before them."""
+    """Return the outcomes that later COMMIT decisions of the newest batch prove."""
     batch = newest_planned(store)
     promise = Promise.of(DecisionLog(store).of_batch(batch)) if batch is not None else None
     return promise.known({}) if promise is not None else {}
@@ -135,7 +135,7 @@ def read_rulings(
 ) -> Mapping[WorkIdentity, Outcome]:
     """Return the outcomes that a person ruled, for those of ``works`` that have one.
 
-    Ask only for what the system does not tell: one read of the store each.
+    Ask only for work whose outcome the system does not tell: each costs one read of the store.
     """
     found = {}
     for work in works:
@@ -148,15 +148,15 @@ def read_rulings(
 def with_rulings(
     store: CheckpointStore, told: Mapping[WorkIdentity, Outcome]
 ) -> Mapping[WorkIdentity, Outcome]:
-    """What the witnesses told, and a person's ruling where they are mute."""
+    """Return the outcomes that witnesses told, and a person's ruling where one is UNKNOWN."""
     mute = [work for work, outcome in told.items() if outcome is Outcome.UNKNOWN]
     return {**told, **read_rulings(store, mute)}
 
 
 def said_of(store: CheckpointStore, promise: Promise) -> OperatorRuling:
-    """All that a person said of one batch, of its work and as a whole.
+    """Return all rulings of a person on one batch, on its work and as a whole.
 
-    Hardly any work has a ruling: a listing first, which tells no hidden names.
+    Hardly any work has a ruling, so a listing goes first, which tells no hidden names.
     """
     accepted = read_acceptance(store, promise.batch_id, promise.nonce)
     there = {entry.name for entry in store.list(RULINGS)}
@@ -178,7 +178,7 @@ def accept(
     ruled_by: str,
     given_up: Collection[WorkIdentity] = (),
 ) -> Acceptance:
-    """Record that the batch counts as delivered as it is; returns the ruling that stands.
+    """Record that the batch counts as delivered as it is; return the ruling that stands.
 
     The caller makes sure that something is ``missing`` (rows, by the participant's name), and that
     a person has seen how much.
@@ -250,7 +250,7 @@ def is_accepted(store: CheckpointStore, batch_id: int) -> bool:
 def skip_input(
     store: CheckpointStore, topic: str, partition: int, first: int, last: int, *, ruled_by: str
 ) -> SkippedInput:
-    """Record that these offsets are stepped over; returns the ruling that stands.
+    """Record that these offsets are stepped over; return the ruling that stands.
 
     The caller makes sure that no promise that is to be kept has rows of them, and that a person has
     seen how many.
@@ -273,7 +273,7 @@ def skip_input(
 
 
 def skipped_input(store: CheckpointStore, topics: Iterable[str]) -> tuple[SkippedInput, ...]:
-    """All offsets of these topics that are stepped over, in the order of their names.
+    """Return all offsets of these topics that are stepped over, in the order of their names.
 
     Raises:
         DecisionNeededError: A ruling is not where it belongs.

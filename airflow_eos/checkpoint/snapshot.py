@@ -1,9 +1,9 @@
-"""A checkpoint as one value: whose it is, how far it is, what was decided, who gives signs of life.
+"""A checkpoint as one value: owner, progress, decisions, heartbeat; and the facts of the gate.
 
-The order of reading is part of the proof: Spark's logs first, and then the decisions, so that what
-is decided meanwhile is seen. What may be ended was listed before all of this. The heartbeat comes
-last, since what a driver wrote after its last beat passes for a sign of life; and the clock is read
-with it, since its age must not grow while somebody else is asked.
+The order of reading is part of the proof: Spark's logs first, and then the decisions, so that a
+decision made meanwhile is seen. Open work that may be ended was listed before all of this. The
+heartbeat comes last, since what a driver wrote after its last beat passes for a sign of life; and
+the clock is read with it, since the heartbeat's age must not grow while somebody else is asked.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What stands in a checkpoint.
+    """The content of a checkpoint at one time.
 
     Attributes:
         pipeline: ``eos/pipeline.json``; None where the checkpoint has none.
         state: Spark's progress.
         batch: The batch whose decisions were asked for; None before the first one.
-        decisions: Those of ``batch``, by attempt.
-        accepted: What a person said of ``batch`` as a whole.
+        decisions: The decisions of ``batch``, by attempt.
+        accepted: A person's ruling on ``batch`` as a whole.
         heartbeat: ``eos/driver.json``.
-        unheard: Why nobody can read it; empty where nothing keeps one from it.
+        unheard: Why the heartbeat cannot be read; empty where it can.
         read_at_ms: When the heartbeat was read, in milliseconds since the epoch.
     """
 
@@ -79,7 +79,7 @@ def read_snapshot(store: CheckpointStore, batch: int | None = None) -> Snapshot:
             the newest one of this reading.
 
     Raises:
-        CheckpointError: It cannot be read, or is an older copy.
+        CheckpointError: The checkpoint cannot be read, or is an older copy.
         StoreError: The store did not answer.
     """
     pipeline = read_pipeline(store)
@@ -105,7 +105,7 @@ def read_snapshot(store: CheckpointStore, batch: int | None = None) -> Snapshot:
 
 
 def _progress(store: CheckpointStore, log: DecisionLog) -> tuple[CheckpointState, int | None]:
-    """How far it is, and the newest batch of a listing; an older copy is refused."""
+    """Return the query's progress, and the newest batch of a listing; refuse an older copy."""
     state = read_state(store)
     newest = state.latest_offsets
     if _is_rolled_back(store, log, newest):
@@ -118,8 +118,8 @@ def _progress(store: CheckpointStore, log: DecisionLog) -> tuple[CheckpointState
 def _is_rolled_back(store: CheckpointStore, log: DecisionLog, newest: int | None) -> bool:
     """Whether the batch after the newest one was decided already.
 
-    Asked of that one only, which costs one listing. A live driver may begin and decide it between
-    two readings, so Spark's log is listed once more.
+    Only that batch is looked at, which costs one listing. A live driver may begin and decide it
+    between two readings, so Spark's log is listed once more.
     """
     after = 0 if newest is None else newest + 1
     if decided_offsets(log, after) is None:
@@ -143,20 +143,21 @@ def _older_copy(store: CheckpointStore, newest: int | None) -> CheckpointError:
 
 
 # --- whether a start is let in --------------------------------------------------------------------
-# Whoever starts, recovers or only looks asks here, so all of them say the same.
+# A start, a recovery and a mere look all ask here, so they say the same.
 
 
 def admitted(
     store: CheckpointStore, participant: Participant, asking: Owner | None = None
 ) -> tuple[Admission, StartFacts]:
-    """Whether a start on this checkpoint is let in, and by which facts; changes nothing.
+    """Return whether a start on this checkpoint is let in, and by which facts; change nothing.
 
-    Asked again where the pipeline has gone on meanwhile: what was noted may be pruned by then.
+    The facts are read again where the pipeline has gone on meanwhile: a noted decision may be
+    pruned by then.
 
     Args:
         store: the checkpoint.
-        participant: all who take part, as one.
-        asking: who starts; None: whom the checkpoint names.
+        participant: all participants, as one.
+        asking: the owner that starts; None: the one that the checkpoint names.
 
     Raises:
         CheckpointError: the checkpoint itself cannot be read.
@@ -170,11 +171,11 @@ def admitted(
 
 
 def require_owner(store: CheckpointStore, participant: Participant) -> None:
-    """Refuse what a start would refuse.
+    """Raise where a start on this checkpoint would be refused.
 
     Raises:
-        OwnershipError: it is another pipeline's, an older copy, or elsewhere.
-        EosError: it is not known, since a system did not answer.
+        OwnershipError: the checkpoint is another pipeline's, an older copy, or elsewhere.
+        EosError: whether a start is let in is not known, since a system did not answer.
     """
     admitted(store, participant)[0].require()
 
@@ -182,7 +183,7 @@ def require_owner(store: CheckpointStore, participant: Participant) -> None:
 def start_facts(
     store: CheckpointStore, participant: Participant, asking: Owner | None = None
 ) -> StartFacts:
-    """Read them; what a system answers with an error is a fact, too."""
+    """Read the facts that decide whether a start is let in; a system's error is a fact, too."""
     asking = asking or owner_of(store)
     log = DecisionLog(store)
     planned = newest_known(store, log)
@@ -222,7 +223,7 @@ def start_facts(
 
 
 def _lost_identity(store: CheckpointStore) -> CheckpointFormatError | None:
-    """Decisions are of a pipeline: where nothing says of which, it is not known whose they are."""
+    """Return the error where decisions stand, and no ``eos/pipeline.json`` says whose they are."""
     if read_pipeline(store) is not None or not store.folders(DECISIONS):
         return None
     return CheckpointFormatError(
@@ -234,7 +235,7 @@ def _lost_identity(store: CheckpointStore) -> CheckpointFormatError | None:
 
 
 def unknown_beginning(store: CheckpointStore) -> OwnershipError | None:
-    """Where a batch is in flight of which nothing says which program began it.
+    """Return the error for a batch in flight of which nothing says which program began it.
 
     Every driver of ours leaves a term before Spark plans, and some a mark. Spark's own sinks leave
     nothing, and may have written some of the batch. Once it is complete, what follows is the
@@ -259,7 +260,7 @@ def unknown_beginning(store: CheckpointStore) -> OwnershipError | None:
 
 
 def _torn(store: CheckpointStore, log: DecisionLog) -> CheckpointError | None:
-    """What a start would be refused with later, when it puts Spark's files right or recovers."""
+    """Return the error with which a start would be refused later, in its repair or recovery."""
     try:
         damage(store, log)
         _progress(store, log)
@@ -269,7 +270,7 @@ def _torn(store: CheckpointStore, log: DecisionLog) -> CheckpointError | None:
 
 
 def _require_continuous(store: CheckpointStore) -> None:
-    """The next batch that is run begins where the newest promise before it ended."""
+    """Require that the next batch that runs begins where the newest promise before it ended."""
     state = read_state(store)
     following = -1 if state.latest_offsets is None else state.latest_offsets + 1
     batch = following if state.in_flight is None else state.in_flight
@@ -278,7 +279,7 @@ def _require_continuous(store: CheckpointStore) -> None:
 
 
 def lookalikes(participant: Participant) -> tuple[OpenWork, ...]:
-    """What other programs have open under names like ours, where a system can tell."""
+    """Return what other programs have open under names like ours, where a system can tell."""
     return tuple(
         found
         for each in alone(participant)
@@ -288,7 +289,7 @@ def lookalikes(participant: Participant) -> tuple[OpenWork, ...]:
 
 
 def newest_promise(store: CheckpointStore, log: DecisionLog) -> Decision | None:
-    """The newest decision that rows were promised by, of the newest two batches."""
+    """Return the newest decision that promised rows, of the newest two batches."""
     planned = newest_known(store, log)
     for batch in () if planned is None else (planned, planned - 1):
         promise = Promise.of(log.of_batch(batch)) if batch >= 0 else None
@@ -298,9 +299,9 @@ def newest_promise(store: CheckpointStore, log: DecisionLog) -> Decision | None:
 
 
 def _require_shown(store: CheckpointStore, participant: Participant, promise: Promise) -> None:
-    """Nothing remembers this pipeline: does the output at least hold what it delivered last?
+    """Refuse an output that lacks rows of the last delivered batch, where no note is left.
 
-    Of those who are asked: who looks at one prefix alone asks nobody else.
+    Only the participants of the caller are asked: a look at one prefix alone asks no other one.
     """
     parts = {each.name: promise.part(each.name) for each in participant.members}
     asked = [work for part in parts.values() for work in part.of_rows]
@@ -326,9 +327,9 @@ def _require_shown(store: CheckpointStore, participant: Participant, promise: Pr
 
 
 def _settled(store: CheckpointStore, planned: int | None) -> list[int]:
-    """The batch before the newest one, and the newest one where Spark has completed it.
+    """Return the batch before the newest one, and the newest one where Spark has completed it.
 
-    A run that ended in order leaves it so, and nobody would ask about it again.
+    A run that ended in order leaves its newest batch complete, and nobody would ask about it again.
     """
     if planned is None:
         return []

@@ -1,4 +1,4 @@
-"""Spark's own files of one checkpoint, found and read as what they say."""
+"""A reader of Spark's own files in one checkpoint."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class UnknownVersionError(CheckpointFormatError):
-    """Nothing is wrong with the file: a newer Spark wrote it."""
+    """A file that a newer Spark wrote, and that has nothing wrong with it."""
 
 
 class _QueryMetadata(msgspec.Struct):
@@ -52,7 +52,7 @@ class _CommitMetadata(msgspec.Struct, rename="camel"):
 
 @dataclass(frozen=True, slots=True)
 class OffsetsEntry:
-    """One ``offsets/N``. Times in ms since the epoch; ``batch_timestamp_ms`` None in old files.
+    """The content of one ``offsets/N``. Times in ms; ``batch_timestamp_ms`` None in old files.
 
     ``ends`` maps each source (its position from 0, or its name in a v2 file) to the JSON of the
     offset at which the batch ends, None where the source has none yet.
@@ -66,14 +66,14 @@ class OffsetsEntry:
 
 @dataclass(frozen=True, slots=True)
 class CommitEntry:
-    """One ``commits/N``; the watermark in ms since the epoch, 0 where the query has none."""
+    """The content of one ``commits/N``; the watermark in ms, 0 where the query has none."""
 
     version: int
     next_watermark_ms: int
 
 
 def parse_query_id(data: bytes, where: str) -> str:
-    """The query's id from the file ``metadata``; CheckpointFormatError where it is not one."""
+    """Return the query's id from the file ``metadata``; CheckpointFormatError where it has none."""
     query_id = _json(data, _QueryMetadata, where).id
     try:
         uuid.UUID(query_id)
@@ -83,7 +83,7 @@ def parse_query_id(data: bytes, where: str) -> str:
 
 
 def parse_offsets(data: bytes, where: str) -> OffsetsEntry:
-    """The content of ``offsets/N``.
+    """Parse the content of ``offsets/N``.
 
     Raises:
         CheckpointFormatError: empty, truncated, not text, of an unknown version, or foreign.
@@ -117,7 +117,7 @@ def parse_offsets(data: bytes, where: str) -> OffsetsEntry:
 
 
 def parse_commit(data: bytes, where: str) -> CommitEntry:
-    """The content of ``commits/N``.
+    """Parse the content of ``commits/N``.
 
     Raises:
         CheckpointFormatError: empty, truncated, not text, of an unknown version, or foreign.
@@ -132,7 +132,7 @@ def parse_commit(data: bytes, where: str) -> CommitEntry:
 
 
 def parse_kafka_start(data: bytes, where: str) -> KafkaOffsets:
-    """The offsets at which a Kafka source began, from ``sources/<i>/0``.
+    """Parse ``sources/<i>/0``, the offsets at which a Kafka source began.
 
     Raises:
         CheckpointFormatError: it is not such a file.
@@ -145,10 +145,10 @@ def parse_kafka_start(data: bytes, where: str) -> KafkaOffsets:
 
 
 def kafka_offsets(raw: str) -> KafkaOffsets | None:
-    """``{"topic": {"0": 12}}`` as numbers; None if it is the offset of another kind of source."""
+    """Parse ``{"topic": {"0": 12}}``; None if it is the offset of another kind of source."""
     try:
         told = msgspec.json.decode(raw, type=dict[str, dict[str, int]])
-        # Where a source of ours records more than offsets, by a name that no topic can have.
+        # A source of ours records more than offsets, by a name that no topic can have.
         topics = {name: topic for name, topic in told.items() if not name.startswith("/")}
         found = msgspec.convert(topics, dict[str, dict[int, int]], str_keys=True)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
@@ -160,7 +160,7 @@ def kafka_offsets(raw: str) -> KafkaOffsets | None:
 
 
 def _versioned(data: bytes, known: frozenset[int], where: str) -> tuple[int, list[str]]:
-    """The version in the first line, and the other lines."""
+    """Return the version in the first line, and the other lines."""
     if not data:
         raise CheckpointFormatError(f"{where} is empty: half written. {_NEXT}")
     try:
@@ -204,10 +204,10 @@ Log = Literal["offsets", "commits"]
 
 
 class SparkLog:
-    """``metadata``, ``offsets/``, ``commits/`` and ``sources/`` of one checkpoint.
+    """A reader of ``metadata``, ``offsets/``, ``commits/`` and ``sources/`` of one checkpoint.
 
-    What is absent is None. CheckpointFormatError where a file is truncated, foreign or of an
-    unknown version; StoreError where the store does not answer.
+    An absent file is None. A file that is truncated, foreign or of an unknown version raises
+    CheckpointFormatError; a store that does not answer, StoreError.
     """
 
     def __init__(self, store: CheckpointStore, mends: Sequence[Mend] = ()) -> None:
@@ -216,12 +216,12 @@ class SparkLog:
         self.location = store.location
 
     def query_id(self) -> str | None:
-        """The query that began this checkpoint."""
+        """Return the id of the query that began this checkpoint."""
         data = self._get(METADATA)
         return None if data is None else parse_query_id(data, self._where(METADATA))
 
     def offsets(self, batch: int) -> OffsetsEntry | None:
-        """What the batch reads; nothing where it is planned, and nobody can read its entry."""
+        """Return the batch's entry; one without sources where nobody can read the planned one."""
         path = f"offsets/{batch}"
         data = self._get(path)
         if data is None and path in self._mended:
@@ -229,7 +229,7 @@ class SparkLog:
         return None if data is None else parse_offsets(data, self._where(path))
 
     def commit(self, batch: int) -> CommitEntry | None:
-        """That the batch is complete."""
+        """Return the commit of the batch, which says that the batch is complete."""
         path = f"commits/{batch}"
         data = self._get(path)
         if data is None and path in self._mended:
@@ -237,9 +237,9 @@ class SparkLog:
         return None if data is None else parse_commit(data, self._where(path))
 
     def began(self, source: str) -> KafkaOffsets | None:
-        """Where a Kafka source began, which is recorded of one that has a number for a name.
+        """Return where a Kafka source began, recorded of a source that has a number for a name.
 
-        None also where that cannot be read: the gate refuses a start where it matters.
+        None also where the record cannot be read: the gate refuses a start where it matters.
         """
         if not is_batch(source):
             return None  # a named source keeps its beginning elsewhere
@@ -252,24 +252,24 @@ class SparkLog:
             return None
 
     def find(self, log: Log, batch: int) -> StoredObject | None:
-        """The file of a batch, looked at and not read."""
+        """Return the batch's file in a log, with size and time, but do not read it."""
         path = f"{log}/{batch}"
         its = self._mended.get(path)
         if its is None:
             return self._store.head(path)
         if its.content is None and log == "commits" and not self._is_planned(batch + 1):
             return None
-        # The time of what was lost is lost with it: that of what was written next to it stands for
-        # it, since only times of the store can be compared with one another.
+        # A lost file's time is lost, too. The time of a file that was written next to it stands in,
+        # since only times of the store can be compared with one another.
         beside = (f"offsets/{batch + 1}", f"commits/{batch}", f"offsets/{batch}")
         near = next((seen for at in beside if (seen := self._store.head(at)) is not None), None)
         at_ms = near.modified_at_ms if near is not None else 0
         return self._store.head(path) or StoredObject(path, str(batch), 0, at_ms)
 
     def newest(self, log: Log) -> StoredObject | None:
-        """The newest file of a log, by a listing; hidden files are none.
+        """Return the newest file of a log, by a listing; hidden files do not count.
 
-        Nothing else tells: a driver that slept adds again what was purged.
+        Nothing but a listing tells: a driver that slept adds again what was purged.
         """
         found = self._store.list(log)
         for entry in found:
@@ -291,7 +291,7 @@ class SparkLog:
         return path in self._mended or self._store.head(path) is not None
 
     def _get(self, path: str) -> bytes | None:
-        """As it is read once it is mended."""
+        """Return the file's content as it is once mended."""
         its = self._mended.get(path)
         if its is None:
             return self._store.get(path)

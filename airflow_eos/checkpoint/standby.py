@@ -1,8 +1,8 @@
-"""Drivers that stand by, and what tells them that a process is gone.
+"""Drivers that stand by, and evidence that a driver's process is gone.
 
-``eos/standbys/<name>.json``, written by each for itself; ``eos/process-end.json``, written by who
-has started a driver and saw its process end. Evidence, as a heartbeat is: a standby that is wrong
-takes a term, and terms and decisions see to it that nobody loses a row by that.
+``eos/standbys/<name>.json``, written by each standby for itself; ``eos/process-end.json``, written
+by whoever has started a driver and saw its process end. Evidence, as a heartbeat is: a standby that
+is wrong takes a term, and terms and decisions see to it that nobody loses a row by that.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
 
 LOOKS_MISSED = 3
-"""A standby that was not seen to change for so many of its own intervals stands by no more."""
+"""The number of its own intervals without a change after which a standby stands by no more."""
 _LONG_AGO_S = 60.0
 
 StandbyEnd = Literal["called off", "refused", "failed"]
 
 
 class Standby(Evidence, frozen=True, kw_only=True):
-    """One driver that stands by; ``beat`` counts up while it does.
+    """One driver that stands by; ``beat`` counts up while it stands by.
 
     ``behind`` is the term of the driver that it would follow; 0 where none was ever taken.
-    ``end`` says that it stands by no more, and ``reason`` why: it was called off, refused what no
-    restart heals, or failed.
+    ``end`` says that it stands by no more, and ``reason`` why: it was called off, was refused for
+    what no restart heals, or failed.
     """
 
     words: ClassVar[tuple[str, ...]] = ("application_id", "host", "reason")
@@ -61,25 +61,25 @@ class Standby(Evidence, frozen=True, kw_only=True):
     reason: str = ""
 
     def __str__(self) -> str:
-        """For people."""
+        """Name the driver and who started it, for people."""
         whose = f", {self.started_by}" if self.started_by is not None else ""
         return f"driver {self.application_id} on {self.host}{whose}"
 
 
 def write_standby(store: CheckpointStore, standby: Standby) -> None:
-    """Say that it stands by, or why it does no more."""
+    """Write that the driver stands by, or why it stands by no more."""
     store.put(standby_path(standby.name), encode(standby))
 
 
 def standbys(store: CheckpointStore) -> tuple[Standby, ...]:
-    """All that have said so and not left, living or not; what cannot be read says nothing."""
+    """Return all standbys that have not left, living or not; skip what cannot be read."""
     return tuple(each for _, each in _said(store) if each.end is None)
 
 
 def _said(store: CheckpointStore) -> list[tuple[int, Standby]]:
-    """What each has said last and when, by the store's clock; the newest last.
+    """Return what each standby has said last, and when by the store's clock; the newest last.
 
-    Each at its own place: beside a copy of what it said once it would seem to change.
+    A file counts only at its standby's own path: with a copy elsewhere it would seem to change.
     """
     found = []
     for entry in sorted(store.list(STANDBYS), key=lambda each: each.modified_at_ms):
@@ -93,7 +93,7 @@ def _said(store: CheckpointStore) -> list[tuple[int, Standby]]:
 
 
 def standby_of(store: CheckpointStore, submission: str) -> Standby | None:
-    """What the standby of this start of an app says; None where it says nothing, or not yet."""
+    """Return the standby of this start of an app; None where it says nothing, or not yet."""
     try:
         return store.read(standby_path(submission), Standby)
     except CheckpointFormatError:
@@ -101,8 +101,8 @@ def standby_of(store: CheckpointStore, submission: str) -> Standby | None:
 
 
 def remove_standby(store: CheckpointStore, name: str) -> None:
-    """It drives now; with it go those of a week ago, which nobody has removed."""
-    listed = store.list(STANDBYS)  # where it has just written: by the store's clock, that is now
+    """Remove the file of a standby that drives now, and files a week old that nobody removed."""
+    listed = store.list(STANDBYS)  # its own file is just written: now, by the store's clock
     now_ms = max((each.modified_at_ms for each in listed), default=0)
     oldest_ms = now_ms - DRAINS_KEPT // timedelta(milliseconds=1)
     old = [each.path for each in listed if each.modified_at_ms < oldest_ms]
@@ -113,17 +113,17 @@ Standing = Literal["stands by", "not known", "gone", "refused", "failed"]
 
 
 class StandbySeen(msgspec.Struct, frozen=True):
-    """A standby, and what looks at it have shown.
+    """A standby, and whether it still stands by, from looks at it.
 
     It ``stands by`` if it was seen to change, and is ``gone`` once it was seen to stand still for
-    three of its intervals; until then it is ``not known``. ``refused`` and ``failed`` say itself.
+    three of its intervals; until then ``not known``. It says ``refused`` and ``failed`` itself.
     """
 
     standby: Standby
     standing: Standing
 
     def __str__(self) -> str:
-        """For people."""
+        """Say whether the driver stands by, for people."""
         if self.standing == "stands by":
             return f"{self.standby} stands by"
         if self.standing == "not known":
@@ -135,10 +135,10 @@ class StandbySeen(msgspec.Struct, frozen=True):
 
 
 class StandbyWatch:
-    """Who stands by, from looks that are held against those before.
+    """A watch over the standbys, which compares each look with those before.
 
     Args:
-        clock: seconds that only grow.
+        clock: returns seconds that only grow.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -147,10 +147,10 @@ class StandbyWatch:
         self._seen: dict[str, tuple[Standby, float, bool]] = {}
 
     def look(self, store: CheckpointStore) -> tuple[StandbySeen, ...]:
-        """Those who stand by, or may; where there is none, the newest driver's last who did.
+        """Return the standbys that stand by, or may; where none does, the newest driver's last one.
 
-        Who called himself off is not told of. Who was refused, or is gone, is told of until
-        another driver takes its term, by the store's own clock.
+        A standby that called itself off is left out. One that was refused, or is gone, is returned
+        until another driver takes its term, by the store's own clock.
         """
         now = self._clock()
         if now - self._looked_at > _LONG_AGO_S:  # what changed in a long pause says little of now
@@ -168,7 +168,7 @@ class StandbyWatch:
     def until_known(
         self, store: CheckpointStore, sleep: Callable[[float], None] = time.sleep
     ) -> tuple[StandbySeen, ...]:
-        """Look until it shows of each; takes three of their intervals at most."""
+        """Look until each standby's standing is known; takes three of their intervals at most."""
         while True:
             found = self.look(store)
             untold = [each.standby for each in found if each.standing == "not known"]
@@ -177,7 +177,7 @@ class StandbyWatch:
             sleep(min(0.5, *(each.interval_ms / 2000 for each in untold)))
 
     def _held(self, standby: Standby, now: float) -> tuple[Standby, float, bool]:
-        """What it says, since when, and whether it was seen to change."""
+        """Return the standby, since when it is the same, and whether it was seen to change."""
         last = self._seen.get(standby.name)
         if last is None:
             return standby, now, False
@@ -198,18 +198,18 @@ def living_standbys(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> tuple[Standby, ...]:
-    """Those that were seen to change; takes three of their intervals at most."""
+    """Return the standbys that were seen to change; takes three of their intervals at most."""
     found = StandbyWatch(clock).until_known(store, sleep)
     return tuple(each.standby for each in found if each.standing == "stands by")
 
 
 def hand_over(store: CheckpointStore, *, requested_by: str, reason: str) -> DrainRequest:
-    """Ask the newest driver to end after its running batch, for one that stands by to go on.
+    """Ask the newest driver to end after its running batch, so that a standby goes on.
 
     Returns the request that stands there. Looks first whether anybody stands by.
 
     Raises:
-        ConfigurationError: nobody does, nobody drives, or a person has asked the driver to stop.
+        ConfigurationError: nobody stands by or drives, or a person has asked the driver to stop.
     """
     term = newest_term(store)
     if term == 0:
@@ -234,18 +234,18 @@ def hand_over(store: CheckpointStore, *, requested_by: str, reason: str) -> Drai
             Remedy(change="start the app anew once it has ended", start=True),
         )
     if beat is not None and beat.term == term and beat.submission is not None:
-        # The next driver takes the other away, and soon beats where this one has said its last
-        # word: by this one, whoever started it learns that it was not pushed aside.
+        # The next driver removes the first request, and soon overwrites this driver's last
+        # heartbeat: by this request, whoever started it learns that it was not superseded.
         request_drain(store, requested_by=BY_STANDBY, reason=said, submission=beat.submission)
     return request
 
 
 # --- processes ------------------------------------------------------------------------------------
-# Whether a process is gone. What cannot be seen from here has no answer, and is not gone.
+# Whether a process is gone. One that cannot be seen from here is not known, and counts as alive.
 
 
 class ProcessEnd(Evidence, frozen=True, kw_only=True):
-    """Who has started a driver saw its process end; ``submission`` says which start."""
+    """The note that whoever started a driver, by ``submission``, saw its process end."""
 
     words: ClassVar[tuple[str, ...]] = ("found",)
 
@@ -254,12 +254,12 @@ class ProcessEnd(Evidence, frozen=True, kw_only=True):
 
 
 def note_process_end(store: CheckpointStore, submission: str, found: str) -> None:
-    """Tell whoever stands by that the process of this start was seen to end."""
+    """Write, for whoever stands by, that the process of this start was seen to end."""
     store.put(PROCESS_END, encode(ProcessEnd(submission=submission, found=found)))
 
 
 def process_mark(pid: int) -> str:
-    """Which process that is: the boot of its machine, its pid namespace, when it was started.
+    """Return what tells a process from all others: its machine's boot, pid namespace, start time.
 
     Empty where the system does not tell.
     """
@@ -274,7 +274,7 @@ def process_mark(pid: int) -> str:
 
 
 def is_gone(heartbeat: Heartbeat) -> bool:
-    """Whether the driver's process is seen from here to be no more; False: it is, or not known.
+    """Whether the driver's process is seen from here to have ended; False: it lives, or not known.
 
     A process of another machine or container is not looked for: its number means another here.
     """
@@ -285,13 +285,13 @@ def is_gone(heartbeat: Heartbeat) -> bool:
         os.kill(heartbeat.pid, 0)
     except ProcessLookupError:
         return True
-    except OSError:  # it is another user's
+    except OSError:  # the process is another user's
         return False
     return _is_another(heartbeat)
 
 
 def _is_another(heartbeat: Heartbeat) -> bool:
-    """Whether the number was given to another process since, or stands for one that has ended."""
+    """Whether the driver's pid was given to another process since, or its process has ended."""
     try:
         stat = Path(f"/proc/{heartbeat.pid}/stat").read_bytes()
     except OSError:  # hidden from us, or just gone: the next look tells
@@ -300,7 +300,7 @@ def _is_another(heartbeat: Heartbeat) -> bool:
 
 
 def process_end_of(store: CheckpointStore, heartbeat: Heartbeat) -> ProcessEnd | None:
-    """What was said of the end of this driver's process; None: nobody has seen it."""
+    """Return what was noted of the end of this driver's process; None: nobody has seen it."""
     if heartbeat.submission is None:
         return None
     try:

@@ -51,33 +51,33 @@ if TYPE_CHECKING:
 
 RACERS = 8
 ROUNDS_AT_A_START = 8
-"""64 small writes, below a second on S3. Adobe's s3mock, which looks and then writes, lets several
-win in a third of the rounds: 8 rounds let it pass once in thirty starts, the doctor's 40 never."""
+"""In all 64 small writes, below a second on S3. Adobe's s3mock, which looks and then writes, lets
+several win in a third of the rounds: 8 let it pass once in thirty starts, the doctor's 40 never."""
 
 
 class Creates(Protocol):
-    """What is asked of a store: a :class:`~airflow_eos.checkpoint.CheckpointStore`."""
+    """The methods that a race asks of a :class:`~airflow_eos.checkpoint.CheckpointStore`."""
 
     location: str
 
     def create(self, path: str, data: bytes, /) -> bool:
-        """Whether this call made the object."""
+        """Create the object; return whether this call made it."""
 
     def get(self, path: str, /) -> bytes | None:
-        """What stands there."""
+        """Return the object's bytes, or None when it is absent."""
 
     def delete(self, paths: Iterable[str], /) -> None:
-        """Remove them."""
+        """Delete the objects."""
 
 
 @dataclass(frozen=True, slots=True)
 class RaceResult:
-    """What became of a race.
+    """The result of a race of creates.
 
     Attributes:
         rounds: how often ``racers`` wanted the same new name at once.
-        several: rounds in which more than one was told that he won.
-        nobody: rounds in which nobody was.
+        several: rounds in which more than one racer was told that he won.
+        nobody: rounds in which no racer was told so.
         torn: rounds after which something else stood there than what the only winner wrote.
     """
 
@@ -89,7 +89,7 @@ class RaceResult:
 
     @property
     def is_exclusive(self) -> bool:
-        """One winner in each round, and his content."""
+        """Whether each round had one winner, and his content stood there."""
         return not (self.several or self.nobody or self.torn)
 
 
@@ -125,8 +125,8 @@ def check_create_if_absent(store: Creates, *, rounds: int) -> None:
     """Prove on the real store that a second create is refused; leaves nothing behind.
 
     Args:
-        store: is asked.
-        rounds: of a race after it; 0 where the operating system itself gives the guarantee.
+        store: the one to prove it on.
+        rounds: those of a race after it; 0 where the operating system itself guarantees it.
 
     Raises:
         StoreError: a second create replaced the first, or the store does not work at all.
@@ -150,7 +150,7 @@ def check_create_if_absent(store: Creates, *, rounds: int) -> None:
 
 
 def told(found: RaceResult) -> str:
-    """The result for people."""
+    """Say how a race ended, for people."""
     counts = {"several won": found.several, "nobody won": found.nobody, "torn": found.torn}
     wrong = ", ".join(f"{name} in {count}" for name, count in counts.items() if count)
     return f"{wrong or 'one winner in each'} of {found.rounds} rounds"
@@ -165,7 +165,7 @@ def _refused(store: Creates, found: str) -> StoreError:
 
 
 def content_of(racer: int) -> bytes:
-    """What this one writes in a race: some kilobytes, of which a part would show."""
+    """Return what this racer writes: some kilobytes, of which a part would show."""
     return f"{racer} ".encode() * 2048
 
 
@@ -183,7 +183,7 @@ _IN_THE_WAY = (IsADirectoryError, NotADirectoryError, FileExistsError)
 _OF_A_FILE = re.compile(
     r"(^|/)((offsets|commits|_spark_metadata)/[0-9]+(\.compact)?|[^/]+\.json)$", re.ASCII
 )
-"""Paths at which no folder stands."""
+"""Paths of files, where a folder must not stand."""
 _OF_A_DISK = {
     errno.ENOSPC: Remedy(change="make room on the disk of the checkpoint", start=True),
     errno.EDQUOT: Remedy(change="raise the quota there, or make room", start=True),
@@ -193,13 +193,13 @@ SMALLER = Remedy(
     change="let more tasks write (repartition), or make batches smaller (maxOffsetsPerTrigger)",
     start=True,
 )
-"""Where a task has more for one object than could be read or copied once it is promised."""
+"""For a task that has more for one object than could be read or copied once it is promised."""
 _PAUSES_S = (0.0, 0.2, 1.0, 3.0)
-"""Before each try of a create. obstore retries by itself (3 minutes); these come on top of it."""
+"""Pauses before each try of a create, on top of obstore's own retries (3 minutes)."""
 
 
 def _of_a_disk(error: Exception | None) -> Remedy | None:
-    """What a disk lacks, which is no matter of reach or credentials."""
+    """Return the remedy where a disk lacks something, not reach or credentials; else None."""
     return _OF_A_DISK.get(getattr(error, "errno", None) or 0)
 
 
@@ -235,10 +235,10 @@ class CheckpointStore:
         return cls(opened(text, storage_options), printable(str(found)))
 
     def get(self, path: str) -> bytes | None:
-        """Bytes of the object, or None when it is absent.
+        """Return the object's bytes, or None when it is absent.
 
         Raises:
-            StoreError: the store did not answer, or refused. That is never read as "absent".
+            StoreError: the store did not answer, or refused. Neither is ever read as "absent".
         """
         require_inside(path)
         try:
@@ -249,10 +249,10 @@ class CheckpointStore:
             raise self._failed("reading", path, error) from error
 
     def read(self, path: str, kind: type[T], *, upgrades: Upgrades | None = None) -> T | None:
-        """One of our own objects as what it says, or None where there is none.
+        """Read one of our own objects as a ``kind``, or None where there is none.
 
         Raises:
-            CheckpointFormatError: it cannot be read as a ``kind``.
+            CheckpointFormatError: the object cannot be read as a ``kind``.
             StoreError: as :meth:`get`.
         """
         data = self.get(path)
@@ -261,7 +261,7 @@ class CheckpointStore:
         return decode(data, kind, f"{self.location}/{path}", upgrades=upgrades)
 
     def head(self, path: str) -> StoredObject | None:
-        """Size and time of the object, or None when it is absent. Errors as :meth:`get`."""
+        """Return size and time of the object, or None when it is absent. Errors as :meth:`get`."""
         require_inside(path)
         try:
             return stored_object(self._backend.head(path))
@@ -271,7 +271,7 @@ class CheckpointStore:
             raise self._failed("looking at", path, error) from error
 
     def list(self, prefix: str) -> list[StoredObject]:
-        """Objects directly under the folder ``prefix``, hidden ones left out; none is no error.
+        """List objects directly under the folder ``prefix`` but hidden ones; no folder, no objects.
 
         Raises:
             StoreError: as :meth:`get`, and where a folder stands in the place of a file.
@@ -283,18 +283,18 @@ class CheckpointStore:
         return [entry for entry in found if not is_hidden(entry.name)]
 
     def folders(self, prefix: str) -> Sequence[str]:
-        """Names of the folders directly under the folder ``prefix``."""
+        """List the names of the folders directly under the folder ``prefix``."""
         return [path.rpartition("/")[2] for path in self._listing(prefix)["common_prefixes"]]
 
     def below(self, prefix: str) -> Iterator[str]:
-        """Paths of all objects in the folder ``prefix`` and its folders, hidden ones left out."""
+        """List the paths of all objects, but hidden ones, in the folder ``prefix`` and below."""
         for entry in self.list(prefix):
             yield entry.path
         for name in self.folders(prefix):
             yield from self.below(f"{prefix}/{name}")
 
     def create(self, path: str, data: bytes) -> bool:
-        """Create the object if it is absent: True when ``data`` is what stands there afterwards.
+        """Create the object if it is absent; True when ``data`` is what stands there afterwards.
 
         An error, and even "already exists", may be the answer to our own write: a reply can be
         lost and obstore retries by itself. So what stands there is read back and compared, which
@@ -359,10 +359,10 @@ class CheckpointStore:
                 raise self._failed("deleting", path, error) from error
 
     def delete_folder(self, prefix: str) -> bool:
-        """Delete what lies directly under ``prefix``, hidden files too; False if nothing did.
+        """Delete the objects directly under ``prefix``, hidden ones too; False if there were none.
 
-        The highest number first, so that whoever reads meanwhile sees no gap below it. A link in
-        its place leads to what is another's: nothing behind it is deleted (StoreError).
+        The highest number goes first, so that whoever reads meanwhile sees no gap below it. A link
+        in the folder's place leads to another's objects: none of those is deleted (StoreError).
         """
         if isinstance(self._backend, LocalFiles) and (self._backend.root / prefix).is_symlink():
             raise self._in_the_way(prefix)
@@ -374,14 +374,14 @@ class CheckpointStore:
 
     @property
     def is_on_a_disk(self) -> bool:
-        """Whether what is read may not be durable yet."""
+        """Whether the store is a disk, where an object that is read may not be durable yet."""
         return isinstance(self._backend, LocalFiles)
 
     def make_durable(self, *paths: str) -> None:
-        """Before acting on what *another* process wrote: make sure it outlives a power cut.
+        """Sync what *another* process wrote before acting on it: a power cut must not lose it.
 
-        It may have written the object and not yet synced it. Object stores answer only what is
-        durable, so this does something on local files alone. What is not there is left out.
+        That process may not have synced its write yet. Object stores answer only what is durable,
+        so this call does something on local files alone. Absent objects are left out.
         """
         for path in paths:
             require_inside(path)
@@ -395,16 +395,16 @@ class CheckpointStore:
         """Prove on the real store that one create wins; leaves nothing behind.
 
         Raises:
-            StoreError: it lets several win, or does not work at all.
+            StoreError: the store lets several win, or does not work at all.
         """
-        # A hard link has one winner by what the kernel promises; who has none fails at the first.
+        # The kernel promises a hard link one winner; a disk without them fails at the first create.
         rounds = 0 if isinstance(self._backend, LocalFiles) else ROUNDS_AT_A_START
         with self.left_as_it_was():
             check_create_if_absent(self, rounds=rounds)
 
     @contextmanager
     def left_as_it_was(self) -> Iterator[None]:
-        """Remove the folders that probes inside make: looking at a mistyped path leaves nothing."""
+        """Remove the folders that probes inside make: a look at a mistyped path leaves nothing."""
         folders = self._backend if isinstance(self._backend, Foldered) else None
         is_new = folders is not None and not folders.exists()
         try:

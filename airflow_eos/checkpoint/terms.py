@@ -52,13 +52,13 @@ class Tenure:
     term: Term
 
     def is_newest(self) -> bool:
-        """Whether nobody has started since; who shows or decides anything asks :meth:`require`."""
+        """Whether no driver has started since; before showing or deciding, ask :meth:`require`."""
         return self._superseded() is None
 
     def require(self, batch_id: int) -> None:
-        """Look: we are the newest driver, and ``batch_id`` is the newest batch and not complete.
+        """Require that this driver is the newest, and the batch the newest one and not complete.
 
-        Three small requests and one listing.
+        Costs three small requests and one listing.
 
         Raises:
             SupersededError: end nothing and delete nothing, since somebody may rely on what stands.
@@ -69,9 +69,9 @@ class Tenure:
         require_in_flight(self.store, batch_id, self._who(batch_id))
 
     def _superseded(self) -> str | None:
-        """What says that a driver has started since; None where nothing does.
+        """Say why a driver has started since this one; None where nothing tells so.
 
-        Asked in this order: a newer term, then our own, since terms are pruned in ascending order;
+        A newer term is looked for first, then our own, since terms are pruned in ascending order:
         where the newer one was pruned already, ours went before it.
         """
         newest = newest_term(self.store)
@@ -92,13 +92,13 @@ class Tenure:
 
 
 def require_in_flight(store: CheckpointStore, batch_id: int, who: str) -> None:
-    """``batch_id`` is the newest of a *listing* of Spark's offset log, and is not complete.
+    """Require that the batch is the newest of a *listing* of ``offsets/``, and not complete.
 
     A listing, since nothing else helps against places that were purged: after that, Spark's
     ``add`` of an old number answers True again.
 
     Raises:
-        SupersededError: it is not.
+        SupersededError: the batch is not the newest, or is complete.
     """
     newest = newest_planned(store)
     if newest != batch_id:
@@ -121,7 +121,7 @@ def _is_complete(store: CheckpointStore, batch_id: int) -> bool:
 
 
 def still_in_flight(store: CheckpointStore, batch_id: int) -> bool:
-    """Asked after the decisions were read and the seal stands, before any of it is acted upon."""
+    """Whether the batch is in flight; asked after decisions are read and it is sealed."""
     try:
         require_in_flight(store, batch_id, f"recovery of batch {batch_id}")
     except SupersededError:
@@ -130,24 +130,24 @@ def still_in_flight(store: CheckpointStore, batch_id: int) -> bool:
 
 
 def newest_planned(store: CheckpointStore) -> int | None:
-    """The highest batch number of a listing of ``offsets/``; None where there is none."""
+    """Return the highest batch number of a listing of ``offsets/``; None where there is none."""
     names = (entry.name for entry in store.list(OFFSETS))
     return max((int(name) for name in names if is_batch(name)), default=None)
 
 
 def take_term(store: CheckpointStore, *, taken_by: str, after: int | None = None) -> Tenure:
-    """Become the newest driver. Every refusal comes before this: it stops whoever runs now.
+    """Take the next term and become the newest driver; refuse before: this stops whoever runs.
 
-    Looked at again afterwards: whoever slept between the look and the create may have filled a
-    place that was pruned meanwhile, below a newer term.
+    The terms are listed again afterwards: a driver that slept between the look and the create may
+    have filled a place that was pruned meanwhile, below a newer term.
 
     Args:
         store: the checkpoint.
-        taken_by: for people.
-        after: only the term that follows this one, so that of two who wait for it one stops nobody.
+        taken_by: the driver's name, for people.
+        after: take only the term after this one: of two drivers that wait for it, one stops nobody.
 
     Raises:
-        OvertakenError: another has taken the term after ``after``.
+        OvertakenError: another driver has taken the term after ``after``.
     """
     while True:
         newest = newest_term(store)
@@ -165,13 +165,13 @@ def take_term(store: CheckpointStore, *, taken_by: str, after: int | None = None
         if store.create(term_path(term.number), encode(term)):
             numbers = numbers_in(store, DRIVERS, "term")
             if numbers and max(numbers) == term.number:
-                # In ascending order, so that nobody sees his own term without a newer one.
+                # In ascending order, so that no driver sees its own term without a newer one.
                 store.delete(term_path(number) for number in numbers if number < term.number)
                 return Tenure(store, term)
 
 
 def is_newest(store: CheckpointStore, number: int) -> bool:
-    """Whether nobody has taken a term after this one: two small looks, for who asks all the time.
+    """Whether nobody has taken a later term: two small looks, for callers that ask all the time.
 
     Whoever takes a term removes those before it, so one that is gone was followed by another.
     """
@@ -179,14 +179,14 @@ def is_newest(store: CheckpointStore, number: int) -> bool:
 
 
 def newest_term(store: CheckpointStore) -> int:
-    """The highest term taken; 0 where no driver that knows terms has run."""
+    """Return the highest term taken; 0 where no driver that knows terms has run."""
     return max(numbers_in(store, DRIVERS, "term"), default=0)
 
 
 def numbers_in(
     store: CheckpointStore, folder: str, called: str, form: re.Pattern[str] = _NUMBER
 ) -> list[int]:
-    """The numbers of all files there, ascending (CheckpointFormatError: a name of another form)."""
+    """List the numbers of all files there, ascending; CheckpointFormatError for another name."""
     numbers = []
     for entry in store.list(folder):
         match = form.fullmatch(entry.name)

@@ -1,13 +1,13 @@
-"""``eos/topics.json``: which topics the offsets of this checkpoint are of, by their ids.
+"""The topics that a checkpoint's offsets are of, by their ids (``eos/topics.json``).
 
 A topic that is deleted and made again keeps its name and counts its offsets anew. Kafka gives it
 another id, which never comes back: where the id is the one that was noted, so are the rows.
 
-A topic that is the same may have lost rows all the same, by its retention or by compaction: what
-it tells of that is asked when the query starts, and before a promised batch is read again.
+An unchanged topic may still have lost rows, by its retention or by compaction: its cluster is asked
+for that when the query starts, and before a promised batch is read again.
 
 And a partition may be there no more, or a query may read it no more: no source gives its rows then,
-and a batch that Spark has planned with it could be run by no start.
+and no start could run a batch that Spark has planned with it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Place = tuple[str, int]
 
 
 class SourceTopicIds(Stored, frozen=True, kw_only=True):
-    """Topic → id, of all that were ever read; of the second source on, behind its number and ``/``.
+    """Ids of all topics ever read, by name; from the second source on, behind its number and ``/``.
 
     Two sources may be of two clusters, whose topics have the same names.
     """
@@ -48,16 +48,16 @@ class SourceTopicIds(Stored, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class TopicsRead:
-    """What the cluster of one source is asked of the topics that it reads; each for now.
+    """The questions that one source's cluster answers of the topics read; each answer is of now.
 
     Attributes:
         ids: topic → id.
         policies: topic → ``cleanup.policy``, of those whose settings may be read.
         begins: topic and partition → the first offset that is there, of all that the query reads;
             none where that is not told.
-        skips_lost: rows that are gone are left out (``failOnDataLoss`` is false).
-        as_planned: with ``availableNow``, a batch that was planned before this start runs only
-            where it was planned with the partitions that there are now: Spark's own source.
+        skips_lost: whether rows that are gone are left out (``failOnDataLoss`` is false).
+        as_planned: whether, with ``availableNow``, a batch planned before this start runs only if
+            it was planned with the partitions that there are now, as with Spark's own source.
     """
 
     ids: Callable[[], Mapping[str, str]]
@@ -69,14 +69,14 @@ class TopicsRead:
 
 @dataclass(frozen=True, slots=True)
 class LostInput:
-    """What topics tell of rows that a batch was planned to read, and that are gone.
+    """Rows that a batch was planned to read, and that are gone, as the topics tell.
 
     Attributes:
-        past_retention: how many offsets of its range, by topic and partition.
+        past_retention: how many offsets of the batch's range are gone, by topic and partition.
         compacted: its topics in which a later row of a key takes the place of the ones before.
         skipped: whether every source that lost some leaves them out instead of failing.
-        absent: whether a partition of its range is read no more: beside its rows, no source gives
-            any of the others.
+        absent: whether a partition of the batch's range is read no more: then no source gives any
+            row of the other partitions either.
     """
 
     past_retention: Mapping[Place, int] = field(default_factory=dict)
@@ -101,10 +101,10 @@ class LostInput:
 
 
 def lost_input(topics: Sequence[TopicsRead], sources: Sequence[SourceProgress]) -> LostInput:
-    """What is gone of the ranges that a batch reads.
+    """Return what is gone of the ranges that a batch reads.
 
     Args:
-        topics: of its sources.
+        topics: those of the batch's sources.
         sources: the ranges, as :func:`~airflow_eos.checkpoint.progress.read_state` tells them.
     """
     gone: dict[Place, int] = {}
@@ -133,12 +133,12 @@ def lost_input(topics: Sequence[TopicsRead], sources: Sequence[SourceProgress]) 
 
 
 def lost_in_flight(store: CheckpointStore, topics: Sequence[TopicsRead]) -> LostInput:
-    """:func:`lost_input` of the batch in flight."""
+    """Return what is gone of the batch in flight; see :func:`lost_input`."""
     return lost_input(topics, read_state(store).sources)
 
 
 def _spans(source: SourceProgress) -> list[tuple[str, int, int, int]]:
-    """Topic, partition, first offset and the one behind the last; a new partition begins at 0."""
+    """Return topic, partition, first offset and the one behind the last; new ones begin at 0."""
     begun = source.start or {}
     return [
         (topic, partition, begun.get(topic, {}).get(partition, 0), until)
@@ -148,7 +148,7 @@ def _spans(source: SourceProgress) -> list[tuple[str, int, int, int]]:
 
 
 def _read_now(begun: Sequence[Mapping[Place, int]]) -> frozenset[Place] | None:
-    """All partitions that the sources read; None where one of them did not tell."""
+    """Return all partitions that the sources read; None where one source did not tell."""
     return frozenset(chain(*begun)) if begun and all(begun) else None
 
 
@@ -161,9 +161,9 @@ class InputChange:
         batch: the one in flight; None where there is none.
         gone: partitions that are read no more → the offsets of them that this batch was planned to
             read.
-        promised: whether it was promised.
-        unreadable: whether it was planned with some of these.
-        unfit: whether this start, with ``availableNow``, runs no batch with these partitions.
+        promised: whether that batch was promised.
+        unreadable: whether that batch was planned with some of ``gone``.
+        unfit: whether this start, with ``availableNow``, cannot run that batch's partitions.
         skips_lost: whether every source leaves out what is gone.
     """
 
@@ -176,7 +176,7 @@ class InputChange:
     skips_lost: bool = False
 
     def require_accepted(self) -> None:
-        """Refuse to leave out in silence what is gone, and a promise that no such start can keep.
+        """Refuse to leave out partitions in silence, and a promise that such a start cannot keep.
 
         Raises:
             InputLostError: with the settings of the one start that goes on.
@@ -207,7 +207,7 @@ class InputChange:
         )
 
     def mends(self) -> tuple[Mend, ...]:
-        """A plan that nobody has promised is put aside, and Spark plans the batch anew."""
+        """Return the repair that puts an unpromised plan aside, so that Spark plans anew."""
         if self.promised or not (self.unreadable or self.unfit):
             return ()
         what = f"{_named(self.gone)} is read no more" if self.gone else "partitions came since"
@@ -218,7 +218,7 @@ class InputChange:
 def input_change(
     store: CheckpointStore, topics: Sequence[TopicsRead], *, available_now: bool
 ) -> InputChange:
-    """Hold what the sources read now against what the next batch goes on from."""
+    """Compare what the sources read now with what the next batch goes on from."""
     state = read_state(store)
     there = _read_now([each.begins() for each in topics]) if state.sources else None
     if there is None:
@@ -248,7 +248,7 @@ def input_change(
 
 
 def _named(places: Iterable[Place]) -> str:
-    """For people: ``topic 'orders' (partitions 0, 2)``."""
+    """Name partitions, for people: ``Topic 'orders' (partitions 0, 2)``."""
     topics: dict[str, list[str]] = {}
     for topic, partition in sorted(places):
         topics.setdefault(topic, []).append(str(partition))
@@ -256,7 +256,7 @@ def _named(places: Iterable[Place]) -> str:
 
 
 def warn_of_lost_rows(topics: Sequence[TopicsRead]) -> None:
-    """Tell, by name, which topics may lose rows that a batch reads, or reads again."""
+    """Warn, by name, of topics that may lose rows that a batch reads, or reads again."""
     for each in topics:
         compacted = sorted(name for name, told in each.policies().items() if "compact" in told)
         if compacted:
@@ -271,7 +271,7 @@ def warn_of_lost_rows(topics: Sequence[TopicsRead]) -> None:
 
 
 def no_such_topic(names: Iterable[str], told: str = "") -> TopicError:
-    """The error of a topic that a query names, and that is not there."""
+    """Return the error for a topic that a query names, and that does not exist."""
     return TopicError(
         f"A topic that the query reads ({', '.join(map(repr, names))}) does not exist, or was "
         f"deleted while it was read{told and f': {told}'}. Nothing was started or written.",
@@ -287,11 +287,11 @@ def no_such_topic(names: Iterable[str], told: str = "") -> TopicError:
 def same_topics_watched(
     store: CheckpointStore, asked: Sequence[Callable[[], Mapping[str, str]]]
 ) -> Callable[[], None]:
-    """A look at the topics: are they those that the checkpoint's offsets are of?
+    """Return a check whether the topics still are those that the checkpoint's offsets are of.
 
-    Compared now, and nothing is noted, so that a start that is refused stops nobody who runs. Then
-    by whoever calls it: before Spark plans a batch, and after the tasks of a batch have read. Ids
-    never come back, so they have read the noted topics.
+    They are compared now, and nothing is noted, so that a start that is refused stops nobody who
+    runs. The check compares again: before Spark plans a batch, and after the tasks of a batch have
+    read. Ids never come back, so those tasks have read the noted topics.
 
     Args:
         store: the checkpoint.
@@ -329,7 +329,7 @@ def require_same_topics(store: CheckpointStore, found: Mapping[str, str]) -> Non
 
 
 def refuse_remade(store: CheckpointStore, found: Mapping[str, str]) -> Mapping[str, str]:
-    """The ids that were noted, of which ``found`` has no other; nothing is written.
+    """Refuse a topic with another id than was noted; return the noted ids, and write nothing.
 
     Raises:
         TopicError: a topic was made again, or is that of another cluster.
@@ -367,10 +367,10 @@ def refuse_remade(store: CheckpointStore, found: Mapping[str, str]) -> Mapping[s
 
 
 def name_of(noted: str) -> str:
-    """The topic, without the number of its source."""
+    """Return the topic's name, without the number of its source."""
     return noted.rpartition("/")[2]
 
 
 def remade(known: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
-    """The topics whose id is another one than it was."""
+    """Return the topics whose id has changed."""
     return sorted(name for name, its in found.items() if known.get(name, its) != its)

@@ -1,1 +1,1 @@
-"""The commands of ``airflow-eos``, one module a group."""
+"""The commands of ``airflow-eos``, one module for each group of commands."""

@@ -1,4 +1,4 @@
-"""``airflow-eos audit``: count what a read_committed reader has, against what went in."""
+"""``airflow-eos audit``: compare what a read_committed reader has with what went in."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def audit(
 
 
 def audit_view(report: AuditReport) -> RenderableType:
-    """The counts, and the first rows that break a promise."""
+    """Show the counts, and the first rows that break a promise."""
     counts = Table(box=None, show_header=False, pad_edge=False)
     counts.add_row(f"rows in {', '.join(report.input_topics)}", f"{report.rows_in:,}")
     for topic, rows in report.rows_out.items():
@@ -119,7 +119,7 @@ def audit_view(report: AuditReport) -> RenderableType:
         offenders = table("what", "topic/partition@offset", "key", "id", "detail")
         for row in report.offenders:
             place = f"{row.topic}/{row.partition}@{row.offset}"
-            # as Text: what comes from a topic is no markup
+            # as Text: text from a topic is no markup
             cells = (row.kind, place, row.key or "", row.id or "", row.detail)
             offenders.add_row(*map(plain, cells))
         parts.append(offenders)

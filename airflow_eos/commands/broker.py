@@ -27,7 +27,7 @@ def start(as_json: AsJson = False) -> None:
     """Start a broker in the background, at port 9092 if that is free, with the data it had."""
     from airflow_eos.local import daemon, jars
 
-    jars.broker_jars()  # here, where the progress of a first download can be seen
+    jars.broker_jars()  # in this process, which shows the progress of a first download
     _show(daemon.start(), as_json=as_json)
 
 
@@ -125,7 +125,7 @@ def _show(broker: RunningBroker | None, *, as_json: bool) -> None:
 
 
 TO_THE_DEMO = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
-"""All arguments are the demo's own, ``--help`` too."""
+"""Context settings that pass every argument on to the demo, ``--help`` too."""
 
 
 def demo(context: typer.Context) -> None:

@@ -127,7 +127,7 @@ def doctor(
 
 
 def _show(lines: Sequence[Line]) -> None:
-    """A line for each check that passes; behind them a block for each that does not."""
+    """Print a line for each check that passes, and behind them a block for each that does not."""
     console = Console()
     grave = list(_STYLE)
     for line in sorted(lines, key=lambda line: grave.index(line.verdict)):
@@ -162,7 +162,7 @@ ROUNDS = 20
 def _of_spark(
     master: str, conf: Mapping[str, str], location: str, storage_options: Mapping[str, str] | None
 ) -> list[Line]:
-    """Start a Spark app on ``master``, ask it, and end it; what is wrong is a line."""
+    """Start a Spark app on ``master``, check with it, and end it; an error becomes a line."""
     from airflow_eos.supervision.doctor import failed, tried
 
     try:

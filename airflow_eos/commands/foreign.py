@@ -1,4 +1,4 @@
-"""``airflow-eos foreign``: another engine's dangling transactions, ended by a person's word."""
+"""``airflow-eos foreign``: end another engine's dangling transactions by a person's word."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def _planned(
     options: dict[str, str] | None,
     deadline_s: float,
 ) -> Iterator[tuple[ConnectionPool, ForeignPlan]]:
-    """What stands now, with the connections that it was asked by."""
+    """Plan what to end by the checkpoint; give the connections, still open, and the plan."""
     from airflow_eos.foreign.recover import plan_flink
     from airflow_eos.kafka.client.connection import ConnectionPool
 

@@ -1,4 +1,4 @@
-"""``airflow-eos new`` and ``try``: a pipeline that runs as it is, and one killed and counted."""
+"""``airflow-eos new`` and ``try``: write a new pipeline; kill one, recover it, count its rows."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from airflow_eos.errors import ConfigurationError
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _CALLED = "clicks"
-"""What the pipeline is called in the templates, which are an app and a DAG that work."""
+"""The pipeline's name in the templates, which are an app and a DAG that work."""
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,59}", re.ASCII)
 
 
 class Kind(enum.StrEnum):
-    """What shape the pipeline has."""
+    """The shape of a pipeline."""
 
     map = "map"
     windows = "windows"
@@ -53,10 +53,10 @@ def new(
 
 
 def make_project(name: str, kind: Kind, folder: Path) -> list[Path]:
-    """Write the files of a new pipeline; returns them.
+    """Write the files of a new pipeline; return their paths.
 
     Raises:
-        ConfigurationError: the name cannot be one of a Python module and a topic, or the folder is
+        ConfigurationError: the name does not fit a Python module and a topic, or the folder is
             there already, or cannot be written.
     """
     reserved = " is a word of Python's own" if keyword.iskeyword(name) else ""
@@ -96,7 +96,7 @@ def make_project(name: str, kind: Kind, folder: Path) -> list[Path]:
 
 
 def sample_rows(count: int = 1_000) -> list[tuple[str, str]]:
-    """Clicks of seven users on five pages, ten a second: key and value."""
+    """Return clicks of seven users on five pages, ten a second: key and value."""
     began = datetime(2026, 1, 1, tzinfo=UTC)
     return [
         (
@@ -119,7 +119,7 @@ def _template(path: str, name: str) -> str:
 
 
 def _with_outputs(dag: str) -> str:
-    """The DAG gives the app its outputs, in the place of one topic."""
+    """Return the DAG with an ``outputs`` argument for the app in the place of one topic."""
     return dag.replace("from pathlib", "import json\nfrom pathlib").replace(
         '    kafka_config_id="kafka_default",\n',
         '    outputs=json.loads((HERE / "outputs.json").read_text(encoding="utf-8")),\n'
@@ -128,7 +128,7 @@ def _with_outputs(dag: str) -> str:
 
 
 def _two_topics(readme: str, name: str) -> str:
-    """The README of a pipeline whose rows go to two topics."""
+    """Return the README of a pipeline whose rows go to two topics."""
     said = {
         f"topic {name} {name}.out\n": f"topic {name} {name}.out {name}.busy\n",
         f"checkpoints/{name} --trigger": f"checkpoints/{name} --outputs outputs.json --trigger",
@@ -166,7 +166,7 @@ def try_out(
             project = Path(folder) / "clicks"
             make_project("clicks", Kind.map, project)
         found = read_project(project)
-        broker_jars()  # here, where the progress of a first download can be seen
+        broker_jars()  # in this process, which shows the progress of a first download
         spark_jars()
         with EmbeddedKafka() as kafka:
             console.print(f"A Kafka broker is up at {kafka.bootstrap_servers}.")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from airflow_eos.kafka.client.settings import KafkaSettings
 
 SOMETHING_TO_DO, NEEDS_PERSON = 3, 4
-"""Exit statuses."""
+"""Exit statuses of commands that only plan, or leave steps to a person."""
 
 Checkpoint = Annotated[
     str, typer.Argument(help="The query's checkpoint: a path, s3a://, gs://, abfss://, hdfs:// …")
@@ -51,7 +51,7 @@ StorageOption = Annotated[
 
 
 def seconds(name: str, **option: Any) -> Any:
-    """An option that is a duration: seconds, or a text with a unit, as everywhere."""
+    """Return an option that is a duration: seconds, or a text with a unit, as everywhere."""
 
     def read(text: str | float) -> float:
         option = f"--{name.replace('_', '-')}"
@@ -62,7 +62,7 @@ def seconds(name: str, **option: Any) -> Any:
 
 
 def word(name: str, words: Iterable[str], **option: Any) -> Any:
-    """An option that is one of some words; the nearest of them is named where it is none."""
+    """Return an option that takes one of some words; its error names the nearest word."""
     field = Word(words=tuple(map(str, words)))
 
     def read(text: str) -> str:
@@ -84,9 +84,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")
 
 
 def tell(answer: object, text: str, *, as_json: bool) -> None:
-    """Print what a command has to say: JSON for programs, a text for people.
+    """Print a command's answer: JSON for programs, a text for people.
 
-    It may name what a checkpoint holds: a terminal must not obey it.
+    The text may name what a checkpoint holds: a terminal must not obey it.
     """
     typer.echo(msgspec.json.encode(answer).decode() if as_json else printable_lines(text))
 
@@ -97,9 +97,9 @@ def tell_json(answer: object) -> None:
 
 
 def require_confirmed(question: str, *, as_json: bool = False) -> None:
-    """Ask beside the answer, on standard error; who cannot be asked has not confirmed.
+    """Ask on standard error; exit with status 1 unless a person confirms.
 
-    ``as_json``: a program is told so as JSON, where no answer has been printed yet.
+    ``as_json``: tell a program as JSON that nobody has confirmed, where no answer was printed yet.
     """
     try:
         confirmed = typer.confirm(question, err=True)
@@ -112,14 +112,14 @@ def require_confirmed(question: str, *, as_json: bool = False) -> None:
 
 
 def whoever_asks() -> str:
-    """The person at this command line, for those who read what he has asked for."""
+    """Name the person at this command line, for those who read the request."""
     from airflow_eos.recovery.execute import user_name
 
     return f"cli {user_name()}"
 
 
 def kafka_if_given(servers: str | None, file: Path | None) -> KafkaSettings | None:
-    """As :func:`kafka_settings`; None where nothing is said, for pipelines without Kafka."""
+    """Return :func:`kafka_settings`; None where nothing is given, as without Kafka."""
     return kafka_settings(servers, file) if servers or file else None
 
 
@@ -139,15 +139,15 @@ def kafka_settings(servers: str | None, file: Path | None) -> KafkaSettings:
             "Which Kafka cluster? Give --bootstrap-servers host:port, or --kafka-config FILE with "
             "the settings of the pipeline's own connection."
         )
-    # What a client logs of its own accord goes to the terminal, and none of it says what to do.
+    # A client's own log lines would go to the terminal, and none of them says what to do.
     return KafkaSettings.from_librdkafka({"log_level": 0, **config})
 
 
 def reach_in(file: Path | None) -> dict[str, Any] | None:
-    """What a file says of how to reach participants; None where there is none.
+    """Read from a JSON file how to reach participants; None where no file is given.
 
     Raises:
-        ConfigurationError: It is no JSON object; without its content, which has secrets.
+        ConfigurationError: The file is no JSON object; without its content, which has secrets.
     """
     if file is None:
         return None
@@ -170,7 +170,7 @@ def storage_options(entries: list[str] | None) -> dict[str, str] | None:
 
 
 def read_text(option: str, file: Path) -> str:
-    """What stands in the file of an option (ConfigurationError: it cannot be read)."""
+    """Read the file of an option (ConfigurationError: the file cannot be read)."""
     try:
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -194,10 +194,10 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def pairs(entries: list[str], where: str) -> dict[str, str]:
-    """``key=value`` entries as a mapping.
+    """Return ``key=value`` entries as a mapping.
 
     Raises:
-        ConfigurationError: one has no key; by its number, since it may be a secret.
+        ConfigurationError: an entry has no key; it is named by number, since it may be a secret.
     """
     found = {}
     for number, entry in enumerate(entries, 1):

@@ -1,4 +1,4 @@
-"""``airflow-eos package``: what Spark's executors need, as one file."""
+"""``airflow-eos package``: pack what Spark's executors need into one file."""
 
 from __future__ import annotations
 

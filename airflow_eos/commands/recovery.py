@@ -288,7 +288,7 @@ def accept(
         _show(found)
         if not yes:
             require_confirmed(f"Give up at most {found.rows} rows, for good?", as_json=as_json)
-            # Asking took its time, in which a recovery or a driver may have gone on.
+            # A recovery or a driver may have gone on while the person was asked.
             now = shortfall(gather(store, participant), batch, open_too=give_up_open)
             if (now.rows, now.works) != (found.rows, found.works):
                 raise RecoveryError(
@@ -334,9 +334,9 @@ def _step_over(store: CheckpointStore, text: str, *, yes: bool, as_json: bool) -
 
 
 def _skippable(store: CheckpointStore, wanted: InputRange) -> InputRange:
-    """Refused while a driver runs: it could promise rows of the range at any time.
+    """Return what of the range can be stepped over; refuse while a driver could promise its rows.
 
-    Where no pipeline is, nothing is known of one: that no batch is in flight there says nothing.
+    Refuse also a location without a pipeline: that no batch is in flight there says nothing.
     """
     from airflow_eos.checkpoint import DecisionLog, read_state
     from airflow_eos.checkpoint.rulings import read_acceptance
@@ -363,12 +363,12 @@ def _skippable(store: CheckpointStore, wanted: InputRange) -> InputRange:
     batch = state.in_flight
     promise = None if batch is None else Promise.of(DecisionLog(store).of_batch(batch))
     if promise is not None and read_acceptance(store, promise.batch_id, promise.nonce) is not None:
-        promise = None  # it is what its input still gives
+        promise = None  # an accepted batch delivers what its input still gives
     return skippable(store.location, state, promise, wanted)
 
 
 def _show(found: Shortfall) -> None:
-    """On standard error, as the question is: before anything is recorded."""
+    """Print the shortfall on standard error, as the question is: before anything is recorded."""
     summary = (
         f"Batch {found.batch_id}: {found.promised} rows were promised, readers have "
         f"{found.delivered} of them, {found.rows} are missing."
@@ -449,7 +449,7 @@ def _require_silent(
     moved: bool,
     force: bool,
 ) -> str:
-    """Refuse an owner that shows signs of life; returns what could not be known of it."""
+    """Refuse an owner that shows signs of life; return what could not be known of the owner."""
     from airflow_eos.checkpoint import CheckpointStore, read_heartbeat
     from airflow_eos.recovery.facts import signs_of_life
 
@@ -553,7 +553,7 @@ def _term(heartbeat: Heartbeat | None) -> int:
 
 
 def _driver(store: CheckpointStore, request: DrainRequest) -> Heartbeat | None:
-    """What the driver that was asked says; that a former one has stopped is no answer of his."""
+    """Return the asked driver's heartbeat; that of a former driver, which has stopped, is None."""
     from airflow_eos.checkpoint import read_heartbeat
 
     heartbeat = read_heartbeat(store)
@@ -561,7 +561,7 @@ def _driver(store: CheckpointStore, request: DrainRequest) -> Heartbeat | None:
 
 
 def _said(beat: Heartbeat | None, wait: float) -> tuple[str, bool]:
-    """What came of it, and whether the pipeline is down."""
+    """Say how the drain ended, and whether the pipeline is down."""
     from airflow_eos.checkpoint.heartbeat import ENDED, NOT_FOR_GOOD
 
     if beat is None or beat.phase not in ENDED:

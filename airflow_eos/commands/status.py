@@ -1,4 +1,4 @@
-"""``airflow-eos status`` and ``ui``: how far a pipeline is and whether it lives."""
+"""``airflow-eos status`` and ``ui``: show a pipeline's progress and whether it lives."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ Interval = Annotated[
     seconds("interval", help="Time between two looks with --watch.", show_default="2 seconds"),
 ]
 
-_ON_A_DISK = {"files", "delta"}  # reached by what the checkpoint says, without a password
+_ON_A_DISK = {"files", "delta"}  # kinds that are reached without a password, by the checkpoint
 
 
 def status(
@@ -124,10 +124,10 @@ def _look(
     held_up: Callable[[CheckpointStore], dict[str, Any]],
     watch: tuple[LifeWatch, StandbyWatch] | None = None,
 ) -> dict[str, Any]:
-    """What the checkpoint says now, and what is open where it can be reached.
+    """Return the checkpoint's facts of now, and open work where its systems can be reached.
 
-    Whether anybody drives or stands by takes a second look: with a ``watch`` the next one is it,
-    and until then it is not known; without one it is waited for.
+    Whether anybody drives or stands by takes a second look: with a ``watch``, the next call is that
+    look, and until then the answer is not known; without one this call waits for it.
     """
     from airflow_eos.checkpoint.heartbeat import (
         brought_back_by,
@@ -178,7 +178,7 @@ def _look(
 def _held_up(
     settings: KafkaSettings | None, timeout_s: float, store: CheckpointStore
 ) -> dict[str, Any]:
-    """What holds readers of its topics up, where the cluster is told; or why that is not known."""
+    """Return what holds readers of the topics up, if the cluster is given; or why nobody knows."""
     from airflow_eos.supervision.progress import held_up, held_up_sentence
 
     if settings is None:
@@ -196,7 +196,7 @@ def _held_up(
 def _unasked(
     look: Callable[[], Plan], owner: PipelineIdentity | None
 ) -> tuple[Plan | None, str | None]:
-    """What is open, or why not: a disk that is not here takes nothing from what else is shown."""
+    """Return what is open, or why that is not known: a missing disk hides no other fact."""
     if owner is None or not all(each.kind in _ON_A_DISK for each in owner.participants):
         return None, None
     try:
@@ -234,7 +234,7 @@ def _open(plan: Plan, now_ms: int) -> list[dict[str, Any]]:
 
 
 def status_table(facts: dict[str, Any]) -> Table:
-    """What a look at a checkpoint found, a line for each fact."""
+    """Show the facts of a look at a checkpoint, a line for each."""
     progress, owner, heart = facts["progress"], facts["pipeline"], facts["heartbeat"]
     table = Table(box=None, show_header=False, pad_edge=False)
 
@@ -322,7 +322,7 @@ def _state(size: dict[str, Any]) -> str:
 
 
 def _local(at_ms: int) -> str:
-    """A moment by the reader's clock, with its zone: checkpoints are also looked at from afar."""
+    """Show a time by the reader's clock and zone: checkpoints are also looked at from afar."""
     import pendulum
 
     return pendulum.from_timestamp(at_ms / 1000, tz="local").format("YYYY-MM-DD HH:mm:ss zz")
@@ -334,11 +334,11 @@ Look = dict[str, Any]
 def watch_status(look: Callable[[], Look], *, every_s: float, as_json: bool) -> None:
     """Show each look, or print it as one line of JSON, until Ctrl-C.
 
-    A look that fails is shown with what was found before, and as ``{"error": …}``: a store that
-    is away for a moment is what one watches for.
+    A failed look is shown as ``{"error": …}``, to people with the one before: a store that is away
+    for a moment is what one watches for.
 
     Raises:
-        EosError: the first look failed: most likely it never will do better.
+        EosError: the first look failed: most likely later ones would, too.
     """
     console = Console()
     looks = _looks(look, every_s)
@@ -357,7 +357,7 @@ def watch_status(look: Callable[[], Look], *, every_s: float, as_json: bool) -> 
 
 
 def _on_screen(console: Console, looks: Iterator[Look]) -> None:
-    """On the terminal's other screen, as top does; what was seen last stays on the first."""
+    """Show looks on the terminal's other screen, as top does; leave the last one on the first."""
     view: RenderableType = ""
     try:
         with Live(console=console, screen=True, auto_refresh=False) as live:
@@ -368,7 +368,7 @@ def _on_screen(console: Console, looks: Iterator[Look]) -> None:
 
 
 def _views(looks: Iterator[Look]) -> Iterator[RenderableType]:
-    """What is shown of each look; of one that failed, the one before and why."""
+    """Yield a view of each look; for a failed one, the view before and the error."""
     table: RenderableType = ""
     for found in looks:
         if "error" in found:
@@ -436,7 +436,7 @@ def ui(
 
 
 def _require_there(location: str, options: dict[str, str] | None) -> None:
-    """Refuse a place that holds no checkpoint: it would be shown as a new pipeline for ever.
+    """Refuse a location that holds no checkpoint: the page would show a new pipeline for ever.
 
     A store that does not answer now may answer later, and the page says so.
     """
@@ -461,7 +461,7 @@ def _listening(port: int) -> socket.socket:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind(("127.0.0.1", port))
-        listening.listen(128)  # before its address is told: a browser may be there before uvicorn
+        listening.listen(128)  # before the address is printed: a browser may come before uvicorn
     except OSError as error:
         listening.close()
         raise LocalEnvironmentError(

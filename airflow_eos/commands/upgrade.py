@@ -1,4 +1,4 @@
-"""``airflow-eos rehearse`` and ``repartition``: before a pipeline goes on in another form."""
+"""``airflow-eos rehearse`` and ``repartition``: prepare a pipeline's next version or state."""
 
 from __future__ import annotations
 
@@ -91,10 +91,10 @@ def rehearse(
 
 
 def _starter(submit: str) -> list[str]:
-    """The command, where it is; that of this Python's pyspark where none is on the path.
+    """Return the command with its program's path; that of this Python's pyspark if not on the path.
 
-    The driver must be here: a cluster's would not find in its environment that it is to rehearse,
-    and would start for good.
+    The driver must run here: in cluster mode it would not find in its environment that it is to
+    rehearse, and would start for good.
     """
     try:
         name, *options = shlex.split(submit)
@@ -136,7 +136,7 @@ def repartition(
     _require_drained(store, checkpoint)
     spark = _session(master, pairs(conf or [], "--conf"))
     try:
-        _require_drained(store, checkpoint)  # a JVM takes its time
+        _require_drained(store, checkpoint)  # again: a driver may have come while the JVM started
         _repartition(spark, absolute(spark, checkpoint), partitions)
     finally:
         spark.stop()
@@ -148,7 +148,7 @@ def repartition(
 
 
 def _require_drained(store: CheckpointStore, checkpoint: str) -> None:
-    """Refuse while anybody runs, or anything is in flight (RecoveryError, PipelineAliveError)."""
+    """Refuse while a driver runs or a batch is in flight (PipelineAliveError, RecoveryError)."""
     from airflow_eos.checkpoint.snapshot import read_snapshot
     from airflow_eos.recovery.facts import signs_of_life
 

@@ -1,4 +1,4 @@
-"""The DAG that practises: a scratch pipeline is killed, and the time until it is back."""
+"""The drill DAG: kills a scratch pipeline's driver and measures the time until the next commit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from airflow_eos.factory.settings import Pipeline, pinned, rendered
 from airflow_eos.factory.watchdog import store_of
 
 ROWS = 200
-"""Written before the app's first batch, and again before it is killed."""
+"""The number of rows written before the app's first batch, and again before the kill."""
 SCRATCH: dict[str, Any] = {
     "dag_id": "eos_drill",
     "application": str(Path(__file__).with_name("drilled.py")),
@@ -40,7 +40,7 @@ def eos_drill(
     tags: Sequence[str] = ("airflow-eos",),
     **settings: Any,
 ) -> DAG:
-    """The DAG that kills a scratch pipeline's driver, and says how long recovery took.
+    """Make the DAG that kills a scratch pipeline's driver, and reports how long recovery took.
 
     It has a checkpoint, a prefix and topics of its own, and its app passes rows on as they are. It
     ends only a driver that its own run has started. ``run`` brings the app back as any pipeline's
@@ -48,19 +48,19 @@ def eos_drill(
     ``stop`` drains the app, whatever happened.
 
     Args:
-        limit: from the kill to the next commit; beyond them ``drill`` fails.
-        schedule: of the DAG.
-        partitions: of the scratch topics, where they must be made.
-        replication: the same; -1 takes the broker's default.
-        queue: of ``run`` and ``drill``: in deploy mode ``client`` both must be on one machine.
-        notifiers: told the outcome, as callbacks of ``drill``; see
+        limit: longest time from the kill to the next commit; beyond it ``drill`` fails.
+        schedule: schedule of the DAG.
+        partitions: partitions of the scratch topics, where they must be made.
+        replication: replication factor of these topics; -1 takes the broker's default.
+        queue: queue of ``run`` and ``drill``: in deploy mode ``client`` both need one machine.
+        notifiers: called with the outcome, as callbacks of ``drill``; see
             :class:`~airflow_eos.notifications.DrillNotifier`.
-        tags: of the DAG.
+        tags: tags of the DAG.
         settings: fields of :class:`Pipeline`: ``checkpoint`` must be there, connections and
             ``packages`` are as of a pipeline of yours.
 
     Raises:
-        ConfigurationError: a setting that there is none of, or a value that means nothing.
+        ConfigurationError: an unknown setting, or a value that is not valid.
         TypeError: no ``checkpoint``.
         ValueError: the app may not be restarted (``max_restarts``), so that it cannot come back.
     """
@@ -138,7 +138,7 @@ def _drill(pipeline: Pipeline, limit_s: float, notifiers: list[Any], placed: dic
         except EosError as error:
             context["ti"].xcom_push(key="report", value={"ok": False, "why": str(error)})
             raise AirflowFailException(str(error)) from error
-        # Also where the task fails, whose answer Airflow does not keep.
+        # Also where the task fails: Airflow does not keep the return value of a failed task.
         context["ti"].xcom_push(key="report", value=report)
         print(  # noqa: T201 - the log
             f"{report['killed']}; {report['seconds']} s until {report['successor']} committed"
@@ -165,7 +165,7 @@ def _stop(pipeline: Pipeline) -> Any:
 
 
 def _feed(pipeline: Pipeline) -> None:
-    """Rows into the input topic, by the Kafka provider's own producer."""
+    """Write rows into the input topic, with the Kafka provider's own producer."""
     from airflow.providers.apache.kafka.hooks.produce import KafkaProducerHook
 
     from airflow_eos.errors import KafkaUnavailableError

@@ -8,7 +8,7 @@ from airflow_eos.sinks.app import App, argument_parser, run_app
 
 
 def main() -> None:
-    """Read, and deliver."""
+    """Read the input topic, and deliver its rows unchanged to the output topic."""
     parser = argument_parser("Rows as they are, for a drill.", prefix="eos-drill")
     parser.add_argument("--input-topic", required=True)
     parser.add_argument("--output-topic", required=True)

@@ -1,4 +1,4 @@
-"""All DAGs of one pipeline."""
+"""The DAGs of one pipeline: run, recover and watch."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ if TYPE_CHECKING:
     from airflow_eos.supervision.progress import Conclusion
 
 RUN = "run"
-"""The task that lives as long as the app."""
+"""The id of the task that lives as long as the app."""
 
 _BEFORE_WHO_WAITS = 10
-"""Of a pool with one free slot the app has it, and not a sensor that waits for the app."""
+"""The priority by which the app gets a pool's last free slot before a sensor that waits for it."""
 
 _FIRST_BATCH_WAITS = timedelta(days=7)
-"""The sensor fails by itself where nothing comes any more."""
+"""The timeout of ``watch``, which fails before where no driver comes any more."""
 
 
 class FirstBatchSensor(CheckpointProgressSensor):
-    """Waits for a run's first batch while the run has somebody who can bring it.
+    """Waits for a run's first batch as long as the task ``run`` can still bring it.
 
-    Done as well once its app has read everything: with ``available-now`` there may be nothing.
+    Done as well once the app has read everything: with ``available-now`` there may be no batch.
     """
 
     def poke(self, context: Context) -> PokeReturnValue:
-        """Look at the checkpoint, then at who is waited for.
+        """Look at the checkpoint, then at the task ``run``.
 
         Raises:
             AirflowFailException: the pipeline has stalled, or the run's app will never come.
@@ -62,7 +62,7 @@ class FirstBatchSensor(CheckpointProgressSensor):
         return found
 
     def stalled(self, context: Context, found: Conclusion) -> None:
-        """A driver that is not there may come: ``run`` starts it again. One that hangs does not."""
+        """Fail where the driver hangs; go on where none lives, as ``run`` may start one again."""
         require_run_goes_on(context)
         if self._has_read_everything(context):
             return
@@ -77,7 +77,7 @@ class FirstBatchSensor(CheckpointProgressSensor):
 
 
 def state_of_task(context: Context, task_id: str) -> str | None:
-    """The state of a task of this DAG run; None: it has none yet, or nobody knows it."""
+    """Return the state of a task of this DAG run; None: it has none yet, or is not known."""
     ti = context["ti"]
     found = ti.get_task_states(ti.dag_id, task_ids=[task_id], run_ids=[ti.run_id])
     state: str | None = found.get(ti.run_id, {}).get(task_id)
@@ -85,14 +85,14 @@ def state_of_task(context: Context, task_id: str) -> str | None:
 
 
 def is_of(context: Mapping[str, Any], started: Heartbeat | Standby | None, task_id: str) -> bool:
-    """Whether that task of this DAG run has started the driver."""
+    """Whether task ``task_id`` of this DAG run has started the driver or standby."""
     us = None if started is None else started.started_by
     ti = context["ti"]
     return us is not None and (us.dag_id, us.run_id, us.task_id) == (ti.dag_id, ti.run_id, task_id)
 
 
 NO_MORE = frozenset({"failed", "upstream_failed", "skipped"})
-"""States of a task that brings nothing any more."""
+"""The states of a task that ended without success, so that no driver comes of it."""
 
 
 def require_run_goes_on(context: Context) -> None:
@@ -125,7 +125,7 @@ def running(pipeline: Pipeline, tags: list[str]) -> DAG:
             max_age=pipeline.first_batch_within,
             poke_interval=5,
             timeout=_FIRST_BATCH_WAITS.total_seconds(),
-            deferrable=False,  # a trigger knows nothing of the task that it waits for
+            deferrable=False,  # a trigger cannot look at the state of the task ``run``
             **pipeline.place,
         )
         checked = _preflight(pipeline)
@@ -135,7 +135,7 @@ def running(pipeline: Pipeline, tags: list[str]) -> DAG:
 
 
 def streaming(pipeline: Pipeline, **more: Any) -> SparkStreamingOperator:
-    """The task ``run``, which lives as long as the app; ``more`` goes before the settings."""
+    """Make the task ``run``, which lives as long as the app; ``more`` overrides the settings."""
     return SparkStreamingOperator(
         **{
             "task_id": RUN,
@@ -149,7 +149,7 @@ def streaming(pipeline: Pipeline, **more: Any) -> SparkStreamingOperator:
 
 
 def app_arguments(pipeline: Pipeline) -> dict[str, Any]:
-    """What the pipeline's app is submitted with."""
+    """Return the operator arguments with which the pipeline's app is submitted."""
     same = (
         *("application", "application_args", "jars", "conf", "outputs", "consumer_group"),
         *("trigger_interval", "batch_within", "recover_within", "transaction_timeout"),
@@ -167,9 +167,9 @@ def app_arguments(pipeline: Pipeline) -> dict[str, Any]:
 def _preflight(pipeline: Pipeline) -> Any:
     @task
     def preflight() -> int:
-        """Fail before Spark is started: are cluster and topics there, and is the prefix ours?
+        """Fail before Spark's start where cluster or topics are missing, or the prefix is not ours.
 
-        Returns the newest committed batch, or -1: the run's first one comes after it.
+        Returns the newest committed batch, or -1: the run's first batch comes after it.
 
         Skipped, and the app with it, in a run that is to replace a driver that needs none any more:
         it may have waited for hours behind another.
@@ -203,7 +203,7 @@ def _started(pipeline: Pipeline) -> Any:
     def started() -> PokeReturnValue:
         """Wait for the first heartbeat of a driver that this run has started.
 
-        It says by whom it was started: when it was, is the time of another machine.
+        The heartbeat names the run that started its driver; its times are of another machine.
         """
         heartbeat, context = last_heartbeat(pipeline), get_current_context()
         if heartbeat is not None and is_of(context, heartbeat, RUN):
@@ -222,16 +222,16 @@ def eos_pipeline(
     notifiers: Sequence[Any] = (),
     **settings: Any,
 ) -> tuple[DAG, DAG, DAG]:
-    """The DAGs that run, recover and watch a pipeline; bind them to a name of the DAG file.
+    """Make the DAGs that run, recover and watch a pipeline; bind them to a name of the DAG file.
 
     Args:
-        pipeline: its settings; or give them one by one. Those beside it go before its own.
-        tags: of all DAGs.
-        notifiers: told when a recovery waits for a person.
+        pipeline: the settings; or give them one by one, which overrides those of ``pipeline``.
+        tags: tags of all DAGs.
+        notifiers: called when a recovery waits for a person.
         settings: the fields of :class:`Pipeline`.
 
     Raises:
-        ConfigurationError: a setting that there is none of, or a value that means nothing.
+        ConfigurationError: an unknown setting, or a value that is not valid.
         TypeError: a setting is missing.
     """
     require_known("eos_pipeline", settings, [each.name for each in fields(Pipeline)])

@@ -1,4 +1,4 @@
-"""What the DAGs of one pipeline share."""
+"""The settings of a pipeline, which all its DAGs share."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ TEMPLATES = frozenset(
         *("output_topic", "dead_letter_topic"),
     }
 )
-"""Settings that each task renders when it runs."""
+"""The names of the settings that each task renders when it runs."""
 
 _LIMIT = "max_offsets_per_trigger"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """One pipeline. A duration is a ``timedelta``, seconds, or a text such as ``"10 seconds"``.
+    """The settings of one pipeline; a duration is a ``timedelta``, seconds, or ``"10 seconds"``.
 
     ``checkpoint``, topics, ``prefix`` and the names of connections may be Jinja templates, which
     each task renders when it runs: ``"{{ var.value.lake }}/clicks"``.
 
     Attributes:
-        dag_id: of the DAG that runs it.
-        recovery_dag_id, watchdog_dag_id: of the others; named after ``dag_id`` where None.
+        dag_id: id of the DAG that runs the app.
+        recovery_dag_id, watchdog_dag_id: ids of the others; named after ``dag_id`` where None.
         application: path of the app, a Python file.
         checkpoint: Spark's checkpoint location, seen by the driver and by Airflow's workers.
         storage_conn_id: connection of its object store; None leaves it to the environment.
@@ -43,18 +43,18 @@ class Pipeline:
             recovery audits, which reads the topics as a whole. None: no audit, as nothing names a
             row.
         audit: False: no audit, whatever names a row.
-        consumer_group: whose lag shows how far the pipeline is; see docs/sinks.md.
+        consumer_group: the group whose lag shows how far the pipeline is; see docs/sinks.md.
         conf: Spark properties.
         packages, jars, env: Spark's Kafka connector (jars win); the driver's environment.
-        trigger: between two batches, or ``available-now``: stop when everything has been read. A
-            run may be started with another one, and with another limit (DAG params).
+        trigger: time between two batches, or ``available-now``: stop when everything has been read.
+            A run may be started with another trigger, and another limit (DAG params).
         transaction_timeout: covers ``trigger`` + ``batch_within`` + ``recover_within``.
-        max_restarts: of the app by its own task, before a recovery is needed at all.
-        retries: of that task, which a killed worker takes along: the next try adopts the app.
-        first_batch_within: after a start; the first batch may have rows to replay.
+        max_restarts: restarts of the app by its own task, before a recovery is needed at all.
+        retries: retries of that task, which ends with a killed worker: the next try adopts the app.
+        first_batch_within: longest time from a start to the first batch, which may replay rows.
         stall_after: no commit for this long is a stall, unless a live driver has nothing to read.
         ask_within: how long a recovery waits for a person, where it must ask one.
-        scratch: where executors of other machines reach the copy of a state that is rehearsed.
+        scratch: folder for a rehearsal's copy of the state, which executors elsewhere reach.
     """
 
     dag_id: str
@@ -103,7 +103,7 @@ class Pipeline:
 
     @property
     def trigger_interval(self) -> timedelta:
-        """Between two batches, for the budget of a transaction."""
+        """The time between two batches, for the budget of a transaction."""
         return self.trigger if isinstance(self.trigger, timedelta) else INTERVAL
 
     @property
@@ -123,7 +123,7 @@ class Pipeline:
 
     @property
     def application_args(self) -> list[str]:
-        """What the app does not find in the environment; what a run may change is a template."""
+        """The app's arguments beside its environment; templates for those that a run may change."""
         limit, letters = self.max_offsets_per_trigger, self.dead_letter_topic
         return [
             *("--input-topic", self.input_topic),
@@ -135,14 +135,14 @@ class Pipeline:
 
     @property
     def params(self) -> dict[str, Any]:
-        """What a single run may be started with in the place of the settings."""
+        """The DAG params, by which a single run overrides settings."""
         limit, trigger = self.max_offsets_per_trigger, self.trigger
         said = spelled(trigger) if isinstance(trigger, timedelta) else trigger
         return {"trigger": said} | ({} if limit is None else {_LIMIT: limit})
 
     @property
     def place(self) -> dict[str, Any]:
-        """Where its checkpoint is, as operators and sensors take it."""
+        """The arguments of operators and sensors that locate the checkpoint."""
         return {
             "checkpoint_location": self.checkpoint,
             "kafka_config_id": self.kafka_config_id,
@@ -151,24 +151,24 @@ class Pipeline:
 
     @property
     def reached(self) -> dict[str, Any]:
-        """The same, with how to reach its other participants."""
+        """The arguments of :attr:`place`, with the connections of the other participants."""
         return {**self.place, "participant_conn_ids": self.participant_conn_ids}
 
     @property
     def transactions(self) -> dict[str, Any]:
-        """The same, with whose transactions to look for."""
-        # Of outputs the checkpoint alone says whether one of them uses the prefix.
+        """The arguments of :attr:`reached`, with the prefix of the transactions to look for."""
+        # With outputs, only the checkpoint says whether one of them uses the prefix.
         return {**self.reached, "transactional_id_prefix": None if self.outputs else self.prefix}
 
 
 def pinned(**task_defaults: Any) -> dict[str, Any]:
-    """What each DAG says itself, since an Airflow-wide default of it is meant for ordinary tasks.
+    """Return the DAG arguments that override Airflow-wide defaults, meant for ordinary tasks.
 
     A site may give every task retries and a timeout, and pause every DAG that fails three times:
     then an outage switches the watchdog off, and the task of an app that runs for ever ends.
 
     Args:
-        task_defaults: of the DAG's tasks, besides those below or in their place.
+        task_defaults: default arguments of the tasks, besides those below or in their place.
     """
     return {
         "catchup": False,
@@ -178,7 +178,7 @@ def pinned(**task_defaults: Any) -> dict[str, Any]:
         "dagrun_timeout": None,
         "default_args": {
             "retries": 0,
-            # Airflow has waited for a dead worker already; nobody is in charge meanwhile.
+            # Airflow has waited for a dead worker already; until the retry no task watches the app.
             "retry_delay": timedelta(seconds=5),
             "execution_timeout": None,
             "depends_on_past": False,
@@ -189,7 +189,7 @@ def pinned(**task_defaults: Any) -> dict[str, Any]:
 
 
 def rendered(pipeline: Pipeline) -> Pipeline:
-    """The settings as a task of ours has them: Airflow renders those of operators only."""
+    """Render the settings' templates in a ``@task``: Airflow renders those of operators only."""
     found = {name: getattr(pipeline, name) for name in TEMPLATES}
     templates = {name: text for name, text in found.items() if is_template(text)}
     if not templates:

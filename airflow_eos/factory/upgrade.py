@@ -1,4 +1,4 @@
-"""The DAG that brings a new version in: rehearsed, approved, handed over to, watched, or undone."""
+"""The DAG that upgrades an app: rehearse, approve, hand over, watch, or go back."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 APPROVE = "Let the new version deliver"
 KEEP = "Keep the version that runs"
 NEW, FORMER = "new", "former"
-"""The tasks that run the two versions."""
+"""The ids of the tasks that run the two versions."""
 _AT_MOST = timedelta(days=7)
-"""Sensors fail by themselves where nothing comes any more."""
+"""The timeout of the sensors, which fail before where no driver comes any more."""
 
 
 def eos_upgrade(
@@ -48,9 +48,9 @@ def eos_upgrade(
     The run goes on as long as the version that it has started. See docs/upgrade.md.
 
     Args:
-        pipeline: what is upgraded; its DAGs are those of ``eos_pipeline``.
-        tags: of the DAG.
-        notifiers: told when a person is asked.
+        pipeline: the pipeline to upgrade; its other DAGs are those of ``eos_pipeline``.
+        tags: tags of the DAG.
+        notifiers: called when a person is asked.
     """
     with DAG(
         pipeline.upgrade,
@@ -77,7 +77,7 @@ def eos_upgrade(
             task_id=NEW,
             application="{{ params.application }}",
             standby=True,
-            # One that fails is not started again: it would stand by behind the former version.
+            # A failed new version is not started again: it would stand by behind the former one.
             max_restarts=0,
             retries=0,
         )
@@ -106,7 +106,7 @@ def eos_upgrade(
 
 
 def _asked(pipeline: Pipeline, chosen: Any, approved: Any, notifiers: Sequence[Any]) -> None:
-    """The tasks between: rehearse, and ask a person where need be."""
+    """Make the tasks that rehearse the new version, and ask a person where need be."""
     rehearse = RehearseOperator(
         task_id="rehearse",
         batches="{{ params.batches }}",
@@ -130,7 +130,7 @@ def _asked(pipeline: Pipeline, chosen: Any, approved: Any, notifiers: Sequence[A
 
 @task
 def versions() -> dict[str, str]:
-    """What both files hold: what is approved is what starts, and the former one is kept."""
+    """Return digests of both files: the approved version must start, the former one be kept."""
     params = get_current_context()["params"]
     files = {NEW: params["application"], FORMER: params["former_application"]}
     held = {name: content_of(path) for name, path in files.items()}
@@ -144,7 +144,7 @@ def versions() -> dict[str, str]:
 
 
 def content_of(path: str) -> str:
-    """A digest of an app's file."""
+    """Return a digest of an app's file."""
     try:
         return hashlib.sha256(Path(path).read_bytes()).hexdigest()
     except OSError as error:
@@ -156,7 +156,7 @@ def content_of(path: str) -> str:
 
 @task.branch
 def who_approves() -> str:
-    """A person, unless nothing differs; nobody where the new version has failed."""
+    """Choose the task ``ask``, unless nothing differs; fail where the new version has failed."""
     import msgspec
 
     from airflow_eos.checkpoint.rehearsal import RehearsalReport
@@ -186,7 +186,7 @@ def who_approves() -> str:
 
 @task(trigger_rule="none_failed_min_one_success")
 def require_approved() -> None:
-    """Go on where nothing differs or a person has said so, with the files that were rehearsed."""
+    """Go on where nothing differs or a person approves; refuse files changed since rehearsal."""
     context = get_current_context()
     ti, params = context["ti"], context["params"]
     same = ti.xcom_pull(task_ids="rehearse")["verdict"] == "same"
@@ -212,7 +212,7 @@ class NewVersionSensor(CheckpointProgressSensor):
         self._pipeline = pipeline
 
     def poke(self, context: Context) -> PokeReturnValue:
-        """Look; batches of another driver do not count.
+        """Look at the checkpoint; batches of another driver do not count.
 
         Raises:
             AirflowFailException: the new version has failed or stalled, or another one drives.
@@ -259,7 +259,7 @@ def _handed_over(pipeline: Pipeline, to: str, name: str) -> Any:
 def _must_go_back(pipeline: Pipeline) -> Any:
     @task.short_circuit(trigger_rule="all_done")
     def undo() -> bool:
-        """Whether the new version has driven, and was not seen to deliver what it should."""
+        """Whether the new version has driven, and did not deliver the watched batches."""
         from airflow_eos.checkpoint import drain_of
         from airflow_eos.checkpoint.heartbeat import NOT_FOR_GOOD, who_asked
 
@@ -270,6 +270,6 @@ def _must_go_back(pipeline: Pipeline) -> Any:
             return False
         asked_by = who_asked(last, drain_of(store_of(pipeline), last, known=True))
         is_done = last.phase == "stopped" and not asked_by
-        return not (is_done or asked_by - NOT_FOR_GOOD)  # what a person has stopped stays down
+        return not (is_done or asked_by - NOT_FOR_GOOD)  # an app that a person stopped stays down
 
     return undo()

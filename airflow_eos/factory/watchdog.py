@@ -1,4 +1,4 @@
-"""The DAGs that look after a pipeline: one looks at it every minute, one brings it back."""
+"""The watchdog DAG, which checks a pipeline every minute, and the DAG that recovers it."""
 
 from __future__ import annotations
 
@@ -27,33 +27,33 @@ if TYPE_CHECKING:
     from airflow_eos.supervision.progress import Conclusion
 
 STARTS = 20
-"""In the place of one dead driver, until an app lives to give a heartbeat."""
+"""The most runs that replace one dead driver, until an app lives to write a heartbeat."""
 ASKED_BY = "eos_asked_by"
-"""In the configuration of a run: the person who wants the app to run, whoever wanted it to stop."""
+"""The key in a run's configuration of the person who wants the app to run, even if drained."""
 UNDER_WAY = ("queued", "running")
 """The states of a run that has not ended."""
 RESUME = "resume__"
-"""Before what names a resumption: the id of its run."""
+"""The prefix of the run id of a resumption."""
 
 _LOOK_S = 1.0
 _MONDAY = datetime(2026, 1, 5, tzinfo=UTC)
 
 
 def last_heartbeat(pipeline: Pipeline) -> Heartbeat | None:
-    """What the pipeline's driver said last, in a task."""
+    """Read the newest heartbeat of the pipeline's driver, in a task."""
     from airflow_eos.checkpoint import read_heartbeat
 
     return read_heartbeat(store_of(pipeline))
 
 
 def resumption(pipeline: Pipeline) -> str:
-    """What names the run that is to replace the last driver, in a task: the driver, and a number.
+    """Return the name of the run that is to replace the last driver (driver, number), in a task.
 
-    The number of those that began is in the checkpoint, so that it does not begin at 0 again once
+    The number of runs that began is in the checkpoint, so that it does not begin at 0 again once
     Airflow's rows are deleted.
 
     Raises:
-        AirflowFailException: so many have failed that no other one is to begin.
+        AirflowFailException: so many runs have failed that no other one is to begin.
     """
     from airflow_eos.checkpoint.heartbeat import driver_of, next_start, resumption_of
 
@@ -78,7 +78,7 @@ def resumption(pipeline: Pipeline) -> str:
 
 
 def note_that_it_begins(pipeline: Pipeline) -> None:
-    """Count this run, where it is to replace a driver, in a task."""
+    """Count this run in the checkpoint where it is to replace a driver, in a task."""
     from airflow_eos.checkpoint.heartbeat import Replacement, note_resumption
 
     if (replaces := _replaces()) is None:
@@ -90,7 +90,7 @@ def note_that_it_begins(pipeline: Pipeline) -> None:
 
 
 def refusal_is_noted(pipeline: Pipeline) -> AbstractContextManager[None]:
-    """Leave in the checkpoint that this run was refused for good, where it was, in a task."""
+    """Note in the checkpoint where this run is refused for good, in a task."""
     from airflow_eos.checkpoint.heartbeat import refusals_noted
 
     run = get_current_context()["dag_run"]
@@ -98,12 +98,12 @@ def refusal_is_noted(pipeline: Pipeline) -> AbstractContextManager[None]:
 
 
 def stays_down(pipeline: Pipeline) -> str | None:
-    """Why the last driver is not to be replaced, in a task; None where it is, should it be dead.
+    """Return why the last driver is not to be replaced, in a task; None where it is, once dead.
 
-    What no restart heals is for a person. One who asked it to stop wants that, however it ended.
-    Airflow asks in the name of a task that ended, and does not say why: a success was marked by a
-    person, as a task that was stopped never is one by itself, and is noted in the checkpoint, where
-    it lasts. Whatever else became of the task, or of its rows, nobody has wished the app to end.
+    A failure that no restart heals is for a person. A person who asked the driver to stop wants it
+    down, however it ended. Airflow asks for a task that ended, and does not say why: a person has
+    marked a success, as a stopped task never is one by itself, and the mark is noted in the
+    checkpoint, where it lasts. In any other state of the task or its rows, the app is to run.
 
     Raises:
         AirflowFailException: Airflow stopped what another DAG had started, which has ended since.
@@ -123,27 +123,27 @@ def stays_down(pipeline: Pipeline) -> str | None:
     if BY_AIRFLOW in asked_by:
         return _marked_as_success(pipeline, last)
     if asked_by:
-        return None  # it was to be handed over, and nobody has gone on
+        return None  # the driver was to hand over, and no standby has taken over
     if last.phase == "failed" and last.restart_heals is False:
         return f"no restart heals what it ended with: {last.reason}"
     return "it ended in order" if last.phase == "stopped" else None
 
 
 def recovered_by(pipeline: Pipeline) -> str | None:
-    """Which recovery is under way, in a task; None: none is."""
+    """Name the recovery that is under way, in a task; None where none is."""
     count = get_current_context()["ti"].get_dr_count
     found = count(pipeline.recovery, states=list(UNDER_WAY))
     return f"a run of {pipeline.recovery} is under way" if found else None
 
 
 def brought_back(pipeline: Pipeline, besides: str | None = None) -> str | None:
-    """Who brings the pipeline back, in a task: a driver that stands by, or a run of the app's DAG.
+    """Name the standby, or run of the app's DAG, that brings the pipeline back, in a task.
 
-    None: nobody does.
+    None where there is neither.
 
     Args:
-        pipeline: which one.
-        besides: the id of a run that is left out.
+        pipeline: the pipeline.
+        besides: the id of a run that does not count.
     """
     from airflow_eos.checkpoint.heartbeat import brought_back_by
     from airflow_eos.checkpoint.standby import living_standbys
@@ -161,9 +161,9 @@ def brought_back(pipeline: Pipeline, besides: str | None = None) -> str | None:
 
 
 def is_alive(pipeline: Pipeline) -> str | None:
-    """How the last driver was seen to live, in a task; None where it is dead.
+    """Return how the last driver was seen to live, in a task; None where it is dead.
 
-    Waits until it shows: for three of its intervals where it is dead.
+    Waits until the answer is known: for three of the driver's intervals where it is dead.
     """
     from airflow_eos.checkpoint import StartedBy
     from airflow_eos.supervision.exit_status import NextAction, choose
@@ -180,7 +180,7 @@ def is_alive(pipeline: Pipeline) -> str | None:
 
 
 def overtaken(pipeline: Pipeline) -> str | None:
-    """Why this run, which is to replace a driver, has nothing to replace any more, in a task."""
+    """Return why this run, which is to replace a driver, need not any more, in a task; or None."""
     from airflow_eos.checkpoint.heartbeat import driver_of, refusal_of
 
     run = get_current_context()["dag_run"]
@@ -188,17 +188,17 @@ def overtaken(pipeline: Pipeline) -> str | None:
         return None
     last = last_heartbeat(pipeline)
     if last is not None and last.started_by is not None and last.started_by.run_id == run.run_id:
-        return None  # its own: somebody has cleared this run
+        return None  # this run's own driver: somebody has cleared this run
     refusal = refusal_of(store_of(pipeline), last)
     if refusal is not None and refusal.run_id == run.run_id:
-        return None  # likewise: nobody else runs it again
+        return None  # this run's own refusal: no other run starts the app again
     if driver_of(last) != replaces[0]:
         return f"driver {driver_of(last)} has come since"
     return None if (run.conf or {}).get(ASKED_BY) else stays_down(pipeline)
 
 
 def _replaces() -> tuple[str, int] | None:
-    """The driver that this run is to replace, and its number; None: it is another kind of run."""
+    """Return the driver that this run is to replace, and the run's number; None: another kind."""
     run_id = get_current_context()["dag_run"].run_id
     driver, _, number = run_id.removeprefix(RESUME).rpartition("__")
     if not run_id.startswith(RESUME) or not number.isdecimal():
@@ -207,7 +207,7 @@ def _replaces() -> tuple[str, int] | None:
 
 
 def _marked_as_success(pipeline: Pipeline, last: Heartbeat) -> str | None:
-    """Whether a person has marked the task of this driver, which Airflow stopped; noted then."""
+    """Return that a person marked the stopped driver's task as a success, and note it; or None."""
     from airflow_eos.checkpoint import request_drain
 
     us = last.started_by
@@ -235,7 +235,7 @@ def _marked_as_success(pipeline: Pipeline, last: Heartbeat) -> str | None:
 
 
 def store_of(pipeline: Pipeline) -> CheckpointStore:
-    """The pipeline's checkpoint, in a task."""
+    """Open the pipeline's checkpoint, in a task."""
     from airflow_eos.hooks.store import CheckpointStoreHook
 
     here = rendered(pipeline)
@@ -246,22 +246,22 @@ def store_of(pipeline: Pipeline) -> CheckpointStore:
 
 
 _A_LOOK = timedelta(minutes=10)
-"""A look that hangs would keep all later ones from looking."""
+"""The timeout of a watchdog task: one that hangs would keep all later runs from starting."""
 SEEN = "seen"
-"""The open work that a look has seen, and since when."""
+"""The XCom with the open work that ``timeouts`` has seen, and since when."""
 WANTED = "wanted"
-"""Where a look has seen a pipeline that is to run; None: it is to be down."""
+"""The XCom with the location of a pipeline that is to run; None: the pipeline is to be down."""
 STALLED = "stalled"
-"""The answer of ``progress`` that recovery goes by. There is none where the question failed."""
+"""The XCom with the stall that ``progress`` found, by which recovery starts; absent on an error."""
 
 
 class StallSensor(CheckpointProgressSensor):
-    """Says that a pipeline has stalled, and whether somebody who brings it back is at it.
+    """Reports a stalled pipeline, and whether a run or a standby is bringing it back.
 
-    Done where it is well, skipped where somebody brings it back and has time left, else failed.
+    Done where the pipeline is well, skipped where one does and has time left, else failed.
 
     Args:
-        pipeline: which one.
+        pipeline: the pipeline.
     """
 
     def __init__(self, *, pipeline: Pipeline, **kwargs: Any) -> None:
@@ -269,7 +269,7 @@ class StallSensor(CheckpointProgressSensor):
         self._pipeline = pipeline
 
     def stalled(self, context: Context, found: Conclusion) -> None:
-        """Leave the answer, and raise what the state of this task says to people."""
+        """Push the stall as an XCom, and skip or fail the task, with the reason for people."""
         from airflow_eos.checkpoint.heartbeat import driver_of, refusal_of
 
         within = taken("first_batch_within", self._pipeline.first_batch_within)
@@ -287,11 +287,11 @@ class StallSensor(CheckpointProgressSensor):
         begun = since(former, driver_of(last)) or run.run_after.isoformat()
         answer = {"reason": reason, "driver": driver_of(last), "since": begun}
         ti.xcom_push(key=STALLED, value=answer)
-        # One that lives, and does not get on, nobody is about to start again.
+        # A driver that lives and makes no progress is not about to be started again.
         lives = found.value["alive"]
         who = None if lives else recovered_by(self._pipeline) or brought_back(self._pipeline)
         refusal = None if lives else refusal_of(store_of(self._pipeline), last)
-        # Both by the scheduler's clock.
+        # Both times are by the scheduler's clock.
         lasts = run.run_after - datetime.fromisoformat(begun)
         if who is not None and lasts < within:
             raise AirflowSkipException(f"{reason}. {who}.")
@@ -301,17 +301,17 @@ class StallSensor(CheckpointProgressSensor):
 
 
 class OpenWorkSensor(TransactionTimeoutSensor):
-    """Looks once a run, and remembers from run to run what it saw, by the scheduler's clock.
+    """Looks once a run, and keeps the open work it saw from run to run, by the scheduler's clock.
 
-    Skipped where nothing runs out of time: ``soft_fail`` would also skip what could not be asked.
+    Skipped where nothing runs out of time: ``soft_fail`` would also skip a look without an answer.
     """
 
     def poke(self, context: Context) -> PokeReturnValue:
-        """Look at the open work, as all looks before would have, had they been this one."""
+        """Look at the open work, and date it by the looks of the runs before."""
         from airflow_eos.supervision.progress import SeenOpen
 
         ti, now_s = context["ti"], context["dag_run"].run_after.timestamp()
-        # What is not remembered was not seen: its age begins here, and acts on nothing.
+        # The age of work that no look has seen begins here, at 0, and triggers nothing.
         before = self._remembered(ti)
         self.seen = SeenOpen(lambda: now_s, before if before is not None else {})
         found = super().poke(context)
@@ -321,9 +321,9 @@ class OpenWorkSensor(TransactionTimeoutSensor):
         return found
 
     def _remembered(self, ti: Any) -> Mapping[str, float] | None:
-        """What looks before have seen; None: none has, or what it left cannot be read any more.
+        """Read the open work that earlier looks saw; None: none, or it cannot be read any more.
 
-        A backend may have lost it while its row still stands: each look would fail by that row.
+        An XCom backend may have lost the value while its row stands: each look would fail by it.
         """
         try:
             before = ti.xcom_pull(task_ids=self.task_id, key=SEEN, include_prior_dates=True)
@@ -334,26 +334,26 @@ class OpenWorkSensor(TransactionTimeoutSensor):
 
 
 def since(former: dict[str, Any] | None, driver: str) -> str | None:
-    """Since when a driver has stalled, as the look before said; None: it did not say so."""
+    """Return since when a driver has stalled, by the look before; None where that saw no stall."""
     if former is None or former["driver"] != driver:
         return None
     return str(former["since"])
 
 
 def watchdog(pipeline: Pipeline, tags: list[str]) -> DAG:
-    """Does the app get on, and does a transaction run out of time? If not well, recover.
+    """Check whether the app makes progress and no transaction runs out of time; recover if not.
 
-    One that has never run, or ended in order, or that a person has stopped, is left alone: to keep
-    it down, drain it. A run is red where somebody may have to look: the pipeline has stalled, and
-    nobody was bringing it back, or not in time; or a question got no answer, and then nothing is
-    done. While a task restarts the app, or a recovery is at work, runs are green, and say who.
+    An app that has never run, or ended in order, or that a person has stopped, is left alone: to
+    keep it down, drain it. A run is red where somebody may have to look: the pipeline has stalled,
+    and nobody was bringing it back, or not in time; or a question got no answer, and then nothing
+    is done. While a task restarts the app, or a recovery is at work, runs are green, and say who.
     """
     with DAG(
         pipeline.watchdog,
         schedule=pipeline.watchdog_schedule,
         tags=tags,
         doc_md=watchdog.__doc__,
-        # It only acts on what somebody has started; paused, it sees nothing die.
+        # It only acts on a pipeline that somebody has started; paused, it sees no driver die.
         is_paused_upon_creation=False,
         **pinned(execution_timeout=_A_LOOK),
     ) as dag:
@@ -385,9 +385,9 @@ def _should_be_running(pipeline: Pipeline) -> Any:
 
     @task.short_circuit
     def should_be_running() -> bool:
-        """Whether somebody has started it, and it has not ended in order, or for no wish.
+        """Whether a person has started the app, and it has not ended in order or by request.
 
-        A heartbeat that is gone does not say that nobody has: a term says that somebody did.
+        A heartbeat that is gone does not say that no driver has run: a term says that one did.
         """
         heartbeat, store = last_heartbeat(pipeline), store_of(pipeline)
         ti = get_current_context()["ti"]
@@ -408,7 +408,7 @@ def _should_be_running(pipeline: Pipeline) -> Any:
 
 
 def _require_never_wanted(pipeline: Pipeline, location: str) -> None:
-    """Refuse to take an empty folder for a pipeline that nobody has started, where one was seen."""
+    """Refuse an empty folder where an earlier look has seen a pipeline that is to run."""
     ti = get_current_context()["ti"]
     seen = ti.xcom_pull(task_ids="should_be_running", key=WANTED, include_prior_dates=True)
     if seen:
@@ -421,7 +421,7 @@ def _require_never_wanted(pipeline: Pipeline, location: str) -> None:
 
 
 def interval_of(schedule: object) -> int | None:
-    """How far two runs are apart, in ms; None where a schedule does not say: an asset's, say."""
+    """Return the longest time between two runs, in ms; None for a schedule without one (assets)."""
     from croniter import CroniterError, croniter  # type: ignore[import-untyped]
 
     if isinstance(schedule, timedelta):
@@ -439,11 +439,10 @@ def interval_of(schedule: object) -> int | None:
 
 
 def _needs_recovery(pipeline: Pipeline) -> Any:
-    # All done: a stall fails `progress`. What failed otherwise has left no answer, and only an
-    # answer counts here.
+    # all_done: a stall fails `progress`. Other failures leave no XCom, and only an XCom counts.
     @task.short_circuit(trigger_rule="all_done")
     def needs_recovery() -> bool:
-        """Where work is at half time, or it stalls and nobody is bringing it back."""
+        """Whether work is at half time, or the app stalls and nobody is bringing it back."""
         from airflow_eos.checkpoint.heartbeat import driver_of
 
         ti = get_current_context()["ti"]
@@ -471,10 +470,10 @@ _CHOSEN = "((ti.xcom_pull(task_ids='ask') or {}).get('chosen_options') or [])"
 
 
 class CertainFirst(RecoverTransactionsOperator):
-    """Ends what is certain before a person is asked: what is promised would time out meanwhile."""
+    """Ends the transactions that need no person, before one is asked: they might time out else."""
 
     def execute(self, context: Context) -> Any:
-        """As its base, but that what only a person can decide is no failure: he is asked next."""
+        """Execute the plan; steps left for a person are no failure: the next task asks one."""
         try:
             return super().execute(context)
         except AirflowFailException as left:
@@ -493,7 +492,7 @@ def recovery(pipeline: Pipeline, tags: list[str], notifiers: Sequence[Any] = ())
         schedule=None,
         tags=tags,
         doc_md=recovery.__doc__,
-        # It only acts on what somebody has started; paused, a dead pipeline waits for ever.
+        # It only acts on a pipeline that somebody has started; paused, a dead one waits for ever.
         is_paused_upon_creation=False,
         **pinned(),
     ) as dag:
@@ -521,7 +520,7 @@ def recovery(pipeline: Pipeline, tags: list[str], notifiers: Sequence[Any] = ())
         resume = TriggerDagRunOperator(
             task_id="resume",
             trigger_dag_id=pipeline.dag_id,
-            # Each dead driver is replaced once; again where who replaced it gave no sign of life.
+            # Each dead driver is replaced once; again where its successor gave no sign of life.
             trigger_run_id=RESUME + "{{ ti.xcom_pull(task_ids='verdict') }}",
             skip_when_already_exists=True,
         )
@@ -545,19 +544,19 @@ def recovery(pipeline: Pipeline, tags: list[str], notifiers: Sequence[Any] = ())
 
 
 def _ruling(option: str) -> str:
-    """A template's expression: what the answer means to the operator; '' where it was not given."""
+    """Return a template expression for the operator's argument; '' where it was not chosen."""
     meaning = {COMMITTED: "committed", ABORTED: "aborted", ORPHANS: "orphan"}[option]
     return f"({meaning!r} if {option!r} in {_CHOSEN} else '')"
 
 
 _LEFT = f"(' leave' if {LEAVE!r} in {_CHOSEN} and {_CHOSEN}[1:] else '')"
-# Of two answers that contradict each other none is taken: their words together are no known one.
+# Answers that contradict each other are refused: their words joined are no known argument.
 _RULED = f"{{{{ {_ruling(COMMITTED)} ~ {_ruling(ABORTED)} ~ {_LEFT} }}}}"
 
 
 @task.branch
 def who_decides() -> str:
-    """A person, once all else is done, where the plan has steps of ASK or ORPHAN; else nobody."""
+    """Choose ``certain``, which a person's answer follows, for ASK or ORPHAN; else ``execute``."""
     import json
 
     from airflow_eos.notifications import plan_in_words
@@ -570,10 +569,9 @@ def who_decides() -> str:
 
 
 def _require_nothing_wrong(report: Mapping[str, Any] | None) -> None:
-    """Refuse what can never be right, of an app that may have rows to read yet.
+    """Refuse an audit with errors that unread rows cannot explain, or that has judged no row.
 
-    Behind retention not all can be judged, which holds nobody up; an audit that has judged no row
-    at all has no answer to give.
+    Rows behind retention cannot be judged, which refuses nothing.
     """
     if report is None:
         raise AirflowFailException(
@@ -592,10 +590,10 @@ def _require_nothing_wrong(report: Mapping[str, Any] | None) -> None:
 def _verdict(pipeline: Pipeline, *, audited: bool) -> Any:
     @task
     def verdict() -> str:
-        """Fail on what can never be right; else name the driver that died, and the try.
+        """Fail on a wrong audit; else return the name of the resumption: dead driver and number.
 
-        Skipped, and the resumption with it, where the driver lives, or nobody wants another one, or
-        somebody brings it back already.
+        Skipped, and the resumption with it, where the driver lives, or is to stay down, or a run or
+        a standby brings the pipeline back already.
         """
         if audited:
             _require_nothing_wrong(get_current_context()["ti"].xcom_pull(task_ids="audit"))

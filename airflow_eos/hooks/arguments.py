@@ -1,4 +1,4 @@
-"""Arguments of operators and sensors, checked; and the failures that no retry heals."""
+"""Checks of the arguments of operators and sensors; failing a task that no retry heals."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def no_retry_where_useless() -> Iterator[None]:
 
 @contextmanager
 def no_retry_of_what_was_drained(exit_status: ExitStatus | None) -> Iterator[None]:
-    """Fail the task for good where a person has drained its app, whatever fails behind that.
+    """Fail the task for good where a person has drained its app, whatever fails afterwards.
 
     A retry cannot be told from a person who clears the task to start the app, so it would start it.
 
@@ -61,10 +61,10 @@ def no_retry_of_what_was_drained(exit_status: ExitStatus | None) -> Iterator[Non
 
 
 class CheckedArguments(BaseOperator):
-    """For operators and sensors of ours: each argument is what :mod:`airflow_eos.arguments` says.
+    """The base of this package's operators: checks arguments by :mod:`airflow_eos.arguments`.
 
-    Airflow renders a template by setting the attribute anew, so there is one place for both. What
-    is yet to be rendered (a template, another task's output) is looked at then.
+    Airflow renders a template by setting the attribute anew, so ``__setattr__`` checks both. A
+    value that is yet to be rendered (a template, another task's output) is checked when it is.
     """
 
     _is_rendered = False
@@ -78,7 +78,7 @@ class CheckedArguments(BaseOperator):
     def render_template_fields(
         self, context: Context, jinja_env: jinja2.Environment | None = None
     ) -> None:
-        """Render, and take nothing that is no value by then."""
+        """Render the template fields, check all of them, and mask their secrets in logs."""
         self._is_rendered = True
         with no_retry_where_useless():
             super().render_template_fields(context, jinja_env)
@@ -95,13 +95,13 @@ class CheckedArguments(BaseOperator):
 
 
 def as_rendered(value: object) -> Any:
-    """A template field, which may be another task's output, typed as what it is once rendered."""
+    """Return a template field's argument unchanged, typed as its rendered value."""
     return value
 
 
 @cache
 def own_arguments(kind: type) -> Mapping[str, bool]:
-    """The arguments that classes of this package give an operator: whether one may be None."""
+    """Map the arguments that this package's classes give an operator to whether one may be None."""
     found: dict[str, bool] = {}
     for each in kind.__mro__:
         if each.__module__.startswith("airflow_eos.") and "__init__" in vars(each):
@@ -112,7 +112,7 @@ def own_arguments(kind: type) -> Mapping[str, bool]:
 
 
 def _waits(value: object) -> bool:
-    """Whether it is, or has in it, what only a run of the DAG knows."""
+    """Whether the value is, or contains, a template or another task's output."""
     if isinstance(value, Mapping):
         return any(map(_waits, value.values()))
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Airflow's own ``kafka`` connection as the settings object of the core."""
+"""A hook that reads Airflow's own ``kafka`` connection as the core's ``KafkaSettings``."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class KafkaSettingsHook(BaseHook):
         self.kafka_config_id = kafka_config_id
 
     def librdkafka(self) -> dict[str, Any]:
-        """Return the configuration as it can be sent to Spark, its secrets masked in every log.
+        """Return the configuration in a form for Spark, with its secrets masked in every log.
 
         Raises:
-            ConfigurationError: no ``bootstrap.servers``, or a callback that cannot travel.
+            ConfigurationError: no ``bootstrap.servers``, or a callback, which cannot be sent.
         """
         config = self._checked(self.get_connection(self.kafka_config_id))
         callbacks = sorted(name for name in config if _CALLBACK_NAMES.search(name))
@@ -72,7 +72,7 @@ class KafkaSettingsHook(BaseHook):
         return self.settings()
 
     def _checked(self, connection: Connection) -> dict[str, Any]:
-        """The configuration, checked; whichever way it was read, its secrets are masked first."""
+        """Return the checked configuration of a connection; mask its secrets in logs first."""
         config = extra_of(connection)
         mask_secrets(config)
         _quiet_client_logs()
@@ -85,7 +85,7 @@ class KafkaSettingsHook(BaseHook):
         return config
 
     def _settings_of(self, connection: Connection) -> KafkaSettings:
-        # It pulls clients in: not at parse time.
+        # The module imports Kafka clients: not at parse time.
         from airflow_eos.kafka.client.settings import KafkaSettings
 
         config = self._checked(connection)
@@ -94,7 +94,7 @@ class KafkaSettingsHook(BaseHook):
 
 
 def _needs_the_provider(config: dict[str, Any]) -> bool:
-    """Whether tokens come from a function: one that is named, or one that the provider has."""
+    """Whether login tokens come from a function: a named callback, or one of the provider's."""
     mechanism = config.get("sasl.mechanism") or config.get("sasl.mechanisms")
     by_itself = str(config.get("sasl.oauthbearer.method", "")).lower() == "oidc"
     return any(map(_CALLBACK_NAMES.search, config)) or (
@@ -103,11 +103,11 @@ def _needs_the_provider(config: dict[str, Any]) -> bool:
 
 
 def _resolved(connection: Connection) -> dict[str, Any]:
-    """The configuration as the Kafka provider's own hooks hand it to their clients."""
+    """Return the configuration as the Kafka provider's own hooks hand it to their clients."""
     from airflow.providers.apache.kafka.hooks.base import KafkaBaseHook  # pulls confluent-kafka in
 
     class Configuration(KafkaBaseHook):
-        """A client that is nothing but its configuration; each hook of the provider has its own."""
+        """A hook of the provider whose client is the configuration alone."""
 
         def get_connection(self, conn_id: str) -> Connection:  # type: ignore[override]  # noqa: ARG002
             return connection

@@ -1,6 +1,6 @@
 """One run of ``spark-submit``, watched from another thread; composes Airflow's ``SparkSubmitHook``.
 
-In deploy mode ``client`` it lives as long as the app; in ``cluster`` it ends after the submit.
+In deploy mode ``client`` the run lives as long as the app; in ``cluster`` it ends after the submit.
 
 Only the hook's public methods are used: ``submit`` (blocks, raises when the program fails, hands
 its keyword arguments to ``Popen``) and ``on_kill``.
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from airflow_eos.supervision.packaging import Secrets
 
 _AIRFLOWS_OWN = ("AIRFLOW_CONN_", "AIRFLOW_VAR_", "AIRFLOW__")
-"""Settings and secrets of the worker, which a Spark driver has no business to know."""
+"""Prefixes of variables with the worker's settings and secrets, which no driver is given."""
 _REDACTION = "spark.redaction.regex"
 
 
 class SparkSubmission:
-    """``spark-submit`` as a child process of this task: the driver's parent, or what submits it.
+    """``spark-submit`` as a child process of this task: it is the driver's parent, or submits it.
 
     ``SparkSubmitHook.submit`` runs in a thread of its own, for two reasons: Airflow calls
     ``on_kill`` in a signal handler *inside* the main thread, and somebody must go on reading the
@@ -48,8 +48,8 @@ class SparkSubmission:
         env: added to this process's environment. It reaches the driver through ``Popen``, never
             through the command line, whatever the cluster manager.
         arguments: the constructor arguments of ``SparkSubmitHook``.
-        detached: the driver runs elsewhere, and what it is told is among ``arguments``.
-        spent: secret files that are of no use any more once they were submitted.
+        detached: the driver runs elsewhere, and its environment is among ``arguments``.
+        spent: secret files to remove once they were submitted.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class SparkSubmission:
         return self._failure
 
     def kill(self) -> None:
-        """Kill the driver without asking it; what it left open is for recovery to end."""
+        """Kill the driver without asking it; recovery ends the transactions that it left open."""
         self._hook.on_kill()
 
     def _submit(self) -> None:
@@ -119,7 +119,7 @@ class SparkSubmission:
 
 
 def redacting(conf: Mapping[str, str]) -> dict[str, str]:
-    """Let Spark's UI, plans and event log leave out what Kafka's clients keep secret, too."""
+    """Return the Spark properties with Kafka's secrets redacted in Spark's UI, plans, event log."""
     return {**conf, _REDACTION: spark_redaction_regex(conf.get(_REDACTION))}
 
 
@@ -137,7 +137,7 @@ _FILES = ("EOS_KAFKA_CONFIG_FILE", "EOS_STORAGE_OPTIONS_FILE", "EOS_PARTICIPANTS
 
 @dataclass(frozen=True, slots=True)
 class SubmitEnvironment:
-    """What one start is told: variables, and the files that Spark has to ship, as it names them."""
+    """The environment variables of one start, and the files to ship (path to Spark's name)."""
 
     told: Mapping[str, str]
     shipped: Mapping[str, str] = field(default_factory=dict)
@@ -151,7 +151,7 @@ class SubmitTarget(ClusterManager):
 
     @classmethod
     def of(cls, conn_id: str, *, deploy_mode: str | None, conf: Mapping[str, str]) -> SubmitTarget:
-        """Read the connection, and refuse what cannot work.
+        """Read the Spark connection, and refuse settings that cannot work.
 
         Raises:
             ConfigurationError: deploy mode ``cluster`` on a master that has none for Python, or a
@@ -180,16 +180,16 @@ class SubmitTarget(ClusterManager):
 
     @property
     def manager(self) -> ClusterManager:
-        """The same without Airflow's name of it: what goes to who ends a driver."""
+        """The cluster manager without the connection id, for the code that ends a driver."""
         return ClusterManager(
             master=self.master, is_cluster=self.is_cluster, namespace=self.namespace, pod=self.pod
         )
 
     def conf(self, started_by: StartedBy, conf: Mapping[str, str]) -> dict[str, str]:
-        """The user's Spark properties with ours, by which nobody else restarts a driver.
+        """Return the user's Spark properties with ours, by which no manager restarts a driver.
 
-        ``spark-submit`` returns at once, and the driver has a name that is known before it is
-        there, so that it can be ended by whoever comes later.
+        ``spark-submit`` returns at once, and the driver has a name that is known before the driver
+        exists, so that a later try can end it.
         """
         if not self.is_cluster:
             return dict(conf)
@@ -201,7 +201,7 @@ class SubmitTarget(ClusterManager):
     def hand_over(
         self, secrets: Secrets, folder: Path, variables: Mapping[str, str]
     ) -> SubmitEnvironment:
-        """Let the driver find its secrets, by files that only its user may read.
+        """Write the secrets into files that only this user may read; return the environment.
 
         Args:
             secrets: from the connections.
@@ -209,7 +209,7 @@ class SubmitTarget(ClusterManager):
             variables: the other variables.
 
         Raises:
-            ConfigurationError: on Kubernetes nothing but a mounted secret can carry them.
+            ConfigurationError: no mounted secret on Kubernetes, where no other way carries secrets.
         """
         if self.is_cluster and self.is_kubernetes:
             return SubmitEnvironment(self._mounted(secrets, variables))

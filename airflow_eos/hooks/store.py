@@ -1,4 +1,4 @@
-"""Airflow's own connections: of the checkpoint's object store, and of the other participants."""
+"""Hooks that read the connections of the checkpoint's object store and of other participants."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _GOOGLE_PREFIX = "extra__google_cloud_platform__"  # of connections that Airflow
 
 
 def _refuse(connection: Connection, extra: Mapping[str, Any], *names: str) -> None:
-    """Refuse a way to log in that obstore does not have."""
+    """Refuse a connection whose extra has a way to log in that obstore does not have."""
     found = [name for name in names if extra.get(name)]
     if found:
         raise ConfigurationError(
@@ -42,7 +42,7 @@ def _aws(connection: Connection, extra: Mapping[str, Any]) -> dict[str, Any]:
         "aws_session_token": extra.get("aws_session_token"),
         "aws_region": extra.get("region_name"),
         "aws_endpoint": endpoint,
-        # who writes http:// has asked for it; obstore wants to be told twice
+        # an endpoint of http:// asks for plain HTTP; obstore needs this option, too
         "aws_allow_http": "true" if str(endpoint).startswith("http://") else None,
     }
 
@@ -90,11 +90,11 @@ _TYPES: dict[str, Callable[[Connection, Mapping[str, Any]], dict[str, Any]]] = {
     "wasb": _azure,
 }
 STORES = frozenset(_TYPES)
-"""Types of connections that lead to an object store."""
+"""The types of connections to an object store."""
 
 
 class CheckpointStoreHook(BaseHook):
-    """Gives the options that open a checkpoint: a connection's, and a DAG's own on top.
+    """Returns the options that open a checkpoint: a connection's, overridden by the DAG's own.
 
     Args:
         storage_conn_id: a connection of type ``aws``, ``google_cloud_platform`` or ``wasb``; None
@@ -115,7 +115,7 @@ class CheckpointStoreHook(BaseHook):
         self.storage_options = dict(storage_options or {})
 
     def options(self) -> dict[str, str]:
-        """Return the options, the connection's secrets already masked in every log.
+        """Return the options; the connection's secrets are masked in every log before.
 
         Raises:
             ConfigurationError: a connection that cannot work, or a secret in ``storage_options``.
@@ -157,13 +157,13 @@ class CheckpointStoreHook(BaseHook):
 
 
 def checkpoint_of(task: Any) -> CheckpointStore:
-    """Open the checkpoint of an operator, with what its connection says now."""
+    """Open the checkpoint of an operator, with its connection as it is now."""
     hook = CheckpointStoreHook(task.storage_conn_id, task.storage_options)
     return hook.open(task.checkpoint_location)
 
 
 def options_of(connection: Connection) -> dict[str, str]:
-    """Return obstore's options, the secrets among them masked in every log.
+    """Return a connection's options for obstore, with the secrets masked in every log.
 
     An empty connection leaves everything to the environment.
 
@@ -192,13 +192,13 @@ def options_of(connection: Connection) -> dict[str, str]:
 
 
 def extra_of(connection: Any) -> dict[str, Any]:
-    """What the extra of a connection says, masked as Airflow masks it.
+    """Return the extra of a connection, masked as Airflow masks it; refuse one that is no object.
 
-    Airflow takes one that it cannot read for an empty one: a log-in by the machine's role, a
+    Airflow takes an extra that it cannot read for an empty one: a log-in by the machine's role, a
     connection without TLS, a driver on the worker.
 
     Raises:
-        ConfigurationError: it is no JSON object.
+        ConfigurationError: the extra is no JSON object.
     """
     try:
         is_read = isinstance(json.loads(connection.extra or "{}"), dict)
@@ -214,15 +214,15 @@ def extra_of(connection: Any) -> dict[str, Any]:
 
 
 _PASSWORD = re.compile(r"://[^/?#\s@]*:([^/?#\s@]+)@", re.ASCII)
-"""The password in a URL, as it is written there."""
+"""The pattern of the password in a URL, quoted as it is there."""
 _NAMED = re.compile(
     r"(?<![\w.-])([\w.-]+)(?:[\"']\s*:|\s*=)\s*(?='([^']+)|\"([^\"]+)|([^'\"&;,\s=]+))", re.ASCII
 )
-"""What a text gives by name: an option, a database's DSN, a JDBC URL, a JAAS line, JSON."""
+"""The pattern of name and value in a text: option, database DSN, JDBC URL, JAAS line, JSON."""
 
 
 def mask_secrets(value: object, name: str = "") -> None:
-    """Let no log show what has the name of a secret, or is the password of a URL; however deep.
+    """Mask in every log each value with a secret's name, and passwords of URLs; however deep.
 
     Airflow's masker knows passwords by their names; clients also keep keys and JAAS lines.
     """
@@ -247,7 +247,7 @@ _LIBPQ = {"host": "host", "port": "port", "user": "login", "password": "password
 
 
 class ParticipantsHook(BaseHook):
-    """Reads a connection for each participant; what is secret in it Airflow masks in every log.
+    """Reads a connection for each participant; Airflow masks its secrets in every log.
 
     =============  ===============================================================================
     type           what the participant is told
@@ -268,7 +268,7 @@ class ParticipantsHook(BaseHook):
         self.conn_ids = dict(conn_ids or {})
 
     def reach(self) -> dict[str, Any]:
-        """By name or kind, how to get there (ConfigurationError: a connection says nothing)."""
+        """Return the connections' settings by name or kind (ConfigurationError: one has none)."""
         return {name: told(self.get_connection(each)) for name, each in self.conn_ids.items()}
 
     async def areach(self) -> dict[str, Any]:
@@ -283,7 +283,7 @@ class ParticipantsHook(BaseHook):
 
 
 def told(connection: Connection) -> Any:
-    """What a participant needs of a connection.
+    """Return the settings with which a participant connects, from an Airflow connection.
 
     Raises:
         ConfigurationError: the connection has neither a host nor an extra.
@@ -294,7 +294,7 @@ def told(connection: Connection) -> Any:
     mask_secrets(extra)
     if connection.conn_type == "redis":
         url = _redis_url(connection, extra)
-        mask_secrets(url)  # quoted, its password is another text
+        mask_secrets(url)  # the quoted password is another text than the plain one
         return url
     if connection.conn_type in ("postgres", "mysql"):
         database = {"postgres": "dbname", "mysql": "database"}[connection.conn_type]

@@ -1,4 +1,4 @@
-"""The operators: run, recover and rehearse a pipeline, audit it, tell what is settled."""
+"""The operators: run, recover, rehearse and audit a pipeline; emit events of settled batches."""
 
 from airflow_eos import airflow_floor as _airflow_floor  # noqa: F401 - an old one ends here
 from airflow_eos.operators.events import EmitCompleteHoursOperator, EmitSettledBatchesOperator

@@ -1,4 +1,4 @@
-"""Tell what is settled, once: asset events that Airflow stores with the success of a task."""
+"""Operators that emit an asset event of each settled batch or complete hour exactly once."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from airflow_eos.events import Settled, SettledEvent
 
 _LOOK_BACK = 200
-"""Events that are asked for at a time."""
+"""How many events are read from Airflow at a time."""
 _AT_MOST = 50
-"""Events of one task: Airflow's server stores them one by one, and its client waits for 5 s."""
+"""Most events of one task: Airflow's server stores them singly, and its client waits for 5 s."""
 _SKEW = timedelta(hours=1)
 """How far the clocks of two API servers may differ: each stamps the events that it stores."""
 _NOTE = "settled"
@@ -48,7 +48,7 @@ class EmitSettledBatchesOperator(BatchLineage, CheckedArguments):
     not mapped: each checkpoint has a task and an asset of its own.
 
     Args:
-        asset: what the events are of; nothing else may emit them.
+        asset: the asset of the events; nothing else may emit events of it.
         checkpoint_location: of the pipeline (templated).
         each_batch: an event for each batch; else one for all that has been settled since the last.
         every: at least so long between two events; batches that come meanwhile are in the next.
@@ -58,7 +58,7 @@ class EmitSettledBatchesOperator(BatchLineage, CheckedArguments):
         storage_conn_id, storage_options: see :class:`~airflow_eos.operators.PlanRecoveryOperator`.
         deferrable: wait in the triggerer until something is due; else a task that has nothing to
             tell is skipped. As ``[operators] default_deferrable`` says where it is not given.
-        poke_interval: between two looks of the trigger.
+        poke_interval: time between two looks of the trigger.
     """
 
     template_fields: Sequence[str] = ("checkpoint_location", "kafka_config_id", "storage_conn_id")
@@ -131,7 +131,7 @@ class EmitSettledBatchesOperator(BatchLineage, CheckedArguments):
             found = self._found(store, last)
             events = self._due(self._events(last, found))
         if not events and self.deferrable:
-            self._wait(found.newest, due_at)  # that one, too, was looked at
+            self._wait(found.newest, due_at)  # the newest batch was looked at, too
         if not events:
             raise AirflowSkipException(f"Nothing was settled after batch {after}.")
         self._emit(context, events)
@@ -139,7 +139,7 @@ class EmitSettledBatchesOperator(BatchLineage, CheckedArguments):
         return [event.key for event in events]
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> list[str]:
-        """Look again, now that something is due: what was known before the wait is old.
+        """Read the settled batches again and emit: what was read before the wait is old.
 
         Raises:
             EosError: what the trigger met.
@@ -161,16 +161,16 @@ class EmitSettledBatchesOperator(BatchLineage, CheckedArguments):
         return events_since(last, found, each_batch=self.each_batch)
 
     def _due(self, events: Sequence[SettledEvent]) -> Sequence[SettledEvent]:
-        """Those that are to be told now; the batches of others are in a later one."""
+        """Return the events to emit now; the batches of the others are in a later event."""
         return events
 
     def _batches_of(self, task_instance: Any, store: CheckpointStore) -> Sequence[SettledEvent]:  # noqa: ARG002 - what it told, however long it waited
         return self._told
 
     def _last(self, context: Context, pipeline: str) -> tuple[SettledEvent | None, datetime | None]:
-        """The newest event that stands, and when it was told.
+        """Return the newest event that Airflow has stored, and when it was stored.
 
-        ``airflow db clean`` may remove events; so what was seen to stand is noted, too.
+        ``airflow db clean`` may remove events; so the newest event that was seen is noted, too.
         """
         from airflow_eos.events import newest_of
 
@@ -256,7 +256,7 @@ class EmitCompleteHoursOperator(EmitSettledBatchesOperator):
         self._former_ms: int | None = None
 
     def _last(self, context: Context, pipeline: str) -> tuple[SettledEvent | None, datetime | None]:
-        """A new checkpoint goes on behind the hours that were told of the pipelines before it."""
+        """Return the newest event; a new checkpoint goes on behind its predecessors' hours."""
         from airflow_eos.events import SettledEvent
 
         last, told_at = super()._last(context, pipeline)
@@ -272,7 +272,7 @@ class EmitCompleteHoursOperator(EmitSettledBatchesOperator):
         return events_since(last, found, former_watermark_ms=self._former_ms)
 
     def _found(self, store: CheckpointStore, last: SettledEvent | None) -> Settled:
-        """Of the newest batch alone, until that completes an hour: an hour has many."""
+        """Read the newest batch alone, until it completes an hour: an hour has many batches."""
         from airflow_eos.events import newest_settled, read_settled
 
         newest = newest_settled(store)
@@ -284,7 +284,7 @@ class EmitCompleteHoursOperator(EmitSettledBatchesOperator):
         return self._in_time(super()._found(store, last), last)
 
     def _in_time(self, found: Settled, last: SettledEvent | None) -> Settled:
-        """So many batches that Airflow's server stores their hours in time; one may have more."""
+        """Keep as many batches as Airflow's server stores the hours of in time, at least one."""
 
         def hours(count: int) -> int:
             alone = replace(found, batches=found.batches[:count])
@@ -309,7 +309,7 @@ class EmitCompleteHoursOperator(EmitSettledBatchesOperator):
         return len(hours_between(event, since=self.since))
 
     def _is_the_first(self, event: SettledEvent) -> bool:
-        """It completes nothing, and says from where on hours are counted."""
+        """Whether the event has the first watermark: it completes no hour, and starts the count."""
         return event.watermark_before_ms is None and event.watermark_ms is not None
 
     def _emit(self, context: Context, events: Sequence[SettledEvent]) -> None:
@@ -332,10 +332,10 @@ class EmitCompleteHoursOperator(EmitSettledBatchesOperator):
 
 
 def _looked_back(context: Context, asset: Asset, pipeline: str) -> list[Any]:
-    """The events that stand, back to where no newer one of the pipeline can be; some come twice.
+    """Return the stored events, back to where no newer one of the pipeline can be; some come twice.
 
     Airflow gives them by time stamp. A clock that is behind hides the newest event among older
-    ones, so it looks past the newest by batch, by as much as clocks may differ.
+    ones, so the search goes on past the newest by batch, by as much as clocks may differ.
     """
     from airflow_eos.events import newest_of
 
@@ -362,6 +362,6 @@ def _looked_back(context: Context, asset: Asset, pipeline: str) -> list[Any]:
 
 
 def _notes(context: Context, asset: Asset) -> Any:
-    """What Airflow keeps for an asset; None before 3.3, which has no such store."""
+    """Return Airflow's state store of an asset; None before Airflow 3.3, which has none."""
     stores: Any = context.get("asset_state_store")
     return None if stores is None else stores[asset]

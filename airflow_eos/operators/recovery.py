@@ -1,4 +1,4 @@
-"""Plan a recovery, carry it out, and compare what went in with what a reader sees."""
+"""Operators that plan a recovery, execute it, and audit the output topic against the input."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class PlanRecoveryOperator(CheckedArguments):
-    """Says what recovery would do, and does nothing. Safe at any time, on a live pipeline too.
+    """Plans a recovery and changes nothing. Safe at any time, on a live pipeline too.
 
     Prints the plan to the log and returns it as a dictionary (XCom): ``steps``, each with
     ``action``, ``work`` (None for REPLAY), ``works``, ``participant``, ``age_ms``,
@@ -90,20 +90,21 @@ class PlanRecoveryOperator(CheckedArguments):
 
 
 class RecoverTransactionsOperator(PlanRecoveryOperator):
-    """Commits what was promised and aborts what was not; a second run finds nothing to do.
+    """Commits promised transactions and aborts the others; a second run finds nothing to do.
 
-    Fails after having done what it may, where steps remain that only a person may decide.
+    Where steps remain that only a person may decide, the task does all others first, then fails.
     Returns the report as a dictionary, and with ``dry_run`` the plan.
 
     Args:
         checkpoint_location, transactional_id_prefix, kafka_config_id: as for
             :class:`PlanRecoveryOperator`.
-        storage_conn_id, storage_options, participant_conn_ids: as there.
+        storage_conn_id, storage_options, participant_conn_ids: as for
+            :class:`PlanRecoveryOperator`.
         plan: what ``PlanRecoveryOperator`` returned (``plan.output``); None makes a new one. Only
             its listing is used, everything else is read again (templated).
         dry_run: print the plan, do nothing.
-        allowed_actions: of ``commit``, ``abort`` and ``orphan`` (aborts what no checkpoint knows;
-            templated).
+        allowed_actions: some of ``commit``, ``abort`` and ``orphan`` (aborts transactions that no
+            checkpoint knows; templated).
         assume: what a person ruled about every promised transaction whose outcome nobody can read
             any more (ASK): ``committed`` (readers have seen the rows) or ``aborted`` (replay
             them). It stands for ever. None leaves them alone (templated).

@@ -50,16 +50,15 @@ class SparkArguments(CheckedArguments):
         conf: Spark properties (templated).
         jars, packages, exclude_packages, repositories, py_files, files, archives,
             driver_class_path: comma-separated, as for ``spark-submit`` (templated).
-        name: of the Spark application; the task's id where None (templated).
+        name: name of the Spark application; the task's id where None (templated).
         env_vars: added to the driver's environment (templated). On YARN in deploy mode ``cluster``
             they pass through a shell script that does not escape quotes. In that mode they are on
             the command line: names of secrets are refused.
         deploy_mode: ``client`` or ``cluster``; None takes the connection's.
         driver_memory, executor_memory: such as ``2g`` (templated).
-        num_executors, executor_cores, total_executor_cores: of the cluster's managers (templated).
+        num_executors, executor_cores, total_executor_cores: as for ``spark-submit`` (templated).
         principal, keytab, proxy_user, use_krb5ccache: Kerberos (the first three templated).
-        yarn_queue: (templated).
-        properties_file: (templated).
+        yarn_queue, properties_file: as for ``spark-submit`` (templated).
         spark_binary, verbose: as for ``SparkSubmitOperator``.
         spark_submit: further arguments of ``SparkSubmitHook`` that have no name here.
     """
@@ -150,7 +149,7 @@ class SparkArguments(CheckedArguments):
         self.spark_submit = spark_submit
 
     def of_the_hook(self) -> dict[str, Any]:
-        """What ``SparkSubmitHook`` takes as it was given."""
+        """Return the arguments that go to ``SparkSubmitHook`` unchanged."""
         given = {name: getattr(self, name) for name in own_arguments(SparkArguments)}
         as_it_is = given.keys() - {"application", "conf", "env_vars", "spark_submit"}
         found = {name: given[name] for name in as_it_is if given[name] is not None}
@@ -158,7 +157,7 @@ class SparkArguments(CheckedArguments):
 
 
 class StreamingArguments(BatchLineage, SparkArguments):
-    """What a stream is run with; :class:`SparkStreamingOperator` says what each argument is for."""
+    """The arguments of a streaming task; :class:`SparkStreamingOperator` documents them."""
 
     operator_extra_links: Collection[BaseOperatorLink] = LINKS
     template_fields: Sequence[str] = (
@@ -240,7 +239,7 @@ class StreamingArguments(BatchLineage, SparkArguments):
 
     @classmethod
     def get_serialized_fields(cls) -> frozenset[str]:
-        """With ``standby``: the page tells by it who runs a pipeline, and who stands by."""
+        """Return the serialized fields and ``standby``, by which the page tells standbys."""
         fields: frozenset[str] = super().get_serialized_fields()  # type: ignore[no-untyped-call]
         return fields | {"standby"}
 
@@ -299,10 +298,10 @@ class SparkStreamingOperator(StreamingArguments):
             ``interval`` is ``trigger_interval``, and ``restart`` the two above.
         recover_before_start: end what is open before each start. Without it the plan is only
             printed, and the app itself recovers as it starts.
-        drain_timeout: for the running batch to end when the task is stopped.
+        drain_timeout: how long the running batch may take to end when the task is stopped.
         patience: how long the heartbeat of an app that is watched may stand still.
-        submit_timeout: from the submit to the first heartbeat; and so long the process may still be
-            there once its query has stopped in order.
+        submit_timeout: longest time from the submit to the first heartbeat; and how long the
+            process may still be there once its query has stopped in order.
         cancel: ``drain``: let the running batch end; ``kill``: at once, which costs that batch a
             second try; ``leave``: the app goes on, for the next try to take over.
         standby: where another task's driver runs, let the app stand by behind it, warm, and drive
@@ -332,16 +331,16 @@ class SparkStreamingOperator(StreamingArguments):
         return self._see_through(context, None)
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
-        """Judge the end that the trigger has seen: be done, or recover and start again.
+        """Finish, or recover and start the app again, by the end that the trigger has seen.
 
-        Where the trigger could not go on watching, look again: the app may live.
+        Where the trigger could not go on watching, look at the app again: it may live.
         """
         from airflow_eos.supervision.trigger_watch import AppResult
 
         return self._see_through(context, AppResult.of_event(event))
 
     def on_kill(self) -> None:
-        """Stop the app as ``cancel`` says; on a user's action, a timeout, a worker's shutdown."""
+        """Stop the app as ``cancel`` says: Airflow calls on a user's action, timeout, shutdown."""
         if self._stream is not None:
             self._stream.stop(_STOPPED)
 
@@ -382,7 +381,7 @@ class SparkStreamingOperator(StreamingArguments):
                 raise AssertionError  # it raised
             with no_retry_of_what_was_drained(how):
                 batch_id, is_last = leave_nothing_open(recovery, outcome.submission)
-            if is_last:  # else another's app may run from them
+            if is_last:  # else another task's app may still use these files
                 remove_leftovers(folder, self.checkpoint_location)
             end = how.end.name.lower()
             return {"batch_id": batch_id, "restarts": len(outcome.failures), "end": end}
@@ -395,7 +394,7 @@ class SparkStreamingOperator(StreamingArguments):
         folder: Path,
         secrets: Secrets,
     ) -> StreamRun:
-        """What starts the app, or takes it over, and watches it; ``on_kill`` stops it."""
+        """Make the run that starts or adopts the app and watches it; ``on_kill`` stops it."""
         from airflow_eos.links import push_links
         from airflow_eos.operators.submission import rules_of, submission_of, task_of
         from airflow_eos.supervision.recovery import recover_before_start
@@ -415,7 +414,7 @@ class SparkStreamingOperator(StreamingArguments):
         return stream
 
     def _preflight(self, secrets: Secrets) -> tuple[SubmitTarget, Recovery]:
-        """Check all that can be checked before anything is started."""
+        """Check settings and connections before Spark starts; return the target and recovery."""
         from airflow_eos.hooks.spark import SubmitTarget
         from airflow_eos.kafka.client.settings import KafkaSettings
         from airflow_eos.operators.submission import prefix_in_use
@@ -444,16 +443,16 @@ _LOOK_S = 0.2
 class RehearseOperator(StreamingArguments):
     """Fails unless a new version of an app gives the rows that the old one has delivered.
 
-    The old version may run meanwhile: its checkpoint is copied, and else only read. It fails also
-    where that is not known, as behind retention. Returns the report as a dictionary (XCom):
-    ``verdict`` (``same``, ``differs``, ``failed``, ``not known``), and by batch and output the
-    counts and examples. The driver runs on the worker (deploy mode ``client``), also where the
+    The old version may run meanwhile: its checkpoint is copied, and else only read. The task fails
+    also where the answer is not known, as behind retention. Returns the report as a dictionary
+    (XCom): ``verdict`` (``same``, ``differs``, ``failed``, ``not known``), and by batch and output
+    the counts and examples. The driver runs on the worker (deploy mode ``client``), also where the
     connection says otherwise.
 
     Args:
-        batches: how many, the newest ones (templated).
+        batches: how many of the newest batches to rehearse (templated).
         key: columns that pair rows of the two versions; none: ``key``, where an output has one.
-        examples: of each batch and output. They go to the log and to XCom.
+        examples: how many differing rows to show of each batch and output, in the log and in XCom.
         scratch: where executors of other machines reach the copy of the checkpoint, which stays
             there; None: a temporary folder of the worker, removed at the end (templated).
         keep: an empty topic to which the rows of outputs to Kafka go, too; None: none (templated).
@@ -495,9 +494,9 @@ class RehearseOperator(StreamingArguments):
         """Return the report as a dictionary.
 
         Raises:
-            AirflowFailException: rows differ, the new version failed, or it is not known; or
-                settings that cannot work.
-            AppFailedError: it ended before anything was compared.
+            AirflowFailException: rows differ, the new version failed, or the answer is not known;
+                or settings that cannot work.
+            AppFailedError: the app ended before anything was compared.
         """
         from airflow_eos.checkpoint.rehearsal import RehearsalRequest
         from airflow_eos.hooks.spark import SubmitTarget
@@ -506,7 +505,7 @@ class RehearseOperator(StreamingArguments):
         from airflow_eos.supervision.rehearsal import report_of, report_view, sentence
         from airflow_eos.tables import as_text
 
-        rehearsal = f"{self.checkpoint_location} rehearsal"  # not the folders of who runs
+        rehearsal = f"{self.checkpoint_location} rehearsal"  # not the folders of the running app
         with no_retry_where_useless(), private_folder(rehearsal) as folder:
             remove_leftovers(folder, rehearsal)  # a copy of the state is large
             copy = f"{(self.scratch or '').rstrip('/')}/{uuid.uuid4().hex}"
@@ -527,7 +526,7 @@ class RehearseOperator(StreamingArguments):
             try:
                 while self._submission.running:
                     time.sleep(_LOOK_S)
-            except BaseException:  # Ctrl-C under dag.test(): nobody would wait for its end
+            except BaseException:  # Ctrl-C under dag.test(): the app would go on unwatched
                 self.on_kill()
                 raise
             failure = self._submission.failure
@@ -539,6 +538,6 @@ class RehearseOperator(StreamingArguments):
         return json.loads(report.to_json())
 
     def on_kill(self) -> None:
-        """Nothing was begun that somebody would have to end."""
+        """Kill the rehearsal's app: a rehearsal begins no transaction that must be ended."""
         if self._submission is not None:
             self._submission.kill()

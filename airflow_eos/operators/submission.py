@@ -1,4 +1,4 @@
-"""One start of an app: what ``spark-submit`` and the app are given, and how it is watched then."""
+"""The arguments and environment of one ``spark-submit``, and the rules by which it is watched."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def submission_of(
     folder: Path,
     secrets: Secrets,
 ) -> SparkSubmission:
-    """Make a start of the app; where it is not to stand by, no driver is alive now."""
+    """Make the submission that starts the app; unless it is a standby, no driver is alive now."""
     if not task.standby:
         remove_leftovers(folder, task.checkpoint_location)
     told = _told(task, started_by) | ({"EOS_STANDBY": "true"} if task.standby else {})
@@ -82,7 +82,7 @@ def rehearsal_of(
     folder: Path,
     secrets: Secrets,
 ) -> SparkSubmission:
-    """Make a start of the app that delivers nothing; the pipeline may run, and its files stay."""
+    """Make a rehearsal's submission: it delivers nothing; the pipeline may run, its files stay."""
     if target.is_cluster:
         raise ConfigurationError(
             "A rehearsal runs its driver on the worker: expected deploy_mode='client'."
@@ -107,7 +107,7 @@ def _told(task: StreamingArguments, started_by: StartedBy | None) -> dict[str, s
 def _arguments(
     task: StreamingArguments, target: SubmitTarget, folder: Path, handed: SubmitEnvironment
 ) -> dict[str, Any]:
-    """Those of ``SparkSubmitHook``, but for the properties."""
+    """Return the arguments of ``SparkSubmitHook``, but for the Spark properties (``conf``)."""
     if shown := sorted(filter(is_secret, task.conf or {})):
         task.log.warning(
             "conf has %s: everybody on this machine can read it on spark-submit's command line. "
@@ -122,15 +122,15 @@ def _arguments(
         "files": ",".join(filter(None, [task.files, *handed.shipped.values()])) or None,
         "name": task.name or task.task_id,
         "application_args": [str(argument) for argument in task.application_args],
-        # Whatever Spark's own defaults say: a driver elsewhere would not find what it is told.
+        # Overrides Spark's own defaults: a driver elsewhere would not find its settings.
         "deploy_mode": "cluster" if target.is_cluster else "client",
     }
 
 
 def _require_a_way(task: StreamingArguments, target: SubmitTarget) -> None:
-    """On Kubernetes Spark sends a local file along only by a folder that the pods reach, too."""
+    """Refuse local files on Kubernetes, unless there is an upload folder that the pods reach."""
     if not (target.is_cluster and target.is_kubernetes) or task.properties_file:
-        return  # what a file of properties says is Spark's to read
+        return  # properties_file may set the upload folder, and only Spark reads that file
     if (task.conf or {}).get(_UPLOAD):
         return
     lists = filter(None, (task.py_files, task.files, task.jars, task.archives))
@@ -148,7 +148,7 @@ def _require_a_way(task: StreamingArguments, target: SubmitTarget) -> None:
 
 
 def _require_no_secret(env_vars: Mapping[str, object]) -> None:
-    """They are on the command line of ``spark-submit``, which everybody on the machine reads."""
+    """Refuse names of secrets in ``env_vars``: everybody on the machine reads a command line."""
     found = [name for name in env_vars if is_secret(name)]
     if found:
         raise ConfigurationError(
@@ -160,11 +160,11 @@ def _require_no_secret(env_vars: Mapping[str, object]) -> None:
 
 
 _POD_OF_ONE_TASK = "AIRFLOW_IS_K8S_EXECUTOR_POD"
-"""Set by the KubernetesExecutor in the pods that it makes, each of which ends with its task."""
+"""The variable that the KubernetesExecutor sets in its pods, each of which ends with its task."""
 
 
 def rules_of(task: StreamingArguments, target: SubmitTarget) -> Rules:
-    """The rules of one try; the task defers unless something speaks against it."""
+    """Return the rules of one try; log the reason where a deferrable task does not defer."""
     stays = _why_it_stays(task, target) if task.deferrable else None
     if stays is not None:
         task.log.warning("Not deferred: %s", stays)
@@ -193,7 +193,7 @@ def _why_it_stays(task: StreamingArguments, target: SubmitTarget) -> str | None:
 
 
 def trigger_of(task: StreamingArguments, target: SubmitTarget, outcome: AppResult) -> AppTrigger:
-    """Let the triggerer watch the app."""
+    """Make the trigger with which the triggerer watches the app."""
     watch = AppWatch.of(outcome, checkpoint=task.checkpoint_location, rules=rules_of(task, target))
     return AppTrigger(
         watch=watch.as_dict(),
@@ -204,9 +204,9 @@ def trigger_of(task: StreamingArguments, target: SubmitTarget, outcome: AppResul
 
 
 def task_of(context: Context) -> StartedBy:
-    """The task instance, without a submission yet.
+    """Return the identity of the running task instance, with an empty ``submission``.
 
-    Outside of Airflow there is none: then no two calls are the same task, and none adopts an app.
+    Outside of Airflow each call returns another identity, so that none adopts an app.
     """
     ti = context.get("ti")
     if ti is None:
@@ -222,7 +222,7 @@ def task_of(context: Context) -> StartedBy:
 
 
 def secrets_of(task: StreamingArguments) -> Secrets:
-    """Read the connections; what is secret in them is masked in every log from now on."""
+    """Read the secrets from the task's connections; Airflow masks them in every log from now on."""
     return Secrets(
         kafka=KafkaSettingsHook(task.kafka_config_id).librdkafka(),
         storage=CheckpointStoreHook(task.storage_conn_id, task.storage_options).options(),
@@ -236,10 +236,10 @@ _THE_APPS_OWN = "the-apps-own"
 def prefix_in_use(
     guarantee: str, outputs: object, prefix: str | None, budget: TimeoutBudget, secrets: Secrets
 ) -> str | None:
-    """The prefix under which a recovery has to look, whatever the checkpoint says.
+    """Return the prefix under which a recovery has to look, whatever the checkpoint says.
 
     None where no output writes to Kafka under ``prefix``: a recovery that looked there would see
-    nothing, and pass over what the checkpoint says of the others.
+    nothing, and ignore what the checkpoint says of the other outputs.
 
     Raises:
         ConfigurationError: the guarantee or an output cannot work.

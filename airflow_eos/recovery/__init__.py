@@ -1,7 +1,7 @@
-"""Recovery of what a dead pipeline left open; the audit of what it delivered is handed on.
+"""Recovery of work that a dead pipeline left open; also gives the names of the audit.
 
-Enter at :mod:`.plan` (the table of the protocol, pure), then :mod:`.facts` (what it is fed with)
-and :mod:`.execute` (what is done about it). Neither Airflow nor Spark is needed.
+Enter at :mod:`.plan` (the table of the protocol, pure), then :mod:`.facts` (the planner's facts)
+and :mod:`.execute` (the plan's execution). Neither Airflow nor Spark is needed.
 
 Names are imported when they are first used: DAG files import this package and must stay cheap.
 """

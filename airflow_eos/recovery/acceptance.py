@@ -1,4 +1,4 @@
-"""What a person gives up: what readers lack of a promised batch, or offsets of the input; pure."""
+"""What a person gives up: missing rows of a promised batch, or offsets of the input; pure."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Shortfall:
-    """A promise that is not kept.
+    """The rows of a promised batch that readers lack.
 
     Attributes:
         batch_id: Spark's number of the batch.
-        promise: The nonce of the decision that promised it.
-        promised: How many rows it promised.
-        missing: How many of them readers are not known to have, by participant; those that have
-            all are left out.
+        promise: The nonce of the decision that promised the batch.
+        promised: How many rows that decision promised.
+        missing: How many of the rows readers are not known to have, by participant; participants
+            whose readers have all are left out.
         untold: How many of the missing rows readers may have all the same: nobody can tell.
         works: All work that a decision of the batch names, with its outcome.
     """
@@ -44,32 +44,32 @@ class Shortfall:
 
     @property
     def given_up(self) -> tuple[WorkIdentity, ...]:
-        """What could still be committed, and is never to be."""
+        """The work that could still be committed, and is never to be."""
         return tuple(each.identity for each, became in self.works if became is Outcome.OPEN)
 
     @property
     def rows(self) -> int:
-        """How many rows are given up with it."""
+        """The number of rows that are given up with the batch."""
         return sum(self.missing.values())
 
     @property
     def delivered(self) -> int:
-        """How many rows readers have for certain."""
+        """The number of rows that readers have for certain."""
         return self.promised - self.rows
 
 
 def shortfall(facts: Facts, batch_id: int, *, open_too: bool = False) -> Shortfall:
-    """Count what is missing of batch ``batch_id``.
+    """Count the rows that are missing of batch ``batch_id``.
 
     Args:
         facts: All that a planner looks at.
         batch_id: Spark's number of the batch in flight.
-        open_too: Count what could still be committed as missing, as where its system refuses it
-            for ever.
+        open_too: Count work that could still be committed as missing, as where its system refuses
+            it for ever.
 
     Raises:
-        ConfigurationError: It is not in flight, was never promised, or nothing of it is missing.
-        RecoveryError: Some of it can still be committed: a recovery comes first.
+        ConfigurationError: The batch is not in flight, was never promised, or lacks nothing.
+        RecoveryError: Some of its work can still be committed: a recovery comes first.
     """
     if facts.in_flight != batch_id:
         running = "none" if facts.in_flight is None else f"batch {facts.in_flight}"
@@ -120,7 +120,7 @@ def shortfall(facts: Facts, batch_id: int, *, open_too: bool = False) -> Shortfa
 
 
 def _became(facts: Facts) -> tuple[tuple[PromisedWork, Outcome], ...]:
-    """What became of all work with rows that a decision names; UNKNOWN where nobody tells."""
+    """Return the outcome of all work with rows that a decision names; UNKNOWN where none tells."""
     is_open = {each.identity for each in facts.listed} - facts.untold
     return tuple(
         (
@@ -140,7 +140,7 @@ def _became(facts: Facts) -> tuple[tuple[PromisedWork, Outcome], ...]:
 
 @dataclass(frozen=True, slots=True)
 class InputRange:
-    """Offsets ``first`` to ``last``, both included, of one partition."""
+    """A range of one partition: offsets ``first`` to ``last``, both included."""
 
     topic: str
     partition: int
@@ -152,15 +152,15 @@ class InputRange:
 
     @property
     def records(self) -> int:
-        """How many there are at most: markers and compacted records take offsets too."""
+        """The most records of the range: markers and compacted records take offsets too."""
         return self.last - self.first + 1
 
     @classmethod
     def of_text(cls, text: str) -> InputRange:
-        """From ``TOPIC:PARTITION:FIRST-LAST``.
+        """Parse ``TOPIC:PARTITION:FIRST-LAST``.
 
         Raises:
-            ConfigurationError: it is no such text.
+            ConfigurationError: ``text`` has another form.
         """
         found = _RANGE.fullmatch(text)
         if found is None or int(found[3]) > int(found[4]):
@@ -177,17 +177,17 @@ _RANGE = re.compile(r"([A-Za-z0-9._-]{1,249}):([0-9]{1,10}):([0-9]{1,18})-([0-9]
 def skippable(
     location: str, state: CheckpointState, promise: Promise | None, wanted: InputRange
 ) -> InputRange:
-    """What of ``wanted`` can be stepped over: the part that was not settled before.
+    """Return the part of ``wanted`` that can be stepped over, as it was not settled before.
 
     Args:
-        location: of the checkpoint.
-        state: how far the query is.
-        promise: of the batch in flight, if there is one that no person has accepted as it is.
-        wanted: what a person gives up.
+        location: the checkpoint's.
+        state: the query's progress.
+        promise: the batch in flight's, if it has one that no person has accepted as it is.
+        wanted: the range that a person gives up.
 
     Raises:
-        ConfigurationError: it does not hold the pipeline up: no batch in flight begins to read it.
-        RecoveryError: rows of it are promised, or where the batch begins is not known.
+        ConfigurationError: the range holds nothing up: no batch in flight begins to read it.
+        RecoveryError: rows of the range are promised, or where the batch begins is not known.
     """
     batch = state.in_flight
     if batch is None:

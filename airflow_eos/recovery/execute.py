@@ -1,11 +1,11 @@
-"""Carry a plan out: look again, seal, then act on what was listed and on nothing else.
+"""Execution of a plan: look again, seal, then act on what was listed and on nothing else.
 
 Safe at any time, in any number of processes, and after being killed anywhere, because
 
 - only work of the plan's own listing is aborted, each piece by a key that is never used again, and
   what a person has given up;
 - everything but that listing is read again first, so that a stale plan is only a stale listing;
-- before anything is aborted, the attempt that could still name it is taken (the seal).
+- before any work is aborted, the attempt that could still name it is sealed.
 """
 
 from __future__ import annotations
@@ -54,19 +54,19 @@ class Result(enum.Enum):
 
     DONE = "done"
     ALREADY_ENDED = "already ended"
-    """It was no longer open with this epoch: its timeout, its driver or another recovery was
-    faster. Nothing else can have been hit."""
+    """The work was no longer open with this epoch: its timeout, its driver or another recovery was
+    faster. No other work can have been hit."""
     CHANGED = "changed"
     """The facts had moved on since the plan; the detail says what was found."""
     WAITS = "waits for the app"
-    """A replay: the app does it when it resumes."""
+    """The step is a replay, which the app does when it resumes."""
     NEEDS_PERSON = "needs a person"
     NOT_ALLOWED = "not allowed"
     """The caller did not allow this action."""
 
 
 class StepResult(msgspec.Struct, frozen=True):
-    """One step as it stood when it was executed, and what became of it."""
+    """One step as it stood when it was executed, and its result."""
 
     step: Step
     result: Result
@@ -74,9 +74,9 @@ class StepResult(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What was done.
+    """The report of an executed plan.
 
-    ``sealed`` is the attempt that was taken, if any; ``mended`` what was written again of Spark's.
+    ``sealed`` is the attempt that was sealed, if any; ``mended`` Spark's files written again.
     """
 
     format_version: int = 1
@@ -89,7 +89,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     results: tuple[StepResult, ...]
 
     def count(self, *results: Result) -> int:
-        """How many steps ended like this."""
+        """Return how many steps ended with one of these results."""
         return sum(each.result in results for each in self.results)
 
     @property
@@ -98,7 +98,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return self.count(Result.NEEDS_PERSON, Result.NOT_ALLOWED) == 0
 
     def require_complete(self) -> None:
-        """Raise if steps were left alone.
+        """Raise if steps were not carried out.
 
         Raises:
             DecisionNeededError: Steps need a person or were not allowed; they are named.
@@ -116,16 +116,16 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
             )
 
     def to_json(self) -> bytes:
-        """Indented JSON; holds no secret."""
+        """Return the report as indented JSON; it holds no secret."""
         return msgspec.json.format(msgspec.json.encode(self), indent=2)
 
 
 # --- results --------------------------------------------------------------------------------------
-# From answers to words: what became of each step, and how that differs from the plan; pure.
+# The result of each step in words, and how it differs from the plan; pure.
 
 
 def what_became(step: Step, done: Mapping[WorkIdentity, bool | Outcome]) -> StepResult:
-    """Say how a step ended: an outcome of what was settled, False for what ended before us."""
+    """Return a step's result; ``done`` is an outcome if settled, False if ended before us."""
     became = None if step.work is None else done.get(step.work)
     if step.action is Action.REPLAY:
         return StepResult(step, Result.WAITS, "start the app")
@@ -150,7 +150,7 @@ def _committed(step: Step, outcome: Outcome) -> StepResult:
 
 
 def against_plan(plan: Plan, results: Sequence[StepResult]) -> tuple[StepResult, ...]:
-    """Note where the facts of now made us do something else than the given plan said.
+    """Note where a step differs from the given plan's, since the facts have changed.
 
     Steps of that plan which the facts no longer give are added: nothing is left to do for them.
     """
@@ -168,7 +168,7 @@ def against_plan(plan: Plan, results: Sequence[StepResult]) -> tuple[StepResult,
 
 
 def _subject(step: Step) -> WorkIdentity | tuple[int | None, str | None]:
-    """What a step is about: prepared work, or a participant's part of the batch of a replay."""
+    """Return what a step is about: prepared work, or a participant's part of a replayed batch."""
     return step.work or (step.batch_id, step.participant)
 
 
@@ -192,24 +192,24 @@ def execute(
     force: bool = False,
     executed_by: str | None = None,
 ) -> Report:
-    """Carry ``plan`` out and say what became of each step.
+    """Carry ``plan`` out and return the result of each step.
 
     Args:
         plan: Made a moment or days ago.
         store: The checkpoint that the plan speaks of.
-        participant: Those that the plan speaks of.
-        allow: What may be done. ORPHAN is aborted only when it is in here; ASK is never acted
-            upon, a person rules (see ``rulings``).
+        participant: The participants that the plan speaks of, as one.
+        allow: The actions that may be done. Orphans are aborted only when ORPHAN is in here; ASK is
+            never acted upon, a person rules (see ``rulings``).
         force: Go on although the pipeline shows signs of life: it loses its running attempt.
         executed_by: Written into the decision that seals.
 
     Raises:
         PipelineAliveError: Signs of life, with the evidence, and ``force`` is off.
         OwnershipError: The plan was made for another participant or checkpoint; the name belongs
-            to another checkpoint, or this one is an older copy.
+            to another checkpoint, or the plan's is an older copy.
         RecoveryError: The attempt could not be sealed, again and again: a driver is running; or
             the decision that was to be settled is gone.
-        KafkaError, CheckpointError, …: As they come. Run it again: what is done stays done.
+        KafkaError, CheckpointError, …: As they come. Call again: what is done stays done.
     """
     executor = executed_by or _whoami()
     plan.require_made_for(store.location, participant.members)
@@ -218,7 +218,7 @@ def execute(
         plan, store, participant, allow=allow, force=force, by=executor
     )
     failpoint("recovery-sealed")
-    # Again, after the seal; an orphan is ended only because somebody asks.
+    # The gate again, after the seal; not for orphans, which are ended only if somebody asks.
     if current.count(*_acted_upon(allow) - {Action.ORPHAN}):
         require_owner(store, participant)
     results = _act(current, facts, store, participant, allow)
@@ -234,7 +234,7 @@ def execute(
 
 
 def _mended(store: CheckpointStore) -> tuple[Mend, ...]:
-    """Write again what decisions hold; what is to be put aside waits for a driver with a term."""
+    """Write again the files that decisions hold; only a driver with a term puts files aside."""
     damaged = damage(store, DecisionLog(store))
     lost = tuple(each for each in damaged if each.content is not None and not each.readable)
     mend(store, lost)
@@ -250,11 +250,11 @@ def _sealed(
     force: bool,
     by: str,
 ) -> tuple[Facts, Plan, Seal | None]:
-    """The facts of now, the plan they give for the same listing, and what we sealed for it.
+    """Return the facts of now, the plan that they give for the same listing, and its seal.
 
     A seal that is lost means that somebody decided this attempt in between: the driver, whose
-    COMMIT must now be honoured, or another recovery. So everything is read again; as it is where
-    the batch was completed meanwhile, since a seal in a place that was pruned is no seal.
+    COMMIT must now be honoured, or another recovery. So everything is read again; also where the
+    batch was completed meanwhile, since a seal in a place that was pruned is no seal.
     """
     looked = force
     for _ in range(_SEALS_LOST_AT_MOST + 1):
@@ -268,7 +268,7 @@ def _sealed(
             if signs:
                 raise _alive(plan.location, signs)
             looked = True
-            continue  # that took a while: read again
+            continue  # the look took a while: read again
         seal = current.seal if Action.ABORT in allow else None
         if seal is not None:
             reason = f"sealed to abort {current.count(Action.ABORT)} pieces of work"
@@ -299,7 +299,7 @@ def _act(
 ) -> tuple[StepResult, ...]:
     """End what may be ended: aborts first, and then the commits, by the time that is left.
 
-    What became of promised work may be told only once older open work has ended: in Kafka, an older
+    The outcome of promised work may be told only once older open work has ended: in Kafka, an older
     open transaction keeps the last stable offset of its partition back.
     """
     promised = {entry.identity: entry.work for entry in facts.named}
@@ -316,12 +316,12 @@ def _act(
         rows = [work for work in owed if not work.follows]
         became = with_rulings(store, _one_then_rest(commit, rows))
         if any(outcome is not Outcome.COMMITTED for outcome in became.values()):
-            # Who says how far the batch is waits for the app, which replays what is missing.
+            # Work without rows waits for the app, which replays what is missing.
             return {**became, **{w.identity: Outcome.ABORTED for w in owed if w.follows}}
         following = [work for work in owed if work.follows]
         return {**became, **_one_then_rest(commit, following)}
 
-    # What one participant refuses holds up no other: their time may be running out.
+    # One participant's refusal holds up no other one, whose time may be running out.
     acts: list[Callable[[], Mapping[WorkIdentity, bool | Outcome]]] = [
         partial(_one_then_rest, participant.abort, [e for e in ending if e not in promised]),
         partial(participant.abandon, [each for each in ending if each in promised]),
@@ -334,7 +334,7 @@ def _act(
 def _one_then_rest(
     act: Callable[[Sequence[T]], Mapping[WorkIdentity, R]], items: Sequence[T]
 ) -> Mapping[WorkIdentity, R]:
-    """All at once; only for a test or the demo is there a "between two of them"."""
+    """Act on all items at once; on the first alone only where a test or demo sets failpoints."""
     if not items:
         return {}
     if "EOS_FAILPOINTS" not in os.environ:
@@ -367,7 +367,7 @@ def _alive(location: str, signs: Sequence[str]) -> PipelineAliveError:
 
 
 def user_name() -> str:
-    """Of who runs this process; a user id may have no name, as in many containers."""
+    """Return the name of the user who runs this process, or the id of one without a name."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
@@ -375,7 +375,7 @@ def user_name() -> str:
 
 
 def _whoami() -> str:
-    """Recovery, and who ran it where: what people see in the decision log.
+    """Return 'recovery by' who runs it and where, as people see it in the decision log.
 
     It starts with 'recovery', by which a driver knows that starting again is right.
     """
@@ -383,11 +383,11 @@ def _whoami() -> str:
 
 
 # --- run ------------------------------------------------------------------------------------------
-# The two calls that most callers need: make a plan, carry it out.
+# The two calls that most callers need: make a plan, carry the plan out.
 
 
 NOBODYS = "nobodys"
-"""The name of a participant that was asked for by its address and not by a checkpoint."""
+"""The name of a participant that is known by its address and not by a checkpoint."""
 
 
 def plan_recovery(
@@ -399,14 +399,14 @@ def plan_recovery(
     storage_options: Mapping[str, str] | None = None,
     timeout_s: float = 30.0,
 ) -> Plan:
-    """Look at a checkpoint and its participants and say what recovery would do; does nothing.
+    """Return what recovery would do, by a look at a checkpoint and its participants; do nothing.
 
     Args:
         checkpoint: The query's checkpoint location, a path or URL.
         kafka: A librdkafka-style configuration, as in Airflow's Kafka connection.
-        reach: How to get to the other participants, by their name or their kind: what a
-            checkpoint does not hold, such as ``{"totals": "host=db dbname=shop password=…"}``.
-        prefix: Transactional id prefix, where the checkpoint does not tell it any more.
+        reach: How to connect to the other participants, by their name or their kind, as a
+            checkpoint does not hold it, such as ``{"totals": "host=db dbname=shop password=…"}``.
+        prefix: Transactional id prefix, where the checkpoint does not tell the prefix any more.
         storage_options: obstore's configuration keys for the checkpoint's store.
         timeout_s: Seconds to look for each system.
 
@@ -459,13 +459,13 @@ def participant_of(
     prefix: str | None = None,
     timeout_s: float = 30.0,
 ) -> Participant:
-    """Reach all who take part in this checkpoint's decisions, as one; close it when done.
+    """Connect to all participants of this checkpoint, as one; the caller closes it when done.
 
     Args:
         store: The checkpoint. ``eos/pipeline.json`` never changes, so it may be read first.
         kafka: How to reach Kafka.
         reach: How to reach the others; see :func:`plan_recovery`.
-        prefix: What is open under it is to be listed, whatever the checkpoint says.
+        prefix: The one whose open work is to be listed, whatever the checkpoint says.
         timeout_s: Seconds to look for each system.
 
     Raises:
@@ -484,13 +484,13 @@ def watched(
     reach: Mapping[str, Any] | None = None,
     prefix: str | None = None,
 ) -> Participant:
-    """Reach all who may hold open work, to list it: close it when done.
+    """Connect to all participants that may hold open work, to list it; the caller closes it.
 
-    Unlike :func:`participant_of`, a prefix that is not the pipeline's never takes the place of
-    those who take part: whoever watches would look at nothing of theirs, and see that all is well.
+    Unlike :func:`participant_of`, a prefix that is not the pipeline's never takes the place of its
+    participants: a watcher would look at nothing of theirs, and see that all is well.
 
     Args:
-        store: The checkpoint; all whom it names are reached.
+        store: The checkpoint; all participants that it names are reached.
         kafka: How to reach Kafka.
         reach: How to reach the others; see :func:`plan_recovery`.
         prefix: Looked at besides them, and alone where nobody has claimed the checkpoint yet.
@@ -505,7 +505,7 @@ def watched(
 
 
 def _reach(kafka: Any, reach: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    # A consumer group is where the source is, which mostly is the output's cluster, too.
+    # A consumer group is on the source's cluster, which mostly is the output's, too.
     return {"kafka": kafka, "consumer_group": kafka, **(reach or {})}
 
 
@@ -519,10 +519,10 @@ def _members(store: CheckpointStore | None, prefix: str | None) -> tuple[Member,
 
 
 def require_pipeline(store: CheckpointStore | None) -> tuple[Member, ...]:
-    """Who takes part in the pipeline of this checkpoint.
+    """Return the participants of this checkpoint's pipeline.
 
     Raises:
-        ConfigurationError: none has started there.
+        ConfigurationError: no pipeline has started there.
     """
     if not (members := _named(store)):
         where = "Nothing" if store is None else store.location
@@ -539,6 +539,6 @@ def require_pipeline(store: CheckpointStore | None) -> tuple[Member, ...]:
 
 
 def _named(store: CheckpointStore | None) -> tuple[Member, ...]:
-    """Who takes part, as the checkpoint says it; nobody before its first driver has started."""
+    """Return the participants that the checkpoint names; none before its first driver."""
     pipeline = read_pipeline(store) if store is not None else None
     return pipeline.participants if pipeline is not None else ()

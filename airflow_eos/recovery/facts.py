@@ -1,8 +1,8 @@
-"""What the planner needs, read in the order on which the proof rests.
+"""The planner's facts, read in the order on which the proof rests; and whether a driver lives.
 
-First the open work is listed, then the checkpoint and the decisions are read. What was open at the
-listing therefore belongs to the newest batch that is read afterwards, or to an older one, and what
-no decision names once the next attempt is sealed can never be named.
+First the open work is listed, then the checkpoint and the decisions are read. Work that was open at
+the listing therefore belongs to the newest batch that is read afterwards, or to an older one, and
+work that no decision names once the next attempt is sealed can never be named.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 # --- driver liveness ------------------------------------------------------------------------------
 # Is a driver still running this pipeline? Seen by the reader's own clock: yes, no, or not known.
 #
-# What a heartbeat and a file say of the time is the driver's clock and the store's; those of two
-# machines differ. So nothing is compared with them: a driver lives whose heartbeat, or progress,
+# Times in a heartbeat and of a file are by the driver's clock and the store's; clocks of two
+# machines differ. So no clock is compared with them: a driver lives whose heartbeat, or progress,
 # was seen to change between two looks, and is dead once it was seen to stand still for three of its
 # intervals. One look alone cannot tell, unless the driver has said itself that it ended.
 #
@@ -45,10 +45,10 @@ if TYPE_CHECKING:
 
 
 MISSED_BEATS = 3
-"""A driver that has not beaten for this many of its own intervals is taken for dead."""
+"""The number of its own intervals without a heartbeat after which a driver counts as dead."""
 
 UNTOLD_INTERVAL_S = 2.0
-"""How often a driver is taken to beat that has not told yet."""
+"""The interval in which a driver is taken to beat whose heartbeat has not told one yet."""
 
 _LOOK_S = 0.5
 _RECENT_S = 60.0
@@ -56,7 +56,7 @@ _RECENT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """What changes while a driver runs: its heartbeat, the newest term, Spark's newest files."""
+    """One look at all that changes while a driver runs: heartbeat, term, Spark's newest files."""
 
     heartbeat: Heartbeat | None
     term: int
@@ -65,13 +65,13 @@ class Sign:
 
     @property
     def current(self) -> Heartbeat | None:
-        """The heartbeat, if it is the newest driver's: a former one may go on beating."""
+        """The heartbeat, if it is the newest driver's: a former driver may go on beating."""
         beat = self.heartbeat
         return beat if beat is None or beat.term is None or beat.term >= self.term else None
 
     @property
     def is_over(self) -> bool:
-        """Whether one look tells that nobody runs: none ever has, or the newest says it ended.
+        """Whether this look alone tells that no driver runs: none ever has, or the newest ended.
 
         A batch that is planned where no driver of ours has left a trace is another program's.
         """
@@ -80,23 +80,23 @@ class Sign:
         return self.current is not None and self.current.phase in ENDED
 
     def is_as(self, other: Sign | None) -> bool:
-        """Whether nothing has changed since that the newest driver would change."""
+        """Whether nothing that the newest driver would change has changed since ``other``."""
         return other is not None and self.own == other.own
 
     @property
     def own(self) -> tuple[object, ...]:
-        """What of it is the newest driver's."""
+        """The values that only the newest driver changes."""
         return self.current, self.term, self.planned, self.committed
 
     @property
     def silent_after_s(self) -> float:
-        """How long it must be seen to stand still."""
+        """The seconds without a change after which the driver counts as dead."""
         beat = self.heartbeat
         return MISSED_BEATS * (beat.interval_ms / 1000 if beat else UNTOLD_INTERVAL_S)
 
 
 def read_sign(store: CheckpointStore) -> Sign:
-    """Look once.
+    """Look at the checkpoint once for signs of a driver.
 
     Raises:
         StoreError: no answer, which says nothing of the driver.
@@ -113,10 +113,10 @@ def read_sign(store: CheckpointStore) -> Sign:
 
 
 class LifeWatch:
-    """Holds looks at one checkpoint against those before.
+    """A watch over one checkpoint's driver, which compares each look with the one before.
 
     Args:
-        clock: seconds; need not be a time of day.
+        clock: returns seconds; need not be a time of day.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -125,10 +125,10 @@ class LifeWatch:
         self._looked_at = 0.0
         self._signs: tuple[str, ...] = ()
         self.silent_s = 0.0
-        """How long it was seen to stand still."""
+        """The seconds for which the driver was seen to stand still."""
 
     def hold(self, sign: Sign) -> tuple[str, ...] | None:
-        """Why the pipeline is alive, a sentence each; empty: it is not; None: not known yet."""
+        """Return why the pipeline is alive, a sentence each; empty: it is not; None: not known."""
         now, last = self._clock(), self._last
         gap_s, self._last, self._looked_at = now - self._looked_at, sign, now
         if sign.is_over:
@@ -137,11 +137,11 @@ class LifeWatch:
         if last is None:
             return None
         if not sign.is_as(last):
-            # What changed at some time of a long pause says little of now.
+            # A change at some time of a long pause says little of now.
             recent = gap_s <= max(_RECENT_S, sign.silent_after_s)
             self._signs, self.silent_s = _changes(last, sign) if recent else (), 0.0
             return self._signs or None
-        # Who slept himself has not seen the driver be silent meanwhile.
+        # A watcher that slept has not seen the driver be silent meanwhile.
         self.silent_s += min(gap_s, sign.silent_after_s / MISSED_BEATS)
         if self.silent_s >= sign.silent_after_s:
             self._signs = ()
@@ -150,8 +150,8 @@ class LifeWatch:
 
 
 _FOUND_SILENT: dict[str, Sign] = {}
-"""By location: what this process has seen to stand still for long enough. As long as it is still
-the same, nobody need wait again."""
+"""By location, the look that this process has seen to stand still for long enough. As long as a new
+one equals it, nobody need wait again."""
 
 
 def signs_of_life(
@@ -161,15 +161,15 @@ def signs_of_life(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> tuple[str, ...] | None:
-    """Look until it shows whether the pipeline is alive: why, a sentence each; empty: it is not.
+    """Look until it is known whether the pipeline is alive; return why, or nothing if it is dead.
 
-    Where it is alive that takes one of its intervals, where it is dead three.
+    A live pipeline takes one of its intervals, a dead one three.
 
     Args:
         store: the checkpoint.
-        within_s: None is returned where it has not shown by then; without it, it always shows.
-        sleep: for so many seconds.
-        clock: seconds.
+        within_s: seconds after which None is returned if it is not known; None: look on.
+        sleep: waits for so many seconds.
+        clock: returns seconds.
     """
     watch, until = LifeWatch(clock), None if within_s is None else clock() + within_s
     while True:
@@ -183,7 +183,7 @@ def signs_of_life(
 
 
 def _changes(last: Sign | None, sign: Sign) -> tuple[str, ...]:
-    """What was seen to change that only a driver changes."""
+    """Return what was seen to change between two looks that only a driver changes."""
     if last is None:
         return ()
     beat, signs = sign.current, []
@@ -208,7 +208,7 @@ def _changes(last: Sign | None, sign: Sign) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """All that the planner looks at. Read in the protocol's order: ``listed`` before the rest.
+    """All facts of the planner. Read in the protocol's order: ``listed`` before the rest.
 
     Attributes:
         location: The checkpoint, as the user gave it.
@@ -218,11 +218,11 @@ class Facts:
         checkpoint: Spark's progress; None where there is no checkpoint at all.
         listed_batch: The newest batch at the moment just after the listing: nothing that was
             listed can belong to a later one. None before the first batch.
-        decisions: Those of ``listed_batch``, by attempt.
+        decisions: The decisions of ``listed_batch``, by attempt.
         listed: The open work under the pipeline's name.
-        outcomes: Of all that a COMMIT decision of ``listed_batch`` names, while it is in flight.
-        accepted: what a person said of ``listed_batch`` as a whole.
-        admission: whether a start is let in; None where only a name was asked for.
+        outcomes: Of all work that a COMMIT decision of ``listed_batch`` names, while in flight.
+        accepted: A person's ruling on ``listed_batch`` as a whole.
+        admission: Whether a start is let in; None where only a name was asked for.
         heartbeat: ``eos/driver.json``; ``unheard``: why nobody can read it.
         now_ms: Milliseconds since the epoch.
         alive: Why the pipeline was seen to be alive; empty where it is not, or nobody asked.
@@ -245,7 +245,7 @@ class Facts:
 
     @property
     def owned(self) -> bool:
-        """Whether one who was asked takes part in the pipeline: else its heartbeat says nothing."""
+        """Whether one asked participant is the pipeline's: else its heartbeat says nothing."""
         pipeline = self.pipeline
         return pipeline is not None and any(pipeline.member(each.name) for each in self.asked)
 
@@ -256,23 +256,23 @@ class Facts:
 
     @property
     def promise(self) -> Promise | None:
-        """What was promised of ``listed_batch``."""
+        """The promise of ``listed_batch``; None where no decision has promised it."""
         return Promise.of(self.decisions)
 
     @property
     def last_attempt(self) -> int:
-        """The newest that was decided; 0 where none was."""
+        """The number of the newest decided attempt; 0 where none was decided."""
         return max((decision.attempt for decision in self.decisions), default=0)
 
     @property
     def in_flight(self) -> int | None:
-        """The batch that was listed for, if it is still in flight."""
+        """The batch ``listed_batch``, if it is still in flight."""
         current = self.checkpoint.in_flight if self.checkpoint is not None else None
         return current if current == self.listed_batch else None
 
     @property
     def untold(self) -> set[WorkIdentity]:
-        """What was asked for in vain: also where a part of it is listed, no commit can end it."""
+        """Work whose outcome is UNKNOWN: even where a part is listed, no commit can end it."""
         return {each for each, became in self.outcomes.items() if became is Outcome.UNKNOWN}
 
 
@@ -281,7 +281,7 @@ def gather(store: CheckpointStore, participant: Participant, *, look: bool = Fal
 
     Args:
         store: The checkpoint.
-        participant: Who is asked.
+        participant: The one that is asked.
         look: See :func:`read_facts`.
 
     Raises:
@@ -294,7 +294,7 @@ def gather(store: CheckpointStore, participant: Participant, *, look: bool = Fal
     facts = read_facts(store, participant, listed, look=look)
     if facts.pipeline is not None and facts.admission is not None and facts.admission.error is None:
         return facts
-    # Nothing here is ours for certain: what others have open is shown, for a person to decide.
+    # Nothing here is ours for certain: others' open work is shown, for a person to decide.
     return replace(facts, listed=(*facts.listed, *lookalikes(participant)))
 
 
@@ -306,12 +306,12 @@ def read_facts(
     listed_batch: int | None = None,
     look: bool = False,
 ) -> Facts:
-    """Read everything but the listing. Call it again with the same one as often as needed.
+    """Read all facts but the listing; callable again with the same listing as often as needed.
 
     Args:
         store: The checkpoint.
-        participant: Who was asked for the listing.
-        listed: What was open there before this call.
+        participant: The one that was asked for the listing.
+        listed: The work that was open there before this call.
         listed_batch: The newest batch when the listing was young; None when this is the first
             reading after it.
         look: Also look whether a driver is alive, which takes one of its intervals, or three.
@@ -331,8 +331,8 @@ def read_facts(
     # A complete batch was settled before Spark completed it: its outcomes are not asked for, or an
     # idle pipeline would be ASKed about as soon as its rows pass retention.
     if ours and batch is not None and batch == found.state.in_flight:
-        # Also of what is listed by a system that ends nothing by itself: a part of it may be left,
-        # and the outcome UNKNOWN. One that does keeps count of what is open, whatever became of it.
+        # Listed work of a system that ends nothing by itself is asked for too: a part may be left,
+        # and the outcome UNKNOWN. A system with timeouts keeps count of what is open.
         kept_count_of = {each.identity for each in listed if each.timeout_ms is not None}
         decided = [entry.work for entry in named if entry.identity not in kept_count_of]
         outcomes = with_rulings(store, participant.outcome(decided)) if decided else {}

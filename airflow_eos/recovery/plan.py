@@ -1,4 +1,4 @@
-"""What recovery would do, as a value: facts in, plan out, no I/O.
+"""The plan of a recovery, as a value: facts in, plan out, no I/O.
 
 The table of the protocol, row by row:
 
@@ -21,8 +21,8 @@ read. A task opens a transaction only after Spark wrote ``offsets/N``, and Spark
 ``commits/N`` only after all that was decided for N is settled. So where the newest batch is
 complete, whatever was listed belongs to it or to an older one, is not among the settled ones, and
 no decision can name it any more: it is the leftover of a lost task attempt. Where the newest
-batch is in flight, a driver that still runs could name it in its next decision; that decision is
-taken from it first (the seal).
+batch is in flight, a driver that still runs could name listed work in its next decision; so that
+attempt is sealed first.
 """
 
 from __future__ import annotations
@@ -49,32 +49,31 @@ FORMAT_VERSION = 1
 
 
 class Action(enum.Enum):
-    """What a step does. What needs nothing has no step."""
+    """The action of a step. Work that needs no action has no step."""
 
     COMMIT = "commit"
     ABORT = "abort"
     REPLAY = "replay"
-    """Nothing for recovery to do: the app replays the rows when it resumes."""
+    """The app replays the rows when it resumes; recovery does nothing."""
     ASK = "ask"
-    """A person must say what became of it; see ``airflow_eos.checkpoint.rulings``."""
+    """A person must rule on the work's outcome; see ``airflow_eos.checkpoint.rulings``."""
     ORPHAN = "orphan"
-    """Open under a name that the checkpoint does not know; aborted if asked."""
+    """The work is open under a name that the checkpoint does not know; aborted if asked."""
 
 
 class Seal(msgspec.Struct, frozen=True):
-    """The attempt that is taken, as an ABORT decision, before anything is aborted."""
+    """The attempt that is sealed, by an ABORT decision, before anything is aborted."""
 
     batch_id: int
     attempt: int
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the plan. Times in milliseconds; ``time_left_ms`` below 0 is due any moment.
+    """One line of the plan. Times in ms; work with ``time_left_ms`` below 0 may end any moment.
 
     ``work`` is None for REPLAY, which speaks of ``works`` pieces of a batch, all of one
-    ``participant``. Where a system ends nothing by itself, there is no time left. ``rows`` is None
-    where no decision tells it. ``remedies`` are what to do about it; of several a
-    person chooses one.
+    ``participant``. ``time_left_ms`` is None where a system ends nothing by itself, ``rows`` where
+    no decision tells the number. ``remedies`` are what to do; of several a person chooses one.
     """
 
     action: Action
@@ -91,14 +90,13 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What recovery would do, why, and on which listing of its participants that rests.
+    """The steps of a recovery, why, and the listing of its participants on which they rest.
 
-    Execution acts only on ``listed``, by identity, and reads everything else again, so that a
-    plan may be stale without being dangerous. ``batch_id`` is the newest batch when it was made,
-    ``in_flight`` the same if that batch was not complete. ``mends`` is what of Spark's own files is
-    damaged, and what will stand instead. ``refusal`` is what a start on this checkpoint is refused
-    with, or why that is not known, and ``remedies`` what to do about that; ``remarks`` is what one
-    is told.
+    Execution acts only on ``listed``, by identity, and reads everything else again, so that a plan
+    may be stale without being dangerous. ``batch_id`` is the newest batch when the plan was made,
+    ``in_flight`` the same if that batch was not complete. ``mends`` are repairs of Spark's damaged
+    files. ``refusal`` is what a start on this checkpoint is refused with, or why that is not known,
+    and ``remedies`` what to do about the refusal; ``remarks`` are what a person is told.
     """
 
     format_version: int = FORMAT_VERSION
@@ -117,7 +115,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     remarks: tuple[str, ...] = ()
 
     def require_made_for(self, location: str, members: Sequence[Member]) -> None:
-        """Refuse to be carried out elsewhere.
+        """Refuse another checkpoint or other participants than the plan was made for.
 
         Raises:
             OwnershipError: the plan was made for another checkpoint or other participants.
@@ -138,12 +136,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def said(self) -> tuple[str, ...]:
-        """What to do, as sentences, each once: about a start that is refused, and each step."""
+        """The advice of the plan, each sentence once: about a refused start, and each step."""
         told = [self.remedies, *(step.remedies for step in self.steps)]
         return tuple(dict.fromkeys(advice(each) for each in told if each))
 
     def count(self, *actions: Action) -> int:
-        """How many steps have one of these actions."""
+        """Return how many steps have one of these actions."""
         return sum(step.action in actions for step in self.steps)
 
     @property
@@ -152,15 +150,15 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return self.refusal is not None or self.count(Action.ASK, Action.ORPHAN) > 0
 
     def to_json(self) -> bytes:
-        """Indented JSON, the same for the same plan; holds no secret."""
+        """Return the plan as indented JSON, the same for the same plan; it holds no secret."""
         return msgspec.json.format(msgspec.json.encode(self), indent=2)
 
     @classmethod
     def from_json(cls, data: bytes | str) -> Plan:
-        """Read what ``to_json`` wrote.
+        """Read a plan that ``to_json`` wrote.
 
         Raises:
-            ConfigurationError: It is no plan, or one of another format version.
+            ConfigurationError: The data is no plan, or one of another format version.
         """
         try:
             plan = msgspec.json.decode(data, type=cls)
@@ -188,7 +186,7 @@ _NOT_TOLD_YET = (
 
 
 def make_plan(facts: Facts) -> Plan:
-    """Sort every fact into the row of the table that it belongs to."""
+    """Make the plan: sort every fact into the row of the table that it belongs to."""
     listed = tuple(sorted(facts.listed, key=lambda each: each.identity))
     refused = facts.admission.error if facts.admission is not None else None
     unowned_because = _why_unowned(facts)
@@ -224,7 +222,7 @@ def make_plan(facts: Facts) -> Plan:
 
 
 def _with_remedies(facts: Facts, step: Step) -> Step:
-    """What to do about it, as data; the table of docs/recovery.md, row by row."""
+    """Add the remedies to a step, as data; the table of docs/recovery.md, row by row."""
     remedies: tuple[Remedy, ...]
     match step.action:
         case Action.COMMIT | Action.ABORT:
@@ -255,7 +253,7 @@ def _with_remedies(facts: Facts, step: Step) -> Step:
 
 
 def _why_unowned(facts: Facts) -> str:
-    """Why this checkpoint says nothing about what was listed; empty where it does."""
+    """Say why this checkpoint tells nothing about listed work; empty where it does."""
     if facts.pipeline is None:
         return "the checkpoint names no pipeline (no eos/pipeline.json)"
     if not any(facts.pipeline.member(each.name) for each in facts.asked):
@@ -266,7 +264,7 @@ def _why_unowned(facts: Facts) -> str:
 
 
 def _whose(listed: OpenWork, because: str) -> str:
-    """By the form of its key, where that is another program's."""
+    """Say why listed work is an orphan: by its key's form another program's, or ``because``."""
     program = f"it has the form of {listed.whose}" if listed.whose else ""
     return "; ".join(filter(None, (program, because)))
 
@@ -274,8 +272,8 @@ def _whose(listed: OpenWork, because: str) -> str:
 def _steps(facts: Facts, listed: tuple[OpenWork, ...]) -> Iterator[Step]:
     named = {entry.identity: entry for entry in facts.named}
     is_open = {each.identity for each in listed} - (set() if facts.accepted else facts.untold)
-    # Rule 5 holds whatever the checkpoint says: what a decision names is never aborted by us,
-    # not even where the batch claims to be complete; but by a person.
+    # Rule 5 holds whatever the checkpoint says: only a person aborts work that a decision names,
+    # even where the batch claims to be complete.
     for each in listed:
         if each.identity in named and each.identity in is_open:
             yield _promised(facts, named[each.identity])
@@ -295,7 +293,7 @@ def _steps(facts: Facts, listed: tuple[OpenWork, ...]) -> Iterator[Step]:
         for name in promise.participants:
             theirs = tuple(n for n in named.values() if n.identity.participant == name)
             broken += _broken_promises(facts, promise.part(name), theirs, is_open)
-        # What says how far the batch is: the app says it where rows are still to be replayed.
+        # Work without rows: the app commits it where rows are still to be replayed.
         yield from broken or (
             _promised(facts, each, _FOLLOWS)
             for each in named.values()
@@ -306,9 +304,9 @@ def _steps(facts: Facts, listed: tuple[OpenWork, ...]) -> Iterator[Step]:
 def _broken_promises(
     facts: Facts, promise: Promise, named: tuple[PromisedWork, ...], is_open: set[WorkIdentity]
 ) -> Iterator[Step]:
-    """Of one participant: REPLAY for what is lost, ASK for what nobody can tell.
+    """Yield one participant's REPLAY for lost work, and ASK for each outcome that nobody can tell.
 
-    Of the newest COMMIT alone: it named all that was missing, whatever became of single pieces
+    Only for the newest COMMIT: it named all that was missing, whatever became of single pieces
     before it.
     """
     newest = {work.identity for work in promise.newest} - is_open
@@ -341,7 +339,7 @@ def _broken_promises(
 
 
 def _outcome(facts: Facts, entry: PromisedWork) -> Outcome:
-    """The outcome as read; one that nobody has read is not guessed."""
+    """Return the outcome as read; one that nobody has read is UNKNOWN, not guessed."""
     return facts.outcomes.get(entry.identity, Outcome.UNKNOWN)
 
 
@@ -354,7 +352,7 @@ def _why_not_named(facts: Facts) -> str:
 
 
 def _promised(facts: Facts, entry: PromisedWork, remark: str = "") -> Step:
-    """COMMIT, unless a person has given it up."""
+    """Return the step for promised work: COMMIT, or ABORT where a person has given it up."""
     work = entry.work
     age_ms = facts.now_ms - work.opened_at_ms
     accepted = facts.accepted
@@ -386,5 +384,5 @@ def _ending(facts: Facts, listed: OpenWork, action: Action, reason: str) -> Step
 
 
 def _left(work: PreparedWork | OpenWork, age_ms: int) -> int | None:
-    """How long its system still waits; None where that ends nothing by itself."""
+    """Return the ms for which the system still waits; None where it ends nothing by itself."""
     return None if work.timeout_ms is None else work.timeout_ms - age_ms

@@ -27,7 +27,7 @@ _STYLE = {
 
 
 def plan_view(plan: Plan) -> RenderableType:
-    """What is open or owed, how long the broker still waits, what will be done and why."""
+    """Show a plan: what is open or owed, how long the broker still waits, what is done and why."""
     parts: list[RenderableType] = [plain(headline(plan), style="bold")]
     if plan.refusal is not None:
         parts.append(plain(f"A START IS REFUSED: {plan.refusal}", style="bold red"))
@@ -48,7 +48,7 @@ def plan_view(plan: Plan) -> RenderableType:
 
 
 def report_view(report: Report) -> RenderableType:
-    """What was done."""
+    """Show a report: what was done."""
     head = f"Recovery of {report.location}, {_names(report.participants)}"
     if report.sealed:
         head += f": sealed batch {report.sealed.batch_id} attempt {report.sealed.attempt}"
@@ -64,7 +64,7 @@ def report_view(report: Report) -> RenderableType:
 
 
 def headline(plan: Plan) -> str:
-    """Whose plan it is, and which batch is in flight."""
+    """Say whose plan it is, and which batch is in flight."""
     batch = (
         f"batch {plan.in_flight} in flight" if plan.in_flight is not None else "no batch in flight"
     )
@@ -76,7 +76,7 @@ def _names(participants: Sequence[Member]) -> str:
 
 
 def seal_sentence(seal: Seal) -> str:
-    """What happens before anything else."""
+    """Say which attempt is sealed before anything is aborted."""
     return (
         f"Before anything is aborted, batch {seal.batch_id} attempt {seal.attempt} is sealed, so "
         "that no driver can still promise it."
@@ -84,7 +84,7 @@ def seal_sentence(seal: Seal) -> str:
 
 
 def step_cells(step: Step) -> dict[str, str]:
-    """What a line says before its reason, by the name of the column."""
+    """Return a step's cells but its reason, by the name of the column."""
     if step.work is not None:
         subject = step.work.key
     else:

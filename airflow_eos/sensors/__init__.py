@@ -1,4 +1,4 @@
-"""The sensors: does a pipeline get on, does work run out of time, are readers held up?"""
+"""The sensors: whether a pipeline makes progress, a transaction times out, readers are blocked."""
 
 from airflow_eos import airflow_floor as _airflow_floor  # noqa: F401 - an old one ends here
 from airflow_eos.sensors.progress import (

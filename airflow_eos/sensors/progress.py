@@ -1,4 +1,4 @@
-"""Is a pipeline getting on, does its work run out of time, does it hold up readers?"""
+"""Sensors for a checkpoint's progress, transactions that run out of time, and blocked topics."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ DEFERRABLE = conf.getboolean("operators", "default_deferrable", fallback=False)
 
 
 class LookOnceSensor(CheckedArguments, BaseSensorOperator):
-    """A sensor that looks with ``poke``; its subclasses say what each argument is for."""
+    """The base of the sensors: looks once with ``poke``, then waits here or in the triggerer."""
 
     participant_conn_ids: Mapping[str, str] | None = None
     trigger_name: str
-    """Of the class in ``triggers.polling`` that waits for this sensor."""
+    """The name of the class in ``triggers.polling`` that waits for this sensor."""
 
     def __init__(
         self,
@@ -76,15 +76,15 @@ class LookOnceSensor(CheckedArguments, BaseSensorOperator):
     def resume_execution(
         self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context
     ) -> Any:
-        """Take what came of the wait, as it would have ended here."""
+        """Resume after the deferral, and end as a sensor that has not deferred would."""
         with self._unanswered_is_no_skip():
             return super().resume_execution(next_method, next_kwargs, context)
 
     @contextmanager
     def _unanswered_is_no_skip(self) -> Iterator[None]:
-        """``soft_fail`` is for an answer, as a stall or a timeout is: what got none is red.
+        """Let ``soft_fail`` skip a stall or a timeout only; a question without an answer fails.
 
-        Airflow lets it skip whatever fails for good; and below 3.3 not what has waited deferred.
+        Airflow's ``soft_fail`` skips every failure for good; and below 3.3 no deferred timeout.
         """
         try:
             yield
@@ -94,23 +94,23 @@ class LookOnceSensor(CheckedArguments, BaseSensorOperator):
             raise
         except AirflowSkipException as skip:
             why = skip.__cause__
-            # By its name: it is in one place in Airflow 3.1 and in another in 3.3.
-            died = type(why).__name__ == "TaskDeferralError"  # of the trigger
+            # By its name: the class is in one module in Airflow 3.1 and in another in 3.3.
+            died = type(why).__name__ == "TaskDeferralError"  # the trigger died
             if self.soft_fail and why and (died or isinstance(why.__cause__, EosError)):
                 raise why from why.__cause__
             raise
 
     @abstractmethod
     def poke(self, context: Context) -> PokeReturnValue:
-        """Look."""
+        """Look once whether the condition holds."""
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:  # noqa: ARG002 - Airflow's signature
-        """Take the trigger's answer.
+        """Return the value of the trigger's event, or raise its error.
 
         Raises:
             AirflowFailException: the answer is a failure for good, as a stall is.
-            EosError: a trouble that may pass; what ``poke`` would have raised, so that ``retries``
-                treat both alike.
+            EosError: a failure that may pass, of the class that ``poke`` would have raised, so that
+                ``retries`` treat both alike.
         """
         if event.get("raised"):
             with no_retry_where_useless():
@@ -134,7 +134,7 @@ class LookOnceSensor(CheckedArguments, BaseSensorOperator):
         return ParticipantsHook(self.participant_conn_ids).reach()
 
     def _defer(self) -> None:
-        """Hand over to the trigger, with the connections' names and nothing of what they hold."""
+        """Defer to the trigger, with the ids of the connections and nothing of their contents."""
         from airflow_eos.triggers import polling
 
         trigger: type[PollingTrigger] = getattr(polling, self.trigger_name)
@@ -153,7 +153,7 @@ class LookOnceSensor(CheckedArguments, BaseSensorOperator):
 
     @abstractmethod
     def _watch(self) -> ProgressWatch | TimeoutWatch | BlockedWatch:
-        """Make what looks, from the arguments; ConfigurationError where they cannot work."""
+        """Make the watch from the arguments; ConfigurationError where they cannot work."""
 
 
 class CheckpointProgressSensor(LookOnceSensor):
@@ -217,7 +217,7 @@ class CheckpointProgressSensor(LookOnceSensor):
         self.since: datetime | str | None = as_rendered(since)
 
     def poke(self, context: Context) -> PokeReturnValue:
-        """Look; a suspicion is looked at again after a trigger interval.
+        """Look at the checkpoint, and again after a trigger interval where a stall is suspected.
 
         Raises:
             AirflowFailException: the pipeline has stalled, with the reason.
@@ -239,7 +239,7 @@ class CheckpointProgressSensor(LookOnceSensor):
         return PokeReturnValue(found.done, dict(found.value))
 
     def stalled(self, context: Context, found: Conclusion) -> None:  # noqa: ARG002 - a subclass's
-        """Fail; a subclass may do otherwise, and raises too."""
+        """Fail the task with the reason of the stall; a subclass may raise otherwise."""
         raise AirflowFailException(found.error)
 
     def _watch(self) -> ProgressWatch:
@@ -258,7 +258,7 @@ class CheckpointProgressSensor(LookOnceSensor):
 
 
 def _epoch_ms(moment: datetime | str) -> int:
-    """The milliseconds of a moment, which has to say its zone: nobody can guess which was meant."""
+    """Return a time in ms since the epoch; refuse a time without a zone, which is ambiguous."""
     import pendulum
 
     try:
@@ -293,9 +293,9 @@ class TransactionTimeoutSensor(LookOnceSensor):
         transactional_id_prefix: looked at besides them, where the checkpoint does not name it, as
             before the first start (templated).
         kafka_config_id: connection of the cluster that the pipeline *writes* to (templated).
-        part_left: above 0 and up to 1; 0.5 fires at half time.
-        max_age: for systems that end nothing by themselves, as Postgres, whose prepared
-            transactions hold locks; fires for what is older.
+        part_left: part of the timeout, above 0 and up to 1; 0.5 fires at half time.
+        max_age: fires for older work of systems that end nothing by themselves, as Postgres, whose
+            prepared transactions hold locks.
         participant_conn_ids: connections of the pipeline's other participants, by name or kind
             (templated).
         storage_conn_id: connection of the checkpoint's object store, of type ``aws``,
@@ -315,7 +315,7 @@ class TransactionTimeoutSensor(LookOnceSensor):
     ui_color = "#f4d6cc"
     trigger_name = "TransactionTimeoutTrigger"
     seen: SeenOpen | None = None
-    """What this process has seen, for systems that do not tell their time."""
+    """The open work that this process has seen, for systems that do not tell their time."""
 
     def __init__(
         self,
@@ -382,8 +382,8 @@ class BlockedTopicSensor(LookOnceSensor):
 
     Args:
         topics: one or several, looked at whoever writes them (templated).
-        max_age: fires for what is older; above what a batch of your own takes.
-        kafka_config_id: connection of their cluster (templated).
+        max_age: fires for older transactions; longer than a batch of your own takes.
+        kafka_config_id: connection of the topics' cluster (templated).
         deferrable: wait in the triggerer, without a worker slot; as ``[operators]
             default_deferrable`` says where it is not given.
     """

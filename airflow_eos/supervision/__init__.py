@@ -1,1 +1,1 @@
-"""One running app, watched and recovered; free of Airflow, so that a test can drive it."""
+"""Starting, watching and recovering one app; free of Airflow, so that a test can drive it."""

@@ -1,6 +1,6 @@
 """A drill: end a driver that is at work, and measure how long until its successor commits.
 
-Nothing here brings the app back: that is what is measured. Whoever runs it restarts it, as always.
+Nothing here brings the app back: that is what is measured. The task that runs the app restarts it.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _LIVES_ON = 2
-"""So many beats of a driver after its end, and it was not ended."""
+"""The number of intervals after the kill from which a driver that still beats was not ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class DrillResult:
-    """What was found; ``seconds`` from the kill to the first commit of the successor."""
+    """The result of a drill; ``seconds`` from the kill to the first commit of the successor."""
 
     driver: str
     killed: str
@@ -37,23 +37,23 @@ class DrillResult:
     seconds: float
 
     def told(self, limit_s: float) -> dict[str, Any]:
-        """As JSON has it, with whether it was in time."""
+        """Return the result for JSON, with whether recovery was in time."""
         in_time = {"limit_s": limit_s, "ok": self.seconds <= limit_s}
         return {**asdict(self), "seconds": round(self.seconds, 1), **in_time}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Drill:
-    """One drill.
+    """A drill on one scratch pipeline.
 
     Args:
         store: the scratch pipeline's checkpoint.
-        is_ours: whether the driver of a heartbeat may be ended. Nobody else's ever is.
+        is_ours: whether the driver of a heartbeat may be ended; no other driver ever is.
         feed: writes rows for the app to read.
-        first_batch_within_s: for the app to start and commit.
-        recovered_within_s: for its successor to commit; then the drill gives up.
-        kill: ends the driver of a heartbeat, and says what was done.
-        sleep, clock: a test's own.
+        first_batch_within_s: time for the app to start and commit.
+        recovered_within_s: time for its successor to commit; then the drill gives up.
+        kill: ends the driver of a heartbeat, and returns what was done.
+        sleep, clock: replaced by tests.
     """
 
     store: CheckpointStore

@@ -1,4 +1,4 @@
-"""How an app has ended; pure, a table of what its process and its heartbeat say.
+"""Decides how an app has ended, by a table of its process and its heartbeat; pure.
 
 Of an app whose process is ours, both must agree. Of one that runs elsewhere only the heartbeat
 tells, also where the process that has submitted it failed. Nothing but a driver that says so ever
@@ -68,12 +68,12 @@ class ExitKind(enum.Enum):
 
 IN_ORDER = frozenset({ExitKind.SUCCEEDED, ExitKind.DRAINED})
 NOT_ITS_OWN = frozenset({ExitKind.SUPERSEDED, ExitKind.CALLED_OFF})
-"""Somebody else has brought it about: look who lives before anything is started."""
+"""Ends that another driver or try brought about: look for a living app before a start."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExitStatus:
-    """How, and what was found, in one sentence; ``hopeless`` where no restart can heal it."""
+    """How an app ended, and what was found; ``hopeless`` where no restart can heal it."""
 
     end: ExitKind
     found: str
@@ -81,11 +81,11 @@ class ExitStatus:
 
     @property
     def in_order(self) -> bool:
-        """Whether nothing went wrong."""
+        """Whether the app stopped in order."""
         return self.end in IN_ORDER
 
     def __str__(self) -> str:
-        """For people."""
+        """Return the end and what was found, for people."""
         return f"{self.end.name.lower().replace('_', ' ')} ({self.end.value}): {self.found}"
 
 
@@ -116,7 +116,7 @@ class Patience:
     first_beat_s: float
 
     def of(self, seen: HeartbeatObservation) -> float:
-        """At least what makes a next try start: who was given up is not taken over again."""
+        """Return the silence (s) that ends a driver: no less than lets a next try start anew."""
         return max(self.silent_s, MISSED_BEATS * seen.interval_s)
 
 
@@ -156,14 +156,14 @@ def ended(
 
 
 def left(standby: Standby) -> ExitStatus:
-    """How an app ended that has stood by, and never driven, as it says itself."""
+    """Return how a standby that never drove has ended, as its own note says."""
     if standby.end == "called off":
         return ExitStatus(ExitKind.DRAINED, standby.reason)
     return ExitStatus(ExitKind.FAILED, standby.reason, hopeless=standby.end == "refused")
 
 
 def died_standing_by(process: Process) -> ExitStatus:
-    """How an app ended that has said nothing of why it stands by no more."""
+    """Return how a standby ended that left no reason, by its process."""
     failure = process.failure
     if failure is None:
         return ExitStatus(
@@ -176,7 +176,7 @@ def died_standing_by(process: Process) -> ExitStatus:
 def _hangs(
     seen: HeartbeatObservation, submission: str, patience: Patience, since_start_s: float
 ) -> ExitStatus | None:
-    """A process that is there and does not beat does nothing else either: it hangs."""
+    """Return the end of a process that runs and does not beat: it hangs; None: not yet."""
     ours = seen.of(submission)
     if ours is None:
         late = since_start_s >= patience.first_beat_s
@@ -199,7 +199,7 @@ def _hangs(
 def _exited(
     seen: HeartbeatObservation, submission: str, failure: BaseException | None
 ) -> ExitStatus:
-    """Exit status 0 alone proves nothing: the driver must have said that it stopped."""
+    """Return the end of an exited process; status 0 counts only if the driver said it stopped."""
     ours = seen.of(submission)
     if ours is None and (superseded := _superseded(seen, submission)) is not None:
         return superseded
@@ -238,7 +238,7 @@ def _as_it_says(ours: Heartbeat) -> ExitStatus:
 
 
 def _in_words(failure: BaseException, who: str) -> tuple[str, bool]:
-    """What became of a process, in a few words; and whether it refuses to run as it is.
+    """Describe how a process failed in a few words, and whether it refuses to run as it is.
 
     What ``SparkSubmitHook`` raises is a command line of kilobytes, with the status in it.
     """
@@ -255,7 +255,7 @@ def _in_words(failure: BaseException, who: str) -> tuple[str, bool]:
 
 
 def _hopeless(ours: Heartbeat | None) -> bool:
-    """Whether the driver has failed with what the next start meets again."""
+    """Whether the driver has failed with an error that no restart heals."""
     return ours is not None and ours.phase == "failed" and ours.restart_heals is False
 
 

@@ -1,4 +1,4 @@
-"""A heartbeat by the reader's own clock: was it seen to change, for how long has it stood still?
+"""Observes a heartbeat by the reader's own clock: whether it changes, how long it stands still.
 
 What a heartbeat says of the time is its driver's; clocks differ, and machines sleep. So nothing is
 compared with it: a driver lives whose heartbeat was *seen* to change between two looks, and is dead
@@ -42,7 +42,7 @@ REFUSED_AT_MOST = 3
 """Looks that a store may refuse one after another: keys expire, and rights take time to spread."""
 
 DEFAULT_INTERVAL_S = 2.0
-"""How often a driver is taken to beat that has not told yet."""
+"""The interval assumed for a driver that has not written its own yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +70,13 @@ class HeartbeatObservation:
         return heartbeat
 
     def of(self, submission: str) -> Heartbeat | None:
-        """The newest driver's, where that is this start of the app."""
+        """Return the newest driver's heartbeat, where that is of this start of the app."""
         current = self.current
         return current if current is not None and current.submission == submission else None
 
     @property
     def living(self) -> Heartbeat | None:
-        """The newest driver's, where it has not said that it ended and was seen to change."""
+        """The newest driver's heartbeat, where it was seen to change and does not say it ended."""
         current = self.current
         return current if current is not None and self.moved and not self.is_over else None
 
@@ -93,12 +93,12 @@ class HeartbeatObservation:
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether a store has answered: another hundred questions with these keys get the same."""
+    """Whether a store refused access: asking again with these keys gets the same answer."""
     return isinstance(error, StoreError) and isinstance(error.__cause__, _REFUSALS)
 
 
 def read_pulse(store: CheckpointStore) -> tuple[int, Heartbeat | None]:
-    """The newest term and the last heartbeat: one listing and one read.
+    """Read the newest term and the last heartbeat: one listing and one read.
 
     Raises:
         StoreError: no answer, which says nothing of the driver.
@@ -135,7 +135,7 @@ class Pulse:
         self._looked_at: float | None = None
 
     def look(self) -> HeartbeatObservation:
-        """Read, and hold it against the looks before.
+        """Read the heartbeat, and compare it with the looks before.
 
         Raises:
             StoreError, CheckpointFormatError: see :func:`read_pulse`.
@@ -155,7 +155,7 @@ class Pulse:
         return self.hold(term, heartbeat)
 
     def look_if_it_answers(self, *, refused: bool) -> HeartbeatObservation | None:
-        """As :meth:`look`; None where the store did not answer, which says nothing of an app.
+        """Return :meth:`look`, or None where the store does not answer, which says nothing.
 
         Args:
             refused: raise where it answers again and again that we may not look.
@@ -169,7 +169,7 @@ class Pulse:
             return None
 
     def hold(self, term: int, heartbeat: Heartbeat | None) -> HeartbeatObservation:
-        """Hold what somebody has just read against the looks before."""
+        """Compare a term and heartbeat that were just read with the looks before."""
         now, last = self._clock(), self._last
         seen = HeartbeatObservation(heartbeat, term)
         if last is not None and heartbeat != last.heartbeat and seen.current is not None:
@@ -184,7 +184,7 @@ class Pulse:
         return seen
 
     def forget(self) -> None:
-        """Begin anew: what moved until now says nothing of an app that is about to be started."""
+        """Forget all looks: they say nothing of an app that is about to be started."""
         self._last = self._looked_at = None
 
     def no_answer(self) -> None:
@@ -238,15 +238,15 @@ class ClusterManager:
         return "k8s" in self.master
 
     def pod_of(self, submission: str) -> str:
-        """The pod of the driver of this start."""
+        """Return the name of the driver's pod of this start."""
         return self.pod or f"eos-{submission}-driver"
 
     def tag_of(self, submission: str) -> str:
-        """What YARN knows this start by."""
+        """Return the YARN tag of this start."""
         return f"eos-{submission}"
 
     def differs_from(self, heartbeat: Heartbeat) -> str | None:
-        """What a heartbeat says otherwise of where its driver runs; None where all is the same."""
+        """Return how a heartbeat differs on where its driver runs; None where it does not."""
         submission = heartbeat.submission
         if submission is None or not _SUBMISSION.fullmatch(submission):
             return "it names no start of a task"
@@ -265,7 +265,7 @@ class ClusterManager:
 
 
 def _address(master: str) -> str:
-    """As Spark has it: an API server without a scheme is ``https``."""
+    """Normalise a master as Spark does: an API server without a scheme is ``https``."""
     scheme, found, rest = master.partition("://")
     if scheme != "k8s" or not found:
         return master
@@ -390,7 +390,7 @@ def _kill_here(heartbeat: Heartbeat, submission: str) -> str:
 
 
 def _is_that(pid: int, submission: str) -> bool:
-    """Whether this process was told that it is this start."""
+    """Whether the environment of process ``pid`` names this start of the app."""
     try:
         environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:  # gone, of another user, or no Linux
@@ -405,7 +405,7 @@ def _is_that(pid: int, submission: str) -> bool:
 
 
 def _asked(command: list[str]) -> tuple[str, str]:
-    """What a manager answered, and that in a sentence."""
+    """Run a command of the cluster manager; return its output, and a sentence on the outcome."""
     asked = " ".join(command)
     try:
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""What an app is given for a run: a Python environment, this package, a folder with its secrets.
+"""Packages for an app: a Python environment, this package, and a folder with the app's secrets.
 
 The environment is one file, for executors on which nothing of ours is installed. Spark unpacks it
 by itself beside each executor::
@@ -57,7 +57,7 @@ _SPARKS_OWN = frozenset({"pyspark", "pyspark-client", "py4j"})
 def needed(
     extras: Sequence[str] = (), also: Sequence[str] = ()
 ) -> dict[str, metadata.Distribution]:
-    """The distributions that our package requires, and those they require, without our own.
+    """Return the distributions that our package requires, and those they require, without it.
 
     What is installed here is taken, so executors get the versions that this environment has.
 
@@ -96,10 +96,10 @@ def needed(
 
 
 def files_of(distribution: metadata.Distribution) -> dict[str, Path]:
-    """The files that it put into ``site-packages``, by their path there.
+    """Return the files that a distribution put into ``site-packages``, by their path there.
 
     Raises:
-        ConfigurationError: it does not list them, or was installed from a folder of sources.
+        ConfigurationError: it does not list its files, or was installed from a folder of sources.
     """
     name = distribution.metadata["Name"]
     listed = distribution.files
@@ -125,7 +125,7 @@ def files_of(distribution: metadata.Distribution) -> dict[str, Path]:
 
 
 def _is_editable(distribution: metadata.Distribution) -> bool:
-    """PEP 660 and PEP 610: its files are then where its sources are."""
+    """Whether a distribution is editable (PEP 660, PEP 610): its files are then its sources."""
     origin = json.loads(distribution.read_text("direct_url.json") or "{}")
     return bool(origin.get("dir_info", {}).get("editable"))
 
@@ -195,7 +195,7 @@ _LONG_AGO = (1980, 1, 1, 0, 0, 0)
 
 
 def build_archive(path: Path) -> Path:
-    """Write what runs inside Spark to ``path`` (.zip) and return it; the same bytes every time.
+    """Write the modules that run inside Spark to ``path`` (.zip); return it; always equal bytes.
 
     Raises:
         ConfigurationError: The path is no .zip, or cannot be written.
@@ -215,7 +215,7 @@ def build_archive(path: Path) -> Path:
 
 
 def spark_side() -> dict[str, Path]:
-    """The files of this package that run inside Spark, by their name in an archive."""
+    """Return the files of this package that run inside Spark, by their name in an archive."""
     root = Path(__file__).resolve().parent.parent
     files = sorted(set(root.glob("*.py")) - {root / name for name in _NOT_THERE})
     for room in _DRIVER_AND_EXECUTORS:
@@ -245,12 +245,12 @@ exec "$here/bin/%s" "$@"
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What was written.
+    """An environment archive that was written.
 
     Attributes:
-        path: of the archive.
-        packed, unpacked: its size, and that of its files; bytes.
-        distributions: name and version of each that is in it, beside ours.
+        path: path of the archive.
+        packed, unpacked: size of the archive, and of its files; bytes.
+        distributions: name and version of each distribution in the archive, beside ours.
     """
 
     path: Path
@@ -272,7 +272,7 @@ def build_environment(
         path: ends with ``.tar.gz``; a file that is there is replaced.
         extras: of our package, such as ``postgres``.
         also: further distributions that are installed here.
-        progress: is told the bytes that were packed, and all of them.
+        progress: called with the bytes packed so far, and the total.
 
     Raises:
         ConfigurationError: the name does not fit, the file cannot be written, or what is needed is
@@ -330,7 +330,7 @@ def _entry(name: str, size: int, *, executable: bool) -> tarfile.TarInfo:
 
 
 def _interpreter() -> dict[str, Path]:
-    """The program, its shared library where it has one, and its standard library."""
+    """Return the files of the interpreter: program, shared library (if any), standard library."""
     program = _program()
     stdlib = Path(sysconfig.get_path("stdlib"))
     prefix = Path(sys.base_prefix)
@@ -353,7 +353,7 @@ def _program() -> Path:
 
 
 def _site_packages() -> str:
-    """Where the interpreter looks for packages, below its prefix; distributions of Linux differ."""
+    """Return the interpreter's package folder below its prefix; distributions of Linux differ."""
     asked = "import site, sys; print(sys.prefix, *site.getsitepackages(), sep='\\n')"
     said = subprocess.run(
         [str(_program()), "-I", "-c", asked], capture_output=True, text=True, check=True
@@ -369,10 +369,10 @@ _KEPT = ".kept"
 
 @contextmanager
 def private_folder(checkpoint_location: str) -> Iterator[Path]:
-    """Give a new folder that only this user may enter, and remove it with all that is in it.
+    """Make a folder that only this user may enter, and remove it with its contents at the end.
 
-    Where this process is ended by SIGKILL it stays behind, until :func:`remove_leftovers` is
-    called for the same checkpoint. The lock says that it is in use, and dies with the process.
+    Where SIGKILL ends this process the folder stays, until :func:`remove_leftovers` is called for
+    the same checkpoint. The lock says that the folder is in use, and ends with the process.
     """
     folder = Path(tempfile.mkdtemp(prefix=_prefix(checkpoint_location)))
     try:
@@ -384,7 +384,7 @@ def private_folder(checkpoint_location: str) -> Iterator[Path]:
 
 
 def leave_behind(folder: Path) -> None:
-    """Keep the folder although this process ends: an app that lives on runs from what is in it.
+    """Keep the folder although this process ends: an app that lives on needs its files.
 
     :func:`remove_leftovers` of a later task on this machine removes it.
     """
@@ -392,9 +392,9 @@ def leave_behind(folder: Path) -> None:
 
 
 def remove_leftovers(folder: Path, checkpoint_location: str) -> None:
-    """Remove what a killed task left for the same checkpoint, beside ``folder``.
+    """Remove the folders that killed tasks left for the same checkpoint, beside ``folder``.
 
-    Only when no driver of the pipeline is alive any more: it may still need the package.
+    Call only when no driver of the pipeline is alive any more: it may still need the package.
     """
     for other in folder.parent.glob(f"{_prefix(checkpoint_location)}*"):
         found = other.lstat()
@@ -409,12 +409,12 @@ def remove_leftovers(folder: Path, checkpoint_location: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Secrets:
-    """What an app must know and nobody else may see.
+    """The secret settings of an app.
 
     Attributes:
         kafka: librdkafka's configuration.
         storage: options of the checkpoint's object store.
-        participants: how to reach the others who take part, by name or kind.
+        participants: connection settings of the other participants, by name or kind.
     """
 
     kafka: Mapping[str, Any] = field(repr=False)
@@ -464,7 +464,7 @@ def app_environment(
 
 
 def _prefix(checkpoint_location: str) -> str:
-    """A name in the temporary folder by which a later task knows whose folder it was."""
+    """Return the folder-name prefix by which a later task knows the folder's checkpoint."""
     return f"airflow-eos-{hashlib.sha256(checkpoint_location.encode()).hexdigest()[:16]}-"
 
 

@@ -1,4 +1,4 @@
-"""What is checked before anything is started: the chain of timeouts, by the sink's own rule."""
+"""Checks before an app is started: the chain of timeouts (the sink's own rule), the prefix."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TimeoutBudget:
-    """What a transaction has to outlive; the names are those of ``KafkaSink``.
+    """The times that a transaction has to outlive; the names are those of ``KafkaSink``.
 
     Attributes:
-        trigger_interval: between two batches.
+        trigger_interval: time between two batches.
         batch_within: the longest that a batch is expected to take.
         recover_within: after a crash, recovery is promised to have run within this.
         transaction_timeout: after this the broker aborts an open transaction, promised or not.
@@ -33,7 +33,7 @@ class TimeoutBudget:
     transaction_timeout: timedelta = timedelta(minutes=15)
 
     def check(self, broker_max: timedelta | None) -> None:
-        """Check both ends of the chain.
+        """Check that the timeout covers the times promised, and that the broker allows it.
 
         Raises:
             TimeoutBudgetError: the timeout is shorter than what was promised, or longer than the
@@ -51,29 +51,29 @@ class TimeoutBudget:
 
 
 class FirstConnection:
-    """Kafka, reached once for a start: the recovery takes over what the look before it has opened.
+    """The connection to Kafka that the checks of a start open and its recovery takes over.
 
     Args:
-        wire: open; closed here where nobody takes it over.
+        wire: an open connection; closed here where no recovery takes it over.
     """
 
     def __init__(self, wire: ConnectionPool) -> None:
         self._wire: ConnectionPool | None = wire
 
     def take(self) -> ConnectionPool | None:
-        """The connection, for its taker to close; None from the second time on."""
+        """Return the connection, for the caller to close; None from the second call on."""
         wire, self._wire = self._wire, None
         return wire
 
     def close(self) -> None:
-        """Close what nobody took; harmless at any time."""
+        """Close the connection where it was not taken; harmless at any time."""
         wire = self.take()
         if wire is not None:
             wire.close()
 
 
 def reached_within(budget: TimeoutBudget, settings: KafkaSettings) -> FirstConnection:
-    """Reach the cluster, and hold the chain of timeouts against the longest that it accepts.
+    """Connect to the cluster, and check the timeouts against the longest that it accepts.
 
     Raises:
         KafkaError: the brokers lack a message that is needed.
@@ -95,11 +95,11 @@ def reached_within(budget: TimeoutBudget, settings: KafkaSettings) -> FirstConne
 
 
 def require_prefix_free(settings: KafkaSettings, prefix: str, store: CheckpointStore) -> None:
-    """Refuse what the app would refuse after Spark's start, by the same gate.
+    """Refuse a prefix that the app would refuse after Spark's start, by the app's own check.
 
     Raises:
-        OwnershipError: with what was found and how to go on.
-        KafkaError: who owns it may not be read, or (KafkaUnavailableError) no broker answered.
+        OwnershipError: the prefix is in use; with what was found and how to go on.
+        KafkaError: the owner may not be read, or (KafkaUnavailableError) no broker answered.
     """
     from airflow_eos.checkpoint.snapshot import admitted
 
@@ -110,7 +110,7 @@ def require_prefix_free(settings: KafkaSettings, prefix: str, store: CheckpointS
 def of_prefix(
     settings: KafkaSettings, prefix: str, store: CheckpointStore, *, timeout_s: float = 30.0
 ) -> Participant:
-    """Kafka under a prefix, by the name that the checkpoint has for it; close it when done.
+    """Connect to Kafka as the participant of a prefix, by its name in the checkpoint; close it.
 
     Raises:
         KafkaError: no broker answers.

@@ -1,4 +1,4 @@
-"""What the sensors and their triggers look at; no Airflow in here, so that both share it."""
+"""The looks and judgements of the sensors and their triggers; free of Airflow, so both share it."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 _MARGIN_MS = 5_000
-"""On top of the trigger interval, for a batch to be planned before a suspicion is confirmed."""
+"""Time beyond the trigger interval for a batch to be planned before a stall is confirmed."""
 
 
 class Health(enum.Enum):
-    """What the evidence says."""
+    """The health of a pipeline, by the evidence of one look."""
 
     FRESH = "fresh"
     WORKING = "working"
@@ -57,14 +57,14 @@ class Health(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What was seen.
+    """One look at a checkpoint.
 
     Attributes:
         state: Spark's progress.
-        heartbeat: the newest.
+        heartbeat: the newest heartbeat.
         unread: how many offsets are still to be read; None where that is not known.
         now_ms: when the newest heartbeat was written, by the store's clock.
-        alive: whether the heartbeat was seen to change; None where nobody has looked twice.
+        alive: whether the heartbeat was seen to change; None where there was no second look.
     """
 
     state: CheckpointState
@@ -76,17 +76,17 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Health and why, in one sentence."""
+    """The health of a pipeline, and the reason in one sentence."""
 
     health: Health
     reason: str
 
 
 def judge(seen: Observation, *, max_age_ms: int, earlier: Observation | None = None) -> Finding:
-    """Say how the pipeline is; ``earlier`` is the look that gave a suspicion.
+    """Judge the health of the pipeline; ``earlier`` is the look that suspected a stall.
 
     Args:
-        seen: what was found now.
+        seen: the look to judge.
         max_age_ms: how old a commit, a batch in flight or a start may be, in ms.
         earlier: an observation at least :func:`confirm_after_ms` older.
     """
@@ -118,12 +118,12 @@ def judge(seen: Observation, *, max_age_ms: int, earlier: Observation | None = N
 
 
 def confirm_after_ms(seen: Observation) -> int:
-    """How long a suspicion must stand before it is a stall."""
+    """Return how long a suspicion must last before it is a stall, in ms."""
     return _MARGIN_MS + (seen.heartbeat.trigger_ms if seen.heartbeat else 0)
 
 
 def _waiting(seen: Observation, since: str, earlier: Observation | None) -> Finding:
-    """The driver beats and no batch is in flight: is there anything to read?"""
+    """Judge a living driver with no batch in flight by the offsets that are unread."""
     if not seen.unread:
         what = "nothing to read" if seen.unread == 0 else "sources whose ends are not known"
         return Finding(Health.IDLE, f"{since}, with {what}; the driver is alive")
@@ -137,7 +137,7 @@ def _waiting(seen: Observation, since: str, earlier: Observation | None) -> Find
 
 
 def why_not_at_work(seen: Observation) -> str:
-    """What the last heartbeat says of a driver that is not at work; empty where it is."""
+    """Return why the driver is not at work, by the last heartbeat; empty where it is."""
     heartbeat = seen.heartbeat
     if heartbeat is None:
         return "no driver has ever written a heartbeat"
@@ -159,7 +159,7 @@ def _why(before: str, reason: str | None) -> str:
 
 
 def _last(seen: Observation) -> str:
-    """How far it is, where nothing tells how long ago that was."""
+    """Name the last committed batch, without its age, which may not be known."""
     if seen.state.committed_at_ms is None:
         return "no batch was ever committed"
     return f"batch {seen.state.latest_commit} is its last"
@@ -205,7 +205,7 @@ def _unread(wire: ConnectionPool, read: dict[str, dict[int, int]]) -> int:
     # A partition that the query has not seen yet counts from its beginning.
     at = {(topic, partition): read[topic].get(partition, 0) for topic, partition in places}
     ends = positions(wire, places, LATEST)
-    past = [each for each in places if ends[each] < at[each]]  # it reads what is open, too
+    past = [each for each in places if ends[each] < at[each]]  # the query reads uncommitted rows
     for each, end in positions(wire, past, LATEST, committed_only=False).items():
         if end < at[each]:
             raise TopicError(
@@ -218,7 +218,7 @@ def _unread(wire: ConnectionPool, read: dict[str, dict[int, int]]) -> int:
 
 
 HELD_UP_AFTER_MS = 60_000
-"""Younger transactions hold readers up, too: each batch of each program, for its time."""
+"""The age from which a transaction counts: every running batch holds readers up for a while."""
 
 _ENDS_BY = {
     "recover": "recover CHECKPOINT",
@@ -232,12 +232,12 @@ _ENDS_BY = {
 def held_up(
     kafka: KafkaSettings, store: CheckpointStore, *, deadline_s: float = _TIMEOUT_S
 ) -> Blocked:
-    """What holds readers of a pipeline's topics up, of those that it reads and that it writes.
+    """Find the transactions that hold readers of a pipeline's input or output topics up.
 
     Raises:
         TopicError: a topic is gone, or may not be read.
         KafkaUnavailableError: some broker did not answer.
-        CheckpointError: nobody can tell which topics these are.
+        CheckpointError: the checkpoint does not tell which topics these are.
     """
     found = read_snapshot(store)
     read = {topic for source in found.state.sources for topic in source.end or ()}
@@ -251,7 +251,7 @@ def held_up(
 
 
 def _written(found: Snapshot, cluster_id: str) -> set[str]:
-    """Topics of this cluster that its outputs name; where rows name them, the newest decisions."""
+    """Return the topics of this cluster that the outputs, or else the newest decisions, name."""
     here = {
         each.name: each.target.removeprefix(f"{KIND}:")
         for each in (found.pipeline.participants if found.pipeline else ())
@@ -268,7 +268,7 @@ def _written(found: Snapshot, cluster_id: str) -> set[str]:
 
 
 def held_up_sentence(each: BlockedPartition) -> str:
-    """Who holds the readers of a partition up, for people."""
+    """Return a sentence on the transaction that holds the readers of a partition up."""
     name = each.transactional_id or f"of producer {each.producer_id}"
     owner = f" ({each.owner})" if each.owner else ""
     return one_line(
@@ -279,14 +279,14 @@ def held_up_sentence(each: BlockedPartition) -> str:
 
 
 def ends_by(each: BlockedPartition) -> str:
-    """What ends the transaction that holds them up."""
+    """Return what ends the transaction that holds the readers of a partition up."""
     left = duration(each.ends_in_ms)
     return _ENDS_BY[next_step(each)].format(topic=each.topic, left=left)
 
 
 @dataclass(frozen=True, slots=True)
 class Conclusion:
-    """What a sensor makes of a look: done, failed (``error``), or neither: look again later.
+    """A sensor's conclusion from a look: done, failed (``error``), or neither: look again later.
 
     ``again_after_s`` asks for a second look, sooner than the sensor's own interval.
     """
@@ -299,10 +299,10 @@ class Conclusion:
 
 @dataclass(frozen=True, slots=True)
 class ProgressWatch:
-    """Looks at one checkpoint. At most one target; none of them means: is it getting on at all?
+    """The watch of one checkpoint for at most one target; without one, for any progress at all.
 
     Attributes:
-        checkpoint: its location.
+        checkpoint: location of the checkpoint.
         max_age_ms: see :func:`airflow_eos.supervision.progress.judge`.
         batch_id: done once this batch is committed.
         since_batch: done once a later batch is committed, or the pipeline is idle.
@@ -316,9 +316,9 @@ class ProgressWatch:
     since_ms: int | None = None
 
     def look(self, kafka: KafkaSettings, storage: Mapping[str, str]) -> Observation:
-        """Read the checkpoint, and the topics' ends only where nothing else tells how it is.
+        """Read the checkpoint, and the input topics' ends only where the pipeline seems idle.
 
-        Whether its driver is alive takes a second look: one of its intervals, or three.
+        Whether the driver is alive takes a second look: after one of its intervals, or three.
 
         ``storage`` is for the checkpoint's store. It may hold secrets, so no watch keeps it.
         """
@@ -331,7 +331,7 @@ class ProgressWatch:
         return replace(seen, unread=unread_offsets(kafka, state.sources))
 
     def conclude(self, seen: Observation, earlier: Observation | None = None) -> Conclusion:
-        """Compare the look with the target."""
+        """Compare an observation with the target."""
         finding = judge(seen, max_age_ms=self.max_age_ms, earlier=earlier)
         value = {
             "batch_id": seen.state.latest_commit,
@@ -363,11 +363,11 @@ class ProgressWatch:
 
 
 class SeenOpen:
-    """For how long work was seen to be open, by one clock of the reader's: so old it is at least.
+    """The least age of open work: since when the reader saw it, by one clock of the reader's.
 
     Args:
         clock: seconds.
-        since: what was seen before, by its name, and since when.
+        since: when earlier looks first saw open work, by its name.
     """
 
     def __init__(
@@ -377,10 +377,10 @@ class SeenOpen:
     ) -> None:
         self._clock, self.since = clock, dict(since)
         self.needed: list[str] = []
-        """What nobody else dates, as of the last look."""
+        """The open work of the last look whose system does not tell its age."""
 
     def lasts_ms(self, listed: Sequence[OpenWork]) -> list[int]:
-        """For how long each was; what is not among them has ended, and is forgotten."""
+        """Return how long each listed work was seen, in ms; forget unlisted work: it ended."""
         now = self._clock()
         self.since = {name: self.since.get(name, now) for name in map(_name, listed)}
         return [round(1000 * (now - self.since[_name(each)])) for each in listed]
@@ -392,13 +392,13 @@ def _name(work: OpenWork) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TimeoutWatch:
-    """Looks for open work that runs out of time.
+    """The watch for open work that runs out of time.
 
     Attributes:
-        prefix: whose transactions, where the checkpoint does not name them.
-        checkpoint: its location, whose participants are all looked at; None: ``prefix`` alone.
-        part_left: found are those with less than this part (0 to 1) of their timeout left.
-        max_age_ms: and those older than this where their system ends nothing by itself.
+        prefix: prefix of the transactions, where the checkpoint does not name it.
+        checkpoint: location; all its participants are looked at; None: ``prefix`` alone.
+        part_left: work with less than this part (0 to 1) of its timeout left is found.
+        max_age_ms: work older than this is found where its system ends nothing by itself.
     """
 
     prefix: str | None
@@ -413,10 +413,10 @@ class TimeoutWatch:
         reach: Mapping[str, Any] | None = None,
         seen: SeenOpen | None = None,
     ) -> list[dict[str, Any]]:
-        """Return what runs out of time or is too old, the most urgent first.
+        """Return the open work that runs out of time or is too old, the most urgent first.
 
-        How old it is, its system tells, which has dated it. One that does not tell its time has
-        told nothing: then it is as old as ``seen`` has seen it, and 0 at the first look.
+        The system that dated the work tells its age. Where a system does not tell its time, the
+        work is as old as ``seen`` has seen it, and 0 at the first look.
 
         Raises:
             ConfigurationError: no prefix was given and the checkpoint names no participant, or
@@ -448,12 +448,12 @@ class TimeoutWatch:
         return sorted(found, key=lambda each: each["time_left_ms"])
 
     def _left_ms(self, work: OpenWork, age_ms: int) -> int:
-        """Until its system ends it; where nothing does, until it is older than it may be."""
+        """Return the ms until the system ends the work, or until ``max_age_ms`` where none does."""
         return (self.max_age_ms if work.timeout_ms is None else work.timeout_ms) - age_ms
 
 
 def _aged(participant: Participant) -> list[tuple[OpenWork, int | None]]:
-    """What is open there, and how old its system says that it is; None: it does not say."""
+    """List a participant's open work with its age in ms, or None where the system tells no time."""
     listed = participant.open()
     if not listed or not hasattr(participant, "clock_ms"):
         return [(each, None) for each in listed]
@@ -463,11 +463,11 @@ def _aged(participant: Participant) -> list[tuple[OpenWork, int | None]]:
 
 @dataclass(frozen=True, slots=True)
 class BlockedWatch:
-    """Looks for transactions, of any program, that hold the readers of topics up.
+    """The watch for transactions, of any program, that hold the readers of topics up.
 
     Attributes:
-        topics: looked at.
-        max_age_ms: found are those that are older.
+        topics: topics to look at.
+        max_age_ms: transactions older than this are found.
     """
 
     topics: tuple[str, ...]

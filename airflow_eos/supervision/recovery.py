@@ -1,4 +1,4 @@
-"""What the operators share about recovery: wait for silence, plan, print, execute."""
+"""Recovery for the operators: wait for silence, plan, print the plan, execute."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Recovery:
         kafka: the cluster.
         prefix: None means the one that the checkpoint names.
         storage_options: for the checkpoint's object store; may hold secrets.
-        reach: how to get to the other participants, by name or kind; may hold secrets.
+        reach: connection settings of the other participants, by name or kind; may hold secrets.
         patience: how long a heartbeat is watched. A driver that beats again meanwhile is alive;
             one that stands still for three of its intervals is recovered then.
         first: a connection to Kafka that is open already; the first recovery takes it over.
@@ -75,7 +75,7 @@ class Recovery:
         """Return once the pipeline shows no signs of life.
 
         Raises:
-            PipelineAliveError: its heart beat again, or ``patience`` ended; with the evidence.
+            PipelineAliveError: the driver beat again, or ``patience`` ended; with the evidence.
         """
         within_s = self.patience.total_seconds()
         log.info("Looking whether a driver of %s is alive", self.checkpoint)
@@ -96,7 +96,7 @@ class Recovery:
 
     @property
     def nothing_known(self) -> bool:
-        """Whether nobody has told a prefix yet: no driver has claimed the checkpoint."""
+        """Whether no prefix is known: none was given, and no driver has claimed the checkpoint."""
         return self.prefix is None and read_pipeline(self.store) is None
 
     def plan(self) -> Plan:
@@ -149,7 +149,7 @@ class Recovery:
 
     @contextmanager
     def _reached(self) -> Iterator[Participant]:
-        """All who take part; Kafka over the first connection, while there is one."""
+        """Connect to all participants; to Kafka over the first connection, while there is one."""
         with ExitStack() as until_done:
             reach = self.reach
             if self.first is not None and (wire := self.first.take()) is not None:
@@ -167,7 +167,7 @@ class Recovery:
 def recover_before_start(
     recovery: Recovery, *, known_dead: Callable[[Heartbeat | None], bool], act: bool
 ) -> None:
-    """End what a former driver left open; refuse where another one has come meanwhile.
+    """End the transactions that a former driver left open; refuse where another one runs.
 
     Args:
         recovery: the pipeline.
@@ -191,12 +191,12 @@ def recover_before_start(
 
 
 def leave_nothing_open(recovery: Recovery, submission: str) -> tuple[int | None, bool]:
-    """Look behind an app that says it has finished.
+    """Recover what is open after an app that says it has finished.
 
-    Where another driver has come since, what is open is its own, and is only looked at.
+    Where another driver has come since, the open transactions are its own, and are only listed.
 
     Returns:
-        The last committed batch, and whether the app was the last: nobody has come since.
+        The last committed batch, and whether the app was the last: no driver has come since.
 
     Raises:
         DeliveryError: promised rows are still missing; the next start replays them.

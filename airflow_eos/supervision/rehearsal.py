@@ -1,4 +1,4 @@
-"""Start a new version of an app that rehearses, and read what it found."""
+"""Run a new version of an app as a rehearsal, and read and show its report."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def rehearse(
 def report_of(
     request: RehearsalRequest, otherwise: str, storage_options: Mapping[str, str] | None = None
 ) -> RehearsalReport:
-    """What the app has found (AppFailedError: it has found nothing; with ``otherwise``)."""
+    """Read the app's report (AppFailedError, with ``otherwise``: it has written none)."""
     store = CheckpointStore.open(request.scratch, storage_options=storage_options)
     report = store.read(REPORT, RehearsalReport)
     if report is None:
@@ -68,7 +68,7 @@ def report_of(
 
 
 def masked(text: str, command: Sequence[str], environment: Mapping[str, str]) -> str:
-    """``text`` without the values of secrets that the app was given by name."""
+    """Mask in ``text`` the values of secrets that the app was given by name."""
     values = {value for name, value in environment.items() if is_secret(name)}
     for number, word in enumerate(command):
         named = [at for at, sign in enumerate(word) if sign == "=" and is_secret(word[:at])]
@@ -82,7 +82,7 @@ def masked(text: str, command: Sequence[str], environment: Mapping[str, str]) ->
 
 
 def report_view(report: RehearsalReport) -> RenderableType:
-    """Each batch and output, and examples of what differs."""
+    """Return tables of the compared batches and outputs, and of examples of differing rows."""
     compared = table("batch", "output", "verdict", "rows", "changed", "missing", "new", "why")
     examples = table("batch", "what", "key", "readers have", "new version")
     for each in report.compared:
@@ -103,7 +103,7 @@ def report_view(report: RehearsalReport) -> RenderableType:
 
 
 def sentence(report: RehearsalReport) -> str:
-    """The verdict for people."""
+    """Return the verdict as a sentence for people."""
     batches = {each.batch for each in report.compared}
     said = {
         "same": "The new version gives the same rows",

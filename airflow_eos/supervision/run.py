@@ -78,21 +78,21 @@ class Submission(Protocol):
 
     @property
     def running(self) -> bool:
-        """Whether its process is still there: the driver's, or the one that submits it."""
+        """Whether the app's process is still there: the driver's, or the one that submits it."""
 
     @property
     def failure(self) -> BaseException | None:
-        """Why it failed, once it has ended."""
+        """The failure of the process, once it has ended; None where it did not fail."""
 
     @property
     def detached(self) -> bool:
         """Whether the driver runs elsewhere and outlives the process (deploy mode cluster)."""
 
     def start(self) -> None:
-        """Start it; returns at once."""
+        """Start the app; returns at once."""
 
     def kill(self) -> None:
-        """End it without asking."""
+        """Kill the app without asking it to drain."""
 
 
 @dataclass(slots=True)
@@ -104,11 +104,11 @@ class AppRun:
     since_s: float
     began_s: float
     given_up: bool = False
-    """Whether this try has let go of it, and looks for another."""
+    """Whether this try has given the app up, and looks for another."""
 
     @property
     def known(self) -> Process | None:
-        """What our own process says of it; None where only its heartbeat tells.
+        """The state of the app's own process; None where only the heartbeat tells.
 
         A ``spark-submit`` that has handed its driver over says nothing any more. One that failed
         to may have done so all the same: its reply was lost.
@@ -123,12 +123,12 @@ class AppRun:
 
     @property
     def is_child(self) -> bool:
-        """Whether its driver is a child of this process, or is just being submitted by one."""
+        """Whether the app's driver is a child of this process, or is being submitted by one."""
         process = self.process
         return process is not None and (process.running or not process.detached)
 
     def may_live(self, pulse: Pulse, patience: Patience, clock: Callable[[], float]) -> bool:
-        """Whether it may still be running; where nobody can tell, it may."""
+        """Whether the app may still be running; true where the store does not answer."""
         if self.is_child:
             return self.process is not None and self.process.running
         try:
@@ -138,7 +138,7 @@ class AppRun:
         return ended(seen, self.submission, None, patience, clock() - self.since_s) is None
 
     def end_process(self, exit_status: ExitStatus, pause: Callable[[float], None]) -> None:
-        """Kill its own process where that is there although the app has ended: it hangs."""
+        """Kill the app's own process where it hangs: it is there although the app has ended."""
         if self.process is None:
             return
         if self.process.running:
@@ -148,7 +148,7 @@ class AppRun:
             pause(_GONE_S)
 
     def kill(self, store: CheckpointStore, reason: str, manager: ClusterManager) -> None:
-        """End it, wherever it is. One that is no child is asked, too: it may be out of reach."""
+        """Kill the app, wherever it is; ask one that is no child to drain, too, if out of reach."""
         if self.is_child and self.process is not None:
             self.process.kill()
             return
@@ -157,7 +157,7 @@ class AppRun:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """How an app is run.
+    """The rules by which an app is run, watched and stopped.
 
     Attributes:
         strategy: how often, and how far apart, the app is started again.
@@ -183,11 +183,11 @@ class Rules:
 
 _LOOK_S = 1.0
 _ENDING_S = 15.0
-"""For a driver that was killed to fall silent."""
+"""The time for a killed driver to fall silent."""
 
 
 class Finder:
-    """Asks the checkpoint who lives; see ``exit_status.py`` for the table.
+    """Finds the living driver of a checkpoint; see ``exit_status.py`` for the table.
 
     Args:
         identity: the task that asks.
@@ -213,7 +213,7 @@ class Finder:
         """The heartbeat of the driver after which an app may be started."""
 
     def find(self, *, exited: str | None = None) -> str | None:
-        """The submission of the app to take over; None: there is none, start one.
+        """Return the submission of the app to take over; None: there is none, start one.
 
         Args:
             exited: the start whose process was seen to end, however young its heartbeat is.
@@ -251,7 +251,7 @@ class Finder:
             self._pause(_LOOK_S)
 
     def another(self, pulse: Pulse, given_up: str | None) -> str | None:
-        """The submission of an app of this task that a try may leave behind without knowing it.
+        """Return the submission of an app of this task that this try does not know, or None.
 
         Args:
             pulse: looks once.
@@ -269,7 +269,7 @@ class Finder:
         return beat.submission if ours else None
 
     def _asked(self, exited: str | None) -> tuple[HeartbeatObservation, AdoptionDecision] | None:
-        """A look and what follows from it; None where the store did not answer."""
+        """Look at the heartbeat and decide by it; None where the store did not answer."""
         try:
             seen = self._pulse.look()
             current = seen.current
@@ -308,7 +308,7 @@ class Finder:
         return False
 
     def _end_the_silent(self, heartbeat: Heartbeat | None, exited: str | None) -> None:
-        """Nothing of a driver goes on that is given up; one of this task is killed, too."""
+        """Ask a driver that is given up to drain; kill it, too, where it is of this task."""
         if heartbeat is None or heartbeat.phase in ENDED or heartbeat.submission == exited:
             return
         self._ask(heartbeat)
@@ -317,7 +317,7 @@ class Finder:
             log.warning("The driver before this start: %s", done)
 
     def _ask(self, heartbeat: Heartbeat) -> None:
-        """It may only be out of reach: without a term nothing else tells it that it is over."""
+        """Ask a driver to drain: if only out of reach, without a term nothing else ends it."""
         if heartbeat.submission is not None:
             ask_to_drain(self._pulse.store, heartbeat.submission, "given up, and another started")
 
@@ -334,11 +334,11 @@ class Finder:
 
 LOOK_S = 2.0
 CHILD_LOOK_S = 5.0
-"""How often the heartbeat of an app is looked at whose process is at hand anyway."""
+"""The interval of looks at the heartbeat of an app whose process is a child of this one."""
 
 
 class Watcher:
-    """Looks at the heartbeat of an app, and at its process where that is ours.
+    """Watches the heartbeat of an app, and its process where that is a child of this one.
 
     Args:
         pulse: what looks.
@@ -473,7 +473,7 @@ class StreamRun:
         self._stopped_because: str | None = None
 
     def until_finished(self, previous: AppResult | None = None) -> AppResult:
-        """Find the app or start it, and see it through.
+        """Adopt the app or start it, and watch and restart it until it has finished.
 
         Args:
             previous: the end of the app, as somebody else has seen it who watched it for us.
@@ -501,7 +501,7 @@ class StreamRun:
             raise
 
     def _left_by(self, previous: AppResult) -> AppRun | None:
-        """Count the end that was seen. Where none was, the app to watch on, if it is the newest.
+        """Count the failure that was seen; without an end, return the app to watch on if newest.
 
         It may have ended since, as it was asked to, and nothing is to be started then.
         """
@@ -555,12 +555,12 @@ class StreamRun:
 
     @property
     def leaves_a_child(self) -> bool:
-        """Whether what this try has started goes on, from files of this machine."""
+        """Whether the app of this try goes on as a child, with files of this machine."""
         process = self._app.process if self._app is not None else None
         return process is not None and process.running
 
     def is_dead(self, heartbeat: Heartbeat | None) -> bool:
-        """Whether the driver that beat last was seen to have ended, or to be silent."""
+        """Whether the driver of the heartbeat was seen to have ended, or to be silent."""
         return heartbeat is not None and heartbeat == self._finder.found_dead
 
     def _restart_until_finished(self, app: AppRun | None) -> AppResult:
@@ -585,9 +585,9 @@ class StreamRun:
             app = self._found() or self._started()
 
     def _as_asked(self, submission: str, exit_status: ExitStatus | None) -> ExitStatus | None:
-        """A driver whose place another took, as it was asked to hand over, did what it was told.
+        """Return a superseded end as drained where the driver was asked to hand over.
 
-        Its own last word is gone where the next one beat before we looked.
+        The driver's own last heartbeat is gone where the next one beat before we looked.
         """
         if exit_status is None or exit_status.end is not ExitKind.SUPERSEDED:
             return exit_status
@@ -597,7 +597,7 @@ class StreamRun:
         return ExitStatus(ExitKind.DRAINED, f"{exit_status.found}: {request.reason}")
 
     def _clear_away(self, app: AppRun, exit_status: ExitStatus) -> None:
-        """Let nothing of an app go on that was given up, and whoever stands by know of it."""
+        """End what is left of an app that was given up, and note its end for standbys."""
         known = app.known
         if known is not None and not known.running and not known.detached:
             said = f"{self._identity} saw its process end: {exit_status}"
@@ -616,7 +616,7 @@ class StreamRun:
             ask_to_drain(self._store, app.submission, why)
 
     def _after(self, exit_status: ExitStatus, app: AppRun) -> None:
-        """Count a failure, and wait before the next start, which a person may not want."""
+        """Count a failure and wait before the restart; raise where the app may not start again."""
         if exit_status.hopeless:
             run = self._identity
             if not self._rules.standby:  # the note is about a driver, which may live before it
@@ -643,7 +643,7 @@ class StreamRun:
         require_not_drained(self._store, app.submission)
 
     def _found(self) -> AppRun | None:
-        """Take over the app that lives, if there is one."""
+        """Take over the living app of this task; None where there is none."""
         last = self._app
         submission = self._finder.find(
             exited=last.submission if last is not None and last.is_child else None
@@ -654,7 +654,7 @@ class StreamRun:
         return self._app
 
     def _started(self) -> AppRun:
-        """Recover, and start the app anew; one that may stand by recovers when it takes over."""
+        """Recover, and start the app; a standby recovers when it takes over."""
         run = self._identity
         if self._rules.standby:
             self._end_former_standbys()
@@ -673,7 +673,7 @@ class StreamRun:
         return app
 
     def _end_former_standbys(self) -> None:
-        """One that a killed try of this task has left would be a third."""
+        """Ask the standbys of earlier tries of this task to drain: they would be a third app."""
         for each in standbys(self._store):
             if each.started_by is not None and self._identity.is_same_task(each.started_by):
                 ask_to_drain(self._store, each.started_by.submission, "another try stands by")

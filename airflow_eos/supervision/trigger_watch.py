@@ -1,4 +1,4 @@
-"""What a triggerer needs to watch an app for its task, and what it reports; free of Airflow."""
+"""The watch of an app by the triggerer, its result, and its shared threads; free of Airflow."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _PAUSES_S = (0, 1, 2, 4)
-"""Before each try of the request, on top of the store's own."""
+"""The pauses before each try of a drain request, on top of the store's own retries."""
 
 
 @dataclass(frozen=True, slots=True)
 class AppResult:
-    """What came of an app. ``ended`` is None where it lives on, and somebody else watches it.
+    """The result of watching an app; ``ended`` is None where it lives on, watched elsewhere.
 
     Attributes:
         submission: which start of the app.
@@ -53,7 +53,7 @@ class AppResult:
 
     @classmethod
     def of_event(cls, event: Mapping[str, Any]) -> Self:
-        """What the trigger said; where it could not go on watching, that the app may live on."""
+        """Read a trigger's event; ``ended`` is None where it could not go on watching."""
         if event.get("raised"):
             log.warning("The triggerer stopped watching (%(raised)s): %(error)s", event)
             ended = None
@@ -91,7 +91,7 @@ class AppWatch:
 
     @classmethod
     def of(cls, outcome: AppResult, *, checkpoint: str, rules: Rules) -> Self:
-        """Go on watching where a run has left off, by its rules."""
+        """Make the watch that goes on where a run has left off, by the run's rules."""
         failures = tuple((each.started_at, each.failed_at) for each in outcome.failures)
         return cls(
             checkpoint,
@@ -104,11 +104,11 @@ class AppWatch:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON's own types, for a trigger."""
+        """Return the watch in JSON's own types, for a trigger."""
         return asdict(self) | {"failures": [list(each) for each in self.failures]}
 
     def judge(self, seen: HeartbeatObservation, watched_s: float) -> dict[str, Any] | None:
-        """The event where the app has ended, else None.
+        """Return the event where the app has ended, else None.
 
         Args:
             seen: the last look.
@@ -120,7 +120,7 @@ class AppWatch:
         return self._event(end=how.end.name, found=how.found, hopeless=how.hopeless)
 
     def unwatched(self, error: Exception) -> dict[str, Any]:
-        """The event where it cannot be watched any more, which says nothing of the app."""
+        """Return the event where the app cannot be watched any more; the app may live."""
         kind = type(error).__name__
         said = str(error) if isinstance(error, EosError) else f"{kind}, see the triggerer's log"
         return self._event(raised=kind, error=said)
@@ -173,14 +173,14 @@ class Threads:
         self._asked: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
 
     def submit(self, question: Callable[[], T]) -> Future[T]:
-        """Ask it when a thread is free."""
+        """Run a question when a thread is free."""
         future: Future[T] = Future()
         self._asked.put((future, question))
         self.relieve()
         return future
 
     def relieve(self) -> None:
-        """Let what waits have threads, in the place of those that are held up, too."""
+        """Start threads for waiting questions, also in the place of those that are held up."""
         with self._lock:
             while self._at_hand() < self._count and self._idle() < self._asked.qsize():
                 self._there += 1
@@ -211,7 +211,7 @@ class Threads:
 
 
 class SharedLooks:
-    """Runs what blocks. Who asks for the same thing while somebody waits for it waits with him.
+    """Runs blocking reads in threads; callers that ask with an equal key share one running read.
 
     Used by one event loop. Nothing is remembered: each answer is read after its first asker asked.
     """
@@ -223,7 +223,7 @@ class SharedLooks:
         self._waiting: dict[Hashable, Future[Any]] = {}
 
     async def ask(self, key: Hashable, read: Callable[[], T]) -> T:
-        """Read, or wait for whoever is reading the same ``key``; raises what ``read`` raises."""
+        """Run ``read``, or wait for the running read of ``key``; raises what ``read`` raises."""
         future: Future[T] | None = self._waiting.get(key)
         if future is None or future.done():
             future = self._waiting[key] = self._pool.submit(read)
@@ -239,6 +239,6 @@ class SharedLooks:
 
 
 LOOKS = SharedLooks()
-"""Shared by all triggers of this process that watch an app."""
+"""The reads of all triggers of this process that watch an app."""
 POLLS = SharedLooks()
-"""Shared by all that wait for a sensor, whose looks take longer."""
+"""The reads of all triggers that wait for a sensor or for settled batches, which take longer."""

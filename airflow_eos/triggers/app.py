@@ -1,4 +1,4 @@
-"""The waiting half of ``SparkStreamingOperator``: watches an app by its checkpoint."""
+"""The trigger that watches an app by its checkpoint for a deferred ``SparkStreamingOperator``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NOBODY_WAITS = (
 
 
 class AppTrigger(StoredTrigger):
-    """Looks every ``poke_interval`` seconds until the app has ended; then says how, once.
+    """Watches an app every ``poke_interval`` seconds until it has ended; then yields one event.
 
     Its event is read by :meth:`airflow_eos.supervision.trigger_watch.AppResult.of_event`. A store
     that does not answer is asked again, one that refuses with the connection as it is now. The
@@ -51,7 +51,7 @@ class AppTrigger(StoredTrigger):
         self.watch = dict(watch)
 
     def __repr__(self) -> str:
-        # The inherited one prints every argument into the triggerer's log.
+        # The inherited method prints every argument into the triggerer's log.
         return f"<{type(self).__name__} {self.watch}>"
 
     async def run(self) -> AsyncIterator[TriggerEvent]:

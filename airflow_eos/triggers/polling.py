@@ -1,4 +1,4 @@
-"""What the triggers share: what Airflow stores of them; and look, sleep, look again, one event."""
+"""The triggers' base classes (stored arguments, a polling loop) and the triggers of the sensors."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class StoredTrigger(BaseTrigger):
         self.storage_options = dict(storage_options or {})
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return the class and the arguments, which Airflow stores encrypted.
+        """Return the class path and the arguments, which Airflow stores encrypted.
 
-        Equal ones are one watcher to it.
+        Airflow takes triggers of equal arguments for one watcher.
         """
         kind = type(self)
         arguments = {name: getattr(self, name) for name in signature(kind).parameters}
@@ -90,7 +90,7 @@ class PollingTrigger(StoredTrigger):
         self.participant_conn_ids = dict(participant_conn_ids or {})
 
     def __repr__(self) -> str:
-        # The inherited one prints every argument into the triggerer's log.
+        # The inherited method prints every argument into the triggerer's log.
         return f"<{type(self).__name__} {self.watch} kafka_config_id={self.kafka_config_id!r}>"
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
@@ -109,7 +109,7 @@ class PollingTrigger(StoredTrigger):
         yield TriggerEvent(answer)  # type: ignore[no-untyped-call]
 
     async def _asked(self, look: Callable[..., T], *given: Any) -> T:
-        """Look in one of the threads that look: the event loop's own are for all triggers."""
+        """Run a look in a thread of ``POLLS``: all triggers need the event loop's own threads."""
         from airflow_eos.supervision.trigger_watch import POLLS
 
         return await POLLS.ask(object(), partial(look, *given))
@@ -118,7 +118,7 @@ class PollingTrigger(StoredTrigger):
     async def look(
         self, kafka: KafkaSettings, storage: Mapping[str, str], reach: Mapping[str, Any]
     ) -> dict[str, Any] | None:
-        """Look once; None means: look again later."""
+        """Return the event's payload, or None to look again later."""
 
 
 class CheckpointProgressTrigger(PollingTrigger):
@@ -127,8 +127,8 @@ class CheckpointProgressTrigger(PollingTrigger):
     async def look(
         self, kafka: KafkaSettings, storage: Mapping[str, str], reach: Mapping[str, Any]
     ) -> dict[str, Any] | None:
-        """Look once, and once more where the first look raised a suspicion."""
-        del reach  # progress is Spark's, whoever takes part
+        """Look at the checkpoint once, and once more where the first look suspects a stall."""
+        del reach  # progress is Spark's, whatever the participants
         from airflow_eos.supervision.progress import ProgressWatch
 
         watch = ProgressWatch(**self.watch)
@@ -150,7 +150,7 @@ class TransactionTimeoutTrigger(PollingTrigger):
     async def look(
         self, kafka: KafkaSettings, storage: Mapping[str, str], reach: Mapping[str, Any]
     ) -> dict[str, Any] | None:
-        """Look once."""
+        """Look once for transactions that run out of time."""
         from airflow_eos.supervision.progress import SeenOpen, TimeoutWatch
 
         self._seen = self._seen or SeenOpen()
@@ -165,8 +165,8 @@ class BlockedTopicTrigger(PollingTrigger):
     async def look(
         self, kafka: KafkaSettings, storage: Mapping[str, str], reach: Mapping[str, Any]
     ) -> dict[str, Any] | None:
-        """Look once."""
-        del storage, reach  # it is one cluster's matter
+        """Look once for transactions that hold readers up."""
+        del storage, reach  # only the Kafka cluster is asked
         from airflow_eos.supervision.progress import BlockedWatch
 
         found = await self._asked(BlockedWatch(**self.watch).look, kafka)

@@ -1,4 +1,4 @@
-"""Waiting for settled batches: for a task that has deferred, and as the watcher of an asset."""
+"""Triggers that wait for settled batches: for a deferred task, and for an ``AssetWatcher``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _AtACheckpoint(StoredTrigger):
     checkpoint_location: str
 
     async def _looks(self) -> Callable[[], Awaitable[int]]:
-        """A function that says the newest settled batch; the connection is asked for once."""
+        """Return a function that reads the newest settled batch; fetch the connection only once."""
         from airflow_eos.events import newest_settled
         from airflow_eos.supervision.trigger_watch import POLLS
 
@@ -36,15 +36,15 @@ class _AtACheckpoint(StoredTrigger):
 
 
 class SettledBatchesTrigger(_AtACheckpoint):
-    """Waits until the newest settled batch is not ``after``; the waiting half of the emitter.
+    """Waits for the deferred emitter until the newest settled batch is another one than ``after``.
 
     Its event is ``{"error": reason or None}``, with ``raised``, the name of the error.
 
     Args:
         checkpoint_location: of the pipeline.
-        after: the last batch that was told; None: none was.
-        not_before_ms, at_most_s: ms since the epoch, until which it waits first, and for how many
-            seconds at most: that time is of another machine, whose clock may be years ahead.
+        after: the last batch that was emitted; None: none was.
+        not_before_ms, at_most_s: time (ms since the epoch) until which the trigger waits first, and
+            for how many seconds at most: another machine's clock, which may be years ahead, set it.
         storage_conn_id, storage_options: of the checkpoint's store; no secrets.
         poke_interval: seconds between two looks.
     """
@@ -71,7 +71,7 @@ class SettledBatchesTrigger(_AtACheckpoint):
         try:
             await asyncio.sleep(min(self.not_before_ms / 1000 - time.time(), self.at_most_s))
             look = await self._looks()
-            # One that is behind is of a new checkpoint or an older copy: the task tells them apart.
+            # An older batch is of a new checkpoint or an older copy: the task tells them apart.
             while await look() == told:  # noqa: ASYNC110 - nobody to wake us
                 await asyncio.sleep(self.poke_interval)
         except EosError as error:
@@ -80,19 +80,19 @@ class SettledBatchesTrigger(_AtACheckpoint):
 
 
 class SettledBatchesWatcher(_AtACheckpoint, BaseEventTrigger):
-    """Rings whenever a later batch is settled: for an ``AssetWatcher``, *at least once*.
+    """Yields an event whenever a later batch is settled: for an ``AssetWatcher``, *at least once*.
 
-    Airflow stores a watcher's event in one step, and whatever watched learns of it in another; so
-    after a triggerer was killed, or has slept, the bell may ring again for the same batch. It never
-    fails to: each start rings once for what is settled then. So its payload is a level and not a
-    difference: ``{"checkpoint": ..., "to_batch": N}``. Who must not act twice schedules on the
-    asset of :class:`~airflow_eos.operators.events.EmitSettledBatchesOperator` instead.
+    Airflow stores a watcher's event in one step, and the trigger learns of it in another; so after
+    a triggerer was killed, or has slept, an event may come again for the same batch. None is
+    missed: each start yields one for the newest settled batch. So the payload is a level and not a
+    difference: ``{"checkpoint": ..., "to_batch": N}``. A DAG that must not act twice schedules on
+    the asset of :class:`~airflow_eos.operators.events.EmitSettledBatchesOperator` instead.
 
     Watchers of one checkpoint share its looks (Airflow 3.3 and later).
 
     Args:
         checkpoint_location: of the pipeline.
-        at_least: ring only once so many batches have been settled since the last ring.
+        at_least: yield an event only once so many batches have been settled since the last event.
         storage_conn_id, storage_options: of the checkpoint's store; no secrets.
         poke_interval: seconds between two looks.
     """
@@ -111,13 +111,13 @@ class SettledBatchesWatcher(_AtACheckpoint, BaseEventTrigger):
         self.at_least = at_least
 
     def shared_stream_key(self) -> Hashable:
-        """Watchers that look at the same place in the same way share their looks."""
+        """Return the key by which watchers of one checkpoint, with equal options, share looks."""
         options = tuple(sorted(self.storage_options.items()))
         return self.checkpoint_location, self.storage_conn_id, options, self.poke_interval
 
     @classmethod
     async def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncIterator[int]:
-        """Yield the newest settled batch whenever it is another one; ask on where a look fails."""
+        """Yield the newest settled batch whenever it changes; look again where a look fails."""
         watcher, look, seen = cls(**kwargs), None, _NOTHING
         while True:
             try:
@@ -134,7 +134,7 @@ class SettledBatchesWatcher(_AtACheckpoint, BaseEventTrigger):
     async def filter_shared_stream(
         self, shared_stream: AsyncIterator[int]
     ) -> AsyncIterator[TriggerEvent]:
-        """Ring for what is there at first, and then for every ``at_least`` more."""
+        """Yield an event for the first batch seen, then for every ``at_least`` more batches."""
         rung: int | None = None
         async for newest in shared_stream:
             if rung is None or newest - rung >= self.at_least or newest < rung:
@@ -143,7 +143,7 @@ class SettledBatchesWatcher(_AtACheckpoint, BaseEventTrigger):
                 yield TriggerEvent(payload)  # type: ignore[no-untyped-call]
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Where Airflow knows no shared streams: the same by itself."""
+        """Yield the events without a shared stream, for an Airflow that has none."""
         _, kwargs = self.serialize()
         async for event in self.filter_shared_stream(self.open_shared_stream(kwargs)):
             yield event
