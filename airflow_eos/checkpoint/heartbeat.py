@@ -397,7 +397,7 @@ def read_look(store: CheckpointStore) -> WatchdogLook | None:
         return None
 
 
-def looks_no_more(look: WatchdogLook | None, silent_ms: float) -> str | None:
+def watchdog_warning(look: WatchdogLook | None, silent_ms: float) -> str | None:
     """Return a warning of a watchdog whose newest look is that old; None: nothing to say."""
     if look is None or look.interval_ms is None:
         return None
@@ -417,7 +417,7 @@ def missed_looks(store: CheckpointStore) -> str | None:
     look, at, beat = read_look(store), store.head(WATCHDOG), store.head(HEARTBEAT)
     if at is None or beat is None:
         return None
-    return looks_no_more(look, beat.modified_at_ms - at.modified_at_ms)
+    return watchdog_warning(look, beat.modified_at_ms - at.modified_at_ms)
 
 
 class Standstill:

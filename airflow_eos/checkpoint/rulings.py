@@ -153,7 +153,7 @@ def with_rulings(
     return {**told, **read_rulings(store, mute)}
 
 
-def said_of(store: CheckpointStore, promise: Promise) -> OperatorRuling:
+def rulings_on_promise(store: CheckpointStore, promise: Promise) -> OperatorRuling:
     """Return all rulings of a person on one batch, on its work and as a whole.
 
     Hardly any work has a ruling, so a listing goes first, which tells no hidden names.

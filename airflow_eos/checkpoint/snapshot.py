@@ -19,7 +19,7 @@ from airflow_eos.checkpoint.mending import damage, decided_offsets, lost_beginni
 from airflow_eos.checkpoint.offsets import require_continuous
 from airflow_eos.checkpoint.pipeline import owner_of, read_pipeline
 from airflow_eos.checkpoint.progress import read_mended, read_state
-from airflow_eos.checkpoint.rulings import read_acceptance, said_of, with_rulings
+from airflow_eos.checkpoint.rulings import read_acceptance, rulings_on_promise, with_rulings
 from airflow_eos.checkpoint.spark_log import SparkLog
 from airflow_eos.checkpoint.terms import newest_planned, newest_term
 from airflow_eos.errors import (
@@ -200,7 +200,7 @@ def start_facts(
     try:
         names = participant.ownership(asking)
         for promise in settled:
-            participant.require_settled(promise, said_of(store, promise))
+            participant.require_settled(promise, rulings_on_promise(store, promise))
         noted = [note.batch for each in names if (note := each.newest(asking.pipeline))]
         facts = StartFacts(
             asking,
@@ -306,7 +306,7 @@ def _require_shown(store: CheckpointStore, participant: Participant, promise: Pr
     parts = {each.name: promise.part(each.name) for each in participant.members}
     asked = [work for part in parts.values() for work in part.of_rows]
     became = with_rulings(store, participant.outcome(asked))
-    said = said_of(store, promise)
+    said = rulings_on_promise(store, promise)
     there = {each for each, outcome in became.items() if outcome is not Outcome.ABORTED}
     there |= said.committed
     lost = [part.lost_rows(there) - said.missing_rows.get(n, 0) for n, part in parts.items()]

@@ -20,11 +20,18 @@ from airflow_eos.checkpoint import Decision, DecisionLog, OffsetLog, Tenure, Ver
 from airflow_eos.checkpoint.decisions import AT_A_START, sealed
 from airflow_eos.checkpoint.pipeline import owner_of
 from airflow_eos.delivery.port import BatchSink, Progress, TaskReport
-from airflow_eos.delivery.replay import Owing, Reading, Replay, replays, rows_owed, say_given_up
+from airflow_eos.delivery.replay import (
+    Replay,
+    ReplayChecks,
+    UnkeptPromise,
+    replays,
+    rows_owed,
+    say_given_up,
+)
 from airflow_eos.errors import ConfigurationError, DeliveryError, PromiseLostError, SupersededError
 from airflow_eos.failpoints import failpoint
 from airflow_eos.protocol.decision import (
-    SPARED,
+    MIN_TIME_LEFT,
     Outcome,
     PreparedWork,
     WorkIdentity,
@@ -76,10 +83,10 @@ class ExactlyOnceBatch:
         accepted: Callable[[int, str], Acceptance | None] = lambda _batch, _promise: None,
         progress: Progress | None = None,
         kept: PerishableRows | None = None,
-        reading: Reading | None = None,
+        reading: ReplayChecks | None = None,
     ) -> None:
         self._sink = sink
-        self._reading = reading or Reading()
+        self._reading = reading or ReplayChecks()
         self._participant = participant
         self._attempts = Attempts(decisions, authority, driver, kept)
         self._authority = authority
@@ -136,7 +143,7 @@ class ExactlyOnceBatch:
         log.info("promise_found", batch=batch_id, rows=promise.rows, missing_rows=owing)
         replayed: list[PreparedWork] = []
         if owing:
-            owed = Owing(
+            owed = UnkeptPromise(
                 promise,
                 outcomes,
                 owing,
@@ -191,7 +198,7 @@ class ExactlyOnceBatch:
             for each, outcome in told.items()
         }
 
-    def _replayed(self, owing: Owing, missing: Replay) -> list[PreparedWork]:
+    def _replayed(self, owing: UnkeptPromise, missing: Replay) -> list[PreparedWork]:
         """Let tasks write what one participant lacks; refuse work that the promise does not fit."""
         promise = owing.promise
         reports = missing.sink.prepare(missing.rows, only=missing.only)
@@ -463,7 +470,7 @@ def require_time_left(works: Sequence[PreparedWork], now_ms: int) -> None:
         if work.timeout_ms is None or work.ends_at_ms is None:
             return
         left_ms = work.ends_at_ms - now_ms
-        if left_ms < work.timeout_ms * SPARED:
+        if left_ms < work.timeout_ms * MIN_TIME_LEFT:
             raise DeliveryError(
                 f"{work.identity} was opened {(now_ms - work.opened_at_ms) / 1000:.1f} s ago, and "
                 f"its system ends it after {work.timeout_ms / 1000:.1f} s: too little is left to "
@@ -477,7 +484,9 @@ def require_time_left(works: Sequence[PreparedWork], now_ms: int) -> None:
 # Commits a pipeline's progress (such as consumer group offsets) after the rows of the batch.
 
 
-def say_again(store: CheckpointStore, decisions: DecisionLog, participant: Participant) -> None:
+def recommit_progress(
+    store: CheckpointStore, decisions: DecisionLog, participant: Participant
+) -> None:
     """Commit the last complete batch's progress again: a group's offsets expire, as in a week."""
     batch = read_state(store).latest_commit
     promise = Promise.of(decisions.of_batch(batch)) if batch is not None else None

@@ -71,7 +71,7 @@ class Replay:
 
 
 @dataclass(frozen=True)
-class Reading:
+class ReplayChecks:
     """The questions about state and input asked before a promised batch is evaluated once more.
 
     Attributes:
@@ -148,7 +148,7 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Owing:
+class UnkeptPromise:
     """A promise that is not kept, and what is known of its work and rows.
 
     Attributes:
@@ -166,7 +166,7 @@ class Owing:
     lacking: Mapping[str, int]
     accepted: bool = False
     kept: PerishableRows | None = None
-    reading: Reading = Reading()
+    reading: ReplayChecks = ReplayChecks()
 
     def keys(self, name: str) -> list[str]:
         """Return the keys of the kept rows that ``name`` lacks; [] unless all of them are kept."""
@@ -177,7 +177,7 @@ class Owing:
 
 
 @contextmanager
-def replays(sink: BatchSink, df: DataFrame, owing: Owing) -> Iterator[list[Replay]]:
+def replays(sink: BatchSink, df: DataFrame, owing: UnkeptPromise) -> Iterator[list[Replay]]:
     """Yield the rows to write again, one :class:`Replay` for each participant that lacks rows.
 
     The batch is evaluated once and kept on disk meanwhile: a second evaluation would spoil the
@@ -239,7 +239,7 @@ def _is_whole(part: Promise, tasks: Sequence[TaskReport]) -> bool:
 
 
 def _of_kept(
-    sink: BatchSink, name: str, evaluated: DataFrame, owing: Owing, keys: Sequence[str]
+    sink: BatchSink, name: str, evaluated: DataFrame, owing: UnkeptPromise, keys: Sequence[str]
 ) -> Replay:
     """Return a replay of the very rows that were promised, as kept in the checkpoint."""
     batch, kept = owing.promise.batch_id, owing.kept
@@ -265,7 +265,7 @@ def _replay(
     sink: BatchSink,
     name: str,
     evaluated: DataFrame,
-    owing: Owing,
+    owing: UnkeptPromise,
     tasks: Sequence[TaskReport],
     keep: Callable[[DataFrame], DataFrame],
 ) -> Replay | None:
@@ -340,7 +340,7 @@ def _what_is_left(
     sink: BatchSink,
     name: str,
     evaluated: DataFrame,
-    owing: Owing,
+    owing: UnkeptPromise,
     tasks: Sequence[TaskReport],
     keep: Callable[[DataFrame], DataFrame],
 ) -> tuple[Replay | None, int]:

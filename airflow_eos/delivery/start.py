@@ -39,7 +39,7 @@ from airflow_eos.delivery.policy import CheckpointPolicy
 from airflow_eos.delivery.port import PROGRESS, Guarantee
 from airflow_eos.delivery.query import ExactlyOnceQuery, GuardedBatch, HeartbeatWriter
 from airflow_eos.delivery.rehearsal import Rehearsal
-from airflow_eos.delivery.replay import Reading, promise_in_flight
+from airflow_eos.delivery.replay import ReplayChecks, promise_in_flight
 from airflow_eos.delivery.source import (
     OwnSource,
     active_session,
@@ -60,7 +60,7 @@ from airflow_eos.delivery.spark_session import (
     warn_where_two_can_plan,
 )
 from airflow_eos.delivery.standby import WARM_UPS, MadeReady, StandingBy, stand_by, warm_up
-from airflow_eos.delivery.takeover import Admitted, require_admitted, say_drained, take_over
+from airflow_eos.delivery.takeover import Admitted, record_drained, require_admitted, take_over
 from airflow_eos.delivery.task import collected
 from airflow_eos.delivery.weaker_guarantees import (
     AtLeastOnceBatch,
@@ -203,7 +203,7 @@ def make_batch_function(
     evaluation: RunningPlan,
     resources: ExitStack,
     consumer_group: ProgressPlace | None = None,
-    reading: Reading | None = None,
+    reading: ReplayChecks | None = None,
     after: int | None = None,
     unreadable: Callable[[], Iterable[Mend]] = tuple,
     reached: _Participants | None = None,
@@ -242,7 +242,7 @@ def make_batch_function(
     # Again: a driver of another guarantee that had not seen our term may have begun a batch.
     require_not_spent(store)
     if progress is not None:
-        heartbeat.before_stopped = partial(say_drained, tenure, decisions, participant, progress)
+        heartbeat.before_stopped = partial(record_drained, tenure, decisions, participant, progress)
 
     kept = PerishableRows(store, sink.keeping)
 
@@ -610,7 +610,7 @@ class _StartRequest:
                     evaluation,
                     resources,
                     self.consumer_group,
-                    Reading(
+                    ReplayChecks(
                         partial(stateful, self.read.frame),
                         partial(lost_in_flight, self.store, topics),
                     ),

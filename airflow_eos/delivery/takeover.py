@@ -28,7 +28,7 @@ from airflow_eos.checkpoint import (
     take_term,
 )
 from airflow_eos.checkpoint.snapshot import admitted, newest_promise
-from airflow_eos.delivery.batch import say_again
+from airflow_eos.delivery.batch import recommit_progress
 from airflow_eos.errors import ConfigurationError, EosError, OwnershipError
 from airflow_eos.failpoints import failpoint
 from airflow_eos.protocol.group import alone
@@ -92,7 +92,7 @@ def inherit(participant: Participant, owner: Owner) -> None:
         cast("SupportsHandover", each).inherit(owner)
 
 
-def say_drained(
+def record_drained(
     tenure: Tenure, decisions: DecisionLog, participant: Participant, progress: Progress
 ) -> None:
     """Record at the end of a run that nothing is open and all is settled, if that is so.
@@ -170,7 +170,7 @@ def take_over(
     execute(plan, store, participant, force=True, executed_by=driver)
     offsets = OffsetLog(store, decisions)
     offsets.repair(unreadable)
-    say_again(store, decisions, participant)
+    recommit_progress(store, decisions, participant)
     return tenure, offsets
 
 

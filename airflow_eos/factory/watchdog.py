@@ -136,7 +136,7 @@ def recovered_by(pipeline: Pipeline) -> str | None:
     return f"a run of {pipeline.recovery} is under way" if found else None
 
 
-def brought_back(pipeline: Pipeline, besides: str | None = None) -> str | None:
+def restart_in_progress(pipeline: Pipeline, besides: str | None = None) -> str | None:
     """Name the standby, or run of the app's DAG, that brings the pipeline back, in a task.
 
     None where there is neither.
@@ -289,7 +289,7 @@ class StallSensor(CheckpointProgressSensor):
         ti.xcom_push(key=STALLED, value=answer)
         # A driver that lives and makes no progress is not about to be started again.
         lives = found.value["alive"]
-        who = None if lives else recovered_by(self._pipeline) or brought_back(self._pipeline)
+        who = None if lives else recovered_by(self._pipeline) or restart_in_progress(self._pipeline)
         refusal = None if lives else refusal_of(store_of(self._pipeline), last)
         # Both times are by the scheduler's clock.
         lasts = run.run_after - datetime.fromisoformat(begun)
@@ -454,7 +454,7 @@ def _needs_recovery(pipeline: Pipeline) -> Any:
             return not ti.get_dr_count(pipeline.dag_id, run_ids=run_ids, states=list(UNDER_WAY))
         if not ti.xcom_pull(task_ids="progress", key=STALLED):
             return False
-        return not (stays_down(pipeline) or brought_back(pipeline))
+        return not (stays_down(pipeline) or restart_in_progress(pipeline))
 
     return needs_recovery()
 
@@ -603,7 +603,7 @@ def _verdict(pipeline: Pipeline, *, audited: bool) -> Any:
                 "starts the app where it is to run all the same."
             )
         named = resumption(pipeline)
-        if why := brought_back(pipeline, besides=f"{RESUME}{named}"):
+        if why := restart_in_progress(pipeline, besides=f"{RESUME}{named}"):
             raise AirflowSkipException(f"The app is not resumed: {why}.")
         return named
 

@@ -89,7 +89,7 @@ def translated(error: Code, doing: str, *, acl: str) -> KafkaError | TimeoutBudg
             f"{said}. The transaction timeout is above the broker's transaction.max.timeout.ms "
             "(15 min unless set): lower the timeout or raise that."
         )
-    if faults.of_a_row(code):
+    if faults.is_row_refusal(code):
         # librdkafka reports one code for all rows of a batch: the refused row is not known.
         return faults.row_refused(code, doing, said=f"{error.str()} (librdkafka names no row)")
     if code in _OF_A_TOPIC:

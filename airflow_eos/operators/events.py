@@ -174,7 +174,7 @@ class EmitSettledBatchesOperator(BatchLineage, CheckedArguments):
         """
         from airflow_eos.events import newest_of
 
-        self._stand = stand = _looked_back(context, self.asset, pipeline)
+        self._stand = stand = _stored_events(context, self.asset, pipeline)
         self._require_alone(stand)
         ours = [each for each in stand if newest_of(pipeline, [each.extra]) is not None]
         last = newest_of(pipeline, [each.extra for each in ours])
@@ -331,7 +331,7 @@ class EmitCompleteHoursOperator(EmitSettledBatchesOperator):
                 outlet.add_partitions(hours)
 
 
-def _looked_back(context: Context, asset: Asset, pipeline: str) -> list[Any]:
+def _stored_events(context: Context, asset: Asset, pipeline: str) -> list[Any]:
     """Return the stored events, back to where no newer one of the pipeline can be; some come twice.
 
     Airflow gives them by time stamp. A clock that is behind hides the newest event among older

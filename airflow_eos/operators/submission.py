@@ -56,7 +56,7 @@ def submission_of(
     told = _told(task, started_by) | ({"EOS_STANDBY": "true"} if task.standby else {})
     if target.is_cluster:
         _require_no_secret(task.env_vars or {})
-    _require_a_way(task, target)
+    _require_upload_path(task, target)
     handed = target.hand_over(secrets, folder, told)
     arguments = _arguments(task, target, folder, handed)
     arguments["conf"] = redacting(target.conf(started_by, task.conf or {}))
@@ -127,7 +127,7 @@ def _arguments(
     }
 
 
-def _require_a_way(task: StreamingArguments, target: SubmitTarget) -> None:
+def _require_upload_path(task: StreamingArguments, target: SubmitTarget) -> None:
     """Refuse local files on Kubernetes, unless there is an upload folder that the pods reach."""
     if not (target.is_cluster and target.is_kubernetes) or task.properties_file:
         return  # properties_file may set the upload folder, and only Spark reads that file

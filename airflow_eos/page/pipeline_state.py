@@ -18,8 +18,8 @@ from airflow_eos.checkpoint.decisions import AT_A_START, DecisionLog
 from airflow_eos.checkpoint.heartbeat import (
     Standstill,
     brought_back_by,
-    looks_no_more,
     read_look,
+    watchdog_warning,
     why_refused,
 )
 from airflow_eos.checkpoint.progress import SourceProgress, read_state_size
@@ -331,7 +331,7 @@ class Look:
             None if signs else brought_back_by(store, found.heartbeat),
             None if signs else why_refused(store, found.heartbeat),
             *map(str, self._standbys.look(store)),
-            looks_no_more(looked, 1000 * self._watchdog.lasts_s(looked)),
+            watchdog_warning(looked, 1000 * self._watchdog.lasts_s(looked)),
         )
         progress, heart = found.state, found.heartbeat
         flying = [s.rows for s in progress.sources] if progress.in_flight is not None else [0]

@@ -17,7 +17,7 @@ Int64 = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 DEFAULT_PARTICIPANT = "sink"
 """The name of a pipeline's only participant, where nobody has given it one."""
 
-SPARED = 0.1
+MIN_TIME_LEFT = 0.1
 """Fraction of its timeout that promised work must have left, to be settled or recovered."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,50}", re.ASCII)

@@ -17,7 +17,7 @@ from airflow_eos.checkpoint.spark_log import parse_kafka_start
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.kafka.client.fetch import ahead
 from airflow_eos.kafka.client.offsets import EARLIEST, LATEST, Place, partitions_of, positions
-from airflow_eos.kafka.client.reading import OffsetSpan, read_span, what_is_left
+from airflow_eos.kafka.client.reading import OffsetSpan, clip_to_log_start, read_span
 from airflow_eos.kafka.records import kernels as loops
 from airflow_eos.kafka.records.decode import tables
 from airflow_eos.sources.stream import Offset, offset_of
@@ -81,7 +81,7 @@ class ReadRanges:
         try:
             wire = _warm_wire(self.settings)
             if not self.fail_on_data_loss:
-                span = what_is_left(wire, span)
+                span = clip_to_log_start(wire, span)
             answers = ahead(
                 read_span(wire, span, committed_only=self.committed_only), FETCHED_AHEAD
             )

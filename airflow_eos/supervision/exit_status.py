@@ -67,7 +67,7 @@ class ExitKind(enum.Enum):
 
 
 IN_ORDER = frozenset({ExitKind.SUCCEEDED, ExitKind.DRAINED})
-NOT_ITS_OWN = frozenset({ExitKind.SUPERSEDED, ExitKind.CALLED_OFF})
+ENDED_BY_OTHERS = frozenset({ExitKind.SUPERSEDED, ExitKind.CALLED_OFF})
 """Ends that another driver or try brought about: look for a living app before a start."""
 
 

@@ -35,7 +35,7 @@ from airflow_eos.errors import (
     StoreError,
 )
 from airflow_eos.supervision.exit_status import (
-    NOT_ITS_OWN,
+    ENDED_BY_OTHERS,
     AdoptionDecision,
     ExitKind,
     ExitStatus,
@@ -513,7 +513,7 @@ class StreamRun:
                 self._pause(LOOK_S)
             self._app = app if seen.of(app.submission) is not None else None
             return self._app
-        if exit_status.end not in NOT_ITS_OWN:
+        if exit_status.end not in ENDED_BY_OTHERS:
             self._app, app.given_up = app, True
             self._clear_away(app, exit_status)
             self._after(exit_status, app)
@@ -572,7 +572,7 @@ class StreamRun:
             if exit_status is None or exit_status.in_order:
                 return AppResult(app.submission, exit_status, tuple(self._failures), app.began_s)
             app.given_up = True
-            if exit_status.end in NOT_ITS_OWN:
+            if exit_status.end in ENDED_BY_OTHERS:
                 log.warning("The app was %s", exit_status)
                 newer = self._found()  # of this task: there is never a third
                 if newer is None and exit_status.end is ExitKind.CALLED_OFF:  # no failure

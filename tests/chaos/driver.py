@@ -23,7 +23,7 @@ from airflow_eos.checkpoint.rulings import read_acceptance
 from airflow_eos.delivery import replay as difference
 from airflow_eos.delivery.batch import Authority, ExactlyOnceBatch
 from airflow_eos.delivery.outputs import InPlanSink
-from airflow_eos.delivery.replay import Reading, promise_in_flight
+from airflow_eos.delivery.replay import ReplayChecks, promise_in_flight
 from airflow_eos.delivery.takeover import take_over
 from airflow_eos.errors import DecisionNeededError, EosError
 from airflow_eos.failpoints import failpoint
@@ -132,7 +132,7 @@ def _drive(settings: DriverSettings, journal: Journal) -> None:
         Authority(tenure, offsets, participant, evaluated_at=batches.evaluated_at),
         rulings=partial(read_rulings, store),
         accepted=partial(read_acceptance, store),
-        reading=Reading(tuple) if settings.source == ARROW else Reading(),
+        reading=ReplayChecks(tuple) if settings.source == ARROW else ReplayChecks(),
         driver=settings.name,
         on_phase=on_phase,
     )

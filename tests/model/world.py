@@ -33,7 +33,7 @@ from airflow_eos.checkpoint.topics import LostInput
 from airflow_eos.delivery.batch import Authority, ExactlyOnceBatch
 from airflow_eos.delivery.outputs import InPlanSink
 from airflow_eos.delivery.port import TaskReport
-from airflow_eos.delivery.replay import Reading, promise_in_flight
+from airflow_eos.delivery.replay import ReplayChecks, promise_in_flight
 from airflow_eos.delivery.takeover import require_admitted, take_over
 from airflow_eos.errors import (
     CheckpointError,
@@ -236,7 +236,7 @@ class Driver:
             accepted=partial(read_acceptance, world.store),
             driver=self.name,
             on_phase=on_phase,
-            reading=Reading(lost=lambda: world.lost_of(self._running)),
+            reading=ReplayChecks(lost=lambda: world.lost_of(self._running)),
         )
         spark = MicroBatches(world.store, SparksFiles(world.objects))
         spark.identify()

@@ -212,7 +212,7 @@ class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]
         if type(transport) is KafkaTCPTransport:
             transport._sock_recv = in_large_pieces(transport._sock)  # noqa: SLF001
         else:
-            transport._sock_recv = last_words_kept(transport._sock_recv)  # noqa: SLF001
+            transport._sock_recv = data_before_end(transport._sock_recv)  # noqa: SLF001
         return transport
 
     def _remember(self, node_id: Any, error: BaseException) -> None:
@@ -252,7 +252,7 @@ def in_large_pieces(sock: Any) -> Received:
     return receive
 
 
-def last_words_kept(receive: Received) -> Received:
+def data_before_end(receive: Received) -> Received:
     """Wrap a receiver so that bytes that arrive with a connection's end are returned first."""
 
     def kept() -> tuple[Any, BaseException | None]:

@@ -132,7 +132,7 @@ def refusal(
     return otherwise(f"Kafka answered {error_name(code)} {doing}.")
 
 
-def of_a_row(code: int) -> bool:
+def is_row_refusal(code: int) -> bool:
     """Whether the broker refused a row for its content: sent again, it is refused again."""
     return code in _ROWS
 
@@ -143,7 +143,7 @@ def row_refused(
     """Return the error to raise for a row that the broker does not take.
 
     Args:
-        code: an error code for which :func:`of_a_row` is true.
+        code: an error code for which :func:`is_row_refusal` is true.
         where: as in "while writing to partition 0 of topic 'orders'".
         row: the row's name for people, where it is known.
         timestamp_ms: the row's timestamp, where it is known.

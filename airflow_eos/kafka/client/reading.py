@@ -125,7 +125,7 @@ def read_span(
             )
 
 
-def what_is_left(wire: ConnectionPool, span: OffsetSpan) -> OffsetSpan:
+def clip_to_log_start(wire: ConnectionPool, span: OffsetSpan) -> OffsetSpan:
     """Return the part of a span that its log still has; warn if its first offsets are gone."""
     gone = _gone_of(wire, span, span.first)
     if gone <= 0:

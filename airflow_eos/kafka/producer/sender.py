@@ -229,7 +229,7 @@ class PartitionResponse(NamedTuple):
                 Remedy(start=True),
                 Remedy(change=f"grant DescribeConfigs on Topic {self.topic!r}", start=True),
             )
-        if faults.of_a_row(self.code):
+        if faults.is_row_refusal(self.code):
             row = None if self.row is None else _row_of(payload, self.row)
             return faults.row_refused(
                 self.code,

@@ -35,9 +35,9 @@ from airflow_eos.kafka.transactions.identity import owner_of
 from airflow_eos.kafka.transactions.listing import (
     ENDED,
     ENDING,
-    of_producers,
     open_in_partitions,
     require_all_told,
+    transactions_of_producers,
 )
 
 if TYPE_CHECKING:
@@ -209,7 +209,7 @@ def _states(
     states: dict[int, Any] = {}
     try:
         wire.cluster.capabilities().require(*needed)
-        told = of_producers(wire, producers, Deadline(deadline.remaining / 2))
+        told = transactions_of_producers(wire, producers, Deadline(deadline.remaining / 2))
         states |= {state.producer_id: state for state in told}
         if producers - states.keys():
             require_all_told(wire, deadline_s=min(_ALL_TOLD_S, deadline.remaining))

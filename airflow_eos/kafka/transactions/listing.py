@@ -37,7 +37,7 @@ ONGOING, COMMITTED = "Ongoing", "CompleteCommit"
 """Transaction states of ``org.apache.kafka.clients.admin.TransactionState``."""
 ENDING = frozenset({"PrepareCommit", "PrepareAbort"})
 ENDED = frozenset({COMMITTED, "CompleteAbort"})
-_THROUGH = ENDED | {"Empty", "Dead"}
+_FINAL_STATES = ENDED | {"Empty", "Dead"}
 """The final states of a transaction; any other state, also a later broker's, is not final."""
 _IDS_PER_DESCRIBE = 500
 
@@ -55,7 +55,7 @@ def not_ended_yet(
     return frozenset(
         state.transactional_id
         for state in described(wire, ids, Deadline(deadline_s))
-        if state.transaction_state not in _THROUGH
+        if state.transaction_state not in _FINAL_STATES
         and (state.transaction_state != ONGOING or open_transaction(state).identity in identities)
     )
 
@@ -230,7 +230,7 @@ def held_by_coordinators(
     """
     return frozenset(
         (state.producer_id, held.topic, partition)
-        for state in of_producers(wire, producer_ids, Deadline(deadline_s))
+        for state in transactions_of_producers(wire, producer_ids, Deadline(deadline_s))
         for held in state.topics
         for partition in held.partitions
     )
@@ -270,7 +270,7 @@ def committed_by_coordinators(
     """
     return frozenset(
         (state.producer_id, state.producer_epoch - raised)
-        for state in of_producers(wire, producer_ids, Deadline(deadline_s))
+        for state in transactions_of_producers(wire, producer_ids, Deadline(deadline_s))
         if state.transaction_state == COMMITTED
         for raised in raised_by_a_commit(wire)
     )
@@ -285,7 +285,7 @@ def raised_by_a_commit(wire: ConnectionPool) -> tuple[int, ...]:
     return (0, 1) if wire.cluster.transaction_version >= 2 else (0,)
 
 
-def of_producers(
+def transactions_of_producers(
     wire: ConnectionPool, producer_ids: Collection[int], deadline: Deadline
 ) -> list[Any]:
     """Return the coordinators' descriptions of the ids that these producers have."""

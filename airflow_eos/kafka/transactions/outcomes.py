@@ -65,7 +65,7 @@ _GRACE_S = 2.0
 """How long a log must end before the witness to count: a former leader may have answered."""
 
 
-class Glimpse(enum.Enum):
+class Inconclusive(enum.Enum):
     """A response about a transaction that does not tell its outcome by itself."""
 
     HIDDEN = enum.auto()
@@ -87,13 +87,13 @@ def outcomes(
     """
     grace: dict[TransactionIdentity, Deadline] = {}
 
-    def settled(transaction: PreparedTransaction, seen: Outcome | Glimpse) -> Outcome | None:
+    def settled(transaction: PreparedTransaction, seen: Outcome | Inconclusive) -> Outcome | None:
         match seen:
-            case Glimpse.HIDDEN:
+            case Inconclusive.HIDDEN:
                 return _hidden(wire, transaction, grace)
-            case Glimpse.NOTHING:
+            case Inconclusive.NOTHING:
                 return _of_nothing(wire, transaction)
-            case Glimpse.REPLACED:
+            case Inconclusive.REPLACED:
                 return Outcome.UNKNOWN
         return seen
 
@@ -130,14 +130,14 @@ def _replaced(
     wire: ConnectionPool, transactions: Iterable[PreparedTransaction], deadline: Deadline
 ) -> list[PreparedTransaction]:
     asked = _ask_until(wire, transactions, deadline, lambda _, seen: seen)
-    return [each for each, seen in asked if seen is Glimpse.REPLACED]
+    return [each for each, seen in asked if seen is Inconclusive.REPLACED]
 
 
 def _ask_until(
     wire: ConnectionPool,
     transactions: Iterable[PreparedTransaction],
     deadline: Deadline,
-    settled: Callable[[PreparedTransaction, Outcome | Glimpse], T | None],
+    settled: Callable[[PreparedTransaction, Outcome | Inconclusive], T | None],
 ) -> Iterator[tuple[PreparedTransaction, T]]:
     """Yield each transaction with the result of ``settled``, asked for again while that is None."""
     left, refresh = list(transactions), False
@@ -194,22 +194,22 @@ def _ask(
     return answers
 
 
-def _read(transaction: PreparedTransaction, answer: Any) -> Outcome | Glimpse | None:
+def _read(transaction: PreparedTransaction, answer: Any) -> Outcome | Inconclusive | None:
     """Translate a partition's answer to an outcome; ``None``: ask again, perhaps another leader."""
     if answer is None:
         return None
     witness = transaction.witness
     if answer.error_code == faults.OFFSET_OUT_OF_RANGE:
-        return Glimpse.HIDDEN
+        return Inconclusive.HIDDEN
     doing = f"while reading {_place(witness)}"
     if not faults.answered(answer.error_code, doing, acl=f"Read on Topic {witness.topic!r}"):
         return None
     if answer.high_watermark <= witness.first:
-        return Glimpse.HIDDEN
+        return Inconclusive.HIDDEN
     if answer.last_stable_offset <= witness.first:
         return Outcome.OPEN
     if not answer.records:
-        return Glimpse.NOTHING
+        return Inconclusive.NOTHING
     return _by_batch(transaction, answer)
 
 
@@ -241,7 +241,7 @@ def _of_nothing(wire: ConnectionPool, transaction: PreparedTransaction) -> Outco
     return Outcome.UNKNOWN if local else None
 
 
-def _by_batch(transaction: PreparedTransaction, answer: Any) -> Outcome | Glimpse:
+def _by_batch(transaction: PreparedTransaction, answer: Any) -> Outcome | Inconclusive:
     offset = transaction.witness.first
     for batch in batch_headers(answer.records):
         if batch.base_offset <= offset <= batch.last_offset:
@@ -250,7 +250,7 @@ def _by_batch(transaction: PreparedTransaction, answer: Any) -> Outcome | Glimps
                 transaction.producer_epoch,
             )
             if not ours or batch.is_control:
-                return Glimpse.REPLACED
+                return Inconclusive.REPLACED
             if batch.records == 0:
                 return Outcome.UNKNOWN
             aborted = any(

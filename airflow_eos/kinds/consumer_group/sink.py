@@ -287,7 +287,7 @@ class GroupProgress:
         """Commit the standing offsets again and again: without batches, they would expire."""
         while not self._closed.wait(_REFRESH_S):
             try:
-                self.participant.offsets.replace(once_more())
+                self.participant.offsets.replace(refresh_once())
             except Exception:  # whatever it is: without this thread the offsets expire unseen
                 log.exception("group_not_refreshed")
 
@@ -354,7 +354,7 @@ def lowest(sources: Sequence[KafkaOffsets | None], group: str) -> KafkaOffsets:
     return found
 
 
-def once_more() -> Callable[[Mapping[Place, CommittedOffset]], Mapping[Place, CommittedOffset]]:
+def refresh_once() -> Callable[[Mapping[Place, CommittedOffset]], Mapping[Place, CommittedOffset]]:
     """Return a change that commits the standing offsets once; nothing when retried after a race."""
     left = [True]
     return lambda committed: committed if left and left.pop() else {}

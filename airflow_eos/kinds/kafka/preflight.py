@@ -24,7 +24,7 @@ from airflow_eos.kafka.client.cluster import (
     topic_refused,
 )
 from airflow_eos.kafka.client.fetch import READ_COMMITTED, fetch_request, only_partition
-from airflow_eos.protocol.decision import SPARED
+from airflow_eos.protocol.decision import MIN_TIME_LEFT
 
 if TYPE_CHECKING:
     from airflow_eos.kafka.client.connection import ConnectionPool
@@ -186,11 +186,11 @@ def check_timeouts(
             f"{_s(recovery)} = {_s(needed)}. Raise transaction_timeout "
             f"({allowed(broker_max)}), or lower one of the three."
         )
-    if trigger + batch > timeout * (1 - SPARED):
+    if trigger + batch > timeout * (1 - MIN_TIME_LEFT):
         raise TimeoutBudgetError(
             f"transaction_timeout is {_s(timeout)}, and a batch is not promised with less than "
-            f"{SPARED:.0%} of it left: trigger interval {_s(trigger)} + longest expected batch "
-            f"(batch_within) {_s(batch)} leave too little. Raise transaction_timeout "
+            f"{MIN_TIME_LEFT:.0%} of it left: trigger interval {_s(trigger)} + longest expected "
+            f"batch (batch_within) {_s(batch)} leave too little. Raise transaction_timeout "
             f"({allowed(broker_max)}), or lower one of the two."
         )
 

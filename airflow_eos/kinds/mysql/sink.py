@@ -45,9 +45,9 @@ from airflow_eos.kinds.mysql.session import (
 from airflow_eos.kinds.sql.participant import (
     GENERATION,
     WRITTEN_TABLE,
-    foretell,
     key_is_there,
     name_of,
+    warn_of_refusals,
 )
 from airflow_eos.kinds.sql.servers import as_text, parts_of
 from airflow_eos.kinds.sql.sink import TableSink, WorkOfTask
@@ -545,7 +545,7 @@ class MySqlSink(TableSink):
         probe = self._tables.holding(self._tables.new_key(0, 0))
         require_table(connection, self.table, probe)
         if by := may_refuse(connection, self.table):
-            foretell(self.table, by)
+            warn_of_refusals(self.table, by)
 
 
 # --- configuration --------------------------------------------------------------------------------

@@ -49,9 +49,9 @@ from airflow_eos.kinds.postgres.session import (
 from airflow_eos.kinds.sql.participant import (
     GENERATION,
     WRITTEN_TABLE,
-    foretell,
     key_is_there,
     name_of,
+    warn_of_refusals,
 )
 from airflow_eos.kinds.sql.servers import OF_TRANSACTION
 from airflow_eos.kinds.sql.sink import TableSink, WorkOfTask
@@ -674,7 +674,7 @@ class PostgresSink(TableSink):
             return
         require_numbers(connection, self.quoted_table)
         if by := may_refuse(connection, self.quoted_table):
-            foretell(self.quoted_table, by)
+            warn_of_refusals(self.quoted_table, by)
 
     def _session(self) -> PostgresConnection:
         return PostgresConnection(

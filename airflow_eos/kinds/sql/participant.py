@@ -643,7 +643,7 @@ _HINT = (
 )
 
 
-def foretell(table: str, by: Sequence[str]) -> None:
+def warn_of_refusals(table: str, by: Sequence[str]) -> None:
     """Warn of the keys, constraints and triggers by which the table may refuse decided rows."""
     import structlog  # here, since tasks import this module through their sink
 

@@ -13,7 +13,7 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from airflow_eos.checkpoint.rulings import Ruling
-from airflow_eos.delivery.replay import Reading
+from airflow_eos.delivery.replay import ReplayChecks
 from airflow_eos.delivery.task import SinkTask, TaskOutput
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.kafka.client.connection import ConnectionPool
@@ -211,7 +211,7 @@ def test_a_kept_promise_without_state_is_not_evaluated_again(
 
     whole, direct.batches[0] = direct.batches[0], Gone([])
     with direct.started() as batch:
-        batch._reading = Reading(state=lambda: ())
+        batch._reading = ReplayChecks(state=lambda: ())
         direct.deliver(batch, 0)
     direct.batches[0] = whole
     direct.assert_exactly_once()

@@ -19,7 +19,7 @@ from airflow_eos.kinds.consumer_group.participant import (
     connect,
     work_of,
 )
-from airflow_eos.kinds.consumer_group.sink import once_more
+from airflow_eos.kinds.consumer_group.sink import refresh_once
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.protocol.decision import Outcome, PreparedWork
 from airflow_eos.protocol.participant import Member
@@ -151,7 +151,7 @@ def test_offsets_are_committed_again_as_they_are_before_they_expire(
 ) -> None:
     participant.commit([stage.work(4, 10, 20, 0)])
     before = participant.offsets.read()
-    again = once_more()
+    again = refresh_once()
     asked = []
 
     def counted(there: Mapping[Place, CommittedOffset]) -> Mapping[Place, CommittedOffset]:

@@ -26,9 +26,9 @@ from airflow_eos.kafka.client.connection import (
     RECEIVED_BYTES,
     BrokerQueue,
     Call,
+    data_before_end,
     in_large_pieces,
     keep_secrets_out_of_logs,
-    last_words_kept,
 )
 from airflow_eos.kafka.client.errors import ANSWER_S, Deadline
 from airflow_eos.kafka.client.messages import ListTransactionsRequest
@@ -297,7 +297,7 @@ def test_a_connection_that_was_reset_says_so() -> None:
 def test_last_words_of_a_connection_with_tls_come_before_its_end() -> None:
     gone = OSError("gone")
     said = [(b"wrong password", gone), (b"", gone)]
-    receive = last_words_kept(lambda: said.pop(0))
+    receive = data_before_end(lambda: said.pop(0))
     assert receive() == (b"wrong password", None)
     assert receive() == (b"", gone)
 

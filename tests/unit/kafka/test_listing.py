@@ -276,7 +276,7 @@ class Brokers:
             "partitions_of": lambda *_: [PLACE],
             "positions": self._positions,
             "open_in_partitions": lambda *_: self._next(self.opened),
-            "of_producers": self._of_producers,
+            "transactions_of_producers": self._transactions_of_producers,
             "require_all_told": self._require_all_told,
             "cluster_clock_ms": lambda _: NOW_MS,
             "read_span": self._read,
@@ -290,7 +290,7 @@ class Brokers:
     def _positions(self, *_: Any, committed_only: bool = True) -> dict[Any, int]:
         return {PLACE: self._next(self.stable) if committed_only else 12}
 
-    def _of_producers(self, *_: Any) -> list[Any]:
+    def _transactions_of_producers(self, *_: Any) -> list[Any]:
         if self.refuses is not None:
             raise self.refuses
         return self.states

@@ -27,7 +27,7 @@ from airflow_eos.kafka.transactions.identity import (
     TransactionIdentity,
 )
 from airflow_eos.kafka.transactions.listing import HangingTransaction
-from airflow_eos.kafka.transactions.outcomes import Glimpse, _read
+from airflow_eos.kafka.transactions.outcomes import Inconclusive, _read
 from airflow_eos.protocol.decision import Outcome
 from tests.model.wire import VirtualTime
 from tests.support.metadata import capable
@@ -69,16 +69,16 @@ def answer(records=b"", stable=1000, high=1000, aborted=(), code=0):
         (answer(stable=WITNESS), Outcome.OPEN),
         (answer(stable=WITNESS - 50), Outcome.OPEN),
         (answer(batch(), stable=WITNESS + 1), Outcome.COMMITTED),
-        (answer(batch(epoch=EPOCH + 1)), Glimpse.REPLACED),
-        (answer(batch(epoch=EPOCH - 1), aborted=[(PRODUCER, WITNESS)]), Glimpse.REPLACED),
-        (answer(batch(producer=-1, epoch=-1, attributes=0)), Glimpse.REPLACED),
+        (answer(batch(epoch=EPOCH + 1)), Inconclusive.REPLACED),
+        (answer(batch(epoch=EPOCH - 1), aborted=[(PRODUCER, WITNESS)]), Inconclusive.REPLACED),
+        (answer(batch(producer=-1, epoch=-1, attributes=0)), Inconclusive.REPLACED),
         (answer(batch(count=0)), Outcome.UNKNOWN),
         (answer(batch(count=0), aborted=[(PRODUCER, WITNESS)]), Outcome.UNKNOWN),
-        (answer(batch(attributes=0x30)), Glimpse.REPLACED),
+        (answer(batch(attributes=0x30)), Inconclusive.REPLACED),
         (answer(batch(first=WITNESS + 1)), Outcome.UNKNOWN),
-        (answer(b""), Glimpse.NOTHING),
-        (answer(code=faults.OFFSET_OUT_OF_RANGE), Glimpse.HIDDEN),
-        (answer(high=WITNESS, stable=WITNESS), Glimpse.HIDDEN),
+        (answer(b""), Inconclusive.NOTHING),
+        (answer(code=faults.OFFSET_OUT_OF_RANGE), Inconclusive.HIDDEN),
+        (answer(high=WITNESS, stable=WITNESS), Inconclusive.HIDDEN),
         (answer(high=WITNESS + 1, stable=WITNESS), Outcome.OPEN),
     ],
 )

@@ -12,7 +12,7 @@ import structlog
 
 from airflow_eos.checkpoint import CheckpointStore, PipelineIdentity, claim, take_term
 from airflow_eos.delivery.port import Former
-from airflow_eos.delivery.takeover import say_drained
+from airflow_eos.delivery.takeover import record_drained
 from airflow_eos.errors import ConfigurationError, KafkaUnavailableError, OwnershipError
 from airflow_eos.kafka.client import errors as deadline
 from airflow_eos.kafka.client.consumer_groups import CommittedOffset, Place
@@ -234,7 +234,7 @@ def test_a_run_that_cannot_say_that_it_is_drained_has_ended_well_all_the_same(er
     participant: Any = SimpleNamespace(open=lambda: ())
     progress: Any = SimpleNamespace(drained=drained)
     with structlog.testing.capture_logs() as logs:
-        say_drained(tenure, decisions, participant, progress)
+        record_drained(tenure, decisions, participant, progress)
     assert [each["event"] for each in logs] == ["not_known_to_be_drained"]
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.checkpoint.progress import SourceProgress
-from airflow_eos.checkpoint.rulings import accept, read_acceptance, said_of
+from airflow_eos.checkpoint.rulings import accept, read_acceptance, rulings_on_promise
 from airflow_eos.errors import (
     CheckpointFormatError,
     ConfigurationError,
@@ -174,7 +174,7 @@ def test_what_one_output_may_lack_excuses_no_other(store):
     accept(store, 5, found.promise, missing=found.missing, ruled_by="ann")
     promise = Promise.of([commit(orders, totals)])
     assert promise is not None
-    said = said_of(store, promise)
+    said = rulings_on_promise(store, promise)
     assert said.missing_rows == {"orders": 100}
     for name, held in (("orders", True), ("totals", False)):
         session = MagicMock(run=lambda *_: LedgerState(floor=-1, open=set(), there=set()))

@@ -16,7 +16,7 @@ from airflow_eos.checkpoint.topics import LostInput
 from airflow_eos.delivery.batch import ExactlyOnceBatch, check_tasks
 from airflow_eos.delivery.outputs import InPlanSink
 from airflow_eos.delivery.port import TaskReport
-from airflow_eos.delivery.replay import Reading
+from airflow_eos.delivery.replay import ReplayChecks
 from airflow_eos.errors import (
     DecisionNeededError,
     DeliveryError,
@@ -59,7 +59,7 @@ def driver(
     name: str = "driver 1",
     planned: bool = False,
     accepted: Any = lambda _batch, _promise: None,
-    reading: Reading | None = None,
+    reading: ReplayChecks | None = None,
 ) -> Any:
     return ExactlyOnceBatch(
         InPlanSink(sink) if planned else sink,
@@ -477,7 +477,7 @@ def lost(broker: FakeBroker, sink: FakeSink, log: DecisionLog) -> None:
 def test_a_kept_promise_without_state_is_not_evaluated(broker, sink, log):
     driver(sink, log)(FakeFrame(["a"]), 0)
     again = FakeFrame([])  # the input is gone
-    driver(sink, log, reading=Reading(state=tuple))(again, 0)
+    driver(sink, log, reading=ReplayChecks(state=tuple))(again, 0)
     assert again.evaluations == 0
     assert broker.visible() == ["a"]
 
@@ -487,7 +487,7 @@ def test_rows_that_the_input_has_lost_are_named_and_what_accepting_costs(broker,
     with pytest.raises(
         InputLostError, match=r"2 offsets .* partition 1 of topic 'orders'"
     ) as found:
-        driver(sink, log, reading=Reading(lost=lambda: GONE))(FakeFrame(["b"], []), 0)
+        driver(sink, log, reading=ReplayChecks(lost=lambda: GONE))(FakeFrame(["b"], []), 0)
     assert "topic 'customers' is compacted" in str(found.value)
     assert "rand" not in str(found.value)
     assert [each.costs for each in found.value.remedies] == ["2 rows"]
@@ -584,7 +584,7 @@ ABSENT = LostInput({("orders", 1): 2}, absent=True)
 def test_a_promise_of_a_partition_that_is_read_no_more_is_given_up_to_the_row(broker, sink, log):
     """Beside it no source gives any of the rows: nothing is evaluated, before and after."""
     promised_in_two(broker, sink, log)
-    reading, frame = Reading(tuple, lambda: ABSENT), FakeFrame([])
+    reading, frame = ReplayChecks(tuple, lambda: ABSENT), FakeFrame([])
     with pytest.raises(InputLostError, match="is not there, or is not read") as refused:
         driver(sink, log, reading=reading)(frame, 0)
     assert refused.value.remedies[-1].commands == ("airflow-eos accept CHECKPOINT --batch 0 --yes",)
@@ -602,7 +602,7 @@ def test_state_that_needs_a_partition_that_is_read_no_more_can_only_begin_anew(
     lost(broker, sink, log) if owing else driver(sink, log)(FakeFrame(["a"]), 0)
     frame = FakeFrame([])
     with pytest.raises(InputLostError, match="Aggregate") as refused:
-        driver(sink, log, reading=Reading(lambda: ("Aggregate",), lambda: ABSENT))(frame, 0)
+        driver(sink, log, reading=ReplayChecks(lambda: ("Aggregate",), lambda: ABSENT))(frame, 0)
     assert refused.value.remedies[-1] == ANEW
     assert frame.evaluations == 0
 
@@ -622,7 +622,7 @@ def test_what_a_source_would_refuse_is_refused_with_the_way_on(
         lost(broker, sink, log)
     frame = FakeFrame([])
     with pytest.raises(InputLostError, match=found) as refused:
-        driver(sink, log, reading=Reading(lambda: state, lambda: gone))(frame, 0)
+        driver(sink, log, reading=ReplayChecks(lambda: state, lambda: gone))(frame, 0)
     [remedy] = refused.value.remedies
     assert remedy.settings == {"failOnDataLoss": "false"}
     assert costs in remedy.costs
