@@ -323,6 +323,20 @@ def test_the_epoch_is_greater_also_where_the_targets_own_hash_was_removed(
     assert seen(client) == {"a": "new"}
 
 
+def test_rows_of_another_redis_are_never_taken_for_newer_ones_in_silence(upsert, store, client):
+    """Copied, as by MIGRATE: its epoch is another clock's, or of more checkpoints than ours."""
+    client.hset("t:a", mapping={"value": "9", "_eos": f"{10**15:016}" + "0" * 29})
+    work = prepare(store, 0, a=1, b=1)
+    with pytest.raises(OwnershipError, match="rows of a greater epoch") as told:
+        upsert.commit([work])
+    assert upsert.outcome([work]) == {work.identity: Outcome.OPEN}
+    for command in told.value.remedies[0].change.replace("'", "").split(" and "):  # as it says
+        client.execute_command(*command.split()[1:])
+    upsert.claim(owner_at(store.location))
+    assert upsert.commit([work]) == {work.identity: Outcome.COMMITTED}
+    assert seen(client) == {"a": "1", "b": "1"}
+
+
 def test_recovery_reaches_it_by_its_name_and_a_url(upsert, store, server, client):
     work = prepare(store, 0, a=1)
     member = upsert.members[0]
