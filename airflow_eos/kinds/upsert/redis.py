@@ -384,7 +384,9 @@ class RedisTarget:
     def life(self) -> str:
         """See :meth:`UpsertConnection.life`."""
         with self._asking("asking which server it is"):
-            return life_of(self._client.info())
+            info = self._client.info()
+        refuse_server(info, self._prefix)  # it may be set otherwise by now, as another one may be
+        return life_of(info)
 
     def tally(self) -> int:
         """See :meth:`UpsertConnection.tally`; never of a replica, which lags."""

@@ -233,6 +233,28 @@ def test_a_redis_that_evicts_is_refused(server, store, client):
         client.config_set("maxmemory-policy", "noeviction")
 
 
+@pytest.mark.parametrize(
+    ("name", "becomes", "was"),
+    [("maxmemory-policy", "allkeys-lru", "noeviction"), ("appendonly", "no", "yes")],
+)
+def test_a_redis_that_begins_to_forget_while_a_query_runs_is_refused_before_more_is_written(
+    upsert, store, client, name: str, becomes: str, was: str
+):
+    """A person has set it so, or a replica that is set otherwise has taken over: queries run on
+    for months, and the rows that it forgets nobody delivers again."""
+    upsert.commit([prepare(store, 0, a=1)])
+    work = prepare(store, 1, a=2)
+    client.config_set(name, becomes)
+    try:
+        with pytest.raises(ConfigurationError, match=f"{name} {becomes}.*CONFIG SET"):
+            upsert.commit([work])
+        assert seen(client) == {"a": "1"}
+    finally:
+        client.config_set(name, was)
+    assert upsert.commit([work]) == {work.identity: Outcome.COMMITTED}
+    assert seen(client) == {"a": "2"}
+
+
 def test_a_replica_is_refused(server, store, client):
     with (
         EmbeddedRedis("--replicaof", "127.0.0.1", str(server.port)) as replica,
