@@ -205,10 +205,12 @@ def require_fit(catalog: Catalog, identifier: str, rows: Any, bound: Any = None)
         bound: the table's, by whose ids tasks write.
 
     Raises:
-        ConfigurationError: other columns or types.
+        ConfigurationError: other columns or types, or what cannot be written.
         StoreError: the table's columns of these names are not those of ``bound`` any more.
     """
-    table = opened(catalog, identifier).schema().as_arrow()
+    found = opened(catalog, identifier)
+    refuse(identifier, found)
+    table = found.schema().as_arrow()
     why = misfit(rows, table)
     if why is not None:
         raise ConfigurationError(
