@@ -37,6 +37,7 @@ from airflow_eos.kinds.postgres.participant import (
     make_tables,
 )
 from airflow_eos.kinds.postgres.session import (
+    UNPREPARED,
     Connection,
     History,
     PostgresConnection,
@@ -474,7 +475,7 @@ class TransactionOfTask(WorkOfTask):
             prepare = sql.SQL("PREPARE TRANSACTION {}").format(sql.Literal(self._key))
             try:
                 self._connection.execute(prepare)
-            except errors.FeatureNotSupported as error:
+            except UNPREPARED as error:
                 raise cannot_prepare(error, printable(self._sink.dsn)) from error
         return opened_at_ms, generation
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
+import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
@@ -62,6 +65,32 @@ def test_when_slots_run_out_the_task_says_which_line_to_change(two_phase: World)
     with pytest.raises(ConfigurationError, match=r"max_prepared_transactions in postgresql.conf"):
         two_phase.prepare(99)
     assert two_phase.seen() == []
+
+
+@pytest.fixture
+def german(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    if shutil.which("localedef") is None:
+        pytest.skip("no localedef here")
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)  # the server is another user's
+        name = "de_DE.UTF-8"
+        subprocess.run(["localedef", "-i", "de_DE", "-f", "UTF-8", f"{folder}/{name}"], check=True)
+        monkeypatch.setenv("LOCPATH", folder)
+        yield name
+
+
+def test_when_slots_run_out_the_language_of_the_server_is_no_matter(german: str):
+    """Its words are those of lc_messages: in German it was an error that a restart heals."""
+    settings = {"lc_messages": german}
+    with EmbeddedPostgres(max_prepared_transactions=2, settings=settings) as server:
+        world = World(server)
+        world.participant()
+        for each in range(2):
+            world.prepare(each, task=each)
+        with pytest.raises(
+            ConfigurationError, match=r"max_prepared_transactions in postgresql.conf"
+        ):
+            world.prepare(99)
 
 
 @pytest.mark.parametrize(
