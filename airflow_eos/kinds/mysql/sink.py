@@ -188,10 +188,12 @@ def require_table(connection: Connection, table: str, probe: str) -> None:
             "first; the sink creates no tables of yours."
         )
     kind, engine = found[0]
-    if kind != "BASE TABLE" or engine != "InnoDB":
+    is_table = kind in ("BASE TABLE", "SYSTEM VERSIONED")  # MariaDB's, which keeps what was
+    if not is_table or engine != "InnoDB":
+        todo = f"ALTER TABLE {table} ENGINE = InnoDB" if is_table else "Deliver to one of them"
         raise ConfigurationError(
-            f"{table!r} is {kind if kind != 'BASE TABLE' else engine}: rows can be moved together "
-            f"with their witness into InnoDB's tables alone. ALTER TABLE {table} ENGINE = InnoDB."
+            f"{table!r} is {engine if is_table else kind}: rows can be moved together with their "
+            f"witness into InnoDB's tables alone. {todo}."
         )
     done(connection, f"EXPLAIN INSERT INTO {quoted(table)} VALUES ()")  # noqa: S608 - in quotes
     done(connection, f"CREATE TABLE {quoted(probe)} LIKE {quoted(table)}")

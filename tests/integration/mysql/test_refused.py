@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pymysql import MySQLError
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 from structlog.testing import capture_logs
 
@@ -159,7 +160,7 @@ def test_a_value_that_the_table_refuses_is_found_by_the_task(
     ("made", "why"),
     [
         ("CREATE TABLE {0} (id bigint, name text) ENGINE = MyISAM", "is MyISAM.*ENGINE = InnoDB"),
-        ("CREATE VIEW {0} AS SELECT 1 AS id, 'x' AS name", "is VIEW"),
+        ("CREATE VIEW {0} AS SELECT 1 AS id, 'x' AS name", "is VIEW.*Deliver to one of them"),
         ("SELECT 1", "There is no table"),
     ],
 )
@@ -168,6 +169,20 @@ def test_a_table_that_cannot_keep_the_promise_is_refused(world: World, made: str
     world.sql(made.format(table))
     with pytest.raises(ConfigurationError, match=why):
         world.participant(table=table)
+
+
+def test_a_table_that_keeps_its_history_is_delivered_to(world: World):
+    """Refused, it was told to become InnoDB's, which it is."""
+    try:
+        world.sql(f"ALTER TABLE {world.tag} ADD PRIMARY KEY (id)")
+        world.sql(f"ALTER TABLE {world.tag} ADD SYSTEM VERSIONING")
+    except MySQLError:
+        pytest.skip("MySQL has no system-versioned tables")
+    my, work = world.participant(), world.prepare(1, 2)
+    my.commit([work])
+    assert world.seen() == [1, 2]
+    with pytest.raises(DeliveryError, match="a row with the unique key"):
+        world.prepare(2)
 
 
 def test_a_text_is_measured_as_the_table_keeps_it(server: EmbeddedMariaDb):
