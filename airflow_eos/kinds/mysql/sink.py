@@ -30,6 +30,7 @@ from airflow_eos.kinds.mysql.participant import (
     drop_staged,
     end_staging,
     make_tables,
+    require_kept,
 )
 from airflow_eos.kinds.mysql.session import (
     Connection,
@@ -73,10 +74,6 @@ if TYPE_CHECKING:
 # One task's rows: into a table of their own, in one transaction that says when they are whole.
 
 
-_ENGINE = """
-SELECT table_type, coalesce(engine, '') FROM information_schema.tables
-WHERE table_schema = database() AND table_name = %s
-"""
 _COLUMNS = """
 SELECT column_name, lower(column_type),
        is_nullable = 'NO' AND column_default IS NULL AND extra NOT LIKE '%%auto_increment%%',
@@ -181,20 +178,7 @@ def require_table(connection: Connection, table: str, probe: str) -> None:
         table: as the user named it.
         probe: a name for a table that is made and dropped: whether the user may.
     """
-    found = asked(connection, _ENGINE, table)
-    if not found:
-        raise ConfigurationError(
-            f"There is no table {table!r} in this database, or its user cannot see it. Create it "
-            "first; the sink creates no tables of yours."
-        )
-    kind, engine = found[0]
-    is_table = kind in ("BASE TABLE", "SYSTEM VERSIONED")  # MariaDB's, which keeps what was
-    if not is_table or engine != "InnoDB":
-        todo = f"ALTER TABLE {table} ENGINE = InnoDB" if is_table else "Deliver to one of them"
-        raise ConfigurationError(
-            f"{table!r} is {engine if is_table else kind}: rows can be moved together with their "
-            f"witness into InnoDB's tables alone. {todo}."
-        )
+    require_kept(connection, table)
     done(connection, f"EXPLAIN INSERT INTO {quoted(table)} VALUES ()")  # noqa: S608 - in quotes
     done(connection, f"CREATE TABLE {quoted(probe)} LIKE {quoted(table)}")
     done(connection, f"DROP TABLE {quoted(probe)}")

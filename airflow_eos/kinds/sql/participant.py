@@ -350,6 +350,10 @@ class SqlParticipant(ABC):
         """Refuse what another release wrote (CheckpointFormatError)."""
 
     @abstractmethod
+    def require_kept(self, table: str) -> None:
+        """Refuse a table that may lose what it has taken (ConfigurationError)."""
+
+    @abstractmethod
     def end(self, work: PreparedWork) -> None:
         """Make it visible with its witness, where it waits."""
 
@@ -371,12 +375,15 @@ class SqlParticipant(ABC):
             self.check_detail(work)
 
     def require_decidable(self, works: Sequence[PreparedWork]) -> None:
-        """Refuse, before it is decided, work whose witness the database would not keep.
+        """Refuse, before it is decided, work whose witness or rows the database would not keep.
 
         Raises:
             DeliveryError: so much was delivered under the name since it was prepared.
+            ConfigurationError: the table is another than the query began with.
         """
         self.check(works)
+        for table in sorted({str(t) for w in works if (t := w.detail.get(WRITTEN_TABLE))}):
+            self.require_kept(table)
         floor = self._book.standing().floor
         if below := [work.identity for work in works if generation_of(work) < floor]:
             raise DeliveryError(

@@ -15,6 +15,7 @@ from pymysql import MySQLError
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 from structlog.testing import capture_logs
 
+from airflow_eos.delivery.batch import require_decidable
 from airflow_eos.delivery.task import HASH_COLUMN, SinkTask, TaskOutput
 from airflow_eos.errors import ConfigurationError, DeliveryError, StoreError
 from airflow_eos.kinds.mysql.sink import MySqlColumn, MySqlSink, check_columns, statements
@@ -169,6 +170,15 @@ def test_a_table_that_cannot_keep_the_promise_is_refused(world: World, made: str
     world.sql(made.format(table))
     with pytest.raises(ConfigurationError, match=why):
         world.participant(table=table)
+
+
+def test_a_table_of_another_engine_while_a_query_runs_is_refused_before_the_promise(world: World):
+    """It takes the rows at once, and again where their witness did not come along."""
+    my, work = world.participant(), world.prepare()
+    require_decidable(my, [work])
+    world.sql(f"ALTER TABLE {world.tag} ENGINE = MyISAM")
+    with pytest.raises(ConfigurationError, match=r"is MyISAM.*ENGINE = InnoDB"):
+        require_decidable(my, [work])
 
 
 def test_a_table_that_keeps_its_history_is_delivered_to(world: World):

@@ -14,6 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from airflow_eos.delivery.batch import require_decidable
 from airflow_eos.errors import ConfigurationError, DeliveryError, LocalEnvironmentError, StoreError
 from airflow_eos.kinds.postgres.session import checked_dsn
 from airflow_eos.kinds.postgres.sink import PostgresSink, require_slots
@@ -107,6 +108,20 @@ def test_a_table_that_can_lose_rows_is_refused(two_phase: World, made: str, why:
         two_phase.sql(statement)
     with pytest.raises(ConfigurationError, match=why):
         two_phase.participant(table=table)
+
+
+def test_a_table_that_begins_to_lose_rows_while_a_query_runs_is_refused_before_the_promise(
+    world: World,
+):
+    """As where somebody fills it faster so: after a crash it is empty, and its witnesses stay."""
+    pg = world.participant()
+    world.sql(f"ALTER TABLE {world.tag} SET UNLOGGED")
+    work = world.prepare()
+    with pytest.raises(ConfigurationError, match="is UNLOGGED"):
+        require_decidable(pg, [work])
+    pg.abort([work.identity])
+    world.sql(f"ALTER TABLE {world.tag} SET LOGGED")
+    require_decidable(pg, [world.prepare()])
 
 
 def test_a_partitioned_table_is_delivered_to(world: World):
