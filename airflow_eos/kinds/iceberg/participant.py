@@ -205,10 +205,12 @@ def require_fit(catalog: Catalog, identifier: str, rows: Any, bound: Any = None)
         bound: the table's Arrow schema at the start, with the ids by which tasks write.
 
     Raises:
-        ConfigurationError: the rows have other columns or types.
+        ConfigurationError: the rows have other columns or types, or cannot be written to the table.
         StoreError: columns of the table were made anew, and have other ids than in ``bound``.
     """
-    table = opened(catalog, identifier).schema().as_arrow()
+    found = opened(catalog, identifier)
+    refuse(identifier, found)
+    table = found.schema().as_arrow()
     why = misfit(rows, table)
     if why is not None:
         raise ConfigurationError(

@@ -327,6 +327,16 @@ class LakeParticipant(OwnedBeside):
                     "checkpoint written by a newer release? Then use that one."
                 )
 
+    def require_decidable(self, works: Sequence[PreparedWork]) -> None:
+        """Refuse, before it is decided, what the table does not take: it may be changed by now.
+
+        A file that is gone is no reason: its batch is settled as lost, and written again.
+        """
+        self.check(works)
+        if works:
+            with contextlib.suppress(LostRaceError):
+                self._table.look().check(self._whole(works))
+
     def commit(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
         """Settle the decisions that name ``works``; UNKNOWN where no recent decision names one."""
         self.check(works)

@@ -128,6 +128,10 @@ _WITNESSED = f"SELECT work_key FROM {WORKS} WHERE work_key IN "  # noqa: S608 - 
 _LISTED = f"""
 SELECT work_key, opened_at_ms, target FROM {STAGED} WHERE name = %s AND ended_at_ms IS NULL
 """  # noqa: S608
+_ENGINE = """
+SELECT table_type, coalesce(engine, '') FROM information_schema.tables
+WHERE table_schema = database() AND table_name = %s
+"""
 _WORKS_NOTE = f"""
 INSERT INTO {STAGED} (work_key, name, target, held, opened_at_ms)
 VALUES (%s, %s, %s, %s, {NOW_MS})
@@ -155,6 +159,24 @@ SELECT work_key FROM {STAGED} WHERE name = %s AND ended_at_ms < {NOW_MS} - {_LAT
 LIMIT {_SWEPT}
 """  # noqa: S608
 _FORGOTTEN = f"DELETE FROM {STAGED} WHERE work_key = %s AND ended_at_ms IS NOT NULL"  # noqa: S608
+
+
+def require_kept(connection: Connection, table: str) -> None:
+    """Refuse what takes no rows together with their witness (ConfigurationError)."""
+    found = asked(connection, _ENGINE, table)
+    if not found:
+        raise ConfigurationError(
+            f"There is no table {table!r} in this database, or its user cannot see it. Create it "
+            "first; the sink creates no tables of yours."
+        )
+    kind, engine = found[0]
+    is_table = kind in ("BASE TABLE", "SYSTEM VERSIONED")  # MariaDB's, which keeps what was
+    if not is_table or engine != "InnoDB":
+        todo = f"ALTER TABLE {table} ENGINE = InnoDB" if is_table else "Deliver to one of them"
+        raise ConfigurationError(
+            f"{table!r} is {engine if is_table else kind}: rows can be moved together with their "
+            f"witness into InnoDB's tables alone. {todo}."
+        )
 
 
 def begin_staged(
@@ -308,6 +330,10 @@ class MySqlParticipant(SqlParticipant):
                 f"Work {work.identity} has the detail {work.detail}: expected form ({FORM}). Was "
                 "the checkpoint written by a newer release? Then use that one."
             )
+
+    def require_kept(self, table: str) -> None:
+        """See :meth:`SqlParticipant.require_kept`."""
+        self._session.run("looking at the table", lambda c: require_kept(c, table))
 
     def end(self, work: PreparedWork) -> None:
         """See :meth:`SqlParticipant.end`."""

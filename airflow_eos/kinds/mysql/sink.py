@@ -31,6 +31,7 @@ from airflow_eos.kinds.mysql.participant import (
     drop_staged,
     end_staging,
     make_tables,
+    require_kept,
 )
 from airflow_eos.kinds.mysql.session import (
     Connection,
@@ -74,10 +75,6 @@ if TYPE_CHECKING:
 # One task's rows go into a staging table, in one transaction that also marks them as whole.
 
 
-_ENGINE = """
-SELECT table_type, coalesce(engine, '') FROM information_schema.tables
-WHERE table_schema = database() AND table_name = %s
-"""
 _COLUMNS = """
 SELECT column_name, lower(column_type),
        is_nullable = 'NO' AND column_default IS NULL AND extra NOT LIKE '%%auto_increment%%',
@@ -182,18 +179,7 @@ def require_table(connection: Connection, table: str, probe: str) -> None:
         table: its name, as the user gave it.
         probe: a name for a table that is made and dropped, to see whether the user may.
     """
-    found = asked(connection, _ENGINE, table)
-    if not found:
-        raise ConfigurationError(
-            f"There is no table {table!r} in this database, or its user cannot see it. Create it "
-            "first; the sink creates no tables of yours."
-        )
-    kind, engine = found[0]
-    if kind != "BASE TABLE" or engine != "InnoDB":
-        raise ConfigurationError(
-            f"{table!r} is {kind if kind != 'BASE TABLE' else engine}: rows can be moved together "
-            f"with their witness into InnoDB's tables alone. ALTER TABLE {table} ENGINE = InnoDB."
-        )
+    require_kept(connection, table)
     done(connection, f"EXPLAIN INSERT INTO {quoted(table)} VALUES ()")  # noqa: S608 - in quotes
     done(connection, f"CREATE TABLE {quoted(probe)} LIKE {quoted(table)}")
     done(connection, f"DROP TABLE {quoted(probe)}")

@@ -166,11 +166,31 @@ _TARGET = """
 SELECT format('%%I.%%I', n.nspname, c.relname)
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)
 """
+_PARTS = """
+SELECT c.oid::regclass::text, c.relkind::text, c.relpersistence::text FROM pg_class c
+WHERE c.oid = to_regclass(%(t)s) OR c.oid IN (SELECT relid FROM pg_partition_tree(%(t)s::regclass))
+"""
 _CLOCK = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 COLUMNS = """
 SELECT attname FROM pg_attribute
 WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped ORDER BY attnum
 """
+
+
+def require_kept(connection: Connection, table: str) -> None:
+    """Refuse a table that may lose what it has taken (ConfigurationError)."""
+    parts = connection.execute(_PARTS, {"t": table}).fetchall()
+    for part, kind, persistence in parts:
+        if kind not in ("r", "p"):
+            raise ConfigurationError(
+                f"{part} is no table of this database (relkind {kind!r}: v is a view, f a foreign "
+                "table): rows cannot be prepared there. Deliver to an ordinary table."
+            )
+        if persistence != "p":
+            raise ConfigurationError(
+                f"Table {part} is UNLOGGED or temporary: after a crash of the server it is empty, "
+                f"and rows that were delivered are lost. ALTER TABLE {part} SET LOGGED."
+            )
 
 
 def end_prepared(connection: Connection, verb: str, key: str) -> bool:
@@ -339,6 +359,10 @@ class PostgresParticipant(SqlParticipant):
                 f"{STAGED}), system and timeline. Was the checkpoint written by a newer release? "
                 "Then use that one."
             )
+
+    def require_kept(self, table: str) -> None:
+        """See :meth:`SqlParticipant.require_kept`."""
+        self._session.run("looking at the table", lambda c: require_kept(c, table))
 
     def end(self, work: PreparedWork) -> None:
         """See :meth:`SqlParticipant.end`."""

@@ -51,9 +51,12 @@ def refuses_rows(error: psycopg.Error) -> bool:
 
 
 def cannot_prepare(error: psycopg.Error, place: str) -> ConfigurationError:
-    """Return the error for a transaction that may not be prepared, which no restart heals."""
+    """Return the error for a refused PREPARE TRANSACTION, in any language: no restart heals it."""
+    said = _said("preparing the transaction", place, error)
+    if not isinstance(error, errors.FeatureNotSupported):
+        return ConfigurationError(said, _SLOTS)
     return ConfigurationError(
-        f"{_said('preparing the transaction', place, error)} A trigger or a function of the table "
+        f"{said} A trigger or a function of the table "
         "does what no prepared transaction may (NOTIFY, a temporary table, an advisory lock of the "
         "session). Nothing was made visible.",
         Remedy(change="use PostgresSink(…, two_phase=False), which prepares none", start=True),
@@ -67,9 +70,6 @@ def _meant(said: str, error: psycopg.Error) -> EosError:
         return LostError(said)
     if isinstance(error, psycopg.OperationalError) and (state is None or state[:2] == "08"):
         return LostError(said)
-    if isinstance(error, (errors.OutOfMemory, errors.ObjectNotInPrerequisiteState)):
-        of_slots = "prepared transactions" in str(error)
-        return ConfigurationError(said, _SLOTS) if of_slots else StoreError(said)
     for kinds, meant, hint, remedies in _HINTS:
         if isinstance(error, kinds):
             return meant(f"{said} {hint}".strip(), *remedies)
@@ -83,6 +83,11 @@ def _meant(said: str, error: psycopg.Error) -> EosError:
 
 _OF_ROWS = ("09", "0A", "21", "22", "23", "38", "39", "44", "54", "P0")
 """The SQLSTATE classes of errors by values, constraints, limits of an index and triggers."""
+UNPREPARED = (
+    errors.FeatureNotSupported,  # the transaction did what PREPARE forbids
+    errors.OutOfMemory,  # no slot is free
+    errors.ObjectNotInPrerequisiteState,  # max_prepared_transactions is 0
+)
 _SLOTS = Remedy(
     change="set max_prepared_transactions in postgresql.conf higher and restart the server, or "
     "let fewer tasks write (coalesce): each task of a batch needs one, and twice as many must be "

@@ -35,8 +35,10 @@ from airflow_eos.kinds.postgres.participant import (
     end_prepared,
     inserted,
     make_tables,
+    require_kept,
 )
 from airflow_eos.kinds.postgres.session import (
+    UNPREPARED,
     Connection,
     History,
     PostgresConnection,
@@ -475,7 +477,7 @@ class TransactionOfTask(WorkOfTask):
             prepare = sql.SQL("PREPARE TRANSACTION {}").format(sql.Literal(self._key))
             try:
                 self._connection.execute(prepare)
-            except errors.FeatureNotSupported as error:
+            except UNPREPARED as error:
                 raise cannot_prepare(error, printable(self._sink.dsn)) from error
         return opened_at_ms, generation
 
@@ -489,10 +491,6 @@ class TransactionOfTask(WorkOfTask):
 TABLE = """
 SELECT format('%%I.%%I', n.nspname, c.relname) FROM pg_class c
 JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)
-"""
-_PARTS = """
-SELECT c.oid::regclass::text, c.relkind::text, c.relpersistence::text FROM pg_class c
-WHERE c.oid = to_regclass(%(t)s) OR c.oid IN (SELECT relid FROM pg_partition_tree(%(t)s::regclass))
 """
 _RIGHTS = """
 SELECT current_user, has_table_privilege(%(t)s, 'INSERT')
@@ -509,18 +507,7 @@ def require_table(
     connection: Connection, table: str, tables: PostgresTableNames, *, two_phase: bool
 ) -> None:
     """Refuse a table or role with which rows cannot be prepared and kept (ConfigurationError)."""
-    parts = connection.execute(_PARTS, {"t": table}).fetchall()
-    for part, kind, persistence in parts:
-        if kind not in ("r", "p"):
-            raise ConfigurationError(
-                f"{part} is no table of this database (relkind {kind!r}: v is a view, f a foreign "
-                "table): rows cannot be prepared there. Deliver to an ordinary table."
-            )
-        if persistence != "p":
-            raise ConfigurationError(
-                f"Table {part} is UNLOGGED or temporary: after a crash of the server it is empty, "
-                f"and rows that were delivered are lost. ALTER TABLE {part} SET LOGGED."
-            )
+    require_kept(connection, table)
     rights = {"t": table, "schema": tables.schema, "two_phase": two_phase}
     role, may_insert, secured, may_use, may_create = (
         connection.execute(_RIGHTS, rights).fetchone() or ()

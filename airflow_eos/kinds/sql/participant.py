@@ -351,6 +351,10 @@ class SqlParticipant(ABC):
         """Refuse work whose detail another release wrote (CheckpointFormatError)."""
 
     @abstractmethod
+    def require_kept(self, table: str) -> None:
+        """Refuse a table that may lose what it has taken (ConfigurationError)."""
+
+    @abstractmethod
     def end(self, work: PreparedWork) -> None:
         """Commit waiting work: make its rows visible together with its witness."""
 
@@ -372,12 +376,15 @@ class SqlParticipant(ABC):
             self.check_detail(work)
 
     def require_decidable(self, works: Sequence[PreparedWork]) -> None:
-        """Refuse, before it is decided, work whose witness the database would not keep.
+        """Refuse, before it is decided, work whose witness or rows the database would not keep.
 
         Raises:
             DeliveryError: too much was delivered under the name since the work was prepared.
+            ConfigurationError: the table may lose rows, unlike at the start of the query.
         """
         self.check(works)
+        for table in sorted({str(t) for w in works if (t := w.detail.get(WRITTEN_TABLE))}):
+            self.require_kept(table)
         floor = self._book.standing().floor
         if below := [work.identity for work in works if generation_of(work) < floor]:
             raise DeliveryError(

@@ -62,12 +62,12 @@ CREATE TABLE IF NOT EXISTS airflow_eos_upserts (
   tally bigint NOT NULL DEFAULT 0) ENGINE = InnoDB
 """
 MARK = "INSERT IGNORE INTO airflow_eos_upserts (target, mark) VALUES (%s, %s)"
-# Assigned from left to right. An epoch is greater than all former ones: where our row is new, or
-# was removed, the rows tell the last. A clock is not used: set back, it would make new rows older.
+# Assigned from left to right. An epoch is greater than all former ones, also than those of rows that
+# came from elsewhere. A clock is not used: set back, it would make new rows older.
 CLAIM = """
 UPDATE airflow_eos_upserts SET
-  last_epoch = 1 + if(last_epoch = 0, (SELECT coalesce(max(left(eos_version, 16)), '0')
-    FROM {rows} WHERE eos_version REGEXP '^[0-9]{{16}}'), last_epoch),
+  last_epoch = 1 + greatest(last_epoch, (SELECT cast(coalesce(max(left(eos_version, 16)), '0')
+    AS signed) FROM {rows} WHERE eos_version REGEXP '^[0-9]{{16}}')),
   owner_epoch = last_epoch, owner_location = %s, owner_checkpoint = %s
 WHERE target = %s AND owner_location IS NULL
 """
@@ -256,9 +256,13 @@ def upserted(table: str, names: Sequence[str], key: Sequence[str]) -> str:
     """Return the statement to upsert one row, its version last; PyMySQL repeats the values."""
     version = quoted(VERSION)
     later = f"{version} IS NULL OR {version} <= VALUES({version})"
-    given = [*(quoted(name) for name in names if name not in key), version]
+    given = [quoted(name) for name in names if name not in key]
     columns = ", ".join([*map(quoted, names), version])
-    values = ", ".join(f"{each} = IF({later}, VALUES({each}), {each})" for each in given)
+    values = "".join(f"{each} = IF({later}, VALUES({each}), {each}), " for each in given)
+    # No number is so great (_TOO_GREAT): of a greater epoch no row may stand, and none is left out.
+    outranked = f"LEFT({version}, 16) > LEFT(VALUES({version}), 16)"
+    stands = f"IF({outranked}, LENGTH({version}) + ~0, {version})"
+    values += f"{version} = IF({later}, VALUES({version}), {stands})"
     holes = ", ".join(["%s"] * (len(names) + 1))
     return (
         f"INSERT INTO {quoted(table)} ({columns}) VALUES ({holes}) "  # noqa: S608 - names in quotes
@@ -418,7 +422,7 @@ def refuse_rights(cursor: Any, table: str, columns: Iterable[str], key: Sequence
 # --- mysql ----------------------------------------------------------------------------------------
 
 
-_DEADLOCK, _LOCK_TIMEOUT = 1213, 1205
+_DEADLOCK, _LOCK_TIMEOUT, _TOO_GREAT = 1213, 1205, 1690
 _TRIES = 5
 
 
@@ -540,7 +544,9 @@ class MySqlTarget(TableTarget):
                     for some in values(rows, about, version):
                         cursor.executemany(statement, some)
                     cursor.execute("COMMIT")
-                except self._session.client.OperationalError as error:
+                except self._session.client.Error as error:
+                    if error.args[0] == _TOO_GREAT:
+                        raise self.outranked() from None  # the cause quotes values of the row
                     # Another committer writes the same rows; MySQL may not have rolled back yet.
                     if error.args[0] not in {_DEADLOCK, _LOCK_TIMEOUT} or not left:
                         raise

@@ -66,13 +66,12 @@ CREATE TABLE IF NOT EXISTS airflow_eos_upserts (
   note_batch bigint, note_attempt bigint, note_decision text, tally bigint NOT NULL DEFAULT 0)
 """
 MARK = "INSERT INTO airflow_eos_upserts (target, mark) VALUES (%s, %s) ON CONFLICT DO NOTHING"
-# An epoch is greater than all former ones: where our row is new, or was removed, the rows tell the
-# last. A clock is not used: set back, it would make new rows older than those that stand.
+# An epoch is greater than all former ones, also than those of rows that came from elsewhere.
+# A clock is not used: set back, it would make new rows older than those that stand.
 CLAIM = """
 UPDATE airflow_eos_upserts SET (last_epoch, owner_epoch, owner_location, owner_checkpoint) = (
-  SELECT epoch, epoch, %(at)s, %(checkpoint)s FROM (SELECT 1 + CASE last_epoch WHEN 0 THEN (
-    SELECT coalesce(max(substring(eos_version FROM '^[0-9]{{16}}')), '0')::bigint FROM {rows})
-    ELSE last_epoch END AS epoch) AS next)
+  SELECT epoch, epoch, %(at)s, %(checkpoint)s FROM (SELECT 1 + greatest(last_epoch, (
+    SELECT max(substring(eos_version FROM '^[0-9]{{16}}'))::bigint FROM {rows})) AS epoch) AS next)
 WHERE target = %(table)s AND owner_location IS NULL
 """
 OWNER_KEPT = OWNER + " FOR SHARE"
@@ -203,6 +202,15 @@ def upserted(table: str, names: Sequence[str], key: Sequence[str]) -> str:
         f"SELECT {columns}, %s FROM {_ROWS_OF_BATCH} ORDER BY {by} "
         f"ON CONFLICT ({by}) DO UPDATE SET {values} WHERE t.{VERSION} IS NULL "
         f'OR t.{VERSION} COLLATE "C" <= excluded.{VERSION} COLLATE "C"'
+    )
+
+
+def outranking(table: str, key: Sequence[str]) -> str:
+    """Return the query for a row of the batch in the target whose epoch is above its argument."""
+    target, by = (text.replace("%", "%%") for text in (quoted(table), _list(key)))
+    return (
+        f"SELECT 1 FROM {target} JOIN {_ROWS_OF_BATCH} USING ({by}) "  # noqa: S608 - in quotes
+        f'WHERE left({VERSION}, 16) COLLATE "C" > %s LIMIT 1'
     )
 
 
@@ -529,6 +537,9 @@ class PostgresTarget(TableTarget):
             with self._session.connected.cursor() as cursor, cursor.copy(copied(names)) as copy:
                 for chunk in as_csv(rows, about):
                     copy.write(chunk)
-            version = epoch_text(owner[0][2]) + order
-            count = self._session.connected.execute(written, (version,)).rowcount
-        return int(rows.num_rows - count)
+            epoch = epoch_text(owner[0][2])
+            count = self._session.connected.execute(written, (epoch + order,)).rowcount
+            older = int(rows.num_rows - count)
+            if older and ask(outranking(self._session.table, about.key), (epoch,)):
+                raise self.outranked()
+        return older

@@ -34,6 +34,7 @@ from airflow_eos.kinds.upsert.target import (
     keys_of,
     lacking,
     not_ours,
+    outranked,
     require_plain,
     values_of,
 )
@@ -168,6 +169,7 @@ return redis.call('DEL', KEYS[1])
 
 # KEYS: the target's hash, then the rows. ARGV: checkpoint, order, number of columns n, their names;
 # then for each row whether it is deleted ('1'), and n values: '+' and the value, or '-' for a null.
+# Gives how many rows were older; -1 where another is the owner, and less: a greater epoch's.
 APPLY = """
 if redis.call('HGET', KEYS[1], 'owner_checkpoint') ~= ARGV[1] then return -1 end
 local epoch = redis.call('HGET', KEYS[1], 'owner_epoch')
@@ -185,6 +187,8 @@ for i = 2, #KEYS do
     return redis.error_reply('OTHER the key ' .. KEYS[i] .. ' is no row of this target: RENAME it '
       .. 'or DEL it (' .. stands.err .. ')')
   end
+  local theirs = stands and tonumber(string.sub(stands, 1, 16))
+  if theirs and theirs > tonumber(epoch) then return -theirs end
   if stands and stands > version then
     older = older + 1
   else
@@ -380,7 +384,9 @@ class RedisTarget:
     def life(self) -> str:
         """See :meth:`UpsertConnection.life`."""
         with self._asking("asking which server it is"):
-            return life_of(self._client.info())
+            info = self._client.info()
+        refuse_server(info, self._prefix)  # it may be set otherwise by now, as another one may be
+        return life_of(info)
 
     def tally(self) -> int:
         """See :meth:`UpsertConnection.tally`; refuses a replica, which lags."""
@@ -407,6 +413,9 @@ class RedisTarget:
                     answers = pipeline.execute()
             if -1 in answers:
                 raise self._not_ours()
+            if (least := min(answers)) < 0:
+                above = f"redis-cli HSET '{self._meta}' last_epoch {-least}"
+                raise outranked(f"Prefix {self._prefix!r} in Redis", f"{self.give_up} and {above}")
             older += sum(answers)
         return older
 

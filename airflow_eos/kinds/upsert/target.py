@@ -4,8 +4,9 @@ Each row in the target carries the version that wrote it, and a row is written o
 version stands: so a late driver can never put an older value over a newer one, and applying again
 changes nothing. A version is text of a fixed width that sorts as its numbers do:
 
-- the epoch: given by the target, in one step, to each checkpoint that comes to own it, always a
-  greater one; batch numbers of a new checkpoint begin at 0 again;
+- the epoch: given by the target, in one step, to each checkpoint that comes to own it, always one
+  above all that stand; batch numbers of a new checkpoint begin at 0 again. A row of a greater
+  epoch was put there by somebody else;
 - the batch;
 - the task: where a key comes twice in a batch, the last row of the highest task stays. Decided rows
   are applied, never a second evaluation, so that is always the same row. Attempts at a batch are
@@ -28,7 +29,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_eos.errors import ConfigurationError, OwnershipError, StoreError
+from airflow_eos.errors import ConfigurationError, OwnershipError, Remedy, StoreError
 from airflow_eos.kinds.spill.participant import batch_of, task_of
 from airflow_eos.protocol.participant import Note
 
@@ -142,7 +143,7 @@ class UpsertConnection(Protocol):
             How many rows were older than those in the target.
 
         Raises:
-            OwnershipError: another checkpoint is the owner; nothing was written.
+            OwnershipError: another checkpoint is the owner, or rows of a greater epoch stand.
             DeliveryError: the system refused or did not answer; some rows may be written.
         """
         ...
@@ -189,6 +190,17 @@ def not_ours(called: str, owner: TargetOwner | None, give_up: str) -> OwnershipE
         f"{called} {whose} by now, and not to this one (or to another checkpoint at its place, or "
         "another participant of its pipeline). Nothing was written. If its data was lost or "
         f"removed, restore it. To let this checkpoint have it: {give_up}, then start the query."
+    )
+
+
+def outranked(called: str, give_up: str, *others: Remedy) -> OwnershipError:
+    """Return the error for rows of a greater epoch, beside which promised rows would be left out."""
+    return OwnershipError(
+        f"{called} has rows of a greater epoch than this checkpoint's: somebody has put them there "
+        "since, as from a copy of another table. What is promised would be left out for older; it "
+        "stays promised.",
+        Remedy(change=give_up, start=True),
+        *others,
     )
 
 
@@ -331,7 +343,16 @@ class TableTarget:
 
     def not_ours(self, owner: TargetOwner | None) -> OwnershipError:
         """Return the error for a table that belongs to another checkpoint, or to nobody."""
-        return not_ours(f"Table {self._session.table!r} in {self.system[1]}", owner, self.give_up)
+        return not_ours(self._called, owner, self.give_up)
+
+    def outranked(self) -> OwnershipError:
+        """See :func:`outranked`."""
+        no_number = "where eos_version of a row is no number, set it to NULL"
+        return outranked(self._called, self.give_up, Remedy(change=no_number, start=True))
+
+    @property
+    def _called(self) -> str:
+        return f"Table {self._session.table!r} in {self.system[1]}"
 
 
 # --- rows -----------------------------------------------------------------------------------------

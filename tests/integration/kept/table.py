@@ -155,3 +155,19 @@ def test_a_target_has_one_writer_and_a_new_checkpoint_a_greater_epoch(
     with pytest.raises(OwnershipError):
         upsert.note(decided(501), owner_at("/a"))
     assert seen(base) == {"a": 2}
+
+
+def test_rows_of_another_table_are_never_taken_for_newer_ones_in_silence(
+    upsert, again: Again, store, base, tmp_path
+):
+    """As where a test's table is filled from production's: its epochs are no words of this one."""
+    base.execute("INSERT INTO totals VALUES ('a', 9, false, '0000000000000007')")
+    work = prepare(store, 0, a=1, b=1)
+    with pytest.raises(OwnershipError, match="rows of a greater epoch") as told:
+        upsert.commit([work])
+    assert upsert.outcome([work]) == {work.identity: Outcome.OPEN}
+    assert seen(base) == {"a": 9}
+    base.execute(told.value.remedies[0].change)  # as it says
+    upsert.claim(owner_at(store.location))
+    assert again(store).commit([work]) == {work.identity: Outcome.COMMITTED}
+    assert seen(base) == {"a": 1, "b": 1}

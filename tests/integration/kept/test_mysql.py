@@ -34,6 +34,7 @@ from tests.integration.kept.table import (  # noqa: F401 - the tests of every da
     test_a_target_has_one_writer_and_a_new_checkpoint_a_greater_epoch,
     test_nothing_is_written_before_the_commit_and_all_of_it_after,
     test_repeating_a_commit_that_was_cut_short_is_harmless,
+    test_rows_of_another_table_are_never_taken_for_newer_ones_in_silence,
     test_two_committers_at_once_end_with_the_same_rows,
 )
 from tests.support.mysql import EXACT_COLLATION, TOLD, as_root, mysql_server

@@ -233,6 +233,28 @@ def test_a_redis_that_evicts_is_refused(server, store, client):
         client.config_set("maxmemory-policy", "noeviction")
 
 
+@pytest.mark.parametrize(
+    ("name", "becomes", "was"),
+    [("maxmemory-policy", "allkeys-lru", "noeviction"), ("appendonly", "no", "yes")],
+)
+def test_a_redis_that_begins_to_forget_while_a_query_runs_is_refused_before_more_is_written(
+    upsert, store, client, name: str, becomes: str, was: str
+):
+    """A person has set it so, or a replica that is set otherwise has taken over: queries run on
+    for months, and the rows that it forgets nobody delivers again."""
+    upsert.commit([prepare(store, 0, a=1)])
+    work = prepare(store, 1, a=2)
+    client.config_set(name, becomes)
+    try:
+        with pytest.raises(ConfigurationError, match=f"{name} {becomes}.*CONFIG SET"):
+            upsert.commit([work])
+        assert seen(client) == {"a": "1"}
+    finally:
+        client.config_set(name, was)
+    assert upsert.commit([work]) == {work.identity: Outcome.COMMITTED}
+    assert seen(client) == {"a": "2"}
+
+
 def test_a_replica_is_refused(server, store, client):
     with (
         EmbeddedRedis("--replicaof", "127.0.0.1", str(server.port)) as replica,
@@ -321,6 +343,20 @@ def test_the_epoch_is_greater_also_where_the_targets_own_hash_was_removed(
     again.claim(owner_at(store.location))
     again.commit([prepare(store, 0, a="new")])
     assert seen(client) == {"a": "new"}
+
+
+def test_rows_of_another_redis_are_never_taken_for_newer_ones_in_silence(upsert, store, client):
+    """Copied, as by MIGRATE: its epoch is another clock's, or of more checkpoints than ours."""
+    client.hset("t:a", mapping={"value": "9", "_eos": f"{10**15:016}" + "0" * 29})
+    work = prepare(store, 0, a=1, b=1)
+    with pytest.raises(OwnershipError, match="rows of a greater epoch") as told:
+        upsert.commit([work])
+    assert upsert.outcome([work]) == {work.identity: Outcome.OPEN}
+    for command in told.value.remedies[0].change.replace("'", "").split(" and "):  # as it says
+        client.execute_command(*command.split()[1:])
+    upsert.claim(owner_at(store.location))
+    assert upsert.commit([work]) == {work.identity: Outcome.COMMITTED}
+    assert seen(client) == {"a": "1", "b": "1"}
 
 
 def test_recovery_reaches_it_by_its_name_and_a_url(upsert, store, server, client):

@@ -14,6 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from airflow_eos.checkpoint import PipelineIdentity, claim
+from airflow_eos.delivery.batch import require_decidable
 from airflow_eos.errors import ConfigurationError, StoreError
 from airflow_eos.kinds.delta.participant import computed, connect, misfit
 from airflow_eos.kinds.delta.sink import DeltaSink
@@ -297,3 +298,21 @@ def test_constraints_that_are_added_while_a_query_runs_are_refused_before_the_ne
     DeltaTable(stage.table).alter.add_constraint({"positive": "value > 0"})
     with pytest.raises(ConfigurationError, match="constraints"):
         sink.columns(rows)
+
+
+def test_a_table_that_is_changed_while_tasks_write_is_refused_before_the_promise(stage: Stage):
+    """Once promised, its rows held the pipeline up: the table does not take them any more."""
+    work, participant = stage.prepare(1), stage.participant()
+    require_decidable(participant, [work])
+    DeltaTable(stage.table).alter.add_constraint({"positive": "value > 0"})
+    with pytest.raises(ConfigurationError, match="constraints"):
+        require_decidable(participant, [work])
+    other = pa.table({"key": [1], "value": [1]})
+    DeltaTable(stage.table).alter.drop_constraint("positive")
+    write_deltalake(stage.table, other, mode="overwrite", schema_mode="overwrite")
+    with pytest.raises(ConfigurationError, match="column key is string, and long in the table"):
+        require_decidable(participant, [work])
+    shutil.rmtree(stage.table)
+    KINDS["delta"].create(stage.table)
+    with pytest.raises(StoreError, match="is not the table of this pipeline"):
+        require_decidable(participant, [work])

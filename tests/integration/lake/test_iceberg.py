@@ -11,9 +11,17 @@ import pyarrow as pa
 import pytest
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.transforms import IdentityTransform
-from pyspark.sql.types import ArrayType, StructType, TimestampType
+from pyspark.sql.types import (
+    ArrayType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from airflow_eos.checkpoint import PipelineIdentity, claim
+from airflow_eos.delivery.batch import require_decidable
 from airflow_eos.errors import ConfigurationError, StoreError
 from airflow_eos.kinds.iceberg.participant import connect, misfit
 from airflow_eos.kinds.iceberg.sink import IcebergSink
@@ -134,6 +142,29 @@ def test_a_partitioned_table_is_refused(stage: Stage):
     sink = IcebergSink("db.parted", KIND.properties(stage.table), application_id="etl")
     with pytest.raises(ConfigurationError, match="is partitioned"):
         sink.bound(stage.store).connect(timedelta(0))
+
+
+def test_a_table_that_is_partitioned_while_a_query_runs_is_refused_before_the_promise(
+    stage: Stage,
+):
+    """Any maintainer may: once promised, its rows held the pipeline up."""
+    rows = StructType([StructField("key", StringType()), StructField("value", LongType())])
+    work, sink, participant = stage.prepare(1), stage.sink, stage.participant()
+    sink.columns(rows)
+    require_decidable(participant, [work])
+    with closing(KIND.catalog(stage.table)) as catalog:
+        with catalog.load_table("db.rows").update_spec() as spec:
+            spec.add_field("key", IdentityTransform())
+        with pytest.raises(ConfigurationError, match="is partitioned"):
+            require_decidable(participant, [work])
+        with pytest.raises(ConfigurationError, match="is partitioned"):
+            sink.columns(rows)
+        with catalog.load_table("db.rows").update_spec() as spec:
+            spec.remove_field("key")
+    sink.columns(rows)
+    require_decidable(participant, [work])
+    stage.decide(work)
+    assert participant.commit([work]) == {work.identity: Outcome.COMMITTED}
 
 
 def test_a_table_that_is_not_there_is_said_by_name(stage: Stage):

@@ -11,9 +11,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pymysql import MySQLError
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 from structlog.testing import capture_logs
 
+from airflow_eos.delivery.batch import require_decidable
 from airflow_eos.delivery.task import HASH_COLUMN, SinkTask, TaskOutput
 from airflow_eos.errors import ConfigurationError, DeliveryError, StoreError
 from airflow_eos.kinds.mysql.sink import MySqlColumn, MySqlSink, check_columns, statements
@@ -159,7 +161,7 @@ def test_a_value_that_the_table_refuses_is_found_by_the_task(
     ("made", "why"),
     [
         ("CREATE TABLE {0} (id bigint, name text) ENGINE = MyISAM", "is MyISAM.*ENGINE = InnoDB"),
-        ("CREATE VIEW {0} AS SELECT 1 AS id, 'x' AS name", "is VIEW"),
+        ("CREATE VIEW {0} AS SELECT 1 AS id, 'x' AS name", "is VIEW.*Deliver to one of them"),
         ("SELECT 1", "There is no table"),
     ],
 )
@@ -168,6 +170,29 @@ def test_a_table_that_cannot_keep_the_promise_is_refused(world: World, made: str
     world.sql(made.format(table))
     with pytest.raises(ConfigurationError, match=why):
         world.participant(table=table)
+
+
+def test_a_table_of_another_engine_while_a_query_runs_is_refused_before_the_promise(world: World):
+    """It takes the rows at once, and again where their witness did not come along."""
+    my, work = world.participant(), world.prepare()
+    require_decidable(my, [work])
+    world.sql(f"ALTER TABLE {world.tag} ENGINE = MyISAM")
+    with pytest.raises(ConfigurationError, match=r"is MyISAM.*ENGINE = InnoDB"):
+        require_decidable(my, [work])
+
+
+def test_a_table_that_keeps_its_history_is_delivered_to(world: World):
+    """Refused, it was told to become InnoDB's, which it is."""
+    try:
+        world.sql(f"ALTER TABLE {world.tag} ADD PRIMARY KEY (id)")
+        world.sql(f"ALTER TABLE {world.tag} ADD SYSTEM VERSIONING")
+    except MySQLError:
+        pytest.skip("MySQL has no system-versioned tables")
+    my, work = world.participant(), world.prepare(1, 2)
+    my.commit([work])
+    assert world.seen() == [1, 2]
+    with pytest.raises(DeliveryError, match="a row with the unique key"):
+        world.prepare(2)
 
 
 def test_a_text_is_measured_as_the_table_keeps_it(server: EmbeddedMariaDb):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
+import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
@@ -11,6 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from airflow_eos.delivery.batch import require_decidable
 from airflow_eos.errors import ConfigurationError, DeliveryError, LocalEnvironmentError, StoreError
 from airflow_eos.kinds.postgres.session import checked_dsn
 from airflow_eos.kinds.postgres.sink import PostgresSink, require_slots
@@ -64,6 +68,32 @@ def test_when_slots_run_out_the_task_says_which_line_to_change(two_phase: World)
     assert two_phase.seen() == []
 
 
+@pytest.fixture
+def german(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    if shutil.which("localedef") is None:
+        pytest.skip("no localedef here")
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)  # the server is another user's
+        name = "de_DE.UTF-8"
+        subprocess.run(["localedef", "-i", "de_DE", "-f", "UTF-8", f"{folder}/{name}"], check=True)
+        monkeypatch.setenv("LOCPATH", folder)
+        yield name
+
+
+def test_when_slots_run_out_the_language_of_the_server_is_no_matter(german: str):
+    """Its words are those of lc_messages: in German it was an error that a restart heals."""
+    settings = {"lc_messages": german}
+    with EmbeddedPostgres(max_prepared_transactions=2, settings=settings) as server:
+        world = World(server)
+        world.participant()
+        for each in range(2):
+            world.prepare(each, task=each)
+        with pytest.raises(
+            ConfigurationError, match=r"max_prepared_transactions in postgresql.conf"
+        ):
+            world.prepare(99)
+
+
 @pytest.mark.parametrize(
     ("made", "why"),
     [
@@ -78,6 +108,20 @@ def test_a_table_that_can_lose_rows_is_refused(two_phase: World, made: str, why:
         two_phase.sql(statement)
     with pytest.raises(ConfigurationError, match=why):
         two_phase.participant(table=table)
+
+
+def test_a_table_that_begins_to_lose_rows_while_a_query_runs_is_refused_before_the_promise(
+    world: World,
+):
+    """As where somebody fills it faster so: after a crash it is empty, and its witnesses stay."""
+    pg = world.participant()
+    world.sql(f"ALTER TABLE {world.tag} SET UNLOGGED")
+    work = world.prepare()
+    with pytest.raises(ConfigurationError, match="is UNLOGGED"):
+        require_decidable(pg, [work])
+    pg.abort([work.identity])
+    world.sql(f"ALTER TABLE {world.tag} SET LOGGED")
+    require_decidable(pg, [world.prepare()])
 
 
 def test_a_partitioned_table_is_delivered_to(world: World):

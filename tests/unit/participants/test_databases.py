@@ -72,6 +72,8 @@ class Sql(SqlParticipant):
 
     def check_detail(self, work: PreparedWork) -> None: ...
 
+    def require_kept(self, table: str) -> None: ...
+
     def end(self, work: PreparedWork) -> None:
         self.row.waits.remove(work.key)
 
