@@ -5,7 +5,8 @@ coordinator, which has forgotten it or never knew. It holds the last stable offs
 back for ever, for every ``read_committed`` reader. What is left is to write the marker into the
 partition itself, as ``kafka-transactions.sh abort`` does: the commit marker where its coordinator
 still knows that it has committed it, else the abort marker. A promise that is aborted so is
-replayed, as after a timeout.
+replayed, as after a timeout. Where it may have committed another one of the same producer and
+epoch, a person says which marker it is.
 
 The order of the questions is the proof. A coordinator adds a partition to a transaction *before*
 the partition takes the first row, and forgets it *after* the marker is there. So what is open in
@@ -118,7 +119,7 @@ def find_hanging(
         wire, {each.producer_id for each in hanging}, deadline_s=deadline.remaining
     )
     return tuple(
-        replace(each, committed=(each.producer_id, each.producer_epoch) in committed)
+        replace(each, committed=committed.get((each.producer_id, each.producer_epoch), False))
         for each in sorted(hanging)
     )
 
