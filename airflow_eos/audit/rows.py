@@ -326,7 +326,7 @@ def _drain(
                 f"{sorted(unread)} are not read to their end. Look at the brokers, then try again."
             )
         for message in messages:
-            partition = message.partition()
+            partition = message.partition() or 0
             if message.error() is not None:
                 # A new leader, or a follower, does not know at first how far its log goes: what it
                 # calls the end may come before rows that were there when the ends were asked for.

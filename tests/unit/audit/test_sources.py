@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from array import array
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError as Code
@@ -56,8 +57,9 @@ class Answers:
 
 def drained(*answers):
     columns = _MessageColumns(array("q"), array("q"), array("i"), array("q"))
+    consumer: Any = Answers(*answers)
     ends, value = {0: PartitionEnds(0, 4, 4)}, parse("value")
-    _drain(Answers(*answers), "orders", ends, columns, value, parse("key"), 0.01)
+    _drain(consumer, "orders", ends, columns, value, parse("key"), 0.01)
     return list(columns.offsets)
 
 
