@@ -502,21 +502,26 @@ def _sources(
     state, log = read_state(store), SparkLog(store)
     noted = store.read(TOPICS, SourceTopicIds)
     ids = noted.ids if noted is not None else {}
-    read, others = {}, []
+    known = {each: [ids[key] for key in ids if name_of(key) == each] for each in inputs}
+    read: dict[tuple[str, int], tuple[int, int]] = {}
+    others = []
     for source in state.sources:
         # A batch in flight is not delivered yet, or nobody has noted that it is.
-        end = source.start if state.in_flight is not None else source.end
+        end = (source.start if state.in_flight is not None else source.end) or {}
         began = log.began(source.name)
         if source.kind != "kafka":
             others.append(f"source {source.index}")
-        for topic, partitions in (end or {}).items():
+        for topic, partitions in ((source.start or {}) | (source.end or {})).items():
             if topic not in inputs:
                 others.append(topic)
-            for partition, until in partitions.items():
+            elif any(topic == name for name, _ in read) and not _is_one(known[topic]):
+                others.append(f"{topic}, maybe of another cluster, in source {source.index}")
+            for partition in partitions:
+                until = end.get(topic, {}).get(partition, 0)
                 # Where the beginning is lost, only rows that came out are known to have been read.
                 first = until if began is None else began.get(topic, {}).get(partition, 0)
-                read[topic, partition] = (first, until)
-    known = {each: {ids[key] for key in ids if name_of(key) == each} for each in inputs}
+                least, most = read.get((topic, partition), (first, until))
+                read[topic, partition] = (max(first, least), min(until, most))
     remade = [
         each
         for each in inputs
@@ -527,6 +532,11 @@ def _sources(
         for each in skipped_input(store, inputs)
     ]
     return Sources(read=read, skipped=skipped, others=others, remade=remade)
+
+
+def _is_one(ids: Sequence[str]) -> bool:
+    """Whether a topic read by several sources is one: two clusters may each have a topic so named."""
+    return len(ids) > 1 and len(set(ids)) == 1
 
 
 def _require_apart(inputs: Sequence[str], outputs: Sequence[str | None]) -> None:

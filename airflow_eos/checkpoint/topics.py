@@ -122,11 +122,11 @@ def lost_input(topics: Sequence[TopicsRead], sources: Sequence[SourceProgress]) 
         gone |= found
         skipped = skipped and (each.skips_lost or not found)
         compacted |= {name for name, policy in each.policies().items() if "compact" in policy}
-    there = _read_now(begun)
     absent = {
         (topic, partition): until - first
-        for topic, partition, first, until in spans
-        if there is not None and (topic, partition) not in there and first < until
+        for its_sources, there in _apart(begun, sources)
+        for topic, partition, first, until in chain(*map(_spans, its_sources))
+        if (topic, partition) not in there and first < until
     }
     read = {topic for topic, *_ in spans}
     return LostInput(gone | absent, tuple(sorted(compacted & read)), skipped, bool(absent))
@@ -150,6 +150,23 @@ def _spans(source: SourceProgress) -> list[tuple[str, int, int, int]]:
 def _read_now(begun: Sequence[Mapping[Place, int]]) -> frozenset[Place] | None:
     """Return all partitions that the sources read; None where one source did not tell."""
     return frozenset(chain(*begun)) if begun and all(begun) else None
+
+
+def _apart(
+    begun: Sequence[Mapping[Place, int]], sources: Sequence[SourceProgress]
+) -> list[tuple[Sequence[SourceProgress], frozenset[Place]]]:
+    """All sources with what they read now; each by itself where two have topics of one name.
+
+    These may be of two clusters. Empty where one did not tell.
+    """
+    there = _read_now(begun)
+    if there is None:
+        return []
+    of_kafka = [each for each in sources if each.kind == "kafka"]
+    names = [topic for each in of_kafka for topic in each.end or {}]
+    if len(of_kafka) != len(begun) or len(set(names)) == len(names):
+        return [(sources, there)]
+    return [([each], frozenset(its)) for each, its in zip(of_kafka, begun, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,29 +237,33 @@ def input_change(
 ) -> InputChange:
     """Compare what the sources read now with what the next batch goes on from."""
     state = read_state(store)
-    there = _read_now([each.begins() for each in topics]) if state.sources else None
-    if there is None:
-        return InputChange(store.location)
-    planned = {
-        (topic, partition): max(0, until - first)
-        for source in state.sources
-        for topic, partition, first, until in _spans(source)
-    }
     batch = state.in_flight
-    begun = [each.start or {} for each in state.sources] if batch is not None else []
-    before = {(topic, each) for start in begun for topic, parts in start.items() for each in parts}
+    apart = _apart([each.begins() for each in topics], state.sources) if state.sources else []
+    if not apart:
+        return InputChange(store.location)
+    gone: dict[Place, int] = {}
+    unreadable = differs = False
+    for sources, there in apart:
+        planned = {
+            (topic, partition): max(0, until - first)
+            for topic, partition, first, until in chain(*map(_spans, sources))
+        }
+        begun = [each.start or {} for each in sources] if batch is not None else []
+        before = {(topic, each) for start in begun for topic, ps in start.items() for each in ps}
+        gone |= {place: planned.get(place, 0) for place in (before | planned.keys()) - there}
+        unreadable = unreadable or not planned.keys() <= there
+        differs = differs or planned.keys() != there
     as_planned = available_now and any(each.as_planned for each in topics)
     skips_lost = all(each.skips_lost for each in topics)
-    gone = (before | planned.keys()) - there
     if batch is None:
         return InputChange(store.location, gone=dict.fromkeys(gone, 0), skips_lost=skips_lost)
     return InputChange(
         store.location,
         batch,
-        {place: planned.get(place, 0) for place in gone},
+        gone,
         promised=decided_offsets(DecisionLog(store), batch) is not None,
-        unreadable=not planned.keys() <= there,
-        unfit=as_planned and planned.keys() != there,
+        unreadable=unreadable,
+        unfit=as_planned and differs,
         skips_lost=skips_lost,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,7 +18,7 @@ from airflow_eos.commands.options import (
     seconds,
     tell_json,
 )
-from airflow_eos.errors import printable
+from airflow_eos.errors import Remedy, printable
 from airflow_eos.tables import duration, plain, show, table
 
 if TYPE_CHECKING:
@@ -124,8 +125,9 @@ def hanging(
     A hanging transaction is open in a partition, but no coordinator knows it: neither its writer,
     nor a recovery, nor its timeout can end it, and no read_committed reader gets past it. One that
     its coordinator has committed is committed; any other is aborted, and what was promised of it is
-    lost like after a timeout: the app replays it when it starts. Exit status: 0 nothing hangs any
-    more, 1 something does, 2 an error.
+    lost like after a timeout: the app replays it when it starts. Of another program's, which may
+    have one epoch for many, it may have committed a later one: such a one is left alone. Exit
+    status: 0 nothing hangs any more, 1 something does, 2 an error.
     """
     from airflow_eos.kafka.client.connection import ConnectionPool
     from airflow_eos.kafka.transactions.hanging import end_hanging, find_hanging, longest_life_ms
@@ -136,20 +138,23 @@ def hanging(
         if as_json:
             typer.echo(msgspec.json.encode(found).decode())
         else:
-            _show_hanging(found)
+            _show_hanging(found, wire.settings.bootstrap_servers)
         if not found:
             return
         if not end:
             raise typer.Exit(1)
-        if not yes:
-            require_confirmed(f"End {len(found)}?")
-        for each in found:
-            end_hanging(wire, each, commit=each.committed)
-    if not as_json:
-        typer.echo(f"Ended {len(found)}. Start the app again: it replays what is missing.")
+        known = [each for each in found if each.committed is not None]
+        if known and not yes:
+            require_confirmed(f"End {len(known)}?")
+        for each in known:
+            end_hanging(wire, each, commit=bool(each.committed))
+    if known and not as_json:
+        typer.echo(f"Ended {len(known)}. Start the app again: it replays what is missing.")
+    if len(known) < len(found):
+        raise typer.Exit(1)
 
 
-def _show_hanging(found: tuple[HangingTransaction, ...]) -> None:
+def _show_hanging(found: tuple[HangingTransaction, ...], servers: str) -> None:
     if not found:
         typer.echo("No transaction hangs.")
         return
@@ -163,6 +168,23 @@ def _show_hanging(found: tuple[HangingTransaction, ...]) -> None:
             str(each.producer_id),
             str(each.producer_epoch),
             duration(now_ms - each.last_written_ms),
-            "committed" if each.committed else "aborted",
+            "not known" if each.committed is None else "committed" if each.committed else "aborted",
         )
     show(view)
+    for each in found:
+        if each.committed is None:
+            typer.echo(f"{_asking(each, servers)}.")
+
+
+def _asking(each: HangingTransaction, servers: str) -> Remedy:
+    command = (
+        f"kafka-transactions.sh --bootstrap-server {servers} abort --topic "
+        f"{shlex.quote(printable(each.topic))} --partition {each.partition} "
+        f"--start-offset {each.start}"
+    )
+    return Remedy(
+        (command,),
+        change=f"ask who runs producer {each.producer_id} whether it was committed (the newest of "
+        "its epoch was, and this may be one before); where it was not",
+        costs="its rows, where it was",
+    )

@@ -45,7 +45,7 @@ def end_what_a_broker_has_lost(stage: Stage) -> None:
         KafkaSettings.from_librdkafka({"bootstrap.servers": stage.arena.bootstrap})
     ) as wire:
         for each in find_hanging(wire, {stage.topic}, older_than_ms=0):
-            if not each.committed:
+            if each.committed is False:
                 stage.journal.note("hanging", transaction=msgspec.to_builtins(each))
                 end_hanging(wire, each, commit=False)
 

@@ -31,7 +31,7 @@ from airflow_eos.kafka.client.offsets import (
     positions,
 )
 from airflow_eos.kafka.client.reading import OffsetSpan, read_span
-from airflow_eos.kafka.transactions.identity import owner_of
+from airflow_eos.kafka.transactions.identity import AIRFLOW_EOS, owner_of
 from airflow_eos.kafka.transactions.listing import (
     ENDED,
     ENDING,
@@ -333,6 +333,6 @@ def next_step(each: BlockedPartition) -> Next:
         return "ending"
     if each.state in {"hanging", "marker missing"}:
         return "hanging"
-    if each.owner == "airflow-eos":
+    if each.owner == AIRFLOW_EOS:
         return "recover"
     return "wait" if each.ends_in_ms is not None else "ask"

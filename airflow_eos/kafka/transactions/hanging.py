@@ -5,7 +5,8 @@ would do that, and has forgotten the transaction or never knew it. It holds the 
 of its partition back for ever, for every ``read_committed`` reader. The only way is to write the
 marker into the partition itself, as ``kafka-transactions.sh abort`` does: the commit marker where
 its coordinator still knows that it has committed the transaction, else the abort marker. A promise
-that is aborted so is replayed, as after a timeout.
+that is aborted so is replayed, as after a timeout. Where the coordinator may have committed another
+transaction of the same producer and epoch, a person has to say which marker is right.
 
 The order of the requests is the proof. A coordinator adds a partition to a transaction *before* the
 partition takes the first row, and forgets it *after* the marker is there. So a transaction that is
@@ -118,7 +119,7 @@ def find_hanging(
         wire, {each.producer_id for each in hanging}, deadline_s=deadline.remaining
     )
     return tuple(
-        replace(each, committed=(each.producer_id, each.producer_epoch) in committed)
+        replace(each, committed=committed.get((each.producer_id, each.producer_epoch), False))
         for each in sorted(hanging)
     )
 

@@ -117,8 +117,9 @@ _OF_OTHERS = {
 
 
 _UUID = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+AIRFLOW_EOS = "airflow-eos"
 _BY_FORM = {
-    "airflow-eos": _PREFIX + _NUMBERS,
+    AIRFLOW_EOS: _PREFIX + _NUMBERS,
     "Kafka Streams": rf".+-{_UUID}-[0-9]+|.+-[0-9]+_[0-9]+",
     "Kafka Connect": r"connect-cluster-.+",
     "Flink": r".+-[0-9]+-[0-9]+|.+-[0-9a-f]{32}-[0-9]+",

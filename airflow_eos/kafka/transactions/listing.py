@@ -6,7 +6,7 @@ import re
 import uuid
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_eos.errors import KafkaError, KafkaUnavailableError, Remedy, TransactionError
 from airflow_eos.kafka.client import errors as faults
@@ -19,8 +19,10 @@ from airflow_eos.kafka.client.messages import (
 from airflow_eos.kafka.client.offsets import LATEST, Place, by_topic, positions
 from airflow_eos.kafka.client.reading import OffsetSpan, read_span
 from airflow_eos.kafka.transactions.identity import (
+    AIRFLOW_EOS,
     OpenTransaction,
     belongs_to_prefix,
+    owner_of,
     transactional_id_of,
     whose,
 )
@@ -262,18 +264,23 @@ def require_all_told(wire: ConnectionPool, *, deadline_s: float = 60.0) -> None:
 
 def committed_by_coordinators(
     wire: ConnectionPool, producer_ids: Collection[int], *, deadline_s: float = 60.0
-) -> frozenset[tuple[int, int]]:
+) -> dict[tuple[int, int], Literal[True] | None]:
     """Return (producer id, epoch) of each producer's newest transaction, if it was committed.
+
+    The value is None where rows of that epoch may belong to an earlier transaction: ours take an
+    epoch for each transaction; librdkafka, and Java clients before 4.0, keep one for all of them.
 
     Raises:
         KafkaUnavailableError: as :func:`list_open`.
     """
-    return frozenset(
-        (state.producer_id, state.producer_epoch - raised)
+    return {
+        (state.producer_id, state.producer_epoch - raised): True
+        if owner_of(state.transactional_id) == AIRFLOW_EOS
+        else None
         for state in transactions_of_producers(wire, producer_ids, Deadline(deadline_s))
         if state.transaction_state == COMMITTED
         for raised in raised_by_a_commit(wire)
-    )
+    }
 
 
 def raised_by_a_commit(wire: ConnectionPool) -> tuple[int, ...]:
@@ -374,7 +381,8 @@ class HangingTransaction:
         coordinator_epoch: the coordinator epoch of the marker before; -1 where there was none.
         last_written_ms: timestamp of its newest row, milliseconds since the epoch.
         committed: its coordinator has committed it, and its marker was left out (see "markers" in
-            ``hanging.py``): it is to be committed in this partition as well.
+            ``hanging.py``): it is to be committed in this partition as well. None: the coordinator
+            has committed it or a later one.
     """
 
     topic: str
@@ -384,7 +392,7 @@ class HangingTransaction:
     producer_epoch: int
     coordinator_epoch: int
     last_written_ms: int
-    committed: bool = False
+    committed: bool | None = False
 
 
 def open_in_partitions(

@@ -62,7 +62,7 @@ CREATE TABLE IF NOT EXISTS airflow_eos_upserts (
   tally bigint NOT NULL DEFAULT 0) ENGINE = InnoDB
 """
 MARK = "INSERT IGNORE INTO airflow_eos_upserts (target, mark) VALUES (%s, %s)"
-# Assigned from left to right. An epoch is greater than all former ones, also than those of rows that
+# Assigned from left to right. An epoch is greater than all former ones, and than those of rows that
 # came from elsewhere. A clock is not used: set back, it would make new rows older.
 CLAIM = """
 UPDATE airflow_eos_upserts SET

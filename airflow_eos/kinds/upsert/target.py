@@ -194,7 +194,7 @@ def not_ours(called: str, owner: TargetOwner | None, give_up: str) -> OwnershipE
 
 
 def outranked(called: str, give_up: str, *others: Remedy) -> OwnershipError:
-    """Return the error for rows of a greater epoch, beside which promised rows would be left out."""
+    """Return the error for rows of a greater epoch, which would keep promised rows out."""
     return OwnershipError(
         f"{called} has rows of a greater epoch than this checkpoint's: somebody has put them there "
         "since, as from a copy of another table. What is promised would be left out for older; it "

@@ -12,12 +12,14 @@ from typer.testing import CliRunner
 
 from airflow_eos.cli import app
 from airflow_eos.errors import KafkaUnavailableError
+from airflow_eos.kafka.transactions.coordinator import end_transactions
 from airflow_eos.kafka.transactions.hanging import end_hanging, find_hanging, longest_life_ms
 from airflow_eos.kafka.transactions.identity import PreparedTransaction
 from airflow_eos.kafka.transactions.listing import held_by_coordinators
 from airflow_eos.kinds.kafka.participant import settle
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.protocol.decision import Outcome
+from tests.integration.kafka.conftest import until
 
 
 @pytest.fixture(scope="module")
@@ -115,3 +117,25 @@ def test_the_command_shows_them_and_ends_them_when_asked(
     assert ended.exit_code == 0, ended.output
     assert out in ended.stdout
     assert (after.exit_code, after.stdout) == (0, "No transaction hangs.\n")
+
+
+def test_what_is_left_of_a_producer_that_has_committed_since_by_the_same_epoch_is_not_guessed(
+    kafka: Any, broker: EmbeddedKafka, out: str
+) -> None:
+    """A row of an aborted transaction that came late, after the next one: nobody is to see it."""
+    identity = kafka.coordinator.init(f"payments-{uuid.uuid4().hex[:8]}", 60_000)
+    kafka.coordinator.add_partitions(identity, [(out, 0)])
+    end_transactions(kafka.wire, [identity], commit=False)
+    kafka.coordinator.add_partitions(identity, [(out, 1)])
+    kafka.end(kafka.write(identity, out, partition=1))
+    late = kafka.write(identity, out, partition=0)
+    until(lambda: find_hanging(kafka.wire, {out}, older_than_ms=0))
+
+    [found] = find_hanging(kafka.wire, {out}, older_than_ms=0)
+    command = ["hanging", out, "-b", broker.bootstrap_servers, "--older-than", "0"]
+    left = CliRunner().invoke(app, [*command, "--end", "--yes"])
+
+    assert (found.producer_epoch, found.committed) == (identity.producer_epoch, None)
+    assert (left.exit_code, "not known" in left.stdout) == (1, True), left.output
+    assert f"abort --topic {out} --partition 0 --start-offset {late.witness.first}" in left.stdout
+    assert find_hanging(kafka.wire, {out}, older_than_ms=0) == (found,), "nobody ended it"

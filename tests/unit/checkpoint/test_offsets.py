@@ -16,7 +16,7 @@ from airflow_eos.checkpoint import CheckpointStore, DecisionLog, OffsetLog, clai
 from airflow_eos.checkpoint import spark_log as logs
 from airflow_eos.checkpoint.mending import mend
 from airflow_eos.checkpoint.offsets import require_same_sources
-from airflow_eos.checkpoint.progress import SourceProgress
+from airflow_eos.checkpoint.progress import SourceProgress, read_state
 from airflow_eos.checkpoint.snapshot import start_facts
 from airflow_eos.checkpoint.topics import (
     TopicsRead,
@@ -469,6 +469,21 @@ def test_topics_of_two_clusters_may_have_one_name(planned_store):
     sources = [SourceProgress(n, "kafka", {"in": {0: 950}}, {"in": {0: 960}}, "-") for n in (0, 1)]
     assert not lost_input(topics, sources)
     assert not lost_input(topics, [sources[0], replace(sources[1], start={"in": {0: 5}})])
+
+
+def test_a_partition_that_is_gone_is_not_there_because_another_cluster_has_one(planned_store):
+    here, there = '{"in":{"0":4,"1":6}}', '{"in":{"0":9,"1":9}}'
+    entry(planned_store, 0, f"{here}\n{there}", complete=True)
+    entry(planned_store, 1, f"{here.replace('6', '8')}\n{there}")
+    has = [{("in", 0): 0}, {("in", 0): 0, ("in", 1): 0}]
+    topics = [TopicsRead(ids=dict, begins=partial(dict, each)) for each in has]
+    with pytest.raises(InputLostError, match=r"Topic 'in' \(partitions 1\)"):
+        input_change(planned_store, topics, available_now=False).require_accepted()
+    lost = lost_input(topics, read_state(planned_store).sources)
+    assert (lost.absent, lost.past_retention) == (True, {("in", 1): 2})
+    both = [topics[1], topics[1]]
+    input_change(planned_store, both, available_now=True).require_accepted()
+    assert not lost_input(both, read_state(planned_store).sources)
 
 
 def test_what_is_gone_of_a_range_is_told_by_partition_and_topics_that_compact_by_name():

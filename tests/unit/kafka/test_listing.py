@@ -227,15 +227,21 @@ def test_who_may_not_describe_all_ids_does_not_know_that_one_has_no_coordinator(
 
 
 @pytest.mark.parametrize(
-    ("version", "committed"), [(1, {(7, 1)}), (2, {(7, 1), (7, 0)})], ids=["kept", "raised"]
+    ("version", "epochs"), [(1, {(7, 1)}), (2, {(7, 1), (7, 0)})], ids=["kept", "raised"]
 )
 def test_a_commit_by_a_client_of_before_4_0_is_a_commit_on_a_cluster_that_raises_epochs(
-    cluster, version, committed
+    cluster, version, epochs
 ):
     """With EndTxn 4 and below the epoch stays; else its left-out marker would become an abort."""
     cluster.state, cluster.transaction_version = "CompleteCommit", version
     wire: Any = cluster
-    assert listing.committed_by_coordinators(wire, {7}) == committed
+    assert listing.committed_by_coordinators(wire, {7}) == dict.fromkeys(epochs, True)
+
+
+def test_whose_epoch_stays_may_have_left_a_transaction_before_the_committed_one(cluster):
+    cluster.state, cluster.held = "CompleteCommit", {1: ["payments"], 2: []}
+    wire: Any = cluster
+    assert listing.committed_by_coordinators(wire, {7}) == {(7, 1): None}
 
 
 def test_a_state_that_is_not_known_is_none_of_one_that_is_through(cluster):
