@@ -143,12 +143,14 @@ def test_what_a_person_said_about_an_ask_is_recorded_before_acting(
 def test_an_answer_that_comes_late_rules_nothing_that_the_person_was_not_asked_about(
     recover, kafka, store
 ):
-    """Somebody else had answered, the app ran, and died: a ruling about its rows would lose them."""
+    """Others had answered, the app ran, and died: a ruling about its rows would lose them."""
     kafka.plans = [kafka.empty(steps=(step(Action.ASK), step(Action.ASK, LATER)))]
     shown = kafka.empty(steps=(step(Action.ASK),)).to_json().decode()
     recover(plan=shown, assume="committed").execute({})
     assert read_rulings(store, [OURS, LATER]) == {OURS: Outcome.COMMITTED}
-    assert kafka.calls == ["plan", "execute"], "what it acts on is listed in the plan that was shown"
+    assert kafka.calls == ["plan", "execute"], (
+        "what it acts on is listed in the plan that was shown"
+    )
 
 
 def test_another_word_is_no_ruling(recover, kafka, store):
