@@ -535,7 +535,7 @@ def _sources(
 
 
 def _is_one(ids: Sequence[str]) -> bool:
-    """Whether a topic read by several sources is one: two clusters may each have a topic so named."""
+    """Whether a topic of several sources is one topic: each of two clusters may have one so named."""
     return len(ids) > 1 and len(set(ids)) == 1
 
 

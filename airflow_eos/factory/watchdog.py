@@ -300,11 +300,33 @@ class StallSensor(CheckpointProgressSensor):
         raise AirflowFailException(f"{why}." if who is None else f"{why}. {so_long}")
 
 
+def leave(context: Mapping[str, Any], schedule: str | None, key: str, value: object) -> None:
+    """Push ``value`` as an XCom for the looks of later runs.
+
+    Not from a run by hand of a scheduled DAG: it has no logical date, and PostgreSQL sorts such a
+    run as the newest for ever.
+    """
+    if schedule is None or context["dag_run"].logical_date is not None:
+        context["ti"].xcom_push(key=key, value=value)
+
+
+def left_before(ti: Any, task_id: str, key: str) -> Any:
+    """Return the newest run's XCom; ``xcom_pull`` without a map index gives a list of all runs'."""
+    return ti.xcom_pull(task_ids=task_id, key=key, include_prior_dates=True, map_indexes=-1)
+
+
 class OpenWorkSensor(TransactionTimeoutSensor):
     """Looks once a run, and keeps the open work it saw from run to run, by the scheduler's clock.
 
     Skipped where nothing runs out of time: ``soft_fail`` would also skip a look without an answer.
+
+    Args:
+        schedule: of the DAG.
     """
+
+    def __init__(self, *, schedule: str | None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._schedule = schedule
 
     def poke(self, context: Context) -> PokeReturnValue:
         """Look at the open work, and date it by the looks of the runs before."""
@@ -315,7 +337,7 @@ class OpenWorkSensor(TransactionTimeoutSensor):
         before = self._remembered(ti)
         self.seen = SeenOpen(lambda: now_s, before if before is not None else {})
         found = super().poke(context)
-        ti.xcom_push(key=SEEN, value=self.seen.since)
+        leave(context, self._schedule, SEEN, self.seen.since)
         if not found.is_done:
             raise AirflowSkipException("Nothing runs out of time.")
         return found
@@ -326,7 +348,7 @@ class OpenWorkSensor(TransactionTimeoutSensor):
         An XCom backend may have lost the value while its row stands: each look would fail by it.
         """
         try:
-            before = ti.xcom_pull(task_ids=self.task_id, key=SEEN, include_prior_dates=True)
+            before = left_before(ti, self.task_id, SEEN)
             return None if before is None else {name: float(at) for name, at in before.items()}
         except Exception:
             self.log.exception("What looks before have seen cannot be read: it is seen anew")
@@ -368,6 +390,7 @@ def watchdog(pipeline: Pipeline, tags: list[str]) -> DAG:
         )
         timeouts = OpenWorkSensor(
             task_id="timeouts",
+            schedule=pipeline.watchdog_schedule,
             part_left=0.5,
             deferrable=False,
             **pipeline.transactions,
@@ -390,7 +413,6 @@ def _should_be_running(pipeline: Pipeline) -> Any:
         A heartbeat that is gone does not say that no driver has run: a term says that one did.
         """
         heartbeat, store = last_heartbeat(pipeline), store_of(pipeline)
-        ti = get_current_context()["ti"]
         if heartbeat is None and newest_term(store) == 0:
             _require_never_wanted(pipeline, store.location)
             return False
@@ -401,7 +423,8 @@ def _should_be_running(pipeline: Pipeline) -> Any:
         )
         ended = heartbeat is not None and heartbeat.phase == "stopped"
         is_wanted = not ended or stays_down(pipeline) is None
-        ti.xcom_push(key=WANTED, value=store.location if is_wanted else None)
+        wanted = store.location if is_wanted else None
+        leave(get_current_context(), pipeline.watchdog_schedule, WANTED, wanted)
         return is_wanted
 
     return should_be_running()
@@ -409,9 +432,7 @@ def _should_be_running(pipeline: Pipeline) -> Any:
 
 def _require_never_wanted(pipeline: Pipeline, location: str) -> None:
     """Refuse an empty folder where an earlier look has seen a pipeline that is to run."""
-    ti = get_current_context()["ti"]
-    seen = ti.xcom_pull(task_ids="should_be_running", key=WANTED, include_prior_dates=True)
-    if seen:
+    if seen := left_before(get_current_context()["ti"], "should_be_running", WANTED):
         raise AirflowFailException(
             f"No driver has ever run at {location}, and a look before has seen one at {seen} that "
             "is to run: a disk that is not mounted, a checkpoint that was deleted, or a setting "

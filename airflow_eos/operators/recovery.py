@@ -105,9 +105,9 @@ class RecoverTransactionsOperator(PlanRecoveryOperator):
         dry_run: print the plan, do nothing.
         allowed_actions: some of ``commit``, ``abort`` and ``orphan`` (aborts transactions that no
             checkpoint knows; templated).
-        assume: what a person ruled about every promised transaction whose outcome nobody can read
-            any more (ASK): ``committed`` (readers have seen the rows) or ``aborted`` (replay
-            them). It stands for ever. None leaves them alone (templated).
+        assume: what a person ruled about every promised transaction that the plan asks about (ASK),
+            as nobody can read its outcome any more: ``committed`` (readers have seen the rows) or
+            ``aborted`` (replay them). It stands for ever. None leaves them alone (templated).
         force: go on although the pipeline shows signs of life; it loses its running attempt.
         patience: how long a young heartbeat is watched before the pipeline counts as alive.
     """
@@ -163,12 +163,12 @@ class RecoverTransactionsOperator(PlanRecoveryOperator):
                 return json.loads(plan.to_json())
             if plan.steps and not self.force:
                 recovery.wait_for_silence()
-            if self.assume:  # the person's answer for every ASK of a plan made now
+            if self.assume:  # the answer may come a day later: what came since was not its question
+                asked = {step.work for step in plan.steps if step.action is Action.ASK}
                 for step in recovery.plan().steps:
-                    if step.action is Action.ASK and step.work is not None:
+                    if step.action is Action.ASK and step.work is not None and step.work in asked:
                         outcome = Outcome(self.assume)
                         resolve(recovery.store, step.work, outcome, ruled_by="an Airflow task")
-                plan = recovery.plan()
             allowed = frozenset(map(Action, self.allowed_actions))
             report = recovery.execute(plan, allow=allowed, force=self.force)
             report.require_complete()

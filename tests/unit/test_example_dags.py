@@ -54,13 +54,26 @@ class Airflow:
 
     runs: dict[tuple[str, str], str] = field(default_factory=dict)
     answers: dict[str, Any] = field(default_factory=dict)
+    left: list[Any] = field(default_factory=list)
 
-    def xcom_pull(self, *, task_ids: str, key: str = "return_value", **_: Any) -> Any:
+    def xcom_pull(
+        self,
+        *,
+        task_ids: str,
+        key: str = "return_value",
+        include_prior_dates: bool = False,
+        map_indexes: int | None = None,
+        **_: Any,
+    ) -> Any:
+        """As Airflow's: of several runs it is a list, but for one map index the newest."""
+        if include_prior_dates:
+            newest = self.left[-1] if self.left else None
+            return newest if map_indexes == -1 or len(self.left) < 2 else self.left
         return self.answers.get(task_ids if key == "return_value" else f"{task_ids}.{key}")
 
-    def xcom_push(self, *, key: str, value: Any) -> None:
+    def xcom_push(self, *, key: str, value: Any) -> None:  # noqa: ARG002 - Airflow's signature
         """Of the one task that is looked at again and again."""
-        self.answers[f"should_be_running.{key}"] = value
+        self.left.append(value)
 
     def get_task_states(
         self, dag_id: str, *, task_ids: list[str], run_ids: list[str], **_: Any

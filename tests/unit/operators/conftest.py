@@ -23,7 +23,7 @@ from airflow_eos.checkpoint import (
 )
 from airflow_eos.checkpoint.heartbeat import STARTED_BY
 from airflow_eos.operators import SparkStreamingOperator
-from airflow_eos.recovery import Action, Plan, Report, Result, StepResult
+from airflow_eos.recovery import Action, Plan, Report, Result, StepResult, read_rulings
 from tests.support import beats
 from tests.support.metadata import capable
 from tests.support.pipelines import kafka_member, kafka_pipeline
@@ -136,13 +136,16 @@ class FakeKafka:
     def execute(self, plan: Plan, *_: Any, allow: Any, force: bool, **__: Any) -> Report:
         self.calls.append("force" if force else "execute")
         self.allowed = allow
+        works = [step.work for step in plan.steps if step.work is not None]
+        ruled = read_rulings(CheckpointStore.open(self.location), works)
+        left = [step for step in plan.steps if step.work not in ruled]
         return Report(
             location=plan.location,
             participants=plan.participants,
             executed_by="test",
             executed_at_ms=0,
             sealed=None,
-            results=tuple(StepResult(step, RESULTS[step.action]) for step in plan.steps),
+            results=tuple(StepResult(step, RESULTS[step.action]) for step in left),
         )
 
 

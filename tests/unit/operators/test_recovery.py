@@ -38,10 +38,11 @@ from tests.support.beats import beating, heartbeat
 from tests.unit.operators.conftest import FakeSpark
 
 OURS = WorkIdentity("kafka", "sink", "etl-0-0-1-2")
+LATER = WorkIdentity("kafka", "sink", "etl-9-0-1-3")
 
 
-def step(action: Action) -> Step:
-    return Step(action=action, reason="why", work=OURS, age_ms=5000, time_left_ms=1000)
+def step(action: Action, work: WorkIdentity = OURS) -> Step:
+    return Step(action=action, reason="why", work=work, age_ms=5000, time_left_ms=1000)
 
 
 @pytest.fixture
@@ -136,7 +137,20 @@ def test_what_a_person_said_about_an_ask_is_recorded_before_acting(
     kafka.plans = [asked, asked]  # the ruling is taken for a plan of this moment
     recover(assume=said).execute({})
     assert read_rulings(store, [OURS]) == {OURS: outcome}
-    assert kafka.calls == ["plan", "plan", "plan", "execute"]
+    assert kafka.calls == ["plan", "plan", "execute"]
+
+
+def test_an_answer_that_comes_late_rules_nothing_that_the_person_was_not_asked_about(
+    recover, kafka, store
+):
+    """Others had answered, the app ran, and died: a ruling about its rows would lose them."""
+    kafka.plans = [kafka.empty(steps=(step(Action.ASK), step(Action.ASK, LATER)))]
+    shown = kafka.empty(steps=(step(Action.ASK),)).to_json().decode()
+    recover(plan=shown, assume="committed").execute({})
+    assert read_rulings(store, [OURS, LATER]) == {OURS: Outcome.COMMITTED}
+    assert kafka.calls == ["plan", "execute"], (
+        "what it acts on is listed in the plan that was shown"
+    )
 
 
 def test_another_word_is_no_ruling(recover, kafka, store):
