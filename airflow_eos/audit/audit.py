@@ -535,7 +535,7 @@ def _sources(
 
 
 def _is_one(ids: Sequence[str]) -> bool:
-    """Whether a topic of several sources is one topic: each of two clusters may have one so named."""
+    """Whether a topic of several sources is one topic, and not two clusters' of one name."""
     return len(ids) > 1 and len(set(ids)) == 1
 
 
