@@ -1,7 +1,7 @@
 """The page as an Airflow plugin: a route of the API server, and a view in the navigation.
 
 Every component of Airflow loads its plugins, and only the API server shows pages: so the
-application is built when somebody first asks for it.
+application is built with the first request.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import anyio.to_thread
 from airflow.plugins_manager import AirflowPlugin
 
-from airflow_eos import airflow_floor as _airflow_floor  # noqa: F401 - an old one ends here
+from airflow_eos import airflow_floor as _airflow_floor  # noqa: F401 - an old Airflow ends here
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
