@@ -89,7 +89,7 @@ def dag_of(app: str, example: Example) -> DAG:
 
 
 # Changed settings, by the app's name, for the tests, which share this file: your copy needs none.
-# From the environment, since Airflow parses the file again and again, and must not ask its database.
+# From the environment: Airflow parses the file again and again, and must not ask its database.
 CHANGES = json.loads(os.environ.get("EOS_EXAMPLES", "{}"))
 EXAMPLES |= {app: replace(EXAMPLES[app], **changed) for app, changed in CHANGES.items()}
 DAGS = {app: dag_of(app, example) for app, example in EXAMPLES.items()}

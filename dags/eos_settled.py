@@ -36,7 +36,7 @@ BELL = Asset(
         )
     ],
 )
-SINCE = datetime(2026, 1, 1, tzinfo=UTC)  # without a start date, Airflow 3.3 runs @continuous only once
+SINCE = datetime(2026, 1, 1, tzinfo=UTC)  # without one Airflow 3.3 runs @continuous only once
 
 with DAG(
     "eos_settled", schedule="@continuous", start_date=SINCE, max_active_runs=1, tags=["airflow-eos"]

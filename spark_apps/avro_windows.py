@@ -6,7 +6,7 @@ task has written it.
 
 Spark's ``from_avro`` reads plain Avro and knows no registry: a registry's records begin with five
 bytes, a zero and the schema's id. Each id that the registry has for the topic is decoded by its own
-schema into the newest one. What begins with any other id is never guessed at: it goes, as it
+schema into the newest one. A record with any other id is never guessed at: it goes, as it
 came, to the dead letters. The registry is read when the app starts; a schema that is registered
 later counts from the next start. Schemas that refer to others are not resolved.
 
@@ -113,11 +113,11 @@ class _NoRedirect(HTTPRedirectHandler):
     """Refuses redirects: urllib would send the login to wherever the registry redirects."""
 
     def redirect_request(self, *_: Any) -> None:
-        """Follow none."""
+        """Follow no redirect."""
 
 
 def _place_and_login(registry: str) -> tuple[str, dict[str, str]]:
-    """The address without its login, and the login as a header."""
+    """Split a URL into the address without its login, and the login as a header."""
     parts = urlsplit(registry)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise ValueError

@@ -4,7 +4,7 @@ Copy this file and change ``cleaned``. Tasks fetch the rows themselves, as Arrow
 plans the offsets and keeps the checkpoint, and needs no Kafka connector. It takes Spark 4.2, and
 the extra ``fast`` on the executors. docs/arrow-source.md says when this is the cheaper way.
 
-The three points of ``orders_etl.py`` hold here too: both outputs are one batch of rows with a ``topic`` column, the
+As in ``orders_etl.py``, both outputs are one batch of rows with a ``topic`` column, the
 result depends on the input alone, and rows keep the key, the headers and the time of their order.
 
     spark-submit orders_arrow.py \

@@ -3,9 +3,9 @@
 The worked example: checkpoint 100 holds the offsets read so far, (0, 10,000) and (1, 10,005), *and*
 the count that belongs to them, 20,005. The driver is killed in batch 101, which has read three more
 views and counted to 20,008. The next driver starts from checkpoint 100: it reads the same three
-again and counts to 20,008. No checkpoint has 20,008 at the offsets of 20,005, which would count the three
-twice, and no reader sees a count twice: a batch becomes visible as a whole, once, and the state of
-a batch that does not become visible is thrown away with it.
+again and counts to 20,008. No checkpoint has 20,008 at the offsets of 20,005, which would count the
+three twice, and no reader sees a count twice: a batch becomes visible as a whole, once, and the
+state of a batch that does not become visible is thrown away with it.
 
 In: ``{"app": "shop", ...}``. Out, keyed by app: ``{"app": "shop", "views": 20005}`` whenever the
 count of an app has changed in a batch.

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from airflow_eos.page.views import PipelineEntry, PipelineRow
 
 STARTS = 20
-"""At most so many runs in the place of one driver, each after the run before it has failed; the same
-as in ``eos_recovery``."""
+"""The most runs in the place of one driver, each after the run before it has failed; as in
+``eos_recovery``."""
 _UNDER_WAY = ("queued", "running")
 
 
