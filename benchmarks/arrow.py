@@ -1,4 +1,4 @@
-"""CPU of a row in all processes: of Spark reading alone, of its own sink, of ours, of ours in Arrow.
+"""CPU of a row in all processes: Spark reading alone, its own sink, our sink, our sink in Arrow.
 
 And of rows that ``ArrowKafkaSource`` has decoded and brings into the JVM, as for readers of SQL.
 """

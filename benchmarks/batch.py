@@ -85,7 +85,7 @@ def main() -> int:
 def _played(
     rounds: int, logs: str, conf: Mapping[str, str]
 ) -> list[tuple[str, str, Times, list[dict[str, Any]]]]:
-    """Run all rounds; return each counted one's sink, run id, driver's times and Spark's progress."""
+    """Run all rounds; return sink, run id, driver's times and Spark's progress of each counted."""
     times: Times = []
     for owner, name, what in _STEPS:
         _timed(owner, name, what, times)

@@ -21,7 +21,7 @@ KINDS = ("broker", "Java", "Python")
 
 
 class CpuMeter:
-    """Samples CPU while the block runs; then ``between`` returns the CPU used between two moments."""
+    """Samples CPU while the block runs; ``between`` returns the CPU used between two moments."""
 
     def __init__(self) -> None:
         self._at: list[float] = []
@@ -38,7 +38,7 @@ class CpuMeter:
         self._thread.join()
 
     def between(self, start_ms: float, end_ms: float) -> dict[str, float]:
-        """Return the CPU seconds of each of ``KINDS`` between two moments, in ms since the epoch."""
+        """Return CPU seconds by kind of process between two moments, in ms since the epoch."""
         grown = self._grown()
         ends = [np.interp([start_ms, end_ms], self._at, used) for used in grown.T]
         return {kind: float(b - a) for kind, (a, b) in zip(KINDS, ends, strict=True)}
@@ -48,7 +48,7 @@ class CpuMeter:
         return float(self._grown()[-1].sum())
 
     def _grown(self) -> NDArray[np.float64]:
-        """Return the CPU used until each sample; the CPU of a process that is killed stays in it."""
+        """Return the CPU used until each sample, including that of processes killed since."""
         steps = np.diff(np.array(self._used), axis=0, prepend=self._used[:1])
         return np.cumsum(steps.clip(min=0), axis=0)
 

@@ -95,7 +95,7 @@ def _round(process: subprocess.Popen[str]) -> float:
 
 
 def _deliver() -> int:
-    """Deliver a topic in small batches for each line of stdin; print a batch's median time in ms."""
+    """Deliver a topic in small batches for each line of stdin; print a batch's median ms."""
     from airflow_eos.sinks.source import tuned_source_options
     from benchmarks import rows, spark
     from benchmarks.stage import refuse, staged

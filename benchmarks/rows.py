@@ -71,7 +71,7 @@ def fill(bootstrap_servers: str, topic: str, count: int) -> None:
 
 
 def content_sum(rows: Iterator[pa.RecordBatch]) -> int:
-    """Return the sum that ``CheckTopic.java`` finds in a topic of exactly these rows, in any order."""
+    """Return the sum that ``CheckTopic.java`` finds in a topic of just these rows, in any order."""
     total = 0
     for batch in rows:
         keys = _checksums(batch.column("key"))

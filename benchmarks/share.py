@@ -42,7 +42,7 @@ class Share:
         return set(map(int, (self.folder / "cgroup.procs").read_text().split()))
 
     def periods(self) -> tuple[int, int]:
-        """Return the number of periods with a running process, and of those that used up the part."""
+        """Return the number of periods with a running process, and of those that were used up."""
         lines = (self.folder / "cpu.stat").read_text().splitlines()
         found = {name: int(value) for name, value in map(str.split, lines)}
         return found["nr_periods"], found["nr_throttled"]
