@@ -426,7 +426,7 @@ def _result(seconds: dict[str, list[float]], rounds: int) -> Result:
 
 def _run_task(project: str, checkpoint: str) -> None:
     """Execute the operator as Airflow's task does."""
-    import airflow.sdk  # noqa: F401 - a task's process has it
+    import airflow.sdk  # noqa: F401 - what a task's process has
 
     from airflow_eos.operators import SparkStreamingOperator
 

@@ -86,7 +86,7 @@ def _steps(given: list[pa.RecordBatch]) -> Iterator[tuple[str, Step]]:
 
 
 def _answer(given: list[pa.RecordBatch]) -> bytes:
-    """The rows as record batches of a log, lz4."""
+    """Encode the rows as record batches of a log, with lz4."""
     lz4, found, offset = codec("lz4"), [], 0
     for each in given:
         (one,) = encode_runs(columns_of(each, now_ms=1), [0, each.num_rows])

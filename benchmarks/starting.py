@@ -182,7 +182,7 @@ def _result(seconds: dict[str, list[float]], rounds: int) -> Result:
 
 def _run_task(way: str, checkpoint: str, bootstrap: str, output: str) -> None:
     """Make the operator and execute it, as a task's process does, after a line on stdin."""
-    import airflow.sdk  # noqa: F401 - a task's process has it
+    import airflow.sdk  # noqa: F401 - what a task's process has
 
     sys.stdout.write(READY.decode())
     sys.stdout.flush()

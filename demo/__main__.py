@@ -56,7 +56,7 @@ def main() -> None:
     """Run the demo; an error is one message, and exit status 2. Its trace is in the work folder."""
     try:
         typer.run(demo)
-    except Exception as error:  # noqa: BLE001 - a trace tells no user what to do
+    except Exception as error:  # noqa: BLE001 - whatever it is, a trace says nobody what to do
         said = str(error) if isinstance(error, EosError) else f"{type(error).__name__}: {error}"
         print("demo:", "\n".join(map(printable, said.splitlines())), file=sys.stderr)  # noqa: T201
         sys.exit(2)

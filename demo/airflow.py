@@ -83,7 +83,7 @@ class PrivateAirflow:
                 process.wait(max(0.1, deadline - time.monotonic()))
             _signal_group(process, signal.SIGKILL)
             process.wait()
-        # Tasks and the apps that they started have groups of their own.
+        # Tasks and the apps that they started have process groups of their own.
         end_every_process_with(f"AIRFLOW_HOME={self._home}")
 
     def start(

@@ -32,7 +32,7 @@ def end_worker_of(driver: int) -> None:
     So no process is left to tell Airflow that the task has ended.
     """
     task = _parent(_parent(driver))
-    worker = _parent(task)  # supervises the task
+    worker = _parent(task)  # the worker supervises the task
     for each in (worker, task):
         os.kill(each, signal.SIGKILL)
 

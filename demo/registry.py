@@ -109,7 +109,7 @@ class Encoder:
         import fastavro  # needed only where Avro is sent
 
         told = json.dumps({"schema": json.dumps(schema)}).encode()
-        request = urllib.request.Request(  # noqa: S310 - the caller's own URL
+        request = urllib.request.Request(  # noqa: S310 - the caller's own
             f"{registry}/subjects/{subject}/versions", told, {"Content-Type": TYPE}
         )
         with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310

@@ -41,7 +41,7 @@ IDENTIFY_NUMBER_LENGTH = 18
 USER_INFO, TOKEN = "SCHEMA_REGISTRY_USER_INFO", "SCHEMA_REGISTRY_TOKEN"
 """Environment variables with the login of a registry, ``user:password`` or a bearer token: a
 command line is printed."""
-_MOST_BYTES = 16 << 20  # of an answer
+_MOST_BYTES = 16 << 20  # of one answer of the registry
 
 
 def main() -> None:

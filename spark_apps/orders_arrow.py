@@ -44,7 +44,7 @@ def main() -> None:
     parser.add_argument("--dead-letter-topic", default="orders.rejected")
     args = parser.parse_args()
     app = App.of(args)
-    SparkSession.builder.appName("orders-etl").getOrCreate()  # the query runs in the active one
+    SparkSession.builder.appName("orders-etl").getOrCreate()  # the query runs in the active session
     source = (
         ArrowKafkaSource.of_app(app, args.input_topic)
         .select(*READ)

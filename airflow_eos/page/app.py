@@ -76,7 +76,7 @@ def create_app(
     asking = Depends(user)
 
     @app.get("/")
-    def index(who: Any = asking) -> Response:  # noqa: ARG001 - requires a user
+    def index(who: Any = asking) -> Response:  # noqa: ARG001 - asked for, so that nobody else comes in
         return _file("index.html", "text/html")
 
     @app.get("/static/{name}")

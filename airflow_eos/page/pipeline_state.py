@@ -184,13 +184,13 @@ def _spans(batches: Sequence[PlannedBatch]) -> list[tuple[PlannedBatch, int]]:
 # evidence, the first that holds                 state
 # =============================================  ===========
 # the heartbeat cannot be read                   unreadable
-# nothing was ever planned, nobody ever beat     new
-# the driver said ``stopped``                    stopped
-# the driver said ``failed``                     failed
+# no batch was ever planned, and no heartbeat    new
+# the heartbeat's phase is ``stopped``           stopped
+# the heartbeat's phase is ``failed``            failed
 # read only once                                 looking
 # its heartbeat was seen to stand still          silent
 # alive, and asked to stop                       draining
-# alive, and gets on                             running
+# alive, and makes progress                      running
 # alive, nothing in flight for a long time       idle
 # alive, and a batch is in flight for too long   stalled
 # =============================================  ===========
@@ -269,7 +269,7 @@ class Look:
             store = self.listed.open()
             found = read_snapshot(store)
             return self._row(store, found, self._batches.newest(store))
-        except Exception as error:  # noqa: BLE001 - no unexpected error may take the list from all
+        except Exception as error:  # noqa: BLE001 - one surprise must not take the list from all
             return self._unreadable(error)
 
     def detail(self) -> DetailView:
@@ -292,7 +292,7 @@ class Look:
                 batches=tuple(_story(store, found, each) for each in reversed(newest)),
                 state_size=msgspec.to_builtins(read_state_size(store)),
             )
-        except Exception as error:  # noqa: BLE001 - as in row()
+        except Exception as error:  # noqa: BLE001 - as above
             return DetailView(row=self._unreadable(error))
 
     def _unreadable(self, error: Exception) -> PipelineRow:

@@ -243,7 +243,7 @@ class Reach:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineEntry:
-    """One pipeline.
+    """A pipeline that the page lists, and its connection settings.
 
     Attributes:
         name: the name that people read.

@@ -131,7 +131,7 @@ def _triggered(dag_id: str, run_id: str, user: str, conf: dict[str, str] | None 
         if state is None:
             raise  # another error than a second run
         return f"{dag_id} was started before: run {run_id} is {state}."
-    except (AirflowException, ValueError) as error:  # a parameter without a default, a kind of run
+    except (AirflowException, ValueError) as error:  # a parameter lacks a default, a run's kind
         raise ConfigurationError(
             f"Airflow does not start {dag_id} so: {error}. Nothing was started.",
             Remedy(change=f"trigger {dag_id} by hand, where Airflow asks for what it lacks"),

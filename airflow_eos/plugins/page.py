@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import anyio.to_thread
 from airflow.plugins_manager import AirflowPlugin
 
-from airflow_eos import airflow_floor as _airflow_floor  # noqa: F401 - an old Airflow ends here
+from airflow_eos import airflow_floor as _airflow_floor  # noqa: F401 - an old one ends here
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
