@@ -72,6 +72,6 @@ def drained(query: Any) -> list[Batch]:
 
 
 def _total(offset: str | None) -> int:
-    """Sum the offsets of all partitions; 0 for the first batch's start, which is None."""
+    """Sum the offsets; the first batch's start is None, so 0, where the input begins."""
     topics = json.loads(offset or "null") or {}
     return sum(sum(partitions.values()) for topic, partitions in topics.items() if topic[:1] != "/")

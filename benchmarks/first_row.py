@@ -320,7 +320,7 @@ def _through(user: Terminal, bootstrap: str, began: float, rounds: int) -> dict[
 
 
 def _worker_and_driver_killed(user: Terminal, reader: Consumer, written: list[int]) -> float:
-    """Kill Python's driver, its JVM, the task and its worker; return the seconds to a new row."""
+    """SIGKILL the driver, its JVM, the task and its worker; return the seconds to a new row."""
     beat = read_heartbeat(CheckpointStore.open(user.folder / "checkpoints" / _NAME))
     assert beat is not None
     driver = psutil.Process(beat.pid)

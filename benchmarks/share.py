@@ -18,7 +18,7 @@ from benchmarks.stage import refuse
 _GROUPS = Path("/sys/fs/cgroup/cpu")
 _GONE_WITHIN_S = 20.0
 _PERIOD_US = 20_000
-"""Short, so that a process that has used up its part waits no longer than for a network."""
+"""Short, so that a process that has used up its part waits no longer than a network takes."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Share:
         return set(map(int, (self.folder / "cgroup.procs").read_text().split()))
 
     def periods(self) -> tuple[int, int]:
-        """Return the number of periods with a running process, and of those that were used up."""
+        """Return how many periods had a running process, and in how many the part was used up."""
         lines = (self.folder / "cpu.stat").read_text().splitlines()
         found = {name: int(value) for name, value in map(str.split, lines)}
         return found["nr_periods"], found["nr_throttled"]

@@ -81,7 +81,7 @@ def session(
 
 
 def read(spark: SparkSession, stage: Reached, topic: str, **options: Any) -> DataFrame:
-    """Read the topic's key and value with Spark's Kafka source."""
+    """Read the topic's key and value, with the source that the documentation advises."""
     return (
         spark.readStream.format("kafka")
         .option("kafka.bootstrap.servers", stage.bootstrap)

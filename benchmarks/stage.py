@@ -97,7 +97,7 @@ def staged(**properties: str) -> Iterator[Stage]:
     """Start a broker and make a folder; end and remove both at the end."""
     folder = Path(tempfile.mkdtemp(prefix="airflow-eos-bench-"))
     try:
-        # A small heap: a broker needs the page cache, not the heap.
+        # With the default heap: a broker needs the page cache, not its heap.
         with EmbeddedKafka(_BROKER | properties, java_options=AT_FULL_SPEED) as kafka:
             yield Stage(kafka, folder)
     finally:

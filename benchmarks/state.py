@@ -31,7 +31,7 @@ from benchmarks.state_ways import (
 
 _KEYS = 10_000_000
 _PART = 200
-"""All keys divided by those in a burst: 50,000 of ten million come."""
+"""Ratio of all keys to the keys of a burst: 50,000 of ten million come."""
 _WARM, _BURSTS = 8, 30
 _PACE_S = 2.0
 """Seconds from the start of a burst to the next: a minute for all, so that it includes the
@@ -113,7 +113,7 @@ def _burst(way: Way, keys: Keys) -> float:
 
 
 def _killed(way: SparkWay, counted: Counted) -> dict[str, float]:
-    """Kill the driver while transactions are open, send the keys again, and check all counts."""
+    """SIGKILL the driver while transactions are open, send its keys again, check all counts."""
     Path(str(way.checkpoint) + ".stop").unlink()
     way.begin()
     _burst(way, counted.some(way.burst))
@@ -141,7 +141,7 @@ def _check(way: Way, counted: Counted) -> None:
 
 
 def files(folder: Path) -> dict[tuple[str, int], int]:
-    """Return the bytes of each file below a folder, by name and time, hidden files left out."""
+    """Return the bytes of each finished file below a folder, by name and time."""
     found: dict[tuple[str, int], int] = {}
     for parent, _, names in os.walk(folder):
         for name in itertools.filterfalse(lambda each: each.startswith("."), names):

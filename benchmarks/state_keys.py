@@ -19,7 +19,7 @@ _MASK = (1 << 64) - 1
 
 
 class Counted:
-    """Counts how often each key was sent; a key comes at most once in a burst."""
+    """Counts how often each key was sent; a key comes at most once in one send."""
 
     def __init__(self, keys: int) -> None:
         self._counts = np.zeros(keys, np.int64)

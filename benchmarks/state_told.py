@@ -45,7 +45,7 @@ class Found:
 
     @property
     def a_burst(self) -> float:
-        """The mean bytes written in a burst, with a part of what the background writes."""
+        """The mean bytes written in a burst, including a share of the background's writes."""
         return statistics.mean(self.written)
 
     @property

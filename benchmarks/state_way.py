@@ -106,7 +106,7 @@ class Way:
         raise SystemExit(f"{self.name} {how}:\n{said}")
 
     def kill(self) -> None:
-        """Kill the program, its JVM and its workers."""
+        """Kill the program, its JVM and its workers with SIGKILL."""
         if self.process is None:
             return
         below = psutil.Process(self.process.pid).children(recursive=True)

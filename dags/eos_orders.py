@@ -1,8 +1,8 @@
 """One streaming pipeline in four DAGs. Copy this file for a pipeline of your own.
 
 ``eos_orders_etl`` runs the pipeline, ``eos_watchdog`` checks it every minute, ``eos_recovery``
-restarts it, and asks where only a person may decide; ``eos_orders_etl_upgrade`` starts a new
-version, and the former one where that fails. All settings are fields of
+recovers and resumes it, and asks where only a person may decide; ``eos_orders_etl_upgrade`` starts
+a new version, and the former one where that fails. All settings are fields of
 ``airflow_eos.factory.Pipeline``: change them here; on S3 see docs/airflow.md. A value that is known
 only at run time is a Jinja template, as ``"{{ var.value.lake }}/orders-etl"``. A single run may be
 started with another trigger. Secrets belong in the connections named here, never in this file.

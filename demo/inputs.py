@@ -1,4 +1,4 @@
-"""Writes input rows for an example app: ``python -m demo.inputs word_count -b HOST --topic lines``.
+"""Writes an app's input: ``python -m demo.inputs word_count -b localhost:9092 --topic lines``.
 
 A row depends on its number alone, so the same command writes the same rows again.
 """

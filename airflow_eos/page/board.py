@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MOMENT_S = 15.0
-"""Age in seconds up to which a cached answer is returned rather than waited for."""
+"""Age in seconds up to which a cached answer is returned without waiting for a newer one."""
 GLANCE_S = 0.3
-"""Seconds to wait for the successor of such a young answer all the same."""
+"""Seconds to wait for a newer answer even where the cached one is that young."""
 
 
 @dataclass

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from airflow_eos.page.views import PipelineEntry, PipelineRow
 
 STARTS = 20
-"""The most runs in the place of one driver, each after the run before it has failed; as in
+"""Limit of runs in the place of one driver, each after the run before it has failed; as in
 ``eos_recovery``."""
 _UNDER_WAY = ("queued", "running")
 
@@ -131,7 +131,7 @@ def _triggered(dag_id: str, run_id: str, user: str, conf: dict[str, str] | None 
         if state is None:
             raise  # another error than a second run
         return f"{dag_id} was started before: run {run_id} is {state}."
-    except (AirflowException, ValueError) as error:  # a parameter lacks a default, a run's kind
+    except (AirflowException, ValueError) as error:  # parameter without default, or wrong run type
         raise ConfigurationError(
             f"Airflow does not start {dag_id} so: {error}. Nothing was started.",
             Remedy(change=f"trigger {dag_id} by hand, where Airflow asks for what it lacks"),
