@@ -1,4 +1,4 @@
-"""``python -m benchmarks [NAME ...]``: run benchmarks and write down what they find."""
+"""``python -m benchmarks [NAME ...]``: run benchmarks and write down their results."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ NAMES = (
 
 
 def main() -> int:
-    """Run what was asked for, one after the other."""
+    """Run the named benchmarks, one after the other."""
     arguments = _arguments()
     logging.basicConfig(level=logging.WARNING)
-    # Ended from outside, a run still ends its broker, Spark and Flink.
+    # So that a run that is ended from outside still ends its broker, Spark and Flink.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     for name in arguments.names or NAMES:
         module = importlib.import_module(f"benchmarks.{name}")

@@ -1,4 +1,4 @@
-"""CPU of a row, all processes together: Spark reading alone, its own sink, ours, ours in Arrow.
+"""CPU of a row in all processes: Spark reading alone, its own sink, our sink, our sink in Arrow.
 
 And of rows that ``ArrowKafkaSource`` has decoded and brings into the JVM, as for readers of SQL.
 """
@@ -40,7 +40,7 @@ Figures = dict[str, float]
 
 
 def run(arguments: argparse.Namespace) -> Result:
-    """Run all variants in turns, to and fro."""
+    """Run all variants in turns, in alternating order."""
     count = arguments.rows or _ROWS
     rounds = arguments.rounds or _ROUNDS
     variants = [v for v in _LABELS if v in (arguments.only or ",".join(_LABELS)).split(",")]

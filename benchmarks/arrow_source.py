@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def of(
     stage: Reached, topic: str, transformation: Transformation | None = None, **how: Any
 ) -> ArrowKafkaSource:
-    """The topic's key and value, transformed or as they are."""
+    """Return a source of the topic's key and value, transformed or as they are."""
     source = ArrowKafkaSource(stage.bootstrap, topic, **how).select("key", "value")
     return source if transformation is None else source.map(transformation)
 
@@ -30,7 +30,7 @@ def of(
 def start(
     source: ArrowKafkaSource, stage: Reached, name: str, output: str, trigger: Mapping[str, Any]
 ) -> Any:
-    """Start a query that writes its rows to the topic ``output``, exactly once."""
+    """Start a query that writes the source's rows to the topic ``output``, exactly once."""
     return start_exactly_once(
         source,
         KafkaSink(stage.bootstrap, topic=output, transactional_id_prefix=name),
@@ -46,7 +46,7 @@ def start_noop(
     name: str,
     trigger: Mapping[str, Any],
 ) -> Any:
-    """Start a query that brings its rows into the JVM, as a reader of SQL would, and drops them."""
+    """Start a query that brings the rows into the JVM, as a reader of SQL would, and drops them."""
     checkpoint = str(stage.folder / name)
     frame = source.opened(session, CheckpointStore.open(checkpoint)).frame
     writer = frame.writeStream.format("noop").option("checkpointLocation", checkpoint)
@@ -54,9 +54,9 @@ def start_noop(
 
 
 def drained(query: Any) -> list[Batch]:
-    """Wait for a query that ends by itself; its batches, their rows by offsets.
+    """Wait for a query that ends by itself; return its batches, with rows counted by offsets.
 
-    What Spark counts of this source are ranges, or tasks.
+    What Spark counts as rows of this source are ranges, or tasks.
     """
     query.awaitTermination()
     found = []
@@ -72,6 +72,6 @@ def drained(query: Any) -> list[Batch]:
 
 
 def _total(offset: str | None) -> int:
-    """The first batch has no start: 0, which is where the input begins."""
+    """Sum the offsets; the first batch's start is None, so 0, where the input begins."""
     topics = json.loads(offset or "null") or {}
     return sum(sum(partitions.values()) for topic, partitions in topics.items() if topic[:1] != "/")

@@ -1,8 +1,8 @@
-"""``python -m benchmarks.batch``: one small batch, taken apart.
+"""``python -m benchmarks.batch``: the time of each step of one small batch.
 
-What the driver does is timed around its own functions, what Spark does is read from its event log,
-what a task does from the metrics of its Python worker. Medians over the batches of the later
-rounds; the sinks run in turns, to and fro.
+The driver's steps are timed around its own functions, Spark's are read from its event log, a task's
+from the metrics of its Python worker. Medians over the batches of the later rounds; the sinks run
+in turns, in alternating order.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _STEPS: tuple[tuple[Any, str, str], ...] = (
     (batch.ExactlyOnceBatch, "_settle", "commit, and look that readers see it"),
     (source, "_ids", "are the input's topics the same"),
 )
-"""Where, what, and what it is for people."""
+"""Owner and name of each timed function, and its step in words."""
 _SPARKS = {
     "trigger to our function: planning, offset log": "called",
     "planning the collect of the reports": "collect to job",
@@ -85,7 +85,7 @@ def main() -> int:
 def _played(
     rounds: int, logs: str, conf: Mapping[str, str]
 ) -> list[tuple[str, str, Times, list[dict[str, Any]]]]:
-    """Of each counted round: sink, the run's id, the driver's times and Spark's progress."""
+    """Run all rounds; return sink, run id, driver's times and Spark's progress of each counted."""
     times: Times = []
     for owner, name, what in _STEPS:
         _timed(owner, name, what, times)
@@ -134,7 +134,7 @@ def _timed(owner: Any, name: str, what: str, times: Times) -> None:
 
 
 def _jobs(logs: Path) -> dict[tuple[str, int], dict[str, float]]:
-    """By run and batch, of Spark's events: when its job began and ended, and its longest task."""
+    """Read from Spark's events, by run and batch, a job's begin, end and longest task."""
     jobs: dict[int, dict[str, Any]] = {}
     of_stage: dict[int, int] = {}
     for line in (each for file in logs.rglob("*") if file.is_file() for each in file.open()):
@@ -162,7 +162,7 @@ def _jobs(logs: Path) -> dict[tuple[str, int], dict[str, float]]:
 
 
 def _runs(description: str) -> Iterator[str]:
-    """The run's id, as ``StreamExecution.getBatchDescriptionString`` has it."""
+    """Yield the run's id from a text of ``StreamExecution.getBatchDescriptionString``."""
     for line in description.splitlines() or description.split("<br/>"):
         for part in line.split("<br/>"):
             if part.startswith("runId = "):

@@ -1,4 +1,4 @@
-"""Checkpoints as Spark leaves them after many batches, without running any."""
+"""Makes checkpoints as Spark leaves them after many batches, without running any batch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ROWS_A_BATCH = 1000
 
 
 def make(store: CheckpointStore, member: Member, *, batches: int) -> None:
-    """A checkpoint of ``batches`` batches, nothing purged, the last one in flight."""
+    """Make a checkpoint of ``batches`` batches, none purged, the last one in flight."""
     root = Path(store.location)
     for folder in ("offsets", "commits", "sources/0"):
         (root / folder).mkdir(parents=True)
@@ -46,7 +46,7 @@ def make(store: CheckpointStore, member: Member, *, batches: int) -> None:
 
 
 def forget_heartbeat(store: CheckpointStore) -> None:
-    """As if it was never written: then the log is listed to find its end."""
+    """Delete the heartbeat; without one the log is listed to find its end."""
     store.delete(["eos/driver.json"])
 
 

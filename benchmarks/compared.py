@@ -1,4 +1,4 @@
-"""What ``benchmarks.sinks`` found: ratios of time within each round, and their spread."""
+"""The result of ``benchmarks.sinks``: ratios of time within each round, and their spread."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _ALONE = ("kafka", "postgres", "files")
 
 @dataclass(frozen=True)
 class _Ratio:
-    """Time of one way over that of another, or of the slowest of others in the same round.
+    """The time of one way over that of another, or of the slowest of several, in the same round.
 
     Attributes:
-        above: ours.
-        below: what it is compared with.
-        at_most: what is wanted of ours, where anything is.
+        above: our way.
+        below: the ways that ours is compared with.
+        at_most: the goal for the ratio, where there is one.
     """
 
     above: str
@@ -55,7 +55,7 @@ class Figures:
 
     @property
     def per_second(self) -> int:
-        """Rows."""
+        """Rows per second of wall clock."""
         return round(1e6 / self.time)
 
 
@@ -66,7 +66,7 @@ Found = dict[str, list[Figures]]
 def _of_each_round(
     figures: Found, ratio: _Ratio, figure: Callable[[Figures], float]
 ) -> list[float]:
-    """Within each round, so that what the machine did meanwhile cancels out."""
+    """Return the ratio within each round, so that other load on the machine cancels out."""
     below = zip(*(map(figure, figures[way]) for way in ratio.below), strict=True)
     above = map(figure, figures[ratio.above])
     return [round(a / max(b), 3) for a, b in zip(above, below, strict=True)]
@@ -81,7 +81,7 @@ def _ratios(figures: Found, figure: Callable[[Figures], float]) -> dict[str, lis
 
 
 def result(settings: dict[str, Any], figures: Found) -> Result:
-    """The figures of all rounds, for people and as JSON."""
+    """Make the result of all rounds, with tables for people and raw figures as JSON."""
     times, cpu = (_ratios(figures, attrgetter(each)) for each in ("time", "cpu"))
     medians = {f"time_{name}": statistics.median(each) for name, each in times.items()}
     medians |= {f"cpu_{name}": statistics.median(each) for name, each in cpu.items()}

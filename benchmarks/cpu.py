@@ -1,7 +1,7 @@
 """CPU that this process and all that it started used, over time.
 
-On a machine whose cores are all busy, rows per CPU second is what rows per second come down to. It
-moves less than wall clock where other programs run beside a benchmark, but it does move.
+On a machine whose cores are all busy, rows per second depend on rows per CPU second. CPU varies
+less than wall clock where other programs run beside a benchmark, but it does vary.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 _EVERY_S = 0.25
 KINDS = ("broker", "Java", "Python")
-"""Whose CPU it was: the embedded broker's, that of Spark's or Flink's JVM, or Python's."""
+"""Kinds of processes: the embedded broker, the JVM of Spark or Flink, and Python."""
 
 
 class CpuMeter:
-    """Samples while the block runs; then ``between`` tells what was used from when to when."""
+    """Samples CPU while the block runs; ``between`` returns the CPU used between two moments."""
 
     def __init__(self) -> None:
         self._at: list[float] = []
@@ -38,17 +38,17 @@ class CpuMeter:
         self._thread.join()
 
     def between(self, start_ms: float, end_ms: float) -> dict[str, float]:
-        """CPU seconds of each of ``KINDS`` between two moments, in ms since the epoch."""
+        """Return CPU seconds by kind of process between two moments, in ms since the epoch."""
         grown = self._grown()
         ends = [np.interp([start_ms, end_ms], self._at, used) for used in grown.T]
         return {kind: float(b - a) for kind, (a, b) in zip(KINDS, ends, strict=True)}
 
     def total(self) -> float:
-        """CPU seconds altogether."""
+        """Return the CPU seconds of all kinds over the whole block."""
         return float(self._grown()[-1].sum())
 
     def _grown(self) -> NDArray[np.float64]:
-        """CPU until each moment. Who is killed takes what it used along: that is no fall."""
+        """Return the CPU used until each sample, including that of processes killed since."""
         steps = np.diff(np.array(self._used), axis=0, prepend=self._used[:1])
         return np.cumsum(steps.clip(min=0), axis=0)
 
@@ -60,7 +60,7 @@ class CpuMeter:
                 return
 
     def _sample(self) -> None:
-        """CPU seconds of this process and of all that it started, ended or not."""
+        """Record the CPU seconds of this process and of all that it started, ended or not."""
         used = dict.fromkeys(KINDS, 0.0)
         own = psutil.Process()
         for process in (own, *own.children(recursive=True)):

@@ -1,4 +1,4 @@
-"""Where and with what a benchmark ran."""
+"""Describes the machine and the versions with which a benchmark ran."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _PACKAGES = ("pyspark", "pyarrow", "numpy", "confluent-kafka", "kafka-python", "
 
 @contextmanager
 def environment() -> Iterator[dict[str, str]]:
-    """Machine, versions and date around a benchmark, for people to judge a figure by.
+    """Return machine, versions and date around a benchmark, for people to judge a figure by.
 
-    At its end also how busy others kept the machine: a figure taken beside them is a guess.
+    At the end also the CPU that other programs used: a figure taken beside them is a guess.
     """
     found = _machine()
     start, busy = time.monotonic(), _busy_s()
@@ -73,7 +73,7 @@ def _git(*arguments: str) -> str:
 
 
 def _busy_s() -> float:
-    """CPU seconds of the whole machine that were not idle."""
+    """Return the CPU seconds of the whole machine that were not idle."""
     fields = Path("/proc/stat").read_text(encoding="utf-8").splitlines()[0].split()[1:]
     user, nice, system, _idle, _wait, irq, soft, steal = (int(field) for field in fields[:8])
     return (user + nice + system + irq + soft + steal) / os.sysconf("SC_CLK_TCK")

@@ -1,17 +1,17 @@
-"""What a new user waits for, by the clock: installing, a first row, a row after a kill.
+"""The times that a new user waits: for an install, a first row, a row after a kill.
 
-Installed is the wheel, as the tutorial says, into an empty environment, by ``uv`` with the cache
-that this machine has: what a download or pyspark's build takes there is not in it. In that
+The wheel is installed as the tutorial says, into an empty environment, by ``uv`` with this
+machine's cache: the times of downloads and of pyspark's build are not included. In that
 environment
 
 - ``airflow-eos try`` runs; its first row is the first that a ``read_committed`` reader has, after
   the app was killed in the middle of its first batch;
 - the commands of ``docs/tutorial.md`` make a pipeline and run it in ``airflow standalone``; its
-  first row is the first that such a reader has. Then worker and driver are killed together, with
-  the setting of Airflow that ``docs/production.md`` advises.
+  first row is the first that a ``read_committed`` reader has. Then worker and driver are killed
+  together, with the setting of Airflow that ``docs/production.md`` advises.
 
-The app that ``airflow-eos new`` writes is also run by ``SparkStreamingOperator`` alone, and its
-driver killed. After each kill the clock runs until readers have a row that was written after it.
+``SparkStreamingOperator`` alone also runs the app that ``airflow-eos new`` writes; its driver is
+killed. The time after a kill ends when readers have a row that was written after the kill.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _RECOVERED = "Recovered, with the app still dead."
 _EXACT = "lost 0, duplicated 0"
 _EVERY_S = 0.2
 _WAIT_S = 900.0
-"""No figure is given where a row takes longer."""
+"""Seconds to wait for a row; no figure is given where it takes longer."""
 _GOALS_S = {"first_row": 180, "kill_to_next_row": 60, "airflow_first_row": 480, "airflow_kill": 90}
 _LABELS = {
     "install": "`uv pip install 'airflow-provider-eos[airflow,spark,cli]'`, from uv's cache",
@@ -68,7 +68,7 @@ _WAYS = ("try", "operator", "airflow")
 
 
 def run(arguments: argparse.Namespace) -> Result:
-    """See the module."""
+    """Measure the ways that ``--only`` names, else all."""
     rounds = arguments.rounds or _ROUNDS
     ways = arguments.only.split(",") if arguments.only else _WAYS
     refuse("unknown variants", sorted(set(ways) - set(_WAYS)), [])
@@ -88,7 +88,7 @@ def run(arguments: argparse.Namespace) -> Result:
 
 
 def _install(folder: Path) -> tuple[Path, list[float]]:
-    """The programs of an environment that has what a user's has, and how long it took."""
+    """Install as a user does; return the folder of the programs, and the seconds it took."""
     dist, home = folder / "dist", folder / "installed"
     python = [sys.executable, "-m"]
     build = [*python, "hatchling", "build", "-t", "wheel", "-d", str(dist)]
@@ -103,7 +103,7 @@ def _install(folder: Path) -> tuple[Path, list[float]]:
 
 
 def _try(installed: Path) -> tuple[float, float]:
-    """Seconds until readers have a row, and until every row is counted."""
+    """Run ``airflow-eos try``; return the seconds to a first row, and until all are counted."""
     began = time.monotonic()
     with subprocess.Popen(
         [installed / "airflow-eos", "try"],
@@ -119,7 +119,7 @@ def _try(installed: Path) -> tuple[float, float]:
 
 
 def _users(installed: Path) -> dict[str, str]:
-    """The environment of somebody who has activated what he has installed."""
+    """Return the variables of a user who has activated the installed environment."""
     path = os.pathsep.join([str(installed), os.environ["PATH"]])
     ours = {"PYTHONPATH", "PYSPARK_PYTHON", "AIRFLOW_HOME"}
     theirs = {name: value for name, value in os.environ.items() if name not in ours}
@@ -129,7 +129,7 @@ def _users(installed: Path) -> dict[str, str]:
 def said_at(
     lines: Iterable[str], words: Iterable[str], clock: Callable[[], float]
 ) -> dict[str, float]:
-    """When a program said each of these first; no figure is given where it did not."""
+    """Return when a program first printed each word; no figure is given where it did not."""
     wanted, found = list(words), dict[str, float]()
     for line in lines:
         for word in wanted:
@@ -140,7 +140,7 @@ def said_at(
 
 
 def _kills(stage: Stage, rounds: int) -> list[float]:
-    """Run the app by the operator, kill its driver again and again, and drain it."""
+    """Run the app by the operator, kill its driver in each round, and return the times."""
     project, found = stage.folder / _NAME, list[float]()
     make_project(_NAME, Kind.map, project)
     output = [stage.topic(_NAME), stage.topic(f"{_NAME}.out")][1]
@@ -171,7 +171,7 @@ def _kills(stage: Stage, rounds: int) -> list[float]:
             request_drain(store, requested_by="benchmark", reason="done")
             task.wait(_WAIT_S)
         except BaseException:
-            task.terminate()  # which ends the app as well
+            task.terminate()  # the task ends the app as well
             shutil.copy(stage.folder / "log", "/dev/stderr")
             raise
     refuse("the task ended with", task.returncode, 0)
@@ -180,7 +180,7 @@ def _kills(stage: Stage, rounds: int) -> list[float]:
 
 @contextmanager
 def _written(bootstrap: str) -> Iterator[list[int]]:
-    """Numbers of the rows of the input, one more every 0.2 s."""
+    """Write a row to the input every 0.2 s; yield the numbers of the rows so far."""
     producer, over, written = (
         Producer({"bootstrap.servers": bootstrap}),
         threading.Event(),
@@ -233,30 +233,30 @@ def _await_newer(reader: Consumer, than: int) -> None:
 
 
 # --- in_airflow -----------------------------------------------------------------------------------
-# "Run it in Airflow" of docs/tutorial.md, command by command.
+# Runs the section "Run it in Airflow" of docs/tutorial.md, command by command.
 
 
 _READY = "Airflow is ready"
 _ADVISED = {"AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "30"}
-"""What docs/production.md says of a worker that dies; it is 300 by default."""
+"""The setting that docs/production.md advises for a worker that dies; 300 by default."""
 _AGAIN_S = 2.0
 _END_S = 60.0
 
 
 @dataclass(frozen=True)
 class Terminal:
-    """Where somebody types the tutorial's commands: in a folder, with the variables he has set."""
+    """A user's terminal for the tutorial's commands: a folder, and the variables that are set."""
 
     folder: Path
     environment: dict[str, str]
 
     def run(self, *command: str, rows: Path | None = None, again: bool = False) -> str:
-        """What a command prints; no figure is given where it fails.
+        """Run a command, and return its output; no figure is given where it fails.
 
         Args:
             command: the program and its arguments.
-            rows: its standard input.
-            again: until it succeeds: Airflow may not have read the DAGs yet.
+            rows: a file for its standard input.
+            again: repeat until it succeeds: Airflow may not have read the DAGs yet.
         """
         deadline = time.monotonic() + _WAIT_S
         while True:
@@ -279,7 +279,7 @@ class Terminal:
 
 
 def _in_airflow(folder: Path, installed: Path, rounds: int) -> dict[str, list[float]]:
-    """Seconds to a ready Airflow, to the first row, and from each kill to the next new row."""
+    """Return the seconds to a ready Airflow, to the first row, and from each kill to a new row."""
     project = folder / _NAME
     environment = _users(installed) | _airflow_settings(project, folder)
     began = time.monotonic()
@@ -294,7 +294,7 @@ def _in_airflow(folder: Path, installed: Path, rounds: int) -> dict[str, list[fl
 
 
 def _through(user: Terminal, bootstrap: str, began: float, rounds: int) -> dict[str, list[float]]:
-    """From the topics on; ends Airflow, and all that it has started."""
+    """Run the tutorial from its topics on; then end Airflow with its children."""
     output = f"{_NAME}.out"
     user.run("airflow-eos", "broker", "topic", _NAME, output)
     user.run("airflow-eos", "broker", "write", _NAME, rows=user.folder / "rows.tsv")
@@ -315,19 +315,19 @@ def _through(user: Terminal, bootstrap: str, began: float, rounds: int) -> dict[
             kills = [_worker_and_driver_killed(user, reader, written) for _ in range(rounds)]
         user.run("airflow-eos", "drain", f"checkpoints/{_NAME}")
         told = ("airflow-eos", "audit", _NAME, output, "-b", bootstrap, "--id", "value.id")
-        user.run(*told)  # fails where a row is lost or comes twice
+        user.run(*told)  # the audit fails where a row is lost or duplicated
     return {"airflow_ready": [ready], "airflow_first_row": [first], "airflow_kill": kills}
 
 
 def _worker_and_driver_killed(user: Terminal, reader: Consumer, written: list[int]) -> float:
-    """SIGKILL for Python's driver, its JVM, the task and the worker that supervises it."""
+    """SIGKILL the driver, its JVM, the task and its worker; return the seconds to a new row."""
     beat = read_heartbeat(CheckpointStore.open(user.folder / "checkpoints" / _NAME))
     assert beat is not None
     driver = psutil.Process(beat.pid)
     doomed = [driver, *driver.parents()[:3]]
     began, newest = time.monotonic(), written[-1]
     for each in doomed:
-        each.suspend()  # all of them before one can tell of another's end
+        each.suspend()  # suspend all first, so that none can report another's end
     for each in doomed:
         each.kill()
     _await_newer(reader, newest)
@@ -337,7 +337,7 @@ def _worker_and_driver_killed(user: Terminal, reader: Consumer, written: list[in
 
 @contextmanager
 def _standalone(user: Terminal) -> Iterator[None]:
-    """``airflow standalone``, from the line that says that it is ready."""
+    """Run ``airflow standalone``; the block begins when its log says that it is ready."""
     log = user.folder / "standalone.log"
     with (
         log.open("wb") as out,
@@ -358,7 +358,7 @@ def _standalone(user: Terminal) -> Iterator[None]:
             shutil.copy(log, "/dev/stderr")
             raise
         finally:
-            process.send_signal(signal.SIGINT)  # as Ctrl-C, by which it ends its four processes
+            process.send_signal(signal.SIGINT)  # as Ctrl-C, which ends its four processes
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_END_S)
             end_every_process_with(f"AIRFLOW_HOME={user.folder}")
@@ -374,7 +374,7 @@ def _await_ready(standalone: subprocess.Popen[bytes], log: Path) -> None:
 
 
 def _airflow_settings(project: Path, folder: Path) -> dict[str, str]:
-    """The tutorial's variables, the advised one, and what keeps us off other programs' ports."""
+    """Return the tutorial's variables, the advised one, and free ports instead of the defaults."""
     api, triggerer, worker = free_ports(3)
     url = f"http://{HOST}:{api}"
     return _ADVISED | {
@@ -386,7 +386,7 @@ def _airflow_settings(project: Path, folder: Path) -> dict[str, str]:
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{url}/execution/",
         "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(triggerer),
         "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(worker),
-        "SPT_NOENV": "1",  # or a process's title wipes the variable by which it is ended
+        "SPT_NOENV": "1",  # else setproctitle wipes the variable by which processes are found
         "SPARK_LOCAL_IP": "127.0.0.1",
         "XDG_STATE_HOME": str(folder / "state"),  # a broker of our own
     }
@@ -425,7 +425,7 @@ def _result(seconds: dict[str, list[float]], rounds: int) -> Result:
 
 
 def _run_task(project: str, checkpoint: str) -> None:
-    """What Airflow's task does with the operator of a DAG."""
+    """Execute the operator as Airflow's task does."""
     import airflow.sdk  # noqa: F401 - what a task's process has
 
     from airflow_eos.operators import SparkStreamingOperator

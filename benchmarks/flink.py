@@ -1,4 +1,4 @@
-"""Flink's own exactly-once sink, in an environment of its own that is fetched when first needed."""
+"""Runs Flink's own exactly-once sink, in a Python environment that is fetched when first needed."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def stop(process: subprocess.Popen[str]) -> None:
 
 
 def _python() -> Path:
-    """The Python of Flink's environment, made the first time (about 700 MB)."""
+    """Return the Python of Flink's environment, which the first call makes (about 700 MB)."""
     folder = jars.cache_folder() / "flink" / VERSION
     python = folder / "bin" / "python"
     ready = folder / ".ready"

@@ -1,4 +1,4 @@
-"""Kafka → Flink → Kafka, exactly once; runs in Flink's own environment, see ``flink.py``.
+"""A Flink job, Kafka to Kafka, exactly once; runs in Flink's own environment, see ``flink.py``.
 
 The argument is JSON: bootstrap, connector, input, output, prefix, etl, bounded, checkpoint_ms,
 checkpoints (a folder), parallelism, latest (start at the end of the topic), restore (the folder of

@@ -1,8 +1,7 @@
-"""Counts by key, Kafka → Flink → Kafka, exactly once; runs in Flink's own environment.
+"""A Flink job that counts by key, Kafka to Kafka, exactly once; runs in Flink's own environment.
 
 The argument is JSON: bootstrap, connector, input, output, prefix, checkpoints and local (folders),
-rest (a port), managed (memory that RocksDB may take), tasks. A checkpoint is taken when somebody
-asks.
+rest (a port), managed (memory that RocksDB may take), tasks. A checkpoint is taken on request.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """``python -m benchmarks.former COMMIT``: is a small batch slower than it was at that commit?
 
-Both trees have a process of their own that stays warm, and deliver in turns, to and fro: what the
-machine does meanwhile befalls both. Libraries are those of this environment.
+Each of the two trees has a process that stays warm; both deliver in turns, in alternating order, so
+that other load on the machine falls on both. Libraries are those of this environment.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _DONE = "DONE "
 
 
 def main() -> int:
-    """Print the medians of both, and their difference with its standard error."""
+    """Print the medians of both trees, and their difference with its standard error."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.former", description=__doc__)
     parser.add_argument("commit", help="the former one")
     parser.add_argument("--rounds", type=int, default=30)
     arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ended, it takes its tree along
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that its worktree is removed
     found: dict[str, list[float]] = {"former": [], "now": []}
     with (
         _tree(arguments.commit) as former,
@@ -69,7 +69,7 @@ def _tree(commit: str) -> Iterator[Path]:
 
 @contextmanager
 def _deliverer(tree: Path) -> Iterator[subprocess.Popen[str]]:
-    # By its path, since the former tree has no such module; all else is of the tree.
+    # By its path, since the former tree may lack this module; all else is the tree's.
     with subprocess.Popen(
         [sys.executable, __file__, "deliver"],
         cwd=tree,
@@ -95,7 +95,7 @@ def _round(process: subprocess.Popen[str]) -> float:
 
 
 def _deliver() -> int:
-    """For each line that comes in: a topic in small batches, and the median of a batch in ms."""
+    """Deliver a topic in small batches for each line of stdin; print a batch's median ms."""
     from airflow_eos.sinks.source import tuned_source_options
     from benchmarks import rows, spark
     from benchmarks.stage import refuse, staged

@@ -1,4 +1,4 @@
-"""How time grows: with the age of a checkpoint, the tasks of a batch, and dangling transactions."""
+"""How times grow with the age of a checkpoint, the tasks of a batch, and dangling transactions."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _TASKS = (4, 64, 512)
 _DANGLING = (1, 100, 5_000)
 _REPEATS = 15
 Seconds = dict[int, dict[str, float]]
-"""Size → what → seconds."""
+"""Size → step → seconds."""
 
 
 def run(arguments: argparse.Namespace) -> Result:
-    """Measure all three; see the module."""
+    """Measure the growth with age, tasks and dangling transactions."""
     repeats = arguments.rounds or _REPEATS
     with staged() as stage:
         stage.topic("out", 4)
@@ -45,9 +45,9 @@ def run(arguments: argparse.Namespace) -> Result:
 
 
 def _age(stage: Stage, wire: ConnectionPool, age: int, repeats: int) -> dict[str, float]:
-    """Plan, and look and decide, on a checkpoint of that many batches, all retained."""
+    """Time a plan and a decision on a checkpoint of ``age`` batches, all retained."""
     store, participant = pipeline(stage, wire, f"age-{age}", batches=age)
-    make_plan(gather(store, participant))  # connections and imports are not the checkpoint's
+    make_plan(gather(store, participant))  # warm-up: connections and imports
     with_heartbeat = [
         seconds_of(lambda: make_plan(gather(store, participant))) for _ in range(repeats)
     ]
@@ -64,7 +64,7 @@ def _age(stage: Stage, wire: ConnectionPool, age: int, repeats: int) -> dict[str
 
 
 def _look_and_decide(store: CheckpointStore, batch_id: int) -> float:
-    """Seconds that the driver takes for the decision of one batch: nobody else decided before."""
+    """Time the decision of one batch by the driver, where no other driver has decided."""
     decisions = DecisionLog(store)
     decision = decision_on(batch_id, 1, Verdict.COMMIT, ())
 
@@ -78,7 +78,7 @@ def _look_and_decide(store: CheckpointStore, batch_id: int) -> float:
 
 
 def _tasks(stage: Stage, wire: ConnectionPool, count: int) -> dict[str, float]:
-    """Decide and settle a batch of that many transactions, and plan where the driver died between.
+    """Time decide and settle for ``count`` transactions, and a plan as if the driver died between.
 
     The transactions are real and open.
     """
@@ -97,7 +97,7 @@ def _tasks(stage: Stage, wire: ConnectionPool, count: int) -> dict[str, float]:
 
 
 def _dangling(stage: Stage, wire: ConnectionPool, count: int) -> dict[str, float]:
-    """Plan and execute where a driver left that many transactions open and undecided."""
+    """Time a recovery where a driver left ``count`` transactions open and undecided."""
     prefix = f"dangling-{count}"
     store, participant = pipeline(stage, wire, prefix, batches=10)
     opening, _ = timed(lambda: open_transactions(wire, prefix, count))
@@ -117,7 +117,7 @@ def _dangling(stage: Stage, wire: ConnectionPool, count: int) -> dict[str, float
 
 
 def _check_readers(stage: Stage) -> None:
-    """Committed rows are there, aborted ones are not, and nothing stays open before them."""
+    """Refuse the figures unless readers see exactly the committed rows, and none is held up."""
     refuse("rows visible", stage.read("out")["rows"], sum(_TASKS))
 
 

@@ -1,4 +1,4 @@
-"""Run the small Java programs of this folder with Kafka's own client."""
+"""Runs the small Java programs of ``java/`` with Kafka's own client."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SOURCES = Path(__file__).parent / "java"
 
 
 def java(program: str, *arguments: str, timeout_s: float = 600.0) -> Any:
-    """Run ``java/<program>.java``; what its last line of output says, as JSON."""
+    """Run ``java/<program>.java``; return its last line of output, decoded from JSON."""
     command = [
         java_program(),
         "-Xms1g",
@@ -43,7 +43,7 @@ def _class_path() -> str:
 
 @cache
 def _compiled() -> Path:
-    # With the compiler's own module: a JRE that can run Spark has it only as part of a JDK.
+    # javac is only in a JDK: a JRE that can run Spark may lack it.
     target = Path(mkdtemp(prefix="airflow-eos-bench-java-"))
     atexit.register(shutil.rmtree, target, ignore_errors=True)
     sources = [str(path) for path in sorted(_SOURCES.glob("*.java"))]

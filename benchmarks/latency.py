@@ -1,4 +1,4 @@
-"""Latency: a row's way to a ``read_committed`` reader, and a small batch alone."""
+"""Latency: of a row until a ``read_committed`` reader has it, and of a small batch alone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _PARTITIONS = 4
 _TASKS = 2
-"""As many as there are cores, as Flink's parallelism: a task less is a transaction less."""
+"""One task for each core, as Flink's parallelism: fewer tasks make fewer transactions."""
 _RATE = 1000
 _SECONDS = 30.0
 _WARM_S = 60.0
@@ -29,7 +29,7 @@ _SMALL_ROWS = 1000
 _SMALL_BATCHES = 60
 _SMALL_WARM = 15
 _WARM_ROUNDS = 2
-"""Not counted: for some minutes each sink finds a warmer JVM than the one before."""
+"""Rounds not counted: for some minutes each sink finds a warmer JVM than the one before."""
 _SMALL_SINKS = (
     "noop",
     "spark_sink",
@@ -64,13 +64,13 @@ _PARTS = {
     "planning": ("queryPlanning",),
     "sink": ("addBatch",),
 }
-"""What a batch is made of, as Spark's ``StreamingQueryProgress.durationMs`` tells."""
+"""The parts of a batch, by the names in Spark's ``StreamingQueryProgress.durationMs``."""
 _PERCENTILES = (50, 90, 99)
 _AT_ONCE, _ALWAYS = {"availableNow": True}, {"processingTime": "0 seconds"}
 
 
 def run(arguments: argparse.Namespace) -> Result:
-    """Small batches first, then rows on their way; see the module."""
+    """Measure small batches first, then the latency of rows."""
     rounds = arguments.rounds or _ROUNDS
     seconds = arguments.seconds or _SECONDS
     ways = ["spark_sink", "exactly_once", "arrow", *(f"flink_{ms}" for ms in _FLINK_MS)]
@@ -84,7 +84,7 @@ def run(arguments: argparse.Namespace) -> Result:
 def _small_batches(
     session: SparkSession, stage: Stage, rounds: int
 ) -> dict[str, list[dict[str, float]]]:
-    """Of each sink and round: the median of each part of a batch of a thousand rows, in ms."""
+    """Return, by sink and round, the median of each part of a batch of 1,000 rows, in ms."""
     count = _SMALL_ROWS * _SMALL_BATCHES
     stage.topic("small", _PARTITIONS)
     rows.fill(stage.bootstrap, "small", count)
@@ -114,7 +114,7 @@ def _small_batches(
 
 
 def _source(session: SparkSession, stage: Stage, topic: str, **options: Any) -> DataFrame:
-    """The topic, with what we advise where latency counts."""
+    """Read the topic with the source options that we advise where latency counts."""
     advised = tuned_source_options()
     return spark.read(session, stage, topic, **advised, **options).coalesce(_TASKS)
 
@@ -132,7 +132,7 @@ def _started_arrow(
 
 
 def _rows(session: SparkSession, stage: Stage, way: str, seconds: float) -> list[float]:
-    """Latencies of single rows in ms, through Spark or Flink."""
+    """Measure the latencies of single rows in ms, through Spark or Flink."""
     source, target = stage.topic(f"in-{way}", _PARTITIONS), stage.topic(f"out-{way}", _PARTITIONS)
     settings: dict[str, Any] = {
         "bootstrap": stage.bootstrap,
@@ -160,7 +160,7 @@ def _rows(session: SparkSession, stage: Stage, way: str, seconds: float) -> list
         frame = _source(session, stage, source)
         running = spark.start(way, frame, stage, way, target, _ALWAYS)
     try:
-        # The first row tells that everything runs; how long that took is nobody's latency.
+        # The first row shows that everything runs; its time is a start, not a latency.
         probe.measure(**settings | {"seconds": 1.0, "warm_s": 0.0})
         found = probe.measure(**settings | {"seconds": seconds, "warm_s": _WARM_S})
     finally:

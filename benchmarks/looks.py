@@ -1,8 +1,8 @@
-"""What a driver asks before its tasks, its decision and its commits: ms a batch.
+"""Times in ms a batch of the driver's checks before its tasks, its decision and its commits.
 
-Two looks, the range of the batch, its note on the broker, the decision itself, and what is asked of
-the broker about the batch's transactions: two of a row each, in a topic of four partitions. On a
-local disk, and a broker beside.
+Timed are two looks, the range of the batch, its note on the broker, the decision itself, and the
+requests to the broker about the batch's transactions: two of a row each, in a topic of four
+partitions. On a local disk, with a broker on the same machine.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ _ENTRY = 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":7}\n{"in":{"0":1}}'
 
 
 class Stopwatch:
-    """Milliseconds of each part, batch by batch."""
+    """Records the milliseconds of each part, batch by batch."""
 
     def __init__(self) -> None:
         self.found: defaultdict[str, list[float]] = defaultdict(list)
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """Time what is done inside."""
+        """Time the block as this part."""
         started = time.perf_counter()
         yield
         self.found[name].append((time.perf_counter() - started) * 1000)
 
 
 def measure(stage: Stage, batches: int) -> Stopwatch:
-    """Let batches go by."""
+    """Run so many batches, and time each part."""
     watch = Stopwatch()
     stage.topic("out")
     settings = settings_of(stage)
@@ -82,7 +82,7 @@ def measure(stage: Stage, batches: int) -> Stopwatch:
 
 
 def _end(store: CheckpointStore, decisions: DecisionLog, batch: int) -> None:
-    """As Spark and the driver do; not timed."""
+    """Write the commit and prune old entries, as Spark and the driver do; not timed."""
     store.put(f"commits/{batch}", b"v1\n{}")
     old = batch - _RETAINED
     store.delete([f"offsets/{old}", f"commits/{old}"] if old >= 0 else [])

@@ -1,7 +1,7 @@
-"""What each step of a row costs in the loops of ``ArrowKafkaSource``: by numpy and Arrow, compiled.
+"""CPU of each step of a row in the loops of ``ArrowKafkaSource``: numpy and Arrow, or compiled.
 
-CPU of the thread, the least of all rounds, rows of ``benchmarks.rows`` in answers as a broker gives
-them. No broker and no Spark: what comes on top of it is in ``benchmarks.arrow``.
+CPU of the thread, the least of all rounds, for rows of ``benchmarks.rows`` in answers as a broker
+gives them. No broker and no Spark: ``benchmarks.arrow`` has the CPU with both.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ Step = Callable[[], Any]
 
 
 def run(arguments: argparse.Namespace) -> Result:
-    """All steps one way, then all the other way, so often; see the module."""
+    """Time all steps with numpy and Arrow, then compiled, in each round."""
     count, rounds = arguments.rows or _ROWS, arguments.rounds or _ROUNDS
-    tune_process()  # as a worker does; memory that is given back is zeroed again
+    tune_process()  # as a worker does; else freed memory is zeroed again
     loops.warm(wait=True)
     if not loops.are_loaded():
         raise SystemExit("the compiled loops did not load: install the extra 'fast'")
@@ -86,7 +86,7 @@ def _steps(given: list[pa.RecordBatch]) -> Iterator[tuple[str, Step]]:
 
 
 def _answer(given: list[pa.RecordBatch]) -> bytes:
-    """The rows as record batches of a log, lz4."""
+    """Encode the rows as record batches of a log, with lz4."""
     lz4, found, offset = codec("lz4"), [], 0
     for each in given:
         (one,) = encode_runs(columns_of(each, now_ms=1), [0, each.num_rows])
@@ -96,7 +96,7 @@ def _answer(given: list[pa.RecordBatch]) -> bytes:
 
 
 def _encoded(decoded: list[pa.RecordBatch]) -> None:
-    """Without compression, which is C either way."""
+    """Encode for the sink, without compression, which is C either way."""
     topic = Topic("t", Partitioner("t", _PARTITIONS), _LIMIT)
     topics: Any = SimpleNamespace(look_up=lambda _: topic)
     none = codec("none")
@@ -105,14 +105,14 @@ def _encoded(decoded: list[pa.RecordBatch]) -> None:
     )
     sender: Any = SimpleNamespace(sequence=lambda *_: 0, add=lambda *_: None)
     ratios = Ratios()
-    ratios.learn({"t": 0.3})  # or record batches would be smaller than they are in a stream
+    ratios.learn({"t": 0.3})  # else record batches would be smaller than in a stream
     beside: Any = SimpleNamespace(submit=_submitted)
     for _ in builder.batches(sender, _STAMP, ratios, beside):
         pass
 
 
 def _submitted(_compress: Any, body: Any) -> Future[Any]:
-    """As if it had been compressed."""
+    """Return a body as if it had been compressed to a third."""
     done: Future[Any] = Future()
     done.set_result(body[: len(body) // 3])
     return done

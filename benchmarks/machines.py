@@ -1,8 +1,8 @@
-"""What one more executor machine brings: Kafka → Spark → Kafka on one and on two.
+"""The gain of a second executor machine: throughput of Kafka → Spark → Kafka on one and on two.
 
-Each is a worker of Spark standalone with one core, held with all that it starts to a part of the
-CPU, so that a second one adds CPU although both are on one machine; broker and drivers are outside.
-A gain is throughput on two over throughput on one, within a round.
+A machine here is a worker of Spark standalone with one core, limited with its children to a part of
+the CPU, so that a second one adds CPU although both are on one real machine; broker and drivers
+have no limit. A gain is throughput on two over throughput on one, within a round.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ROWS = 1_800_000
 _ROUNDS = 3
 _PARTITIONS = 4
 _WARM, _BATCHES, _LAST = 1, 3, 1
-"""As in ``benchmarks.throughput``: what is counted is between a first batch and a last one."""
+"""Batches before, within and after the counted ones, as in ``benchmarks.throughput``."""
 _TRIGGER = {"availableNow": True}
 _MEMORY_MB = 1024
 _CONF = {
@@ -45,7 +45,7 @@ _CONF = {
 
 @dataclass(frozen=True)
 class Cluster:
-    """So many machines, and the process of a driver that has executors on all of them.
+    """A number of machines, and the process of a driver with executors on all of them.
 
     The driver and its executors live as long as the benchmark: their JVMs stay warm.
     """
@@ -59,11 +59,11 @@ class Cluster:
 
     @property
     def machines(self) -> int:
-        """How many."""
+        """The number of machines."""
         return len(self.shares)
 
     def begin(self, variant: str, run: str) -> Future[list[spark.Batch]]:
-        """Let the driver copy the input to a topic of that run."""
+        """Let the driver copy the input to a new topic with the run's name."""
         self.stage.topic(run, _PARTITIONS)
         there = Elsewhere(self.stage.bootstrap, self.stage.folder)
         return self.driver.submit(_copied, variant, there, run, self.batch_rows)
@@ -79,7 +79,7 @@ class Cluster:
         self.stage.drop(run)
 
     def measure(self, variant: str, run: str) -> Figures:
-        """One run, its output checked."""
+        """Measure one run, its output checked."""
         before = self._periods()
         found = self.begin(variant, run).result()
         ran, used_up = (b - a for a, b in zip(before, self._periods(), strict=True))
@@ -104,7 +104,7 @@ def _cluster(stage: Stage, machines: int, batch_rows: int, expected: Any) -> Ite
         driver = stack.enter_context(
             ProcessPoolExecutor(
                 1,
-                multiprocessing.get_context("spawn"),  # no part of this process is a driver's
+                multiprocessing.get_context("spawn"),  # shares no state with this process
                 initializer=_open_session,
                 initargs=(standalone.url, machines),
             )
@@ -114,7 +114,7 @@ def _cluster(stage: Stage, machines: int, batch_rows: int, expected: Any) -> Ite
 
 
 _sessions = ExitStack()
-"""In the process of a driver: its session, until it is told to close it."""
+"""In a driver's process: its Spark session, until it is asked to close it."""
 
 
 def _open_session(url: str, machines: int) -> None:
@@ -127,7 +127,7 @@ def _close_session() -> None:
 
 
 def _copied(variant: str, stage: Elsewhere, run: str, batch_rows: int) -> list[spark.Batch]:
-    """In the process of a driver: copy the input, all of it; its batches."""
+    """In a driver's process: copy the whole input, and return the batches."""
     from pyspark.sql import SparkSession
 
     session = SparkSession.getActiveSession()
@@ -144,7 +144,7 @@ def _started(session: SparkSession, sink: str, stage: Elsewhere, run: str, batch
 
 
 def run(arguments: argparse.Namespace) -> Result:
-    """Run all variants in turns; see the module."""
+    """Run all variants on one and on two machines, in turns."""
     count, rounds = arguments.rows or _ROWS, arguments.rounds or _ROUNDS
     only = arguments.only.split(",") if arguments.only else list(LABELS)
     variants = [variant for variant in LABELS if variant in only] or list(LABELS)
@@ -171,9 +171,9 @@ def run(arguments: argparse.Namespace) -> Result:
 
 
 def _warm(clusters: list[Cluster], variants: list[str]) -> None:
-    """Uncounted runs, after which every machine has copied as many rows as any other.
+    """Make uncounted runs, after which every machine has copied as many rows as any other.
 
-    The clusters run at once, since none can take the other's CPU.
+    The clusters run at once, since none can take another's CPU.
     """
     for variant in variants:
         begun = [
@@ -190,7 +190,7 @@ def _measure(clusters: list[Cluster], variants: list[str], rounds: int) -> Found
     found: Found = {variant: {each.machines: [] for each in clusters} for variant in variants}
     turns = list(itertools.product(variants, clusters))
     for number in range(rounds):
-        # To and fro, so that a drift of the machine falls on all alike.
+        # In alternating order, so that a drift of the machine falls on all alike.
         for variant, cluster in turns if number % 2 == 0 else turns[::-1]:
             figures = cluster.measure(variant, f"{variant}-{cluster.machines}-{number}")
             found[variant][cluster.machines].append(figures)

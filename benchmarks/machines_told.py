@@ -1,4 +1,4 @@
-"""What ``benchmarks.machines`` found: the gain of a second machine, within each round."""
+"""The result of ``benchmarks.machines``: the gain of a second machine, within each round."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LABELS = {
 
 @dataclass(frozen=True)
 class Figures:
-    """Rows a second, and in which part of the periods the machines had used up their share."""
+    """Rows a second, and the part of the periods in which the machines had used up their share."""
 
     per_second: float
     used_up: float
@@ -30,7 +30,7 @@ Found = dict[str, dict[int, list[Figures]]]
 
 
 def result(found: Found, settings: Mapping[str, Any]) -> Result:
-    """All of it; ``settings`` has the ``cores_of_a_machine``."""
+    """Make the result; ``settings`` has the ``cores_of_a_machine``."""
     one, two = next(iter(found.values()))
     speeds = {
         variant: {n: [each.per_second for each in figures] for n, figures in of_each.items()}

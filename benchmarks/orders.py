@@ -1,7 +1,7 @@
-"""The orders ETL: parse the order, leave out what has no quantity, enrich it, write it as JSON.
+"""The orders ETL: parse orders, leave out those without quantity, enrich them, write them as JSON.
 
-Twice, since Spark has two ways of it: its own JSON functions, and Arrow batches given to a library
-that is made for them. Flink's is the SQL of ``flink_job.py``.
+There are two versions, since Spark has two ways: its own JSON functions, and Arrow batches given to
+Polars. Flink's version is the SQL of ``flink_job.py``.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _WRITTEN = pa.schema([("key", pa.binary()), ("value", pa.binary())])
 
 
 def in_arrow(rows: DataFrame) -> DataFrame:
-    """With Polars, on Arrow batches in Spark's Python workers. Malformed JSON fails the query."""
+    """Clean orders with Polars in Spark's Python workers. Malformed JSON fails the query."""
     return rows.select("key", "value").mapInArrow(clean, "key binary, value binary")
 
 
 def clean(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """With Polars: batches of orders in, enriched ones out."""
+    """Clean Arrow batches of orders with Polars."""
     order = pl.col("value").cast(pl.String).str.json_decode(_ORDER)
     region = pl.lit("OTHER")
     for name, countries in _REGIONS.items():
@@ -59,7 +59,7 @@ def clean(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def in_sql(rows: DataFrame) -> DataFrame:
-    """With Spark's own JSON functions."""
+    """Clean orders with Spark's own JSON functions."""
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
     schema = (

@@ -1,4 +1,4 @@
-"""What Airflow pays to parse the example DAGs, measured against importing ``airflow.sdk`` alone.
+"""CPU to parse the example DAGs, compared with importing ``airflow.sdk`` alone.
 
 Airflow parses every DAG file again and again, each time in a new process.
 """
@@ -29,11 +29,11 @@ for path in sorted(pathlib.Path("dags").glob("*.py")):
 
 
 def run(arguments: argparse.Namespace) -> Result:
-    """Measure both, in turns, so that both have the same machine."""
+    """Measure parsing and import in turns, so that load on the machine falls on both."""
     rounds = arguments.rounds or _ROUNDS
     seconds: dict[str, list[float]] = {"airflow.sdk": [], "all example DAGs": []}
     with tempfile.TemporaryDirectory() as home:
-        _cpu_seconds(_DAGS, home)  # compiled, and Airflow's configuration written
+        _cpu_seconds(_DAGS, home)  # warm-up: compiles, and writes Airflow's configuration
         for _ in range(rounds):
             seconds["airflow.sdk"].append(_cpu_seconds(_SDK, home))
             seconds["all example DAGs"].append(_cpu_seconds(_DAGS, home))

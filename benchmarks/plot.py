@@ -1,4 +1,4 @@
-"""Bar charts, one beside the other, as one SVG file."""
+"""Draws bar charts, one below the other, as one SVG file."""
 
 from __future__ import annotations
 

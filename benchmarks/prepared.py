@@ -1,4 +1,4 @@
-"""What a batch leaves where its driver dies: a checkpoint, decisions, real open transactions."""
+"""Makes what a driver that dies in a batch leaves: checkpoint, decisions, open transactions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 def decision_on(
     batch_id: int, attempt: int, verdict: Verdict, works: tuple[PreparedWork, ...]
 ) -> Decision:
-    """A decision as a driver makes it."""
+    """Make a decision as a driver does."""
     return Decision(
         batch_id=batch_id,
         attempt=attempt,
@@ -43,14 +43,14 @@ def decision_on(
 
 
 def settings_of(stage: Stage) -> KafkaSettings:
-    """Of the stage's broker."""
+    """Return the Kafka settings of the stage's broker."""
     return KafkaSettings.from_librdkafka({"bootstrap.servers": stage.bootstrap})
 
 
 def pipeline(
     stage: Stage, wire: ConnectionPool, prefix: str, *, batches: int
 ) -> tuple[CheckpointStore, KafkaParticipant]:
-    """A checkpoint, and who takes part in its decisions."""
+    """Make a checkpoint, and the participant of its decisions."""
     ledger = PrefixLedger(settings_of(stage), prefix=prefix)
     participant = KafkaParticipant(wire, ledger, name=DEFAULT_PARTICIPANT, target="kafka:out")
     store = CheckpointStore.open(stage.folder / prefix)
@@ -80,12 +80,12 @@ def _prepare(wire: ConnectionPool, transactional_id: str) -> PreparedWork:
 
 
 def timed(work: Callable[[], T]) -> tuple[float, T]:
-    """Seconds, and what ``work`` gave."""
+    """Run ``work``; return its seconds and its result."""
     start = time.perf_counter()
     result = work()
     return time.perf_counter() - start, result
 
 
 def seconds_of(work: Callable[[], object]) -> float:
-    """How long ``work`` took."""
+    """Run ``work``; return its seconds."""
     return timed(work)[0]

@@ -1,7 +1,7 @@
-"""Send rows at a steady pace and time when a ``read_committed`` reader gets each of them.
+"""Sends rows at a steady pace, and times when a ``read_committed`` reader gets each row.
 
-Its own process (``python -m benchmarks.probe JSON``), so that neither Spark's driver nor its
-neighbours in one interpreter hold up the clock. The argument is JSON: bootstrap, input, output,
+A process of its own (``python -m benchmarks.probe JSON``), so that neither Spark's driver nor
+other threads of its interpreter delay the clock. The argument is JSON: bootstrap, input, output,
 rate, seconds, warm_s. Prints the latencies in ms as JSON; fails if a row is missing or comes twice.
 """
 
@@ -23,7 +23,7 @@ _PADDING = "x" * 70
 
 
 def measure(**settings: Any) -> list[float]:
-    """Run a probe; the latencies in ms of the rows sent after the warm-up, in their order."""
+    """Run a probe; return the latencies in ms of the rows sent after the warm-up, in order."""
     command = [sys.executable, "-m", "benchmarks.probe", json.dumps(settings)]
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, timeout=settings["seconds"] + 120
@@ -38,7 +38,7 @@ def _main() -> None:
     settings: dict[str, Any] = json.loads(sys.argv[1])
     sent: list[int] = []
     consumer = _consumer(settings)
-    run = uuid.uuid4().hex[:8]  # other rows of the topic are not ours
+    run = uuid.uuid4().hex[:8]  # tells this run's rows from others in the topic
     sender = threading.Thread(target=_send, args=(settings, run, sent), daemon=True)
     sender.start()
     arrived = _receive(consumer, sender, run, sent)

@@ -1,4 +1,4 @@
-"""What a benchmark found, written as JSON, as a plot and as a table in a page."""
+"""Writes the result of a benchmark as JSON, as a plot and as a table in a page."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.plot import Chart, draw
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
 DOCUMENTS = (ROOT / "benchmarks" / "RESULTS.md",)
-"""Each benchmark's part is in one of them."""
+"""Documents of which one has the section of each benchmark."""
 
 
 @dataclass(frozen=True)
@@ -27,14 +27,14 @@ class Table:
     rows: Sequence[Sequence[str]]
 
     def markdown(self) -> str:
-        """The table as GitHub draws it."""
+        """Return the table as GitHub's Markdown."""
         lines = [f"**{self.title}**", "", _line(self.heads), _line(["---"] * len(self.heads))]
         return "\n".join([*lines, *(_line(row) for row in self.rows)])
 
 
 @dataclass(frozen=True)
 class Result:
-    """One benchmark's figures. The keys of ``ratios`` never change; a missing one was not run."""
+    """One benchmark's figures. The keys of ``ratios`` never change; a missing ratio was not run."""
 
     name: str
     settings: Mapping[str, Any]
@@ -43,11 +43,11 @@ class Result:
     charts: Sequence[Chart]
     tables: Sequence[Table] = field(default_factory=tuple)
     excerpts: Mapping[str, Sequence[Table]] = field(default_factory=dict)
-    """Tables that stand in another document as well, by the name of their place there."""
+    """Tables that are also in another section, by the section's name."""
 
 
 def record(result: Result, command: str, found: Mapping[str, str], folder: Path) -> None:
-    """Write the JSON and the plot; the document too if this is the project's own folder.
+    """Write the JSON and the plot; the document too if ``folder`` is the project's own.
 
     ``found`` is the environment as it was before the run.
     """
@@ -74,7 +74,7 @@ def record(result: Result, command: str, found: Mapping[str, str], folder: Path)
 
 
 def median_ratio(above: Sequence[float], below: Sequence[float]) -> float:
-    """The median of the ratios within each round: what the machine did meanwhile cancels out."""
+    """Return the median of the ratios within each round, so that other load cancels out."""
     return statistics.median(a / b for a, b in zip(above, below, strict=True))
 
 

@@ -1,4 +1,4 @@
-"""Rows of about 110 bytes: orders as JSON, keyed by customer; the same for the same number."""
+"""Makes rows of about 110 bytes: orders as JSON, keyed by customer; a row depends on its number."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.producer.writer import TransactionalWriter
 
 SPARK_BATCH = 10_000
-"""Rows of an Arrow batch as Spark gives them to Python (spark.sql.execution.arrow…)."""
+"""Rows of an Arrow batch that Spark gives to Python (spark.sql.execution.arrow…)."""
 _CUSTOMERS = 50_000
 _COUNTRIES = ("DE", "AT", "CH", "FR", "GB", "US", "PL", "NL")
 _CURRENCIES = ("EUR", "EUR", "CHF", "EUR", "GBP", "USD", "PLN", "EUR")
@@ -24,7 +24,7 @@ _MASK = (1 << 64) - 1
 
 
 def batches(count: int, size: int = SPARK_BATCH) -> Iterator[pa.RecordBatch]:
-    """``count`` rows in Arrow batches of ``size``, with the columns key and value (binary)."""
+    """Yield ``count`` rows in Arrow batches of ``size``, with columns key and value (binary)."""
     for first in range(0, count, size):
         yield _batch(first, min(size, count - first))
 
@@ -71,12 +71,12 @@ def fill(bootstrap_servers: str, topic: str, count: int) -> None:
 
 
 def content_sum(rows: Iterator[pa.RecordBatch]) -> int:
-    """What ``CheckTopic.java`` finds where exactly these rows are in a topic, in any order."""
+    """Return the sum that ``CheckTopic.java`` finds in a topic of just these rows, in any order."""
     total = 0
     for batch in rows:
         keys = _checksums(batch.column("key"))
         values = _checksums(batch.column("value"))
-        # Mixed, or a sum of plain CRCs would miss swapped halves.
+        # Mixed, since a sum of plain CRCs would miss swapped halves.
         words = mixed((keys << np.uint64(32)) | values)
         total = (total + int(words.sum(dtype=np.uint64))) & _MASK
     return total

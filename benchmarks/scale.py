@@ -1,4 +1,4 @@
-"""One batch of many tasks, to a topic of 1,000 partitions: what each step costs the driver."""
+"""Times of the driver's steps in one batch of many tasks, to a topic of 1,000 partitions."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> Result:
 
 
 def _warm(stage: Stage, wire: ConnectionPool) -> None:
-    """One row; a new broker with so many partitions takes a while until its coordinator answers."""
+    """Write one row: a new broker with 1,000 partitions takes a while until it answers."""
     _, participant = pipeline(stage, wire, "warm", batches=2)
     for _ in range(_TRIES):
         with contextlib.suppress(KafkaUnavailableError):
@@ -56,7 +56,7 @@ def _warm(stage: Stage, wire: ConnectionPool) -> None:
 
 
 def _batch(stage: Stage, wire: ConnectionPool, tasks: int) -> Figures:
-    """Decide and settle; between the two, plan as who comes after a driver that died there."""
+    """Time decide and settle, and in between a plan, as after a driver that died there."""
     store, participant = pipeline(stage, wire, f"scale-{tasks}", batches=_BATCH + 1)
     opening, works = timed(lambda: open_transactions(wire, f"scale-{tasks}", tasks))
     decision = decision_on(_BATCH, 1, Verdict.COMMIT, works)
@@ -78,7 +78,7 @@ def _batch(stage: Stage, wire: ConnectionPool, tasks: int) -> Figures:
 
 
 def _lost(stage: Stage, wire: ConnectionPool, tasks: int) -> Figures:
-    """A promise whose transactions were all aborted: every outcome is asked of the log."""
+    """Time a promise whose transactions were all aborted: outcomes are read from the log."""
     store, participant = pipeline(stage, wire, f"lost-{tasks}", batches=_BATCH + 1)
     works = open_transactions(wire, f"lost-{tasks}", tasks)
     DecisionLog(store).record(decision_on(_BATCH, 1, Verdict.COMMIT, works))

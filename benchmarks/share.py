@@ -1,7 +1,7 @@
-"""A machine's part of a core: a control group (version 1) that its processes cannot leave.
+"""Limits a machine's processes to a part of a core, by a control group (version 1).
 
-What a process in it starts is in it too. A machine of two cores can so have several machines on it,
-each of which adds CPU that the others cannot use.
+A process that is started in the group is in the group too. A machine of two cores can so simulate
+several machines, each of which adds CPU that the others cannot use.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from benchmarks.stage import refuse
 _GROUPS = Path("/sys/fs/cgroup/cpu")
 _GONE_WITHIN_S = 20.0
 _PERIOD_US = 20_000
-"""Short, so that who has used up its part waits no longer than a network might make it wait."""
+"""Short, so that a process that has used up its part waits no longer than a network takes."""
 
 
 @dataclass(frozen=True)
 class Share:
-    """A control group and who must be in it."""
+    """A control group that limits processes to a part of the CPU."""
 
     folder: Path
 
     def hold(self, pids: Iterable[int]) -> None:
-        """Put processes into it, with all that they will start."""
+        """Put processes into the group, with all that they will start."""
         for pid in pids:
             (self.folder / "cgroup.procs").write_text(str(pid))
 
     def require(self, pids: Iterable[int]) -> None:
-        """End the benchmark where one of them is not in it."""
+        """End the benchmark where one of the processes is not in the group."""
         outside = {pid for pid in set(pids) - self.held() if Path(f"/proc/{pid}").exists()}
         refuse("processes outside of their machine's share", outside, set())
 
     def held(self) -> set[int]:
-        """Who is in it."""
+        """Return the pids of the processes in the group."""
         return set(map(int, (self.folder / "cgroup.procs").read_text().split()))
 
     def periods(self) -> tuple[int, int]:
-        """In how many periods somebody ran here, and in how many of them the part was used up."""
+        """Return how many periods had a running process, and in how many the part was used up."""
         lines = (self.folder / "cpu.stat").read_text().splitlines()
         found = {name: int(value) for name, value in map(str.split, lines)}
         return found["nr_periods"], found["nr_throttled"]
@@ -50,7 +50,7 @@ class Share:
 
 @contextmanager
 def share(name: str, cores: float) -> Iterator[Share]:
-    """A part of the CPU, ``cores`` of it; whoever is still in it at the end is set free."""
+    """Make a group with ``cores`` of CPU; at the end, move its processes out and remove it."""
     folder = _GROUPS / f"airflow-eos-{os.getpid()}-{name}"
     try:
         folder.mkdir()
@@ -69,11 +69,11 @@ def share(name: str, cores: float) -> Iterator[Share]:
 
 
 def _remove(made: Share) -> None:
-    """Who was killed is in it until the kernel has taken everything away."""
+    """Remove a group; a killed process stays in it until the kernel has cleaned up."""
     deadline = time.monotonic() + _GONE_WITHIN_S
     while True:
         for pid in made.held():
-            with suppress(OSError):  # it has ended since
+            with suppress(OSError):  # the process has ended since
                 (_GROUPS / "cgroup.procs").write_text(str(pid))
         try:
             return made.folder.rmdir()

@@ -1,6 +1,7 @@
-"""Throughput of the sinks beside what Spark's users write with today, and of several at once.
+"""Throughput of our sinks, alone and together, compared with the ways of Spark's users today.
 
-Kafka in; the same orders out. All ratios are of time, ours over theirs, so less is better.
+Each way reads orders from Kafka, and writes the same orders. All ratios are of time, ours over
+theirs, so less is better.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ if TYPE_CHECKING:
 _ROWS = 400_000
 _ROUNDS = 3
 _WARM, _BATCHES, _LAST = 1, 4, 1
-"""As in ``benchmarks.throughput``: what is counted is between a first batch and a last one."""
+"""Batches before, within and after the counted ones, as in ``benchmarks.throughput``."""
 _WARM_UP_SHARE = 10
-"""Before the first round each way runs once, uncounted, with one of so many rows."""
+"""Before the first round each way runs once, uncounted, with a tenth of the rows."""
 _JDBC = "postgresql-jdbc-42.7.13"
 POSTGRES = {
-    # As durable as a user's, with room for a run's log: no checkpoint falls into somebody's turn.
+    # As durable as a user's, with room for a run's log, so that no checkpoint falls into a run.
     "shared_buffers": "256MB",
     "max_wal_size": "8GB",
     "checkpoint_timeout": "1h",
@@ -45,7 +46,7 @@ POSTGRES = {
 
 @dataclass(frozen=True)
 class Bench:
-    """An input that every way delivers, and where to."""
+    """An input that every way delivers, and the systems that it delivers to."""
 
     session: SparkSession
     stage: Stage
@@ -56,7 +57,7 @@ class Bench:
     expected: Expected
 
     def deliver(self, name: str, run: str) -> tuple[list[spark.Batch], CpuMeter]:
-        """One run of one way, its output checked and removed."""
+        """Run one way once; check its output, and remove it."""
         way, place = WAYS[name], Place(self.stage, self.dsn, run)
         targets = {each: TARGETS[each] for each in way.targets}
         for target in targets.values():
@@ -74,7 +75,7 @@ class Bench:
         return found, meter
 
     def measure(self, name: str, run: str) -> Figures:
-        """What a row costs in one run."""
+        """Measure time and CPU of a row in one run."""
         found, meter = self.deliver(name, run)
         return _figures(meter, *spark.steady(found, _WARM, _BATCHES))
 
@@ -87,7 +88,7 @@ def _figures(meter: CpuMeter, count: int, start_ms: float, end_ms: float) -> Fig
 def filled(
     session: SparkSession, stage: Stage, dsn: str, topic: str, batches: int, batch_rows: int
 ) -> Bench:
-    """A topic with so many batches of so many rows."""
+    """Fill a topic with so many batches of so many rows, and return a bench on it."""
     stage.topic(topic, PARTITIONS)
     rows.fill(stage.bootstrap, topic, batches * batch_rows)
     expected = expected_of(session, stage, topic)
@@ -97,7 +98,7 @@ def filled(
 
 @contextmanager
 def benched() -> Iterator[tuple[SparkSession, Stage, EmbeddedPostgres]]:
-    """Spark, a broker and a PostgreSQL."""
+    """Start Spark, a broker and a PostgreSQL."""
     with (
         staged() as stage,
         EmbeddedPostgres(fsync=True, settings=POSTGRES) as server,
@@ -107,13 +108,13 @@ def benched() -> Iterator[tuple[SparkSession, Stage, EmbeddedPostgres]]:
 
 
 def asked_for(arguments: argparse.Namespace) -> list[str]:
-    """The ways that ``--only`` names, in their order; else all."""
+    """Return the ways that ``--only`` names, in the order of ``WAYS``; else all."""
     only = arguments.only.split(",") if arguments.only else list(WAYS)
     return [way for way in WAYS if way in only] or list(WAYS)
 
 
 def run(arguments: argparse.Namespace) -> Result:
-    """Run all ways in turns; see the module."""
+    """Run all ways in turns, and return their ratios of time."""
     count, ways = arguments.rows or _ROWS, asked_for(arguments)
     batches = _WARM + _BATCHES + _LAST
     with benched() as (session, stage, server):
@@ -129,7 +130,7 @@ def run(arguments: argparse.Namespace) -> Result:
 def _measure(bench: Bench, ways: list[str], rounds: int) -> Found:
     figures: Found = {way: [] for way in ways}
     for number in range(rounds):
-        # To and fro, so that a drift of the machine falls on all alike.
+        # In alternating order, so that a drift of the machine falls on all alike.
         for way in ways if number % 2 == 0 else ways[::-1]:
             found = bench.measure(way, f"{way}-{number}".replace("_", "-"))
             figures[way].append(found)

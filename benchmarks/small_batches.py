@@ -1,7 +1,7 @@
-"""How long a small batch takes in each sink: what a row waits for on its way to its readers.
+"""The time of a small batch in each sink, for which a row waits until readers have it.
 
-A batch of some rows costs what its *steps* cost: Spark's planning and its logs, preparing, the
-decision, making visible. The time is Spark's own, from the trigger to the end of its commit.
+The time of a small batch is that of its *steps*: Spark's planning and its logs, preparing, the
+decision, making visible. It is Spark's own figure, from the trigger to the end of its commit.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ROUNDS = 3
 
 
 def run(arguments: argparse.Namespace) -> Result:
-    """Run all ways in turns, to and fro; see the module."""
+    """Run all ways in turns, in alternating order, and return the times of a batch."""
     ways, rounds = asked_for(arguments), arguments.rounds or _ROUNDS
     times: dict[str, list[list[float]]] = defaultdict(list)
     with benched() as (session, stage, server):

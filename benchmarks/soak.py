@@ -1,9 +1,9 @@
-"""Does anything grow? ``--rows`` batches at 100 ms, in ``--seconds`` at most, watched from outside.
+"""Checks that nothing grows over ``--rows`` batches at 100 ms, in ``--seconds`` at most.
 
-One app copies a topic, one batch after the other; a page is asked for it every few seconds and a
-trigger waits for it. Sampled are the memory, the descriptors and the threads of each process, the
-files of the checkpoint, and what a batch and a look of the page take. At its end every row must
-have been delivered once, and the trigger must have told so.
+One app copies a topic, one batch after the other; a page is asked for the app every few seconds,
+and a trigger waits for the app. Sampled are the memory, descriptors and threads of each process,
+the files of the checkpoint, and the times of a batch and of the page's answers. At the end every
+row must have been delivered once, and the trigger must have reported the app's end.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from benchmarks.stage import Stage, refuse, staged
 
 _BATCHES = 10_000
 _RATE = 200
-"""Rows a second: each batch finds some."""
+"""Rows a second, so that each batch has some."""
 _SAMPLE_S, _ASK_S, _END_S = 10.0, 3.0, 120.0
 _COMPARED = 500
-"""Batches at the start and at the end whose medians are compared."""
+"""The number of batches at the start and at the end whose medians are compared."""
 _WARM = 0.02
-"""The part of all batches that a JVM warms up in; not counted."""
+"""The part of all batches in which a JVM warms up; not counted."""
 _US = StartedBy(dag_id="soak", task_id="app", run_id="soak", map_index=-1, submission="soak")
 _APP = ("driver, JVM", "driver, Python", "workers, Python")
 _MEASURES = {
@@ -52,17 +52,17 @@ _MEASURES = {
 
 @dataclass
 class Seen:
-    """What was sampled: by the batch that was the newest then, and by the name of the figure."""
+    """Samples, each with the number of the newest batch then, and figures by name."""
 
     samples: list[tuple[int, dict[str, float]]] = field(default_factory=list)
     asked: list[tuple[int, float]] = field(default_factory=list)
-    """Looks of the page, in ms."""
+    """Times of the page's answers, in ms."""
     batches: dict[int, float] = field(default_factory=dict)
-    """What each took, in ms."""
+    """Time of each batch, in ms."""
 
 
 def run(arguments: argparse.Namespace) -> Result:
-    """Run for so many batches; see the module."""
+    """Run and sample the app for so many batches."""
     wanted, seen = arguments.rows or _BATCHES, Seen()
     until = time.monotonic() + (arguments.seconds or float("inf"))
     with staged() as stage:
@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> Result:
                     _sample(processes, stage, seen)
             store = CheckpointStore.open(_checkpoint(stage))
             sent.set()
-            time.sleep(_ASK_S)  # the last rows are read
+            time.sleep(_ASK_S)  # so that the last rows are read
             drain_newest(store, requested_by="soak", reason="enough")
             refuse("the app's exit status", processes["app"].wait(_END_S), 0)
             told, _ = processes["trigger"].communicate(timeout=_END_S)
@@ -92,7 +92,7 @@ def _checkpoint(stage: Stage) -> Path:
 
 
 def _newest(stage: Stage) -> int:
-    """The newest batch that is complete; below 0 where none is."""
+    """Return the newest complete batch; -1 where none is complete."""
     folder = _checkpoint(stage) / "commits"
     done = [int(each.name) for each in folder.glob("*") if each.name.isdecimal()]
     return max(done, default=-1)
@@ -100,7 +100,7 @@ def _newest(stage: Stage) -> int:
 
 @contextmanager
 def _running(stage: Stage) -> Iterator[dict[str, subprocess.Popen[str]]]:
-    """The app, and what looks at it; none is left behind."""
+    """Start the app, the trigger and the page; kill all three at the end."""
     told = json.dumps({"bootstrap": stage.bootstrap, "folder": str(stage.folder)})
     checkpoint, ours = str(_checkpoint(stage)), "benchmarks.soak_app"
     with ExitStack() as stack:
@@ -137,7 +137,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 @contextmanager
 def _sending(stage: Stage) -> Iterator[threading.Event]:
-    """Rows come at a steady pace until it is said that there are enough."""
+    """Send rows at a steady pace until the yielded event is set."""
     enough = threading.Event()
 
     def send() -> None:
@@ -165,7 +165,7 @@ def _page_of(process: subprocess.Popen[str]) -> str:
 
 @contextmanager
 def _asking(page: str, stage: Stage, seen: Seen) -> Iterator[None]:
-    """As a browser that shows the pipeline: the list, the pipeline, and its plan."""
+    """Ask the page, as a browser does, for the list, the pipeline and its plan."""
     enough = threading.Event()
     faults: list[Exception] = []
 
@@ -208,11 +208,11 @@ def _sample(processes: dict[str, subprocess.Popen[str]], stage: Stage, seen: See
             java = "java" in each.name()
             name = _APP[1] if each == app else _APP[0] if java else _APP[2]
             _add(figures, name, each)
-        except psutil.NoSuchProcess:  # a worker that was not needed any more
+        except psutil.NoSuchProcess:  # a worker that has ended
             continue
     for name in ("page", "trigger"):
         _add(figures, name, psutil.Process(processes[name].pid))
-    # Unlike rglob, it passes over a folder that is removed meanwhile.
+    # Unlike rglob, os.walk passes over a folder that is removed meanwhile.
     figures["checkpoint: files"] = sum(len(files) for *_, files in os.walk(_checkpoint(stage)))
     seen.samples.append((_newest(stage), figures))
 
@@ -230,7 +230,7 @@ def _add(figures: dict[str, float], name: str, process: psutil.Process) -> None:
 
 
 def _take_told(stage: Stage, seen: Seen) -> None:
-    """What the app has told itself."""
+    """Add the figures that the app itself has written."""
     names = {
         "heap": f"{_APP[0]}: heap after a collection, MiB",
         "off_heap": f"{_APP[0]}: classes and code, MiB",
@@ -246,7 +246,7 @@ def _take_told(stage: Stage, seen: Seen) -> None:
 
 
 def _at(samples: Sequence[tuple[int, float]], since: float, until: float) -> float:
-    """The median of what was sampled between two batches."""
+    """Return the median of the samples between two batches."""
     found = [value for batch, value in samples if since <= batch <= until]
     return statistics.median(found) if found else float("nan")
 

@@ -1,7 +1,7 @@
-"""Two processes that ``benchmarks.soak`` watches: the app, and a trigger that waits for it.
+"""Two processes that ``benchmarks.soak`` watches: the app, and a trigger that waits for the app.
 
-``app JSON`` runs the query until somebody drains it, and tells each batch and, now and then, what
-of its memory is left after a collection. ``trigger CHECKPOINT SUBMISSION`` is a triggerer's part.
+``app JSON`` runs the query until it is drained, and writes the time of each batch and, now and
+then, its memory after a collection. ``trigger CHECKPOINT SUBMISSION`` runs the app's trigger.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ TRIGGER = "100 milliseconds"
 _READ_EVERY_S = 5.0
 _COLLECT_EVERY_S = 60.0
 _KEPT = 300
-"""Batches whose progress Spark keeps: more than there are between two reads."""
+"""The batches whose progress Spark keeps: more than run between two reads."""
 
 
 def app(told: dict[str, Any]) -> None:
-    """Copy the topic ``input``; see the module."""
+    """Copy the topic ``input`` until drained, and write the figures."""
     stage = Elsewhere(told["bootstrap"], Path(told["folder"]))
     conf = {
         "spark.driver.memory": "1g",
@@ -56,7 +56,7 @@ def _tell(query: Any, out: IO[str], newest: int) -> int:
 
 
 def _left(session: Any) -> dict[str, float]:
-    """What is used after a collection: MiB of the JVM, and objects of this process."""
+    """Return the use after a collection: MiB of the JVM, and objects of this process."""
     jvm = session.sparkContext._jvm  # noqa: SLF001 - no public way
     jvm.java.lang.System.gc()
     memory = jvm.java.lang.management.ManagementFactory.getMemoryMXBean()
@@ -69,7 +69,7 @@ def _left(session: Any) -> dict[str, float]:
 
 
 async def trigger(checkpoint: str, submission: str) -> None:
-    """Watch as a triggerer would, and tell the event."""
+    """Run the trigger as a triggerer does, and print its event."""
     from airflow_eos.supervision.trigger_watch import AppWatch
     from airflow_eos.triggers.app import AppTrigger
 

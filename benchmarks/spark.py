@@ -1,4 +1,4 @@
-"""Streaming queries of one Spark session, Kafka in, and out through one sink or another."""
+"""Starts streaming queries of one Spark session, from Kafka to one of several sinks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Batch:
 
     @property
     def ended_ms(self) -> float:
-        """When its commit was written."""
+        """The time at which the batch's commit was written."""
         return self.started_ms + self.took_ms
 
 
@@ -47,16 +47,16 @@ def session(
     master: str | None = None,
     conf: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[SparkSession]:
-    """A Spark on the loopback interface, with further ``jars`` beside its connector's.
+    """Start a Spark session on the loopback interface, with ``jars`` beside its connector's.
 
-    It is a local one of so many ``cores``, or the one that ``master`` names. The memory that
-    ``conf`` asks for is had only where this process has not started a JVM yet.
+    Spark is local with so many ``cores``, or the one that ``master`` names. The memory in ``conf``
+    takes effect only where this process has not started a JVM yet.
     """
     from pyspark.sql import SparkSession
 
     environ.setdefault("PYSPARK_PYTHON", sys.executable)
     environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    # A thread a task, as the documentation advises; of the Arrow source's tasks it is the default.
+    # One thread a task, as the documentation advises; the default in the Arrow source's tasks.
     environ.setdefault("POLARS_MAX_THREADS", "1")
     spark = (
         SparkSession.builder.master(master or f"local[{cores}]")
@@ -81,7 +81,7 @@ def session(
 
 
 def read(spark: SparkSession, stage: Reached, topic: str, **options: Any) -> DataFrame:
-    """The topic's key and value, with the source that the documentation advises."""
+    """Read the topic's key and value, with the source that the documentation advises."""
     return (
         spark.readStream.format("kafka")
         .option("kafka.bootstrap.servers", stage.bootstrap)
@@ -93,7 +93,7 @@ def read(spark: SparkSession, stage: Reached, topic: str, **options: Any) -> Dat
 
 
 def bulk(rows_a_batch: int) -> dict[str, str]:
-    """Source options for a backlog in batches of that many rows."""
+    """Return source options for a backlog in batches of ``rows_a_batch`` rows."""
     return {"maxOffsetsPerTrigger": str(rows_a_batch), **tuned_source_options(bulk=True)}
 
 
@@ -138,7 +138,7 @@ def _to_nowhere(rows: DataFrame, _batch: int) -> None:
 
 
 def _counted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The least that a sink's task in Python does: it reads its rows, and reports to the driver."""
+    """Count rows and report: the least that a sink's task in Python does."""
     import pyarrow as pa
 
     count = sum(batch.num_rows for batch in batches)
@@ -150,13 +150,13 @@ def _collected(reports: DataFrame, _batch: int) -> None:
 
 
 def drained(query: Any) -> list[Batch]:
-    """Wait for a query that ends by itself; its batches."""
+    """Wait for a query that ends by itself; return its batches."""
     query.awaitTermination()
     return batches_of(query)
 
 
 def batches_of(query: Any) -> list[Batch]:
-    """The batches that had rows."""
+    """Return the batches of a query that had rows."""
     return [
         Batch(
             rows=progress.numInputRows,
@@ -170,7 +170,7 @@ def batches_of(query: Any) -> list[Batch]:
 
 
 def steady(batches: list[Batch], warm: int, counted: int) -> tuple[int, float, float]:
-    """Rows, start and end (ms since the epoch) of ``counted`` batches after ``warm`` ones."""
+    """Return rows, start and end (ms since the epoch) of ``counted`` batches after ``warm``."""
     if len(batches) < warm + counted + 1:
         raise SystemExit(f"{len(batches)} batches: expected {warm} + {counted}, and one more")
     found = batches[warm : warm + counted]
@@ -181,5 +181,5 @@ Transform = Callable[["DataFrame"], "DataFrame"]
 
 
 def unchanged(rows: DataFrame) -> DataFrame:
-    """Pass-through."""
+    """Return the rows as they are, for the pass-through pipeline."""
     return rows

@@ -1,4 +1,4 @@
-"""The broker, its topics and the folder of one benchmark run; all gone at its end."""
+"""The broker, its topics and the folder of one benchmark run; all removed at its end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from benchmarks.java import java
 from benchmarks.report import ROOT
 
 _BROKER = {
-    # By the broker's clock, so that the log itself tells how fast it was written.
+    # By the broker's clock, so that the log shows how fast it was written.
     "log.message.timestamp.type": "LogAppendTime",
     "log.segment.bytes": str(1 << 30),
     "delete.topic.enable": "true",
@@ -29,7 +29,7 @@ _BROKER = {
 
 
 class Reached(Protocol):
-    """What a query must know of a stage."""
+    """The part of a stage that a query needs."""
 
     @property
     def bootstrap(self) -> str:
@@ -37,12 +37,12 @@ class Reached(Protocol):
 
     @property
     def folder(self) -> Path:
-        """Where checkpoints are."""
+        """The folder of the checkpoints."""
 
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """A stage as another process knows it."""
+    """A stage of another process, for queries in this one."""
 
     bootstrap: str
     folder: Path
@@ -61,11 +61,11 @@ class Stage:
         return self.kafka.bootstrap_servers
 
     def topic(self, name: str, partitions: int = 4) -> str:
-        """A new topic."""
+        """Create a topic, and return its name."""
         return self.kafka.create_topic(name, partitions)
 
     def drop(self, *topics: str) -> None:
-        """Delete topics, so that the disk and the page cache are the next variant's."""
+        """Delete topics, so that disk and page cache are free for the next variant."""
         from confluent_kafka.admin import AdminClient
 
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
@@ -73,7 +73,7 @@ class Stage:
             deleted.result(30)
 
     def airflow(self) -> dict[str, str]:
-        """The environment of a process that runs operators of Airflow, with its connections."""
+        """Return the environment for a process that runs Airflow's operators, with connections."""
         kafka = {"conn_type": "kafka", "extra": {"bootstrap.servers": self.bootstrap}}
         return {
             **os.environ,
@@ -87,17 +87,17 @@ class Stage:
         }
 
     def read(self, topic: str) -> dict[str, Any]:
-        """What a ``read_committed`` reader finds: rows, the sum of their hashes, append times."""
+        """Read a topic ``read_committed``; return its rows, the sum of hashes, append times."""
         found: dict[str, Any] = java("CheckTopic", self.bootstrap, topic)
         return found
 
 
 @contextmanager
 def staged(**properties: str) -> Iterator[Stage]:
-    """Start a broker and make a folder; leave neither behind."""
+    """Start a broker and make a folder; end and remove both at the end."""
     folder = Path(tempfile.mkdtemp(prefix="airflow-eos-bench-"))
     try:
-        # Two nodes' worth of memory: a page cache is what a broker lives on, not its heap.
+        # With the default heap: a broker needs the page cache, not its heap.
         with EmbeddedKafka(_BROKER | properties, java_options=AT_FULL_SPEED) as kafka:
             yield Stage(kafka, folder)
     finally:
@@ -105,6 +105,6 @@ def staged(**properties: str) -> Iterator[Stage]:
 
 
 def refuse(what: str, found: object, expected: object) -> None:
-    """End the benchmark where its output is wrong: a figure of it would mean nothing."""
+    """End the benchmark where ``found`` is not as expected: its figures would mean nothing."""
     if found != expected:
         raise SystemExit(f"{what}: found {found}, expected {expected}. No figure is given.")

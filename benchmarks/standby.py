@@ -1,9 +1,9 @@
-"""From the kill of a driver to the next new row that readers have, with and without a standby.
+"""Time from a driver's kill to the next new row that readers have, with and without a standby.
 
 An app copies a topic into which a row goes every 10 ms. Its driver, JVM and Python, is killed with
-SIGKILL; without a standby another one is submitted in the same moment, which is the best that a
-supervisor can do. Then the same with a standby, and a driver that hands over to one: there the
-longest time without a new row is what counts. Memory and CPU are the standby's while it waits.
+SIGKILL; without a standby another driver is submitted in the same moment, which is the best that a
+supervisor can do. Then a driver with a standby is killed, and one hands over to its standby: for
+the handover, the longest time without a new row counts. Memory and CPU are a waiting standby's.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PARTITIONS = 4
 _EVERY_S = 0.01
 _PATIENCE_S = 240.0
 _SETTLED_S = 8.0
-"""A driver has delivered for so long before anything happens to it."""
+"""Seconds for which a driver has delivered before it is killed or hands over."""
 _WATCHED_S = 20.0
 _AFTER_S = 10.0
 _APP = Path(__file__).parent / "standby_app.py"
@@ -52,25 +52,25 @@ _LABELS = {
 
 @dataclass
 class Flow:
-    """Rows go in all the time; when each went in, and when a ``read_committed`` reader had it."""
+    """The times at which each row was sent, and seen by a ``read_committed`` reader."""
 
     sent: list[float] = field(default_factory=list)
     seen: dict[int, float] = field(default_factory=dict)
     twice: int = 0
 
     def new_row_after(self, moment: float) -> float | None:
-        """When the first row was visible that went in later; None: none is yet."""
+        """Return when the first row sent after ``moment`` was visible; None: none is yet."""
         late = (at for row, at in list(self.seen.items()) if self.sent[row] > moment)
         return min(late, default=None)
 
     def longest_gap(self, since: float) -> float:
-        """The longest time without a new row."""
+        """Return the longest time without a new row, in seconds."""
         times = sorted(at for at in list(self.seen.values()) if at > since)
         return max(b - a for a, b in zip([since, *times], times, strict=False))
 
 
 def run(arguments: argparse.Namespace) -> Result:
-    """All ways in turns; see the module."""
+    """Measure kills alone, kills with a standby, and handovers, in turns."""
     rounds = arguments.rounds or _ROUNDS
     ways = arguments.only.split(",") if arguments.only else list(_LABELS)
     seconds: dict[str, list[float]] = {way: [] for way in ways}
@@ -154,7 +154,7 @@ def _started(stage: Stage, name: str, checkpoint: Path, *more: str) -> subproces
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """The JVM, the driver's Python and its workers, all at once."""
+    """Kill the JVM, the driver's Python and its workers."""
     found = (
         [each.pid for each in psutil.Process(process.pid).children(recursive=True)]
         if (process.poll() is None)
@@ -169,7 +169,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def _cost(process: subprocess.Popen[bytes]) -> tuple[float, float]:
-    """MiB of memory that is its own, and the share of a core that it uses, while it waits."""
+    """Return a waiting standby's own memory in MiB, and the share of a core that it uses."""
     time.sleep(_SETTLED_S)
     every = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
     before = sum(sum(each.cpu_times()[:2]) for each in every)
@@ -181,7 +181,7 @@ def _cost(process: subprocess.Popen[bytes]) -> tuple[float, float]:
 
 @contextmanager
 def _flowing(stage: Stage, topic: str) -> Iterator[Flow]:
-    """A row every 10 ms, and a reader who waits for each."""
+    """Send a row every 10 ms, and read rows, while the block runs."""
     flow, over = Flow(), threading.Event()
     threads = [
         threading.Thread(target=each, args=(stage, topic, flow, over), daemon=True)

@@ -1,4 +1,4 @@
-"""The app that ``benchmarks.standby`` starts: it copies the topic ``input``, until it is killed."""
+"""The app that ``benchmarks.standby`` starts: copies the topic ``input`` until it is killed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from airflow_eos.sinks.app import App, argument_parser, run_app
 
 
 def main() -> None:
-    """Copy; with ``--standby`` once nobody else does."""
+    """Copy the topic; with ``--standby``, wait until the other driver has ended."""
     parser = argument_parser("Copy.", prefix="standby")
     parser.add_argument("--output", required=True)
     args = parser.parse_args()

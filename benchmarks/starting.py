@@ -1,9 +1,9 @@
-"""How long an app takes to its first row that readers have, beside ``spark-submit`` alone.
+"""Time from an app's start to the first row that readers have, beside ``spark-submit`` alone.
 
-The same app, which copies a topic, with Spark's own sink and with ours: by ``spark-submit``, and by
-Airflow's ``SparkSubmitOperator`` and our ``SparkStreamingOperator`` in a process that has imported
-Airflow, as a task's process has before it reads its DAG. The clock runs from the start until a
-``read_committed`` reader has a row.
+The app copies a topic, with Spark's own sink or with ours. It is started by ``spark-submit``, and
+by Airflow's ``SparkSubmitOperator`` or our ``SparkStreamingOperator`` in a process that has
+imported Airflow, as a task's process has before it reads its DAG. The clock runs from the start
+until a ``read_committed`` reader has a row.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ _CONF = {**tuned_spark_conf(), "spark.ui.enabled": "false", "spark.driver.host":
 
 
 def run(arguments: argparse.Namespace) -> Result:
-    """Start all of them in turns, to and fro; see the module."""
+    """Start the app in all ways, in turns and alternating order."""
     rounds = arguments.rounds or _ROUNDS
     seconds: dict[str, list[float]] = {way: [] for way in _LABELS}
     with staged() as stage:
         stage.topic("input", _PARTITIONS)
         rows.fill(stage.bootstrap, "input", _ROWS)
-        _first_row_s(stage, "alone", "warm")  # jars and Python's files into the page cache
+        _first_row_s(stage, "alone", "warm")  # loads jars and Python's files into the page cache
         for number in range(rounds):
             for way in list(_LABELS) if number % 2 == 0 else list(_LABELS)[::-1]:
                 seconds[way].append(_first_row_s(stage, way, f"{way}-{number}"))
@@ -92,12 +92,12 @@ def _first_row_s(stage: Stage, way: str, name: str) -> float:
         ) as process,
     ):
         assert process.stdin is not None
-        drain = await_ready(process, log) if is_task else None  # what it needs is there
+        drain = await_ready(process, log) if is_task else None  # after its imports
         began = time.monotonic()
         process.stdin.write(b"go\n" if is_task else b"")
         process.stdin.close()
         found = _await_row(reader, began)
-        process.wait()  # both read everything there is, and end
+        process.wait()  # each app reads the whole topic, and ends
         if drain is not None:
             drain.join()
     refuse(f"{name} ended with", process.returncode, 0)
@@ -106,9 +106,9 @@ def _first_row_s(stage: Stage, way: str, name: str) -> float:
 
 
 def await_ready(process: subprocess.Popen[bytes], log: BinaryIO) -> threading.Thread:
-    """Read its log until the line that is ``ready`` and nothing else; a thread copies the rest.
+    """Read a process's output until a line that is just ``ready``; a thread copies the rest.
 
-    A line before it is no sign, and a pipe that nobody reads stops a process after 64 KiB.
+    Earlier lines do not count, and a pipe that is not read stops a process after 64 KiB.
     """
     assert process.stdout is not None
     for line in process.stdout:
@@ -133,7 +133,7 @@ def _submit() -> list[str]:
 
 @contextmanager
 def _reader(stage: Stage, topic: str) -> Iterator[Consumer]:
-    """A ``read_committed`` consumer of all partitions, connected before the clock starts."""
+    """Open a ``read_committed`` consumer of all partitions, before the clock starts."""
     consumer = Consumer(
         {
             "bootstrap.servers": stage.bootstrap,
@@ -181,7 +181,7 @@ def _result(seconds: dict[str, list[float]], rounds: int) -> Result:
 
 
 def _run_task(way: str, checkpoint: str, bootstrap: str, output: str) -> None:
-    """Read the DAG's operator and execute it, as a task's process does, once it is told to."""
+    """Make the operator and execute it, as a task's process does, after a line on stdin."""
     import airflow.sdk  # noqa: F401 - what a task's process has
 
     sys.stdout.write(READY.decode())

@@ -1,7 +1,7 @@
-"""The app that ``benchmarks.starting`` starts: it copies the topic ``input``, and ends.
+"""The app that ``benchmarks.starting`` starts: copies the topic ``input``, and ends.
 
-Arguments: the way, the checkpoint, the broker, the output. The operator tells the second and the
-third by the environment.
+Arguments: the way, the checkpoint, the broker, the output. The operator passes checkpoint and
+broker by the environment.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 
 def _alone(checkpoint: str, bootstrap: str, output: str) -> None:
-    """With Spark alone: nothing of ours is imported."""
+    """Copy with Spark alone, without an import of this package."""
     spark = SparkSession.builder.appName("alone").getOrCreate()
     rows = (
         spark.readStream.format("kafka")

@@ -1,9 +1,9 @@
-"""State of ten million keys: ours over RocksDB, ours over Spark's default store, and Flink.
+"""Time and size of a state of ten million keys: ours on RocksDB or Spark's default, and Flink's.
 
-A count by key. All keys are read in; then bursts come, each a row for some keys, none twice. Of a
-burst: the time from its first row's sending until a ``read_committed`` reader has all its counts,
-and the bytes of the files that are new in the checkpoint. At the end our driver is killed in a
-batch, and what it goes on with must be exact.
+The query counts by key. All keys are read in; then bursts come, each with a row for some keys, none
+twice. Measured are a burst's time, from sending its first row until a ``read_committed`` reader has
+all its counts, and the bytes of the checkpoint's new files. At the end our driver is killed in a
+batch, and the counts after its restart must be exact.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from benchmarks.state_ways import (
 
 _KEYS = 10_000_000
 _PART = 200
-"""One key of so many comes in a burst: 50,000 of ten million."""
+"""Ratio of all keys to the keys of a burst: 50,000 of ten million come."""
 _WARM, _BURSTS = 8, 30
 _PACE_S = 2.0
-"""From the start of a burst to the next: a minute for them all, in which Spark's stores are
-maintained in the background, as they are once a minute."""
+"""Seconds from the start of a burst to the next: a minute for all, so that it includes the
+background maintenance that Spark's stores have once a minute."""
 _REST_S = 0.3
 
 
 def run(arguments: argparse.Namespace) -> Result:
-    """One way after the other, each in a process of its own; see the module."""
+    """Measure one way after the other, each in a process of its own."""
     keys, bursts = arguments.rows or _KEYS, arguments.rounds or _BURSTS
     only = arguments.only.split(",") if arguments.only else list(LABELS)
     found: dict[str, Found] = {}
@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> Result:
 
 
 def _measure(way: Way, counted: Counted, bursts: int) -> Found:
-    """All keys in, then bursts; the output is compared before a figure is given."""
+    """Read all keys in, then measure bursts; refuse figures where the output is wrong."""
     send(way.stage.bootstrap, way.input, counted.every())
     began = time.monotonic()
     way.fill(counted.rows)
@@ -82,7 +82,7 @@ def _measure(way: Way, counted: Counted, bursts: int) -> Found:
         began = time.monotonic()
         keys = counted.some(way.burst)
         times.append(_burst(way, keys))
-        # What follows the moment when readers have their rows, as commits/N, is of this burst.
+        # Files written after readers have their rows, as commits/N, count to this burst.
         time.sleep(max(_REST_S, _PACE_S - (time.monotonic() - began)))
         after = files(way.checkpoint)
         written.append(sum(after[new] for new in after.keys() - before.keys()))
@@ -102,7 +102,7 @@ def _measure(way: Way, counted: Counted, bursts: int) -> Found:
 
 
 def _burst(way: Way, keys: Keys) -> float:
-    """Milliseconds from its first row's sending until readers have the counts."""
+    """Return the ms from sending a burst's first row until readers have its counts."""
     end = way.ends(committed=False) + len(keys)
     began = time.monotonic()
     send(way.stage.bootstrap, way.input, keys)
@@ -113,7 +113,7 @@ def _burst(way: Way, keys: Keys) -> float:
 
 
 def _killed(way: SparkWay, counted: Counted) -> dict[str, float]:
-    """SIGKILL while rows stand in open transactions; the same keys come again, and all is exact."""
+    """SIGKILL the driver while transactions are open, send its keys again, check all counts."""
     Path(str(way.checkpoint) + ".stop").unlink()
     way.begin()
     _burst(way, counted.some(way.burst))
@@ -135,17 +135,17 @@ def _killed(way: SparkWay, counted: Counted) -> dict[str, float]:
 
 
 def _check(way: Way, counted: Counted) -> None:
-    """Each count of each key, as often as it was to come."""
+    """Refuse the figures unless each count of each key is in the output once."""
     read = way.stage.read(way.output)
     refuse(way.name, (read["rows"], read["sum"]), counted.expected())
 
 
 def files(folder: Path) -> dict[tuple[str, int], int]:
-    """Bytes of each file below a folder, by name and time, but of those still being written."""
+    """Return the bytes of each finished file below a folder, by name and time."""
     found: dict[tuple[str, int], int] = {}
     for parent, _, names in os.walk(folder):
         for name in itertools.filterfalse(lambda each: each.startswith("."), names):
-            with suppress(FileNotFoundError):  # what is pruned meanwhile
+            with suppress(FileNotFoundError):  # the file was pruned meanwhile
                 status = (Path(parent) / name).stat()
                 found[f"{parent}/{name}", status.st_mtime_ns] = status.st_size
     return found

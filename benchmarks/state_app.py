@@ -1,9 +1,9 @@
 """The Spark app that ``benchmarks.state`` starts: counts by key, Kafka in and out, exactly once.
 
 The argument is JSON: bootstrap, input, output, checkpoint, prefix, tasks, store (rocksdb or
-default), heap, local (a folder), most (rows of a batch at most), least (it waits for so many),
-until (a file: when it is there, the app drains; none: when everything is read), batches (a file for
-what Spark told of each).
+default), heap, local (a folder), most (rows of a batch at most), least (rows that a batch waits
+for), until (a file: when it exists, the app drains; none: when everything is read), batches (a file
+for Spark's figures of each batch).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def main() -> None:
-    """Run the app until it is told to drain, or to the end of the topic."""
+    """Run the app until it is asked to drain, or to the end of the topic."""
     app: dict[str, Any] = json.loads(sys.argv[1])
     conf = {
         "spark.driver.memory": app["heap"],
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def _counted(session: SparkSession, app: dict[str, Any]) -> DataFrame:
-    """How often each key came, in the bytes that it came in."""
+    """Count each key; the key keeps the bytes that it came in."""
     options = tuned_source_options(bulk=not app["until"])
     if app["most"]:
         options["maxOffsetsPerTrigger"] = str(app["most"])

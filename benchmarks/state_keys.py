@@ -1,4 +1,4 @@
-"""Keys for ``benchmarks.state``: what goes in, and what must have come out, to the last count."""
+"""Makes the keys for ``benchmarks.state``, and the exact counts expected in the output."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MASK = (1 << 64) - 1
 
 
 class Counted:
-    """How often each key was sent; a key comes once at most in what is sent at a time."""
+    """Counts how often each key was sent; a key comes at most once in one send."""
 
     def __init__(self, keys: int) -> None:
         self._counts = np.zeros(keys, np.int64)
@@ -27,19 +27,19 @@ class Counted:
         self.rows, self._sum = 0, 0
 
     def every(self) -> Keys:
-        """All keys, once, in an order that is not theirs: an ordered one is a gift to RocksDB."""
+        """Return all keys once, in random order: ascending keys would be easy for RocksDB."""
         return self._counted(self._random.permutation(len(self._counts)))
 
     def some(self, size: int) -> Keys:
-        """So many keys of all, none twice."""
+        """Return ``size`` random keys, none twice."""
         return self._counted(self._random.choice(len(self._counts), size, replace=False))
 
     def again(self, keys: Keys) -> Keys:
-        """These, once more."""
+        """Return these keys, counted once more."""
         return self._counted(keys)
 
     def expected(self) -> tuple[int, int]:
-        """Rows of the output up to here, and the sum of their hashes, as ``CheckTopic`` finds."""
+        """Return the rows expected so far, and the sum of their hashes, as ``CheckTopic`` finds."""
         return self.rows, self._sum
 
     def _counted(self, keys: Keys) -> Keys:
@@ -55,7 +55,7 @@ class Counted:
 
 
 def longs(keys: Keys) -> pa.Array:
-    """Each key in eight bytes, the highest first, as Java writes a long."""
+    """Encode each key in eight bytes, the highest first, as Java writes a long."""
     data = pa.py_buffer(keys.astype(">i8").tobytes())
     fixed = pa.Array.from_buffers(pa.binary(8), len(keys), [None, data])
     return fixed.cast(pa.binary())

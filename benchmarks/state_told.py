@@ -1,4 +1,4 @@
-"""What ``benchmarks.state`` found, for people."""
+"""The result of ``benchmarks.state``, as tables, ratios and plots."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MB = 1e6
 
 @dataclass(frozen=True)
 class Found:
-    """One way's figures; of each burst that counts, ms and bytes."""
+    """One way's figures, with ms and bytes of each burst that counts."""
 
     filled_s: float
     ms: Sequence[float]
@@ -35,22 +35,22 @@ class Found:
 
     @property
     def p50_ms(self) -> float:
-        """Of a burst, until readers have it."""
+        """The median time of a burst until readers have it, in ms."""
         return statistics.median(self.ms)
 
     @property
     def p90_ms(self) -> float:
-        """The same for the slow ones."""
+        """The ninth decile of the time of a burst, in ms."""
         return statistics.quantiles(self.ms, n=10)[-1]
 
     @property
     def a_burst(self) -> float:
-        """Bytes, the mean: what is written now and then in the background has its part."""
+        """The mean bytes written in a burst, including a share of the background's writes."""
         return statistics.mean(self.written)
 
     @property
     def own_ms(self) -> tuple[str, float]:
-        """What the program itself measured, and its median."""
+        """The name and the median of the time that the program itself measured."""
         name = next(name for name in _OWN if name in self.told[0])
         return _OWN[name], statistics.median(each[name] for each in self.told)
 
@@ -58,7 +58,7 @@ class Found:
 def result(
     found: Mapping[str, Found], killed: Mapping[str, float], settings: Mapping[str, Any]
 ) -> Result:
-    """Tables, ratios and plot."""
+    """Make the result with tables, ratios and plot."""
     keys = settings["keys"]
     title = f"{keys:,} keys, bursts of {settings['keys_a_burst']:,}"
     heads = ("way", "until readers have a burst, p50, ms", "p90, ms", "its own clock, p50, ms")

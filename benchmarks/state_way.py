@@ -1,4 +1,4 @@
-"""One program of ``benchmarks.state``: its topics, its process, and what its readers can see."""
+"""One program of ``benchmarks.state``: its topics, its process, and its output's offsets."""
 
 from __future__ import annotations
 
@@ -40,59 +40,59 @@ class Way:
 
     @property
     def input(self) -> str:
-        """Topic that it reads."""
+        """Topic that the program reads."""
         return f"in-{self.name}"
 
     @property
     def output(self) -> str:
-        """Topic that it writes."""
+        """Topic that the program writes."""
         return f"out-{self.name}"
 
     @property
     def checkpoint(self) -> Path:
-        """Folder of its checkpoint."""
+        """Folder of the program's checkpoint."""
         return self.stage.folder / self.name
 
     @property
     def local(self) -> Path:
-        """Folder of what it keeps for itself, as RocksDB's files; it ends with the stage."""
+        """Folder of the program's local files, as RocksDB's; removed with the stage."""
         folder = self.stage.folder / f"{self.name}.local"
         folder.mkdir(exist_ok=True)
         return folder
 
     @property
     def log(self) -> Path:
-        """What it said."""
+        """File with the program's output."""
         return self.stage.folder / f"{self.name}.log"
 
     def fill(self, rows: int) -> None:
-        """Read all that is there, so many rows; return when a reader has their counts."""
+        """Read the topic's ``rows`` rows; return when a reader has their counts."""
         raise NotImplementedError
 
     def begin(self) -> None:
-        """Start what the bursts are measured on."""
+        """Start the program on which the bursts are measured."""
         raise NotImplementedError
 
     def settle(self) -> None:
-        """All counts of a burst are written: whatever makes them visible, if that is ours to do."""
+        """Make the written counts of a burst visible, where the program does not by itself."""
 
     def end(self) -> list[dict[str, Any]]:
-        """End in order; what the program itself tells of each batch."""
+        """End the program; return its own figures of each batch."""
         raise NotImplementedError
 
     def ends(self, *, committed: bool) -> int:
-        """Offsets of the output, over all partitions: those that readers are let to, or all."""
+        """Sum the output's end offsets: those that read_committed readers may read to, or all."""
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         asked = {TopicPartition(self.output, p): _LATEST for p in range(PARTITIONS)}
         answers = self._admin.list_offsets(asked, isolation_level=level)
         return sum(answer.result(30).offset for answer in answers.values())
 
     def settled(self, end: int) -> bool:
-        """All up to ``end`` is written, and nothing stands in an open transaction."""
+        """Whether all rows up to ``end`` are written, and no transaction is open."""
         return self.ends(committed=True) >= max(end, self.ends(committed=False))
 
     def wait(self, true: Callable[[], bool], what: str, within_s: float = 600) -> None:
-        """Until something is true; the benchmark ends where the program does, or the time."""
+        """Wait until ``true()``; end the benchmark where the program ends or time is up."""
         began = time.monotonic()
         while not true():
             if self.process is not None and self.process.poll() is not None:
@@ -106,7 +106,7 @@ class Way:
         raise SystemExit(f"{self.name} {how}:\n{said}")
 
     def kill(self) -> None:
-        """SIGKILL to the program, its JVM and its workers."""
+        """Kill the program, its JVM and its workers with SIGKILL."""
         if self.process is None:
             return
         below = psutil.Process(self.process.pid).children(recursive=True)
@@ -119,7 +119,7 @@ class Way:
         self.process = None
 
     def memory(self) -> int:
-        """The most that its JVM has had in memory, bytes."""
+        """Return the peak memory of the program's JVM, in bytes."""
         assert self.process is not None
         found = [psutil.Process(self.process.pid)]
         found += found[0].children(recursive=True)

@@ -1,4 +1,4 @@
-"""The programs that ``benchmarks.state`` compares: ours over two stores of Spark, and Flink."""
+"""The programs that ``benchmarks.state`` compares: ours on two stores of Spark, and Flink."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from benchmarks.state_way import Way
 TASKS = 2
 """Tasks that keep state, as many as there are cores; Flink's parallelism too."""
 HEAP = "8g"
-"""Of Spark's JVM: its default store keeps all versions of all keys there."""
+"""Heap of Spark's JVM: its default store keeps all versions of all keys there."""
 FLINK_HEAP, FLINK_MANAGED = "2g", "1gb"
 _FILL_ROWS = 1_000_000
 
 
 class SparkWay(Way):
-    """Ours, exactly once; the name is the store's."""
+    """Our sink on Spark, exactly once; the name of the way is that of the store."""
 
     def fill(self, rows: int) -> None:
-        """A run of its own, to the end of the topic."""
+        """Read the topic in a run of its own."""
         self.drain(most=_FILL_ROWS)
         assert self.settled(rows)
 
@@ -39,11 +39,11 @@ class SparkWay(Way):
         self.process = None
 
     def begin(self) -> None:
-        """A batch is a burst: it is not begun before all of that is there."""
+        """Start the app; a batch is a burst, and begins when all of its rows are there."""
         self._start(most=0, least=self.burst, until=str(self.checkpoint) + ".stop")
 
     def end(self) -> list[dict[str, Any]]:
-        """Drained; the parts of each batch as Spark measured them, in ms."""
+        """Drain the app; return the parts of each batch as Spark measured them, in ms."""
         assert self.process is not None
         Path(str(self.checkpoint) + ".stop").touch()
         if self.process.wait(120) != 0:
@@ -82,12 +82,12 @@ class SparkWay(Way):
 
 
 class FlinkWay(Way):
-    """RocksDB with incremental checkpoints, one when all counts of a burst are written."""
+    """Flink on RocksDB, with an incremental checkpoint when all counts of a burst are written."""
 
     _port = 0
 
     def fill(self, rows: int) -> None:
-        """The job that stays; its first checkpoint has everything."""
+        """Start the job, which stays; wait until its first checkpoint has all keys."""
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self._port = free.getsockname()[1]
@@ -111,14 +111,14 @@ class FlinkWay(Way):
         self.wait(lambda: self.settled(rows), "made them visible")
 
     def begin(self) -> None:
-        """It runs."""
+        """Do nothing, as the job runs already."""
 
     def settle(self) -> None:
-        """Ask for a checkpoint, at once and not at an interval's end: nobody waits for a clock."""
+        """Ask for a checkpoint at once, so that no burst waits for the end of an interval."""
         self._rest(f"/jobs/{self._job()}/checkpoints", {"checkpointType": "CONFIGURED"})
 
     def end(self) -> list[dict[str, Any]]:
-        """Killed; each checkpoint's time in ms and size, as Flink tells, the oldest first."""
+        """Kill the job; return Flink's time in ms and size of each checkpoint, the oldest first."""
         told = self._rest(f"/jobs/{self._job()}/checkpoints")["history"]
         self.kill()
         names = ("end_to_end_duration", "checkpointed_size", "state_size")

@@ -1,4 +1,4 @@
-"""Where a run of ``benchmarks.sinks`` writes: made before it, read back after it, then removed."""
+"""Targets of a run of ``benchmarks.sinks``: made before it, read back after it, then removed."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 PARTITIONS = 4
-"""Of the topics: as many tasks a batch, for every way."""
+"""Partitions of the topics, and tasks of a batch, for every way."""
 COLUMNS = (
-    # By place, since `rows` writes fields of fixed width: parsing JSON would cost more than a sink.
+    # By position, as `rows` writes fields of fixed width: parsing JSON would cost more than a sink.
     "CAST(CAST(substring(value, 16, 9) AS STRING) AS BIGINT) AS order_id",
     "CAST(substring(value, 39, 8) AS STRING) AS customer",
     "CAST(substring(value, 60, 2) AS STRING) AS country",
@@ -28,7 +28,7 @@ COLUMNS = (
     "CAST(CAST(substring(value, 92, 1) AS STRING) AS INT) AS quantity",
     "CAST(CAST(substring(value, 102, length(value) - 102) AS STRING) AS BIGINT) AS cents",
 )
-"""An order's fields out of Kafka's value."""
+"""Expressions that read an order's fields from Kafka's value."""
 NAMES = ("order_id", "customer", "country", "currency", "quantity", "cents")
 _TABLE = (
     "order_id bigint, customer text, country text, currency text, quantity integer, cents bigint"
@@ -44,7 +44,7 @@ _SCHEMA = pa.schema(
     ]
 )
 _SUMS = (
-    # The same text for Spark and PostgreSQL; each field is tied to the order that it belongs to.
+    # SQL for both Spark and PostgreSQL; each field is tied to its order's id.
     "count(*)",
     "sum(order_id)",
     "sum(order_id * CAST(substr(customer, 3) AS bigint))",
@@ -58,7 +58,7 @@ Sums = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Place:
-    """Of one run: everything that it writes is named after it."""
+    """The names of all that one run writes, made from the run's name."""
 
     stage: Stage
     dsn: str
@@ -66,40 +66,40 @@ class Place:
 
     @property
     def checkpoint(self) -> str:
-        """Spark's."""
+        """Folder of Spark's checkpoint."""
         return str(self.stage.folder / f"checkpoint-{self.name}")
 
     @property
     def folder(self) -> Path:
-        """Of the files."""
+        """Folder of the files."""
         return self.stage.folder / f"files-{self.name}"
 
     @property
     def lake(self) -> Path:
-        """Of the Delta table."""
+        """Folder of the Delta table."""
         return self.stage.folder / f"delta-{self.name}"
 
     @property
     def table(self) -> str:
-        """In PostgreSQL."""
+        """Name of the table in PostgreSQL."""
         return self.name.replace("-", "_")
 
     @property
     def topic(self) -> str:
-        """In Kafka."""
+        """Name of the topic in Kafka."""
         return f"out-{self.name}"
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What the input holds: as orders, and as a topic's rows and the sum of their hashes."""
+    """The sums expected of any output: of orders, and of a topic's rows and their hashes."""
 
     orders: Sums
     topic: Sums
 
 
 def expected_of(session: SparkSession, stage: Stage, topic: str) -> Expected:
-    """Read the input as a batch, by Spark and by Kafka's own consumer."""
+    """Sum up the input, read as a batch by Spark and by Kafka's own consumer."""
     source = session.read.format("kafka").option("kafka.bootstrap.servers", stage.bootstrap)
     orders = source.option("subscribe", topic).load().selectExpr(*COLUMNS)
     return Expected(_sums(orders), _topic(stage, topic))
@@ -107,13 +107,13 @@ def expected_of(session: SparkSession, stage: Stage, topic: str) -> Expected:
 
 @dataclass(frozen=True)
 class Target:
-    """One kind of place.
+    """One kind of target.
 
     Attributes:
-        make: what must be there before a run.
-        read: what is visible there after it.
-        expected: what that must be.
-        drop: leave the disk and the page cache to the next run.
+        make: creates it before a run.
+        read: returns the sums that are visible after the run.
+        expected: returns the sums that must be visible.
+        drop: removes it, so that disk and page cache are free for the next run.
     """
 
     make: Callable[[Place], object]

@@ -24,8 +24,8 @@ _ROWS = 12_000_000
 _ROUNDS = 3
 _PARTITIONS = 4
 _WARM, _BATCHES, _LAST = 3, 6, 1
-"""Batches of warm-up, batches that count, and what follows them: at the end of a topic a source
-waits for more (``fetch.min.bytes``), which a steady stream does not. The same shares for Flink."""
+"""Batches of warm-up, batches that count, and a last one: at the end of a topic a source waits for
+more (``fetch.min.bytes``), which a steady stream does not. Flink has the same shares of rows."""
 _FLINK = {
     "parallelism": 2,
     "checkpoint_ms": 2000,
@@ -33,7 +33,7 @@ _FLINK = {
     "producer": {"batch.size": "1000000", "linger.ms": "20"},
 }
 _IN_ARROW = {"pass": None, "etl": orders.clean}
-"""What the variant ``arrow`` does; to SQL no row of it comes."""
+"""Transformations of the variant ``arrow``; it has none in SQL."""
 _PIPELINES = {"pass": spark.unchanged, "etl": orders.in_arrow, "etl_sql": orders.in_sql}
 
 
@@ -46,11 +46,11 @@ class _Bench:
 
     @property
     def rows(self) -> int:
-        """What the input topic holds."""
+        """The number of rows in the input topic."""
         return (_WARM + _BATCHES + _LAST) * self.batch_rows
 
     def measure(self, pipeline: str, variant: str, run: str) -> Figures:
-        """One run of one variant, its output checked."""
+        """Measure one run of one variant, its output checked."""
         output = self.stage.topic(f"out-{run}", _PARTITIONS)
         if variant == "flink":
             figures = self._flink(pipeline, run, output)
@@ -104,14 +104,14 @@ class _Bench:
         return _figures(meter, written / kept, start, end)
 
     def _check(self, pipeline: str, run: str, found: dict[str, Any]) -> None:
-        """Pass-through: the very rows. ETL: what the first engine made of them."""
+        """Refuse an output unlike the input (pass-through) or unlike the first engine's (ETL)."""
         read = found["rows"], found["sum"]
         kind = "pass" if pipeline == "pass" else "etl"
         refuse(run, read, self.expected.setdefault(kind, read))
 
 
 def _appended(appended: list[list[int]], first: float, last: float) -> tuple[int, float, float]:
-    """Rows ``first`` to ``last`` of a log, about, and from when to when they were appended."""
+    """Return the number of rows from about ``first`` to ``last``, and when they were appended."""
     there = [0, *itertools.accumulate(count for _, count in appended)]
     start = bisect.bisect_left(there, first)
     end = bisect.bisect_left(there, last)
@@ -127,7 +127,7 @@ def _figures(meter: CpuMeter, rows_read: float, start_ms: float, end_ms: float) 
 
 
 def run(arguments: argparse.Namespace) -> Result:
-    """Run all variants in turns; see the module."""
+    """Run all variants of all pipelines in turns."""
     count = arguments.rows or _ROWS
     rounds = arguments.rounds or _ROUNDS
     only = arguments.only.split(",") if arguments.only else list(LABELS)
@@ -140,10 +140,10 @@ def run(arguments: argparse.Namespace) -> Result:
         found = stage.read("input")
         refuse("input", found["rows"], bench.rows)
         bench.expected["pass"] = bench.rows, found["sum"]
-        bench.measure("pass", "exactly_once", "warm-up")  # of the broker and of Spark's JVM
+        bench.measure("pass", "exactly_once", "warm-up")  # warms the broker and Spark's JVM
         if "arrow" in variants:
-            loops.warm(wait=True)  # where nothing is cached yet, they are compiled now
-            bench.measure("pass", "arrow", "warm-up-arrow")  # of the workers that have them
+            loops.warm(wait=True)  # compiles the loops where they are not cached yet
+            bench.measure("pass", "arrow", "warm-up-arrow")  # warms the workers that use the loops
         figures = _measure(bench.measure, pipelines, variants, rounds)
     settings = {
         "rows": count,
@@ -165,7 +165,7 @@ def _measure(
     }
     for number in range(rounds):
         for pipeline in pipelines:
-            # To and fro, so that a drift of the machine falls on all alike.
+            # In alternating order, so that a drift of the machine falls on all alike.
             for variant in variants if number % 2 == 0 else variants[::-1]:
                 if variant not in figures[pipeline]:
                     continue

@@ -1,4 +1,4 @@
-"""What ``benchmarks.throughput`` found: ratios of variants within each round, charts and tables."""
+"""The result of ``benchmarks.throughput``: ratios within each round, charts and tables."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _WANTED = {
     "arrow_over_noop": ("Spark reading alone ÷ ArrowKafkaSource, pass-through", 1.0, 1.0),
     "arrow_over_spark_sink": ("Spark's own sink ÷ ArrowKafkaSource, pass-through", 3.0, 3.0),
 }
-"""Ratio → what it is of, and what is wanted by CPU a row and by rows a second (issue 19)."""
+"""Ratio → its title, and its goals by CPU a row and by rows a second (issue 19)."""
 _ASKED = (
     "What was asked of ArrowKafkaSource: ratios of CPU a row, and of rows a second the other way"
 )
@@ -63,7 +63,7 @@ _CPU = ("CPU µs a row", *KINDS)
 
 @dataclass(frozen=True)
 class Figures:
-    """Rows read a second of wall clock, and CPU microseconds a row, of each kind of process."""
+    """Rows read a second of wall clock, and CPU microseconds a row of each kind of process."""
 
     per_second: float
     cpu: Mapping[str, float]
@@ -75,7 +75,7 @@ class Figures:
 
     @property
     def cpu_a_row(self) -> float:
-        """Microseconds, of all together."""
+        """CPU microseconds a row, of all processes together."""
         return sum(self.cpu.values())
 
 
@@ -84,7 +84,7 @@ Found = dict[str, dict[str, list[Figures]]]
 
 
 def _ratios_of_rounds(figures: Found, figure: Callable[[Figures], float]) -> dict[str, list[float]]:
-    """Within each round: what the machine did meanwhile cancels out."""
+    """Return the ratios within each round, so that other load on the machine cancels out."""
     found = {}
     for name, (pipeline, *sides) in _RATIOS.items():
         if set(sides) <= figures.get(pipeline, {}).keys():
@@ -106,7 +106,7 @@ def _raw(figures: Found, figure: Callable[[Figures], object]) -> dict[str, dict[
 
 
 def result(figures: Found, settings: Mapping[str, Any]) -> Result:
-    """All of it; ``settings`` has the ``rows`` of a run."""
+    """Make the result; ``settings`` has the ``rows`` of a run."""
     count = settings["rows"]
     per_second = attrgetter("per_second")
     per_cpu = attrgetter("per_cpu_second")
@@ -155,7 +155,7 @@ def _table(count: int, pipeline: str, found: dict[str, list[Figures]]) -> Table:
 
 
 def _briefly(figures: Found) -> Iterator[Table]:
-    """CPU of a row, of those that the Arrow source is compared with."""
+    """Make tables of CPU a row for the Arrow source and the variants it is compared with."""
     heads = ("variant", "CPU µs a row", *KINDS, "rows/s")
     for pipeline, found in figures.items():
         if "arrow" in found:
@@ -176,7 +176,7 @@ def _briefly(figures: Found) -> Iterator[Table]:
 
 
 def _wanted(figures: Found, ratios: Mapping[str, float]) -> list[Table]:
-    """What was asked of the Arrow source beside what was found; none where it was not run."""
+    """Make a table of the Arrow source's goals and figures; none where it was not run."""
     by_cpu = _ratios_of_rounds(figures, attrgetter("per_cpu_second"))
     lines = [
         (

@@ -1,7 +1,7 @@
-"""A triggerer as people run it, ``airflow triggerer``, on a database of its own, and its tasks.
+"""Runs ``airflow triggerer`` with a database of its own, and gives it deferred tasks.
 
-The tasks were not run: what a task leaves behind when it defers is written as Airflow writes it, a
-task instance that is deferred and its trigger. All that follows is Airflow's own.
+The tasks do not run: the rows of a deferred task, a task instance and its trigger, are written as
+Airflow writes them. All that follows is Airflow's own.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ with DAG("watched", schedule=None):
 """
 _READY_S = 120.0
 Defer = Callable[[Sequence[Any]], None]
-"""Defers the tasks, each with its trigger."""
+"""A function that defers the tasks, each with its trigger."""
 
 
 @dataclass(frozen=True)
 class Triggerer:
-    """One that runs."""
+    """A running triggerer."""
 
     process: psutil.Process
     database: Path
 
     def cpu_s(self) -> float:
-        """CPU seconds of its processes."""
+        """Return the CPU seconds of the triggerer's processes."""
         return sum(
             each.user + each.system
             for process in (self.process, *self.process.children(recursive=True))
@@ -53,15 +53,15 @@ class Triggerer:
         )
 
     def wait_until_alive(self) -> None:
-        """Until it has beaten."""
+        """Wait for the triggerer's first heartbeat."""
         self._wait("SELECT count(*) FROM job WHERE latest_heartbeat IS NOT NULL")
 
     def wait_until_all_watch(self) -> None:
-        """Until it has taken every trigger there is."""
+        """Wait until the triggerer has taken every trigger."""
         self._wait("SELECT count(*) = 0 FROM trigger WHERE triggerer_id IS NULL")
 
     def resumed(self) -> dict[int, float]:
-        """The tasks whose triggers have said something, and when; seconds since the epoch."""
+        """Return the tasks whose triggers have fired, and when, in seconds since the epoch."""
         query = "SELECT task_id, scheduled_dttm FROM task_instance WHERE state = 'scheduled'"
         return {
             int(task): datetime.fromisoformat(at).replace(tzinfo=UTC).timestamp()
@@ -84,7 +84,7 @@ class Triggerer:
 def triggerer(
     home: Path, tasks: int
 ) -> Iterator[tuple[Triggerer, Callable[[Sequence[Any]], None]]]:
-    """Start one that knows so many tasks."""
+    """Start a triggerer with a DAG of so many tasks; yield it, and a function to defer them."""
     dags = home / "dags"
     dags.mkdir(parents=True)
     (dags / "watched.py").write_text(DAG.format(tasks=tasks))
@@ -124,7 +124,7 @@ def triggerer(
 
 
 def main() -> None:
-    """In a process with the triggerer's Airflow: defer its tasks with these triggers."""
+    """Defer the tasks with the triggers on stdin, in a process with the triggerer's Airflow."""
     from airflow.models.serialized_dag import SerializedDagModel
     from airflow.models.trigger import Trigger
     from airflow.utils.session import create_session

@@ -1,10 +1,10 @@
-"""Many apps watched by one triggerer: ``--rows`` apps, for ``--seconds``.
+"""CPU and delay of one triggerer that watches many apps: ``--rows`` apps, for ``--seconds``.
 
-Once by the triggers alone in one event loop, and once by ``airflow triggerer``, whose own work
-comes on top. The drivers are played by another process, which beats for all of them every two
-seconds and, at the end, lets one after the other stop. Measured are the CPU of who watches, in
-parts of one core, and how long after a driver wrote that it stopped this was said (by an event, or
-by the task that Airflow resumes).
+The triggers run once alone in one event loop, and once in ``airflow triggerer``, which adds its own
+work. Another process plays the drivers: it writes a heartbeat for each every two seconds and, at
+the end, lets one after the other stop. Measured are the CPU of the watching process, in parts of
+one core, and the delay from a driver's last heartbeat to the report of its end (an event, or the
+task that Airflow resumes).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _folder(root: Path, number: int) -> Path:
 
 
 def _enough(root: Path) -> Path:
-    """Where it is, all drivers stop."""
+    """Return the path of the file whose existence stops all drivers."""
     return root / "enough"
 
 
@@ -68,7 +68,7 @@ def _beat(store: CheckpointStore, number: int, *, stopped: bool = False) -> None
 
 
 def drive(root: Path, apps: int) -> None:
-    """Beat for all until somebody says enough, then let one after the other stop."""
+    """Write heartbeats for all drivers until the file exists, then stop one after the other."""
     stores = [CheckpointStore.open(_folder(root, number)) for number in range(apps)]
     while not _enough(root).exists():
         began = time.monotonic()
@@ -76,14 +76,14 @@ def drive(root: Path, apps: int) -> None:
             _beat(store, number)
         time.sleep(max(0.0, _INTERVAL_S - (time.monotonic() - began)))
     for number, store in enumerate(stores):
-        # A triggerer that took all triggers at once looks at all apps at once: their ends are not.
+        # Spread, since a triggerer that took all triggers at once looks at all apps at once.
         time.sleep(2 * _EVERY_S / apps)
         _beat(store, number, stopped=True)
 
 
 @contextmanager
 def _driven(apps: int) -> Iterator[Path]:
-    """A folder with the checkpoints of so many apps, whose drivers beat."""
+    """Make a folder with the checkpoints of so many apps, whose drivers write heartbeats."""
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
         for number in range(apps):
@@ -101,7 +101,7 @@ def _driven(apps: int) -> Iterator[Path]:
 
 @dataclass(frozen=True)
 class Watched:
-    """The CPU of who watches, in parts of one core, and how late each end was told, in seconds."""
+    """The CPU of watching, in parts of one core, and each end's delay, in seconds."""
 
     cores: float
     late_s: list[float]
@@ -116,13 +116,13 @@ def _trigger(root: Path, number: int) -> AppTrigger:
 
 
 def _stopped_at(root: Path, number: int) -> float:
-    """When the driver wrote so; asked once it is known to have."""
+    """Return when the driver wrote its last heartbeat; asked after its end was reported."""
     return (_folder(root, number) / "eos/driver.json").stat().st_mtime
 
 
 async def _in_a_loop(root: Path, apps: int, seconds: float) -> Watched:
     async def one(number: int) -> float:
-        await asyncio.sleep(_EVERY_S * number / apps)  # tasks do not defer in one moment
+        await asyncio.sleep(_EVERY_S * number / apps)  # real tasks do not defer in one moment
         event = await anext(_trigger(root, number).run())
         late_s = time.time() - _stopped_at(root, number)
         if event.payload["end"] != "SUCCEEDED":
@@ -139,7 +139,7 @@ async def _in_a_loop(root: Path, apps: int, seconds: float) -> Watched:
 
 
 def _by_a_triggerer(root: Path, apps: int, seconds: float) -> tuple[float, Watched]:
-    """What it uses with nothing to watch, and with everything."""
+    """Measure a triggerer's CPU with nothing to watch, and its figures with all apps."""
     with triggerer(root / "airflow", apps) as (running, defer):
         time.sleep(_SETTLING_S)
         idle = _cores(running, seconds)
@@ -164,7 +164,7 @@ def _cores(running: Triggerer, seconds: float) -> float:
 
 
 def run(arguments: argparse.Namespace) -> Result:
-    """Watch them all, and then their ends; see the module."""
+    """Watch all apps and their ends, in a loop and by a triggerer."""
     apps, seconds = arguments.rows or _APPS, arguments.seconds or _SECONDS
     import airflow_eos.triggers.app  # noqa: F401 - before the clock runs
 

@@ -1,4 +1,4 @@
-"""The ways of ``benchmarks.sinks``: the same rows by our sinks, and as Spark's users write them."""
+"""The ways of ``benchmarks.sinks`` to write rows: our sinks, and what Spark's users use today."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
     from airflow_eos.delivery.port import Guarantee, Sink
 
 _CODEC = "snappy"
-"""Spark's and delta-rs's default; ours is zstd, and a codec is not what is compared."""
+"""Codec for all: Spark's and delta-rs's default; ours is zstd, but codecs are not compared."""
 _TRIGGER = {"availableNow": True}
 JDBC_TUNED = {"batchsize": "10000", "reWriteBatchedInserts": "true"}
 
 
 @dataclass(frozen=True)
 class Way:
-    """How rows are written.
+    """One way to write rows.
 
     Attributes:
-        label: for people.
-        start: from rows with Kafka's key and value and the orders' columns to a running query.
-        targets: of ``TARGETS``, all that it writes to.
+        label: the name that people read.
+        start: starts a query on rows with Kafka's key and value and the orders' columns.
+        targets: the ``TARGETS`` that it writes to.
     """
 
     label: str
@@ -95,7 +95,7 @@ def _several(place: Place) -> list[Output]:
 
 
 def _spark(format_: str) -> Callable[[DataFrame, Place], Any]:
-    """One of Spark's own streaming sinks."""
+    """Return a start for one of Spark's own streaming sinks."""
 
     def start(rows: DataFrame, place: Place) -> Any:
         return (
@@ -112,7 +112,7 @@ def _spark(format_: str) -> Callable[[DataFrame, Place], Any]:
 
 
 def _each_batch(write: Callable[[Place, DataFrame], None]) -> Callable[[DataFrame, Place], Any]:
-    """``foreachBatch``, at least once."""
+    """Return a start for ``foreachBatch`` with ``write``, at least once."""
 
     def start(rows: DataFrame, place: Place) -> Any:
         return (

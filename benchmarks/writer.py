@@ -1,4 +1,4 @@
-"""The writer alone: rows in memory → one transaction, against librdkafka and Java's client."""
+"""Speed of the writer alone, rows in memory to one transaction, beside librdkafka and Java."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ROWS = 3_000_000
 _ROUNDS = 5
 _WARM_ROWS = 300_000
 _BROKER_WARM_UPS = 5
-"""Transactions before the first that counts: a new broker spends most of its CPU on compiling."""
+"""Uncounted transactions at first: a new broker spends most of its CPU on compiling."""
 _PARTITIONS = 4
 _LABELS = {
     "ours": "ours",
@@ -37,7 +37,7 @@ _LABELS = {
     "confluent_produce_batch": "confluent-kafka, produce_batch",
     "java": "Kafka's Java producer",
 }
-# As large batches as ours, and room for them; other settings of these clients were not tried.
+# Batches as large as ours, and room for them; other settings of these clients were not tried.
 _LIBRDKAFKA: dict[str, Any] = {
     "compression.type": "lz4",
     "partitioner": "murmur2_random",
@@ -56,7 +56,7 @@ _JAVA = {
 
 @dataclass(frozen=True)
 class _Cost:
-    """Of one transaction: wall clock and CPU of the writing process, in seconds."""
+    """Cost of one transaction: wall clock and CPU of the writing process, in seconds."""
 
     seconds: float
     cpu_seconds: float
@@ -70,7 +70,7 @@ class _Bench:
     expected: tuple[int, int]
 
     def measure(self, variant: str, topic: str) -> _Cost:
-        """One transaction of one writer, its output checked."""
+        """Measure one transaction of one writer, its output checked."""
         warm = self.stage.topic(f"{topic}-warm", _PARTITIONS)
         self.stage.topic(topic, _PARTITIONS)
         cost: _Cost = getattr(self, variant)(topic)
@@ -84,7 +84,7 @@ class _Bench:
         return self.batches[: max(1, _WARM_ROWS // rows.SPARK_BATCH)]
 
     def ours(self, topic: str) -> _Cost:
-        """Our writer, then EndTxn, as the driver sends it."""
+        """Time our writer, then EndTxn, as the driver sends it."""
         settings = KafkaSettings.from_librdkafka({"bootstrap.servers": self.stage.bootstrap})
         with ConnectionPool(settings) as wire:
 
@@ -102,7 +102,7 @@ class _Bench:
             return _timed(lambda: write(topic, self.batches))
 
     def confluent_produce(self, topic: str) -> _Cost:
-        """``produce`` row by row, from Arrow batches as a Spark task gets them."""
+        """Time ``produce`` row by row, from Arrow batches as a Spark task gets them."""
 
         def send(producer: Producer, target: str, batch: pa.RecordBatch) -> None:
             keys, values = batch.column("key").to_pylist(), batch.column("value").to_pylist()
@@ -118,7 +118,7 @@ class _Bench:
         return self._confluent(topic, send)
 
     def confluent_produce_batch(self, topic: str) -> _Cost:
-        """``produce_batch``, an Arrow batch at a time."""
+        """Time ``produce_batch``, an Arrow batch at a time."""
 
         def send(producer: Producer, target: str, batch: pa.RecordBatch) -> None:
             messages = batch.to_pylist()
@@ -148,7 +148,7 @@ class _Bench:
         return _timed(lambda: write(topic, self.batches))
 
     def java(self, topic: str) -> _Cost:
-        """Kafka's own producer, rows as byte arrays in memory."""
+        """Time Kafka's own producer, with rows as byte arrays in memory."""
         properties = [f"{name}={value}" for name, value in _JAVA.items()]
         warm = str(sum(batch.num_rows for batch in self.warm))
         arguments = (self.stage.bootstrap, topic, f"java-{topic}", str(self.file), warm)
@@ -162,7 +162,7 @@ def _timed(work: Callable[[], None]) -> _Cost:
 
 
 def run(arguments: argparse.Namespace) -> Result:
-    """Run all writers in turns; see the module."""
+    """Run all writers in turns, in alternating order."""
     count = arguments.rows or _ROWS
     rounds = arguments.rounds or _ROUNDS
     variants = arguments.only.split(",") if arguments.only else list(_LABELS)
@@ -183,7 +183,7 @@ def run(arguments: argparse.Namespace) -> Result:
 
 
 def _dump(batches: list[pa.RecordBatch], target: Path) -> Path:
-    """The rows for ``WriteTransaction.java``."""
+    """Write the rows to a file for ``WriteTransaction.java``, and return its path."""
     with target.open("wb") as out:
         out.write(struct.pack(">i", sum(batch.num_rows for batch in batches)))
         for batch in batches:

@@ -1,7 +1,7 @@
-"""A DAG that practises every week: a scratch pipeline is killed; how long recovery took is said.
+"""A weekly drill: a DAG kills a scratch pipeline, and reports how long its recovery took.
 
-It has a checkpoint, a prefix and topics of its own (docs/people.md). Settings are those of
-``airflow_eos.factory.eos_drill``: change them here.
+The scratch pipeline has a checkpoint, a prefix and topics of its own (docs/people.md). Change the
+settings of ``airflow_eos.factory.eos_drill`` here.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A DAG for each example app: ``eos_word_count`` runs ``spark_apps/word_count.py``, and so on.
 
-Each has one task, which lives as long as the app, brings it back after a failure, and drains it
-when the task is cleared. ``eos_orders.py`` shows what belongs beside it in earnest: a watchdog and
-a recovery. Change what differs with you in ``EXAMPLES``. Most of it may be a Jinja template, which
-the task renders when it runs: ``checkpoint="{{ var.value.lake }}/word-count"``.
+Each DAG has one task, which runs as long as the app, restarts it after a failure, and drains it
+when the task is cleared. ``eos_orders.py`` shows what production needs besides: a watchdog and a
+recovery. Change your settings in ``EXAMPLES``. Most of them may be Jinja templates, which the task
+renders when it runs: ``checkpoint="{{ var.value.lake }}/word-count"``.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ AVRO = "org.apache.spark:spark-avro_2.13:4.2.0"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Example:
-    """One app.
+    """The settings of one app's DAG.
 
     Attributes:
-        arguments: of the app; each says with ``--help`` what it takes.
+        arguments: the app's arguments; see its ``--help``.
         checkpoint: Spark's checkpoint location; a folder of the app's name where None.
-        outputs: where rows go in the place of the app's own; see docs/sinks.md.
-        participant_conn_ids: by name of an output, the connection that says how to get there.
+        outputs: outputs instead of the app's own; see docs/sinks.md.
+        participant_conn_ids: by name of an output, the connection with its settings.
         packages, jars: what Spark needs beside itself; jars win.
-        env: for the app's driver.
-        restart_delay_s: seconds between a failure and the restart.
+        env: environment variables for the app's driver.
+        restart_delay: time between a failure and the restart.
     """
 
     arguments: list[str] = field(default_factory=list)
@@ -66,13 +66,13 @@ EXAMPLES = {
 
 
 def dag_of(app: str, example: Example) -> DAG:
-    """Run the app until it is drained."""
+    """Make a DAG that runs the app until it is drained."""
     with DAG(f"eos_{app}", schedule=None, max_active_runs=1, tags=["airflow-eos"]) as dag:
         SparkStreamingOperator(
             task_id="run",
             application=str(APPS / f"{app}.py"),
             checkpoint_location=example.checkpoint or f"/data/checkpoints/{app}",
-            # No prefix: the checkpoint names it, with all places that the app delivers to.
+            # No prefix: the checkpoint has it, with all participants that the app writes to.
             application_args=example.arguments,
             outputs=example.outputs,
             participant_conn_ids=example.participant_conn_ids,
@@ -88,8 +88,8 @@ def dag_of(app: str, example: Example) -> DAG:
     return dag
 
 
-# What differs here, by the app's name, for the tests, which share this file: your copy needs none.
-# By the environment, since Airflow parses the file again and again, and is not to ask its database.
+# Changed settings, by the app's name, for the tests, which share this file: your copy needs none.
+# From the environment: Airflow parses the file again and again, and must not ask its database.
 CHANGES = json.loads(os.environ.get("EOS_EXAMPLES", "{}"))
 EXAMPLES |= {app: replace(EXAMPLES[app], **changed) for app, changed in CHANGES.items()}
 DAGS = {app: dag_of(app, example) for app, example in EXAMPLES.items()}

@@ -1,11 +1,11 @@
 """One streaming pipeline in four DAGs. Copy this file for a pipeline of your own.
 
-``eos_orders_etl`` runs it, ``eos_watchdog`` looks at it every minute, ``eos_recovery`` brings it
-back, and asks where only a person may decide; ``eos_orders_etl_upgrade`` brings a new version in,
-and the former one back where it fails. All settings are fields of ``airflow_eos.factory.Pipeline``:
-change them here; on S3 see docs/airflow.md. What is known at run time only is a Jinja template, as
-``"{{ var.value.lake }}/orders-etl"``. A single run may be started with another trigger. Secrets
-belong into the connections that are named here, never into this file.
+``eos_orders_etl`` runs the pipeline, ``eos_watchdog`` checks it every minute, ``eos_recovery``
+recovers and resumes it, and asks where only a person may decide; ``eos_orders_etl_upgrade`` starts
+a new version, and the former one where that fails. All settings are fields of
+``airflow_eos.factory.Pipeline``: change them here; on S3 see docs/airflow.md. A value that is known
+only at run time is a Jinja template, as ``"{{ var.value.lake }}/orders-etl"``. A single run may be
+started with another trigger. Secrets belong in the connections named here, never in this file.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ DEFAULTS: dict[str, Any] = {
     "input_topic": "orders",
     "output_topic": "orders.clean",
     "dead_letter_topic": "orders.rejected",
-    "order_id": "headers.order-id",  # the app writes it; what names a row, for the audit
+    "order_id": "headers.order-id",  # the app writes it; the audit tells rows by it
     "packages": "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
 }
-# What differs here, for the demo and the tests, which share this file: your copy needs none. By
-# the environment, since Airflow parses the file again and again, and is not to ask its database.
+# Changed settings, for the demo and the tests, which share this file: your copy needs none. From
+# the environment, since Airflow parses the file again and again, and must not ask its database.
 HERE = json.loads(os.environ.get("EOS_ORDERS_ETL", "{}"))
 PIPELINE = Pipeline(**(DEFAULTS | HERE))
 

@@ -1,10 +1,10 @@
-"""DAGs that run because rows are there: ``eos_settled`` tells what the pipeline has settled.
+"""DAGs that run on settled rows: ``eos_settled`` emits asset events for batches that are settled.
 
-Each of its asset events is about a range of batches, with their offsets, rows and watermark; each
-batch is in exactly one, whoever is killed (docs/events.md). ``eos_settled_report`` runs on each;
+Each event is about a range of batches, with their offsets, rows and watermark; each batch is in
+exactly one event, whoever is killed (docs/events.md). ``eos_settled_report`` runs on each event;
 ``eos_rows_are_there`` acts once, on the event by which rows up to an offset are there;
-``eos_settled_bell`` runs at once and possibly twice, by a watcher. Change what is written here for
-a pipeline of your own.
+``eos_settled_bell`` runs at once and possibly twice, by a watcher. Change the settings for a
+pipeline of your own.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ BELL = Asset(
         )
     ],
 )
-SINCE = datetime(2026, 1, 1, tzinfo=UTC)  # without one, Airflow 3.3 runs @continuous only once
+SINCE = datetime(2026, 1, 1, tzinfo=UTC)  # without one Airflow 3.3 runs @continuous only once
 
 with DAG(
     "eos_settled", schedule="@continuous", start_date=SINCE, max_active_runs=1, tags=["airflow-eos"]
@@ -53,7 +53,7 @@ with DAG(
 
 
 def settled_now() -> list[Any]:
-    """The events that this run was started by, in a task."""
+    """Return the events that started this run; to be called in a task."""
     from airflow_eos.events import SettledEvent
 
     told = get_current_context()["triggering_asset_events"].get(SETTLED, ())
@@ -67,7 +67,7 @@ def eos_settled_report() -> None:
 
     @task
     def report() -> list[str]:
-        """Print what has come; a run may have several events, of ranges side by side."""
+        """Print the events; a run may have several, of adjacent ranges."""
         for event in settled_now():
             print(event.key, event.rows, event.start, "to", event.end)  # noqa: T201 - the log
         return [event.key for event in settled_now()]
@@ -87,7 +87,7 @@ def eos_rows_are_there() -> None:
 
     @task.short_circuit
     def are_there() -> bool:
-        """True in one run alone: of all events exactly one crosses."""
+        """Return True in one run alone: exactly one event crosses the offsets."""
         from airflow_eos.events import crosses
 
         wanted = get_current_context()["params"]["upto"]
@@ -95,18 +95,18 @@ def eos_rows_are_there() -> None:
 
     @task
     def act() -> None:
-        """Yours."""
+        """Replace with your own work."""
 
     are_there() >> act()
 
 
 @dag(schedule=[BELL], tags=["airflow-eos"])
 def eos_settled_bell() -> None:
-    """Run soon after every hundred batches; it may run again for the same ones."""
+    """Run soon after every hundred batches; it may run twice for the same batches."""
 
     @task
     def look() -> None:
-        """Yours, and harmless when it is done twice."""
+        """Replace with your own work, harmless when it is done twice."""
 
     look()
 

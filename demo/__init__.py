@@ -1,5 +1,5 @@
-"""A pipeline is killed four times, recovered by Airflow, and audited: ``make demo``.
+"""The demo, ``make demo``: a pipeline is killed four times, recovered by Airflow, and audited.
 
-``scenario.py`` says what happens; ``airflow.py`` and ``orders.py`` set the stage; ``story.py``
-shows it.
+``scenario.py`` has the four kills; ``play.py`` runs them; ``stage.py``, with ``airflow.py`` and
+``orders.py``, starts broker and Airflow; ``story.py`` prints the progress.
 """

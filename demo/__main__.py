@@ -1,4 +1,4 @@
-"""``make demo``, or ``python -m demo``: the whole story on real parts, in one command."""
+"""The command ``make demo``, or ``python -m demo``: runs the demo on a real broker and Airflow."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def demo(
     """
     story = Story()
     for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is signal.SIG_DFL:  # nohup has it ignored
+        if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores SIGHUP
             signal.signal(number, _like_ctrl_c)
     try:
         report = play(orders, story, source)
@@ -53,7 +53,7 @@ def _like_ctrl_c(_number: int, _frame: FrameType | None) -> None:
 
 
 def main() -> None:
-    """Run it; an error is one message, and exit status 2. Its trace is where the story says."""
+    """Run the demo; an error is one message, and exit status 2. Its trace is in the work folder."""
     try:
         typer.run(demo)
     except Exception as error:  # noqa: BLE001 - whatever it is, a trace says nobody what to do

@@ -1,4 +1,4 @@
-"""Is it the same app that goes on, after the worker that had started it was killed?"""
+"""Checks that the same app goes on after the worker that had started it was killed."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 def require_same(app: Heartbeat, now: Heartbeat) -> None:
-    """Hold what beats now against the app that was there when the worker was killed.
+    """Refuse a heartbeat ``now`` that is not of the app that ran when the worker was killed.
 
     Raises:
-        LocalEnvironmentError: it has ended, or another one has been started.
+        LocalEnvironmentError: the app has ended, or another one has been started.
     """
     if now.application_id != app.application_id:
         raise LocalEnvironmentError(

@@ -1,4 +1,4 @@
-"""A private Airflow: a home of its own, its four processes, and their end."""
+"""A private Airflow with its own home: starts its four processes, and ends them."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class PrivateAirflow:
     """Airflow with a real scheduler, listening on this machine only; a context manager.
 
     Args:
-        home: folder for its database and logs; its parent's owner alone may read the secrets.
+        home: folder for its database and logs; only the owner of its parent may read the secrets.
         dags: the DAGs folder.
         parallelism: how many tasks may run at a time.
-        tell: is told where Airflow is long in answering.
+        tell: called with a message where Airflow is slow to answer.
 
     Attributes:
-        url: of the user interface, without a login.
-        api: its client.
+        url: address of the user interface, without a login.
+        api: client of its REST API.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class PrivateAirflow:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> Self:
-        """Begin to create the database; it takes some seconds, which others may use."""
+        """Begin to create the database; the caller may use the seconds that this takes."""
         self._home.mkdir(parents=True)
         self._spawn("db", "migrate")
         return self
@@ -74,7 +74,7 @@ class PrivateAirflow:
         self.close()
 
     def close(self) -> None:
-        """End every process and whatever it has started; closing twice is harmless."""
+        """End every process of Airflow and its children; closing twice is harmless."""
         for process in self._processes.values():
             _signal_group(process, signal.SIGTERM)
         deadline = time.monotonic() + _END_S
@@ -83,7 +83,7 @@ class PrivateAirflow:
                 process.wait(max(0.1, deadline - time.monotonic()))
             _signal_group(process, signal.SIGKILL)
             process.wait()
-        # Tasks and the apps that they started have groups of their own.
+        # Tasks and the apps that they started have process groups of their own.
         end_every_process_with(f"AIRFLOW_HOME={self._home}")
 
     def start(
@@ -94,13 +94,13 @@ class PrivateAirflow:
         noticed_s: int | None = None,
         environment: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Start every part; they are not ready yet when this returns.
+        """Start every part of Airflow; the parts are not ready yet when this returns.
 
         Args:
-            connections: id → connection, as Airflow's JSON form.
-            settings: what DAG files find in the environment: name → value, as JSON.
-            noticed_s: call a task dead that has not beaten for so long; None: Airflow's 300 s.
-            environment: more of it for every part.
+            connections: id → connection, in Airflow's JSON form.
+            settings: environment variables for the DAG files: name → value, as JSON.
+            noticed_s: seconds without a heartbeat after which a task is dead; None: Airflow's 300.
+            environment: further environment variables for every part.
 
         Raises:
             LocalEnvironmentError: the database could not be created.
@@ -127,7 +127,7 @@ class PrivateAirflow:
         """Return when every part is healthy and these DAGs are known and unpaused.
 
         Raises:
-            LocalEnvironmentError: a part has ended, a DAG cannot be imported, or nothing moves.
+            LocalEnvironmentError: a part has ended, a DAG cannot be imported, or nothing changes.
         """
         patience = Patience("Airflow to start and to read its DAGs")
         known: set[str] = set()
@@ -188,7 +188,7 @@ def _settings(home: Path, dags: Path, port: int, parallelism: int) -> dict[str, 
     }
     environment["AIRFLOW__API__SECRET_KEY"] = secrets.token_hex(32)
     environment["AIRFLOW_HOME"] = str(home)
-    # Or setproctitle wipes the environment that ps shows, by which the workers are found and ended.
+    # Else setproctitle wipes the environment in ps, by which the workers are found and ended.
     environment["SPT_NOENV"] = "1"
     # find-spark-home and the tasks must find this environment's programs first.
     environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])

@@ -1,6 +1,6 @@
-"""Input for the example apps: ``python -m demo.inputs word_count -b localhost:9092 --topic lines``.
+"""Writes an app's input: ``python -m demo.inputs word_count -b localhost:9092 --topic lines``.
 
-A row is made of its number alone, so the same command writes the same rows again.
+A row depends on its number alone, so the same command writes the same rows again.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ PERSON = {
 
 
 def line(number: int) -> Row:
-    """Of text."""
+    """Make a line of text for word_count."""
     return "", LINES[number % len(LINES)]
 
 
 def view(number: int) -> Row:
-    """Of one of two apps; five of six are of app1."""
+    """Make a page view of one of two apps; five of six are of app1."""
     return "user", json.dumps({"app": "app2" if number % 6 == 0 else "app1"})
 
 
 def transfer(number: int) -> Row:
-    """Between seven accounts; where payer and payee are one, it is for the dead letters."""
+    """Make a transfer between seven accounts; one with payer = payee is for the dead letters."""
     payer, payee = f"a-{number % 7}", f"a-{(number * 3 + 1) % 7}"
     told = {"transfer": f"t-{number}", "payer": payer, "payee": payee, "amount": 1 + number % 50}
     return payer, json.dumps(told)
 
 
 def person(number: int) -> dict[str, object]:
-    """Of seven; the number of each seventh is a digit short."""
+    """Make one of seven people; the number of every seventh is a digit short."""
     whole = f"1101011990030700{number % 7:02}"
     return {
         "name": f"person {number % 7}",
@@ -54,13 +54,13 @@ def person(number: int) -> dict[str, object]:
 
 
 def log_line(number: int) -> Row:
-    """Of five hosts, within three days."""
+    """Make a log line of one of five hosts, within three days."""
     at, host = BEGIN + timedelta(days=number % 3, seconds=number), f"web-{number % 5}"
     return host, json.dumps({"at": f"{at:%Y-%m-%dT%H:%M:%SZ}", "host": host, "number": number})
 
 
 def reading(number: int) -> Row:
-    """Of five sensors, one a second; ``s-4`` is silent in every other five minutes."""
+    """Make a reading of five sensors, one a second; ``s-4`` is silent every other five minutes."""
     at, sensor = BEGIN + timedelta(seconds=number), f"s-{number % 5}"
     if sensor == "s-4" and number // 300 % 2:
         sensor = "s-3"
@@ -69,7 +69,7 @@ def reading(number: int) -> Row:
 
 
 def message(number: int) -> Row:
-    """With a unique id; each fifth is sent again with the one after it."""
+    """Make a message with a unique id; every fifth is sent again as the next row."""
     of = number - 1 if number % 5 == 1 else number
     at = BEGIN + timedelta(seconds=of)
     return "device", json.dumps({"id": f"m-{of}", "at": f"{at:%Y-%m-%dT%H:%M:%SZ}", "number": of})

@@ -1,4 +1,4 @@
-"""End what somebody else started for us, told apart by environment or by parentage."""
+"""Ends processes that others started for the demo, found by their environment or their parents."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _END_S = 60.0
 def end_every_process_with(entry: str) -> None:
     """Kill each process of this user that has ``NAME=value`` in its environment, by its pid.
 
-    Again and again, because one may start another while we look, and a busy machine takes its time
-    to end one.
+    Repeats until none is left, because a process may start another meanwhile, and a busy machine
+    takes its time to end one.
     """
     deadline = time.monotonic() + _END_S
     while (found := processes_with(entry)) and time.monotonic() < deadline:
@@ -27,12 +27,12 @@ def end_every_process_with(entry: str) -> None:
 
 
 def end_worker_of(driver: int) -> None:
-    """Kill the task that has started spark-submit and its driver, and the worker before it.
+    """Kill the task that has started spark-submit and its driver, but first the task's worker.
 
-    Nobody is left to tell Airflow that the task has ended.
+    So no process is left to tell Airflow that the task has ended.
     """
     task = _parent(_parent(driver))
-    worker = _parent(task)  # supervises the task
+    worker = _parent(task)  # the worker supervises the task
     for each in (worker, task):
         os.kill(each, signal.SIGKILL)
 
@@ -43,7 +43,7 @@ def _parent(pid: int) -> int:
 
 
 def processes_with(entry: str) -> set[int]:
-    """Pids of the processes, other than this one, whose environment has ``entry``."""
+    """Return the pids of the processes, other than this one, whose environment has ``entry``."""
     shows_environment = "e" if sys.platform == "linux" else "E"
     listed = subprocess.run(
         ["ps", f"xww{shows_environment}", "-o", "pid=,command="],

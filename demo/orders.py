@@ -1,4 +1,4 @@
-"""Realistic orders for the demo: the same for the same seed, some of them malformed."""
+"""Makes realistic orders for the demo: the same for the same seed, some of them malformed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 ORDER_ID_HEADER = "order-id"
-"""Names an order even where its value is not JSON; the audit goes by it."""
+"""Header with an order's id, even where its value is not JSON; the audit tells orders by it."""
 
 _CHUNK = 10_000
 _FIRST = datetime(2026, 11, 20, 6, 0, tzinfo=UTC)
@@ -25,7 +25,7 @@ _MALFORMED_EVERY = 50
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """One Kafka message."""
+    """One order as a Kafka message."""
 
     key: bytes
     value: bytes
@@ -50,7 +50,7 @@ def orders(count: int, *, seed: int = 7, customers: int = 5_000) -> Iterator[Ord
 def write_orders(
     bootstrap_servers: str, topic: str, count: int, on_written: Callable[[int], None]
 ) -> None:
-    """Write ``count`` orders to ``topic``; ``on_written`` is told how many, now and then.
+    """Write ``count`` orders to ``topic``; pass the number so far to ``on_written`` now and then.
 
     Raises:
         KafkaException: the broker did not take them.
@@ -67,11 +67,11 @@ def write_orders(
         {
             "bootstrap.servers": bootstrap_servers,
             "enable.idempotence": True,
-            # librdkafka's own default spreads keys otherwise than every Java client does
+            # librdkafka's default spreads keys otherwise than every Java client
             "partitioner": "murmur2_random",
             "compression.type": "lz4",
             "linger.ms": 50,
-            "log_level": 3,  # a new broker is still loading its coordinator: no news
+            "log_level": 3,  # without warnings that a new broker still loads its coordinator
             "queue.buffering.max.messages": 2 * _CHUNK,
         }
     )
@@ -144,7 +144,7 @@ class _Chunk:
         )
 
     def rows(self, first: int) -> Iterator[tuple[dict[str, Any], Callable[[bytes], bytes] | None]]:
-        """Each order, and how to spoil it if it is one of the malformed."""
+        """Yield each order, with how to spoil it if it is one of the malformed."""
         for at, customer in enumerate(self.customer.tolist()):
             country = int(self.country[at])
             lines = zip(

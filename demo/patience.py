@@ -1,7 +1,7 @@
-"""How long to wait for something: as long as anything is seen to move.
+"""Waiting without a fixed limit: a wait fails only once nothing changes any more.
 
-A machine that is busy with other work does everything, only later. What a fixed limit would end
-there was about to succeed; what stands still, does so on every machine.
+A machine that is busy with other work does everything, only later: a fixed limit would end work
+there that was about to succeed; work that stands still does so on every machine.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from collections.abc import Callable
 from airflow_eos.errors import LocalEnvironmentError
 
 STILL_S = 600.0
-"""Nothing of what is looked at has changed for so long: it is given up."""
+"""Seconds without a change after which a wait is given up."""
 _MOST = 4.0
 _NOTHING_YET = object()
 
 
 def slowness() -> float:
-    """By how much this machine is slower than one that has nothing else to do; at least 1.
+    """Return by what factor this machine is slower than an idle one; 1 to 4.
 
-    Only for times that Airflow or the broker must be told beforehand, which so are at most four
+    Only for timeouts that Airflow or the broker must be told beforehand, which so are at most four
     times as long.
     """
     waiting, *_ = os.getloadavg()
@@ -29,12 +29,12 @@ def slowness() -> float:
 
 
 class Patience:
-    """Ends with an error once nothing has moved for a while.
+    """Ends a wait with an error once nothing has changed for a while.
 
     Args:
-        what: is waited for, in a sentence that begins with "waiting for".
-        still_s: without a move, it is given up.
-        clock: seconds that only grow.
+        what: the thing waited for, to follow the words "waiting for".
+        still_s: seconds without a change after which the wait is given up.
+        clock: a monotonic clock, in seconds.
     """
 
     def __init__(
@@ -52,14 +52,14 @@ class Patience:
 
     @property
     def still_s(self) -> float:
-        """For how long nothing has moved."""
+        """Seconds since the last change."""
         return self._clock() - self._moved_at
 
     def see(self, sign: object) -> None:
-        """Take a look: another ``sign`` than the last one is a move.
+        """Record a ``sign`` of progress: one that differs from the last one is a change.
 
         Raises:
-            LocalEnvironmentError: it has been the same for too long.
+            LocalEnvironmentError: the sign has been the same for too long.
         """
         if self._seen is _NOTHING_YET:
             self._seen = sign

@@ -1,4 +1,4 @@
-"""Play the acts: the app dies, Airflow recovers and resumes it, an audit has the last word."""
+"""Plays the demo: the app is killed, Airflow recovers and resumes it, an audit counts every row."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _POLL_S = 0.5
 
 
 def play(orders: int, story: Story, source: Source = "spark") -> AuditReport:
-    """Play the whole demo; nothing of it runs any more when this returns or raises.
+    """Play the whole demo; none of its processes is left when this returns or raises.
 
     Raises:
-        LocalEnvironmentError: this machine lacks something, or a step did not get anywhere.
+        LocalEnvironmentError: this machine lacks something, or a step made no progress.
     """
     story.chapter("The stage")
     with stage(orders, story, source) as on:
@@ -59,7 +59,7 @@ def play(orders: int, story: Story, source: Source = "spark") -> AuditReport:
 
 
 class Performance:
-    """The acts on one stage. A ``run`` of ``eos_orders_etl`` is one life of the app."""
+    """The acts on one stage. One ``run`` of ``eos_orders_etl`` is one life of the app."""
 
     def __init__(self, on: Stage, story: Story, orders: int) -> None:
         self._on = on
@@ -69,7 +69,7 @@ class Performance:
         self._store = CheckpointStore.open(str(on.checkpoint))
 
     def die(self, number: int, act: Act, run: DagRun) -> None:
-        """Let the app run until it is killed in its place, and wait until that is noticed."""
+        """Let the app run until its failpoint kills it, and wait until Airflow has noticed."""
         self._deliver(run, f"Life {number} of the app", lambda: self._on.was_hit(act.failpoint))
         self._story.act(number, act)
         state = read_state(self._store)
@@ -83,13 +83,13 @@ class Performance:
         self._wait_until_noticed(run)
 
     def recover(self, following: Act | None) -> DagRun:
-        """Let Airflow recover the app; returns the run in which it lives, till the next act."""
+        """Let Airflow recover the app; return the run in which it lives until the next act."""
         lives = self._api.runs("eos_orders_etl")
         self._story.show_plan(self._plan())
         if following is not None:
             self._on.arm(following.failpoint)
         before = self._api.runs("eos_recovery")
-        # As a rule it runs every minute; the demo does not wait for the clock.
+        # The watchdog usually runs every minute; the demo does not wait for the schedule.
         self._follow(self._api.trigger("eos_watchdog"))
         if self._follow(self._newer("eos_recovery", before)).state != "success":
             raise LocalEnvironmentError("The DAG eos_recovery failed; see its tasks' logs.")
@@ -101,9 +101,9 @@ class Performance:
         return self._newer("eos_orders_etl", lives)
 
     def kill_the_worker(self, run: DagRun) -> tuple[Heartbeat, set[tuple[str, str]]]:
-        """Kill what Airflow runs, and not the app, which goes on; then clear the task.
+        """Kill Airflow's task and worker, but not the app, which goes on; then clear the task.
 
-        Returns the app's heartbeat, and what the task that was killed had said of it.
+        Returns the app's heartbeat, and the XComs that the killed task had pushed.
         """
         before = self._delivered()
         self._deliver(run, f"Life {len(ACTS) + 1} of the app", lambda: self._delivered() > before)
@@ -122,11 +122,11 @@ class Performance:
         return app, said
 
     def finish(self, run: DagRun, app: Heartbeat, said: set[tuple[str, str]]) -> None:
-        """See the next try take the app over; let it deliver the rest, and drain it."""
+        """Wait until the next try takes the app over and the app delivers the rest; drain it."""
 
         def watched() -> bool:
             require_same(app, self._driver())
-            # It stores the links of the app that it watches.
+            # A try pushes the links of the app that it watches.
             return bool(self._api.xcoms(run, "run") - said)
 
         self._deliver(run, "The same life", watched)
@@ -156,7 +156,7 @@ class Performance:
         self._until(look, self._orders)
 
     def _leave_alone(self) -> None:
-        """Wait until the broker has aborted everything that was promised."""
+        """Wait until the broker has aborted every promised transaction."""
 
         def look(live: Live) -> bool:
             waiting = [step for step in self._plan().steps if step.action is Action.COMMIT]
@@ -206,7 +206,7 @@ class Performance:
         return found
 
     def _newer(self, dag_id: str, known: list[DagRun]) -> DagRun:
-        """The run that was triggered since."""
+        """Return the run that was triggered since ``known`` was listed."""
         runs = self._api.runs(dag_id)
         if len(runs) == len(known):
             raise LocalEnvironmentError(
@@ -222,7 +222,7 @@ class Performance:
         return plan_recovery(str(self._on.checkpoint), self._on.kafka)
 
     def _delivered(self) -> int:
-        """Rows of the input that are behind the last completed batch."""
+        """Count the rows of the input up to the last completed batch."""
         try:
             state = read_state(self._store)
         except CheckpointError:

@@ -1,8 +1,8 @@
-"""A schema registry for tests and demos: the part of the REST protocol that its users need.
+"""A schema registry for tests and demos: the part of the REST protocol that they need.
 
-``POST /subjects/NAME/versions`` registers (a schema that is known keeps its id), ``GET
+``POST /subjects/NAME/versions`` registers a schema (a known one keeps its id), ``GET
 /subjects/NAME/versions``, ``GET /subjects/NAME/versions/N`` (or ``latest``) and ``GET
-/schemas/ids/N`` tell.
+/schemas/ids/N`` read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TYPE = "application/vnd.schemaregistry.v1+json"
 
 
 class Registry(ThreadingHTTPServer):
-    """On the loopback interface, on a free port where none is given; ids count from 1."""
+    """A registry on the loopback interface, by default on a free port; ids count from 1."""
 
     def __init__(self, port: int = 0) -> None:
         super().__init__(("127.0.0.1", port), _Handler)
@@ -30,11 +30,11 @@ class Registry(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Where it is."""
+        """The registry's address."""
         return f"http://127.0.0.1:{self.server_address[1]}"
 
     def answer(self, path: list[str]) -> Any:
-        """What is there; a LookupError where nothing is."""
+        """Return the answer to a GET of this path; a LookupError where there is none."""
         match path:
             case ["schemas", "ids", number] if 0 < int(number) <= len(self.schemas):
                 return {"schema": self.schemas[int(number) - 1]}
@@ -48,7 +48,7 @@ class Registry(ThreadingHTTPServer):
         raise LookupError(path)
 
     def register(self, subject: str, schema: str) -> int:
-        """The schema's id."""
+        """Register a schema under a subject, and return its id."""
         if schema not in self.schemas:
             self.schemas.append(schema)
         number = self.schemas.index(schema) + 1
@@ -62,14 +62,14 @@ class _Handler(BaseHTTPRequestHandler):
     server: Registry
 
     def do_GET(self) -> None:
-        """Tell."""
+        """Answer with versions or schemas."""
         try:
             self._say(200, self.server.answer(self.path.strip("/").split("/")))
         except LookupError:
             self._say(404, {"error_code": 40401, "message": "Subject or schema not found."})
 
     def do_POST(self) -> None:
-        """Register."""
+        """Register the schema in the request's body."""
         match self.path.strip("/").split("/"):
             case ["subjects", subject, "versions"]:
                 told = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -78,7 +78,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._say(404, {"error_code": 404, "message": "HTTP 404 Not Found"})
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Write no log."""
 
     def _say(self, status: int, what: object) -> None:
         body = json.dumps(what).encode()
@@ -91,7 +91,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def running() -> Iterator[Registry]:
-    """A registry for a while."""
+    """Run a registry in a thread while the block runs."""
     with Registry() as registry:
         thread = threading.Thread(target=registry.serve_forever)
         thread.start()
@@ -103,10 +103,10 @@ def running() -> Iterator[Registry]:
 
 
 class Encoder:
-    """What a producer's serializer does: it registers its schema, and frames what it sends."""
+    """Encodes records as a producer's serializer does: registers the schema, and frames records."""
 
     def __init__(self, registry: str, subject: str, schema: Mapping[str, Any]) -> None:
-        import fastavro  # where nothing is sent as Avro it need not be there
+        import fastavro  # needed only where Avro is sent
 
         told = json.dumps({"schema": json.dumps(schema)}).encode()
         request = urllib.request.Request(  # noqa: S310 - the caller's own
@@ -118,7 +118,7 @@ class Encoder:
         self._write = fastavro.schemaless_writer
 
     def __call__(self, record: Mapping[str, Any]) -> bytes:
-        """The record as it goes to Kafka."""
+        """Encode a record as it goes to Kafka."""
         into = BytesIO()
         self._write(into, self._schema, dict(record))
         return self._header + into.getvalue()

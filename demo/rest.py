@@ -1,4 +1,4 @@
-"""What the demo asks Airflow, over its REST API."""
+"""A client of Airflow's REST API, with what the demo asks."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from airflow_eos.errors import LocalEnvironmentError
 from demo.patience import Patience
 
 _TIMEOUT_S = 60
-"""For one request; one that has no answer by then is asked again."""
+"""Timeout of one request in seconds; after it the request is sent again."""
 _AGAIN_S = 1.0
 _TOLD_S = 20.0
 _NO_ANSWER = (
     *(urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError),
-    json.JSONDecodeError,  # cut short
+    json.JSONDecodeError,  # an answer that was cut short
 )
 
 
 class RefusedError(LocalEnvironmentError):
-    """An answer, by which the request failed."""
+    """The server answered with an error status."""
 
     def __init__(self, method: str, path: str, status: int, said: str) -> None:
         super().__init__(f"Airflow answered {status} to {method} {path}: {said}")
@@ -36,7 +36,7 @@ class RefusedError(LocalEnvironmentError):
 
 @dataclass(frozen=True, slots=True)
 class DagRun:
-    """One run of a DAG, and how it stands."""
+    """One run of a DAG, and its state."""
 
     dag_id: str
     run_id: str
@@ -44,7 +44,7 @@ class DagRun:
 
     @property
     def ended(self) -> bool:
-        """Whether it will not change any more."""
+        """Whether the run has ended."""
         return self.state in {"success", "failed"}
 
 
@@ -53,8 +53,8 @@ class AirflowApi:
 
     Args:
         url: base URL of the API server.
-        tell: is told where an answer is long in coming.
-        check: raises where one of its processes has ended.
+        tell: called with a message where an answer is slow to come.
+        check: raises where one of Airflow's processes has ended.
     """
 
     def __init__(
@@ -70,12 +70,12 @@ class AirflowApi:
         self._token: str | None = None
 
     def healthy(self) -> bool:
-        """Whether every part of Airflow has given a sign of life."""
+        """Whether every part of Airflow is healthy."""
         health = self.health()
         return bool(health) and all(status == "healthy" for status in health.values())
 
     def health(self) -> dict[str, str]:
-        """What each part is said to be; empty where nobody answers yet."""
+        """Return the health of each part; empty where the server does not answer yet."""
         try:
             found = self._call("GET", "/api/v2/monitor/health", authenticated=False)
         except (*_NO_ANSWER, RefusedError):
@@ -83,52 +83,52 @@ class AirflowApi:
         return {name: str(part["status"]) for name, part in found.items()}
 
     def known_dags(self) -> set[str]:
-        """Ids of the DAGs that were found so far."""
+        """Return the ids of the DAGs that were found so far."""
         return {each["dag_id"] for each in self._patiently("GET", "/api/v2/dags")["dags"]}
 
     def import_errors(self) -> list[str]:
-        """Why DAG files could not be read."""
+        """Return the stack traces of DAG files that cannot be imported."""
         errors = self._patiently("GET", "/api/v2/importErrors")["import_errors"]
         return [each["stack_trace"] for each in errors]
 
     def unpause(self, dag_id: str) -> None:
-        """Let its runs start."""
+        """Unpause a DAG, so that its runs start."""
         self._patiently("PATCH", f"/api/v2/dags/{dag_id}", {"is_paused": False})
 
     def trigger(self, dag_id: str) -> DagRun:
-        """Start a run now."""
-        run_id = f"manual__{uuid.uuid4().hex[:12]}"  # ours: to ask twice starts no second one
+        """Trigger a run of a DAG, and return it."""
+        run_id = f"manual__{uuid.uuid4().hex[:12]}"  # our own id: asking twice starts no second run
         body = {"logical_date": None, "dag_run_id": run_id}
         answer = self._patiently("POST", f"/api/v2/dags/{dag_id}/dagRuns", body, but=409)
         return _run(answer) if answer is not None else DagRun(dag_id, run_id, "queued")
 
     def runs(self, dag_id: str) -> list[DagRun]:
-        """All runs of a DAG, the oldest first."""
+        """List all runs of a DAG, the oldest first."""
         return [_run(each) for each in self._patiently("GET", _runs(dag_id))["dag_runs"]]
 
     def tasks(self, run: DagRun) -> dict[str, str]:
-        """State of each task of a run."""
+        """Return the state of each task of a run."""
         path = f"/api/v2/dags/{run.dag_id}/dagRuns/{run.run_id}/taskInstances"
         found = self._patiently("GET", path)["task_instances"]
         return {each["task_id"]: each["state"] or "waiting" for each in found}
 
     def xcoms(self, run: DagRun, task_id: str) -> set[tuple[str, str]]:
-        """Which XComs a task has pushed, and when; those of an earlier try have another time."""
+        """Return a task's XComs by key and time; those of an earlier try have another time."""
         path = f"/api/v2/dags/{run.dag_id}/dagRuns/{run.run_id}/taskInstances/{task_id}/xcomEntries"
         found = self._patiently("GET", path)["xcom_entries"]
         return {(each["key"], each["timestamp"]) for each in found}
 
     def clear(self, run: DagRun, task_id: str) -> None:
-        """Let one task of a run try again, and no other.
+        """Clear one task of a run, so that it alone tries again.
 
-        Only a failed one: to ask again, where the answer was lost, ends no try that it has begun.
+        Only a failed task: a request sent again, as its answer was lost, ends no new try.
         """
         body = {"dry_run": False, "only_failed": True, "task_ids": [task_id]}
         path = f"/api/v2/dags/{run.dag_id}/clearTaskInstances"
         self._patiently("POST", path, body | {"dag_run_id": run.run_id})
 
     def _patiently(self, method: str, path: str, body: Any = None, *, but: int = 0) -> Any:
-        """Ask until there is an answer; None where it is the status ``but``."""
+        """Repeat a request until it is answered; return None where the status is ``but``."""
         patience = Patience(f"Airflow to answer {method} {path}")
         told = False
         while True:
@@ -166,7 +166,7 @@ class AirflowApi:
 
     def _login(self) -> str:
         if self._token is None:
-            # Everybody is an administrator of an Airflow that listens to this machine only.
+            # Every user is an administrator: this Airflow listens on this machine only.
             answer = self._call("GET", "/auth/token", authenticated=False)
             self._token = str(answer["access_token"])
         return self._token

@@ -1,22 +1,22 @@
-"""What happens in the demo: four deaths, each in another place of the protocol."""
+"""The acts of the demo: the app is killed four times, at different places of the protocol."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 FAILPOINT_PASSES = 3
-"""The app dies when it passes the place for the third time, so each life delivers some batches."""
+"""Passes of a failpoint until it kills: the third, so that each life delivers some batches."""
 
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """One death of the app.
+    """One kill of the app.
 
     Attributes:
-        failpoint: where SIGKILL strikes; see ``airflow_eos.failpoints``.
-        title: what is true at that moment.
+        failpoint: the place of the SIGKILL; see ``airflow_eos.failpoints``.
+        title: the state of the batch at that moment.
         expect: what recovery must therefore do.
-        until_timeout: whether nobody comes to help until the broker has given up.
+        until_timeout: whether recovery waits until the broker has aborted the transactions.
     """
 
     failpoint: str
@@ -51,6 +51,6 @@ ACTS = (
 
 
 def failpoints() -> str:
-    """The value of ``EOS_FAILPOINTS`` for the app's environment, through all its lives."""
+    """Return the value of ``EOS_FAILPOINTS`` for the app's environment, in all its lives."""
     places = dict.fromkeys(act.failpoint for act in ACTS)
     return ",".join(f"{place}=kill@{FAILPOINT_PASSES}" for place in places)

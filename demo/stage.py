@@ -1,4 +1,4 @@
-"""Set the stage: a broker, a topic full of orders, a private Airflow with the example DAGs."""
+"""Starts the demo's stage: a broker, a topic full of orders, an Airflow with the example DAGs."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ ORDER_ID = f"headers.{ORDER_ID_HEADER}"
 DAGS = {"eos_orders_etl", "eos_recovery", "eos_watchdog"}
 STALL_AFTER_S = 10.0
 NOTICED_S = 20
-"""Airflow calls a task dead that has not beaten for so long, or longer on a busy machine."""
+"""Seconds without a heartbeat after which Airflow calls a task dead; more on a busy machine."""
 
 _PARTITIONS = 4
 _ROWS_A_BATCH = 10_000
 _CLONE = Path(__file__).parents[1]
 _BROKER = {
-    # The broker looks for transactions that are too old every 10 s; the fourth act waits for it.
+    # By default the broker aborts old transactions every 10 s; the fourth act waits for that.
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What the acts are played on."""
+    """The broker, Airflow and folders that the acts use."""
 
     kafka: dict[str, object]
     airflow: PrivateAirflow
@@ -51,17 +51,17 @@ class Stage:
     hits: Path
 
     def was_hit(self, failpoint: str) -> bool:
-        """Whether the app has died at this place."""
+        """Whether the failpoint has killed the app."""
         return (self.hits / f"{failpoint}.hit").exists()
 
     def arm(self, failpoint: str) -> None:
-        """Let the next life of the app die at this place, even if an earlier one did."""
+        """Let the failpoint kill the next life of the app, even if it has killed an earlier one."""
         (self.hits / f"{failpoint}.hit").unlink(missing_ok=True)
 
 
 @contextmanager
 def stage(orders: int, story: Story, source: Source) -> Iterator[Stage]:
-    """Start everything; whatever happens, nothing of it is left at the end.
+    """Start broker and Airflow, and write the orders; no process is left at the end.
 
     Raises:
         LocalEnvironmentError: Java, Airflow or Spark is missing.
@@ -128,7 +128,7 @@ def _connections(kafka: dict[str, object]) -> dict[str, dict[str, object]]:
 
 
 def _pipeline(on: Stage, work: Path, source: Source, jars: tuple[Path, ...]) -> dict[str, object]:
-    """What differs from the example DAGs' defaults."""
+    """Return the settings that differ from the example DAGs' defaults."""
     slow = slowness()
     return {
         "checkpoint": str(on.checkpoint),
@@ -137,7 +137,7 @@ def _pipeline(on: Stage, work: Path, source: Source, jars: tuple[Path, ...]) -> 
         "dead_letter_topic": REJECTED,
         "order_id": ORDER_ID,
         "application": str(_CLONE / "spark_apps" / _APPS[source]),
-        # The Arrow source takes none, neither these nor those that the example DAG names.
+        # The Arrow source needs no jars and no packages, so not those of the example DAG either.
         "packages": None,
         "jars": ",".join(str(jar) for jar in jars) or None,
         "conf": tuned_spark_conf()
@@ -153,14 +153,14 @@ def _pipeline(on: Stage, work: Path, source: Source, jars: tuple[Path, ...]) -> 
             # An app of less than a minute gains nothing from the optimising compiler.
             "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         },
-        # In batches small enough to die in. The app goes on until it is asked to drain: however
-        # late the last act's next try looks, it is alive.
+        # Batches small enough to be killed in. The app goes on until it is asked to drain, so that
+        # it is alive however late the last act's next try looks.
         "trigger": "1 second",
         "max_offsets_per_trigger": _ROWS_A_BATCH,
         "batch_within": 20 * slow,
         "recover_within": 54 * slow,
         "transaction_timeout": 75 * slow,
-        # Recovery is the recovery DAG's here; as a rule the task restarts the app by itself.
+        # Here the recovery DAG recovers; by default the task restarts the app by itself.
         "max_restarts": 0,
         "retries": 0,
         "stall_after": STALL_AFTER_S,

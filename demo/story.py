@@ -1,4 +1,4 @@
-"""What the demo shows: chapters, live progress, plans and the audit."""
+"""The demo's output on the console: chapters, live progress, plans and the audit."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _REMOTE_FONTS = re.compile(r"@font-face \{.*?\}", re.DOTALL)
 
 
 class Live:
-    """One line that changes: a text, and a bar where there is something to count."""
+    """One line of live progress: a text, and a bar where there is something to count."""
 
     def __init__(self, progress: Progress, total: int | None) -> None:
         self._progress = progress
@@ -46,40 +46,40 @@ class Live:
         self.shown: tuple[str, int | None] = ("", None)
 
     def say(self, text: str, done: int | None = None) -> None:
-        """Show this text, and how much is done."""
+        """Show this text, and on the bar how much is done."""
         self.shown = (text, done)
         self._progress.update(self._task, description=text, completed=done)
 
 
 class Story:
-    """Tells the demo on a console, and keeps its end for a picture."""
+    """Prints the demo to a console, and records the last chapters for a picture."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or _recording_console()
         self._started = time.monotonic()
 
     def chapter(self, title: str) -> None:
-        """Begin something new."""
+        """Print the heading of a new chapter."""
         self._console.print()
         self._console.rule(Text(title, style="bold"), align="left", style="dim")
 
     def act(self, number: int, act: Act) -> None:
-        """Begin a death; the picture shows the last one and the end."""
+        """Begin the chapter of a kill; the picture shows the last kill and the end."""
         self._console.export_text(clear=True)
         self.chapter(f"{number} · killed: {act.title}")
 
     def say(self, text: str) -> None:
-        """Say what has happened, and when."""
+        """Print what has happened, with the time."""
         line = Table.grid(padding=(0, 2))
         line.add_row(Text(self._clock(), style="dim"), Text(text))
         self._console.print(line)
 
     def show_plan(self, plan: Plan) -> None:
-        """Show a recovery plan, less the folder of the checkpoint, which is as short-lived."""
+        """Print a recovery plan; of the checkpoint, in a temporary folder, only its name."""
         self._indented(plan_view(structs.replace(plan, location=Path(plan.location).name)))
 
     def end(self, report: AuditReport, *, deaths: int) -> None:
-        """Show the audit, in the words that were promised."""
+        """Print the audit, and its counts of lost, duplicated and reordered rows."""
         self._indented(audit_view(report))
         counts = f"lost {report.lost}, duplicated {report.duplicated}, reordered {report.reordered}"
         colour = "green" if report.ok else "red"
@@ -92,13 +92,13 @@ class Story:
         )
 
     def save_picture(self, path: Path) -> None:
-        """Write the last chapters as an SVG that loads nothing from elsewhere."""
+        """Write the last chapters as an SVG that loads no remote fonts."""
         picture = self._console.export_svg(title="airflow-eos demo", clear=False)
         path.write_text(_REMOTE_FONTS.sub("", picture), encoding="utf-8")
 
     @contextmanager
     def live(self, total: int | None = None) -> Iterator[Live]:
-        """Show a line that changes, and remove it at the end."""
+        """Show a line of live progress, and remove it at the end."""
         bar = [] if total is None else [BarColumn(bar_width=30), MofNCompleteColumn()]
         text = TextColumn("{task.description}")
         columns = (SpinnerColumn(), TimeElapsedColumn(), text, *bar)

@@ -1,4 +1,4 @@
-"""People whose ``identifyNumber`` is 18 long, counted in windows of 20 seconds, to a second topic.
+"""Counts people whose ``identifyNumber`` has 18 characters, in windows of 20 s, to a second topic.
 
 This is the example job that Flink's documents use: Avro through a schema registry, streamed. A
 ``read_committed`` reader sees a window when its batch is settled, a ``read_uncommitted`` one when a
@@ -6,7 +6,7 @@ task has written it.
 
 Spark's ``from_avro`` reads plain Avro and knows no registry: a registry's records begin with five
 bytes, a zero and the schema's id. Each id that the registry has for the topic is decoded by its own
-schema into the newest one. What begins with any other id is never guessed at: it goes, as it
+schema into the newest one. A record with any other id is never guessed at: it goes, as it
 came, to the dead letters. The registry is read when the app starts; a schema that is registered
 later counts from the next start. Schemas that refer to others are not resolved.
 
@@ -41,11 +41,11 @@ IDENTIFY_NUMBER_LENGTH = 18
 USER_INFO, TOKEN = "SCHEMA_REGISTRY_USER_INFO", "SCHEMA_REGISTRY_TOKEN"
 """Environment variables with the login of a registry, ``user:password`` or a bearer token: a
 command line is printed."""
-_MOST_BYTES = 16 << 20  # of an answer
+_MOST_BYTES = 16 << 20  # of one answer of the registry
 
 
 def main() -> None:
-    """Run until drained, or until everything is done with ``--trigger available-now``."""
+    """Run until drained, or with ``--trigger available-now`` until all input is done."""
     parser = argument_parser("Count valid identities in windows.", prefix="avro-windows")
     parser.add_argument("--registry", default="http://localhost:8081", help="schema registry")
     parser.add_argument("--input-topic", default="people")
@@ -73,14 +73,14 @@ def main() -> None:
 
 
 def read_schemas(registry: str, subject: str) -> dict[int, str]:
-    """All schemas of a subject by their ids, the newest last.
+    """Read all schemas of a subject, by their ids, the newest last.
 
     Raises:
-        ConfigurationError: the registry does not answer, lets nobody in, or has no such subject.
+        ConfigurationError: the registry does not answer, refuses the login, or has no such subject.
     """
     try:
         place, login = _place_and_login(registry)
-    except ValueError:  # it quotes what it cannot read, and that may be a password
+    except ValueError:  # its text quotes the URL, which may hold a password
         raise ConfigurationError(
             "--registry cannot be read: expected http[s]://[user:password@]host[:port][/path]."
         ) from None
@@ -95,7 +95,7 @@ def read_schemas(registry: str, subject: str) -> dict[int, str]:
         found = [get(f"{versions}/{version}") for version in sorted(get(versions))]
         return {each["id"]: each["schema"] for each in found}
     except (OSError, HTTPException, ValueError, KeyError, TypeError) as error:
-        # A status, or a reason of the network's; the body of an answer is never shown.
+        # The status, or the network's error; the body of an answer is never shown.
         status = getattr(error, "code", None)
         why = f"HTTP status {status}" if status else type(error).__name__
     raise ConfigurationError(
@@ -110,14 +110,14 @@ def read_schemas(registry: str, subject: str) -> dict[int, str]:
 
 
 class _NoRedirect(HTTPRedirectHandler):
-    """A registry that moved is an error: urllib would carry the login to wherever it points."""
+    """Refuses redirects: urllib would send the login to wherever the registry redirects."""
 
     def redirect_request(self, *_: Any) -> None:
-        """Follow none."""
+        """Follow no redirect."""
 
 
 def _place_and_login(registry: str) -> tuple[str, dict[str, str]]:
-    """The address without its login, and the login as a header."""
+    """Split a URL into the address without its login, and the login as a header."""
     parts = urlsplit(registry)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise ValueError
@@ -133,7 +133,7 @@ def _place_and_login(registry: str) -> tuple[str, dict[str, str]]:
 
 
 def person(schemas: Mapping[int, str]) -> Column:
-    """A record in the newest schema; null or without ``seenAt`` where it cannot be decoded."""
+    """Decode a record into the newest schema; null or without ``seenAt`` where it cannot be."""
     newest = list(schemas.values())[-1]
     options = {"avroSchema": newest, "mode": "PERMISSIVE"}
     header, body = F.expr("substring(value, 1, 5)"), F.expr("substring(value, 6)")
@@ -149,7 +149,7 @@ def person(schemas: Mapping[int, str]) -> Column:
 
 
 def valid_identities(rows: DataFrame) -> DataFrame:
-    """For each window and valid number: how often it was seen."""
+    """Count how often each valid number was seen in each window."""
     people = (
         rows.select("person.identifyNumber", "person.seenAt")
         .where(F.length("identifyNumber") == IDENTIFY_NUMBER_LENGTH)
@@ -167,7 +167,7 @@ def valid_identities(rows: DataFrame) -> DataFrame:
 
 
 def dead_letters(rows: DataFrame, topic: str) -> DataFrame:
-    """What cannot be decoded, as it came: a later start of a producer can send it again."""
+    """Select the records that cannot be decoded, as they came: a producer can send them again."""
     return rows.where("person.seenAt IS NULL").select("key", "value", F.lit(topic).alias("topic"))
 
 

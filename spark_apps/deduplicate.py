@@ -1,4 +1,4 @@
-"""Rows with a unique id, each passed on once, however often its producer has sent it.
+"""Passes on each row with a unique id once, however often its producer has sent it.
 
 A source that has no offsets of its own (a device, a web hook, a producer without idempotence) sends
 a row again when it is not sure. So each row has a unique id, and the ids that were seen are kept in
@@ -6,9 +6,9 @@ Spark's state, with the offsets that belong to them: a second copy is dropped in
 a later one, and after any crash.
 
 In: ``{"id": "m-1", "at": "2026-11-23T10:15:30Z", ...}``. An id is kept until the watermark, which
-is the newest time seen less ``--remember``, has passed its time: a copy that comes later than that
-is a late row and is dropped as such, where its own time is late too. A row without an id is never
-taken for another's copy: it goes by its place in the topic.
+is the newest time seen less ``--remember``, has passed the id's time: a copy that comes later is a
+late row and is dropped as such, where its own time is late too. A row without an id is never taken
+for another's copy: its place in the topic is its id.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from airflow_eos.sinks.source import stateful_spark_conf
 
 
 def main() -> None:
-    """Run until drained, or until everything is done with ``--trigger available-now``."""
+    """Run until drained, or with ``--trigger available-now`` until all input is done."""
     parser = argument_parser("Pass on each id once.", prefix="deduplicate")
     parser.add_argument("--input-topic", default="messages")
     parser.add_argument("--output-topic", default="messages.unique")
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def unique_rows(rows: DataFrame, *, remember: str) -> DataFrame:
-    """The first row of each id."""
+    """Select the first row of each id."""
     told = F.from_json(F.col("value").cast("string"), "id string, at string")
     place = F.concat_ws(" ", "topic", "partition", "offset")
     named = rows.withColumn("id", F.coalesce(told["id"], place)).withColumn(

@@ -1,10 +1,10 @@
-"""Log lines from Kafka to Parquet files, in a folder for each day, exactly once.
+"""Writes log lines from Kafka to Parquet files, in a folder for each day, exactly once.
 
 In: ``{"at": "2026-11-23T10:15:30Z", "host": "web-1", ...}``, or any text. Out, under
-``day=2026-11-23/``: when, which host, the line as it came, and where it stood in the topic. A line
-that tells no time counts by the time that Kafka has for it, so none is dropped.
+``day=2026-11-23/``: time, host, the line as it came, and its place in the topic. A line that has no
+time gets the time that Kafka has for it, so no line is dropped.
 
-Many small files are what a stream of logs usually leaves. They are put together before they are
+A stream of logs usually leaves many small files. Here rows are put together before they are
 published, not compacted afterwards: ``repartition("day")`` brings all lines of a day to one task,
 and a task writes one file for each day that it has. So a batch is one file a day, and ``--trigger``
 says how many batches there are: "10 minutes" is six files an hour.
@@ -21,7 +21,7 @@ from airflow_eos.sinks.app import App, argument_parser, run_app
 
 
 def main() -> None:
-    """Run until drained, or until everything is done with ``--trigger available-now``."""
+    """Run until drained, or with ``--trigger available-now`` until all input is done."""
     parser = argument_parser("Keep log lines in files, by day.", prefix="log-sync")
     parser.add_argument("--input-topic", default="logs")
     parser.add_argument("--folder", default="/data/logs", help="or the URL of a bucket")
@@ -44,14 +44,14 @@ def main() -> None:
 
 
 def outputs(folder: str) -> str:
-    """Where the rows go, unless configuration says otherwise."""
+    """Return the app's outputs as JSON, which configuration may replace."""
     return json.dumps(
         [{"name": "logs", "kind": "files", "folder": folder, "partition_by": ["day"]}]
     )
 
 
 def log_lines(rows: DataFrame) -> DataFrame:
-    """One row out for each row in."""
+    """Return one log line with its day for each row of the input."""
     line = F.col("value").cast("string")
     told = F.from_json(line, "at string, host string")
     return rows.select(

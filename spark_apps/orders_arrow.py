@@ -1,10 +1,10 @@
-"""The orders of ``orders_etl.py`` in Arrow: the same rows out, of which the JVM never sees one.
+"""Cleans orders as ``orders_etl.py`` does, but in Arrow: no row passes through the JVM.
 
 Copy this file and change ``cleaned``. Tasks fetch the rows themselves, as Arrow batches; Spark
 plans the offsets and keeps the checkpoint, and needs no Kafka connector. It takes Spark 4.2, and
 the extra ``fast`` on the executors. docs/arrow-source.md says when this is the cheaper way.
 
-What matters is what matters there: both outputs are one batch of rows with a ``topic`` column, the
+As in ``orders_etl.py``, both outputs are one batch of rows with a ``topic`` column, the
 result depends on the input alone, and rows keep the key, the headers and the time of their order.
 
     spark-submit orders_arrow.py \
@@ -37,14 +37,14 @@ CENT = Decimal("0.01")
 
 
 def main() -> None:
-    """Run until drained, or until everything is done with ``--trigger available-now``."""
+    """Run until drained, or with ``--trigger available-now`` until all input is done."""
     parser = argument_parser("Clean and enrich orders, in Arrow.", prefix="orders-etl")
     parser.add_argument("--input-topic", default="orders")
     parser.add_argument("--output-topic", default="orders.clean")
     parser.add_argument("--dead-letter-topic", default="orders.rejected")
     args = parser.parse_args()
     app = App.of(args)
-    SparkSession.builder.appName("orders-etl").getOrCreate()  # the query runs in the active one
+    SparkSession.builder.appName("orders-etl").getOrCreate()  # the query runs in the active session
     source = (
         ArrowKafkaSource.of_app(app, args.input_topic)
         .select(*READ)
@@ -56,7 +56,7 @@ def main() -> None:
 def cleaned(
     batches: Iterator[pa.RecordBatch], *, dead_letter_topic: str
 ) -> Iterator[pa.RecordBatch]:
-    """One row out for each row in; ``topic`` is null where the sink's own topic is meant."""
+    """Yield one row for each row of the input; a null ``topic`` is the sink's own."""
     decode, encode = _order_decoder(), msgspec.json.Encoder(decimal_format="number").encode
     for batch in batches:
         values, topics = [], []
@@ -77,9 +77,9 @@ def cleaned(
 
 
 def _order_decoder() -> Callable[[bytes], Any]:
-    """What is no JSON, or JSON of another kind, is an order without anything.
+    """Return a decoder, which decodes what is no JSON of an order into an order without fields.
 
-    Its classes are made where they are used: those of a script cannot be pickled into a task.
+    The classes are made in here: a script's own classes cannot be pickled into a task.
     """
     item = msgspec.defstruct(
         "Item", [("quantity", int | None, None), ("unit_price", Decimal | None, None)]
@@ -101,7 +101,7 @@ def _order_decoder() -> Callable[[bytes], Any]:
 
 
 def _problem(order: Any) -> str | None:
-    """What is wrong with an order; None where nothing is."""
+    """Return what is wrong with an order; None where nothing is."""
     if order.order_id is None or order.customer_id is None:
         return "not an order"
     if not order.items:
@@ -122,7 +122,7 @@ def _is_sellable(item: Any) -> bool:
 
 
 def _placed_at(order: Any) -> str | None:
-    """In UTC, to the millisecond; None where it is no time."""
+    """Return the order's time in UTC, to the millisecond; None where it is no time."""
     try:
         at = datetime.fromisoformat(order.placed_at or "")
     except ValueError:
@@ -153,7 +153,7 @@ def _money(amount: Decimal) -> Decimal:
 
 
 def _rejected(problem: str, value: bytes | None, batch: pa.RecordBatch, at: int) -> dict[str, Any]:
-    """The row as it came, why it was rejected, and where to find it in the input."""
+    """Return the rejected row as it came, the problem, and its place in the input."""
     found = {
         "problem": problem,
         "original": None if value is None else value.decode(errors="replace"),

@@ -1,4 +1,4 @@
-"""Orders in, clean and enriched orders out, malformed rows to a dead-letter topic: exactly once.
+"""Cleans and enriches orders, and sends malformed ones to a dead-letter topic: exactly once.
 
 Copy this file and change ``clean_orders``. It shows three things that matter:
 
@@ -29,7 +29,7 @@ REGIONS = {"DE": "DACH", "AT": "DACH", "CH": "DACH", "FR": "WEST", "GB": "WEST",
 
 
 def main() -> None:
-    """Run until drained, or until everything is done with ``--trigger available-now``."""
+    """Run until drained, or with ``--trigger available-now`` until all input is done."""
     parser = argument_parser("Clean and enrich orders.", prefix="orders-etl")
     parser.add_argument("--input-topic", default="orders")
     parser.add_argument("--output-topic", default="orders.clean")
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def clean_orders(rows: DataFrame, *, dead_letter_topic: str) -> DataFrame:
-    """One row out for each row in; ``topic`` is null where the sink's own topic is meant."""
+    """Return one row for each row of the input; a null ``topic`` is the sink's own."""
     order = F.from_json(F.col("value").cast("string"), ORDER)
     checked = rows.withColumn("order", order).withColumn("problem", _problem(F.col("order")))
     rejected = F.col("problem").isNotNull()
@@ -65,7 +65,7 @@ def clean_orders(rows: DataFrame, *, dead_letter_topic: str) -> DataFrame:
 
 
 def _problem(order: Column) -> Column:
-    """What is wrong with an order, as text; null where nothing is."""
+    """Return what is wrong with an order, as text; null where nothing is."""
     items = order["items"]
     return (
         F.when(order["order_id"].isNull() | order["customer_id"].isNull(), "not an order")
@@ -113,7 +113,7 @@ def _cleaned() -> Column:
 
 
 def _rejected() -> Column:
-    """The row as it came, why it was rejected, and where to find it in the input."""
+    """Return the rejected row as it came, the problem, and its place in the input."""
     return F.to_json(
         F.struct(
             F.col("problem"),

@@ -1,11 +1,11 @@
-"""Page views (PV) for each app, counted in Spark's state, exact through any crash.
+"""Counts page views (PV) for each app in Spark's state, exact through any crash.
 
 The worked example: checkpoint 100 holds the offsets read so far, (0, 10,000) and (1, 10,005), *and*
 the count that belongs to them, 20,005. The driver is killed in batch 101, which has read three more
-views and counted to 20,008. The next one starts from checkpoint 100: it reads the same three again
-and counts to 20,008. No checkpoint has 20,008 at the offsets of 20,005, which would count the three
-twice, and no reader sees a count twice: a batch becomes visible as a whole, once, and the state
-of a batch that did not is thrown away with it.
+views and counted to 20,008. The next driver starts from checkpoint 100: it reads the same three
+again and counts to 20,008. No checkpoint has 20,008 at the offsets of 20,005, which would count the
+three twice, and no reader sees a count twice: a batch becomes visible as a whole, once, and the
+state of a batch that does not become visible is thrown away with it.
 
 In: ``{"app": "shop", ...}``. Out, keyed by app: ``{"app": "shop", "views": 20005}`` whenever the
 count of an app has changed in a batch.
@@ -21,7 +21,7 @@ from airflow_eos.sinks.source import stateful_spark_conf
 
 
 def main() -> None:
-    """Run until drained, or until everything is done with ``--trigger available-now``."""
+    """Run until drained, or with ``--trigger available-now`` until all input is done."""
     parser = argument_parser("Count page views for each app.", prefix="page-views")
     parser.add_argument("--input-topic", default="page_views")
     parser.add_argument("--output-topic", default="page_views.counts")
@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def count_views(rows: DataFrame) -> DataFrame:
-    """The running count of each app; rows that name no app are not views."""
+    """Count the views of each app; rows that name no app are not views."""
     view = F.from_json(F.col("value").cast("string"), "app string")
     counts = rows.select(view["app"].alias("app")).dropna().groupBy("app").count()
     return counts.select(

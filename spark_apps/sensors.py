@@ -1,13 +1,13 @@
-"""Sensors that have fallen silent: late readings, a watermark, and a timer for each sensor.
+"""Reports sensors that have fallen silent: late readings, a watermark, a timer for each sensor.
 
 In: ``{"sensor": "s-1", "at": "2026-11-23T10:15:30Z", "celsius": 21.5}``, in any order. Out, keyed
-by sensor, once for each silence: when it was heard last, how many readings it gave since the
+by sensor, once for each silence: the time of its last reading, the number of readings since the
 silence before, and the highest of them.
 
 - **The watermark** is the newest time of all readings less ``--lateness``. A reading that comes out
-  of order but not behind it counts like any other; one behind it is dropped, because what it
-  belongs to may have been reported.
-- **The timer** of a sensor is set to its newest reading and a minute. Each reading moves it. It
+  of order but not behind the watermark counts like any other; one behind it is dropped, because its
+  silence may have been reported.
+- **The timer** of a sensor is set to its newest reading plus a minute. Each reading moves it. It
   fires when the watermark has passed it, so a silence is one in the readings' own time, and a
   replay of the same rows finds the same silences, at whatever time of day.
 
@@ -36,7 +36,7 @@ SILENT_AFTER_MS = 60_000
 
 
 def main() -> None:
-    """Run until drained, or until everything is done with ``--trigger available-now``."""
+    """Run until drained, or with ``--trigger available-now`` until all input is done."""
     parser = argument_parser("Report silent sensors.", prefix="sensors")
     parser.add_argument("--input-topic", default="readings")
     parser.add_argument("--output-topic", default="sensors.silent")
@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def silences(rows: DataFrame, *, lateness: str) -> DataFrame:
-    """A row for each sensor that has been silent for a minute."""
+    """Return a row for each sensor that has been silent for a minute."""
     reading = F.from_json(F.col("value").cast("string"), READING)
     readings = rows.select(reading.alias("reading")).select("reading.*").dropna()
     found = (
@@ -78,7 +78,7 @@ def silences(rows: DataFrame, *, lateness: str) -> DataFrame:
 
 
 class Silence(StatefulProcessor):
-    """What was heard of one sensor since its last silence."""
+    """The state and timer of one sensor: its readings since its last silence."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """See Spark's ``StatefulProcessor``."""

@@ -1,8 +1,8 @@
-"""Transfers between accounts, posted with both sides to Kafka and to PostgreSQL at once.
+"""Posts transfers between accounts, both sides of each, to Kafka and to PostgreSQL at once.
 
 In: ``{"transfer": "t-1", "payer": "a-1", "payee": "a-2", "amount": 1250}``, in cents. Out: what the
 payer loses and what the payee gets, as two events in Kafka, keyed by account, and as two rows of a
-table, which is there already:
+table, which must exist:
 
     CREATE TABLE postings (transfer text, account text, amount bigint)
 
@@ -10,8 +10,8 @@ Both sides come out of one row of the input, so they are in one task and in one 
 system: nobody ever finds one side alone. The sum over all accounts is zero at every look at the
 table; an account that is to begin with money gets it from another one, such as ``bank``.
 
-What is no transfer goes to a topic of its own, in the same decision. How to reach PostgreSQL is
-said by ``participant_conn_ids={"books": …}`` of the operator, or in ``EOS_PARTICIPANTS_FILE``.
+A row that is no transfer goes to a topic of its own, in the same decision. The login of PostgreSQL
+comes from the operator's ``participant_conn_ids={"books": …}`` or ``EOS_PARTICIPANTS_FILE``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TRANSFER = "transfer string, payer string, payee string, amount bigint"
 
 
 def main() -> None:
-    """Run until drained, or until everything is done with ``--trigger available-now``."""
+    """Run until drained, or with ``--trigger available-now`` until all input is done."""
     parser = argument_parser("Post transfers with both sides.", prefix="transfers")
     parser.add_argument("--input-topic", default="transfers")
     parser.add_argument("--output-topic", default="postings")
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def outputs(topic: str, table: str) -> str:
-    """Where the rows go, unless configuration says otherwise: one decision for both."""
+    """Return the app's two outputs as JSON, which configuration may replace."""
     return json.dumps(
         [
             {"name": "events", "kind": "kafka", "topic": topic, "rows": "events"},
@@ -56,7 +56,7 @@ def outputs(topic: str, table: str) -> str:
 
 
 def postings(rows: DataFrame, *, dead_letter_topic: str) -> DataFrame:
-    """For each row: ``sides``, two postings, or null; ``events``, what of it goes to Kafka."""
+    """Return for each row ``sides``, its two postings or null, and ``events``, its Kafka rows."""
     told = F.from_json(F.col("value").cast("string"), TRANSFER)
     read = rows.withColumn("told", told).withColumn("problem", _problem(F.col("told")))
     sides = F.array(_side("payer", -F.col("told.amount")), _side("payee", F.col("told.amount")))
@@ -83,7 +83,7 @@ def _side(of: str, amount: Column) -> Column:
 
 
 def _events() -> Column:
-    """Null where there are no sides; a null topic is the sink's own."""
+    """Return the Kafka rows of the sides, null without sides; a null topic is the sink's own."""
     return F.transform(
         "sides",
         lambda side: F.struct(

@@ -1,4 +1,4 @@
-"""Words counted in Spark's state, each count that has changed to Kafka: exact through any crash.
+"""Counts words in Spark's state, and writes changed counts to Kafka: exact through any crash.
 
 In: lines of text. Out, keyed by word: ``{"word": "once", "count": 7}`` whenever a count has changed
 in a batch; a word that comes twice in one batch is written once, with its new count. On a compacted
@@ -17,7 +17,7 @@ NO_WORD = r"[^\p{L}\p{N}]+"
 
 
 def main() -> None:
-    """Run until drained, or until everything is done with ``--trigger available-now``."""
+    """Run until drained, or with ``--trigger available-now`` until all input is done."""
     parser = argument_parser("Count words.", prefix="word-count")
     parser.add_argument("--input-topic", default="lines")
     parser.add_argument("--output-topic", default="words.counts")
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def count_words(rows: DataFrame) -> DataFrame:
-    """The running count of each word, in small letters."""
+    """Count each word, in small letters."""
     words = F.split(F.lower(F.col("value").cast("string")), NO_WORD)
     counts = rows.select(F.explode(words).alias("word")).where("word <> ''").groupBy("word").count()
     return counts.select(

@@ -1,5 +1,5 @@
-"""The page: pipelines as people see them, in Airflow's own UI or by ``airflow-eos ui``.
+"""The web page that shows pipelines, inside Airflow's own UI or by ``airflow-eos ui``.
 
-It only reads; what acts is Airflow's: :mod:`airflow_eos.plugins`. ``static/`` is the page itself,
-without a build step.
+This package only reads; the buttons are in :mod:`airflow_eos.plugins`. ``static/`` has the HTML,
+the scripts and the style, without a build step.
 """

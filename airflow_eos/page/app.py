@@ -1,7 +1,7 @@
-"""The page as a web application: every route reads, and whoever mounts it says who may see what.
+"""The page's web application: every route only reads, and its :class:`Host` says who may see what.
 
-Nothing comes from elsewhere: the page, its script and its style are files of this package, and the
-policy in the headers forbids everything else.
+The browser loads nothing from other sites: the page, its script and its style are files of this
+package, and the content security policy in the headers forbids everything else.
 """
 
 from __future__ import annotations
@@ -46,33 +46,33 @@ AGAIN_S = "2"
 
 
 class Host(Protocol):
-    """Who shows the page. ``user`` is what the dependency given to :func:`create_app` returns."""
+    """The server that shows the page. ``user`` is what :func:`create_app`'s dependency returns."""
 
     def pipelines(self, user: Any) -> tuple[Sequence[PipelineEntry], Sequence[str]]:
-        """What this user may see, and remarks on what cannot be shown to anybody."""
+        """Return the pipelines that this user may see, and remarks on what cannot be shown."""
         ...
 
     def actions(
         self, user: Any, listed: PipelineEntry, detail: views.DetailView
     ) -> Sequence[views.ButtonView]:
-        """The buttons of one pipeline; none where the page only reads."""
+        """Return the buttons of one pipeline; none where the page only reads."""
         ...
 
 
 def create_app(
     host: Host, board: Board, *, user: Callable[..., Any], read_only: bool = True
 ) -> FastAPI:
-    """The application, without a route that changes anything.
+    """Create the application, without a route that changes anything.
 
     Args:
         host: says which pipelines there are.
-        board: looks at them.
-        user: a FastAPI dependency of every route: the user, or an HTTPException.
+        board: reads the pipelines.
+        user: a FastAPI dependency of every route: returns the user, or raises an HTTPException.
         read_only: whether the page says that it has no buttons.
     """
     app = FastAPI(
         title="airflow_eos", openapi_url=None, docs_url=None, redoc_url=None
-    )  # no description for whoever is not logged in
+    )  # no API description for a client that is not logged in
     asking = Depends(user)
 
     @app.get("/")
@@ -120,7 +120,7 @@ def create_app(
 
 
 def find(host: Host, who: Any, id_: str) -> PipelineEntry:
-    """The pipeline of that id, if the user may see it; else it does not exist for him."""
+    """Return the pipeline with that id; raise a 404 also where the user may not see it."""
     for each in host.pipelines(who)[0]:
         if each.id == id_:
             return each
@@ -128,13 +128,13 @@ def find(host: Host, who: Any, id_: str) -> PipelineEntry:
 
 
 def late(listed: PipelineEntry) -> HTTPException:
-    """Nobody has answered in time; whoever asks again may have the answer."""
+    """Return the 503 for a store that has not answered in time; a later request may be answered."""
     said = f"{listed.location} has not answered yet. Is its store reachable? Asking goes on."
     return HTTPException(503, said, headers={"Retry-After": AGAIN_S})
 
 
 def answer(value: msgspec.Struct) -> Response:
-    """As JSON, with the moment of answering, for clocks that differ."""
+    """Return the value as JSON, with the server's time in a header, as the browser's may differ."""
     headers = HEADERS | {"X-EOS-Now": str(_now_ms())}
     return Response(msgspec.json.encode(value), media_type="application/json", headers=headers)
 
@@ -148,7 +148,7 @@ def _now_ms() -> int:
 
 
 HOSTS = ("127.0.0.1", "localhost", "[::1]")
-"""Any other name would be a page of somebody else that has its name lead here (DNS rebinding)."""
+"""Host names that are served: any other is a foreign site whose name leads here (DNS rebinding)."""
 
 NAME_CLUSTER = (
     "Whoever started the page can end it and start it again with the brokers: airflow-eos ui "
@@ -158,12 +158,12 @@ NAME_CLUSTER = (
 
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
-    """Checkpoints by their locations, which nobody may do anything about."""
+    """The host of ``airflow-eos ui``: checkpoints by their locations, without buttons."""
 
     listed: tuple[PipelineEntry, ...]
 
     def pipelines(self, user: Any) -> tuple[Sequence[PipelineEntry], Sequence[str]]:  # noqa: ARG002
-        """All of them: whoever is on this machine could read them as well."""
+        """Return all pipelines: a user of this machine could read their checkpoints as well."""
         return self.listed, ()
 
     def actions(
@@ -172,12 +172,12 @@ class Checkpoints:
         listed: PipelineEntry,  # noqa: ARG002
         detail: views.DetailView,  # noqa: ARG002
     ) -> Sequence[views.ButtonView]:
-        """None."""
+        """Return no buttons."""
         return ()
 
 
 def standalone(locations: Sequence[str], reach: Reach) -> FastAPI:
-    """The application for these checkpoints."""
+    """Create the application that shows these checkpoints, without Airflow."""
     listed = tuple(
         PipelineEntry(
             name=_name(each),
@@ -194,7 +194,7 @@ def standalone(locations: Sequence[str], reach: Reach) -> FastAPI:
 
 
 def _name(location: str) -> str:
-    """The last path component, or its parent's name if that is ``checkpoint``."""
+    """Return the last path component, or its parent's name where it is ``checkpoint``."""
     parts = [part for part in PurePosixPath(location).parts if part != "/"]
     generic = len(parts) > 1 and parts[-1].lower() in ("checkpoint", "checkpoints", "ckpt")
     return parts[-2 if generic else -1] if parts else location

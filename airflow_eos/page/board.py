@@ -1,7 +1,7 @@
-"""Many pipelines at a time: looked at side by side, kept for a moment, answered in time.
+"""Reads many pipelines in parallel, caches their rows, and answers within a time limit.
 
-A list of 500 must not wait for the one store that does not answer: its row is that of the look
-before, with its age, and a pipeline that was never looked at to the end is counted as pending.
+A list of 500 must not wait for the one store that does not answer: its row is the one that was read
+before, with its age, and a pipeline that was never read to the end is counted as pending.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MOMENT_S = 15.0
-"""So young an answer is given rather than waited for."""
+"""Age in seconds up to which a cached answer is returned without waiting for a newer one."""
 GLANCE_S = 0.3
-"""So long its successor is waited for all the same."""
+"""Seconds to wait for a newer answer even where the cached one is that young."""
 
 
 @dataclass
@@ -48,13 +48,13 @@ class _Kept(Generic[T]):
 
 
 class Answers(Generic[T]):
-    """The newest answer to each question, by its key.
+    """A cache with the newest answer to each question, by the question's key.
 
     Args:
         threads: how many questions are asked at a time.
         within_s: how long a caller waits.
-        fresh_s: for how many seconds an answer is given again.
-        clock: seconds that only grow.
+        fresh_s: for how many seconds an answer is returned again.
+        clock: a monotonic clock, in seconds.
     """
 
     def __init__(
@@ -71,9 +71,9 @@ class Answers(Generic[T]):
         self._kept: dict[str, _Kept[T]] = {}
 
     def of(self, questions: Mapping[str, Callable[[], T]]) -> dict[str, T]:
-        """The answers that are known in time; older ones stand for those that are late.
+        """Return the answers that are known in time; an older answer stands for one that is late.
 
-        What a question raises, it raises here, once.
+        An exception of a question is raised here, once.
         """
         with self._lock:
             kept = {key: self._kept.setdefault(key, _Kept()) for key in questions}
@@ -93,15 +93,15 @@ class Answers(Generic[T]):
         return {key: each.answer for key, each in kept.items() if each.answer is not None}
 
     def forget(self, key: str) -> None:
-        """Ask anew next time: somebody has just changed something.
+        """Drop the cached answer, as somebody has just changed the pipeline.
 
-        Also where the question is being asked: its answer may be of the time before.
+        Also where the question is being asked: its answer may be older than the change.
         """
         with self._lock:
             self._kept.pop(key, None)
 
     def _asked(self, kept: _Kept[T], question: Callable[[], T]) -> Future[None] | None:
-        """The asking that is under way, begun now where the answer is too old; else None."""
+        """Return the running question, started now where the answer is too old; else None."""
         if kept.running is not None and not kept.running.done():
             return kept.running
         if self._clock() < kept.until_s:
@@ -117,12 +117,12 @@ class Answers(Generic[T]):
 
 
 # --- the plan -------------------------------------------------------------------------------------
-# The one view of the page that asks the participants and the input's cluster: for one pipeline,
+# The plan is the one view that asks the participants and the input's cluster: for one pipeline,
 # when somebody looks at it.
 
 
 TIMEOUT_S = 10.0
-"""For each system to answer; a person waits."""
+"""Seconds that each system has to answer, as a person waits for the plan."""
 NO_CLUSTER = (
     "This pipeline has to do with Kafka, and this page was not told which cluster. So nobody could "
     "ask what is open there: there is no plan, and the open work is what the checkpoint names."
@@ -130,7 +130,7 @@ NO_CLUSTER = (
 
 
 def planned(listed: PipelineEntry) -> PlanView:
-    """Make the plan of this moment; does nothing. Why it could not be made is in ``error``."""
+    """Make the current recovery plan, without executing it; ``error`` says why there is none."""
     try:
         reach = listed.reach()
         plan = plan_recovery(
@@ -149,7 +149,7 @@ def planned(listed: PipelineEntry) -> PlanView:
 
 
 def view(plan: Plan, unread: int | None, *remarks: str, blocked: tuple[str, ...] = ()) -> PlanView:
-    """The plan in the words of the shell's table; pure."""
+    """Translate a plan into the cells and sentences of the shell's table; pure."""
     return PlanView(
         made_at_ms=plan.made_at_ms,
         headline=headline(plan).removeprefix(f"{plan.location}: "),  # the page says it already
@@ -172,7 +172,7 @@ def view(plan: Plan, unread: int | None, *remarks: str, blocked: tuple[str, ...]
 def _of_topics(
     listed: PipelineEntry, reach: Reach
 ) -> tuple[int | None, tuple[str, ...], tuple[str, ...]]:
-    """What is unread, who holds readers up, and why one of it cannot be told."""
+    """Return the unread offsets, who holds readers up, and remarks on what cannot be read."""
     if reach.kafka is None:
         return None, (), ()
     settings, remarks = reach.kafka, list[str]()
@@ -194,21 +194,21 @@ def _of_topics(
 
 
 FRESH_S = 3.0
-"""A row is shown again for so long before its checkpoint is looked at anew."""
+"""Seconds for which a row is shown again before its checkpoint is read anew."""
 FAILED_FRESH_S = 30.0
-"""The same for what cannot be read or reached: it must not keep the threads busy."""
+"""Seconds for which an unreadable row is shown again: it must not keep the threads busy."""
 WITHIN_S = 2.0
-"""The list is answered after so long, whatever is still being looked at."""
+"""Seconds after which the list is answered, whatever is still being read."""
 PLAN_WITHIN_S = 15.0
-"""A plan asks the systems themselves, each of which has :data:`.planned.TIMEOUT_S`."""
+"""Seconds that a plan may take: each of the systems that it asks has :data:`TIMEOUT_S`."""
 
 
 class Board:
-    """Pipelines as the page shows them, for any number of callers at once.
+    """The views of all pipelines, cached for any number of callers at once.
 
     Args:
         stall_after_ms: see :func:`airflow_eos.page.pipeline_state.state_of`.
-        fresh_s, within_s: see above; a test gives its own.
+        fresh_s, within_s: see :data:`FRESH_S` and :data:`WITHIN_S`; a test gives its own.
     """
 
     def __init__(
@@ -233,28 +233,28 @@ class Board:
         )
 
     def rows(self, listed: Sequence[PipelineEntry]) -> tuple[tuple[PipelineRow, ...], int]:
-        """The rows that are known in time, and how many are not."""
+        """Return the rows that are known in time, and the number of those that are not."""
         looks = {each.id: self._look("row", each) for each in listed}
         found = self._rows.of({key: look.row for key, look in looks.items()})
         rows = tuple(found[key] for key in looks if key in found)
         return rows, len(looks) - len(rows)
 
     def detail(self, listed: PipelineEntry) -> DetailView | None:
-        """One pipeline with its batches; None: its store has not answered in time."""
+        """Return one pipeline with its batches; None: its store has not answered in time."""
         look = self._look("detail", listed)
         return self._details.of({listed.id: look.detail}).get(listed.id)
 
     def plan(self, listed: PipelineEntry) -> PlanView | None:
-        """What recovery would do; None: nobody has answered in time."""
+        """Return the plan of what recovery would do; None: no system has answered in time."""
         return self._plans.of({listed.id: lambda: planned(listed)}).get(listed.id)
 
     def forget(self, listed: PipelineEntry) -> None:
-        """Look anew next time: somebody has just changed something."""
+        """Drop what is cached of this pipeline, as somebody has just changed it."""
         for answers in (self._rows, self._details, self._plans):
             answers.forget(listed.id)
 
     def _look(self, kind: str, listed: PipelineEntry) -> Look:
-        """One for each kind of question: two of them may be asked at once."""
+        """Return the pipeline's reader for one kind of question: two kinds may be asked at once."""
         look = self._looks.setdefault((kind, listed.id), Look(listed, self._stall_after_ms))
-        look.listed = listed  # its connections may have changed since
+        look.listed = listed  # the connections may have changed since
         return look

@@ -1,6 +1,6 @@
 """Reads a checkpoint into the list view or the detail view. Read-only.
 
-A row is made from the same snapshot that recovery reads, so that both speak of the same thing.
+A row is made from the snapshot that recovery reads, so that page and recovery agree.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 KEPT = 24
-"""So many of the newest batches are looked at."""
+"""The number of newest batches that are read."""
 _SPARK = 16  # points of a sparkline
 
 
@@ -65,8 +65,8 @@ _SPARK = 16  # points of a sparkline
 class PlannedBatch:
     """A batch of Spark's logs; times in ms since the epoch.
 
-    ``planned_at_ms`` by the driver's clock (the store's where an old Spark wrote none),
-    ``committed_at_ms`` by the store's, None while it is in flight. ``rows`` None: not known.
+    ``planned_at_ms`` is by the driver's clock (the store's where an old Spark wrote none),
+    ``committed_at_ms`` by the store's, None while the batch is in flight. ``rows`` None: not known.
     """
 
     batch: int
@@ -76,13 +76,13 @@ class PlannedBatch:
 
 
 class Batches:
-    """The newest batches of one checkpoint."""
+    """Reads the newest batches of one checkpoint, and keeps the entries that it has read."""
 
     def __init__(self) -> None:
         self._read: dict[StoredObject, OffsetsEntry] = {}
 
     def newest(self, store: CheckpointStore, count: int = KEPT) -> tuple[PlannedBatch, ...]:
-        """The newest ``count``, the oldest first.
+        """Return the newest ``count`` batches, in ascending order.
 
         Raises:
             CheckpointFormatError: a file cannot be read.
@@ -90,11 +90,11 @@ class Batches:
         """
         log = SparkLog(store)
         planned = _by_batch(store, "offsets")
-        # Listed after: what is committed here was planned there.
+        # Listed after ``offsets``: each batch that is committed here was planned there.
         committed = _by_batch(store, "commits")
         wanted = sorted(planned)[-(count + 1) :]
         entries = {n: self._read.get(planned[n]) or log.offsets(n) for n in wanted}
-        # In one step, for whoever else asks at this moment.
+        # One assignment, as other threads may read at this moment.
         self._read = {planned[n]: entry for n, entry in entries.items() if entry is not None}
         found = []
         for batch in wanted[-count:]:
@@ -120,7 +120,7 @@ def _by_batch(store: CheckpointStore, log: Log) -> dict[int, StoredObject]:
 def _rows(
     log: SparkLog, batch: int, entry: OffsetsEntry, before: OffsetsEntry | None
 ) -> int | None:
-    """Of all sources, reckoned as a source's progress is; None where one of them is unknown."""
+    """Count the batch's rows over all sources; None where the count of one source is unknown."""
     total = 0
     for index, (name, raw) in enumerate(entry.ends.items()):
         end = kafka_offsets(raw) if raw is not None else None
@@ -137,13 +137,13 @@ def _rows(
 
 
 SPAN_MS = 60_000
-"""A mean speaks of no more than the last minute, or of the newest batch where that is longer."""
+"""Span of a mean rate: the last minute, or the newest batch where that is longer."""
 
 
 def rates(batches: Sequence[PlannedBatch]) -> tuple[float, ...]:
-    """Rows/s of each complete batch, until the next one was planned: pauses count.
+    """Return the rows/s of each complete batch, until the next batch was planned: pauses count.
 
-    The newest counts until it was committed. Batches whose rows are not known are left out.
+    The newest batch counts until it was committed. Batches of unknown row count are left out.
     """
     return tuple(
         round((each.rows or 0) * 1000 / max(1, end_ms - each.planned_at_ms), 1)
@@ -152,7 +152,7 @@ def rates(batches: Sequence[PlannedBatch]) -> tuple[float, ...]:
 
 
 def mean_rate(batches: Sequence[PlannedBatch], now_ms: int) -> float | None:
-    """Rows/s over the last minute; None where no complete batch tells it.
+    """Return the rows/s over the last minute; None where there is no complete batch.
 
     A pipeline that has committed nothing for a minute is at 0, however fast it was before.
     """
@@ -168,7 +168,7 @@ def mean_rate(batches: Sequence[PlannedBatch], now_ms: int) -> float | None:
 
 
 def _spans(batches: Sequence[PlannedBatch]) -> list[tuple[PlannedBatch, int]]:
-    """Complete batches with the end of the time that each stands for."""
+    """Pair each complete batch with the end (ms) of the time that its rate is reckoned over."""
     ends = [after.planned_at_ms for after in batches[1:]] + [
         newest.committed_at_ms or 0 for newest in batches[-1:]
     ]
@@ -184,23 +184,23 @@ def _spans(batches: Sequence[PlannedBatch]) -> list[tuple[PlannedBatch, int]]:
 # evidence, the first that holds                 state
 # =============================================  ===========
 # the heartbeat cannot be read                   unreadable
-# nothing was ever planned, nobody ever beat     new
-# the driver said ``stopped``                    stopped
-# the driver said ``failed``                     failed
-# looked at once                                 looking
+# no batch was ever planned, and no heartbeat    new
+# the heartbeat's phase is ``stopped``           stopped
+# the heartbeat's phase is ``failed``            failed
+# read only once                                 looking
 # its heartbeat was seen to stand still          silent
 # alive, and asked to stop                       draining
-# alive, and gets on                             running
+# alive, and makes progress                      running
 # alive, nothing in flight for a long time       idle
 # alive, and a batch is in flight for too long   stalled
 # =============================================  ===========
 #
-# Alive is whose heartbeat, or progress, was seen to change by this server's clock; stalls are
-# reckoned where the sensors reckon them.
+# Alive is a pipeline whose heartbeat, or progress, was seen to change by this server's clock; the
+# function that the sensors use tells a stall.
 
 
 STALL_AFTER_MS = 300_000
-"""As of the sensors: older than this, a commit, a batch in flight or a start is a stall."""
+"""Age in ms above which a commit, a batch in flight or a start is a stall, as for the sensors."""
 
 _OF_HEALTH: dict[Health, State] = {
     Health.FRESH: "running",
@@ -220,20 +220,20 @@ def state_of(
     alive: bool | None,
     beaten_at_ms: int,
 ) -> tuple[State, str]:
-    """The state and why, in one sentence.
+    """Return the pipeline's state, and the reason in one sentence.
 
     Args:
-        found: what stands in the checkpoint.
-        drain: the request that means the last driver.
-        stall_after_ms: older than this, a commit, a batch in flight or a start is a stall.
-        alive: whether the pipeline was seen to be; None where that has not shown yet.
+        found: the checkpoint's snapshot.
+        drain: the drain request to the last driver.
+        stall_after_ms: the age above which a commit, a batch in flight or a start is a stall.
+        alive: whether the pipeline was seen to be alive; None where that is not known yet.
         beaten_at_ms: when the last heartbeat was written, by the store's clock.
     """
     if found.unheard:
         return "unreadable", found.unheard
     if found.heartbeat is None and found.state.latest_offsets is None:
         return "new", "no driver has run on this checkpoint yet"
-    # What is unread is not asked for: that would be a look at Kafka for each row of a list.
+    # Unread offsets are not asked for: that would be a request to Kafka for each row of a list.
     seen = Observation(found.state, found.heartbeat, None, beaten_at_ms, alive)
     if alive is None:
         return "looking", judge(seen, max_age_ms=stall_after_ms).reason
@@ -248,7 +248,7 @@ def state_of(
 
 
 class Look:
-    """Looks at one pipeline again and again.
+    """Reads one pipeline's checkpoint again and again, and sees what changes in between.
 
     Args:
         listed: the pipeline.
@@ -264,7 +264,7 @@ class Look:
         self._standbys = StandbyWatch()
 
     def row(self) -> PipelineRow:
-        """The pipeline in the list; what cannot be read is a row that says why."""
+        """Return the pipeline's row of the list; the row of an unreadable checkpoint says why."""
         try:
             store = self.listed.open()
             found = read_snapshot(store)
@@ -273,7 +273,7 @@ class Look:
             return self._unreadable(error)
 
     def detail(self) -> DetailView:
-        """The pipeline with its batches; what cannot be read says why."""
+        """Return the pipeline with its batches; the row of an unreadable checkpoint says why."""
         try:
             store = self.listed.open()
             found = read_snapshot(store)
@@ -296,7 +296,7 @@ class Look:
             return DetailView(row=self._unreadable(error))
 
     def _unreadable(self, error: Exception) -> PipelineRow:
-        """What an error of ours says; what a surprise says may be secret."""
+        """Return a row with our own error's text; the text of any other error may hold a secret."""
         why = str(error)
         if not isinstance(error, EosError):
             log.error("page_look_failed", location=self.listed.location, exc_info=error)
@@ -346,7 +346,7 @@ class Look:
             planned_at_ms=progress.planned_at_ms,
             lag_rows=None if None in flying else sum(rows or 0 for rows in flying),
             rates=rates(newest)[-_SPARK:],
-            # As of its newest heartbeat: batches are dated by the driver's clock, too.
+            # Up to the newest heartbeat: batches are dated by the driver's clock, too.
             rows_per_s=mean_rate(newest, heart.beat_at_ms) if alive and heart else None,
             promised=_promised(found),
             drain=msgspec.convert(drain, Drain | None, from_attributes=True),
@@ -357,7 +357,7 @@ class Look:
 
 
 def _promised(found: Snapshot) -> Promised | None:
-    """What readers are owed of the batch in flight, as its decisions name it."""
+    """Sum up the promised work of the batch in flight, as its decisions name it."""
     works = [each.work for each in named_by(found.decisions)]
     if not works or found.batch is None or found.batch != found.state.in_flight:
         return None
@@ -388,7 +388,7 @@ def _attempts(store: CheckpointStore, found: Snapshot, batch: int) -> Sequence[D
     try:
         return DecisionLog(store).of_batch(batch)
     except EosError:
-        return ()  # pruned while they were read; of the batch in flight it would be an error
+        return ()  # pruned while they were read; for the batch in flight it would be an error
 
 
 def _stage(found: Snapshot, planned: PlannedBatch, attempts: Sequence[Decision]) -> Stage:

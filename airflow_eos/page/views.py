@@ -1,4 +1,4 @@
-"""What a browser gets, as frozen values. Times in ms since the epoch, by the clock named."""
+"""The JSON values that a browser gets. Times in ms since the epoch, by the clock named."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ State = Literal[
     "stopped",
     "new",
 ]
-"""In the order in which somebody should look."""
+"""The state of a pipeline, the most urgent first."""
 
 Stage = Literal["planned", "preparing", "settling", "committed"]
 
@@ -33,8 +33,8 @@ Stage = Literal["planned", "preparing", "settling", "committed"]
 class Promised(msgspec.Struct, frozen=True):
     """Work of the batch in flight that a COMMIT decision names: readers are owed its rows.
 
-    ``ends_at_ms`` is when the first of it is ended by its system; None: by none. ``participants``
-    are the names of those whose work it is.
+    ``ends_at_ms`` is when the first piece of work is ended by its system; None: no system ends any.
+    ``participants`` are the names of the participants whose work it is.
     """
 
     works: int
@@ -57,7 +57,7 @@ class Beat(msgspec.Struct, frozen=True):
 
 
 class Drain(msgspec.Struct, frozen=True):
-    """Who has asked the driver to stop."""
+    """A request that the driver stop, and who has made it."""
 
     requested_by: str
     reason: str
@@ -67,12 +67,12 @@ class Drain(msgspec.Struct, frozen=True):
 class PipelineRow(msgspec.Struct, frozen=True, kw_only=True):
     """One pipeline in the list, from its checkpoint alone.
 
-    ``batch`` is the newest that is complete, at ``committed_at_ms`` (the store's clock).
-    ``lag_rows`` counts offsets that are planned and not committed: what is not planned yet only
-    the plan's view asks for. ``rates`` are rows/s of the newest batches, oldest first;
-    ``rows_per_s`` is their mean over that time, None where the driver is not alive. None of it is
-    known of what is ``unreadable``. ``remarks`` say who brings it back, who stands by, and that its
-    watchdog does not look any more.
+    ``batch`` is the newest complete batch, committed at ``committed_at_ms`` (the store's clock).
+    ``lag_rows`` counts offsets that are planned and not committed: only the plan's view counts
+    those that are not planned yet. ``rates`` are rows/s of the newest batches, oldest first;
+    ``rows_per_s`` is their mean over that time, None where the driver is not alive. An
+    ``unreadable`` pipeline has none of these. ``remarks`` say who restarts the pipeline, who stands
+    by, and that its watchdog does not look any more.
     """
 
     id: str
@@ -99,7 +99,7 @@ class PipelineRow(msgspec.Struct, frozen=True, kw_only=True):
 class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
     """One decision; ``sealed`` is the abort that each start begins with, and no fault.
 
-    ``opened_at_ms`` is when the first and the last of its work was opened.
+    ``opened_at_ms`` is when the first and the last piece of its work were opened.
     """
 
     attempt: int
@@ -116,8 +116,8 @@ class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
 class BatchView(msgspec.Struct, frozen=True, kw_only=True):
     """One batch as far as the checkpoint tells.
 
-    ``planned_at_ms`` by the driver's clock, ``committed_at_ms`` by the store's. A batch that is
-    committed was settled before; when exactly is written nowhere. ``rows`` None: not known.
+    ``planned_at_ms`` is by the driver's clock, ``committed_at_ms`` by the store's. A committed
+    batch was settled before; when exactly is written nowhere. ``rows`` None: not known.
     """
 
     batch: int
@@ -138,7 +138,7 @@ class ParticipantView(msgspec.Struct, frozen=True):
 
 
 class SourceView(msgspec.Struct, frozen=True):
-    """A source of the newest batch; ``ends`` by topic and partition where it is Kafka."""
+    """A source of the newest batch; ``ends`` has offsets by topic and partition for Kafka."""
 
     name: str
     rows: int | None
@@ -146,7 +146,7 @@ class SourceView(msgspec.Struct, frozen=True):
 
 
 class ButtonView(msgspec.Struct, frozen=True, kw_only=True):
-    """A button: ``says`` what will happen. ``token`` travels in a header; None: not now."""
+    """A button: ``says`` what it will do. ``token`` is sent in a header; None: see ``not_now``."""
 
     name: str
     label: str
@@ -168,7 +168,7 @@ class DetailView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BoardView(msgspec.Struct, frozen=True, kw_only=True):
-    """The list. ``pending`` of them were not looked at yet, and are not in ``rows``."""
+    """The list of pipelines. ``pending`` pipelines were not read yet, and are not in ``rows``."""
 
     now_ms: int
     read_only: bool
@@ -178,7 +178,7 @@ class BoardView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OpenBar(msgspec.Struct, frozen=True, kw_only=True):
-    """Open work as its system lists it; ``ends_at_ms`` None: nothing ends it by itself."""
+    """Open work as its system lists it; ``ends_at_ms`` None: its system never ends it."""
 
     key: str
     participant: str
@@ -188,7 +188,7 @@ class OpenBar(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlanLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of the shell's table, word for word."""
+    """A line of the recovery plan, word for word as in the shell's table."""
 
     action: str
     work: str
@@ -199,11 +199,11 @@ class PlanLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlanView(msgspec.Struct, frozen=True, kw_only=True):
-    """What recovery would do; ``error`` says why nobody could tell.
+    """The plan of what recovery would do; ``error`` says why it could not be made.
 
-    It is ``untold`` where nothing went wrong: whoever started the page said of no cluster.
+    The error is ``untold`` where nothing went wrong: the page was started without a Kafka cluster.
     ``unread`` counts offsets of the input that are not planned yet; None where it is not known.
-    ``blocked`` says who holds the readers of its topics up, a sentence a partition.
+    ``blocked`` says who holds the readers of its topics up, one sentence for each partition.
     """
 
     made_at_ms: int
@@ -220,13 +220,13 @@ class PlanView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ActionResult(msgspec.Struct, frozen=True):
-    """What a button has done, in a sentence."""
+    """The result of a button, in a sentence."""
 
     said: str
 
 
 # --- which pipelines are shown --------------------------------------------------------------------
-# Which pipelines the page shows, as whoever starts it says so.
+# A list that the host of the page gives.
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,16 +243,16 @@ class Reach:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineEntry:
-    """One pipeline.
+    """A pipeline that the page lists, and its connection settings.
 
     Attributes:
-        name: for people.
-        location: of its checkpoint.
-        storage: options of the checkpoint's store; called for each look, may raise EosError.
-        reach: the same, and how to reach the participants: only for the plan.
-        dag_id, task_id: who runs it; None where there is no Airflow.
-        recovery_dag_id: who recovers it.
-        name_cluster: what whoever looks at the page can do where no Kafka cluster is named.
+        name: the name that people read.
+        location: the location of its checkpoint.
+        storage: returns the store's options; called for each read, may raise EosError.
+        reach: returns the store's and the participants' settings; called only for the plan.
+        dag_id, task_id: the task that runs it; None where there is no Airflow.
+        recovery_dag_id: the DAG that recovers it.
+        name_cluster: what a reader of the page can do where no Kafka cluster is named.
     """
 
     name: str
@@ -266,15 +266,15 @@ class PipelineEntry:
 
     @property
     def id(self) -> str:
-        """A name for addresses, see :func:`pipeline_id`."""
+        """The pipeline's id in addresses, see :func:`pipeline_id`."""
         return pipeline_id(self.location, self.dag_id, self.task_id)
 
     def open(self) -> CheckpointStore:
-        """The checkpoint (EosError where a connection or a location cannot work)."""
+        """Open the checkpoint (EosError where a connection or a location cannot work)."""
         return CheckpointStore.open(self.location, storage_options=self.storage())
 
 
 def pipeline_id(location: str, dag_id: str | None = None, task_id: str | None = None) -> str:
-    """What an address calls a pipeline: it says nothing of the location, and has no slash in it."""
+    """Return the pipeline's id in addresses: a hash that hides the location and has no slash."""
     told = "\n".join((dag_id or "", task_id or "", location))
     return hashlib.blake2s(told.encode(), digest_size=8).hexdigest()

@@ -1,1 +1,1 @@
-"""What is shown inside Airflow's own UI; loaded by the API server, and by nothing of the core."""
+"""The page inside Airflow's own UI; loaded by the API server, and never by the core."""

@@ -1,4 +1,4 @@
-"""What a button does, once everything about it has been checked."""
+"""The actions of the page's buttons, once a press has been checked, and the buttons themselves."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
     from airflow_eos.page.views import PipelineEntry, PipelineRow
 
 STARTS = 20
-"""As ``eos_recovery`` has it: so many runs in the place of one driver, each after the one before
-has failed."""
+"""Limit of runs in the place of one driver, each after the run before it has failed; as in
+``eos_recovery``."""
 _UNDER_WAY = ("queued", "running")
 
 
 def act(name: str, listed: PipelineEntry, user: str, nonce: str) -> str:
-    """Do it; asked again with the same nonce, it is done once.
+    """Do what a button says, once for a nonce however often it is pressed.
 
     Args:
         name: ``drain``, ``recover`` or ``resume``.
         listed: the pipeline.
-        user: who asks, for those who read about it.
-        nonce: of this confirmation.
+        user: the name of the user, for logs and requests.
+        nonce: the nonce of this confirmation.
 
     Returns:
         What was done, in a sentence.
@@ -59,7 +59,7 @@ def drain(listed: PipelineEntry, user: str) -> str:
 
 
 def recover(listed: PipelineEntry, user: str, nonce: str) -> str:
-    """Start the DAG that recovers, unless it runs: a second run would find nothing to do."""
+    """Start the recovery DAG, unless it runs: a second run would find nothing to do."""
     dag_id = listed.recovery_dag_id or ""
     with create_session() as session:
         found = session.scalars(
@@ -71,9 +71,9 @@ def recover(listed: PipelineEntry, user: str, nonce: str) -> str:
 
 
 def resume(listed: PipelineEntry, user: str) -> str:
-    """Start the DAG in the place of the last driver, under the name that eos_recovery would use.
+    """Start the pipeline's DAG in the place of the last driver, with eos_recovery's run id.
 
-    So the page, a recovery and the watchdog replace one driver once: the run of that name exists or
+    So the page, a recovery and the watchdog replace one driver once: the run with that id exists or
     it does not.
     """
     dag_id, store = listed.dag_id or "", listed.open()
@@ -95,12 +95,12 @@ def resume(listed: PipelineEntry, user: str) -> str:
             f"into the log of the last, {names[-1]}; then clear that run, or trigger {dag_id} "
             "by hand."
         )
-    # A person wants it to run, also where one has drained it: see factory.watchdog.
+    # A person wants the pipeline to run, even if one has drained it: see factory.watchdog.
     return _triggered(dag_id, names[number], user, {"eos_asked_by": user})
 
 
 def log(event: str, listed: PipelineEntry, user: str) -> None:
-    """Into Airflow's audit log, where other actions on the DAG are."""
+    """Write to Airflow's audit log, where other actions on the DAG are."""
     with create_session() as session:
         session.add(
             Log(
@@ -123,15 +123,15 @@ def _triggered(dag_id: str, run_id: str, user: str, conf: dict[str, str] | None 
             triggering_user_name=user,
         )
     except (DagRunAlreadyExists, IntegrityError):
-        # The database lets one run of a name be: also where two were asked for at the same moment.
+        # The database allows one run of an id, also where two are asked for at the same moment.
         with create_session() as session:
             state = session.scalar(
                 select(DagRun.state).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)
             )
         if state is None:
-            raise  # it was something else
+            raise  # another error than a second run
         return f"{dag_id} was started before: run {run_id} is {state}."
-    except (AirflowException, ValueError) as error:  # a parameter without a default, a kind of run
+    except (AirflowException, ValueError) as error:  # parameter without default, or wrong run type
         raise ConfigurationError(
             f"Airflow does not start {dag_id} so: {error}. Nothing was started.",
             Remedy(change=f"trigger {dag_id} by hand, where Airflow asks for what it lacks"),
@@ -141,8 +141,8 @@ def _triggered(dag_id: str, run_id: str, user: str, conf: dict[str, str] | None 
 
 # --- buttons --------------------------------------------------------------------------------------
 # *Drain* writes the request that ``airflow-eos drain`` writes, and nothing else. *Recover* and
-# *resume* start the DAGs that do it: a worker has the connections, the time and the log for it, its
-# run is seen, retried and alerted on like any other, and the API server can be restarted meanwhile.
+# *resume* start DAGs: a worker has the connections, the time and the log for the work, its run is
+# seen, retried and alerted on like any other, and the API server can be restarted meanwhile.
 
 
 ALIVE = frozenset({"running", "idle", "stalled", "draining"})
@@ -152,9 +152,9 @@ _UNTOLD = "Whether a driver is alive shows at a second look: try again in a mome
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """What a user may do: edit the pipeline's DAG, start the two DAGs.
+    """What a user may do: edit the pipeline's DAG, start the pipeline's and the recovery DAG.
 
-    ``paused`` says it of those DAGs that there are.
+    ``paused`` says of each of the two DAGs that exists whether it is paused.
     """
 
     edit: bool
@@ -165,7 +165,7 @@ class Allowed:
 def buttons(
     listed: PipelineEntry, row: PipelineRow, allowed: Allowed, token: Callable[[str], str]
 ) -> tuple[ButtonView, ...]:
-    """The three buttons, each with a token where it may be pressed now, else with why not."""
+    """Return the three buttons, each with a token, or with why it may not be pressed now."""
     return tuple(
         ButtonView(
             name=name,
@@ -183,7 +183,7 @@ def buttons(
 
 
 def asked_of(action: str, row: PipelineRow) -> str:
-    """What a confirmation is of: a drain is of the driver that was shown, and of no later one."""
+    """Name what a token confirms: an action; a drain only of the driver that was shown."""
     heart = row.heartbeat
     return action if action != "drain" or heart is None else f"{action} {heart.application_id}"
 

@@ -1,6 +1,6 @@
 """The page inside Airflow's API server: its users, its permissions, and the three buttons.
 
-Airflow mounts what a plugin brings without asking who comes: each route here asks for the user
+Airflow mounts a plugin's application without authentication: each route here asks for the user
 as Airflow's own routes do, and for what he may do with the pipeline's DAG.
 """
 
@@ -53,24 +53,24 @@ MAX_AGE_S = 600
 
 
 class Tokens:
-    """Signs and checks confirmations.
+    """Signs and checks the tokens with which a user confirms an action.
 
     Args:
-        secret: Airflow's own, the same in every API server.
+        secret: Airflow's own secret key, the same in every API server.
     """
 
     def __init__(self, secret: str) -> None:
         self._serializer = URLSafeTimedSerializer(secret, salt="airflow_eos.page")
 
     def make(self, user: str, pipeline: str, action: str) -> str:
-        """A token for one confirmation."""
+        """Return a signed token for one confirmation."""
         return str(self._serializer.dumps([user, pipeline, action, uuid.uuid4().hex]))
 
     def nonce(self, token: str, user: str, pipeline: str, action: str) -> str:
-        """What tells this confirmation from others.
+        """Check a token, and return the nonce that tells its confirmation from others.
 
         Raises:
-            HTTPException: 403, it is none, too old, or of something else.
+            HTTPException: 403, it is no token, too old, or of another user, pipeline or action.
         """
         try:
             told = self._serializer.loads(token, max_age=MAX_AGE_S)
@@ -86,10 +86,10 @@ class Tokens:
 
 
 def require_own(headers: Mapping[str, str], own: set[str]) -> None:
-    """Refuse what another site has made the browser send.
+    """Refuse a request that another site has made the browser send.
 
     Args:
-        headers: of the request, by lower-case names.
+        headers: the request's headers, by lower-case names.
         own: hosts, with ports, under which this server is known.
 
     Raises:
@@ -106,29 +106,29 @@ def require_own(headers: Mapping[str, str], own: set[str]) -> None:
 
 
 # --- Airflow's pipelines --------------------------------------------------------------------------
-# Which pipelines Airflow has: read from the serialized DAGs, and from one setting beside them.
+# Airflow's pipelines are read from the serialized DAGs, and from one setting beside them.
 #
 # A DAG already says where its checkpoint is and which connections lead there, and what a user may
-# do with a pipeline is what he may do with its DAG. A list in the configuration would be a second
-# truth, so it holds only what no DAG says in plain words: a location that is a template.
+# do with a pipeline is what he may do with its DAG. A list in the configuration would say the same
+# twice, so it holds only what cannot be read in a DAG: a location that is a template.
 
 
 _RUNS = {"checkpoint_location", "application"}
 _RECOVERS = {"checkpoint_location", "allowed_actions"}
 _WATCHES = {"checkpoint_location", "since_batch"}
 _REHEARSES = {"checkpoint_location", "application", "batches"}
-"""Fields that tell who does what: subclasses keep them, whatever their name."""
+"""Template fields that tell the kinds of operators: subclasses keep them, whatever their name."""
 _NAMES = ("checkpoint_location", "kafka_config_id", "storage_conn_id", "participant_conn_ids")
 _A_TEMPLATE = "its checkpoint or a connection is a template, which only its task can render"
 _MAPPED = "what it is mapped over is known only when it runs, or is too much"
 _MAPPED_AT_MOST = 1024
-"""As many tasks as Airflow makes of one, unless it is told otherwise ([core] max_map_length)."""
+"""The number of tasks to which Airflow maps one, by default ([core] max_map_length)."""
 _OF_A_GROUP = re.compile(r"MappedArgument\(.*_key='([^']*)'\)", re.DOTALL)
-"""How Airflow writes down an argument that a mapped task group gives to a task."""
+"""The text by which Airflow serializes an argument that a mapped task group gives to a task."""
 
 
 class PipelineReference(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A pipeline by the names of its connections, as a DAG or the setting says it."""
+    """A pipeline with its task and the names of its connections, as a DAG or the setting has it."""
 
     dag_id: str
     task_id: str = "run"
@@ -141,28 +141,28 @@ class PipelineReference(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
     @property
     def key(self) -> tuple[str, str]:
-        """Its task; one that is mapped has several pipelines."""
+        """The pipeline's task; a mapped task has several pipelines."""
         return self.dag_id, self.task_id
 
 
 class DagOrigin(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a DAG comes from. The bundle is Airflow's word, the owners are those of its author."""
+    """Where a DAG comes from: Airflow itself says the bundle, the DAG's author the owners."""
 
     bundle: str | None = None
     file: str | None = None
     owners: frozenset[str] = frozenset()
 
     def is_of(self, other: DagOrigin) -> bool:
-        """Whether both are of one bundle and of the same owners."""
+        """Whether both DAGs are of one bundle and of the same owners."""
         return (self.bundle, self.owners) == (other.bundle, other.owners)
 
 
 class DagPipelines(msgspec.Struct, frozen=True, kw_only=True):
-    """What one DAG says.
+    """The pipelines and checkpoints that one DAG names.
 
     ``runs`` are its pipelines, ``stands_by`` those that its standbys would drive; ``recovers`` and
-    ``watches`` the checkpoints that it recovers and looks at; ``hidden`` the tasks whose fields
-    cannot be read, each with why.
+    ``watches`` the checkpoints that it recovers and watches; ``hidden`` the tasks whose fields
+    cannot be read, each with the reason.
     """
 
     runs: tuple[PipelineReference, ...] = ()
@@ -174,18 +174,18 @@ class DagPipelines(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def in_a_dag(dag_id: str, data: Mapping[str, Any], bundle: str | None = None) -> DagPipelines:
-    """Read a serialized DAG; pure, and cheap: nothing is deserialized.
+    """Read the pipelines of a serialized DAG; pure, and cheap: nothing is deserialized.
 
-    One that cannot be read says so, and takes no other one from the page.
+    A DAG that cannot be read says so, and does not take another DAG from the page.
 
     Args:
         dag_id: its id.
-        data: what Airflow has stored of it.
-        bundle: that it comes from, as Airflow says.
+        data: the DAG as Airflow has serialized it.
+        bundle: the bundle that it comes from, as Airflow says.
     """
     try:
         return _read_dag(dag_id, data, bundle)
-    except Exception as error:  # what its author has put there
+    except Exception as error:  # raised by whatever its author has put there
         log.exception("page_dag_unreadable", dag_id=dag_id)
         return DagPipelines(hidden={"*": f"it cannot be read ({type(error).__name__})"})
 
@@ -228,7 +228,7 @@ def _read_dag(dag_id: str, data: Mapping[str, Any], bundle: str | None) -> DagPi
 
 
 def in_the_setting(text: str) -> tuple[PipelineReference, ...]:
-    """The pipelines of ``[airflow_eos] pipelines`` (ConfigurationError: it is no such list)."""
+    """Read the setting ``[airflow_eos] pipelines`` (ConfigurationError: it is no such list)."""
     try:
         return msgspec.json.decode(text or "[]", type=tuple[PipelineReference, ...])
     except msgspec.MsgspecError as error:
@@ -241,9 +241,9 @@ def in_the_setting(text: str) -> tuple[PipelineReference, ...]:
 def joined(
     dags: Mapping[str, DagPipelines], setting: Iterable[PipelineReference]
 ) -> tuple[PipelineReference, ...]:
-    """All pipelines, each with the DAG that recovers it; the setting wins over a DAG.
+    """Return all pipelines, each with the DAG that recovers it; the setting wins over a DAG.
 
-    A standby's is shown by the task that it stands by for, where there is one.
+    A standby's pipeline is shown with the task that the standby waits for, where there is one.
     """
     named, tasks = list(setting), {each.key for each in setting}
     places = {(each.key, each.checkpoint_location) for each in named}
@@ -269,14 +269,14 @@ def joined(
 
 
 class SaidOf(msgspec.Struct, frozen=True):
-    """By checkpoint: the DAGs that recover it, and those that watch it; read once for them all."""
+    """The DAGs that recover, and those that watch, each checkpoint; gathered once for all."""
 
     recovers: Mapping[str, Sequence[str]]
     watches: Mapping[str, Sequence[str]]
 
     @classmethod
     def of(cls, dags: Mapping[str, DagPipelines]) -> SaidOf:
-        """What all of them say."""
+        """Gather what all DAGs say."""
         recovers, watches = defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
         for name, dag in dags.items():
             for place in dag.recovers:
@@ -292,11 +292,11 @@ def recovery_of(
     said: SaidOf,
     may_see: set[str] | None = None,
 ) -> tuple[str | None, str | None]:
-    """The DAG that recovers it, or why none is taken for it; both None: none says that it does.
+    """Return the DAG that recovers a pipeline, or why none is taken; (None, None): none says so.
 
-    Anybody's DAG may name a checkpoint. One counts that is of the bundle and the owners of the
-    pipeline's own; of several the one of its file; and of several still none: a name says nothing.
-    Who is told why hears of the DAGs that he may see alone.
+    Anybody's DAG may name a checkpoint. A DAG counts if it is of the bundle and the owners of the
+    pipeline's own; of several, the one in the pipeline's file; of several still, none: the DAG's
+    name proves nothing. The reason names only DAGs of ``may_see`` where that is given.
     """
     say_so = said.recovers.get(pipeline.checkpoint_location, ())
     own = dags[pipeline.dag_id].place if pipeline.dag_id in dags else DagOrigin()
@@ -321,7 +321,7 @@ def recovery_of(
 def watchdogs(
     dags: Mapping[str, DagPipelines], pipeline: PipelineReference, said: SaidOf
 ) -> tuple[str, ...]:
-    """The DAGs of its own bundle and owners that look how it gets on."""
+    """Return the DAGs of the pipeline's own bundle and owners that watch it."""
     own = dags[pipeline.dag_id].place if pipeline.dag_id in dags else DagOrigin()
     looking = said.watches.get(pipeline.checkpoint_location, ())
     return tuple(name for name in looking if dags[name].place.is_of(own))
@@ -330,7 +330,7 @@ def watchdogs(
 def not_shown(
     dag_id: str, dag: DagPipelines, setting: Iterable[PipelineReference]
 ) -> Iterator[str]:
-    """A sentence for each task that cannot be read, and that the setting does not name."""
+    """Yield a sentence for each task that cannot be read, and that the setting does not name."""
     known = {each.key for each in setting}
     for task_id, why in dag.hidden.items():
         if (dag_id, task_id) not in known:
@@ -343,7 +343,7 @@ def not_shown(
 def _runs_of(
     dag_id: str, task_id: str, arguments: list[dict[str, Any]] | None
 ) -> tuple[list[PipelineReference], str | None]:
-    """The pipelines of a task, and why one of them cannot be read."""
+    """Return the pipelines of a task, and why one of them cannot be read."""
     if arguments is None:
         return [], _MAPPED
     runs, why = [], None
@@ -355,7 +355,7 @@ def _runs_of(
             runs.append(
                 msgspec.convert({"dag_id": dag_id, "task_id": task_id, **each}, PipelineReference)
             )
-        except msgspec.ValidationError as error:  # one odd DAG is no matter of the others
+        except msgspec.ValidationError as error:  # one odd DAG must not hide the others
             why = f"its arguments cannot work ({error})"
     return runs, why
 
@@ -363,7 +363,7 @@ def _runs_of(
 def _told(
     task: Mapping[str, Any], groups: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]] | None:
-    """The arguments that name a pipeline, once for each that a mapped task has; None: not known."""
+    """Return the arguments that name a pipeline, once for each mapped task; None: not known."""
     plain = {name: _argument(task, name) for name in _NAMES}
     plain = {name: value for name, value in plain.items() if value is not None}
     found = [plain]
@@ -393,7 +393,7 @@ def _told(
 
 
 def _mapped_over(mapped: Mapping[str, Any], wanted: set[str]) -> list[dict[str, Any]] | None:
-    """These arguments of each mapped task; None: they are not written in the DAG, or too many."""
+    """Return the ``wanted`` arguments of each mapped task; None: not in the DAG, or too many."""
     value = _plain(mapped.get("value"))
     if mapped.get("type") == "list-of-dicts" and isinstance(value, list):
         each = [_plain(one) for one in value]
@@ -401,7 +401,7 @@ def _mapped_over(mapped: Mapping[str, Any], wanted: set[str]) -> list[dict[str, 
     if mapped.get("type") != "dict-of-lists" or not isinstance(value, dict):
         return None
     found: list[dict[str, Any]] = [{}]
-    for name in (each for each in value if each in wanted):  # others say not where they are
+    for name in (each for each in value if each in wanted):  # the others name no pipeline
         of_name = _plain(value[name])
         if not isinstance(of_name, list) or len(found) * len(of_name) > _MAPPED_AT_MOST:
             return None
@@ -410,7 +410,7 @@ def _mapped_over(mapped: Mapping[str, Any], wanted: set[str]) -> list[dict[str, 
 
 
 def _groups(data: Mapping[str, Any]) -> dict[str, tuple[Mapping[str, Any], ...]]:
-    """By task: what the task groups around it are mapped over, the innermost first."""
+    """Return, by task, what the task groups around it are mapped over, the innermost first."""
     found: dict[str, tuple[Mapping[str, Any], ...]] = {}
 
     def walk(group: Mapping[str, Any], around: tuple[Mapping[str, Any], ...]) -> None:
@@ -427,26 +427,26 @@ def _groups(data: Mapping[str, Any]) -> dict[str, tuple[Mapping[str, Any], ...]]
 
 
 def _argument(task: Mapping[str, Any], name: str) -> Any:
-    """An argument of an operator, or of what ``partial`` was given for each of a mapped one."""
+    """Return an argument of an operator, or what ``partial`` was given where it is mapped."""
     value = task.get(name)
     return _plain((task.get("partial_kwargs") or {}).get(name) if value is None else value)
 
 
 def _key_of(value: Any) -> str | None:
-    """Which argument of a mapped task group stands in its place; None: it is a value."""
+    """Return the key of the mapped task group's argument that a value stands for; None: none."""
     found = _OF_A_GROUP.fullmatch(value) if isinstance(value, str) else None
     return None if found is None else found[1]
 
 
 def _plain(value: Any) -> Any:
-    """Without the wrapping that some versions of Airflow give to dictionaries."""
+    """Remove the wrapping that some versions of Airflow give to dictionaries and lists."""
     if isinstance(value, dict) and value.keys() >= {"__type", "__var"}:
         return value["__var"] if value["__type"] in ("dict", "list", "tuple") else value
     return value
 
 
 def _is_plain(arguments: Mapping[str, Any]) -> bool:
-    """Whether all of it can be read here, and nothing is a template."""
+    """Whether the location is text, and no argument is a template."""
     text = msgspec.json.encode(arguments, enc_hook=str).decode()
     is_text = isinstance(arguments.get("checkpoint_location"), str)
     return is_text and "{{" not in text and "{%" not in text
@@ -460,7 +460,7 @@ _READ_AGAIN_S = 10.0
 
 @dataclass
 class Dags:
-    """What all DAGs say, read again where a DAG has changed, at most every few seconds."""
+    """A cache of what all DAGs say; a changed DAG is read again, at most every few seconds."""
 
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _changed: dict[str, Any] = field(default_factory=dict)
@@ -468,7 +468,7 @@ class Dags:
     _read_at_s: float = float("-inf")
 
     def said(self) -> Mapping[str, DagPipelines]:
-        """What each DAG says that is not stale."""
+        """Return what each DAG says, stale DAGs left out."""
         with self._lock:
             if time.monotonic() - self._read_at_s >= _READ_AGAIN_S:
                 self._read()
@@ -506,7 +506,7 @@ class Dags:
 def pipelines(
     said: Mapping[str, DagPipelines], may_see: set[str]
 ) -> tuple[list[PipelineEntry], list[str]]:
-    """The pipelines of the DAGs that a user may see, and what cannot be shown of them."""
+    """Return the pipelines of the DAGs that a user may see, and remarks on them."""
     remarks: list[str] = []
     setting: tuple[PipelineReference, ...] = ()
     try:
@@ -535,7 +535,7 @@ def pipelines(
 
 
 def _names(every: Sequence[PipelineReference]) -> list[str]:
-    """What each is called, as short as it can be among all others."""
+    """Return a name for each pipeline, as short as it can be and still unlike all others."""
     tasks, dags = Counter(each.key for each in every), Counter(each.dag_id for each in every)
     return [
         f"{each.dag_id}.{each.task_id} {each.checkpoint_location}"
@@ -548,13 +548,13 @@ def _names(every: Sequence[PipelineReference]) -> list[str]:
 
 
 def stall_after_ms() -> int:
-    """From ``[airflow_eos] stall_after``, a duration as everywhere (ConfigurationError)."""
+    """Read ``[airflow_eos] stall_after``, a duration, in ms (ConfigurationError: it is none)."""
     given = conf.get("airflow_eos", "stall_after", fallback="300")
     return milliseconds(taken("stall_after", given, said="[airflow_eos] stall_after"))
 
 
 def paused(dag_ids: set[str]) -> dict[str, bool]:
-    """Of the DAGs that there are, whether each is paused."""
+    """Return whether each DAG is paused; a DAG that does not exist is left out."""
     with create_session() as session:
         found = session.execute(
             select(DagModel.dag_id, DagModel.is_paused).where(
@@ -594,10 +594,10 @@ def _listed(named: PipelineReference, name: str, *, by_setting: bool) -> Pipelin
 
 
 def _require_allowed(named: PipelineReference) -> None:
-    """Refuse a location that the author of a DAG has no connection to, or not for it.
+    """Refuse a location that the DAG's author has no connection to, or one not meant for it.
 
-    What a DAG says is its author's word, and this server has rights of its own (a role of the
-    machine it runs on): they are for what its owner names in the setting.
+    A DAG names what its author likes, and this server has rights of its own (a role of the machine
+    it runs on): these are only for pipelines that the server's owner names in the setting.
     """
     place, dag_id = named.checkpoint_location, named.dag_id
     or_name_it = (
@@ -626,7 +626,7 @@ def _require_allowed(named: PipelineReference) -> None:
 
 
 def _of_another_team(dag_id: str, conn_ids: set[str]) -> list[str]:
-    """Connections that a worker would not give to a task of this DAG; a server reads them all."""
+    """List the connections of other teams: a worker would not give them to this DAG's tasks."""
     if not hasattr(Connection, "team_name"):  # before Airflow 3.2 there are no teams
         return []
     with create_session() as session:
@@ -640,7 +640,7 @@ def _of_another_team(dag_id: str, conn_ids: set[str]) -> list[str]:
 
 
 def _meant_for(named: PipelineReference) -> list[str] | None:
-    """The folders that the store's connection is for; None: it does not say."""
+    """Return the folders that the store's connection is for; None: it does not say."""
     from airflow_eos.hooks.store import CheckpointStoreHook, extra_of
 
     if named.storage_conn_id is None:
@@ -648,7 +648,7 @@ def _meant_for(named: PipelineReference) -> list[str] | None:
     try:
         extra = extra_of(CheckpointStoreHook.get_connection(named.storage_conn_id))
     except AirflowNotFoundException:
-        return None  # what opens the store says so
+        return None  # opening the store says so
     found = extra.get("eos_locations")
     return [found] if isinstance(found, str) else found
 
@@ -674,7 +674,7 @@ def _reach(named: PipelineReference) -> Reach:
     try:
         kafka = KafkaSettingsHook(named.kafka_config_id).settings()
     except AirflowNotFoundException:
-        kafka = None  # not every pipeline has to do with Kafka; where one has, its plan says so
+        kafka = None  # not every pipeline uses Kafka; the plan of one that does says so
     try:
         participants = ParticipantsHook(named.participant_conn_ids).reach()
     except AirflowNotFoundException as error:
@@ -690,19 +690,19 @@ TOO_OLD = (
 
 @dataclass(frozen=True)
 class Airflow:
-    """Airflow as the page asks it."""
+    """The page's host inside Airflow: pipelines of its DAGs, and buttons by its permissions."""
 
     tokens: Tokens
     dags: Dags = field(default_factory=Dags)
 
     def pipelines(self, user: Any) -> tuple[Sequence[PipelineEntry], Sequence[str]]:
-        """The pipelines of the DAGs that the user may read."""
+        """Return the pipelines of the DAGs that the user may read."""
         return pipelines(self.dags.said(), _dags(user, "GET"))
 
     def actions(
         self, user: Any, listed: PipelineEntry, detail: views.DetailView
     ) -> tuple[views.ButtonView, ...]:
-        """The three buttons, as this user may press them now."""
+        """Return the three buttons, as this user may press them now."""
         who = user.get_id()
         return buttons(
             listed,
@@ -713,7 +713,7 @@ class Airflow:
 
 
 def application() -> FastAPI:
-    """The page for Airflow's API server."""
+    """Create the page's application for Airflow's API server."""
     board = Board(stall_after_ms())
     host = Airflow(Tokens(conf.get_mandatory_value("api", "secret_key")))
     app = create_app(host, board, user=get_user, read_only=False)
@@ -731,7 +731,7 @@ def application() -> FastAPI:
         listed = find(host, user, id)
         if action not in NAMES:
             raise HTTPException(404, f"There is no button {action!r}.")
-        board.forget(listed)  # what is decided on is of now
+        board.forget(listed)  # the decision needs the present state
         detail = board.detail(listed)
         if detail is None:
             raise late(listed)
@@ -750,10 +750,10 @@ def application() -> FastAPI:
 
     @app.exception_handler(StarletteHTTPException)
     async def refused(request: Request, error: StarletteHTTPException) -> Response:
-        """A person who is not logged in is led to the login; programs are told 401."""
+        """Redirect a browser that is not logged in to the login; answer 401 to programs."""
         wants_page = "text/html" in request.headers.get("accept", "")
         if error.status_code == 401 and request.method == "GET" and wants_page:
-            if not reads_cookies:  # the login would lead back to here, for ever
+            if not reads_cookies:  # the login would redirect back here for ever
                 return PlainTextResponse(TOO_OLD, error.status_code)
             return RedirectResponse(get_auth_manager().get_url_login(next_url=str(request.url)))
         return await http_exception_handler(request, error)
@@ -766,7 +766,7 @@ def _dags(user: Any, method: Any) -> set[str]:
 
 
 def _allowed(user: Any, listed: PipelineEntry) -> Allowed:
-    """To edit is what Airflow asks of who pauses a DAG; to start one, what it asks besides."""
+    """Return whether the user may edit (as to pause a DAG), and run, which needs both rights."""
     dag_ids = {each for each in (listed.dag_id, listed.recovery_dag_id) if each is not None}
     editable = _dags(user, "PUT")
     return Allowed(
@@ -792,6 +792,6 @@ def _may_press(allowed: Allowed, listed: PipelineEntry, action: str) -> bool:
 
 
 def _own(request: Request) -> set[str]:
-    """Names of this server: what the browser called it, and what it is configured to be called."""
+    """Return this server's names: that of the request's Host header, and the configured one."""
     configured = urlsplit(conf.get("api", "base_url", fallback="")).netloc
     return {each for each in (request.headers.get("host", ""), configured) if each}

@@ -1,7 +1,7 @@
 """The page as an Airflow plugin: a route of the API server, and a view in the navigation.
 
 Every component of Airflow loads its plugins, and only the API server shows pages: so the
-application is built when somebody first asks for it.
+application is built with the first request.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-// Elements, and the three drawings: a sparkline, a bar that runs out, a batch on its way.
+// Makes elements, and the three drawings: a sparkline, a bar of time left, the stages of a batch.
 
 import { age, duration, left, moment, now, rate } from "./words.js";
 
@@ -22,7 +22,7 @@ function s(tag, properties, ...children) {
   return element;
 }
 
-// An age that grows by itself: tick() writes it anew every second.
+// Makes an age that tick() updates every second.
 export function since(atMs, before = "", after = "") {
   const element = h("span", { "data-since": atMs, title: moment(atMs) });
   element.write = () => (element.textContent = before + age(now() - atMs) + after);
@@ -51,7 +51,7 @@ export function sparkline(rates, width = 88, height = 22) {
   );
 }
 
-// A bar that runs out at the timeout of its work. Below a tenth it is too late to settle in peace.
+// Draws a bar that ends at the timeout of its work. Below a tenth it is too late to settle in peace.
 export function timeLeft(openedAt, endsAt, what) {
   if (endsAt === null) {
     return h("span", { class: "left" }, since(openedAt, "", " old"), h("span", { class: "muted" }, " no timeout"));
@@ -72,7 +72,7 @@ export function timeLeft(openedAt, endsAt, what) {
   return element;
 }
 
-// A batch from left (planned) to right (committed), all batches on one scale.
+// Draws a batch from left (planned) to right (committed), all batches on one scale.
 export function journey(batch, scale) {
   const steps = stepsOf(batch);
   const track = h("div", { class: "journey", role: "img", "aria-label": `Batch ${batch.batch}: ${inWords(steps)}` });
@@ -86,13 +86,13 @@ export function journey(batch, scale) {
   for (const ended of batch.attempts.filter((each) => each.verdict !== "commit")) {
     const how = ended.verdict === "abort" ? "aborted" : "sealed";
     const mark = h("span", { class: how, title: `Attempt ${ended.attempt} ${how}: ${ended.reason}` }, "×");
-    mark.style.left = `clamp(5px, ${of(ended.decided_at_ms - batch.planned_at_ms)}, calc(100% - 5px))`; // whole at the edges
+    mark.style.left = `clamp(5px, ${of(ended.decided_at_ms - batch.planned_at_ms)}, calc(100% - 5px))`; // not cut off at the edges
     track.append(mark);
   }
   return track;
 }
 
-// What the checkpoint tells of a batch, in order. Clocks of several machines: none runs backwards here.
+// Lists the stages of a batch in order. Their times are of several machines' clocks: none may go backwards.
 export function stepsOf(batch) {
   const commits = batch.attempts.filter((each) => each.verdict === "commit");
   const [first, lastCommit] = [commits[0], commits.at(-1)];

@@ -1,4 +1,4 @@
-// One pipeline: how it is, what is open, what recovery would do, its newest batches.
+// The view of one pipeline: its state, its open work, the recovery plan, its newest batches.
 
 import { h, journey, since, sparkline, stepsOf, timeLeft } from "./charts.js";
 import { pill } from "./list.js";
@@ -38,7 +38,7 @@ export class Detail {
     this.put("head", message, () => [h("h1", {}, "Pipeline"), h("p", { class: "problem", role: "alert" }, message)]);
   }
 
-  // Each part is drawn anew only where it says something new: else focus and selection would be lost.
+  // A part is drawn anew only where its data has changed: else focus and selection would be lost.
   put(name, told, draw) {
     const json = JSON.stringify(told, (key, value) => (key === "looked_at_ms" || key === "made_at_ms" || key === "beat_at_ms" ? undefined : value));
     const part = this.parts[name];
@@ -103,7 +103,7 @@ const fact = (name, what) => h("div", {}, h("dt", {}, name), h("dd", {}, what));
 const delivered = (each) => fact(`Delivers to ${each.kind}`, [h("code", {}, each.target || each.name), h("small", {}, Object.entries(each.address).map(([what, value]) => h("span", { class: "pair" }, `${what.replaceAll("_", " ")} `, h("code", {}, value))))]);
 const heading = (text, ...more) => h("div", { class: "heading" }, h("h2", {}, text), ...more);
 
-// Where no system was asked, what the checkpoint says of all of it together.
+// Where no system was asked: the sum of the open work, as the checkpoint has it.
 const named = (promised, batch) => [`${count(promised.works)} pieces, ${count(promised.rows)} rows`, promised.participants.join(", "), `promised by batch ${batch}; whether it is still open was not asked`];
 
 function openWork(open, promised, batch) {

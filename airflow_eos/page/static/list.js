@@ -1,4 +1,4 @@
-// All pipelines: who needs somebody comes first; filter, sort, keyboard.
+// The list of pipelines, the most urgent first: filter, sort, keyboard.
 
 import { h, since, sparkline, timeLeft } from "./charts.js";
 import { NEEDS_SOMEBODY, STATES, count, now, rate } from "./words.js";
@@ -155,10 +155,10 @@ export function pill(state) {
   return h("span", { class: "pill", "data-state": state }, h("i", { "aria-hidden": true }), state);
 }
 
-// Its store is slow to answer: what is shown is of the look before.
+// Whether the row is an older one, as its store is slow to answer.
 const isLate = (row) => row.state !== "unreadable" && now() - row.looked_at_ms > 15000;
 
-// The end of a location tells it from the others, so that is what is kept where it is too long.
+// Where a location is too long, its end is shown: the end tells it from the others.
 const place = (location) => h("span", { class: "sub place", title: location }, h("bdi", {}, location));
 
 const why = (row) => [row.reason, ...row.remarks].join(" · ");

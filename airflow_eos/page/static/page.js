@@ -1,4 +1,4 @@
-// Which view is shown, when the server is asked, and the one way in which anything is changed.
+// Chooses the view, polls the server, and confirms and sends the actions of the buttons.
 
 import { h, tick } from "./charts.js";
 import { Detail } from "./detail.js";
@@ -27,7 +27,7 @@ async function ask(path, options) {
   return body;
 }
 
-// Asks now and then again and again, while somebody is looking and the view is still this one.
+// Polls the server, at once and then again and again, while the page is visible and shows this view.
 function follow(path, every, show, failed) {
   const shown = view;
   let waiting = false;
@@ -50,14 +50,14 @@ function follow(path, every, show, failed) {
 
 let looks = [];
 
-// Inside Airflow's UI a link to one pipeline names it in the outer address, which a frame does not get.
+// Inside Airflow's UI a link names the pipeline in the outer address: copies that to the frame's own.
 function lead() {
   if (location.hash) return;
   try {
     const outer = window.parent === window ? "" : window.parent.location.hash;
     if (PIPELINE.test(outer.replace(/^#\/?/, ""))) history.replaceState(null, "", outer);
   } catch {
-    // a frame of somebody else
+    // the frame belongs to another origin
   }
 }
 
@@ -82,7 +82,7 @@ function route() {
   }
 }
 
-// A button says what will happen before anything does; the server says it, and knows what it has said.
+// Shows what a button will do before it is done: the text and its confirmation token are the server's.
 function confirm(id, action) {
   if (action.token === null) { tell(action.not_now); return; }
   const close = () => { dialog.close(); dialog.remove(); };
@@ -115,13 +115,13 @@ function tell(words) {
   tell.later = setTimeout(() => said.classList.remove("shown"), 8000);
 }
 
-// Inside Airflow's UI the page wears what Airflow wears; it changes that without a reload.
+// Inside Airflow's UI the page takes over Airflow's colour theme, which can change without a reload.
 function dress() {
   let outer;
   try {
     outer = window.parent === window ? null : window.parent.document.documentElement;
   } catch {
-    return; // a frame of somebody else
+    return; // the frame belongs to another origin
   }
   if (!outer) return;
   const wear = () => {

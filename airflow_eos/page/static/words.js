@@ -1,4 +1,4 @@
-// Numbers and times as people read them. The shell says durations the same way (airflow_eos/tables.py).
+// Formats numbers and times for people. The shell formats durations the same way (airflow_eos/tables.py).
 
 let ahead = 0; // how far the server's clock is ahead of this one, in ms
 
@@ -18,7 +18,7 @@ export function duration(ms) {
   return `${Math.floor(hours / 24)} d ${hours % 24} h`;
 }
 
-// An age moves every second: tenths of it would only flicker.
+// Formats an age, which changes every second: tenths would only flicker.
 export function age(ms) {
   const seconds = Math.max(0, Math.round(ms / 1000));
   return seconds < 60 ? `${seconds} s` : duration(ms);
@@ -46,5 +46,5 @@ export function moment(ms) {
 export const STATES = ["unreadable", "failed", "silent", "stalled", "looking", "draining", "running", "idle", "stopped", "new"];
 export const NEEDS_SOMEBODY = new Set(STATES.slice(0, 4));
 
-// What is left of work that its system will end; the shell says "due", too.
+// Formats the time until a system ends its work; the shell says "due", too.
 export const left = (endsAt) => (endsAt - now() <= 0 ? "due" : `${age(endsAt - now())} left`);
