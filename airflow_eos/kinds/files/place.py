@@ -557,7 +557,7 @@ def _raced(do: Callable[[], Any]) -> int:
 
 
 class DataFolder(Protocol):
-    """The storage of a folder of data; paths are relative, or begin with :data:`~.layout.KEPT`.
+    """The storage of a folder of data; paths are relative, or begin with :data:`~.folder.KEPT`.
 
     An error is never an answer (StoreError).
     """
@@ -576,7 +576,7 @@ class DataFolder(Protocol):
         ...
 
     def kept(self, name: str) -> CheckpointStore:
-        """Return the store of a participant beside the data; see :func:`.layout.kept_at`."""
+        """Return the store of a participant beside the data; see :func:`.folder.kept_at`."""
         ...
 
     def check(self, name: str) -> None:

@@ -209,7 +209,7 @@ def check_cluster(
     Raises:
         KafkaError: the brokers lack a message that is needed.
         TopicError: the sink's topic does not exist, or takes no transactions.
-        KafkaUnavailableError: see :func:`~.durability.require_transaction_log`.
+        KafkaUnavailableError: see :func:`require_transaction_log`.
         TimeoutBudgetError: see :func:`check_timeouts`.
     """
     require_capable(wire)
