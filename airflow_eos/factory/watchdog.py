@@ -556,7 +556,7 @@ _RULED = f"{{{{ {_ruling(COMMITTED)} ~ {_ruling(ABORTED)} ~ {_LEFT} }}}}"
 
 @task.branch
 def who_decides() -> str:
-    """Choose ``certain``, then a person decides, for steps of ASK or ORPHAN; else ``execute``."""
+    """Choose ``certain`` (all else, then a person decides) for ASK or ORPHAN; else ``execute``."""
     import json
 
     from airflow_eos.notifications import plan_in_words
@@ -571,8 +571,7 @@ def who_decides() -> str:
 def _require_nothing_wrong(report: Mapping[str, Any] | None) -> None:
     """Refuse an audit with errors that unread rows cannot explain, or that has judged no row.
 
-    Behind retention not all rows can be judged, which holds no resumption up; an audit that has
-    judged no row at all has no answer to give.
+    Some rows unjudged (behind retention) hold nobody up; no row judged means no answer to give.
     """
     if report is None:
         raise AirflowFailException(

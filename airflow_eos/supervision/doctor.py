@@ -275,7 +275,7 @@ def topic(
     """Report a topic's partitions, and whether these credentials have the needed right on it."""
     what = f"topic {name}"
     count = f"{partitions} partition{'s' if partitions != 1 else ''}"
-    if not operations:  # none told: the right to describe would be there at least
+    if not operations:  # not told: the right to describe at least would be among them
         return Line(what, "warn", f"{count}; {_UNTOLD}", needed, _SEEN)
     if OPERATIONS[needed] not in operations:
         return Line(

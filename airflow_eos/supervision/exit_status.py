@@ -116,8 +116,7 @@ class Patience:
     first_beat_s: float
 
     def of(self, seen: HeartbeatObservation) -> float:
-        """Return the seconds of silence that count as the end of a driver."""
-        # At least the silence at which the next try starts an app: a given-up one is not adopted.
+        """Return the seconds of silence that end a driver: so many that no try adopts it again."""
         return max(self.silent_s, MISSED_BEATS * seen.interval_s)
 
 

@@ -251,7 +251,7 @@ class Finder:
             self._pause(_LOOK_S)
 
     def another(self, pulse: Pulse, given_up: str | None) -> str | None:
-        """Return the submission of this task's app that a try may leave behind unknowingly, or None.
+        """Return the submission of an app of this task that a try may leave unknowingly, or None.
 
         Args:
             pulse: reads the heartbeat once.
@@ -520,11 +520,10 @@ class StreamRun:
         return None
 
     def stop(self, reason: str) -> None:
-        """Stop the app as ``cancel`` says; a drain kills only an app that does not end in time.
+        """Stop the app as ``cancel`` says (a drain kills it if late); harmless when it has ended.
 
-        Harmless when the app has ended. Runs inside a signal handler of the main thread, so it
-        takes no lock and polls. The drain request is written first: if Airflow ends this process
-        meanwhile, the app still drains.
+        Runs inside a signal handler of the main thread, so it takes no lock and polls. The drain
+        request is written first: if Airflow ends this process meanwhile, the app still drains.
         """
         self._stopped_because = reason
         pulse = Pulse(self._store, every_s=_POLL_S, clock=self._clock)

@@ -102,7 +102,7 @@ class TrialRun:
         """Run the app until it has read its input or dies; return its exit status.
 
         Raises:
-            LocalEnvironmentError: the app ended with an error; the message has its last words.
+            LocalEnvironmentError: the app ended with an error; the message has its log's tail.
         """
         folder = self.folder / self.name
         folder.mkdir(exist_ok=True)
