@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 Verdict = Literal["ok", "warn", "fail"]
 
 CLOCKS_APART_MS = 5_000
-"""The most that clocks may differ: heartbeats are told by age, and a live driver looks silent."""
+"""The most that clocks may differ; further apart, a live driver looks silent by its age."""
 
 
 class Line(NamedTuple):

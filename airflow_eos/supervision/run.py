@@ -148,7 +148,7 @@ class AppRun:
             pause(_GONE_S)
 
     def kill(self, store: CheckpointStore, reason: str, manager: ClusterManager) -> None:
-        """Kill the app; ask one that is no child to drain, too, as it may be out of reach."""
+        """Kill the app wherever it is; ask a non-child to drain, too, as it may be out of reach."""
         if self.is_child and self.process is not None:
             self.process.kill()
             return
