@@ -98,12 +98,12 @@ def refusal_is_noted(pipeline: Pipeline) -> AbstractContextManager[None]:
 
 
 def stays_down(pipeline: Pipeline) -> str | None:
-    """Return why the last driver is not to be replaced, in a task; None where it is, once dead.
+    """Return why the last driver is not to be replaced, in a task; None where it is, if dead.
 
     A failure that no restart heals is for a person. A person who asked the driver to stop wants it
-    down, however it ended. Airflow asks for a task that ended, and does not say why: a person has
-    marked a success, as a stopped task never is one by itself, and the mark is noted in the
-    checkpoint, where it lasts. In any other state of the task or its rows, the app is to run.
+    down, however it ended. Airflow asks in the name of a task that ended, and does not say why: a
+    success was marked by a person, as a stopped task never is one by itself, and is noted in the
+    checkpoint, where it lasts. Whatever else became of the task or its rows, nobody wants it down.
 
     Raises:
         AirflowFailException: Airflow stopped what another DAG had started, which has ended since.
@@ -577,7 +577,7 @@ _RULED = f"{{{{ {_ruling(COMMITTED)} ~ {_ruling(ABORTED)} ~ {_LEFT} }}}}"
 
 @task.branch
 def who_decides() -> str:
-    """Choose ``certain``, which a person's answer follows, for ASK or ORPHAN; else ``execute``."""
+    """Choose ``certain`` (all else, then a person decides) for ASK or ORPHAN; else ``execute``."""
     import json
 
     from airflow_eos.notifications import plan_in_words
@@ -592,7 +592,7 @@ def who_decides() -> str:
 def _require_nothing_wrong(report: Mapping[str, Any] | None) -> None:
     """Refuse an audit with errors that unread rows cannot explain, or that has judged no row.
 
-    Rows behind retention cannot be judged, which refuses nothing.
+    Some rows unjudged (behind retention) hold nobody up; no row judged means no answer to give.
     """
     if report is None:
         raise AirflowFailException(

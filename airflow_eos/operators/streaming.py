@@ -56,7 +56,7 @@ class SparkArguments(CheckedArguments):
             the command line: names of secrets are refused.
         deploy_mode: ``client`` or ``cluster``; None takes the connection's.
         driver_memory, executor_memory: such as ``2g`` (templated).
-        num_executors, executor_cores, total_executor_cores: as for ``spark-submit`` (templated).
+        num_executors, executor_cores, total_executor_cores: for the cluster manager (templated).
         principal, keytab, proxy_user, use_krb5ccache: Kerberos (the first three templated).
         yarn_queue, properties_file: as for ``spark-submit`` (templated).
         spark_binary, verbose: as for ``SparkSubmitOperator``.

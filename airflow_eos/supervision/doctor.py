@@ -1,6 +1,6 @@
-"""What the doctor says of each thing that can be known before a start; pure: facts in, lines out.
+"""The checks of ``airflow-eos doctor`` before a start; the functions that judge facts are pure.
 
-``fail`` is what a start would refuse, or die of; ``warn`` is what a person should know of first.
+``fail``: a start would refuse, or die of it; ``warn``: a person should know of it first.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ if TYPE_CHECKING:
 Verdict = Literal["ok", "warn", "fail"]
 
 CLOCKS_APART_MS = 5_000
-"""Heartbeats are told by their age: clocks further apart make a live driver look silent."""
+"""The most that clocks may differ; further apart, a live driver looks silent by its age."""
 
 
 class Line(NamedTuple):
-    """One line of the table: what was looked at, and what it means."""
+    """One line of the doctor's table: the subject, the verdict and what was found."""
 
     what: str
     verdict: Verdict
@@ -61,14 +61,14 @@ class Line(NamedTuple):
 
 
 def failed(what: str, error: EosError, before: str = "") -> Line:
-    """A probe that an error ended; what to do is apart from what was found."""
+    """Make the line of a probe that raised: the error's advice is ``next``, the rest ``found``."""
     todo = advice(error.remedies)
     found = str(error).removesuffix(todo).rstrip()
     return Line(what, "fail", f"{before}{found}", next=todo, remedies=error.remedies)
 
 
 def raced(found: RaceResult) -> Line:
-    """Whether one create wins, of all who come at once."""
+    """Report whether exactly one of several concurrent creates of a file wins in the store."""
     if found.is_exclusive:
         return Line("create-if-absent", "ok", f"{told(found)}, {found.racers} at once")
     return Line(
@@ -81,16 +81,16 @@ def raced(found: RaceResult) -> Line:
 
 
 def folder(location: str) -> Line:
-    """Whether the checkpoint outlives this machine's next start."""
+    """Report whether the checkpoint folder outlives this machine's next boot."""
     if not is_temporary(location):
         return Line("folder", "ok", "no temporary one")
     return Line("folder", "warn", f"{location} is a temporary folder", KEPT, MOVE)
 
 
 def sparks_own_logs(location: str, guarantee: Guarantee | None) -> Line:
-    """Whether Spark's own files are created exclusively there, which our decisions do not need.
+    """Report whether Spark creates its own logs exclusively there, which our decisions do not need.
 
-    ``guarantee`` is what is going to be asked for, None where nobody has said.
+    ``guarantee`` is the one that the app is going to ask for; None where it is not known.
     """
     what = "Spark's own logs"
     scheme = located(location).scheme
@@ -101,7 +101,7 @@ def sparks_own_logs(location: str, guarantee: Guarantee | None) -> Line:
     if guarantee == "exactly_once":
         harmless = "harmless: each start puts offsets/N right by the decisions"
         return Line(what, "ok", found, harmless)
-    # A disk has few drivers that can see it; of who has asked for the guarantee each one is told.
+    # Few drivers can see one disk, so it is no warning unless another guarantee was asked for.
     return Line(
         what,
         "ok" if guarantee is None and scheme == LOCAL else "warn",
@@ -112,7 +112,7 @@ def sparks_own_logs(location: str, guarantee: Guarantee | None) -> Line:
 
 
 def sparks_raced(found: RaceResult) -> Line:
-    """What Spark's own file manager did, where it was asked."""
+    """Report whether one create wins in Spark's own file manager, where that was raced."""
     said = f"Spark's file manager: {told(found)}, {found.racers} at once"
     if found.is_exclusive:
         return Line("Spark's own logs, raced", "ok", said)
@@ -126,7 +126,7 @@ def sparks_raced(found: RaceResult) -> Line:
 
 
 def protocol(brokers: BrokerCapabilities) -> Line:
-    """What the brokers of a cluster can do, as far as they say."""
+    """Report which of the needed transaction features the brokers have, as far as they tell."""
     brokers.require()
     if remarks := brokers.remarks():
         return Line("protocol", "warn", "; ".join(remarks), "all of it, or know what is unproven")
@@ -135,7 +135,7 @@ def protocol(brokers: BrokerCapabilities) -> Line:
 
 
 def clocks(what: str, difference_ms: int) -> Line:
-    """How far the clock of a store or a broker is from this machine's."""
+    """Report how far the clock of a store or a broker is from this machine's."""
     found = f"{difference_ms / 1000:+.1f} s against this machine"
     if abs(difference_ms) <= CLOCKS_APART_MS:
         return Line(what, "ok", found)
@@ -144,7 +144,7 @@ def clocks(what: str, difference_ms: int) -> Line:
 
 
 def driver(heartbeat: Heartbeat | None, signs: tuple[str, ...]) -> Line:
-    """Whether somebody runs it now, as he was seen to."""
+    """Report whether a driver runs the checkpoint now, by the signs of life that were seen."""
     if signs:
         return Line(
             "driver", "warn", "; ".join(signs), "none: a start supersedes it", "drain it first"
@@ -156,7 +156,7 @@ def driver(heartbeat: Heartbeat | None, signs: tuple[str, ...]) -> Line:
 
 
 def progress(state: CheckpointState) -> Line:
-    """How far the checkpoint is."""
+    """Report the newest complete batch of the checkpoint, and the one in flight."""
     if state.latest_offsets is None:
         return Line("checkpoint", "ok", "new: no batch was planned")
     committed = "none" if state.latest_commit is None else state.latest_commit
@@ -171,9 +171,9 @@ def owner(
     cluster_id: str | None,
     readable: bool = True,
 ) -> Line:
-    """Whose checkpoint it is, held against the prefix and the cluster that were asked for.
+    """Report which pipeline owns the checkpoint; fail where its prefix or cluster is another.
 
-    ``readable``: the checkpoint was read, so that no pipeline is none.
+    ``readable``: whether the checkpoint was read, so that ``pipeline`` None means a new one.
     """
     if not readable:
         return Line("owner", "warn", "not known", "a checkpoint that can be read", "see store")
@@ -196,7 +196,7 @@ def owner(
 
 
 def start_on(what: str, verdict: Admission, facts: StartFacts) -> Line:
-    """Whether a start is let in, by the gate that the start itself asks."""
+    """Report whether a start would be admitted, by the gate that the start itself asks."""
     if verdict.error is not None:
         known = "" if verdict.known else "it is not known whether a start is let in: "
         return failed(what, verdict.error, known)
@@ -212,7 +212,7 @@ def start_on(what: str, verdict: Admission, facts: StartFacts) -> Line:
 
 
 def timeouts(budget: TimeoutBudget, broker_max: timedelta | None) -> Line:
-    """The chain of timeouts, by the sink's own rule (TimeoutBudgetError)."""
+    """Check the chain of timeouts by the sink's own rule (TimeoutBudgetError)."""
     budget.check(broker_max)
     needed = budget.trigger_interval + budget.batch_within + budget.recover_within
     timeout_s, needed_s = budget.transaction_timeout.total_seconds(), needed.total_seconds()
@@ -221,7 +221,7 @@ def timeouts(budget: TimeoutBudget, broker_max: timedelta | None) -> Line:
 
 
 def java(version: int | None, minimum: int) -> Line:
-    """The Java of this machine."""
+    """Report whether the Java of this machine is new enough."""
     if version is not None and version >= minimum:
         return Line("Java", "ok", str(version))
     found = "none" if version is None else str(version)
@@ -229,7 +229,7 @@ def java(version: int | None, minimum: int) -> Line:
 
 
 def spark(version: str | None, connectors: Sequence[str]) -> Line:
-    """The pyspark of this machine, and whether its Kafka connector's jars are known."""
+    """Report the pyspark of this machine, and whether its Kafka connector's jars are listed."""
     if version is None:
         return Line(
             "Spark", "warn", "no pyspark here", "one where the driver runs", "install pyspark"
@@ -247,14 +247,14 @@ def spark(version: str | None, connectors: Sequence[str]) -> Line:
 
 
 def worst(lines: Sequence[Line]) -> Verdict:
-    """The gravest verdict of all."""
+    """Return the gravest verdict of the lines."""
     found = {line.verdict for line in lines}
     return "fail" if "fail" in found else "warn" if "warn" in found else "ok"
 
 
 # --- rights ---------------------------------------------------------------------------------------
 # Numbers are those of ``org.apache.kafka.common.acl.AclOperation``. A broker without an authorizer
-# tells all of them; one that is asked in an old version, none.
+# tells all operations; one that is asked in an old API version tells none.
 
 
 Right = Literal["Read", "Write"]
@@ -262,7 +262,7 @@ Right = Literal["Read", "Write"]
 OPERATIONS: dict[Right, int] = {"Read": 3, "Write": 4}
 _DONE: dict[Right, str] = {"Read": "read", "Write": "written"}
 SPARKS_GROUPS = "spark-kafka-source"
-"""What the groups of Spark's Kafka source begin with, unless ``groupIdPrefix`` is set."""
+"""The prefix of the group ids of Spark's Kafka source, unless ``groupIdPrefix`` is set."""
 
 
 _UNTOLD = "the broker does not tell rights"
@@ -272,10 +272,10 @@ _SEEN = "the first batch shows it"
 def topic(
     name: str, partitions: int, operations: Collection[int] | None, needed: Right = "Write"
 ) -> Line:
-    """A topic, and whether these credentials may do with it what is needed."""
+    """Report a topic's partitions, and whether these credentials have the needed right on it."""
     what = f"topic {name}"
     count = f"{partitions} partition{'s' if partitions != 1 else ''}"
-    if not operations:  # who may describe it has that right at least
+    if not operations:  # not told: the right to describe at least would be among them
         return Line(what, "warn", f"{count}; {_UNTOLD}", needed, _SEEN)
     if OPERATIONS[needed] not in operations:
         return Line(
@@ -289,7 +289,7 @@ def topic(
 
 
 def group(name: str, operations: Collection[int] | None) -> Line:
-    """The consumer group that shows how far the pipeline is; who sets its offsets reads it."""
+    """Report the right to read, and to set offsets of, the group that shows the progress."""
     what = f"group {name}"
     if not operations:
         return Line(what, "warn", _UNTOLD, "Read on the group", _SEEN)
@@ -305,7 +305,7 @@ def group(name: str, operations: Collection[int] | None) -> Line:
 
 
 def sparks_group(found: Line) -> Line:
-    """The same of Spark's own groups: a warning, as a query may name others, or read without."""
+    """Return the line of Spark's own groups: a warning, as a query may name others, or use none."""
     if found.verdict != "fail":
         said = "may be read" if found.verdict == "ok" else found.found
         return found._replace(what="Spark's groups", found=said)
@@ -321,11 +321,11 @@ def sparks_group(found: Line) -> Line:
 
 @dataclass(frozen=True, slots=True)
 class DoctorRequest:
-    """What the doctor is to look at.
+    """The checkpoint and Kafka resources that the doctor is to check.
 
-    ``topics`` are written, ``inputs`` read. ``group`` shows how far it is, None where none does.
-    ``guarantee`` None: exactly_once, where the checkpoint has decisions. ``rounds`` of the store's
-    race; ``settings`` of the cluster, None where there is no Kafka.
+    ``topics`` are written, ``inputs`` read. ``group`` shows the progress, None where no group does.
+    ``guarantee`` None: exactly_once, where the checkpoint has decisions. ``rounds``: of the store's
+    create race; ``settings``: of the Kafka cluster, None where there is no Kafka.
     """
 
     checkpoint: str
@@ -343,7 +343,7 @@ class DoctorRequest:
 
 
 def tried(what: str, probe: Callable[[], Line]) -> list[Line]:
-    """One line; an error that we raise on purpose is one as well."""
+    """Run a probe and return its line; an EosError becomes a failed line."""
     try:
         return [probe()]
     except EosError as error:
@@ -351,7 +351,7 @@ def tried(what: str, probe: Callable[[], Line]) -> list[Line]:
 
 
 # --- kafka examination ----------------------------------------------------------------------------
-# The doctor's probes of a Kafka cluster. What they ask for changes nothing there.
+# The doctor's probes of a Kafka cluster. They change nothing there.
 
 
 def of_kafka(
@@ -362,7 +362,7 @@ def of_kafka(
     *,
     readable: bool,
 ) -> list[Line]:
-    """Ask a cluster: who it is, what time it is there, what these credentials may do."""
+    """Check a Kafka cluster: identity, clock, features, timeouts, and these credentials' rights."""
     try:
         wire = ConnectionPool(settings, timeout_s=request.timeout_s)
     except EosError as error:
@@ -396,9 +396,9 @@ def _topics(request: DoctorRequest) -> list[tuple[str, Right]]:
 
 
 def _rights(request: DoctorRequest, wire: ConnectionPool, prefix: str | None) -> list[Line]:
-    """Of transactional ids and groups; topics tell theirs themselves."""
+    """Check the rights on transactional ids and groups; those on topics come with each topic."""
     lines: list[Line] = []
-    # One that no task has; the right is that of the prefix.
+    # An id that no task has: the right is granted by prefix.
     with_ids = prefix is not None and request.guarantee in {None, "exactly_once"}
     ids = [f"{prefix}-doctor"] if with_ids else []
     if request.inputs:
@@ -438,7 +438,7 @@ def _transaction_log(wire: ConnectionPool) -> Line:
 
 
 def _for_java(settings: KafkaSettings) -> Line:
-    """Whether Spark's Kafka source, which is Java's client, can do with these settings."""
+    """Check that the Java client of Spark's Kafka source can use these settings."""
     require_java_reads(settings.librdkafka(), java_version())
     settings.spark_options()
     return Line("Spark's Kafka client", "ok", "its key is in a form that Java reads")
@@ -466,11 +466,11 @@ def _prefix_of(pipeline: PipelineIdentity | None) -> str | None:
 
 
 # --- examination ----------------------------------------------------------------------------------
-# Each probe asks one system, and none keeps another from being asked.
+# Each probe asks one system, and a failed probe does not keep the others from running.
 
 
 def examine(request: DoctorRequest) -> list[Line]:
-    """Look at everything; what is wrong is a line and no error.
+    """Run all probes and return their lines; a problem is a line and no error.
 
     Raises:
         ConfigurationError, StoreError: the location or its options cannot be opened at all.
@@ -511,7 +511,7 @@ def _of_store(store: CheckpointStore, rounds: int, guarantee: Guarantee | None) 
 
 
 def _clock(store: CheckpointStore) -> Line:
-    """By the time that the store gives an object which was written just now."""
+    """Compare the store's clock with ours, by the modification time of an object just written."""
     path = f"{EOS}/.probe-{uuid.uuid4().hex}"
     before_ms = time.time_ns() // 1_000_000
     store.put(path, b"what time is it")

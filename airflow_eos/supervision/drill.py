@@ -67,11 +67,11 @@ class Drill:
     poll_s: float = 0.5
 
     def run(self) -> DrillResult:
-        """Wait for a commit of our driver, end it, and wait for the next one's.
+        """Wait for a commit of our driver, end the driver, and wait for its successor's commit.
 
         Raises:
-            RecoveryError: no driver of ours was at work, it was not ended, or nobody has committed
-                in its place in time.
+            RecoveryError: no driver of ours was at work, it was not ended, or no successor has
+                committed in time.
         """
         before = self._committed()
         self.feed()
@@ -80,7 +80,7 @@ class Drill:
             lambda: self._at_work(before),
             "No driver of this run has committed a batch",
         )
-        self.feed()  # else there might be nothing to commit after it
+        self.feed()  # else the successor might have no rows to commit
         begun = self.clock()
         killed = self.kill(victim)
         log.info("Driver %s: %s", victim.application_id, killed)

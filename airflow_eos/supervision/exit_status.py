@@ -1,9 +1,9 @@
 """Decides how an app has ended, by a table of its process and its heartbeat; pure.
 
-Of an app whose process is ours, both must agree. Of one that runs elsewhere only the heartbeat
-tells, also where the process that has submitted it failed. Nothing but a driver that says so ever
-succeeds; and one that Airflow has asked to stop has done so for a task that ended before: the try
-that has taken it over since looks for the next.
+For an app whose process is a child of ours, both must agree. For an app that runs elsewhere only
+the heartbeat counts, also where the process that submitted it failed. An app succeeds only if its
+driver says so. A driver that stopped because Airflow asked did so for a former try of the task: the
+try that has taken the app over since looks for the next app.
 
 =========================  ====================================  ==================
 process                    heartbeat                             end
@@ -25,8 +25,8 @@ runs                       of a newer driver, and long since     SUPERSEDED
 runs                       anything else                         not yet
 =========================  ====================================  ==================
 
-A process that runs on although its driver has said its last word hangs, and is ended. An app may
-have work of its own behind its query: where that stopped in order it has the time of a first beat.
+A process that runs on after its driver's final heartbeat hangs, and is ended. An app may have work
+of its own after its query: where the query stopped in order, the app has the time of a first beat.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ if TYPE_CHECKING:
 
 _STATUS = re.compile(r"Error code is: (-?[0-9]{1,3})\b", re.ASCII)
 _KILLED = 128
-"""A shell, and Spark's Python runner, add it to the number of the signal."""
+"""The number that a shell, and Spark's Python runner, add to that of the signal."""
 _SHOWN = 300
 
 
 class ExitKind(enum.Enum):
-    """How an app ended; each with what it means."""
+    """The ways in which an app can end; each value says in words what happened."""
 
     SUCCEEDED = "the app read everything and stopped in order"
     DRAINED = "the app was asked to stop, and did so in order after its running batch"
@@ -91,10 +91,10 @@ class ExitStatus:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """The app's own process, where this one has started it. ``failure`` is known once it ended.
+    """The app's process that this one has started; its ``failure`` is known once it ended.
 
-    One that is ``detached`` has only submitted the driver: where it failed, the reply may be lost
-    and the driver live.
+    A ``detached`` process has only submitted the driver: where the process failed, the cluster's
+    reply may be lost and the driver live.
     """
 
     running: bool
@@ -104,19 +104,19 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """When silence of an app is its end; seconds.
+    """The times in seconds after which the silence of an app counts as its end.
 
     Attributes:
-        silent_s: it has beaten, and does no more.
-        first_beat_s: it has not beaten yet, counted from its start; or its process is still there
-            although its query has stopped in order.
+        silent_s: how long a driver that has written heartbeats may write none.
+        first_beat_s: how long an app may take from its start to its first heartbeat; and how long
+            its process may still be there once its query has stopped in order.
     """
 
     silent_s: float
     first_beat_s: float
 
     def of(self, seen: HeartbeatObservation) -> float:
-        """Return the silence (s) that ends a driver: no less than lets a next try start anew."""
+        """Return the seconds of silence that end a driver: so many that no try adopts it again."""
         return max(self.silent_s, MISSED_BEATS * seen.interval_s)
 
 
@@ -127,15 +127,15 @@ def ended(
     patience: Patience,
     since_start_s: float,
 ) -> ExitStatus | None:
-    """Say how the app of ``submission`` ended, or None where it has not.
+    """Return how the app of ``submission`` ended, or None where it has not.
 
     Args:
-        seen: the last look.
-        submission: which start of an app is meant.
-        process: None where the driver is no child of this process.
-        patience: see there.
-        since_start_s: how long ago it was started or adopted; of a process that runs, since when
-            it is not known to be the newest driver.
+        seen: the last look at the heartbeat.
+        submission: the start of the app.
+        process: the app's own process; None where only the heartbeat tells.
+        patience: the times after which silence counts as the end.
+        since_start_s: seconds since the app was started or adopted; for a running process, since it
+            was last known to be the newest driver.
     """
     ours = seen.of(submission)
     if process is not None and process.running:
@@ -156,7 +156,7 @@ def ended(
 
 
 def left(standby: Standby) -> ExitStatus:
-    """Return how a standby that never drove has ended, as its own note says."""
+    """Return how a standby that never drove has ended, by the standby's own note."""
     if standby.end == "called off":
         return ExitStatus(ExitKind.DRAINED, standby.reason)
     return ExitStatus(ExitKind.FAILED, standby.reason, hopeless=standby.end == "refused")
@@ -176,7 +176,7 @@ def died_standing_by(process: Process) -> ExitStatus:
 def _hangs(
     seen: HeartbeatObservation, submission: str, patience: Patience, since_start_s: float
 ) -> ExitStatus | None:
-    """Return the end of a process that runs and does not beat: it hangs; None: not yet."""
+    """Return the end of a running process without heartbeats, which hangs; None where not yet."""
     ours = seen.of(submission)
     if ours is None:
         late = since_start_s >= patience.first_beat_s
@@ -240,7 +240,7 @@ def _as_it_says(ours: Heartbeat) -> ExitStatus:
 def _in_words(failure: BaseException, who: str) -> tuple[str, bool]:
     """Describe how a process failed in a few words, and whether it refuses to run as it is.
 
-    What ``SparkSubmitHook`` raises is a command line of kilobytes, with the status in it.
+    ``SparkSubmitHook`` raises an error with a command line of kilobytes and the status in it.
     """
     found = _STATUS.search(str(failure))
     if found is None:
@@ -289,7 +289,7 @@ def _superseded(seen: HeartbeatObservation, submission: str) -> ExitStatus | Non
 
 
 # --- adoption -------------------------------------------------------------------------------------
-# May a try start an app, or does it take one over that lives?
+# Whether a try starts an app or takes over one that lives.
 #
 # =============================================  ==================  =========
 # the newest driver                              whose               action
@@ -303,12 +303,12 @@ def _superseded(seen: HeartbeatObservation, submission: str) -> ExitStatus | Non
 # beats                                          another's           REFUSE
 # =============================================  ==================  =========
 #
-# The same task is one try after another of one task instance: same DAG, task, map index and run. An
-# app that was started by hand is another's.
+# The same task means the tries of one task instance: same DAG, task, map index and run. An app that
+# was started by hand is another's.
 
 
 class NextAction(enum.Enum):
-    """What a try does next."""
+    """The next action of a try towards the newest driver."""
 
     START = "start"
     LOOK = "look again"
@@ -319,7 +319,7 @@ class NextAction(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class AdoptionDecision:
-    """An action and why, in one sentence."""
+    """The next action of a try, and the reason in one sentence."""
 
     action: NextAction
     reason: str
@@ -328,7 +328,7 @@ class AdoptionDecision:
 def choose(
     seen: HeartbeatObservation, identity: StartedBy, drain: DrainRequest | None
 ) -> AdoptionDecision:
-    """Say what a try of ``identity`` does by the heartbeat and the request to drain."""
+    """Decide what a try of ``identity`` does next, by the heartbeat and the drain request."""
     if seen.heartbeat is None and seen.term == 0:
         return AdoptionDecision(NextAction.START, "no driver has ever run here")
     if seen.is_over:

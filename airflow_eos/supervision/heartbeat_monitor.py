@@ -1,8 +1,8 @@
 """Observes a heartbeat by the reader's own clock: whether it changes, how long it stands still.
 
-What a heartbeat says of the time is its driver's; clocks differ, and machines sleep. So nothing is
-compared with it: a driver lives whose heartbeat was *seen* to change between two looks, and is dead
-once it was seen to stand still for long enough. A look that got no answer says neither.
+The times in a heartbeat are by the driver's clock; clocks differ, and machines sleep. So they are
+not used: a driver lives whose heartbeat was *seen* to change between two looks, and is dead once
+the heartbeat was seen to stand still for long enough. A look without an answer proves neither.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ class HeartbeatObservation:
     """A heartbeat reading compared with the previous ones.
 
     Attributes:
-        heartbeat: the last one; None where there is none.
-        term: the newest that was taken; 0 where there is none.
+        heartbeat: the last heartbeat; None where no driver has written one.
+        term: the newest term that was taken; 0 where none was.
         moved: whether the heartbeat was seen to change.
-        silent_s: for how many seconds it, and the term, were seen to stand still.
+        silent_s: for how many seconds the heartbeat and the term were seen to stand still.
     """
 
     heartbeat: Heartbeat | None
@@ -63,7 +63,7 @@ class HeartbeatObservation:
 
     @property
     def current(self) -> Heartbeat | None:
-        """The heartbeat, if it is the newest driver's; a former one's is a hint of nothing."""
+        """The heartbeat, if it is the newest driver's; a former driver's proves nothing."""
         heartbeat = self.heartbeat
         if heartbeat is None or (heartbeat.term is not None and heartbeat.term < self.term):
             return None
@@ -87,7 +87,7 @@ class HeartbeatObservation:
 
     @property
     def interval_s(self) -> float:
-        """How often the driver means to beat."""
+        """The seconds between two heartbeats of the driver, as the driver wrote them."""
         beat = self.heartbeat
         return beat.interval_ms / 1000 if beat is not None else DEFAULT_INTERVAL_S
 
@@ -101,20 +101,20 @@ def read_pulse(store: CheckpointStore) -> tuple[int, Heartbeat | None]:
     """Read the newest term and the last heartbeat: one listing and one read.
 
     Raises:
-        StoreError: no answer, which says nothing of the driver.
+        StoreError: the store gave no answer, which says nothing of the driver.
         CheckpointFormatError: the heartbeat is foreign, or of a newer release.
     """
     return newest_term(store), read_heartbeat(store)
 
 
 class Pulse:
-    """Looks at one checkpoint again and again; for one thread at a time.
+    """Reads the heartbeat of one checkpoint again and again; for one thread at a time.
 
     Args:
         store: the checkpoint.
-        every_s: how often it is going to be asked.
-        reopen: gives the store with the keys of now, once it has refused those of before.
-        clock: seconds; need not be a time of day.
+        every_s: seconds between two looks, as the caller means to look.
+        reopen: opens the store with current keys, once the store has refused the former ones.
+        clock: returns seconds; need not be a time of day.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Pulse:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.store = store
-        """As it was opened last."""
+        """The checkpoint's store, as it was opened last."""
         self._reopen = reopen
         self._refused = 0
         self._every_s = every_s
@@ -148,7 +148,7 @@ class Pulse:
             if self._refused and self._reopen is not None:
                 try:
                     self.store = self._reopen()
-                except Exception:  # whatever a connection says: the old keys are tried again
+                except Exception:  # of any connection type: the old keys are tried again
                     log.exception("The checkpoint could not be opened again")
             raise
         self._refused = 0
@@ -158,7 +158,7 @@ class Pulse:
         """Return :meth:`look`, or None where the store does not answer, which says nothing.
 
         Args:
-            refused: raise where it answers again and again that we may not look.
+            refused: raise where the store refuses access :data:`REFUSED_AT_MOST` times in a row.
         """
         try:
             return self.look()
@@ -175,9 +175,9 @@ class Pulse:
         if last is not None and heartbeat != last.heartbeat and seen.current is not None:
             seen = replace(seen, moved=True)
         elif last is not None and term == last.term:
-            # One of a former term that still changes says nothing of the newest driver.
+            # A heartbeat of a former term that still changes says nothing of the newest driver.
             gap_s = 0.0 if self._looked_at is None else now - self._looked_at
-            # Who slept himself has not seen the driver be silent meanwhile.
+            # While this process slept, it has not seen whether the driver was silent.
             silent_s = last.silent_s + min(gap_s, max(last.interval_s, 2 * self._every_s))
             seen = replace(seen, moved=last.moved, silent_s=silent_s)
         self._last, self._looked_at = seen, now
@@ -198,28 +198,28 @@ class Pulse:
 
 
 Cancel = Literal["drain", "kill", "leave"]
-"""What becomes of the app when its task is stopped: end its batch first, end at once, go on."""
+"""What the app does when its task is stopped: end after its batch, end at once, or go on."""
 
 _MANAGER_S = 60.0
 _YARN = ("spark-class", "org.apache.hadoop.yarn.client.cli.ApplicationCLI", "application")
 _APPLICATION = re.compile(r"application_[0-9]{1,20}_[0-9]{1,20}", re.ASCII)
 _SUBMISSION = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,46}[a-z0-9])?", re.ASCII)
-"""What may be a part of a pod's name: above all, no pattern."""
+"""A submission that may be part of a pod's name: above all, one that is no pattern."""
 _SHOWN = 120
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterManager:
-    """What a task submits to, by its own connection, and the names that it gives there.
+    """The cluster manager of a task's own connection, and the names of its drivers there.
 
-    Whoever may write to a checkpoint says in the heartbeat where its driver runs. That is compared
-    with this, and nobody is ever asked who is not in here: the question has the worker's login.
+    Any writer of a checkpoint can say in the heartbeat where its driver runs. That place must equal
+    this one, and no other manager is ever asked: a request carries the worker's login.
 
     Attributes:
-        master: Spark's, of the connection.
-        is_cluster: whether drivers run there (deploy mode ``cluster``), and not on the worker.
-        namespace: of the pods.
-        pod: the driver's, where the user's own settings name it.
+        master: Spark's master URL, of the connection.
+        is_cluster: whether drivers run in the cluster (deploy mode ``cluster``), not on the worker.
+        namespace: the namespace of the pods.
+        pod: the name of the driver's pod, where the user's own settings have it.
     """
 
     master: str = "local"
@@ -229,12 +229,12 @@ class ClusterManager:
 
     @property
     def is_yarn(self) -> bool:
-        """Whether YARN manages it; the same question as ``SparkSubmitHook`` asks."""
+        """Whether YARN is the manager, by the test that ``SparkSubmitHook`` uses."""
         return "yarn" in self.master
 
     @property
     def is_kubernetes(self) -> bool:
-        """Whether Kubernetes manages it."""
+        """Whether Kubernetes is the manager."""
         return "k8s" in self.master
 
     def pod_of(self, submission: str) -> str:
@@ -246,7 +246,7 @@ class ClusterManager:
         return f"eos-{submission}"
 
     def differs_from(self, heartbeat: Heartbeat) -> str | None:
-        """Return how a heartbeat differs on where its driver runs; None where it does not."""
+        """Return how the place of a heartbeat's driver differs from this manager, or None."""
         submission = heartbeat.submission
         if submission is None or not _SUBMISSION.fullmatch(submission):
             return "it names no start of a task"
@@ -273,7 +273,7 @@ def _address(master: str) -> str:
 
 
 def ask_to_drain(store: CheckpointStore, submission: str, reason: str) -> bool:
-    """Ask this start of the app, whether its driver has begun or not; False where that failed."""
+    """Write a drain request for a start of the app, begun or not; False where that failed."""
     try:
         request_drain(store, requested_by=BY_AIRFLOW, reason=reason, submission=submission)
     except EosError as error:
@@ -285,11 +285,11 @@ def ask_to_drain(store: CheckpointStore, submission: str, reason: str) -> bool:
 def require_not_drained(store: CheckpointStore, submission: str) -> None:
     """Refuse to go on where a person has asked this start of the app to end, and it failed.
 
-    A driver removes what was asked of others before it beats: what stands was asked of it. A store
-    that does not answer says nothing.
+    A driver removes the requests to other drivers before it beats: one that stands is for this
+    driver. A store that does not answer says nothing.
 
     Raises:
-        AppRefusedError: so it is, or what stands there cannot be read.
+        AppRefusedError: a person has asked that, or the request cannot be read.
     """
     try:
         beat = read_heartbeat(store)
@@ -314,10 +314,10 @@ def require_not_drained(store: CheckpointStore, submission: str) -> None:
 def end_by_force(
     store: CheckpointStore, submission: str, reason: str, manager: ClusterManager
 ) -> str:
-    """End this start of the app, wherever it is, without waiting; returns what was done.
+    """Kill the driver of this start, wherever it is, without waiting; return what was done.
 
-    It is asked to drain, too, and first: nobody may reach it from here, nor this process live until
-    somebody has. Where it comes back from out of reach it finds the request, and ends.
+    The driver is asked to drain, too, and first: it may be out of reach from here, or this process
+    may end before the kill. A driver that comes back into reach finds the request, and ends.
     """
     asked = ask_to_drain(store, submission, reason)
     done = kill_if_it_beats(store, submission, manager)
@@ -325,9 +325,9 @@ def end_by_force(
 
 
 def kill_if_it_beats(store: CheckpointStore, submission: str, manager: ClusterManager) -> str:
-    """End the driver of this start, wherever it is, if it is the one that beat last.
+    """Kill the driver of this start, wherever it is, if it beat last; return what was done.
 
-    Returns what was done. A store that does not answer leaves it alone.
+    Where the store does not answer, the driver is left alone.
     """
     try:
         beat = read_heartbeat(store)
@@ -339,19 +339,19 @@ def kill_if_it_beats(store: CheckpointStore, submission: str, manager: ClusterMa
 
 
 def kill_elsewhere(heartbeat: Heartbeat, manager: ClusterManager) -> str:
-    """End a driver that is no child of this process, without asking it; returns what was done.
+    """Kill a driver that is no child of this process, without draining; return what was done.
 
-    What it leaves open is for recovery to end. Where nothing can be done from here, that is said:
-    the next start then supersedes it, so that it delivers nothing any more.
+    Recovery ends the transactions it leaves open. Where nothing can be done from here, the answer
+    says so: the next start then supersedes the driver, so that it delivers nothing any more.
 
     Args:
-        heartbeat: of a start of this task: the caller knows that it is.
-        manager: what this task submits to. Where the heartbeat says otherwise nobody is asked.
+        heartbeat: heartbeat of a start of this task, which the caller has made sure of.
+        manager: the manager this task submits to; asked only where the heartbeat names the same.
     """
     differs = manager.differs_from(heartbeat)
     if differs is not None:
         return f"nobody was asked to end the driver that the heartbeat names: {differs}"
-    submission = heartbeat.submission or ""  # it has one: asked before
+    submission = heartbeat.submission or ""  # never empty: `differs_from` has checked it
     if not manager.is_cluster:
         return _kill_here(heartbeat, submission)
     if manager.is_yarn:
@@ -361,9 +361,9 @@ def kill_elsewhere(heartbeat: Heartbeat, manager: ClusterManager) -> str:
 
 
 def _kill_on_yarn(heartbeat: Heartbeat, tag: str) -> str:
-    """The application that carries the tag of this start: an id alone may be anybody's.
+    """Kill the YARN application of a heartbeat if it has the start's tag: an id may be anybody's.
 
-    What ``yarn application`` runs, from the jars that spark-submit has anyway.
+    Runs the class behind ``yarn application``, from the jars that spark-submit has anyway.
     """
     listed, said = _asked([*_YARN, "-list", "-appTags", tag])
     found = set(_APPLICATION.findall(listed))
@@ -374,7 +374,7 @@ def _kill_on_yarn(heartbeat: Heartbeat, tag: str) -> str:
 
 
 def _kill_here(heartbeat: Heartbeat, submission: str) -> str:
-    """A driver in client mode, by its process id, if it runs on this machine and is that one."""
+    """Kill a client-mode driver by its process id, if it runs here and is of this start."""
     who = f"process {heartbeat.pid} on {heartbeat.host[:_SHOWN]!r}"
     if heartbeat.host != socket.gethostname():
         return f"{who} is on another machine: it cannot be ended from here"
@@ -410,7 +410,7 @@ def _asked(command: list[str]) -> tuple[str, str]:
     try:
         done = subprocess.run(
             command,
-            stdin=subprocess.DEVNULL,  # a task's is Airflow's socket
+            stdin=subprocess.DEVNULL,  # a task's own stdin is Airflow's socket
             capture_output=True,
             text=True,
             timeout=_MANAGER_S,

@@ -7,10 +7,10 @@ by itself beside each executor::
         --conf spark.pyspark.python=./environment/bin/python \
         --conf spark.pyspark.driver.python=python3 ...
 
-(Without the last, a driver of client mode would look for the archive's interpreter, too.)
+(Without the last option, a driver in client mode would look for the archive's interpreter, too.)
 
-It is a copy of the interpreter that runs here, with its standard library, our Spark side and what
-that needs; nothing is fetched. It runs wherever the system's own libraries (libc, OpenSSL, libffi)
+The environment copies the interpreter that runs here, with its standard library, our Spark side and
+its dependencies; nothing is fetched. It runs where the system's libraries (libc, OpenSSL, libffi)
 are those of here or newer: build it on the image, or the release of the system, that executors run.
 """
 
@@ -51,7 +51,7 @@ OURS = "airflow-provider-eos"
 _NEVER = ("..", "/", "pyarrow/tests/", "pyarrow/include/")
 _FOR_COMPILERS = (".pyc", ".pyi", ".pyx", ".pxd", ".a", ".h", ".hpp")
 _SPARKS_OWN = frozenset({"pyspark", "pyspark-client", "py4j"})
-"""Each executor has these from the Spark that runs it; a second copy could be another version."""
+"""Distributions that each executor has from its Spark; a copy could be another version."""
 
 
 def needed(
@@ -62,7 +62,7 @@ def needed(
     What is installed here is taken, so executors get the versions that this environment has.
 
     Args:
-        extras: of our package, such as ``postgres``.
+        extras: extras of our package, such as ``postgres``.
         also: further installed distributions, such as what the functions of an app import.
 
     Returns:
@@ -99,7 +99,7 @@ def files_of(distribution: metadata.Distribution) -> dict[str, Path]:
     """Return the files that a distribution put into ``site-packages``, by their path there.
 
     Raises:
-        ConfigurationError: it does not list its files, or was installed from a folder of sources.
+        ConfigurationError: a distribution lists no files, or was installed from a source folder.
     """
     name = distribution.metadata["Name"]
     listed = distribution.files
@@ -108,7 +108,7 @@ def files_of(distribution: metadata.Distribution) -> dict[str, Path]:
             f"{name} does not list its files, or is installed in editable mode; what travels "
             f"to executors comes from a wheel. Try: pip install --force-reinstall {name}"
         )
-    # Not programs, which name an interpreter of here, nor what only compilers and tests read.
+    # Leave out programs, which name this interpreter, and files that only compilers and tests read.
     paths = {file.as_posix(): Path(str(file.locate())) for file in listed}
     kept = {
         path: file
@@ -270,7 +270,7 @@ def build_environment(
 
     Args:
         path: ends with ``.tar.gz``; a file that is there is replaced.
-        extras: of our package, such as ``postgres``.
+        extras: extras of our package, such as ``postgres``.
         also: further distributions that are installed here.
         progress: called with the bytes packed so far, and the total.
 

@@ -42,13 +42,13 @@ _LOG_WIDTH = 140
 
 @dataclass(frozen=True)
 class Recovery:
-    """One pipeline as recovery sees it.
+    """The recovery of one pipeline: its checkpoint, and how to reach its participants.
 
     Attributes:
         checkpoint: location of the checkpoint.
-        kafka: the cluster.
-        prefix: None means the one that the checkpoint names.
-        storage_options: for the checkpoint's object store; may hold secrets.
+        kafka: settings of the Kafka cluster.
+        prefix: prefix of the transactional ids; None: the prefix that the checkpoint names.
+        storage_options: options of the checkpoint's object store; may hold secrets.
         reach: connection settings of the other participants, by name or kind; may hold secrets.
         patience: how long a heartbeat is watched. A driver that beats again meanwhile is alive;
             one that stands still for three of its intervals is recovered then.
@@ -105,7 +105,7 @@ class Recovery:
             return self._planned(participant, look=True)
 
     def recover(self, *, act: bool = True, force: bool = False) -> Plan:
-        """Plan, print it and, if ``act``, carry it out, all over the same connections.
+        """Make the plan, print it and, if ``act``, carry it out, all over the same connections.
 
         Raises:
             PipelineAliveError: the pipeline shows signs of life and ``force`` is off.
@@ -124,7 +124,7 @@ class Recovery:
     def execute(
         self, plan: Plan, *, allow: Collection[Action] = ALLOWED_BY_DEFAULT, force: bool = False
     ) -> Report:
-        """Carry out a plan that may be of another day, and print what became of it.
+        """Carry out a plan, maybe one of another day, and print the result of each step.
 
         Steps that were not allowed or need a person are left alone; the report says so.
 
@@ -153,7 +153,7 @@ class Recovery:
         with ExitStack() as until_done:
             reach = self.reach
             if self.first is not None and (wire := self.first.take()) is not None:
-                until_done.callback(wire.close)  # also where another cluster is meant, or none
+                until_done.callback(wire.close)  # also where its cluster is not used
                 reach = {"kafka": wire, **(reach or {})}
             participant = participant_of(self.store, self.kafka, reach=reach, prefix=self.prefix)
             yield until_done.enter_context(closing(participant))
@@ -167,11 +167,11 @@ class Recovery:
 def recover_before_start(
     recovery: Recovery, *, known_dead: Callable[[Heartbeat | None], bool], act: bool
 ) -> None:
-    """End the transactions that a former driver left open; refuse where another one runs.
+    """End the transactions that a former driver left open; refuse where another driver runs.
 
     Args:
         recovery: the pipeline.
-        known_dead: whether the driver of this heartbeat was seen to end, or to be silent.
+        known_dead: tells whether the driver of a heartbeat was seen to end, or to be silent.
         act: False prints the plan only.
 
     Raises:

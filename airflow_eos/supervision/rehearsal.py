@@ -31,16 +31,16 @@ def rehearse(
     folder: Path,
     storage_options: Mapping[str, str] | None = None,
 ) -> RehearsalReport:
-    """Run the app to the end of its rehearsal.
+    """Run the app to the end of its rehearsal, and return the report.
 
     Args:
-        command: which starts it, with its arguments.
-        request: what it is to do.
-        folder: for its log; removed where this process is killed.
-        storage_options: of the checkpoint's store.
+        command: the command that starts the app, with its arguments.
+        request: what the app is to rehearse.
+        folder: folder of the app's log; removed where this process is killed.
+        storage_options: options of the checkpoint's store.
 
     Raises:
-        AppFailedError: it ended before anything was compared.
+        AppFailedError: the app ended before anything was compared.
     """
     log = folder / "log"
     env = {**os.environ, **request.environment()}

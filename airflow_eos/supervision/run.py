@@ -1,7 +1,7 @@
-"""One task attempt: adopt the running app or submit one, watch it, restart it, stop it.
+"""Runs the app of one task attempt: adopts or submits it, watches, restarts and stops it.
 
-Free of Airflow, so that a test can drive it with a clock of its own. What it starts and what it
-asks are given as functions. What it decides is in ``exit_status.py``.
+Free of Airflow, so that a test can drive it with a clock of its own: how to submit and how to
+recover are given as functions. The decisions are in ``exit_status.py``.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Submission(Protocol):
 
 @dataclass(slots=True)
 class AppRun:
-    """The app of this try. ``process`` is None where another process has started it."""
+    """The app of this try. ``process`` is None where another process has started the app."""
 
     submission: str
     process: Submission | None
@@ -110,12 +110,12 @@ class AppRun:
     def known(self) -> Process | None:
         """The state of the app's own process; None where only the heartbeat tells.
 
-        A ``spark-submit`` that has handed its driver over says nothing any more. One that failed
-        to may have done so all the same: its reply was lost.
+        A ``spark-submit`` that has handed its driver over says nothing any more. A ``spark-submit``
+        that failed may have handed it over all the same: its reply was lost.
         """
         if self.process is None:
             return None
-        running = self.process.running  # asked once, and first: what it failed with is known then
+        running = self.process.running  # asked once, and first: after the end its failure is known
         failure = self.process.failure
         if self.process.detached and not running and failure is None:
             return None
@@ -148,7 +148,7 @@ class AppRun:
             pause(_GONE_S)
 
     def kill(self, store: CheckpointStore, reason: str, manager: ClusterManager) -> None:
-        """Kill the app, wherever it is; ask one that is no child to drain, too, if out of reach."""
+        """Kill the app wherever it is; ask a non-child to drain, too, as it may be out of reach."""
         if self.is_child and self.process is not None:
             self.process.kill()
             return
@@ -161,12 +161,12 @@ class Rules:
 
     Attributes:
         strategy: how often, and how far apart, the app is started again.
-        patience: when silence is an end.
+        patience: how long an app may be silent before it counts as ended.
         drain_timeout: how long a stopped app may take to end its batch before it is killed.
-        cancel: what becomes of the app when it is stopped.
-        hand_over: return as soon as the driver was seen, and let somebody else watch it.
-        standby: where another driver lives, let the app stand by behind it.
-        manager: what the app is submitted to, which alone is asked to end its driver.
+        cancel: what becomes of the app when its task is stopped.
+        hand_over: return once the driver was seen to live, and let another process watch it.
+        standby: where another driver lives, let the app stand by behind that driver.
+        manager: the cluster manager the app is submitted to; no other is asked to end its driver.
     """
 
     strategy: RestartStrategy
@@ -191,10 +191,10 @@ class Finder:
 
     Args:
         identity: the task that asks.
-        pulse: what looks at the checkpoint.
-        rules: of the try: how long a driver may take that was asked to drain, and who ends one.
+        pulse: reads the heartbeat of the checkpoint.
+        rules: rules of the try: the time a driver has to drain, and the manager that ends one.
         pause: sleeps; raises where the try was stopped.
-        clock: seconds.
+        clock: returns seconds.
     """
 
     def __init__(
@@ -213,14 +213,14 @@ class Finder:
         """The heartbeat of the driver after which an app may be started."""
 
     def find(self, *, exited: str | None = None) -> str | None:
-        """Return the submission of the app to take over; None: there is none, start one.
+        """Return the submission of the app to take over; None where an app is to be started.
 
         Args:
             exited: the start whose process was seen to end, however young its heartbeat is.
 
         Raises:
-            ForeignDriverError: another task runs it, or a person does.
-            StoreError: the store refused. One that does not answer is asked again.
+            ForeignDriverError: another task, or a person, runs an app on the checkpoint.
+            StoreError: the store refused access. A store that does not answer is asked again.
         """
         deadlines: list[float] = []
         told: AdoptionDecision | None = None
@@ -251,11 +251,11 @@ class Finder:
             self._pause(_LOOK_S)
 
     def another(self, pulse: Pulse, given_up: str | None) -> str | None:
-        """Return the submission of an app of this task that this try does not know, or None.
+        """Return the submission of an app of this task that a try may leave unknowingly, or None.
 
         Args:
-            pulse: looks once.
-            given_up: the start that is known to be over.
+            pulse: reads the heartbeat once.
+            given_up: the submission that this try has given up.
         """
         try:
             seen = pulse.look()
@@ -286,9 +286,9 @@ class Finder:
     def _waited_enough(
         self, deadlines: list[float], seen: HeartbeatObservation, choice: AdoptionDecision
     ) -> bool:
-        """Whether a driver that was asked to drain is to be superseded: it could not be ended.
+        """Whether a driver that was asked to drain is to be superseded, as it could not be ended.
 
-        First it has ``drain_timeout``, then what ends it has a moment.
+        The driver first has ``drain_timeout``; then it is killed, and has a moment to fall silent.
         """
         now = self._clock()
         if not deadlines:
@@ -308,7 +308,7 @@ class Finder:
         return False
 
     def _end_the_silent(self, heartbeat: Heartbeat | None, exited: str | None) -> None:
-        """Ask a driver that is given up to drain; kill it, too, where it is of this task."""
+        """Ask a given-up driver to drain, so that nothing goes on; kill one of this task, too."""
         if heartbeat is None or heartbeat.phase in ENDED or heartbeat.submission == exited:
             return
         self._ask(heartbeat)
@@ -317,7 +317,7 @@ class Finder:
             log.warning("The driver before this start: %s", done)
 
     def _ask(self, heartbeat: Heartbeat) -> None:
-        """Ask a driver to drain: if only out of reach, without a term nothing else ends it."""
+        """Ask a driver to drain that may be out of reach: without a term nothing else ends it."""
         if heartbeat.submission is not None:
             ask_to_drain(self._pulse.store, heartbeat.submission, "given up, and another started")
 
@@ -341,12 +341,12 @@ class Watcher:
     """Watches the heartbeat of an app, and its process where that is a child of this one.
 
     Args:
-        pulse: what looks.
-        rules: of the try.
-        on_first_heartbeat: called with the first one of each app that is watched; what it raises
-            is logged.
-        still_wanted: raises where the try was stopped; told what the app's own process says.
-        sleep, clock: seconds.
+        pulse: reads the heartbeat.
+        rules: rules of the try.
+        on_first_heartbeat: called with the first heartbeat of each app that is watched; what it
+            raises is logged.
+        still_wanted: raises where the try was stopped; gets the state of the app's own process.
+        sleep, clock: in seconds.
     """
 
     def __init__(
@@ -364,10 +364,10 @@ class Watcher:
         self._standstill = Standstill(clock)
 
     def until_ended(self, app: AppRun) -> ExitStatus | None:
-        """Wait for the end of the app, or, where it is handed over, until it was seen to live.
+        """Return how the app ended, or, with ``hand_over``, None once its driver was seen to live.
 
-        A heartbeat alone does not tell: a driver that is dead has left one, and whoever watches it
-        next would count its silence anew.
+        A heartbeat alone does not prove life: a dead driver has left one, and the next watcher
+        would count its silence anew.
         """
         looked_s, seen, seen_alive = float("-inf"), None, False
         while True:
@@ -377,7 +377,7 @@ class Watcher:
             every_s = LOOK_S if self._rules.hand_over or not busy else CHILD_LOOK_S
             if not busy or self._clock() - looked_s >= every_s:
                 looked_s, seen = self._clock(), self._pulse.look_if_it_answers(refused=not busy)
-                if seen is None:  # so nobody can tell whether it has begun to beat
+                if seen is None:  # so it is not known whether the app has begun to beat
                     app.since_s = looked_s
             if seen is not None:
                 mine = seen.of(app.submission)
@@ -421,7 +421,7 @@ class Watcher:
     def _tell(self, mine: Heartbeat) -> None:
         try:
             self._on_first_heartbeat(mine)
-        except Exception:  # Airflow's API may be away, which is nothing to end an app for
+        except Exception:  # Airflow's API may be away, which must not end an app
             log.exception("Nobody was told of the app")
 
 
@@ -430,15 +430,15 @@ class StreamRun:
 
     Args:
         store: the checkpoint of the app.
-        identity: the task; each start gets a ``submission`` of its own.
-        submit: makes a new submission for that start, not yet run.
+        identity: the task; each start of the app gets a ``submission`` of its own.
+        submit: makes the submission of a start, not yet started.
         recover: called before each start; raises where the app may not start.
         on_first_heartbeat: called with the first heartbeat of each app that is watched.
-        reopen: opens the checkpoint with the keys of now, where it refuses those of before.
-        rules: see there.
-        sleep, clock: seconds; a test gives its own. A time of day would jump: a pause of 10 seconds
-            would last an hour, or a driver that comes up be given up.
-        wall: seconds since the epoch, for what other processes are told.
+        reopen: opens the checkpoint with current keys, where the store refuses the former ones.
+        rules: rules by which the app is run, watched and stopped.
+        sleep, clock: in seconds; a test gives its own. A time of day would jump: a pause of 10
+            seconds would last an hour, or a driver that comes up be given up.
+        wall: seconds since the epoch, for times that other processes read.
     """
 
     def __init__(
@@ -476,12 +476,12 @@ class StreamRun:
         """Adopt the app or start it, and watch and restart it until it has finished.
 
         Args:
-            previous: the end of the app, as somebody else has seen it who watched it for us.
+            previous: the end of the app, as the triggerer saw it, which watched the app for us.
 
         Raises:
-            AppFailedError: it failed, and the restart strategy says: not again.
+            AppFailedError: the app failed, and the restart strategy allows no further restart.
             AppStoppedError: :meth:`stop` was called meanwhile.
-            ForeignDriverError: another task runs it.
+            ForeignDriverError: another task runs an app on the checkpoint.
             EosError: whatever ``recover`` raised; the app was then not started.
         """
         try:
@@ -494,16 +494,16 @@ class StreamRun:
                 app = self._left_by(previous)
             return self._restart_until_finished(app)
         except BaseException as error:
-            # An execution timeout or Ctrl-C ends the task here: the app must not be left alone. For
-            # all that we know it is well where we may not look.
+            # An execution timeout or Ctrl-C ends the task here: the app must not be left alone.
+            # Where the store refuses us access, the app may well be healthy, and goes on.
             if not is_refusal(error):
                 self.stop("the task ended early")
             raise
 
     def _left_by(self, previous: AppResult) -> AppRun | None:
-        """Count the failure that was seen; without an end, return the app to watch on if newest.
+        """Count the failure in ``previous``; without an end, return the app to watch on, if newest.
 
-        It may have ended since, as it was asked to, and nothing is to be started then.
+        The app may have ended since, as it was asked to, and no app is to be started then.
         """
         self._failures = list(previous.failures)
         app = AppRun(previous.submission, None, self._clock(), previous.began_s)
@@ -520,9 +520,9 @@ class StreamRun:
         return None
 
     def stop(self, reason: str) -> None:
-        """Ask the app to drain, wait, and kill it only if it does not; harmless when it has ended.
+        """Stop the app as ``cancel`` says (a drain kills it if late); harmless when it has ended.
 
-        Runs inside a signal handler of the main thread, so it takes no lock and polls. The
+        Runs inside a signal handler of the main thread, so it takes no lock and polls. The drain
         request is written first: if Airflow ends this process meanwhile, the app still drains.
         """
         self._stopped_because = reason
@@ -541,7 +541,7 @@ class StreamRun:
             deadline = self._clock() + self._rules.drain_timeout.total_seconds()
             while self._clock() < deadline:
                 asked = ask_to_drain(self._store, app.submission, reason)
-                if not asked and app.is_child:  # which can be killed for sure
+                if not asked and app.is_child:  # which a kill surely ends
                     break
                 self._sleep(_POLL_S)
                 if not app.may_live(pulse, self._rules.patience, self._clock):
@@ -612,7 +612,7 @@ class StreamRun:
         elif exit_status.end is ExitKind.NEVER_SEEN or (
             submitted and exit_status.end is ExitKind.FAILED
         ):
-            # It may still be waiting for its turn: then it ends before its first batch.
+            # The app may still be waiting for resources: then it ends before its first batch.
             ask_to_drain(self._store, app.submission, why)
 
     def _after(self, exit_status: ExitStatus, app: AppRun) -> None:
@@ -633,7 +633,7 @@ class StreamRun:
             )
         delay_s = delay.total_seconds()
         log.warning("Restart %d in %g s: %s", number, delay_s, exit_status)
-        try:  # for whoever looks at the checkpoint meanwhile, and might start another app
+        try:  # for the watchdog, which might start another app meanwhile
             driver = driver_of(read_heartbeat(self._store))
             by = Replacement(driver=driver, number=number, limit=limit, by=str(self._identity))
             note_restart(self._store, by)
@@ -643,7 +643,7 @@ class StreamRun:
         require_not_drained(self._store, app.submission)
 
     def _found(self) -> AppRun | None:
-        """Take over the living app of this task; None where there is none."""
+        """Adopt the living app of this task; None where an app is to be started."""
         last = self._app
         submission = self._finder.find(
             exited=last.submission if last is not None and last.is_child else None
@@ -687,7 +687,7 @@ class StreamRun:
         self._raise_if_stopped()
 
     def _still_wanted(self, process: Process | None) -> None:
-        """Raise where the try was stopped, unless the end of its own process is waited for."""
+        """Raise where the try was stopped, unless the app's own process still has to end."""
         if process is None or not process.running or self._rules.cancel == "leave":
             self._raise_if_stopped()
 

@@ -1,4 +1,4 @@
-"""An app killed in the middle of a batch, recovered and counted: ``airflow-eos try``."""
+"""The trial of ``airflow-eos try``: kill an app in mid-batch, recover it, and count its rows."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class Project:
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """Where its rows go."""
+        """The topics that the app writes its rows to."""
         return tuple(each["topic"] for each in self.outputs) or (f"{self.name}.out",)
 
 
 def read_project(folder: Path) -> Project:
-    """The project in a folder (ConfigurationError: it lacks the app, or rows to try it with)."""
+    """Read the project in a folder (ConfigurationError: it lacks the app, or rows to try)."""
     name = folder.resolve().name
     app, rows = folder / "spark_apps" / f"{name}.py", folder / "rows.tsv"
     for file in (app, rows):
@@ -68,7 +68,7 @@ def read_project(folder: Path) -> Project:
 
 @dataclass(frozen=True)
 class TrialResult:
-    """What readers have of ``rows`` rows after the kill."""
+    """The counts of expected rows, and of rows lost and duplicated for readers after the kill."""
 
     rows: int
     lost: int
@@ -77,10 +77,10 @@ class TrialResult:
 
 @dataclass(frozen=True)
 class TrialRun:
-    """One pipeline on the broker: its checkpoint, prefix and output topics, all of one name.
+    """One run of a project on the broker: checkpoint, prefix and output topics, all of one name.
 
     Attributes:
-        name: tells it from another run of the same app over the same input.
+        name: the name that tells the run from another run of the same app over the same input.
     """
 
     project: Project
@@ -95,14 +95,14 @@ class TrialRun:
 
     @property
     def kafka(self) -> dict[str, str]:
-        """How a recovery reaches the broker."""
+        """The Kafka settings with which a recovery reaches the broker."""
         return {"bootstrap.servers": self.bootstrap_servers}
 
     def start(self, **environment: str) -> int:
-        """Run the app until it has read its input or dies; its exit status.
+        """Run the app until it has read its input or dies; return its exit status.
 
         Raises:
-            LocalEnvironmentError: it has ended with an error, whose last words are told.
+            LocalEnvironmentError: the app ended with an error; the message has its log's tail.
         """
         folder = self.folder / self.name
         folder.mkdir(exist_ok=True)
@@ -120,7 +120,7 @@ class TrialRun:
         return status
 
     def readers_have(self) -> Counter[tuple[str, Row]]:
-        """The rows that a ``read_committed`` reader sees now, by topic."""
+        """Count the rows that a ``read_committed`` reader sees now, by topic."""
         return Counter(
             (topic, row)
             for topic in self.project.topics
@@ -128,7 +128,7 @@ class TrialRun:
         )
 
     def topic(self, topic: str) -> str:
-        """What one of the project's is called here."""
+        """Return the name that a topic of the project has in this run."""
         return f"{topic}.{self.name}"
 
     def _arguments(self, folder: Path) -> list[str]:
@@ -153,9 +153,9 @@ class TrialRun:
 
 
 def _spark(folder: Path) -> dict[str, str]:
-    """Spark in the app's own process, with the workers' Python that runs this command.
+    """Return the environment for Spark in the app's own process, with this command's Python.
 
-    All that it writes lies in ``folder``: who is killed removes nothing.
+    All that Spark writes lies in ``folder``: a killed app removes nothing.
     """
     jars = ",".join(map(str, spark_jars()))
     java = shlex.quote(f'"-Djava.io.tmpdir={folder}"')
@@ -171,9 +171,9 @@ def _spark(folder: Path) -> dict[str, str]:
 
 
 def _killed_with_a_promise(run: TrialRun) -> Plan:
-    """Run it until it dies with rows promised; what a recovery would do about it.
+    """Run the app until it is killed with rows promised; return the plan of the recovery.
 
-    A first batch of windows has none, and is passed.
+    A first batch of windows has no rows, and the app is run again.
     """
     while run.start(EOS_FAILPOINTS=f"{_DIES_AT}=kill") != 0:
         plan = plan_recovery(str(run.checkpoint), run.kafka)
@@ -186,7 +186,7 @@ def _killed_with_a_promise(run: TrialRun) -> Plan:
 
 
 def play(project: Project, folder: Path, bootstrap_servers: str, console: Console) -> TrialResult:
-    """Kill it, recover it, let it go on, and count the rows."""
+    """Kill the project's app, recover it, start it again, and count its rows."""
     name = project.name
     run = TrialRun(project, folder, bootstrap_servers, "killed")
     undisturbed = TrialRun(project, folder, bootstrap_servers, "undisturbed")

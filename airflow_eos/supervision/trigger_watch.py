@@ -40,10 +40,10 @@ class AppResult:
     """The result of watching an app; ``ended`` is None where it lives on, watched elsewhere.
 
     Attributes:
-        submission: which start of the app.
-        ended: how it ended, where it has.
-        failures: those before it, each answered with a restart.
-        began_s: when it was started or adopted, seconds since the epoch.
+        submission: the start of the app.
+        ended: how the app ended, where it has.
+        failures: the failures before this start, each answered with a restart.
+        began_s: when the app was started or adopted, in seconds since the epoch.
     """
 
     submission: str
@@ -53,7 +53,7 @@ class AppResult:
 
     @classmethod
     def of_event(cls, event: Mapping[str, Any]) -> Self:
-        """Read a trigger's event; ``ended`` is None where it could not go on watching."""
+        """Read a trigger's event; ``ended`` is None where the trigger could not go on watching."""
         if event.get("raised"):
             log.warning("The triggerer stopped watching (%(raised)s): %(error)s", event)
             ended = None
@@ -72,13 +72,13 @@ class AppWatch:
     """One app to watch; a value that survives the triggerer's restart.
 
     Attributes:
-        checkpoint: its location.
-        submission: which start of the app.
-        failures: (began, failed) of those before it, in seconds since the epoch.
-        began_s: when it was started or adopted.
-        silent_s: how long its heartbeat may stand still.
-        cancel: what becomes of it when a user stops the task.
-        manager: what it was submitted to.
+        checkpoint: the checkpoint location.
+        submission: the start of the app.
+        failures: (began, failed) of the failures before this start, in seconds since the epoch.
+        began_s: when the app was started or adopted, in seconds since the epoch.
+        silent_s: how long the app's heartbeat may stand still.
+        cancel: what becomes of the app when a user stops the task.
+        manager: the cluster manager that the app was submitted to.
     """
 
     checkpoint: str
@@ -111,8 +111,8 @@ class AppWatch:
         """Return the event where the app has ended, else None.
 
         Args:
-            seen: the last look.
-            watched_s: for how long it was looked at.
+            seen: the last look at the heartbeat.
+            watched_s: seconds since the watch of the app began.
         """
         how = ended(seen, self.submission, None, Patience(self.silent_s, self.silent_s), watched_s)
         if how is None:
@@ -132,9 +132,9 @@ class AppWatch:
     def stop(
         self, store: CheckpointStore, reason: str, sleep: Callable[[float], None] = time.sleep
     ) -> str:
-        """Do what ``cancel`` says, without waiting for the app; returns what was done.
+        """Stop the app as ``cancel`` says, without waiting for its end; return what was done.
 
-        Nobody comes after us: where the store is away, it is asked again for some seconds.
+        No try follows: where the store does not answer, the request is retried for some seconds.
         """
         if self.cancel == "leave":
             return "the app goes on; the next try takes it over"
@@ -146,7 +146,7 @@ class AppWatch:
                 break
         if self.cancel == "drain":
             return asked
-        # Asked it was all the same: nobody may reach it from here.
+        # It was asked to drain all the same: the driver may be out of reach from here.
         return f"{asked}; {kill_if_it_beats(store, self.submission, self.manager)}"
 
 
@@ -154,16 +154,16 @@ T = TypeVar("T")
 
 _WORKERS = 8
 HELD_UP_S = 10.0
-"""A thread that has asked for so long is taken to be held up by a store that does not answer."""
+"""The seconds after which a busy thread counts as held up by a store that does not answer."""
 _RELIEF_S = 1.0
 
 
 class Threads:
-    """A pool of threads that nobody waits for when the process ends.
+    """A pool of daemon threads, which do not keep the process from ending.
 
-    Those of ``ThreadPoolExecutor`` are joined then: a store that does not answer would keep a
-    server from stopping. One that has been held up for long does not count: hundreds of pipelines
-    may be in a store that does not answer, and keep nobody from the others.
+    The threads of ``ThreadPoolExecutor`` are joined at the end: a store that does not answer would
+    keep a server from stopping. A thread held up for long does not count towards ``count``:
+    hundreds of pipelines in a store that does not answer must not hold up the others.
     """
 
     def __init__(self, count: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -229,7 +229,7 @@ class SharedLooks:
             future = self._waiting[key] = self._pool.submit(read)
         answer = asyncio.wrap_future(future)
         try:
-            # By whoever waits: where one store holds all threads up, nobody comes to ask anew.
+            # By each waiter: where one store holds all threads up, no caller comes to ask anew.
             while not (await asyncio.wait({answer}, timeout=_RELIEF_S))[0]:
                 self._pool.relieve()
             return answer.result()

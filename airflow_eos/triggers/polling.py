@@ -109,7 +109,7 @@ class PollingTrigger(StoredTrigger):
         yield TriggerEvent(answer)  # type: ignore[no-untyped-call]
 
     async def _asked(self, look: Callable[..., T], *given: Any) -> T:
-        """Run a look in a thread of ``POLLS``: all triggers need the event loop's own threads."""
+        """Run a look in a ``POLLS`` thread: the event loop's own threads are for all triggers."""
         from airflow_eos.supervision.trigger_watch import POLLS
 
         return await POLLS.ask(object(), partial(look, *given))
