@@ -137,7 +137,7 @@ class FakeKafka:
         self.calls.append("force" if force else "execute")
         self.allowed = allow
         works = [step.work for step in plan.steps if step.work is not None]
-        ruled = read_rulings(CheckpointStore.open(self.location), works)
+        ruled = read_rulings(CheckpointStore.open(self.location), works) if works else {}
         left = [step for step in plan.steps if step.work not in ruled]
         return Report(
             location=plan.location,
