@@ -18,7 +18,7 @@ from airflow_eos.local import EmbeddedKafka, avro_jars, spark_jars
 from airflow_eos.recovery import facts as driver_liveness
 from airflow_eos.sinks.source import tuned_spark_conf
 from tests.integration.hazards.spark_job import Job
-from tests.support.beats import BEAT
+from tests.support.app import BEAT
 from tests.support.host import Host, running
 from tests.support.jvm import spark_submit_opts
 

@@ -31,8 +31,9 @@ from airflow_eos.kafka.transactions.ownership import PrefixLedger
 from airflow_eos.sinks import ConsumerGroup, KafkaSink, Output, start_exactly_once
 from airflow_eos.sinks.source import tuned_spark_conf
 from airflow_eos.sources import ArrowKafkaSource
-from tests.support.beats import BEAT
 
+BEAT = timedelta(seconds=1)
+"""How often the drivers of tests beat on a local disk."""
 _WITHOUT_RUN = "struct(CAST(key AS BINARY) AS key, CAST(value AS BINARY) AS value, '' AS run)"
 
 

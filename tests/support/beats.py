@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from typing import Any
 
 import msgspec
@@ -13,9 +12,6 @@ import msgspec
 from airflow_eos.checkpoint import CheckpointStore, Heartbeat, write_heartbeat
 from airflow_eos.checkpoint.heartbeat import Phase
 from airflow_eos.checkpoint.standby import Standby
-
-BEAT = timedelta(seconds=1)
-"""How often the drivers of tests beat on a local disk."""
 
 
 def heartbeat(phase: Phase = "waiting", **said: Any) -> Heartbeat:

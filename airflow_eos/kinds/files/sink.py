@@ -418,10 +418,13 @@ class FileSink:
         return opened(self.folder, self.storage_options)
 
     def check(self, spark: SparkSession) -> None:
-        """See :meth:`Sink.check`; also create the log of whole batches before the first file."""
+        """See :meth:`Sink.check`; also create the folder, and the log of whole batches."""
         check_workers(spark, modules=TASK_MODULES)
-        if self.publish == "manifest":  # if not exactly once, nothing else creates it before tasks
-            self._joined(self.place())
+        place = self.place()
+        if place.store.is_on_a_disk:  # if not exactly once, nothing else creates the folder
+            place.check(self.name)
+        if self.publish == "manifest":
+            self._joined(place)
 
     def connect(self, interval: timedelta) -> FilesParticipant | ManifestParticipant:
         """See :meth:`Sink.connect`; no interval is refused, since prepared files do not expire."""

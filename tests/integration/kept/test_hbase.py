@@ -321,7 +321,7 @@ def test_a_target_has_one_writer(upsert, base, store, table, tmp_path):
     other = CheckpointStore.open(tmp_path / "other")
     theirs = opened(base, other, table)
     theirs.claim(owner_at(other.location))
-    with pytest.raises(OwnershipError, match=r"belongs to the checkpoint .*put 'airflow_eos_up"):
+    with pytest.raises(OwnershipError, match=r"belongs to the checkpoint .*Put 'airflow_eos_up"):
         require_at(theirs, other.location)
     sibling = opened(base, store, table, "counts")
     sibling.claim(owner_at(store.location))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import pytest
 from _pytest.mark import ParameterSet
 
@@ -39,7 +41,8 @@ _THIN = {"decided@2"}
 _OF_THEIR_OWN = {"mysql", "delta", "wal"}  # their place after the decision is one that others lack
 _THIN_STOP = {"settled-some@2"}
 _ASLEEP = {"delta"}
-_WITHOUT_ITS_APP = {"kafka+postgres"}
+WITHOUT_ITS_APP = {"kafka+postgres"}
+VISIBLE_AT_ONCE = {"files"}  # whose folder nothing but the start makes, as no participant is asked
 _THIN_OF_A_KIND = {
     ("wal", "kept-applied@2"),
     ("delta", "looked@2"),
@@ -78,9 +81,9 @@ def stops() -> list[ParameterSet]:
     ]
 
 
-def each(*, thin: bool) -> list[ParameterSet]:
-    """Each kind."""
-    return [_case(kind, thin=thin and kind in _WITHOUT_ITS_APP) for kind in KINDS]
+def each(thin: Collection[str] = ()) -> list[ParameterSet]:
+    """Each kind; ``make test`` has those of ``thin``."""
+    return [_case(kind, thin=kind in thin) for kind in KINDS]
 
 
 def rowwise() -> list[ParameterSet]:

@@ -12,7 +12,18 @@ import pytest
 
 from airflow_eos.recovery import Action, Result, execute_recovery
 from tests.integration.hazards.stopping import PATIENCE_S, stopped_at, wake
-from tests.integration.kinds.cases import DRIVER, OWN, RECOVERY, each, places, rowwise, stops, tasks
+from tests.integration.kinds.cases import (
+    DRIVER,
+    OWN,
+    RECOVERY,
+    VISIBLE_AT_ONCE,
+    WITHOUT_ITS_APP,
+    each,
+    places,
+    rowwise,
+    stops,
+    tasks,
+)
 from tests.integration.kinds.delivery import BATCH, Delivery, acting
 from tests.support.pipeline import KILLED, finish
 
@@ -52,7 +63,7 @@ def test_python_worker_killed(delivery: Delivery, place: str) -> None:
     delivery.assert_exactly_once()
 
 
-@pytest.mark.parametrize("kind", each(thin=True))
+@pytest.mark.parametrize("kind", each(WITHOUT_ITS_APP))
 def test_a_recovery_without_the_app(delivery: Delivery) -> None:
     """What was decided it makes visible, and what was not it removes."""
     plan = delivery.decided()
@@ -77,7 +88,7 @@ def test_a_recovery_without_the_app(delivery: Delivery) -> None:
     delivery.assert_exactly_once()
 
 
-@pytest.mark.parametrize("kind", each(thin=False))
+@pytest.mark.parametrize("kind", each())
 def test_a_recovery_killed_at_each_of_its_steps(delivery: Delivery) -> None:
     """One after the other, on what the one before left; first of a promise, then of leftovers."""
     delivery.decided()
@@ -110,7 +121,7 @@ def test_a_driver_that_wakes_up_after_another_took_over(delivery: Delivery, plac
     delivery.assert_exactly_once()
 
 
-@pytest.mark.parametrize("kind", each(thin=False))
+@pytest.mark.parametrize("kind", each())
 def test_two_drivers_started_together(delivery: Delivery) -> None:
     """Both have recovered and sealed before either writes; only one of them can decide."""
     delivery.pipeline.feed(3 * BATCH)
@@ -127,7 +138,7 @@ def test_two_drivers_started_together(delivery: Delivery) -> None:
     delivery.assert_exactly_once()
 
 
-@pytest.mark.parametrize("kind", each(thin=False))
+@pytest.mark.parametrize("kind", each(VISIBLE_AT_ONCE))
 def test_at_least_once_the_rows_are_visible_at_once(delivery: Delivery) -> None:
     delivery.pipeline.feed(BATCH)
     delivery.resume(guarantee="at_least_once")

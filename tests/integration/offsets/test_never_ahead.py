@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from airflow_eos.checkpoint.backend import PIPELINE
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.recovery import execute_recovery, plan_recovery
 from tests.support.groups import Watch
@@ -86,7 +87,7 @@ def test_a_thousand_looks_while_drivers_are_killed_at_random(
             time.sleep(chance.uniform(2, 7))
             kill(process)
             kills += 1
-            if chance.random() < 0.3:
+            if chance.random() < 0.3 and (Path(pipeline.checkpoint) / PIPELINE).exists():
                 execute_recovery(pipeline.checkpoint, kafka, force=True)
         pipeline.resume(spark)
         assert seen.behind() == 0
