@@ -28,6 +28,7 @@ REPORT = "".join(
         ran("test_kinds", "driver_killed[postgres-staged-prepared@2]", "<failure/>"),
         ran("test_kinds", "driver_killed[kafka+postgres-prepared@2]", "<skipped/>"),
         ran("test_kinds", "a_recovery_without_the_app[postgres]"),
+        ran("test_three", "restarts", '<skipped message="takes minutes: run with -m chaos"/>'),
         "</testsuite></testsuites>",
     )
 )
@@ -42,6 +43,7 @@ def test_what_failed_or_was_skipped_has_not_held(tmp_path: Path):
     assert "| driver killed at prepared@2 | ✓ | ✗ | ✗ |" in text
     assert "| recovery without the app | ✓ |  |  |" in text
     assert "| postings | the books balance | ✓ | 3 |" in text
+    assert "restarts" not in text, "it is another command's"
 
 
 def test_a_run_that_wrote_no_report_has_no_cases(tmp_path: Path):
