@@ -112,8 +112,11 @@ def test_the_command_line_works_without_airflow_and_spark(
     assert answer("plan", checkpoint)["steps"] == []
     source = kafka_broker.create_topic(f"{direct.topic}-in")
     produce(direct.bootstrap, source, [row for task in direct.batches[0].tasks for row in task])
-    audited = answer("audit", source, direct.topic, "--id", "value", "--checkpoint", checkpoint)
-    assert (audited["rows_in"], audited["lost"], audited["duplicated"]) == (30, 0, 0)
+    audited = answer(
+        "audit", source, direct.topic, "--id", "value", "--checkpoint", checkpoint, status=3
+    )
+    # The driver died in it: nobody has told Spark that the batch, which recovery ended, is over.
+    assert (audited["verdict"], audited["lost"], audited["duplicated"]) == ("unknown", 0, 0)
 
 
 def test_an_error_without_airflow_is_one_line(base: Environment, tmp_path: Path) -> None:
