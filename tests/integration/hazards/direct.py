@@ -105,6 +105,8 @@ class Direct:
     timeout: timedelta = timedelta(seconds=60)
     compression: str = "lz4"
     consumer_group: ConsumerGroup | None = None
+    source: str = "in"
+    """The topic that Spark's log names; nobody reads it."""
 
     def __post_init__(self) -> None:
         self.checkpoint = self.folder / "checkpoint"
@@ -187,7 +189,7 @@ class Direct:
 
     def end_of(self, number: int) -> str:
         """Up to where the batch reads, as Spark's source says it."""
-        return json.dumps({"in": {"0": (number + 1) * 1000}})
+        return json.dumps({self.source: {"0": (number + 1) * 1000}})
 
     def visible(self) -> list[Row]:
         return read_topic(self.plain_bootstrap, self.topic)
