@@ -155,9 +155,9 @@ def _read_now(begun: Sequence[Mapping[Place, int]]) -> frozenset[Place] | None:
 def _apart(
     begun: Sequence[Mapping[Place, int]], sources: Sequence[SourceProgress]
 ) -> list[tuple[Sequence[SourceProgress], frozenset[Place]]]:
-    """All sources with what they read now; each by itself where two have topics of one name.
+    """Return the sources with the partitions that they read now; [] where a source did not tell.
 
-    These may be of two clusters. Empty where one did not tell.
+    Each by itself where two read topics of one name, which may be of two clusters; else together.
     """
     there = _read_now(begun)
     if there is None:

@@ -300,7 +300,9 @@ class StallSensor(CheckpointProgressSensor):
         raise AirflowFailException(f"{why}." if who is None else f"{why}. {so_long}")
 
 
-def leave(context: Mapping[str, Any], schedule: str | None, key: str, value: object) -> None:
+def keep_for_later_runs(
+    context: Mapping[str, Any], schedule: str | None, key: str, value: object
+) -> None:
     """Push ``value`` as an XCom for the looks of later runs.
 
     Not from a run by hand of a scheduled DAG: it has no logical date, and PostgreSQL sorts such a
@@ -310,8 +312,8 @@ def leave(context: Mapping[str, Any], schedule: str | None, key: str, value: obj
         context["ti"].xcom_push(key=key, value=value)
 
 
-def left_before(ti: Any, task_id: str, key: str) -> Any:
-    """Return the newest run's XCom; ``xcom_pull`` without a map index gives a list of all runs'."""
+def kept_by_earlier_run(ti: Any, task_id: str, key: str) -> Any:
+    """Return the newest run's XCom; without a map index ``xcom_pull`` lists those of all runs."""
     return ti.xcom_pull(task_ids=task_id, key=key, include_prior_dates=True, map_indexes=-1)
 
 
@@ -337,7 +339,7 @@ class OpenWorkSensor(TransactionTimeoutSensor):
         before = self._remembered(ti)
         self.seen = SeenOpen(lambda: now_s, before if before is not None else {})
         found = super().poke(context)
-        leave(context, self._schedule, SEEN, self.seen.since)
+        keep_for_later_runs(context, self._schedule, SEEN, self.seen.since)
         if not found.is_done:
             raise AirflowSkipException("Nothing runs out of time.")
         return found
@@ -348,7 +350,7 @@ class OpenWorkSensor(TransactionTimeoutSensor):
         An XCom backend may have lost the value while its row stands: each look would fail by it.
         """
         try:
-            before = left_before(ti, self.task_id, SEEN)
+            before = kept_by_earlier_run(ti, self.task_id, SEEN)
             return None if before is None else {name: float(at) for name, at in before.items()}
         except Exception:
             self.log.exception("What looks before have seen cannot be read: it is seen anew")
@@ -424,7 +426,7 @@ def _should_be_running(pipeline: Pipeline) -> Any:
         ended = heartbeat is not None and heartbeat.phase == "stopped"
         is_wanted = not ended or stays_down(pipeline) is None
         wanted = store.location if is_wanted else None
-        leave(get_current_context(), pipeline.watchdog_schedule, WANTED, wanted)
+        keep_for_later_runs(get_current_context(), pipeline.watchdog_schedule, WANTED, wanted)
         return is_wanted
 
     return should_be_running()
@@ -432,7 +434,7 @@ def _should_be_running(pipeline: Pipeline) -> Any:
 
 def _require_never_wanted(pipeline: Pipeline, location: str) -> None:
     """Refuse an empty folder where an earlier look has seen a pipeline that is to run."""
-    if seen := left_before(get_current_context()["ti"], "should_be_running", WANTED):
+    if seen := kept_by_earlier_run(get_current_context()["ti"], "should_be_running", WANTED):
         raise AirflowFailException(
             f"No driver has ever run at {location}, and a look before has seen one at {seen} that "
             "is to run: a disk that is not mounted, a checkpoint that was deleted, or a setting "

@@ -328,9 +328,9 @@ class LakeParticipant(OwnedBeside):
                 )
 
     def require_decidable(self, works: Sequence[PreparedWork]) -> None:
-        """Refuse, before it is decided, what the table does not take: it may be changed by now.
+        """Refuse, before the decision, files that the table, as it is by now, would not take.
 
-        A file that is gone is no reason: its batch is settled as lost, and written again.
+        A missing file is no reason: its batch is settled as lost, and written again.
         """
         self.check(works)
         if works:

@@ -162,7 +162,7 @@ _FORGOTTEN = f"DELETE FROM {STAGED} WHERE work_key = %s AND ended_at_ms IS NOT N
 
 
 def require_kept(connection: Connection, table: str) -> None:
-    """Refuse what takes no rows together with their witness (ConfigurationError)."""
+    """Refuse a table that cannot take rows together with their witness (ConfigurationError)."""
     found = asked(connection, _ENGINE, table)
     if not found:
         raise ConfigurationError(

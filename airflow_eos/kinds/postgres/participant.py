@@ -178,7 +178,7 @@ WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped ORDER BY at
 
 
 def require_kept(connection: Connection, table: str) -> None:
-    """Refuse a table that may lose what it has taken (ConfigurationError)."""
+    """Refuse a table that may lose rows that it has taken (ConfigurationError)."""
     parts = connection.execute(_PARTS, {"t": table}).fetchall()
     for part, kind, persistence in parts:
         if kind not in ("r", "p"):

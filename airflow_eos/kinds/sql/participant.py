@@ -352,7 +352,7 @@ class SqlParticipant(ABC):
 
     @abstractmethod
     def require_kept(self, table: str) -> None:
-        """Refuse a table that may lose what it has taken (ConfigurationError)."""
+        """Refuse a table that may lose rows that it has taken (ConfigurationError)."""
 
     @abstractmethod
     def end(self, work: PreparedWork) -> None:
