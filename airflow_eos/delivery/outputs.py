@@ -92,13 +92,15 @@ class OneSink:
         # As SQL text: each column object would be several calls to the JVM, for every batch.
         return df if self.typed else df.selectExpr(*self.sink.columns(df.schema))
 
-    def tasks(self, rows: DataFrame, *, only: Collection[int] | None = None) -> DataFrame:
-        """See :meth:`BatchSink.tasks`."""
+    def tasks(
+        self, rows: DataFrame, *, only: Collection[int] | None = None, warms: bool = False
+    ) -> DataFrame:
+        """See :meth:`BatchSink.tasks`; ``warms``: tasks that do not write warm their workers."""
         outlets = [outlet(self.sink, self.guarantee)]
         if self.fused is not None and rows.isStreaming:
             return self.fused(SinkTask(tuple(outlets), marks=self.marks))
         hashed = with_row_hashes(rows, fixed=is_fixed(self.sink))
-        return reports_of(hashed, outlets, only=only, marks=self.marks)
+        return reports_of(hashed, outlets, only=only, warms=warms, marks=self.marks)
 
     def prepare(self, rows: DataFrame, *, only: Collection[int] | None = None) -> list[TaskReport]:
         """See :meth:`BatchSink.prepare`."""
@@ -212,10 +214,12 @@ class Outputs:
             *[column(each, *_row_type(each.name, kinds[each.name])) for each in self.outputs]
         )
 
-    def tasks(self, rows: DataFrame, *, only: Collection[int] | None = None) -> DataFrame:
-        """See :meth:`BatchSink.tasks`."""
+    def tasks(
+        self, rows: DataFrame, *, only: Collection[int] | None = None, warms: bool = False
+    ) -> DataFrame:
+        """See :meth:`BatchSink.tasks`; ``warms``: tasks that do not write warm their workers."""
         outlets = [outlet(each.sink, self.guarantee, column=each.name) for each in self.outputs]
-        return reports_of(rows, outlets, only=only, marks=self.marks)
+        return reports_of(rows, outlets, only=only, warms=warms, marks=self.marks)
 
     def prepare(self, rows: DataFrame, *, only: Collection[int] | None = None) -> list[TaskReport]:
         """See :meth:`BatchSink.prepare`."""
@@ -384,10 +388,22 @@ class InPlanSink(WrappedSink):
     A query of its own over the rows that ``foreachBatch`` gets would be planned again for each
     batch, and copy the rows once more. It could read the rows again, though, which a replay needs:
     where a promise is waiting to be kept, the query runs with ``sink`` alone.
+
+    Attributes:
+        analysed: what :meth:`streamed` returns, where Spark analysed it before; see :meth:`of`.
     """
+
+    analysed: DataFrame | None = None
+
+    @classmethod
+    def of(cls, sink: BatchSink, df: DataFrame) -> InPlanSink:
+        """Let Spark analyse the plan over ``df`` now, which takes it 0.1 s."""
+        return cls(sink, cls(sink).streamed(df))
 
     def streamed(self, df: DataFrame) -> DataFrame:
         """Return the reports of the tasks that write the rows; see :meth:`BatchSink.streamed`."""
+        if self.analysed is not None:
+            return self.analysed
         return self.sink.tasks(self.sink.rows(df))
 
     def rows(self, df: DataFrame) -> DataFrame:

@@ -207,10 +207,12 @@ def make_batch_function(
     after: int | None = None,
     unreadable: Callable[[], Iterable[Mend]] = tuple,
     reached: _Participants | None = None,
+    in_plan: InPlanSink | None = None,
 ) -> ExactlyOnceBatch | AtLeastOnceBatch | AtMostOnceBatch:
     """Refuse what cannot work; then take the term, which stops a running driver; then recover.
 
     ``after``: take the term after this one, or none. ``reached``: participants reached before.
+    ``in_plan``: the sink in the query's plan, analysed before.
     """
     warn_where_it_is_lost(store)
     if sink.guarantee != "exactly_once":
@@ -253,7 +255,7 @@ def make_batch_function(
             kept.prune(batch_id)
 
     return ExactlyOnceBatch(
-        governed(sink if promise_in_flight(store) else InPlanSink(sink)),
+        governed(sink if promise_in_flight(store) else in_plan or InPlanSink(sink)),
         observed_participant(participant, heartbeat.observer),
         decisions,
         Authority(tenure, offsets, participant, evaluated_at=evaluation.at),
@@ -542,10 +544,10 @@ class _StartRequest:
     def warm_up(self) -> None:
         """Evaluate the newest batch once more, into nothing; see :func:`warm_up`."""
         frame, is_own = self.read.frame, self.read.own is not None
-        # The very plan of a start's batches, except that no task opens a writer.
+        # The very plan of a start's batches, except that no task writes.
         warm_up(
             self.store,
-            frame if is_own else self.sink.tasks(self.sink.rows(frame), only=()),
+            frame if is_own else self.sink.tasks(self.sink.rows(frame), only=(), warms=True),
             output_mode=self.output_mode,
             evaluate=None
             if is_own or stateful(frame)
@@ -568,7 +570,8 @@ class _StartRequest:
                 self.store, reached.participant, _driver(self.spark), reached.progress
             )
             reached = replace(reached, admitted=admitted)
-            return _AskedStart(self, topics, look, reached, resources.pop_all())
+            in_plan = InPlanSink.of(self.sink, self.read.frame)
+            return _AskedStart(self, topics, look, reached, in_plan, resources.pop_all())
 
     def _input(self, resources: ExitStack) -> tuple[Sequence[TopicsRead], Callable[[], None]]:
         """Return the sources' topics and the check of them; refuse an input that has changed."""
@@ -617,6 +620,7 @@ class _StartRequest:
                     after,
                     lambda: self._change(topics).mends(),
                     None if asked is None else asked.reached,
+                    None if asked is None else asked.in_plan,
                 )
                 streamed = batch.streamed(self.read.frame)
                 heartbeat.start()
@@ -645,6 +649,7 @@ class _AskedStart:
     topics: Sequence[TopicsRead]
     look: Callable[[], None]
     reached: _Participants
+    in_plan: InPlanSink
     resources: ExitStack
 
     def start(self, *, after: int) -> ExactlyOnceQuery:

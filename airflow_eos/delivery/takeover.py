@@ -166,8 +166,8 @@ def take_over(
     if progress is not None:
         progress.begin()
     # Forced: a starting query takes the pipeline over, and its term keeps both drivers exact.
-    plan = make_plan(gather(store, participant))
-    execute(plan, store, participant, force=True, executed_by=driver)
+    facts = gather(store, participant)
+    execute(make_plan(facts), store, participant, force=True, executed_by=driver, facts=facts)
     offsets = OffsetLog(store, decisions)
     offsets.repair(unreadable)
     recommit_progress(store, decisions, participant)

@@ -196,7 +196,8 @@ def outlet(sink: Sink, guarantee: Guarantee, column: str | None = None) -> TaskO
     Also at once where the sink is alone and told so (``staged=False``): repeating it is harmless.
     """
     prepared = guarantee == "exactly_once" and is_staged(sink)
-    return TaskOutput(sink.name, partial(sink.opened, transactional=prepared), column)
+    opened = partial(sink.opened, transactional=prepared)
+    return TaskOutput(sink.name, opened, column, getattr(sink, "warm", None))
 
 
 def is_staged(sink: Sink) -> bool:
@@ -224,10 +225,11 @@ def reports_of(
     outlets: Collection[TaskOutput],
     *,
     only: Collection[int] | None,
+    warms: bool = False,
     marks: VisibilityMarkers | None = None,
 ) -> DataFrame:
     """Return the reports of each task; reading them makes the tasks write."""
-    task = SinkTask(tuple(outlets), None if only is None else frozenset(only), marks)
+    task = SinkTask(tuple(outlets), None if only is None else frozenset(only), marks, warms)
     return hashed.mapInArrow(task, "report binary")
 
 
@@ -282,11 +284,13 @@ class TaskOutput:
         opened: gives the writer.
         column: holds this participant's rows as structs, or arrays of structs, each with its hash
             as the last field; None where the whole batch is its rows.
+        warm: see :meth:`~airflow_eos.delivery.port.SupportsWarmUp.warm`; None: nothing to warm.
     """
 
     participant: str
     opened: Opened
     column: str | None = None
+    warm: Callable[[pa.RecordBatch], None] | None = None
 
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return this participant's rows of a batch, in the order of the input."""
@@ -302,11 +306,13 @@ class SinkTask:
         only: the tasks that write (all when None); the others drain their rows.
         marks: where a task marks that it has begun, at most once: a task that runs again, or beside
             another copy of it, drains its rows as well.
+        warms: whether a task that does not write makes its worker ready to.
     """
 
     outlets: tuple[TaskOutput, ...]
     only: frozenset[int] | None = None
     marks: VisibilityMarkers | None = None
+    warms: bool = False
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Take the rows of one partition, and yield its reports."""
@@ -334,7 +340,7 @@ class SinkTask:
     ) -> tuple[TaskReport, ...]:
         """Write the rows of one task, leave its work open, and return its reports."""
         writes = self.only is None or task in self.only
-        flows = [_Flow(outlet) for outlet in self.outlets]
+        flows = [_Flow(outlet, warms=self.warms and not writes) for outlet in self.outlets]
         with ExitStack() as undo:
             # A killed task ends here too (GeneratorExit). No decision names this work yet.
             if writes:
@@ -356,8 +362,9 @@ class SinkTask:
 class _Flow:
     """The rows of one task on their way to one participant."""
 
-    def __init__(self, outlet: TaskOutput) -> None:
+    def __init__(self, outlet: TaskOutput, *, warms: bool) -> None:
         self._outlet = outlet
+        self._warm = outlet.warm if warms else None
         self._writer: TaskWriter | None = None
         self._fingerprint = Fingerprint()
         self._rows = 0
@@ -384,6 +391,9 @@ class _Flow:
         if self._writer is not None:
             self._writer.write(rows.drop_columns(HASH_COLUMN))
             failpoint("task-wrote")
+        elif self._warm is not None:
+            self._warm(rows.drop_columns(HASH_COLUMN))
+            self._warm = None  # a task's first rows do
 
     def report(self, task: int) -> TaskReport:
         fingerprint = self._fingerprint.hex()

@@ -191,6 +191,7 @@ def execute(
     allow: Collection[Action] = ALLOWED_BY_DEFAULT,
     force: bool = False,
     executed_by: str | None = None,
+    facts: Facts | None = None,
 ) -> Report:
     """Carry ``plan`` out and return the result of each step.
 
@@ -202,6 +203,7 @@ def execute(
             never acted upon, a person rules (see ``rulings``).
         force: Go on although the pipeline shows signs of life: it loses its running attempt.
         executed_by: Written into the decision that seals.
+        facts: What the plan was made of, just now; None: read them again for the plan's listing.
 
     Raises:
         PipelineAliveError: Signs of life, with the evidence, and ``force`` is off.
@@ -214,8 +216,9 @@ def execute(
     executor = executed_by or _whoami()
     plan.require_made_for(store.location, participant.members)
     mended = _mended(store)
+    known = facts if not mended else None
     facts, current, sealed = _sealed(
-        plan, store, participant, allow=allow, force=force, by=executor
+        plan, store, participant, allow=allow, force=force, by=executor, known=known
     )
     failpoint("recovery-sealed")
     # The gate again, after the seal; not for orphans, which are ended only if somebody asks.
@@ -249,6 +252,7 @@ def _sealed(
     allow: Collection[Action],
     force: bool,
     by: str,
+    known: Facts | None,
 ) -> tuple[Facts, Plan, Seal | None]:
     """Return the facts of now, the plan that they give for the same listing, and its seal.
 
@@ -258,7 +262,8 @@ def _sealed(
     """
     looked = force
     for _ in range(_SEALS_LOST_AT_MOST + 1):
-        facts = read_facts(store, participant, plan.listed, listed_batch=plan.batch_id)
+        facts = known or read_facts(store, participant, plan.listed, listed_batch=plan.batch_id)
+        known = None
         current = make_plan(facts)
         ends_orphans = Action.ORPHAN in allow and current.count(Action.ORPHAN)
         if facts.admission is not None and not ends_orphans:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from airflow_eos.checkpoint.store import CheckpointStore
     from airflow_eos.delivery.port import TaskWriter
+    from airflow_eos.kafka.producer.writer import Destination
     from airflow_eos.kafka.transactions.identity import WrittenTransaction
     from airflow_eos.kinds.kafka.participant import KafkaParticipant
 
@@ -158,6 +159,10 @@ class KafkaSink:
         """Return the writer of one task, in a Spark worker."""
         return _TransactionOfTask(self, task, attempt, transactional=transactional)
 
+    def warm(self, rows: pa.RecordBatch) -> None:
+        """See :class:`~airflow_eos.delivery.port.SupportsWarmUp`: also looks the topics up."""
+        _warm_writer(self).to.batches_of([rows])
+
     def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
         """See :meth:`Sink.delivered`."""
         return read_back(spark, self.settings, works)
@@ -260,6 +265,11 @@ def _forget_writer(sink: KafkaSink) -> None:
 
 class Writer(Protocol):
     """A writer of successive transactions: ``begin`` → ``write`` … → ``prepare``, or ``abort``."""
+
+    @property
+    def to(self) -> Destination:
+        """Where rows go, which can be asked without a transaction."""
+        ...
 
     def begin(self, transactional_id: str | None, timeout_ms: int) -> None:
         """Begin a transaction, in name only until its first row; None: write without one."""

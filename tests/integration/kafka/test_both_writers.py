@@ -15,17 +15,35 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from airflow_eos.errors import ConfigurationError, FencedError, RowError, TopicError
+from airflow_eos.errors import (
+    ConfigurationError,
+    FencedError,
+    RowError,
+    TopicError,
+    TransactionError,
+)
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.librdkafka import LibrdkafkaWriter
 from airflow_eos.kafka.producer.partitioner import murmur2_of
 from airflow_eos.kafka.producer.writer import TransactionalWriter
-from airflow_eos.kafka.transactions.coordinator import end_transactions
-from airflow_eos.kafka.transactions.identity import OffsetRange, TransactionIdentity
+from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator, end_transactions
+from airflow_eos.kafka.transactions.identity import (
+    OffsetRange,
+    TransactionIdentity,
+    transaction_of,
+    transactional_id_of,
+)
 from airflow_eos.kafka.transactions.listing import list_open
-from airflow_eos.kinds.kafka.sink import PRODUCERS, Writer, open_writer
+from airflow_eos.kinds.kafka.sink import (
+    PRODUCERS,
+    Writer,
+    _forget_writer,
+    _warm_writer,
+    open_writer,
+)
 from airflow_eos.local import EmbeddedKafka
+from airflow_eos.sinks import KafkaSink
 from tests.integration.hazards.test_shapes import set_limit
 
 TIMEOUT_MS = 60_000
@@ -62,6 +80,32 @@ def opened(producer: Any, settings: KafkaSettings) -> Iterator[Opener]:
 def wire(settings: KafkaSettings) -> Iterator[ConnectionPool]:
     with ConnectionPool(settings) as opened:
         yield opened
+
+
+def test_a_worker_that_was_warmed_has_taken_no_id_and_sent_no_row(
+    producer, kafka_broker, topic, read, wire
+):
+    """A standby warms its workers while another driver delivers under the same ids."""
+    name, prefix = topic(), f"warmed-{producer}"
+    sink = KafkaSink(
+        kafka_broker.bootstrap_servers,
+        topic=name,
+        transactional_id_prefix=prefix,
+        producer=producer,
+    )
+    warm: Any = _warm_writer(sink)
+    try:
+        sink.warm(numbered(0, 3))
+        with pytest.raises(TransactionError, match="describing"):
+            TransactionCoordinator(wire).holder(transactional_id_of(prefix, 0, 0))
+        task: Any = sink.opened(0, 0)
+        assert task._writer is warm, "the worker's first task opens another one"
+        task.write(numbered(3, 5))
+        end_transactions(wire, [transaction_of(task.prepare("f").identity)], commit=True)
+    finally:
+        _forget_writer(sink)
+        warm._wire.close()
+    assert [each.value() for each in read(name)] == [b"value-3", b"value-4"]
 
 
 def numbered(start: int, stop: int, keys: int = 97) -> pa.RecordBatch:

@@ -292,10 +292,15 @@ def test_a_plan_from_before_the_checkpoint_was_put_back_is_refused(dead):
         execute(plan, dead.store, dead.participant)
 
 
-def test_a_driver_that_decides_just_before_the_seal_wins(dead, monkeypatch):
-    """The seal is lost: the facts are read again with the same listing, and the COMMIT honoured."""
+@pytest.mark.parametrize("starts", [False, True])
+def test_a_driver_that_decides_just_before_the_seal_wins(dead, monkeypatch, starts):
+    """The seal is lost: the facts are read again with the same listing, and the COMMIT honoured.
+
+    Also by a start, which executes the plan of facts that it has just read.
+    """
     promised = dead.write(0, ["a"])
-    plan = planned(dead)
+    facts = gather(dead.store, dead.participant)
+    plan = make_plan(facts)
     module = execute.__globals__
     original = module["sealed"]
 
@@ -305,7 +310,7 @@ def test_a_driver_that_decides_just_before_the_seal_wins(dead, monkeypatch):
         return original(*attempt, **told)
 
     monkeypatch.setitem(module, "sealed", decide_meanwhile)
-    report = execute(plan, dead.store, dead.participant)
+    report = execute(plan, dead.store, dead.participant, facts=facts if starts else None)
 
     assert results(report) == [(COMMIT, Result.DONE)]
     assert report.sealed is None
