@@ -54,6 +54,7 @@ def test_a_start_opens_the_checkpoint_once_and_kafka_once(
     job = Job(kafka_broker, tmp_path)
     job.spark = spark
     job.feed(20)
+    job.sink.settings.librdkafka()  # checked by a client that sends nothing, once in a process
     for started in ("on an empty checkpoint", "on a batch in flight"):
         opened.clear()
         job.deliver()
