@@ -96,11 +96,11 @@ class OneSink:
         self, rows: DataFrame, *, only: Collection[int] | None = None, warms: bool = False
     ) -> DataFrame:
         """See :meth:`BatchSink.tasks`; ``warms``: tasks that do not write warm their workers."""
-        outlets = [outlet(self.sink, self.guarantee)]
+        outlets = [outlet(self.sink, self.guarantee, warms=warms)]
         if self.fused is not None and rows.isStreaming:
             return self.fused(SinkTask(tuple(outlets), marks=self.marks))
         hashed = with_row_hashes(rows, fixed=is_fixed(self.sink))
-        return reports_of(hashed, outlets, only=only, warms=warms, marks=self.marks)
+        return reports_of(hashed, outlets, only=only, marks=self.marks)
 
     def prepare(self, rows: DataFrame, *, only: Collection[int] | None = None) -> list[TaskReport]:
         """See :meth:`BatchSink.prepare`."""
@@ -218,8 +218,11 @@ class Outputs:
         self, rows: DataFrame, *, only: Collection[int] | None = None, warms: bool = False
     ) -> DataFrame:
         """See :meth:`BatchSink.tasks`; ``warms``: tasks that do not write warm their workers."""
-        outlets = [outlet(each.sink, self.guarantee, column=each.name) for each in self.outputs]
-        return reports_of(rows, outlets, only=only, warms=warms, marks=self.marks)
+        outlets = [
+            outlet(each.sink, self.guarantee, column=each.name, warms=warms)
+            for each in self.outputs
+        ]
+        return reports_of(rows, outlets, only=only, marks=self.marks)
 
     def prepare(self, rows: DataFrame, *, only: Collection[int] | None = None) -> list[TaskReport]:
         """See :meth:`BatchSink.prepare`."""

@@ -121,14 +121,6 @@ class Sink(Protocol):
         ...
 
 
-class SupportsWarmUp(Protocol):
-    """A sink whose writers take time to open in a Spark worker."""
-
-    def warm(self, rows: pa.RecordBatch) -> None:
-        """Connect this worker, and do all that rows need but open work and send them."""
-        ...
-
-
 def bound_store(store: CheckpointStore | None, kind: str) -> CheckpointStore:
     """Return the checkpoint that a sink was bound to.
 

@@ -190,14 +190,16 @@ Opened = Callable[[int, int], TaskWriter]
 """(task, attempt of the task) → its writer; pickled into every task."""
 
 
-def outlet(sink: Sink, guarantee: Guarantee, column: str | None = None) -> TaskOutput:
+def outlet(
+    sink: Sink, guarantee: Guarantee, column: str | None = None, *, warms: bool = False
+) -> TaskOutput:
     """Return the output of a task: rows are prepared, or visible at once with a weaker guarantee.
 
     Also at once where the sink is alone and told so (``staged=False``): repeating it is harmless.
     """
     prepared = guarantee == "exactly_once" and is_staged(sink)
     opened = partial(sink.opened, transactional=prepared)
-    return TaskOutput(sink.name, opened, column, getattr(sink, "warm", None))
+    return TaskOutput(sink.name, opened, column, getattr(sink, "warm", None) if warms else None)
 
 
 def is_staged(sink: Sink) -> bool:
@@ -225,11 +227,10 @@ def reports_of(
     outlets: Collection[TaskOutput],
     *,
     only: Collection[int] | None,
-    warms: bool = False,
     marks: VisibilityMarkers | None = None,
 ) -> DataFrame:
     """Return the reports of each task; reading them makes the tasks write."""
-    task = SinkTask(tuple(outlets), None if only is None else frozenset(only), marks, warms)
+    task = SinkTask(tuple(outlets), None if only is None else frozenset(only), marks)
     return hashed.mapInArrow(task, "report binary")
 
 
@@ -284,7 +285,8 @@ class TaskOutput:
         opened: gives the writer.
         column: holds this participant's rows as structs, or arrays of structs, each with its hash
             as the last field; None where the whole batch is its rows.
-        warm: see :meth:`~airflow_eos.delivery.port.SupportsWarmUp.warm`; None: nothing to warm.
+        warm: does all in a worker that rows need but open work and send them; called by a task that
+            does not write, with its first rows. None: nothing is warmed.
     """
 
     participant: str
@@ -306,13 +308,11 @@ class SinkTask:
         only: the tasks that write (all when None); the others drain their rows.
         marks: where a task marks that it has begun, at most once: a task that runs again, or beside
             another copy of it, drains its rows as well.
-        warms: whether a task that does not write makes its worker ready to.
     """
 
     outlets: tuple[TaskOutput, ...]
     only: frozenset[int] | None = None
     marks: VisibilityMarkers | None = None
-    warms: bool = False
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Take the rows of one partition, and yield its reports."""
@@ -340,7 +340,7 @@ class SinkTask:
     ) -> tuple[TaskReport, ...]:
         """Write the rows of one task, leave its work open, and return its reports."""
         writes = self.only is None or task in self.only
-        flows = [_Flow(outlet, warms=self.warms and not writes) for outlet in self.outlets]
+        flows = [_Flow(outlet) for outlet in self.outlets]
         with ExitStack() as undo:
             # A killed task ends here too (GeneratorExit). No decision names this work yet.
             if writes:
@@ -362,9 +362,9 @@ class SinkTask:
 class _Flow:
     """The rows of one task on their way to one participant."""
 
-    def __init__(self, outlet: TaskOutput, *, warms: bool) -> None:
+    def __init__(self, outlet: TaskOutput) -> None:
         self._outlet = outlet
-        self._warm = outlet.warm if warms else None
+        self._warm = outlet.warm
         self._writer: TaskWriter | None = None
         self._fingerprint = Fingerprint()
         self._rows = 0
@@ -393,7 +393,7 @@ class _Flow:
             failpoint("task-wrote")
         elif self._warm is not None:
             self._warm(rows.drop_columns(HASH_COLUMN))
-            self._warm = None  # a task's first rows do
+            self._warm = None
 
     def report(self, task: int) -> TaskReport:
         fingerprint = self._fingerprint.hex()

@@ -438,7 +438,7 @@ class LibrdkafkaWriter:
     ) -> None:
         self._wire = wire
         self._settings = settings
-        self.to = Destination(wire, topic=topic, compression=compression)
+        self.destination = Destination(wire, topic=topic, compression=compression)
         self._coordinator = TransactionCoordinator(wire)
         self._slot: TransactionSlot[_LibrdkafkaTransaction] = TransactionSlot()
 
@@ -451,16 +451,17 @@ class LibrdkafkaWriter:
         current = self._slot.current()
         if not rows.num_rows:
             return
-        self.to.batches_of([rows])  # only to refuse rows
+        self.destination.batches_of([rows])  # only to refuse rows
         producer = current.producer or self._opened(current)
-        if self.to.topics.max_batch_bytes < producer.batch_bytes:
+        batch_bytes = self.destination.topics.max_batch_bytes
+        if batch_bytes < producer.batch_bytes:
             raise RowError(
-                f"a topic of these rows takes record batches of {self.to.topics.max_batch_bytes} "
+                f"a topic of these rows takes record batches of {batch_bytes} "
                 f"bytes (max.message.bytes), the topics before them {producer.batch_bytes}: "
                 "librdkafka has one size for all; give the topics one limit, or use "
                 "producer='arrow'"
             )
-        producer.send(messages(rows, self.to.topic))
+        producer.send(messages(rows, self.destination.topic))
         current.rows += rows.num_rows
 
     def prepare(self) -> WrittenTransaction | None:
@@ -499,8 +500,8 @@ class LibrdkafkaWriter:
                 self._settings,
                 transactional_id=current.transactional_id,
                 timeout_ms=current.timeout_ms,
-                compression=self.to.codec.name,
-                batch_bytes=self.to.topics.max_batch_bytes,
+                compression=self.destination.codec.name,
+                batch_bytes=self.destination.topics.max_batch_bytes,
                 delivery_timeout_s=DELIVERY_TIMEOUT_S,
             )
         )

@@ -216,7 +216,7 @@ def execute(
     executor = executed_by or _whoami()
     plan.require_made_for(store.location, participant.members)
     mended = _mended(store)
-    known = facts if not mended else None
+    known = None if mended else facts  # of before the files were put right
     facts, current, sealed = _sealed(
         plan, store, participant, allow=allow, force=force, by=executor, known=known
     )

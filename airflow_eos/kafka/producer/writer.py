@@ -105,7 +105,7 @@ class TransactionalWriter:
         self, wire: ConnectionPool, *, topic: str | None, compression: str = "lz4"
     ) -> None:
         self._wire = wire
-        self.to = Destination(wire, topic=topic, compression=compression)
+        self.destination = Destination(wire, topic=topic, compression=compression)
         self._coordinator = TransactionCoordinator(wire)
         self._slot: TransactionSlot[_SenderTransaction] = TransactionSlot()
         self._gathered: list[pa.RecordBatch] = []
@@ -198,7 +198,7 @@ class TransactionalWriter:
     # -- sending -------------------------------------------------------------------------------
 
     def _gather_bytes(self) -> int:
-        wanted = max(GATHER_BYTES, self.to.topics.partitions * GATHER_BYTES_A_PARTITION)
+        wanted = max(GATHER_BYTES, self.destination.topics.partitions * GATHER_BYTES_A_PARTITION)
         return min(wanted, MOST_GATHERED_BYTES)
 
     def _take_gathered(self) -> list[pa.RecordBatch]:
@@ -219,7 +219,7 @@ class TransactionalWriter:
     def _send(self, current: _SenderTransaction, gathered: list[pa.RecordBatch]) -> None:
         if not gathered:
             return
-        builder = self.to.batches_of(gathered)
+        builder = self.destination.batches_of(gathered)
         sender, stamp = self._opened(current)
         for _ in builder.batches(sender, stamp, self._ratios, self._beside):
             if sender.bytes > MAX_UNACKNOWLEDGED_BYTES:

@@ -160,8 +160,8 @@ class KafkaSink:
         return _TransactionOfTask(self, task, attempt, transactional=transactional)
 
     def warm(self, rows: pa.RecordBatch) -> None:
-        """See :class:`~airflow_eos.delivery.port.SupportsWarmUp`: also looks the topics up."""
-        _warm_writer(self).to.batches_of([rows])
+        """Connect this worker and look the rows' topics up; take no id, and send nothing."""
+        _warm_writer(self).destination.batches_of([rows])
 
     def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
         """See :meth:`Sink.delivered`."""
@@ -267,7 +267,7 @@ class Writer(Protocol):
     """A writer of successive transactions: ``begin`` → ``write`` … → ``prepare``, or ``abort``."""
 
     @property
-    def to(self) -> Destination:
+    def destination(self) -> Destination:
         """Where rows go, which can be asked without a transaction."""
         ...
 

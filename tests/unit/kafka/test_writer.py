@@ -564,7 +564,7 @@ def test_an_abort_stops_a_writer_that_is_still_taking_its_id(
     cluster = SimpleNamespace(transaction_version=2, leaders=lambda *_, **_options: {0: 1})
     wire: Any = SimpleNamespace(cluster=cluster, submit=submit)
     writer: Any = producer.TransactionalWriter(wire, topic="out")
-    writer.to = SimpleNamespace(
+    writer.destination = SimpleNamespace(
         topics=SimpleNamespace(partitions=1),
         batches_of=lambda _rows: SimpleNamespace(batches=batches),
     )
