@@ -158,13 +158,17 @@ def test_reply_lost(arena: Arena, api: str, action: str) -> None:
 @pytest.mark.parametrize("action", ["drop-reply", "cut"])
 @pytest.mark.parametrize("api", sorted(API_KEYS))
 def test_each_of_the_first_four_is_lost(arena: Arena, api: str, action: str) -> None:
-    """Each in a start of its own, which finds what a driver before it has promised."""
-    promised = Incident(fault="kill", failpoints="decided=kill@2")
+    """Each in a start of its own, which finds what a driver before it has prepared.
+
+    Producers are asked for surely where it is aborted; at a commit only where a marker is late.
+    """
+    place = "prepared" if api == "DescribeProducers" else "decided"
+    prepared = Incident(fault="kill", failpoints=f"{place}=kill@2")
     lost = [
         Incident(fault=f"{action} {api}", rule=(api, nth, action), signal="KILL", at_s=0.1)
         for nth in range(1, 5)
     ]
-    played = exact(arena, *(incident for each in lost for incident in (promised, each)))
+    played = exact(arena, *(incident for each in lost for incident in (prepared, each)))
     assert played.reached > len(lost)
 
 
