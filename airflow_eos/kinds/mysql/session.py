@@ -158,7 +158,8 @@ def connected(url: str, *, lock_timeout_s: float, timeout_s: float) -> Connectio
 
     Raises:
         pymysql.MySQLError: no server answers, or it refuses the login.
-        ConfigurationError: a replica answers, or a commit may be lost there, or be late.
+        StoreError: a replica answers.
+        ConfigurationError: a commit may be lost there, or be late.
     """
     connection = pymysql.connect(
         **parts_of(url),

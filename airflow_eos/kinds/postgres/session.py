@@ -230,7 +230,8 @@ def connected(dsn: str, *, lock_timeout_s: float, timeout_s: float) -> tuple[Con
 
     Raises:
         psycopg.OperationalError: no server answers.
-        ConfigurationError: a standby answers, whose data lags.
+        StoreError: a standby answers, whose data lags; after a failover it may be a primary soon.
+        ConfigurationError: the server is too old, or lets nobody in with this connection.
     """
     with closed_on_error(_connection(dsn, timeout_s)) as connection:
         # A statement that waited for another's commit must see its rows, whatever the default is.
@@ -246,9 +247,10 @@ def connected(dsn: str, *, lock_timeout_s: float, timeout_s: float) -> tuple[Con
                 f"{_OLDEST // 10000} or later."
             )
         if standby:
-            raise ConfigurationError(
+            raise StoreError(
                 f"{printable(dsn)} is a standby: it lags, so no outcome can be read from it. Name "
-                "the primary, or add target_session_attrs=primary to the connection."
+                "the primary, or add target_session_attrs=primary to the connection.",
+                Remedy(change="name the primary, or wait until the failover is over", start=True),
             )
     return connection, History(f"{system}/{database}", timeline)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
-from airflow_eos.errors import ConfigurationError
+from airflow_eos.errors import ConfigurationError, Remedy, StoreError
 
 _ON, _OFF = ("ON", "1"), {"OFF", "0"}
 PINNED = (
@@ -39,13 +39,15 @@ def require_witness(settings: Mapping[str, str], place: str) -> None:
         place: the server's address, for errors.
 
     Raises:
+        StoreError: it takes no writes now; after a failover it may soon, or another one does.
         ConfigurationError: what was found, and what to do.
     """
     # MariaDB 12 has NO_LOCK and NO_LOCK_NO_ADMIN, too; an Aurora reader has InnoDB alone so.
     if not {settings["read_only"], settings.get("innodb_read_only", "OFF")} <= _OFF:
-        raise ConfigurationError(
+        raise StoreError(
             f"{place} is read-only, a replica perhaps: it lags, so no outcome can be read from it. "
-            "Name the primary."
+            "Name the primary.",
+            Remedy(change="name the primary, or wait until the failover is over", start=True),
         )
     flush = settings["innodb_flush_log_at_trx_commit"]
     if flush != "1":

@@ -339,7 +339,8 @@ class MySqlDatabase(TableSession):
 
         Raises:
             DeliveryError: the server refused, or did not answer.
-            ConfigurationError: it is a replica, or may lose what it has committed.
+            StoreError: it is a replica.
+            ConfigurationError: it may lose what it has committed.
         """
         try:
             self._let_go_if_lost()

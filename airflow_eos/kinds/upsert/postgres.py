@@ -19,7 +19,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.errors import ConfigurationError, DeliveryError
+from airflow_eos.errors import ConfigurationError, DeliveryError, Remedy, StoreError
 from airflow_eos.kinds.sql.servers import OF_SESSION, OF_TRANSACTION, attentive
 from airflow_eos.kinds.upsert.columns import (
     VERSION,
@@ -331,12 +331,13 @@ class PostgresTable(TableSession):
         self.connected.execute("SELECT 1")
 
     def _require_primary(self) -> None:
-        """Refuse a standby (ConfigurationError), which lags: its missing rows say nothing."""
+        """Refuse a standby (StoreError), which lags: its missing rows say nothing."""
         if self.connected.execute(IS_STANDBY).fetchone()[0]:
             self.close()
-            raise ConfigurationError(
+            raise StoreError(
                 "This PostgreSQL is a standby, which nobody can write to: give the primary "
-                "(target_session_attrs=read-write finds it)."
+                "(target_session_attrs=read-write finds it).",
+                Remedy(change="name the primary, or wait until the failover is over", start=True),
             )
 
     def _meant(self, doing: str, error: Any) -> DeliveryError:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from airflow_eos.errors import ConfigurationError, DeliveryError, Remedy
+from airflow_eos.errors import ConfigurationError, DeliveryError, Remedy, StoreError
 from airflow_eos.kinds.upsert.columns import refuse_times
 from airflow_eos.kinds.upsert.target import (
     TargetOwner,
@@ -47,11 +47,19 @@ if TYPE_CHECKING:
 
 
 def refuse_replica(info: Mapping[str, Any], prefix: str) -> None:
-    """Refuse a replica, which lags, and a cluster, which lacks keys (ConfigurationError)."""
-    if info.get("cluster_enabled") or info.get("role") != "master":
-        what = "a cluster" if info.get("cluster_enabled") else f"a {info.get('role')}"
-        raise ConfigurationError(
-            f"This Redis is {what}: expected one master that holds all keys of {prefix}."
+    """Refuse a cluster, which lacks keys, and a replica, which lags.
+
+    Raises:
+        ConfigurationError: it is a cluster.
+        StoreError: it is a replica; after a failover it may be the master soon.
+    """
+    expected = f"expected one master that holds all keys of {prefix}."
+    if info.get("cluster_enabled"):
+        raise ConfigurationError(f"This Redis is a cluster: {expected}")
+    if info.get("role") != "master":
+        raise StoreError(
+            f"This Redis is a {info.get('role')}: {expected}",
+            Remedy(change="name the master, or wait until the failover is over", start=True),
         )
 
 
@@ -64,6 +72,7 @@ def refuse_server(info: Mapping[str, Any], prefix: str) -> None:
 
     Raises:
         ConfigurationError: with the setting, and what to do.
+        StoreError: see :func:`refuse_replica`.
     """
     refuse_replica(info, prefix)
     policy = info.get("maxmemory_policy")

@@ -18,7 +18,13 @@ import pyarrow as pa
 import pytest
 
 from airflow_eos.checkpoint import CheckpointStore
-from airflow_eos.errors import ConfigurationError, DeliveryError, OwnershipError
+from airflow_eos.errors import (
+    ConfigurationError,
+    DeliveryError,
+    OwnershipError,
+    StoreError,
+    exit_status,
+)
 from airflow_eos.kinds.upsert import target as idle
 from airflow_eos.kinds.upsert.participant import UpsertParticipant, connect, made
 from airflow_eos.kinds.upsert.postgres import PostgresUpsert
@@ -585,3 +591,19 @@ def test_what_a_pooler_makes_of_a_session_loses_no_commit(store):
         target.close()
         assert target.tally() == 1
         target.close()
+
+
+def test_a_standby_is_refused_until_the_failover_is_over(store):
+    """A name may lead to the former primary for minutes: that is nothing for a person to mend."""
+    with EmbeddedPostgres() as server:
+        with psycopg.connect(server.dsn, autocommit=True) as base:
+            base.execute(TOTALS)
+        server.stop()
+        (server.folder / "data" / "standby.signal").touch()
+        server.start()
+        with pytest.raises(StoreError, match="is a standby") as refused:
+            opened(server, store).claim(owner_at(store.location))
+        assert exit_status(refused.value) == 1, "a later start may find the primary"
+        with psycopg.connect(server.dsn, autocommit=True) as base:
+            base.execute("SELECT pg_promote(wait_seconds => 30)")
+        opened(server, store).claim(owner_at(store.location))

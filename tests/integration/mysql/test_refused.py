@@ -243,7 +243,7 @@ def test_a_server_that_loses_commits_in_a_power_cut_is_refused(world: World):
 def test_a_replica_is_no_witness():
     with mysql_server("--read-only") as replica:
         sink = MySqlSink(replica.url, table="t", prefix="t")
-        with pytest.raises(ConfigurationError, match=r"is read-only.*Name the primary"):
+        with pytest.raises(StoreError, match=r"is read-only.*Name the primary"):
             sink.connect(timedelta(seconds=1))
 
 

@@ -14,7 +14,7 @@ from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, Pipel
 from airflow_eos.checkpoint.pipeline import owner_of
 from airflow_eos.checkpoint.rulings import accept, resolve
 from airflow_eos.checkpoint.snapshot import require_owner as require_owner_of_checkpoint
-from airflow_eos.errors import ConfigurationError, OwnershipError, StoreError
+from airflow_eos.errors import OwnershipError, StoreError, exit_status
 from airflow_eos.kinds.postgres.participant import PostgresParticipant
 from airflow_eos.kinds.postgres.session import durable
 from airflow_eos.kinds.sql import participant as ledger
@@ -125,8 +125,9 @@ def test_a_standby_is_no_witness_and_a_failover_stops_whoever_runs(own_server: E
     (own_server.folder / "data" / "standby.signal").touch()
     own_server.start()
     for asked in (lambda: pg.outcome(works), lambda: world.prepare(3)):
-        with pytest.raises(ConfigurationError, match=r"is a standby.*target_session_attrs=primary"):
+        with pytest.raises(StoreError, match=r"is a standby.*=primary") as refused:
             asked()
+        assert exit_status(refused.value) == 1, "the next start may find the primary"
     promote(own_server)
     with pytest.raises(StoreError, match=r"failed over.*Start again"):
         pg.outcome(works)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_eos.errors import ConfigurationError
+from airflow_eos.errors import ConfigurationError, StoreError
 from airflow_eos.kinds.mysql.session import reason
 from airflow_eos.kinds.sql.servers import require_witness
 
@@ -43,9 +43,9 @@ def test_one_writer_is_a_witness_also_of_a_group(settings: dict[str, str]):
 @pytest.mark.parametrize("told", ["ON", "1", "NO_LOCK", "NO_LOCK_NO_ADMIN"])
 def test_a_server_that_takes_no_writes_is_no_witness_in_whatever_words_it_says_so(told: str):
     """MariaDB 12 has four answers: by the strictest who fails over fences the former primary."""
-    with pytest.raises(ConfigurationError, match="is read-only, a replica perhaps"):
+    with pytest.raises(StoreError, match="is read-only, a replica perhaps"):
         require_witness(ALONE | {"read_only": told}, "db")
-    with pytest.raises(ConfigurationError, match="is read-only, a replica perhaps"):
+    with pytest.raises(StoreError, match="is read-only, a replica perhaps"):
         require_witness(ALONE | {"innodb_read_only": told}, "db")  # a reader of Aurora
     require_witness(ALONE | {"read_only": "0", "innodb_read_only": "OFF"}, "db")
 
