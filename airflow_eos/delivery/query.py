@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -432,8 +432,15 @@ class ExactlyOnceQuery:
         return True
 
     def stop(self) -> None:
-        """Stop the query now, within a batch if need be; the next start runs that batch again."""
+        """Stop the query now, within a batch if need be; the next start runs that batch again.
+
+        A query that has ended by itself stays what it was: a failure that nobody has awaited must
+        not be told as all that was to be read.
+        """
         self._run.ending.set()
+        if not self._query.isActive:
+            with suppress(Exception):  # Spark's stop() raises nothing of it either
+                self.awaitTermination()
         self._query.stop()
         self._close("stopped")
 
