@@ -36,7 +36,15 @@ from airflow_eos.checkpoint.standby import LOOKS_MISSED, process_mark
 from airflow_eos.checkpoint.terms import is_newest
 from airflow_eos.delivery.causes import cause_of
 from airflow_eos.errors import CheckpointError, CheckpointFormatError, SupersededError
-from airflow_eos.figures.events import Began, Failed, Phased, Progressed, QueryEnded, Watched
+from airflow_eos.figures.events import (
+    Began,
+    Failed,
+    Phased,
+    Progressed,
+    QueryEnded,
+    Started,
+    Watched,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -154,6 +162,8 @@ class HeartbeatWriter:
             return
         self.term = term
         clear_drain(self._store, term=term, submission=self._submission)
+        if self.observer is not None:
+            self.observer(Started())
         self._thread = threading.Thread(target=self._run, name="airflow-eos-heartbeat", daemon=True)
         self._beat()
         self._thread.start()

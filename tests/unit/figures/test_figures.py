@@ -175,6 +175,7 @@ def test_an_observer_that_raises_never_harms_a_batch():
         scene.heartbeat.stop("stopped")
     assert scene.broker.visible() == ["a", "b", "c"]
     steps = {
+        "Started",
         "StoreRequest",
         "Began",
         "Phased",
@@ -325,6 +326,23 @@ def test_what_an_alert_counts_begins_at_0_or_prometheus_would_not_see_the_first(
     for name in ("eos.failures", "eos.replays", "eos.rows.replayed", "eos.rows.read"):
         assert counted(receiver, name) == 0
     assert counted(receiver, "eos.decisions", verdict="commit", stands="False") == 0
+
+
+def test_a_driver_that_stands_by_is_no_running_one(receiver, send):
+    """Its 1 was the last word of a pipeline that a person had drained: a page for a week."""
+    observer_of("ck")
+    send()
+    assert counted(receiver, "eos.failures") == 0
+    assert not receiver.points("eos.running")
+    store = CheckpointStore(obstore.store.MemoryStore(), "ck")
+    told: list[Event] = []
+    heartbeat = HeartbeatWriter(
+        store, application_id="app", trigger=timedelta(seconds=1), observer=told.append
+    )
+    for _ in range(2):  # once the term is taken, and before Spark's query
+        heartbeat.start(1)
+    heartbeat.stop("stopped")
+    assert [type(each).__name__ for each in told] == ["Started", "QueryEnded"]
 
 
 def test_a_query_that_has_ended_has_no_gauges_any_more(receiver, send):
