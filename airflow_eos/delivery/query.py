@@ -245,6 +245,8 @@ class HeartbeatWriter:
                 self._tell_watchdog(self.observer)
         except CheckpointError as error:
             log.warning("heartbeat_failed", error=str(error))
+        except Exception:  # whatever it is: without this thread nobody's wish to drain is heard
+            log.exception("heartbeat_failed")
 
     def _pace(self) -> timedelta:
         """Return the interval: shorter while a standby waits, which then sees the end sooner."""
