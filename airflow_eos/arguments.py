@@ -21,6 +21,7 @@ from datetime import timedelta
 from typing import Any
 
 from airflow_eos.errors import ConfigurationError
+from airflow_eos.secret_names import is_secret
 
 Duration = timedelta | float | str
 """The types in which a duration may be given."""
@@ -68,9 +69,14 @@ class ArgumentType(ABC):
         return self._converted(name, value)
 
     def refusal(self, name: str, value: object, why: str = "") -> ConfigurationError:
-        """Return the error that names the argument and its value, and says what was expected."""
-        more = f": {why}" if why else ""
-        said = f"{name}={repr(value)[:_SHOWN]}: expected {self._expected()}{more}"
+        """Return the error that names the argument and its value, and says what was expected.
+
+        What a template made of options with a password in them is named by its type alone.
+        """
+        more, shown = f": {why}" if why else "", f"{value!r}"
+        if is_secret(f"{name}={shown}"):
+            shown = f"{type(value)}, not shown"
+        said = f"{name}={shown[:_SHOWN]}: expected {self._expected()}{more}"
         return ConfigurationError(said if said.endswith("?") else f"{said}.")
 
     @abstractmethod

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from airflow_eos.checkpoint.backend import COMMITS, OFFSETS, STATE_STORES, is_batch
+from airflow_eos.checkpoint.backend import COMMITS, OFFSETS, STATE_STORES
 from airflow_eos.checkpoint.decisions import DecisionLog
 from airflow_eos.checkpoint.progress import read_state
 from airflow_eos.checkpoint.rulings import is_accepted
 from airflow_eos.checkpoint.spark_log import SparkLog, kafka_offsets, parse_offsets
+from airflow_eos.checkpoint.terms import batches_in
 from airflow_eos.errors import CheckpointError, CheckpointFormatError, Remedy, SupersededError
 from airflow_eos.protocol.participant import ANEW
 from airflow_eos.protocol.promise import Promise
@@ -335,7 +336,7 @@ def read_settled(
     if newest is None:
         return Settled(query_id, None, {}, ())
     first = 0 if after is None else after + 1
-    kept = _numbers(store, OFFSETS) & _numbers(store, COMMITS)
+    kept = batches_in(store, OFFSETS) & batches_in(store, COMMITS)
     batches, keeps_state = [], bool(store.folders(STATE_STORES))
     for batch in sorted(number for number in kept if first <= number <= newest):
         found = _batch(store, log, batch, keeps_state=keeps_state)
@@ -346,10 +347,6 @@ def read_settled(
     sources = batches[0].end if batches else ()
     began = {name: named(start) for name in sources if (start := log.began(name)) is not None}
     return Settled(query_id, newest, began, tuple(batches))
-
-
-def _numbers(store: CheckpointStore, folder: str) -> set[int]:
-    return {int(entry.name) for entry in store.list(folder) if is_batch(entry.name)}
 
 
 def _batch(

@@ -6,6 +6,7 @@ Parsing a DAG imports this module, which therefore imports nothing that reads a 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -69,6 +70,8 @@ class BatchLineage:
         before = tuple(each for each in found.batches if each.settled_at_ms < started_ms)
         newest = before[-1].batch_id if before else None
         last = events_since(None, replace(found, newest=newest, batches=before))
+        if not before and found.batches and found.batches[0].batch_id:
+            found = replace(found, began={})  # the batch that the task began with is purged
         return events_since(last[-1] if last else None, found)
 
 
@@ -125,6 +128,8 @@ class Lineage:
 def read_lineage(store: CheckpointStore, event: SettledEvent, bootstrap_servers: str) -> Lineage:
     """Read the lineage of the event's batches; for pruned ones, the input alone.
 
+    Where some are pruned, it is not told how many rows an output got, or where they begin.
+
     Args:
         store: the checkpoint.
         event: the one whose batches are meant.
@@ -134,21 +139,32 @@ def read_lineage(store: CheckpointStore, event: SettledEvent, bootstrap_servers:
         CheckpointFormatError: the pipeline or a decision cannot be read.
         StoreError: the store did not answer.
     """
+    from airflow_eos.checkpoint.backend import DECISIONS, is_batch
     from airflow_eos.checkpoint.decisions import DecisionLog
     from airflow_eos.checkpoint.pipeline import read_pipeline
     from airflow_eos.errors import SupersededError
     from airflow_eos.protocol.promise import Promise
 
     pipeline, log = read_pipeline(store), DecisionLog(store)
-    works: list[PreparedWork] = []
-    for batch in range(event.from_batch, event.to_batch + 1):
-        try:
-            promise = Promise.of(log.of_batch(batch))
-        except SupersededError:
-            continue  # its decisions are being pruned
-        works += promise.works if promise is not None else ()
+    promises: list[Promise] = []
+    # Those that are there: a stream of weeks has millions of batches, and decisions of a hundred.
+    kept = sorted(int(name) for name in store.folders(DECISIONS) if is_batch(name))
+    for batch in (each for each in kept if event.from_batch <= each <= event.to_batch):
+        with suppress(SupersededError):  # its decisions are being pruned
+            if (promise := Promise.of(log.of_batch(batch))) is not None:
+                promises.append(promise)
+    works = [work for promise in promises for work in promise.works]
     members = pipeline.participants if pipeline is not None else ()
-    return lineage_of(event, works, members, bootstrap_servers)
+    lineage = lineage_of(event, works, members, bootstrap_servers)
+    if len(promises) == event.to_batch - event.from_batch + 1:
+        return lineage
+    return replace(lineage, outputs=tuple(map(_in_part, lineage.outputs)))
+
+
+def _in_part(output: LineageDataset) -> LineageDataset:
+    """Return an output of which some batches' decisions are gone, with what is known of it."""
+    ranges = tuple(replace(each, start=None) for each in output.ranges)
+    return replace(output, ranges=ranges, rows=None)
 
 
 def lineage_of(

@@ -29,4 +29,4 @@ def spark_redaction_regex(chosen: str | None = None) -> str:
     Spark's default knows passwords, but no private key that is given inline, as a certificate and
     its key in two files are.
     """
-    return f"{chosen or _SPARKS_OWN}|{_HIDDEN}"
+    return f"{chosen or _SPARKS_OWN}|(?i:{_HIDDEN})"

@@ -23,12 +23,13 @@ from airflow_eos.audit.compare import (
     parse,
 )
 from airflow_eos.audit.rows import TopicRows, partition_ends, peek, read_topic, reader, topic_id
-from airflow_eos.checkpoint.backend import DECISIONS, SPENT, TOPICS, is_batch
+from airflow_eos.checkpoint.backend import DECISIONS, SPENT, TOPICS
 from airflow_eos.checkpoint.decisions import DecisionLog
 from airflow_eos.checkpoint.progress import read_state, require_begun
 from airflow_eos.checkpoint.rulings import skipped_input
 from airflow_eos.checkpoint.spark_log import SparkLog
 from airflow_eos.checkpoint.store import CheckpointStore
+from airflow_eos.checkpoint.terms import batch_folders
 from airflow_eos.checkpoint.topics import SourceTopicIds, name_of
 from airflow_eos.errors import AuditError, ConfigurationError, Remedy
 from airflow_eos.kafka.client.settings import KafkaSettings
@@ -559,7 +560,7 @@ def _require_named(source: TopicRows, expression: str) -> None:
 
 def _retained(store: CheckpointStore) -> list[Decision]:
     log = DecisionLog(store)
-    return [each for batch in _batches(store, DECISIONS) for each in log.of_batch(batch)]
+    return [each for batch in batch_folders(store, DECISIONS) for each in log.of_batch(batch)]
 
 
 def _undecided(store: CheckpointStore, came: Sequence[TopicRows]) -> Violations | None:
@@ -576,12 +577,8 @@ def _written_besides(store: CheckpointStore, decided: Sequence[Decision]) -> boo
     nothing.
     """
     promised = {each.batch_id for each in decided if each.offsets}
-    besides = set(_batches(store, SPENT)) - promised
+    besides = set(batch_folders(store, SPENT)) - promised
     return max(besides, default=-1) >= min(promised, default=0)
-
-
-def _batches(store: CheckpointStore, folder: str) -> list[int]:
-    return sorted(int(name) for name in store.folders(folder) if is_batch(name))
 
 
 def _offenders(

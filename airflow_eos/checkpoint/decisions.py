@@ -11,8 +11,8 @@ import time
 import uuid
 from typing import TYPE_CHECKING
 
-from airflow_eos.checkpoint.backend import DECISIONS, EOS, decision_path, is_batch
-from airflow_eos.checkpoint.terms import newest_planned, numbers_in
+from airflow_eos.checkpoint.backend import DECISIONS, EOS, decision_path
+from airflow_eos.checkpoint.terms import batch_folders, newest_planned, numbers_in
 from airflow_eos.errors import (
     CheckpointFormatError,
     RecoveryError,
@@ -115,13 +115,12 @@ class DecisionLog:
         """
         first = self._pruned_before
         if first is None or before_batch - first > _FOLDERS_ONE_BY_ONE:
-            names = self._store.folders(DECISIONS)
-            batches = [int(name) for name in names if is_batch(name)]
+            batches = batch_folders(self._store, DECISIONS)
         else:
             batches = list(range(first, before_batch))
         removed = sum(
             self._store.delete_folder(f"{DECISIONS}/{batch}")
-            for batch in sorted(batches)
+            for batch in batches
             if batch < before_batch
         )
         self._pruned_before = max(before_batch, first or 0, 0)
@@ -277,8 +276,8 @@ class PerishableRows:
         names = self._store.folders(_KEPT) if self._is_first else self._keeping
         for name in names:
             folder = f"{_KEPT}/{name}/perishable"
-            for found in self._store.folders(folder):
-                if is_batch(found) and int(found) <= batch:
+            for found in batch_folders(self._store, folder):
+                if found <= batch:
                     self._store.delete_folder(f"{folder}/{found}")
         self._is_first = False
 

@@ -39,7 +39,6 @@ from airflow_eos.checkpoint.backend import (
     OFFSETS,
     SOURCES,
     STATE_STORES,
-    is_batch,
 )
 from airflow_eos.checkpoint.spark_log import (
     UnknownVersionError,
@@ -49,7 +48,7 @@ from airflow_eos.checkpoint.spark_log import (
     parse_offsets,
     parse_query_id,
 )
-from airflow_eos.checkpoint.terms import newest_planned
+from airflow_eos.checkpoint.terms import batches_in, newest_planned
 from airflow_eos.errors import CheckpointFormatError, Remedy
 from airflow_eos.protocol.decision import Verdict
 
@@ -173,11 +172,11 @@ class _Look:
 
     @cached_property
     def _complete(self) -> set[int]:
-        return _batches(self._store, COMMITS)
+        return batches_in(self._store, COMMITS)
 
     def all(self) -> Iterator[Mend]:
         complete = self._complete
-        newest = max(_batches(self._store, OFFSETS), default=None)
+        newest = newest_planned(self._store)
         lost = _lost(self._store, self._decisions, newest)
         if lost is not None:
             newest = _after(newest)
@@ -417,10 +416,6 @@ def _lost(store: CheckpointStore, decisions: DecisionLog, newest: int | None) ->
 
 def _after(newest: int | None) -> int:
     return 0 if newest is None else newest + 1
-
-
-def _batches(store: CheckpointStore, folder: str) -> set[int]:
-    return {int(each.name) for each in store.list(folder) if is_batch(each.name)}
 
 
 def _anything(_data: bytes, _where: str) -> None:

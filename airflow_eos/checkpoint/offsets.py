@@ -23,12 +23,11 @@ from airflow_eos.checkpoint.backend import (
     OFFSETS,
     SOURCES,
     SPENT,
-    is_batch,
 )
 from airflow_eos.checkpoint.decisions import DecisionLog
 from airflow_eos.checkpoint.mending import damage, decided_offsets, mend, newest_known
 from airflow_eos.checkpoint.spark_log import OffsetsEntry, SparkLog, kafka_offsets, parse_offsets
-from airflow_eos.checkpoint.terms import newest_planned
+from airflow_eos.checkpoint.terms import batch_folders, newest_planned
 from airflow_eos.errors import CheckpointFormatError, ContinuityError, Remedy, SupersededError
 from airflow_eos.protocol.participant import ANEW, decision_lost
 
@@ -157,8 +156,7 @@ def require_continuous(store: CheckpointStore, log: SparkLog, batch_id: int) -> 
     if decided_offsets(decisions, batch_id) is not None:
         return  # checked before it was promised; a sleeper may have promised an earlier one since
     before = batch_id - 1
-    names = (name for name in store.folders(DECISIONS) if is_batch(name))
-    for batch in sorted((int(name) for name in names if int(name) <= before), reverse=True):
+    for batch in (each for each in reversed(batch_folders(store, DECISIONS)) if each <= before):
         text = decided_offsets(decisions, batch)
         if text is None:
             continue
@@ -171,7 +169,7 @@ def require_continuous(store: CheckpointStore, log: SparkLog, batch_id: int) -> 
 def _require_ends(
     store: CheckpointStore, log: SparkLog, promised: OffsetsEntry, batch: int, before: int
 ) -> None:
-    marked = [int(name) for name in store.folders(SPENT) if is_batch(name)]
+    marked = batch_folders(store, SPENT)
     written = max((each for each in marked if batch < each <= before), default=None)
     owner, expected = (batch, promised) if written is None else (written, log.offsets(written))
     found = log.offsets(before)

@@ -165,16 +165,14 @@ class StandbyWatch:
         term_ms = max((each.modified_at_ms for each in store.list(DRIVERS)), default=0)
         return (found[-1],) if said[-1][0] >= term_ms else ()
 
-    def until_known(
-        self, store: CheckpointStore, sleep: Callable[[float], None] = time.sleep
-    ) -> tuple[StandbySeen, ...]:
+    def until_known(self, store: CheckpointStore) -> tuple[StandbySeen, ...]:
         """Look until each standby's standing is known; takes three of their intervals at most."""
         while True:
             found = self.look(store)
             untold = [each.standby for each in found if each.standing == "not known"]
             if not untold:
                 return found
-            sleep(min(0.5, *(each.interval_ms / 2000 for each in untold)))
+            time.sleep(min(0.5, *(each.interval_ms / 2000 for each in untold)))
 
     def _held(self, standby: Standby, now: float) -> tuple[Standby, float, bool]:
         """Return the standby, since when it is the same, and whether it was seen to change."""
@@ -192,14 +190,9 @@ class StandbyWatch:
         return "stands by" if changed else "not known"
 
 
-def living_standbys(
-    store: CheckpointStore,
-    *,
-    sleep: Callable[[float], None] = time.sleep,
-    clock: Callable[[], float] = time.monotonic,
-) -> tuple[Standby, ...]:
+def living_standbys(store: CheckpointStore) -> tuple[Standby, ...]:
     """Return the standbys that were seen to change; takes three of their intervals at most."""
-    found = StandbyWatch(clock).until_known(store, sleep)
+    found = StandbyWatch().until_known(store)
     return tuple(each.standby for each in found if each.standing == "stands by")
 
 

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Barrier
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import obstore.exceptions as failures
 
@@ -55,21 +55,6 @@ ROUNDS_AT_A_START = 8
 several win in a third of the rounds: 8 let it pass once in thirty starts, the doctor's 40 never."""
 
 
-class Creates(Protocol):
-    """The methods that a race asks of a :class:`~airflow_eos.checkpoint.CheckpointStore`."""
-
-    location: str
-
-    def create(self, path: str, data: bytes, /) -> bool:
-        """Create the object; return whether this call made it."""
-
-    def get(self, path: str, /) -> bytes | None:
-        """Return the object's bytes, or None when it is absent."""
-
-    def delete(self, paths: Iterable[str], /) -> None:
-        """Delete the objects."""
-
-
 @dataclass(frozen=True, slots=True)
 class RaceResult:
     """The result of a race of creates.
@@ -93,7 +78,7 @@ class RaceResult:
         return not (self.several or self.nobody or self.torn)
 
 
-def race_create(store: Creates, *, rounds: int, racers: int = RACERS) -> RaceResult:
+def race_create(store: CheckpointStore, *, rounds: int, racers: int = RACERS) -> RaceResult:
     """Let ``racers`` threads create the same new object at once, ``rounds`` times.
 
     Raises:
@@ -121,7 +106,7 @@ def race_create(store: Creates, *, rounds: int, racers: int = RACERS) -> RaceRes
     return RaceResult(racers, rounds, several, nobody, torn)
 
 
-def check_create_if_absent(store: Creates, *, rounds: int) -> None:
+def check_create_if_absent(store: CheckpointStore, *, rounds: int) -> None:
     """Prove on the real store that a second create is refused; leaves nothing behind.
 
     Args:
@@ -156,7 +141,7 @@ def told(found: RaceResult) -> str:
     return f"{wrong or 'one winner in each'} of {found.rounds} rounds"
 
 
-def _refused(store: Creates, found: str) -> StoreError:
+def _refused(store: CheckpointStore, found: str) -> StoreError:
     return StoreError(
         f"{store.location} {found}, so two drivers could both decide a batch. Expected 'already "
         "exists' for all but one. Put the checkpoint on a local disk, HDFS, S3, GCS or Azure, or "

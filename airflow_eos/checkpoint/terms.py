@@ -131,8 +131,17 @@ def still_in_flight(store: CheckpointStore, batch_id: int) -> bool:
 
 def newest_planned(store: CheckpointStore) -> int | None:
     """Return the highest batch number of a listing of ``offsets/``; None where there is none."""
-    names = (entry.name for entry in store.list(OFFSETS))
-    return max((int(name) for name in names if is_batch(name)), default=None)
+    return max(batches_in(store, OFFSETS), default=None)
+
+
+def batches_in(store: CheckpointStore, log: str) -> set[int]:
+    """Return the batches that have a file in this log of Spark's."""
+    return {int(each.name) for each in store.list(log) if is_batch(each.name)}
+
+
+def batch_folders(store: CheckpointStore, folder: str) -> list[int]:
+    """Return the batches that have a folder in this one, in ascending order."""
+    return sorted(int(name) for name in store.folders(folder) if is_batch(name))
 
 
 def take_term(store: CheckpointStore, *, taken_by: str, after: int | None = None) -> Tenure:

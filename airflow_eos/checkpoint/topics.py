@@ -15,9 +15,11 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import chain
 from typing import TYPE_CHECKING
 
+import msgspec
 import structlog
 
 from airflow_eos.checkpoint.backend import OFFSETS, TOPICS
@@ -36,14 +38,22 @@ log = structlog.get_logger(__name__)
 Place = tuple[str, int]
 """Topic and partition."""
 
+NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
+"""Java's ``Uuid.ZERO_UUID`` as text, in the place of an id that a topic does not have."""
+
 
 class SourceTopicIds(Stored, frozen=True, kw_only=True):
     """Ids of all topics ever read, by name; from the second source on, behind its number and ``/``.
 
-    Two sources may be of two clusters, whose topics have the same names.
+    Two sources may be of two clusters, whose topics have the same names. :data:`NO_ID` is none: a
+    broker that gives ids later has not made the topic again.
     """
 
     ids: dict[str, str]
+
+    def __post_init__(self) -> None:
+        known = {name: its for name, its in self.ids.items() if its != NO_ID}
+        msgspec.structs.force_setattr(self, "ids", known)
 
 
 @dataclass(frozen=True)
@@ -51,7 +61,7 @@ class TopicsRead:
     """The questions that one source's cluster answers of the topics read; each answer is of now.
 
     Attributes:
-        ids: topic → id.
+        ids: topic → id, of those that have one.
         policies: topic → ``cleanup.policy``, of those whose settings may be read.
         begins: topic and partition → the first offset that is there, of all that the query reads;
             none where that is not told.
@@ -302,6 +312,16 @@ def no_such_topic(names: Iterable[str], told: str = "") -> TopicError:
             start=True,
             costs="its rows that were not read",
         ),
+    )
+
+
+@cache
+def tell_of_no_ids() -> None:
+    """Warn, once in a process, that topics have no ids."""
+    log.warning(
+        "topics_not_watched",
+        hint="this broker gives topics no ids (Metadata below version 10): a topic that is deleted "
+        "and made again with more rows than were read is not noticed",
     )
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 import structlog
 
-from airflow_eos.checkpoint import Decision, DecisionLog, OffsetLog, Tenure, Verdict, read_state
+from airflow_eos.checkpoint import Decision, DecisionLog, OffsetLog, Tenure, Verdict
 from airflow_eos.checkpoint.decisions import AT_A_START, sealed
 from airflow_eos.checkpoint.pipeline import owner_of
 from airflow_eos.delivery.port import BatchSink, Progress, TaskReport
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from airflow_eos.checkpoint import CheckpointStore, Phase
+    from airflow_eos.checkpoint import Phase
     from airflow_eos.checkpoint.decisions import PerishableRows
     from airflow_eos.checkpoint.rulings import Acceptance
     from airflow_eos.protocol.participant import Owner
@@ -93,7 +93,7 @@ class ExactlyOnceBatch:
         self._rulings = rulings
         self._accepted = accepted
         self._on_phase = on_phase
-        self._following = OffsetCommit(participant, progress)
+        self._progress = progress
 
     def streamed(self, df: DataFrame) -> DataFrame:
         """Return what the streaming query computes of ``df`` for this function."""
@@ -116,7 +116,9 @@ class ExactlyOnceBatch:
 
     def _deliver(self, rows: DataFrame, batch_id: int, *, attempt: int) -> None:
         """Prepare, check, decide and settle all rows of a batch that nobody has promised."""
-        followers = self._following.works(batch_id, attempt, self._attempts.offsets)
+        followers: Sequence[PreparedWork] = ()
+        if self._progress is not None:
+            followers = self._progress.works(batch_id, attempt, self._attempts.offsets)
         works = self._prepared(
             batch_id,
             attempt,
@@ -124,7 +126,7 @@ class ExactlyOnceBatch:
         )
         self._decide(batch_id, attempt, [*works, *followers])
         self._settle(batch_id, works)
-        self._following.commit(batch_id, followers)
+        self._follow(batch_id, followers)
 
     def _fulfil(self, promise: Promise, df: DataFrame, batch_id: int, *, attempt: int) -> None:
         """Keep an earlier promise: settle it, and replay the rows that a timeout took away."""
@@ -166,7 +168,7 @@ class ExactlyOnceBatch:
             self._sink.prepare(self._sink.rows(df), only=())
         if accepted is not None:
             say_given_up(promise, outcomes, accepted, replayed)
-        self._following.commit(batch_id, promise.followers)
+        self._follow(batch_id, promise.followers)
 
     def _settled(self, promise: Promise, accepted: Acceptance | None) -> Outcomes:
         """Commit promised work that is open; return the outcomes of all work that matters.
@@ -278,6 +280,20 @@ class ExactlyOnceBatch:
                 "them often, raise it (transaction_timeout)."
             )
         failpoint("settled")
+
+    def _follow(self, batch_id: int, works: Sequence[PreparedWork]) -> None:
+        """Commit the progress of a batch that is complete or was accepted as incomplete."""
+        if not works:
+            return
+        failpoint("following")
+        outcomes = committed(self._participant, works)
+        late = [work for work in works if outcomes[work.identity] is not Outcome.COMMITTED]
+        if late:
+            raise DeliveryError(
+                f"Batch {batch_id} is delivered, and {late[0].identity} does not say so. Start the "
+                "query again: it says it before it goes on."
+            )
+        failpoint("followed")
 
     def _opened(self, besides: Collection[WorkIdentity] = ()) -> set[WorkIdentity]:
         """List work that speculative copies, lost task attempts or a former driver left open.
@@ -478,55 +494,6 @@ def require_time_left(works: Sequence[PreparedWork], now_ms: int) -> None:
                 "batches take that long, raise the timeout (transaction_timeout of KafkaSink) and "
                 "make later ones smaller (maxOffsetsPerTrigger)."
             )
-
-
-# --- following ------------------------------------------------------------------------------------
-# Commits a pipeline's progress (such as consumer group offsets) after the rows of the batch.
-
-
-def recommit_progress(
-    store: CheckpointStore, decisions: DecisionLog, participant: Participant
-) -> None:
-    """Commit the last complete batch's progress again: a group's offsets expire, as in a week."""
-    batch = read_state(store).latest_commit
-    promise = Promise.of(decisions.of_batch(batch)) if batch is not None else None
-    if promise is not None and promise.followers:
-        participant.commit(promise.followers)
-
-
-class OffsetCommit:
-    """The work of a batch without rows (its progress), which follows the work with rows.
-
-    Args:
-        participant: commits this work.
-        progress: gives this work; None: there is none.
-    """
-
-    def __init__(self, participant: Participant, progress: Progress | None) -> None:
-        self._participant = participant
-        self._progress = progress
-
-    def works(self, batch_id: int, attempt: int, offsets: str) -> Sequence[PreparedWork]:
-        """See :meth:`Progress.works`."""
-        return () if self._progress is None else self._progress.works(batch_id, attempt, offsets)
-
-    def commit(self, batch_id: int, works: Sequence[PreparedWork]) -> None:
-        """Commit the offsets of a batch that is complete or was accepted as incomplete.
-
-        Raises:
-            DeliveryError: the offsets could not be committed.
-        """
-        if not works:
-            return
-        failpoint("following")
-        outcomes = committed(self._participant, works)
-        late = [work for work in works if outcomes[work.identity] is not Outcome.COMMITTED]
-        if late:
-            raise DeliveryError(
-                f"Batch {batch_id} is delivered, and {late[0].identity} does not say so. Start the "
-                "query again: it says it before it goes on."
-            )
-        failpoint("followed")
 
 
 # --- authority ------------------------------------------------------------------------------------

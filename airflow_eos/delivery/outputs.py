@@ -206,13 +206,30 @@ class Outputs:
         chosen = df.select(*[_chosen(output, df).alias(output.name) for output in self.outputs])
         if not _is_narrow(df, chosen):
             _refuse_wide(self.outputs, df)
-        return self._made(self._made(chosen, _typed), _hashed)
+        typed = self._made(chosen, lambda output, row, at: output.sink.columns(row, at))
+        return self._made(typed, _hashed)
 
-    def _made(self, df: DataFrame, column: Callable[[Output, StructType, bool], str]) -> DataFrame:
+    def _made(
+        self, df: DataFrame, fields: Callable[[Output, StructType, str], Sequence[str]]
+    ) -> DataFrame:
+        """Make each row of each output a struct of ``fields``; a null gives none.
+
+        ``fields`` is given the output, the type of a row, and the prefix of the row's columns.
+        """
         kinds = {field.name: field.dataType for field in df.schema.fields}
-        return df.selectExpr(
-            *[column(each, *_row_type(each.name, kinds[each.name])) for each in self.outputs]
-        )
+        made = []
+        for each in self.outputs:
+            row, many = _row_type(each.name, kinds[each.name])
+            column = f"`{each.name}`"
+            at = f"{_ROW}." if many else f"{column}."
+            struct = f"struct({', '.join(fields(each, row, at))})"
+            present = f"filter({column}, {_ROW} -> {_ROW} IS NOT NULL)"
+            made.append(
+                f"transform({present}, {_ROW} -> {struct}) AS {column}"
+                if many
+                else f"IF({column} IS NULL, NULL, {struct}) AS {column}"
+            )
+        return df.selectExpr(*made)
 
     def tasks(
         self, rows: DataFrame, *, only: Collection[int] | None = None, warms: bool = False
@@ -309,31 +326,10 @@ def _row_type(name: str, found: object) -> tuple[StructType, bool]:
     return row, isinstance(found, ArrayType)
 
 
-def _typed(output: Output, row: StructType, many: bool) -> str:  # noqa: FBT001
-    """Return the SQL of the output's rows in the sink's types."""
-    column = f"`{output.name}`"
-    at = f"{_ROW}." if many else f"{column}."
-    return _each(column, many, _struct(output.sink.columns(row, at)))
-
-
-def _hashed(output: Output, row: StructType, many: bool) -> str:  # noqa: FBT001
-    """Return the SQL of the rows with hashes, as :func:`with_row_hashes` makes of a DataFrame."""
-    column = f"`{output.name}`"
-    at = f"{_ROW}." if many else f"{column}."
+def _hashed(output: Output, row: StructType, at: str) -> list[str]:
+    """Return the columns of a row and its hash, as :func:`with_row_hashes` makes of a DataFrame."""
     hashed = f"{row_hash(row, at, fixed=is_fixed(output.sink))} AS {HASH_COLUMN}"
-    return _each(column, many, _struct([*selected(row.fieldNames(), at), hashed]))
-
-
-def _each(column: str, many: bool, struct: str) -> str:  # noqa: FBT001
-    """Return the SQL of ``struct`` for each row of a column; none for a null."""
-    if not many:
-        return f"IF({column} IS NULL, NULL, {struct}) AS {column}"
-    present = f"filter({column}, {_ROW} -> {_ROW} IS NOT NULL)"
-    return f"transform({present}, {_ROW} -> {struct}) AS {column}"
-
-
-def _struct(columns: Sequence[str]) -> str:
-    return f"struct({', '.join(columns)})"
+    return [*selected(row.fieldNames(), at), hashed]
 
 
 # --- a sink around another ------------------------------------------------------------------------
@@ -342,7 +338,7 @@ def _struct(columns: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class WrappedSink:
-    """A :class:`~airflow_eos.delivery.port.BatchSink` around another sink, to which it delegates.
+    """The base of a :class:`~airflow_eos.delivery.port.BatchSink` around another, but ``prepare``.
 
     Attributes:
         sink: the inner sink.
@@ -362,10 +358,6 @@ class WrappedSink:
     def rows(self, df: DataFrame) -> DataFrame:
         """Return the rows as ``sink`` wants them."""
         return self.sink.rows(df)
-
-    def prepare(self, rows: DataFrame, *, only: Collection[int] | None = None) -> list[TaskReport]:
-        """Prepare with ``sink``; see :meth:`BatchSink.prepare`."""
-        return self.sink.prepare(rows, only=only)
 
     def tasks(self, rows: DataFrame, *, only: Collection[int] | None = None) -> DataFrame:
         """Return the reports of the tasks of ``sink``."""

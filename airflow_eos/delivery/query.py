@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +36,15 @@ from airflow_eos.checkpoint.standby import LOOKS_MISSED, process_mark
 from airflow_eos.checkpoint.terms import is_newest
 from airflow_eos.delivery.causes import cause_of
 from airflow_eos.errors import CheckpointError, CheckpointFormatError, SupersededError
-from airflow_eos.figures.events import Began, Failed, Phased, Progressed, QueryEnded, Watched
+from airflow_eos.figures.events import (
+    Began,
+    Failed,
+    Phased,
+    Progressed,
+    QueryEnded,
+    Started,
+    Watched,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -154,6 +162,8 @@ class HeartbeatWriter:
             return
         self.term = term
         clear_drain(self._store, term=term, submission=self._submission)
+        if self.observer is not None:
+            self.observer(Started())
         self._thread = threading.Thread(target=self._run, name="airflow-eos-heartbeat", daemon=True)
         self._beat()
         self._thread.start()
@@ -235,6 +245,8 @@ class HeartbeatWriter:
                 self._tell_watchdog(self.observer)
         except CheckpointError as error:
             log.warning("heartbeat_failed", error=str(error))
+        except Exception:  # whatever it is: without this thread nobody's wish to drain is heard
+            log.exception("heartbeat_failed")
 
     def _pace(self) -> timedelta:
         """Return the interval: shorter while a standby waits, which then sees the end sooner."""
@@ -432,8 +444,15 @@ class ExactlyOnceQuery:
         return True
 
     def stop(self) -> None:
-        """Stop the query now, within a batch if need be; the next start runs that batch again."""
+        """Stop the query now, within a batch if need be; the next start runs that batch again.
+
+        A query that has ended by itself stays what it was: a failure that nobody has awaited must
+        not be told as all that was to be read.
+        """
         self._run.ending.set()
+        if not self._query.isActive:
+            with suppress(Exception):  # Spark's stop() raises nothing of it either
+                self.awaitTermination()
         self._query.stop()
         self._close("stopped")
 

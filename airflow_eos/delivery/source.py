@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
 import structlog
 
-from airflow_eos.checkpoint.topics import TopicsRead, no_such_topic
+from airflow_eos.checkpoint.topics import NO_ID, TopicsRead, no_such_topic, tell_of_no_ids
 from airflow_eos.delivery.outputs import OneSink
 from airflow_eos.errors import ConfigurationError, KafkaError, Remedy
 
@@ -243,7 +243,7 @@ def _not_made(error: Any, options: Mapping[str, str]) -> ConfigurationError:
 
 
 def _ids(spark: SparkSession, client: Any, source: StreamSource) -> Mapping[str, str]:
-    """Return topic → id."""
+    """Return topic → id, of those that have one."""
     from py4j.protocol import Py4JJavaError
 
     jvm: Any = spark._jvm  # noqa: SLF001
@@ -251,7 +251,7 @@ def _ids(spark: SparkSession, client: Any, source: StreamSource) -> Mapping[str,
     try:
         names = _subscribed(jvm, client, source.options)
         told = _described(jvm, client, names)
-        return {name: str(told[name].topicId()) for name in names}
+        found = {name: str(told[name].topicId()) for name in names}
     except Py4JJavaError as error:
         problem = str(error.java_exception)
         if "UnknownTopicOrPartition" in problem:
@@ -260,10 +260,13 @@ def _ids(spark: SparkSession, client: Any, source: StreamSource) -> Mapping[str,
             f"The cluster of the source does not describe the topics {', '.join(names)}: "
             f"{problem}. Check that it can be reached, and that the reader may describe them."
         ) from error
+    if NO_ID in found.values():
+        tell_of_no_ids()
+    return {name: its for name, its in found.items() if its != NO_ID}
 
 
 def _policies(spark: SparkSession, client: Any, source: StreamSource) -> Mapping[str, str]:
-    """Return topic → ``cleanup.policy``; {} where the reader may not read the topics' settings."""
+    """Return topic → ``cleanup.policy``, of those whose settings the reader may read, and has."""
     from py4j.protocol import Py4JJavaError
 
     jvm: Any = spark._jvm  # noqa: SLF001
@@ -276,7 +279,8 @@ def _policies(spark: SparkSession, client: Any, source: StreamSource) -> Mapping
         told = client.describeConfigs(topics).all().get()
     except Py4JJavaError:
         return {}
-    return {name: str(told.get(topic).get(_POLICY).value()) for name, topic in asked.items()}
+    found = {name: told.get(topic).get(_POLICY) for name, topic in asked.items()}
+    return {name: str(policy.value()) for name, policy in found.items() if policy is not None}
 
 
 def _begins(spark: SparkSession, client: Any, source: StreamSource) -> Mapping[Place, int]:

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import DataFrame
+    from pyspark.sql.streaming import StreamingQueryManager
 
     from airflow_eos.checkpoint import CheckpointStore, DrainRequest, Heartbeat
     from airflow_eos.checkpoint.standby import StandbyEnd
@@ -417,6 +418,8 @@ def warm_up(
     newest = newest_planned(store)
     if newest is None:
         return
+    streams = rows.sparkSession.streams
+    had_ended = _any_has_ended(streams)
     planned = is_whole = False
 
     def into_nothing(batch: DataFrame, _batch_id: int) -> None:
@@ -449,6 +452,21 @@ def warm_up(
                     "one goes on."
                 ) from error
             log.warning("standby_is_not_warm", batch=newest, why=str(cause))
+        finally:
+            if not had_ended:  # else Spark would forget with ours a query of the user's
+                streams.resetTerminated()
+
+
+def _any_has_ended(streams: StreamingQueryManager) -> bool:
+    """Whether ``awaitAnyTermination`` would return, or raise, at once.
+
+    It does for ever after a query of the session has ended: after ours, an app that waits for its
+    queries in that way would end as soon as it drives.
+    """
+    try:
+        return bool(streams._jsqm.awaitAnyTermination(1))  # noqa: SLF001 - in ms
+    except Exception:  # noqa: BLE001 - that of the query that has ended
+        return True
 
 
 def _copied(store: CheckpointStore, newest: int, folder: Path) -> bool:

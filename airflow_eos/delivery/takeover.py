@@ -25,14 +25,15 @@ from airflow_eos.checkpoint import (
     Tenure,
     claim,
     read_pipeline,
+    read_state,
     take_term,
 )
 from airflow_eos.checkpoint.snapshot import admitted, newest_promise
-from airflow_eos.delivery.batch import recommit_progress
 from airflow_eos.errors import ConfigurationError, EosError, OwnershipError
 from airflow_eos.failpoints import failpoint
 from airflow_eos.protocol.group import alone
 from airflow_eos.protocol.participant import Owner, SupportsHandover
+from airflow_eos.protocol.promise import Promise
 from airflow_eos.recovery.execute import execute
 from airflow_eos.recovery.facts import gather
 from airflow_eos.recovery.plan import make_plan
@@ -90,6 +91,16 @@ def inherit(participant: Participant, owner: Owner) -> None:
     """Make ``owner`` the owner of all names; its checkpoint begins at batch 0."""
     for each in alone(participant):
         cast("SupportsHandover", each).inherit(owner)
+
+
+def recommit_progress(
+    store: CheckpointStore, decisions: DecisionLog, participant: Participant
+) -> None:
+    """Commit the last complete batch's progress again: a group's offsets expire, as in a week."""
+    batch = read_state(store).latest_commit
+    promise = Promise.of(decisions.of_batch(batch)) if batch is not None else None
+    if promise is not None and promise.followers:
+        participant.commit(promise.followers)
 
 
 def record_drained(

@@ -30,6 +30,10 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     at_ns: int = msgspec.field(default_factory=time.time_ns)
 
 
+class Started(Event, frozen=True):
+    """The driver has begun: its term is taken, and it stands by no more."""
+
+
 class Began(Event, frozen=True):
     """Spark has planned a batch and calls for it."""
 

@@ -35,6 +35,7 @@ from airflow_eos.figures.events import (
     Phased,
     Progressed,
     QueryEnded,
+    Started,
     StoreRequest,
     TasksPrepared,
     Watched,
@@ -244,7 +245,6 @@ class Recorder:
         for metric in (FAILURES, REPLAYS, REPLAYED, READ):
             self._add(metric, 0)
         self._add(DECISIONS, 0, verdict=Verdict.COMMIT.value, stands=False)
-        meters.ask(self)
 
     def __call__(self, event: Event) -> None:
         """Record ``event``."""
@@ -278,6 +278,10 @@ class Recorder:
     @singledispatchmethod
     def _note(self, event: Event) -> None:
         raise NotImplementedError(f"{event!r}")
+
+    @_note.register
+    def _(self, _event: Started) -> None:
+        self._meters.ask(self)  # not before: a driver that stands by is no running one
 
     @_note.register
     def _(self, event: Began) -> None:

@@ -193,8 +193,12 @@ def reach_all(ways: Iterable[Callable[[], Participant]]) -> Participant:
 
 
 def alone(participant: Participant) -> tuple[Participant, ...]:
-    """Return the single participants of ``participant``: itself, or all of a group."""
-    return participant.each if isinstance(participant, Group) else (participant,)
+    """Return the single participants of ``participant``: itself, or all of a group.
+
+    Asked by the attribute: a group is one also behind an object that tells what it does (figures).
+    """
+    found = getattr(participant, "each", None)
+    return found if isinstance(found, tuple) else (participant,)
 
 
 def _require_apart(members: Sequence[Member]) -> None:

@@ -155,6 +155,22 @@ def test_what_an_argument_cannot_be_is_refused_where_it_is_given(given, says):
     assert says in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("storage_options", '{"azure_account_key": "hunter2"}'),  # not rendered natively
+        ("conf", "{'spark.hadoop.fs.s3a.secret.key': 'hunter2'}"),
+        ("conf", {"spark.hadoop.fs.s3a.secret.key": ["hunter2"]}),
+        ("env_vars", [{"DB_PASSWORD": "hunter2"}]),
+    ],
+)
+def test_a_password_is_not_repeated_where_its_argument_is_refused(name, given):
+    with pytest.raises(ConfigurationError, match="expected a mapping of names to texts") as refused:
+        taken(name, given)
+    assert str(refused.value).startswith(name)
+    assert "hunter2" not in str(refused.value)
+
+
 def test_words_are_read_without_regard_to_case_and_flags_as_words():
     made = streaming(cancel="Leave", guarantee="Exactly-Once", deferrable="False")
     assert (made.cancel, made.guarantee, made.deferrable) == ("leave", "exactly_once", False)

@@ -53,6 +53,7 @@ ALONE = {
     "__main__": "says what is not installed, before what needs it is imported",
     "checkpoint.hdfs": "the client of one kind of store, by Hadoop's own settings",
     "cli": "needs the extra that __main__ looks for",
+    "delivery.batch": "one batch from the look to its end: where a reader begins",
     "delivery.batch_timeout": "Spark's side of the policy; a DAG is parsed with the other",
     "delivery.rehearsal": "a mode of its own beside the start, which is long",
     "delivery.standby": "a mode of its own beside the start, which is long",

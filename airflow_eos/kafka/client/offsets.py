@@ -5,10 +5,9 @@ from __future__ import annotations
 import base64
 from collections import defaultdict
 from contextlib import suppress
-from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from airflow_eos.checkpoint.topics import no_such_topic
+from airflow_eos.checkpoint.topics import no_such_topic, tell_of_no_ids
 from airflow_eos.errors import KafkaError, KafkaUnavailableError
 from airflow_eos.kafka.client import errors as faults
 from airflow_eos.kafka.client.cluster import topic_refused
@@ -62,7 +61,7 @@ def topic_ids(wire: ConnectionPool, topics: Collection[str]) -> dict[str, str]:
         if told.error_code != faults.NONE:
             raise topic_refused(told.error_code, topic)
         if told.topic_id is None or told.topic_id.int == 0:  # Uuid.ZERO_UUID: it has none
-            _tell_of_no_ids()
+            tell_of_no_ids()
             continue
         # As Java's Uuid.toString writes an id, and so Spark's source notes it.
         found[topic] = base64.urlsafe_b64encode(told.topic_id.bytes).decode().rstrip("=")
@@ -82,17 +81,6 @@ def cleanup_policies(wire: ConnectionPool, topics: Collection[str]) -> dict[str,
         if _POLICY in told:
             found[topic] = told[_POLICY]
     return found
-
-
-@cache
-def _tell_of_no_ids() -> None:
-    import structlog
-
-    structlog.get_logger(__name__).warning(
-        "topics_not_watched",
-        hint="this broker gives topics no ids (Metadata below version 10): a topic that is deleted "
-        "and made again with more rows than were read is not noticed",
-    )
 
 
 def positions(

@@ -446,6 +446,15 @@ def test_a_topic_that_comes_later_is_noted(planned_store):
         require_same_topics(planned_store, {"in": "A", "new": "M"})
 
 
+def test_a_broker_that_gives_topics_ids_now_has_made_none_of_them_again(planned_store):
+    """It was noted, as Java's client says it, that the topic had none."""
+    noted = {"format_version": 1, "ids": {"in": "AAAAAAAAAAAAAAAAAAAAAA", "other": "B"}}
+    planned_store.put("eos/topics.json", json.dumps(noted).encode())
+    require_same_topics(planned_store, {"in": "A", "other": "B"})
+    with pytest.raises(TopicError, match="'in' was deleted and made again"):
+        require_same_topics(planned_store, {"in": "C", "other": "B"})
+
+
 def test_a_topic_that_is_not_read_for_a_while_is_not_forgotten(planned_store):
     """A query leaves a topic out, takes a new one, and comes back to a topic made again."""
     require_same_topics(planned_store, {"in": "A"})

@@ -15,7 +15,7 @@ from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.delivery.batch import ExactlyOnceBatch
 from airflow_eos.delivery.query import GuardedBatch, HeartbeatWriter
 from airflow_eos.figures import observed_decisions, observed_participant, observed_store
-from airflow_eos.figures.events import Observer
+from airflow_eos.figures.events import Observer, Started
 from tests.support.authority import authority_of
 from tests.unit.sinks.fakes import FakeBroker, FakeFrame, FakeParticipant, FakeSink
 
@@ -50,6 +50,8 @@ class Scene:
         )
         self.query = SimpleNamespace(lastProgress=None)
         self.heartbeat.follow(self.query)  # type: ignore[arg-type]
+        if observer is not None:
+            observer(Started())  # as the heartbeat does when it begins
         self.start(observer)
 
     def start(self, observer: Observer | None) -> None:

@@ -22,10 +22,17 @@ from structlog.testing import capture_logs
 from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.checkpoint.heartbeat import WatchdogLook, note_look
 from airflow_eos.delivery import start
+from airflow_eos.delivery.batch import require_decidable
 from airflow_eos.delivery.query import HeartbeatWriter
 from airflow_eos.delivery.start import make_batch_function
 from airflow_eos.errors import KafkaUnavailableError, PromiseLostError
-from airflow_eos.figures import observed_store, observer_of, recorder, signals_wanted
+from airflow_eos.figures import (
+    observed_participant,
+    observed_store,
+    observer_of,
+    recorder,
+    signals_wanted,
+)
 from airflow_eos.figures.events import (
     Careful,
     CommitResult,
@@ -35,7 +42,9 @@ from airflow_eos.figures.events import (
     TasksPrepared,
 )
 from airflow_eos.figures.recorder import METRICS
-from airflow_eos.protocol.decision import Outcome
+from airflow_eos.protocol.decision import Outcome, PreparedWork
+from airflow_eos.protocol.group import Group
+from airflow_eos.protocol.participant import Member
 from airflow_eos.tally import RETRY_COUNTS
 from tests.support.otlp import Receiver, attributes, otlp_receiver, process_that_sends_to
 from tests.support.pipelines import abort_of
@@ -166,6 +175,7 @@ def test_an_observer_that_raises_never_harms_a_batch():
         scene.heartbeat.stop("stopped")
     assert scene.broker.visible() == ["a", "b", "c"]
     steps = {
+        "Started",
         "StoreRequest",
         "Began",
         "Phased",
@@ -252,6 +262,18 @@ def test_what_a_batch_is_given_tells_of_its_decisions_and_its_work(monkeypatch):
     assert [type(event) for event in told] == [TasksPrepared, CommitResult, Decided]
 
 
+def test_what_is_asked_before_a_promise_is_asked_of_each_output_beside_figures_too():
+    """Who tells the figures stands before the group, and is no group by its class."""
+    asked: list[Any] = []
+    outputs: list[Any] = [FakeParticipant(FakeBroker()) for _ in "ab"]
+    works = [PreparedWork("fake", name, f"{name}1", 1, "0" * 32, 0, None, {}) for name in "ab"]
+    for name, each in zip("ab", outputs, strict=True):
+        each.members = (Member(name, "fake", {"at": name}),)
+        each.require_decidable = asked.append
+    require_decidable(observed_participant(Group(outputs), lambda _: None), works)
+    assert asked == [[work] for work in works]
+
+
 def test_without_settings_nothing_is_imported_and_nothing_is_wrapped():
     """In a process of its own: others of this one have imported OpenTelemetry."""
     program = (
@@ -304,6 +326,23 @@ def test_what_an_alert_counts_begins_at_0_or_prometheus_would_not_see_the_first(
     for name in ("eos.failures", "eos.replays", "eos.rows.replayed", "eos.rows.read"):
         assert counted(receiver, name) == 0
     assert counted(receiver, "eos.decisions", verdict="commit", stands="False") == 0
+
+
+def test_a_driver_that_stands_by_is_no_running_one(receiver, send):
+    """Its 1 was the last word of a pipeline that a person had drained: a page for a week."""
+    observer_of("ck")
+    send()
+    assert counted(receiver, "eos.failures") == 0
+    assert not receiver.points("eos.running")
+    store = CheckpointStore(obstore.store.MemoryStore(), "ck")
+    told: list[Event] = []
+    heartbeat = HeartbeatWriter(
+        store, application_id="app", trigger=timedelta(seconds=1), observer=told.append
+    )
+    for _ in range(2):  # once the term is taken, and before Spark's query
+        heartbeat.start(1)
+    heartbeat.stop("stopped")
+    assert [type(each).__name__ for each in told] == ["Started", "QueryEnded"]
 
 
 def test_a_query_that_has_ended_has_no_gauges_any_more(receiver, send):

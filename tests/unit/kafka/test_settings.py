@@ -254,6 +254,8 @@ def test_spark_hides_what_it_hides_by_default_and_every_secret_of_ours():
         assert all(hidden.search(name) for name in (*SECRETS, *JAVAS))
     assert re.search(spark_redaction_regex(), "spark.hadoop.fs.s3a.ACCESS.KEY")
     assert re.search(spark_redaction_regex("(?i)mine"), "spark.MINE")
+    for name in ("spark.executorEnv.DB_PASSWORD", "spark.app.registryApiKey"):
+        assert re.search(spark_redaction_regex("mine"), name)  # a regex of one's own knows no case
 
 
 def test_every_secret_that_java_gets_is_hidden_by_spark(tmp_path):

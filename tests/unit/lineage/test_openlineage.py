@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import time
 from dataclasses import dataclass, field
@@ -18,16 +19,19 @@ from datetime import UTC, datetime
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from airflow.providers.common.compat.openlineage import facet
 from airflow.sdk import Asset
 
-from airflow_eos.checkpoint import CheckpointStore, PipelineIdentity, claim
+from airflow_eos.checkpoint import CheckpointStore, DecisionLog, PipelineIdentity, claim
+from airflow_eos.checkpoint.backend import decision_path
 from airflow_eos.events import events_since, read_settled
 from airflow_eos.lineage import BatchLineage, PartitionRange, lineage_of, read_lineage
 from airflow_eos.operators import EmitSettledBatchesOperator, SparkStreamingOperator
-from airflow_eos.protocol.decision import PreparedWork
+from airflow_eos.protocol.decision import PreparedWork, encode
 from airflow_eos.protocol.participant import Member
+from tests.support.pipelines import commit_of
 from tests.support.settled_logs import ROWS, SettledLogs
 
 
@@ -118,6 +122,42 @@ def test_batches_that_are_pruned_have_their_input_still(logs):
     assert read.ranges == (PartitionRange(0, 0, 4 * ROWS),)
 
 
+def test_only_decisions_that_are_there_are_read_of_a_stream_of_weeks(logs, monkeypatch):
+    logs.settle(4)
+    logs.purge(3)
+    asked: list[int] = []
+    of_batch = DecisionLog.of_batch
+
+    def counted(log: DecisionLog, batch: int) -> Any:
+        asked.append(batch)
+        return of_batch(log, batch)
+
+    monkeypatch.setattr(DecisionLog, "of_batch", counted)
+    shutil.rmtree(logs.folder / "eos/decisions/0")
+    store = CheckpointStore.open(logs.folder)
+    [event] = events_since(None, read_settled(store, after=None))
+    asked.clear()
+    read_lineage(store, msgspec.structs.replace(event, to_batch=10_000), "k1:9092")
+    assert asked == [1, 2, 3]
+
+
+def test_of_pruned_batches_it_is_not_told_what_an_output_got(logs):
+    for batch in range(2):
+        logs.decide(batch, logs.plan(batch), {"totals": 4})
+        logs.commit(batch)
+    works = (written(0), written(1))
+    for batch, work in enumerate(works):
+        decision = commit_of(batch, work, offsets=logs.plan(batch), decided_by="a test")
+        (logs.folder / decision_path(batch, 1)).write_bytes(encode(decision))
+    store = CheckpointStore.open(logs.folder)
+    [event] = events_since(None, read_settled(store, after=None))
+    [whole] = read_lineage(store, event, "k1:9092").outputs
+    assert whole.ranges == (PartitionRange(0, 0, 30),)
+    (logs.folder / decision_path(0, 1)).unlink()
+    [part] = read_lineage(store, event, "k1:9092").outputs
+    assert part.ranges == (PartitionRange(0, None, 30),)
+
+
 def started(seconds_ago: float) -> SimpleNamespace:
     return SimpleNamespace(start_date=datetime.fromtimestamp(time.time() - seconds_ago, UTC))
 
@@ -138,6 +178,19 @@ def test_a_task_has_the_batches_that_were_settled_since_it_started(logs):
     }
     assert task.get_openlineage_facets_on_failure(started(60)) == found
     assert task.get_openlineage_facets_on_complete(started(-60)) == OperatorLineage()
+
+
+def test_a_task_that_runs_for_weeks_has_not_read_what_was_read_before_it(logs):
+    """Spark has purged the batch that the task began with: where that is, is not known."""
+    logs.settle(5)
+    logs.purge(3)
+    task = BatchLineage()
+    task.checkpoint_location, task.kafka_config_id = str(logs.folder), "kafka_default"
+    task.storage_conn_id = task.storage_options = None
+    [read] = task.get_openlineage_facets_on_complete(started(60)).inputs
+    assert read.facets["kafkaOffsets"].fields == {
+        "partitions": [{"partition": 0, "start": None, "end": 5 * ROWS}]
+    }
 
 
 def test_an_emitter_has_the_batches_that_it_told(logs):

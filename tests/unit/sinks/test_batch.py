@@ -376,7 +376,7 @@ class Watched(FakeParticipant):
 
 def watched(broker: FakeBroker, log: DecisionLog, said: list[list[str]], **changes):
     running = driver(FakeSink(broker), broker, log, progress=Says(), **changes)
-    running._participant = running._following._participant = Watched(broker, said)
+    running._participant = Watched(broker, said)
     return running
 
 
@@ -418,7 +418,7 @@ def test_it_is_said_after_a_replay_and_not_before(broker, log):
 def test_it_is_said_by_the_next_driver_where_only_that_is_missing(broker, log):
     said: list[list[str]] = []
     died = watched(broker, log, said, name="killed")
-    died._following.commit = lambda *_: _kill()
+    died._follow = lambda *_: _kill()
     with pytest.raises(Killed):
         died(FakeFrame(["a"]), 0)
     watched(broker, log, said, name="finds it whole")(FakeFrame(["a"]), 0)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from datetime import timedelta
 from importlib.metadata import EntryPoint, EntryPoints
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import pytest
 from structlog.testing import capture_logs
 
 from airflow_eos.delivery import options as kinds
+from airflow_eos.delivery import source as topics
 from airflow_eos.delivery.configured import OutputConfig, environment
 from airflow_eos.delivery.options import AppFacts, SinkOptions
 from airflow_eos.delivery.source import (
@@ -463,6 +464,40 @@ def test_a_source_that_may_leave_rows_out_is_warned_of(told, warnings):
 def test_which_topics_a_source_reads_is_known_where_they_are_named_and_none_may_go(options, topics):
     [source] = check_sources(frame(**options), "exactly_once")
     assert source.topics == topics
+
+
+@dataclass(frozen=True)
+class ConfigResource:
+    kind: str
+    name: str
+    Type: ClassVar = SimpleNamespace(TOPIC="topic")
+
+
+def java() -> Any:
+    """What is asked of Spark's JVM beside the client."""
+    lists = SimpleNamespace(ArrayList=lambda: SimpleNamespace(add=lambda _: None))
+    common = SimpleNamespace(config=SimpleNamespace(ConfigResource=ConfigResource))
+    apache = SimpleNamespace(kafka=SimpleNamespace(common=common))
+    packages = {"java": SimpleNamespace(util=lists), "org": SimpleNamespace(apache=apache)}
+    return SimpleNamespace(_jvm=SimpleNamespace(**packages))
+
+
+def client(told: dict[Any, Any]) -> Any:
+    """Java's client of a cluster that answers so."""
+    done = SimpleNamespace(get=lambda: told)
+    answer = SimpleNamespace(allTopicNames=lambda: done, all=lambda: done)
+    return SimpleNamespace(describeTopics=lambda _: answer, describeConfigs=lambda _: answer)
+
+
+def test_what_a_broker_does_not_tell_of_a_topic_is_no_answer_of_sparks_source_either():
+    """No ids: noted, they would be another id once the broker is one that gives ids."""
+    source = StreamSource("kafka", {"subscribe": "old, new"})
+    ids = {"old": "AAAAAAAAAAAAAAAAAAAAAA", "new": "kAYhcTzRRoOJCQbzyfrM2w"}
+    told = {n: SimpleNamespace(topicId=lambda each=each: each) for n, each in ids.items()}
+    assert topics._ids(java(), client(told), source) == {"new": ids["new"]}
+    compact = {"cleanup.policy": SimpleNamespace(value=lambda: "compact")}
+    settings = {ConfigResource("topic", "old"): {}, ConfigResource("topic", "new"): compact}
+    assert topics._policies(java(), client(settings), source) == {"new": "compact"}
 
 
 def test_a_spark_that_does_not_tell_is_refused():

@@ -152,6 +152,23 @@ def test_a_start_removes_what_was_not_meant_for_it_and_nothing_else(writer, stor
     assert each.draining.is_set() is left
 
 
+def test_a_drain_is_heard_also_after_an_error_that_is_no_store_error(writer, store, monkeypatch):
+    """As where the machine gave no thread for a while: HDFS is asked by threads."""
+    driver = writer()
+    driver.start(1)
+    failed = threading.Event()
+
+    def no_thread(_path: str) -> None:
+        failed.set()
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "list", no_thread)
+        assert failed.wait(5)
+    request_drain(store, requested_by="ops", reason="to look at it", term=1)
+    assert driver.draining.wait(5)
+
+
 def test_an_at_least_once_driver_that_comes_back_says_nothing_over_who_took_its_place(
     writer, store, monkeypatch
 ):

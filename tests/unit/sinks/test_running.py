@@ -54,6 +54,8 @@ class Spark:
             raise self.error
         return True
 
+    def stop(self) -> None: ...
+
 
 @pytest.fixture
 def heart() -> Heart:
@@ -103,6 +105,19 @@ def test_a_batch_that_fails_while_it_drains_is_raised(heart):
     with pytest.raises(RowError):
         made.awaitTermination()
     assert heart.said == [("failed", RowError)]
+
+
+def test_a_query_that_has_failed_is_not_finished_by_a_stop(heart):
+    """As with ``while query.isActive`` and a stop at the end: who stood by would leave."""
+    made, _ = query(heart, RuntimeError("offsets are gone"))
+    made.stop()
+    assert heart.said == [("failed", RuntimeError)]
+
+
+def test_a_query_that_has_read_all_is_finished_also_by_a_stop(heart):
+    made, _ = query(heart, None)
+    made.stop()
+    assert heart.said == [("stopped", type(None))]
 
 
 @pytest.mark.parametrize("between", [True, False], ids=["between two batches", "before one"])

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
+from unittest.mock import MagicMock
 
 import msgspec
 import pytest
@@ -50,7 +51,14 @@ from airflow_eos.checkpoint.standby import (
 from airflow_eos.checkpoint.terms import Tenure
 from airflow_eos.cli import app
 from airflow_eos.delivery import workers
-from airflow_eos.delivery.standby import MadeReady, StandingBy, Turn, stand_by, whose_turn
+from airflow_eos.delivery.standby import (
+    MadeReady,
+    StandingBy,
+    Turn,
+    stand_by,
+    warm_up,
+    whose_turn,
+)
 from airflow_eos.errors import (
     CalledOffError,
     CheckpointFormatError,
@@ -619,3 +627,15 @@ def test_who_drives_removes_those_of_a_week_ago_by_the_stores_clock(tmp_path, mo
     monkeypatch.setattr("time.time_ns", lambda: 2 * 10**18)
     remove_standby(store, "drives")
     assert [each.name for each in standbys(store)] == ["lives"]
+
+
+@pytest.mark.parametrize("told", [False, True, RuntimeError("a query of the user's has failed")])
+def test_an_app_that_waits_for_any_of_its_queries_does_not_end_by_a_warm_up(tmp_path, told):
+    """Spark's ``awaitAnyTermination`` returns for ever once a query of the session has ended."""
+    store = CheckpointStore.open(tmp_path)
+    store.put("offsets/0", b"v1\n{}\n-")
+    rows = MagicMock()
+    streams = rows.sparkSession.streams
+    streams._jsqm.awaitAnyTermination.side_effect = [told]
+    warm_up(store, rows, output_mode="append", evaluate=None)
+    assert streams.resetTerminated.called == (told is False)
