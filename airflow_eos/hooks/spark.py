@@ -110,6 +110,7 @@ class SparkSubmission:
                 env=self._env,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
+                errors="replace",  # else a byte that is no text would end the watch, not the app
             )
         except BaseException as failure:  # noqa: BLE001 - handed to the thread that watches
             self._failure = failure

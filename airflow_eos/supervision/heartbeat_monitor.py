@@ -413,6 +413,7 @@ def _asked(command: list[str]) -> tuple[str, str]:
             stdin=subprocess.DEVNULL,  # a task's own stdin is Airflow's socket
             capture_output=True,
             text=True,
+            errors="replace",
             timeout=_MANAGER_S,
             check=False,
         )

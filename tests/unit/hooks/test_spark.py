@@ -160,6 +160,15 @@ def test_an_app_that_talks_while_it_drains_does_not_block_on_a_full_pipe(submiss
     assert app.failure is None
 
 
+def test_an_app_that_prints_what_is_no_text_goes_on_and_is_watched(submission, tmp_path):
+    """Its process was taken for ended: left behind, unread, with another started beside it."""
+    app = submission("printf '\\377\\n'; sleep 0.5; echo on > goes")
+    app.start()
+    finish(app)
+    assert app.failure is None
+    assert (tmp_path / "goes").read_text() == "on\n"
+
+
 # --- Where an app is submitted to, and how its secrets get there ----------------------------------
 
 

@@ -346,6 +346,11 @@ def test_what_a_heartbeat_says_is_shown_without_its_escapes_and_cut(asked):
     assert len(said) < 500
 
 
+def test_what_a_manager_prints_need_be_no_text(asked, tmp_path):
+    (tmp_path / "spark-submit").write_text("#!/bin/sh\nprintf 'pod \\377 deleted\\n'\n")
+    assert kill_elsewhere(in_a_pod(), PODS).endswith("ended with 0: pod \ufffd deleted")
+
+
 def test_a_manager_that_is_not_there_is_said(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert "could not be run" in kill_elsewhere(on_yarn(), YARN)
