@@ -84,10 +84,10 @@ class Drill:
         begun = self.clock()
         killed = self.kill(victim)
         log.info("Driver %s: %s", victim.application_id, killed)
-        last = self._committed()
+        last, ended = self._committed(), self._last_beat_of(victim)
         successor = self._until(
             self.recovered_within_s,
-            lambda: self._replaced(victim, last, killed),
+            lambda: self._replaced(ended, last, killed),
             f"{killed}, and no other driver has committed a batch since",
         )
         return DrillResult(
@@ -107,6 +107,13 @@ class Drill:
         if beat is None or beat.phase in ENDED or not self.is_ours(beat):
             return None
         return beat if self._committed() > before else None
+
+    def _last_beat_of(self, victim: Heartbeat) -> Heartbeat:
+        """Return its newest heartbeat: it beat on while it was fed, and until it was ended."""
+        beat = read_heartbeat(self.store)
+        if beat is None or beat.application_id != victim.application_id:
+            return victim
+        return beat
 
     def _replaced(self, victim: Heartbeat, last: int, killed: str) -> Heartbeat | None:
         beat = read_heartbeat(self.store)

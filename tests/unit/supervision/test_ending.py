@@ -488,6 +488,20 @@ def test_a_kill_that_did_nothing_is_no_quick_recovery(world):
         world.drill().run()
 
 
+def test_a_driver_that_beats_until_its_cluster_has_ended_it_does_not_live_on(world, monkeypatch):
+    """A cluster manager takes seconds: what was beaten before its end was not beaten after."""
+    at_once = world.kill
+
+    def kill(heartbeat: Heartbeat) -> str:
+        world.now += 10
+        world.driver("app-1")
+        return at_once(heartbeat)
+
+    monkeypatch.setattr(world, "kill", kill)
+    found = world.drill().run()
+    assert (found.successor, found.seconds) == ("app-2", 30)
+
+
 def test_nobody_in_its_place_ends_the_drill(world):
     world.restarts_after_s = 1_000
     with pytest.raises(RecoveryError, match=r"was killed, and no other driver .* within 100 s"):
