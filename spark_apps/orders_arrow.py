@@ -34,6 +34,7 @@ WRITTEN = (
     "timestamp timestamp"
 )
 CENT = Decimal("0.01")
+MOST_PIECES, TOO_DEAR = 2**31 - 1, Decimal("99999999.995")  # of an item, as in Spark's form
 
 
 def main() -> None:
@@ -94,7 +95,7 @@ def _order_decoder() -> Callable[[bytes], Any]:
     def decode(value: bytes) -> Any:
         try:
             return decoder.decode(value)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return order()
 
     return decode
@@ -118,16 +119,18 @@ def _problem(order: Any) -> str | None:
 def _is_sellable(item: Any) -> bool:
     if item is None or item.quantity is None or item.unit_price is None:
         return False
-    return bool(item.quantity > 0 and item.unit_price >= 0)
+    # A text may say NaN, which cannot be compared, or more digits than can be reckoned with.
+    price_fits = item.unit_price.is_finite() and 0 <= item.unit_price < TOO_DEAR
+    return bool(0 < item.quantity <= MOST_PIECES and price_fits)
 
 
 def _placed_at(order: Any) -> str | None:
     """Return the order's time in UTC, to the millisecond; None where it is no time."""
     try:
         at = datetime.fromisoformat(order.placed_at or "")
-    except ValueError:
+        at = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+    except (ValueError, OverflowError):  # in UTC it may be of the year 0 or 10000
         return None
-    at = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
     return f"{at:%Y-%m-%dT%H:%M:%S}.{at.microsecond // 1000:03}Z"
 
 

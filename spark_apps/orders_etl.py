@@ -89,10 +89,11 @@ def _placed_at(order: Column) -> Column:
 
 def _cleaned() -> Column:
     order = F.col("order")
+    # Sums are wider than any message has items for: one that overflows would end each try.
     total = F.aggregate(
         order["items"],
-        F.lit(0).cast("decimal(20, 2)"),
-        lambda total, item: (total + item["quantity"] * item["unit_price"]).cast("decimal(20, 2)"),
+        F.lit(0).cast("decimal(27, 2)"),
+        lambda total, item: (total + item["quantity"] * item["unit_price"]).cast("decimal(27, 2)"),
     )
     rate = _look_up(EUR_RATES, order["currency"]).cast("decimal(10, 4)")
     return F.to_json(
@@ -103,7 +104,9 @@ def _cleaned() -> Column:
             F.lower(F.trim(order["email"])).alias("email"),
             F.coalesce(_look_up(REGIONS, order["country"]), F.lit("OTHER")).alias("region"),
             F.aggregate(
-                order["items"], F.lit(0), lambda count, item: count + item["quantity"]
+                order["items"],
+                F.lit(0).cast("bigint"),
+                lambda count, item: count + item["quantity"],
             ).alias("pieces"),
             order["currency"].alias("currency"),
             total.alias("total"),

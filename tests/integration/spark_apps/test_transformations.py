@@ -122,6 +122,10 @@ def test_the_arrow_form_of_the_app_gives_the_very_bytes_that_sparks_form_gives(s
         json.dumps({**ORDER, "placed_at": "2026-11-20T12:15:30.123456+02:00"}),
         json.dumps({**ORDER, "order_id": 'ö "quoted"\n', "email": " Ünïcode@Example.COM"}),
         json.dumps({**ORDER, "items": [{"sku": "s", "quantity": 3, "unit_price": 0}]}),
+        # More pieces than an int has, and a total beyond decimal(20, 2): an error in each try.
+        json.dumps(
+            {**ORDER, "items": 9 * [{"quantity": 2_000_000_000, "unit_price": 99999999.99}]}
+        ),
     ]
     told = rows(spark, *values)
     expected = clean_orders(told, dead_letter_topic="bad").collect()

@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from unittest.mock import ANY
 
+import pyarrow as pa
 import pytest
 
 from airflow_eos.delivery.configured import environment
@@ -22,6 +23,7 @@ from airflow_eos.errors import (
     KafkaUnavailableError,
     OwnershipError,
 )
+from airflow_eos.kafka.records.decode import SCHEMA as KAFKA
 from airflow_eos.kinds.consumer_group.sink import ConsumerGroup
 from airflow_eos.sinks import FileSink, KafkaSink, PostgresSink, StartPosition
 from airflow_eos.sinks.app import App, argument_parser, policy_environment, run_app
@@ -29,6 +31,7 @@ from airflow_eos.sinks.source import tuned_source_options
 from airflow_eos.sources import ArrowKafkaSource
 from airflow_eos.supervision.packaging import Secrets
 from spark_apps.avro_windows import TOKEN, USER_INFO, read_schemas
+from spark_apps.orders_arrow import cleaned
 
 OPERATOR = {
     "EOS_CHECKPOINT_LOCATION": "s3://lake/checkpoints/orders",
@@ -437,3 +440,28 @@ def test_no_error_prints_the_secret(servers: list[Any], url: str, subject: str, 
     assert SECRET not in whole
     assert BASIC not in whole
     assert servers[1].logins == [], "a login goes nowhere else"
+
+
+ORDER = """{"order_id": "o", "customer_id": "c", "currency": "EUR", "placed_at": "%s",
+    "items": [{"quantity": %s, "unit_price": %s}], "more": %s}"""
+NOON = "2026-11-20T12:00:00Z"
+
+
+@pytest.mark.parametrize(
+    ("odd", "topic"),
+    [
+        ((NOON, 1, 1, "[]"), None),
+        ((NOON, 1, 1, "[" * 100_000), "bad"),
+        ((NOON, 1, "1e300", "[]"), "bad"),
+        ((NOON, 1, '"NaN"', "[]"), "bad"),
+        ((NOON, 3_000_000_000, 1, "[]"), "bad"),
+        (("9999-12-31T23:59:59-10:00", 1, 1, "[]"), "bad"),
+        (("0001-01-01T00:00:00+10:00", 1, 1, "[]"), "bad"),
+    ],
+    ids=["well", "deep", "dear", "no number", "many", "year 10000", "year 0"],
+)
+def test_an_order_of_no_number_or_time_is_a_dead_letter_and_no_end_of_the_query(odd, topic):
+    """An error in a task comes again with each try: one row would keep all others back."""
+    row = dict.fromkeys(KAFKA.names) | {"value": (ORDER % odd).encode()}
+    [out] = cleaned(iter([pa.RecordBatch.from_pylist([row], KAFKA)]), dead_letter_topic="bad")
+    assert out["topic"].to_pylist() == [topic]
