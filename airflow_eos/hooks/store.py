@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from airflow_eos.checkpoint import CheckpointStore
 
-_GOOGLE_PREFIX = "extra__google_cloud_platform__"  # of connections that Airflow 2 has made
-
 
 def _refuse(connection: Connection, extra: Mapping[str, Any], *names: str) -> None:
     """Refuse a connection whose extra has a way to log in that obstore does not have."""
@@ -33,7 +31,7 @@ def _refuse(connection: Connection, extra: Mapping[str, Any], *names: str) -> No
 
 
 def _aws(connection: Connection, extra: Mapping[str, Any]) -> dict[str, Any]:
-    _refuse(connection, extra, "role_arn", "profile_name", "assume_role_method")
+    _refuse(connection, extra, "role_arn", "profile_name", "assume_role_method", "session_kwargs")
     of_s3 = (extra.get("service_config") or {}).get("s3") or {}
     endpoint = of_s3.get("endpoint_url") or extra.get("endpoint_url")
     return {
@@ -48,7 +46,6 @@ def _aws(connection: Connection, extra: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _google(connection: Connection, extra: Mapping[str, Any]) -> dict[str, Any]:
-    extra = {key.removeprefix(_GOOGLE_PREFIX): value for key, value in extra.items()}
     refused = ("key_secret_name", "credential_config_file", "impersonation_chain", "idp_issuer_url")
     _refuse(connection, extra, *refused)
     key = extra.get("keyfile_dict")
@@ -80,7 +77,9 @@ def _azure(connection: Connection, extra: Mapping[str, Any]) -> dict[str, Any]:
         }
     return shared | {
         "azure_storage_account_name": connection.login or named,
-        "azure_storage_account_key": connection.password or extra.get("shared_access_key"),
+        "azure_storage_account_key": connection.password
+        or extra.get("shared_access_key")
+        or extra.get("account_key"),
     }
 
 
@@ -171,12 +170,14 @@ def options_of(connection: Connection) -> dict[str, str]:
         ConfigurationError: a type that is no object store's, or a way to log in that only
             Airflow's own hooks know.
     """
-    extra, translate = extra_of(connection), _TYPES.get(connection.conn_type or "")
+    translate = _TYPES.get(connection.conn_type or "")
     if translate is None:
         raise ConfigurationError(
             f"Connection {connection.conn_id!r} is of type {connection.conn_type!r}; "
             f"storage_conn_id expects one of {', '.join(_TYPES)}."
         )
+    prefix = f"extra__{connection.conn_type}__"  # of connections that Airflow 2 has made
+    extra = {key.removeprefix(prefix): value for key, value in extra_of(connection).items()}
     try:
         found = {key: value for key, value in translate(connection, extra).items() if value}
     except AttributeError:  # a text where it has an object, or the other way round

@@ -354,6 +354,20 @@ CASES = {
         {"conn_type": "wasb", "login": "acct", "password": "b2YtYXp1cmU="},
         {"azure_storage_account_name": "acct", "azure_storage_account_key": "b2YtYXp1cmU="},
     ),
+    "azure's key in the extra": (
+        "az://lake/ck",
+        {"conn_type": "wasb", "login": "acct", "extra": {"account_key": "b2YtYXp1cmU="}},
+        {"azure_storage_account_name": "acct", "azure_storage_account_key": "b2YtYXp1cmU="},
+    ),
+    "azure's key as Airflow 2 wrote it": (
+        "az://lake/ck",
+        {
+            "conn_type": "wasb",
+            "login": "acct",
+            "extra": {"extra__wasb__shared_access_key": "b2YtYXp1cmU="},
+        },
+        {"azure_storage_account_name": "acct", "azure_storage_account_key": "b2YtYXp1cmU="},
+    ),
     "an application of azure": (
         "abfss://lake@acct.dfs.core.windows.net/ck",
         {
@@ -408,6 +422,7 @@ def test_an_endpoint_without_tls_is_told_as_wanted(connect_store):
     [
         ({"conn_type": "aws", "extra": {"role_arn": "arn:x"}}, "role_arn"),
         ({"conn_type": "aws", "extra": {"profile_name": "x"}}, "profile_name"),
+        ({"conn_type": "aws", "extra": {"session_kwargs": {"x": "y"}}}, "session_kwargs"),
         (
             {"conn_type": "google_cloud_platform", "extra": {"impersonation_chain": "x"}},
             "impersonation_chain",
