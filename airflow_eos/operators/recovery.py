@@ -196,9 +196,7 @@ class AuditOperator(CheckedArguments):
         dead_letter_topic: where malformed rows go (templated).
         dead_letter_id: what names a row there, if it is not ``id_expression`` (templated).
         checkpoint_location: of the app: then rows that no decision names are found (templated).
-        storage_conn_id: connection of the checkpoint's object store, of type ``aws``,
-            ``google_cloud_platform`` or ``wasb``; None leaves it to the environment (templated).
-        storage_options: further options of that store, such as ``aws_region``; no secrets.
+        storage_conn_id, storage_options: as for :class:`PlanRecoveryOperator`.
         broker_timeout: how long to wait for a broker that says nothing.
         fail_on_violation: False reports without failing: whoever takes the report looks at its
             ``verdict``.

@@ -181,9 +181,7 @@ class CheckpointProgressSensor(LookOnceSensor):
         since_batch: target; -1 where none was committed yet (templated).
         since: target, a time with a zone or its ISO form; commits are dated by the clock of the
             checkpoint's store (templated).
-        storage_conn_id: connection of the checkpoint's object store, of type ``aws``,
-            ``google_cloud_platform`` or ``wasb``; None leaves it to the environment (templated).
-        storage_options: further options of that store, such as ``aws_region``; no secrets.
+        storage_conn_id, storage_options: see :class:`~airflow_eos.operators.PlanRecoveryOperator`.
         deferrable: wait in the triggerer, without a worker slot; as ``[operators]
             default_deferrable`` says where it is not given.
     """
@@ -296,13 +294,9 @@ class TransactionTimeoutSensor(LookOnceSensor):
         part_left: part of the timeout, above 0 and up to 1; 0.5 fires at half time.
         max_age: fires for older work of systems that end nothing by themselves, as Postgres, whose
             prepared transactions hold locks.
-        participant_conn_ids: connections of the pipeline's other participants, by name or kind
-            (templated).
-        storage_conn_id: connection of the checkpoint's object store, of type ``aws``,
-            ``google_cloud_platform`` or ``wasb``; None leaves it to the environment (templated).
-        storage_options: further options of that store, such as ``aws_region``; no secrets.
-        deferrable: wait in the triggerer, without a worker slot; as ``[operators]
-            default_deferrable`` says where it is not given.
+        participant_conn_ids, storage_conn_id, storage_options: see
+            :class:`~airflow_eos.operators.PlanRecoveryOperator`.
+        deferrable: as of :class:`CheckpointProgressSensor`.
     """
 
     template_fields: Sequence[str] = (
@@ -384,8 +378,7 @@ class BlockedTopicSensor(LookOnceSensor):
         topics: one or several, looked at whoever writes them (templated).
         max_age: fires for older transactions; longer than a batch of your own takes.
         kafka_config_id: connection of the topics' cluster (templated).
-        deferrable: wait in the triggerer, without a worker slot; as ``[operators]
-            default_deferrable`` says where it is not given.
+        deferrable: as of :class:`CheckpointProgressSensor`.
     """
 
     template_fields: Sequence[str] = ("topics", "kafka_config_id")

@@ -34,9 +34,7 @@ class AppTrigger(StoredTrigger):
 
     Args:
         watch: see :class:`airflow_eos.supervision.trigger_watch.AppWatch`.
-        storage_conn_id: connection of the checkpoint's store; only its id is stored.
-        storage_options: further options of that store, no secrets.
-        poke_interval: seconds.
+        poke_interval, storage_conn_id, storage_options: as of ``StoredTrigger``.
     """
 
     def __init__(

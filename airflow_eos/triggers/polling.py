@@ -68,10 +68,8 @@ class PollingTrigger(StoredTrigger):
     Args:
         watch: arguments of the watch (see :mod:`airflow_eos.supervision.progress`).
         kafka_config_id: Kafka connection; only its id is stored.
-        storage_conn_id: connection of the checkpoint's store; only its id is stored.
-        storage_options: further options of that store, no secrets.
         participant_conn_ids: connections of the other participants, by name or kind.
-        poke_interval: seconds.
+        poke_interval, storage_conn_id, storage_options: as of ``StoredTrigger``.
     """
 
     def __init__(
