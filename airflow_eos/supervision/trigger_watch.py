@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -227,15 +228,17 @@ class SharedLooks:
         future: Future[T] | None = self._waiting.get(key)
         if future is None or future.done():
             future = self._waiting[key] = self._pool.submit(read)
+            future.add_done_callback(partial(self._forget, key))
         answer = asyncio.wrap_future(future)
-        try:
-            # By each waiter: where one store holds all threads up, no caller comes to ask anew.
-            while not (await asyncio.wait({answer}, timeout=_RELIEF_S))[0]:
-                self._pool.relieve()
-            return answer.result()
-        finally:
-            if future.done() and self._waiting.get(key) is future:
-                del self._waiting[key]
+        # By each waiter: where one store holds all threads up, no caller comes to ask anew.
+        while not (await asyncio.wait({answer}, timeout=_RELIEF_S))[0]:
+            self._pool.relieve()
+        return answer.result()
+
+    def _forget(self, key: Hashable, future: Future[Any]) -> None:
+        """Drop a read that has ended, also where all who waited for it were cancelled."""
+        if self._waiting.get(key) is future:
+            self._waiting.pop(key, None)
 
 
 LOOKS = SharedLooks()

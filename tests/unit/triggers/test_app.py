@@ -199,6 +199,23 @@ def test_two_who_ask_for_the_same_share_a_look_and_others_do_not_wait_for_it():
     assert time.monotonic() - began_s < 200, "who asked for another had to wait"
 
 
+def test_a_look_is_not_kept_where_whoever_asked_was_cancelled():
+    """Sensors end by their timeout while they look; a triggerer goes on for months."""
+    looks, release = SharedLooks(workers=1), threading.Event()
+
+    async def play() -> int:
+        asker = asyncio.create_task(looks.ask("a", lambda: release.wait(300)))
+        await asyncio.sleep(0)
+        asker.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asker
+        release.set()
+        return await looks.ask("b", lambda: 1)
+
+    assert asyncio.run(play()) == 1
+    assert looks._waiting == {}
+
+
 def test_a_look_that_fails_fails_for_all_who_waited_and_not_for_who_comes_after():
     looks = SharedLooks(workers=1)
 
