@@ -246,7 +246,9 @@ def store_of(pipeline: Pipeline) -> CheckpointStore:
 
 
 _A_LOOK = timedelta(minutes=10)
-"""The timeout of a watchdog task: one that hangs would keep all later runs from starting."""
+"""The least timeout of a watchdog task: one that hangs would keep all later runs from starting."""
+_BESIDES = timedelta(minutes=1)
+"""The time of a look beside the trigger interval for which it holds a suspicion."""
 SEEN = "seen"
 """The XCom with the open work that ``timeouts`` has seen, and since when."""
 WANTED = "wanted"
@@ -372,6 +374,7 @@ def watchdog(pipeline: Pipeline, tags: list[str]) -> DAG:
     and nobody was bringing it back, or not in time; or a question got no answer, and then nothing
     is done. While a task restarts the app, or a recovery is at work, runs are green, and say who.
     """
+    look = max(_A_LOOK, 2 * (pipeline.trigger_interval + _BESIDES))
     with DAG(
         pipeline.watchdog,
         schedule=pipeline.watchdog_schedule,
@@ -379,14 +382,14 @@ def watchdog(pipeline: Pipeline, tags: list[str]) -> DAG:
         doc_md=watchdog.__doc__,
         # It only acts on a pipeline that somebody has started; paused, it sees no driver die.
         is_paused_upon_creation=False,
-        **pinned(execution_timeout=_A_LOOK),
+        **pinned(execution_timeout=look),
     ) as dag:
         progress = StallSensor(
             task_id="progress",
             pipeline=pipeline,
             max_age=pipeline.stall_after,
             poke_interval=5,
-            timeout=_A_LOOK.total_seconds() / 2,
+            timeout=look.total_seconds() / 2,
             deferrable=False,
             **pipeline.place,
         )

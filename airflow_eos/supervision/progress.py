@@ -127,6 +127,9 @@ def _waiting(seen: Observation, since: str, earlier: Observation | None) -> Find
     if not seen.unread:
         what = "nothing to read" if seen.unread == 0 else "sources whose ends are not known"
         return Finding(Health.IDLE, f"{since}, with {what}; the driver is alive")
+    committed_ms = seen.state.committed_at_ms
+    if committed_ms is not None and seen.now_ms - committed_ms <= confirm_after_ms(seen):
+        return Finding(Health.WORKING, f"{since}: by its trigger no batch is overdue")
     reason = f"{since}, although {seen.unread} offsets are unread and the driver is alive"
     unmoved = (
         earlier is not None

@@ -134,6 +134,13 @@ def test_a_killed_worker_is_survived_by_a_retry_that_comes_soon(dag):
     assert eos_drill(checkpoint="/ck").get_task("run").retries == 0
 
 
+def test_a_look_of_the_watchdog_outlasts_the_trigger_for_which_a_suspicion_is_held():
+    """It ended by its timeout in the middle: a red run each time, and no stall was ever found."""
+    *_, watchdog = eos_pipeline(**LEAST, trigger="30 minutes")
+    progress = watchdog.get_task("progress")
+    assert 1_810 < progress.timeout < progress.execution_timeout.total_seconds() - 1_810
+
+
 def test_the_group_whose_lag_is_looked_at_reaches_the_app():
     made, *_ = eos_pipeline(**LEAST, consumer_group="clicks-etl")
     assert made.get_task("run").consumer_group == "clicks-etl"

@@ -32,8 +32,9 @@ def state(committed=OLD, in_flight=None, planned=OLD) -> CheckpointState:
     )
 
 
-def beat(phase="waiting", at=YOUNG, started=0) -> Heartbeat:
-    return heartbeat(phase, host="h", beat_at_ms=at, trigger_ms=10_000, started_at_ms=started)
+def beat(phase="waiting", at=YOUNG, started=0, trigger_ms=10_000) -> Heartbeat:
+    told = {"beat_at_ms": at, "trigger_ms": trigger_ms, "started_at_ms": started}
+    return heartbeat(phase, host="h", **told)
 
 
 def seen(state_=None, heartbeat=None, unread=None, *, alive=True) -> Observation:
@@ -84,6 +85,11 @@ def seen(state_=None, heartbeat=None, unread=None, *, alive=True) -> Observation
         ),
         (seen(heartbeat=beat(), unread=None), Health.IDLE, "ends are not known"),
         (seen(heartbeat=beat(), unread=3), Health.SUSPECT, "although 3 offsets are unread"),
+        (
+            seen(heartbeat=beat(trigger_ms=600_000), unread=3),
+            Health.WORKING,
+            "no commit for 10 minutes: by its trigger no batch is overdue",
+        ),
         (seen(state(committed=None), beat(started=YOUNG - 1_000)), Health.WORKING, "started"),
         (seen(state(committed=None), None), Health.STALLED, "no batch was ever committed"),
     ],
@@ -103,6 +109,11 @@ def test_the_first_row_after_a_quiet_night_is_no_stall():
     first = seen(heartbeat=beat(), unread=3)
     planned = seen(state(in_flight=8, planned=YOUNG), beat("preparing"), unread=None)
     assert judge(planned, max_age_ms=MAX_AGE, earlier=first).health is Health.WORKING
+
+
+def test_a_driver_that_lets_its_trigger_pass_is_suspected():
+    late = seen(heartbeat=beat(trigger_ms=590_000), unread=3)
+    assert judge(late, max_age_ms=MAX_AGE).health is Health.SUSPECT
 
 
 def test_a_suspicion_is_looked_at_again_after_more_than_a_trigger_interval():
