@@ -397,10 +397,10 @@ def remove_leftovers(folder: Path, checkpoint_location: str) -> None:
     Call only when no driver of the pipeline is alive any more: it may still need the package.
     """
     for other in folder.parent.glob(f"{_prefix(checkpoint_location)}*"):
-        found = other.lstat()
-        if other == folder or other.is_symlink() or found.st_uid != os.getuid():
-            continue
         try:
+            found = other.lstat()
+            if other == folder or other.is_symlink() or found.st_uid != os.getuid():
+                continue
             with _locked(other):
                 shutil.rmtree(other)
         except OSError:  # in use, or already removed by somebody else

@@ -108,6 +108,12 @@ def test_a_link_that_somebody_planted_is_not_followed(tmp_path):
     assert precious.exists()
 
 
+def test_a_folder_that_its_task_removes_meanwhile_keeps_no_start_back(tmp_path, monkeypatch):
+    """That of a standby that ends, on the same machine."""
+    monkeypatch.setattr(Path, "glob", lambda *_: iter([tmp_path / "gone"]))
+    remove_leftovers(tmp_path / "own", CHECKPOINT)
+
+
 def test_what_is_handed_over_is_not_shown():
     assert "hunter" not in repr(Secrets(kafka={"a": "hunter"}, storage={"b": "hunter"}))
 
