@@ -314,7 +314,9 @@ def _redis_url(connection: Connection, extra: Mapping[str, Any]) -> str:
     from urllib.parse import quote
 
     scheme = "rediss" if extra.get("ssl") else "redis"
-    login, password = quote(connection.login or ""), quote(connection.password or "", safe="")
+    login, password = (
+        quote(each or "", safe="") for each in (connection.login, connection.password)
+    )
     secret = f"{login}:{password}@" if password else ""
     where = f"{connection.host or 'localhost'}:{connection.port or 6379}"
     return f"{scheme}://{secret}{where}/{extra.get('db', connection.schema or 0)}"

@@ -227,7 +227,9 @@ def test_mysql_calls_its_database_so(reach):
     assert reach(conn_type="mysql", schema="shop", host="db") == {"host": "db", "database": "shop"}
 
 
-def test_redis_gets_a_url_in_which_no_password_can_break_out(reach):
+def test_redis_gets_a_url_in_which_no_login_can_break_out(reach):
+    told = reach(conn_type="redis", host="r", login="team/etl", password="p")
+    assert told == "redis://team%2Fetl:p@r:6379/0", "team would be the host"
     told = reach(conn_type="redis", host="r", port=7000, password="a/b@c", extra={"db": 2})
     assert told == "redis://:a%2Fb%40c@r:7000/2"
     assert reach(conn_type="redis", host="r", extra={"ssl": True}) == "rediss://r:6379/0"
