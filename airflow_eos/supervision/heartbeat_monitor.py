@@ -142,7 +142,7 @@ class Pulse:
         """
         try:
             term, heartbeat = read_pulse(self.store)
-        except StoreError as error:
+        except (CheckpointFormatError, StoreError) as error:
             self.no_answer()
             self._refused = self._refused + 1 if is_refusal(error) else 0
             if self._refused and self._reopen is not None:
@@ -158,10 +158,17 @@ class Pulse:
         """Return :meth:`look`, or None where the store does not answer, which says nothing.
 
         Args:
-            refused: raise where the store refuses access :data:`REFUSED_AT_MOST` times in a row.
+            refused: raise where the store refuses access :data:`REFUSED_AT_MOST` times in a row, or
+                the heartbeat cannot be read. False where the driver is seen to run: it writes
+                another one soon.
         """
         try:
             return self.look()
+        except CheckpointFormatError as error:
+            if refused:
+                raise
+            log.warning("The heartbeat cannot be read; asking again: %s", error)
+            return None
         except StoreError as error:
             if refused and self._refused >= REFUSED_AT_MOST:
                 raise

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from airflow_eos.checkpoint import CheckpointStore, take_term, write_heartbeat
-from airflow_eos.errors import StoreError
+from airflow_eos.errors import CheckpointFormatError, StoreError
 from airflow_eos.supervision.heartbeat_monitor import Pulse
 from tests.unit.supervision.lives import beat
 
@@ -36,6 +36,22 @@ def test_one_look_tells_nothing_and_a_change_tells_that_it_lives(store, clock):
     assert pulse.look().living is not None
     clock.now += 1
     assert pulse.look().living is not None, "between two beats it lives on"
+
+
+def test_a_damaged_heartbeat_is_no_answer_while_its_driver_is_seen_to_run(store, clock):
+    """The watch of a healthy app ended by it, and the app with the watch."""
+    pulse = Pulse(store, clock=clock)
+    write_heartbeat(store, beat(term=None))
+    pulse.look()
+    store.put("eos/driver.json", b"\0" * 80)
+    clock.now += 3600
+    assert pulse.look_if_it_answers(refused=False) is None
+    with pytest.raises(CheckpointFormatError):
+        pulse.look_if_it_answers(refused=True)
+    write_heartbeat(store, beat(term=None, beat_at_ms=2000))
+    seen = pulse.look_if_it_answers(refused=False)
+    assert seen is not None
+    assert (seen.living is not None, seen.silent_s) == (True, 0.0)
 
 
 def test_silence_is_counted_from_the_last_change_whatever_the_heartbeat_says_of_the_time(
