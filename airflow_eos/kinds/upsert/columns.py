@@ -9,12 +9,13 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from airflow_eos.errors import ConfigurationError, DeliveryError
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 VERSION = "eos_version"
 
@@ -177,9 +178,6 @@ class Limits:
 
 def refuse_numbers(rows: pa.RecordBatch, system: str) -> None:
     """Refuse NaN and infinite numbers (DeliveryError)."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     for name, column in _columns(rows, pa.types.is_floating):
         # ``any`` of nulls alone is null, so they pass: a NaN should become one.
         if pc.any(pc.invert(pc.is_finite(column))).as_py():
@@ -191,9 +189,6 @@ def refuse_numbers(rows: pa.RecordBatch, system: str) -> None:
 
 def refuse_times(rows: pa.RecordBatch, system: str, *, first_year: int = 1) -> None:
     """Refuse dates and times before ``first_year`` or after 9999 (DeliveryError)."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     epoch = date(1970, 1, 1)
     first = (date(first_year, 1, 1) - epoch).days
     last = (date(_LAST_YEAR, 12, 31) - epoch).days
@@ -216,8 +211,6 @@ def refuse_times(rows: pa.RecordBatch, system: str, *, first_year: int = 1) -> N
 
 def refuse_texts(rows: pa.RecordBatch, system: str) -> None:
     """Refuse texts that are no UTF-8: Spark makes a string of any bytes (DeliveryError)."""
-    import pyarrow as pa
-
     for name, column in _columns(rows, _is_text):
         try:
             column.validate(full=True)
@@ -240,8 +233,6 @@ def refuse_nulls(rows: pa.RecordBatch, never_null: Collection[str], table: str) 
 
 def refuse_nul(rows: pa.RecordBatch) -> None:
     """Refuse the character NUL, which no text of PostgreSQL can hold (DeliveryError)."""
-    import pyarrow.compute as pc
-
     for name, column in _columns(rows, _is_text):
         if pc.any(pc.match_substring(column, "\0")).as_py():
             raise refused(
@@ -252,9 +243,6 @@ def refuse_nul(rows: pa.RecordBatch) -> None:
 
 def refuse_long_keys(rows: pa.RecordBatch, key: Sequence[str], octets: int) -> None:
     """Refuse columns of an index with more than ``octets``: it cannot hold them (DeliveryError)."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     found = _octets([c for _, c in _columns(rows.select(list(key)), _has_length)])
     if found is not None and pc.any(pc.greater(found, pa.scalar(octets, pa.int64()))).as_py():
         raise refused(
@@ -265,8 +253,6 @@ def refuse_long_keys(rows: pa.RecordBatch, key: Sequence[str], octets: int) -> N
 
 def refuse_cells(rows: pa.RecordBatch, octets: int, system: str) -> None:
     """Refuse values of more than ``octets`` in a system that has no types (DeliveryError)."""
-    import pyarrow.compute as pc
-
     for name, column in _columns(rows, _has_length):
         longest = pc.max(pc.binary_length(column)).as_py() or 0
         if longest > octets:
@@ -279,8 +265,6 @@ def refuse_cells(rows: pa.RecordBatch, octets: int, system: str) -> None:
 
 def refuse_longer(rows: pa.RecordBatch, limits: Limits) -> None:
     """Refuse values longer than their columns (DeliveryError)."""
-    import pyarrow.compute as pc
-
     measured = (
         (limits.characters, _is_text, pc.utf8_length, "characters"),
         (limits.octets, _has_length, pc.binary_length, "bytes"),
@@ -298,8 +282,6 @@ def refuse_longer(rows: pa.RecordBatch, limits: Limits) -> None:
 
 def refuse_long_rows(rows: pa.RecordBatch, limits: Limits) -> None:
     """Refuse rows longer than a statement (DeliveryError)."""
-    import pyarrow.compute as pc
-
     found = _octets([column for _, column in _columns(rows, _has_length)])
     longest = 0 if found is None else (pc.max(found).as_py() or 0) * _ESCAPED + _SLACK
     if longest > limits.row:
@@ -312,9 +294,6 @@ def refuse_long_rows(rows: pa.RecordBatch, limits: Limits) -> None:
 
 def hex_digits(column: pa.LargeBinaryArray) -> pa.LargeStringArray:
     """Return the hex digits of each value, computed for all bytes at once."""
-    import numpy as np
-    import pyarrow as pa
-
     if not len(column):
         return column.cast(pa.large_string())
     # A slice shares the buffers of its whole array, and has its offset in them.
@@ -328,18 +307,12 @@ def hex_digits(column: pa.LargeBinaryArray) -> pa.LargeStringArray:
 
 def bytea_text(column: pa.LargeBinaryArray) -> pa.LargeStringArray:
     r"""Return each value as ``\x…``, as PostgreSQL reads it."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     begin, between = (pa.scalar(each, pa.large_string()) for each in ("\\x", ""))
     return pc.binary_join_element_wise(begin, hex_digits(column), between)
 
 
 def _octets(columns: Sequence[pa.Array]) -> pa.Array | None:
     """Return the sum of each row's bytes in these columns."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     total = None
     for column in columns:
         length = pc.fill_null(pc.binary_length(column).cast(pa.int64()), 0)
@@ -354,14 +327,10 @@ def _columns(rows: pa.RecordBatch, wanted: Callable[[Any], bool]) -> Iterator[tu
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    import pyarrow as pa
-
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _has_length(kind: pa.DataType) -> bool:
-    import pyarrow as pa
-
     return bool(_is_text(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 

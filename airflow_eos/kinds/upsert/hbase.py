@@ -627,9 +627,6 @@ class HBaseUpsert:
 
     def refuse_rows(self, rows: pa.RecordBatch, key: Sequence[str]) -> None:
         """Refuse keys and values that no row can hold."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         refuse_times(rows, "text")
         refuse_cells(rows, _LONGEST_CELL, "HBase")
         keys = joined_keys(pa.Table.from_batches([rows]), tuple(key))

@@ -19,6 +19,8 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from airflow_eos.errors import ConfigurationError, DeliveryError
 from airflow_eos.kinds.sql.servers import ABOUT, PINNED, TRANSACTIONS, parts_of, require_witness
 from airflow_eos.kinds.upsert.columns import (
@@ -43,8 +45,6 @@ from airflow_eos.kinds.upsert.target import (
 )
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from airflow_eos.kinds.upsert.target import RowSchema
     from airflow_eos.protocol.participant import Note
 
@@ -272,8 +272,6 @@ def upserted(table: str, names: Sequence[str], key: Sequence[str]) -> str:
 
 def values(rows: pa.Table, about: RowSchema, version: str) -> Iterator[list[tuple[Any, ...]]]:
     """Yield rows with their version, ordered by key, so that two committers seldom deadlock."""
-    import pyarrow as pa
-
     rows = with_tombstones(rows.sort_by([(name, "ascending") for name in about.key]), about)
     columns = []
     for column in rows.columns:

@@ -19,6 +19,9 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+from pyarrow import csv
+
 from airflow_eos.errors import ConfigurationError, DeliveryError, Remedy, StoreError
 from airflow_eos.kinds.sql.servers import OF_SESSION, OF_TRANSACTION, attentive
 from airflow_eos.kinds.upsert.columns import (
@@ -44,8 +47,6 @@ from airflow_eos.kinds.upsert.target import (
 )
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from airflow_eos.kinds.upsert.target import RowSchema
     from airflow_eos.protocol.participant import Note
 
@@ -216,9 +217,6 @@ def outranking(table: str, key: Sequence[str]) -> str:
 
 def as_csv(rows: pa.Table, about: RowSchema) -> Iterator[bytes]:
     """Yield rows as CSV for COPY: text in quotes, a null as nothing; deleted rows keep the key."""
-    import pyarrow as pa
-    from pyarrow import csv
-
     columns = [_text(column) for column in with_tombstones(rows, about).columns]
     text = pa.table(columns, names=rows.column_names)
     options = csv.WriteOptions(include_header=False)
@@ -229,8 +227,6 @@ def as_csv(rows: pa.Table, about: RowSchema) -> Iterator[bytes]:
 
 
 def _text(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    import pyarrow as pa
-
     if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
         chunks = [bytea_text(chunk.cast(pa.large_binary())) for chunk in column.chunks]
         return pa.chunked_array(chunks, pa.large_string()).cast(pa.string())

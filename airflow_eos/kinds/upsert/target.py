@@ -26,6 +26,7 @@ from contextlib import suppress
 from typing import Any, ClassVar, Protocol
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -360,8 +361,6 @@ class TableTarget:
 
 def last_of_each(rows: pa.Table, key: Sequence[str]) -> pa.Table:
     """Return the last row of each key, in the order of the rows."""
-    import numpy as np
-
     at = pa.array(np.arange(rows.num_rows))
     keys = rows.select(list(key)).append_column("__eos_at", at)
     last = keys.group_by(list(key), use_threads=False).aggregate([("__eos_at", "max")])
