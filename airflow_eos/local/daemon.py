@@ -120,6 +120,8 @@ def serve() -> None:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return  # another daemon was faster; the command finds its broker
+        # Of a daemon that was killed, or went down with its machine: its pid may be anybody's now.
+        _state_file().unlink(missing_ok=True)
         kafka = EmbeddedKafka(java_options=AT_FULL_SPEED, port=PORT, folder=data_folder())
         with kafka as broker:
             # Until here SIGTERM ends this process, and then the guard ends the broker.

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from airflow_eos.errors import LocalEnvironmentError
 from airflow_eos.local import broker as client
-from airflow_eos.local import jars
+from airflow_eos.local import daemon, jars
 from airflow_eos.local import jars as java
 from airflow_eos.local.broker import (
     DIFFERENCES,
@@ -320,3 +320,32 @@ def test_a_broker_that_does_not_answer_is_an_error_that_says_what_to_do(monkeypa
 
     with pytest.raises(LocalEnvironmentError, match=r"topic t: h:1 gave no answer.*try again"):
         client.create_topic("h:1", "t", 1, {})
+
+
+# --- A broker in the background -------------------------------------------------------------------
+
+
+class ComesUpError(Exception):
+    """A broker is about to start, and has no address yet."""
+
+
+def test_a_broker_that_comes_up_is_not_taken_for_one_that_a_power_cut_ended(monkeypatch, tmp_path):
+    """Its address would be an old one, and its process anybody's: `broker stop` would end that."""
+    told = []
+
+    class Starting:
+        def __enter__(self):
+            told.append(daemon.status())
+            raise ComesUpError
+
+        def __exit__(self, *_):
+            pass
+
+    monkeypatch.setattr(daemon, "_folder", lambda: tmp_path)
+    monkeypatch.setattr(daemon, "EmbeddedKafka", lambda **_: Starting())
+    (tmp_path / "broker.json").write_text(
+        '{"pid":1,"bootstrap_servers":"127.0.0.1:9092","log_folder":"logs","started_at":0.0}'
+    )
+    with pytest.raises(ComesUpError):
+        daemon.serve()
+    assert told == [None]
