@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from airflow_eos.errors import LocalEnvironmentError
 
@@ -23,24 +23,39 @@ def write_rows(bootstrap_servers: str, topic: str, rows: Iterable[Row]) -> int:
         The number of rows.
 
     Raises:
-        LocalEnvironmentError: the topic does not exist, or the broker does not answer.
+        LocalEnvironmentError: the topic does not exist, a row was refused, or the broker does not
+            answer.
     """
     with closing(Consumer(_settings(bootstrap_servers))) as consumer:
         _partitions(consumer, topic)
+    refused: list[KafkaError] = []
+
+    def told(error: KafkaError | None, _row: object) -> None:
+        if error is not None:
+            refused.append(error)
+
     producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 20, "log_level": 0})
     count = 0
     for key, value in rows:
         while True:
             try:
-                producer.produce(topic, key=key, value=value)
+                producer.produce(topic, key=key, value=value, on_delivery=told)
                 break
             except BufferError:
                 producer.poll(1)
+            except KafkaException as error:  # as for a row that is too long for any broker
+                refused.append(error.args[0])
+                break
         count += 1
     if left := producer.flush(_SECONDS):
         raise LocalEnvironmentError(
             f"{left} of {count} rows are not in {topic} after {_SECONDS:.0f} s: "
             f"{bootstrap_servers} does not take them; read the broker's log."
+        )
+    if refused:
+        raise LocalEnvironmentError(
+            f"{len(refused)} of {count} rows are not in {topic}, the others are: "
+            f"{refused[0].str()}. Look at the topic's configuration, and write those rows again."
         )
     return count
 

@@ -8,11 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 from structlog.testing import capture_logs
 
 from airflow_eos.errors import LocalEnvironmentError
 from airflow_eos.local import broker as client
-from airflow_eos.local import daemon, jars
+from airflow_eos.local import daemon, jars, rows
 from airflow_eos.local import jars as java
 from airflow_eos.local.broker import (
     DIFFERENCES,
@@ -349,3 +350,31 @@ def test_a_broker_that_comes_up_is_not_taken_for_one_that_a_power_cut_ended(monk
     with pytest.raises(ComesUpError):
         daemon.serve()
     assert told == [None]
+
+
+# --- Rows of a person -----------------------------------------------------------------------------
+
+
+class Choosy:
+    """A ``Producer`` and its broker, which take rows that have a key and are short."""
+
+    def __init__(self, _settings):
+        pass
+
+    def produce(self, _topic, *, key, value, on_delivery):
+        if len(value) > 10:
+            raise KafkaException(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE))
+        on_delivery(None if key else KafkaError(KafkaError.INVALID_RECORD), None)
+
+    def flush(self, _seconds):
+        return 0
+
+
+@pytest.mark.parametrize("bad", [(None, "no key"), ("a", "much too long")])
+def test_a_row_that_the_broker_refuses_is_not_counted_as_written(monkeypatch, bad):
+    """A compacted topic takes no row without a key, and none takes a row of any length."""
+    monkeypatch.setattr(rows, "Producer", Choosy)
+    monkeypatch.setattr(rows, "_partitions", lambda *_: [0])
+    assert rows.write_rows("h:1", "t", [("a", "1"), ("b", "2")]) == 2
+    with pytest.raises(LocalEnvironmentError, match="1 of 3 rows are not in t, the others are"):
+        rows.write_rows("h:1", "t", [("a", "1"), bad, ("b", "2")])
