@@ -317,15 +317,8 @@ def _drain(
     consumer.assign([TopicPartition(topic, each, ends[each].low) for each in sorted(unread)])
     heard = time.monotonic()
     while unread:
-        messages = consumer.consume(_MESSAGES_AT_ONCE, timeout=0.5)
-        if messages:
-            heard = time.monotonic()
-        elif time.monotonic() - heard > timeout_s:
-            raise KafkaUnavailableError(
-                f"No broker sent anything of topic {topic} for {timeout_s:.0f} s, partitions "
-                f"{sorted(unread)} are not read to their end. Look at the brokers, then try again."
-            )
-        for message in messages:
+        known = len(columns.ids), len(unread)
+        for message in consumer.consume(_MESSAGES_AT_ONCE, timeout=0.5):
             partition = message.partition() or 0
             if message.error() is not None:
                 # A new leader, or a follower, does not know at first how far its log goes: what it
@@ -338,6 +331,14 @@ def _drain(
                     columns.add(message, identify, key_of)
                 if (message.offset() or 0) >= last:
                     unread.discard(partition)
+        # What somebody writes on behind an end says nothing of a partition that nobody answers for.
+        if (len(columns.ids), len(unread)) != known:
+            heard = time.monotonic()
+        elif time.monotonic() - heard > timeout_s:
+            raise KafkaUnavailableError(
+                f"No broker sent anything of topic {topic} for {timeout_s:.0f} s, partitions "
+                f"{sorted(unread)} are not read to their end. Look at the brokers, then try again."
+            )
 
 
 def _is_end(message: Message, topic: str) -> bool:

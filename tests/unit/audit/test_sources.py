@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from array import array
 from typing import Any
@@ -69,6 +70,27 @@ def test_what_a_new_leader_calls_the_end_is_not_the_end_where_rows_were_there_be
     assert drained(early, [Told(4, is_end=True)]) == [0, 1], "only markers were left"
     with pytest.raises(KafkaUnavailableError, match=r"partitions \[0\] are not read to their end"):
         drained(early)  # a log that was cut off: its rows are not "none"
+
+
+def test_rows_that_are_written_on_elsewhere_do_not_keep_an_audit_waiting_for_ever():
+    """The leader of partition 1 is gone; whoever writes to partition 0 goes on."""
+    columns = _MessageColumns(array("q"), array("q"), array("i"), array("q"))
+    rows = (Told(offset) for offset in itertools.count())
+    whole, value = PartitionEnds(0, 4, 4), parse("value")
+
+    class Alive:
+        def assign(self, _places):
+            pass
+
+        def consume(self, *_most, **_within):
+            row = next(rows)
+            assert row.offset() < 1_000_000, "it waits for ever"
+            return [row]
+
+    consumer: Any = Alive()
+    with pytest.raises(KafkaUnavailableError, match=r"partitions \[1\] are not read to their end"):
+        _drain(consumer, "orders", {0: whole, 1: whole}, columns, value, parse("key"), 0.01)
+    assert list(columns.offsets) == [0, 1, 2, 3]
 
 
 def checkpoint(tmp_path, before, planned, *, complete, began=None):
