@@ -196,6 +196,10 @@ for i = 2, #KEYS do
     return redis.error_reply('OTHER the key ' .. KEYS[i] .. ' is no row of this target: RENAME it '
       .. 'or DEL it (' .. stands.err .. ')')
   end
+  if stands and (#stands ~= #version or string.find(stands, '%D')) then
+    return redis.error_reply('OTHER the row ' .. KEYS[i] .. ' has a version that is none of ours, '
+      .. 'which tells not what is newer: HDEL its field _eos')
+  end
   local theirs = stands and tonumber(string.sub(stands, 1, 16))
   if theirs and theirs > tonumber(epoch) then return -theirs end
   if stands and stands > version then

@@ -359,6 +359,19 @@ def test_rows_of_another_redis_are_never_taken_for_newer_ones_in_silence(upsert,
     assert seen(client) == {"a": "1", "b": "1"}
 
 
+@pytest.mark.parametrize("version", ["x", "9", "v" + "9" * 44, "1" * 44, " " * 45])
+def test_a_version_that_is_none_never_keeps_a_promised_row_out(upsert, store, client, version):
+    """As text it was the greater one: the row counted as an older one, and as delivered."""
+    client.hset("t:a", mapping={"value": "9", "_eos": version})
+    work = prepare(store, 0, a=1, b=1)
+    with pytest.raises(DeliveryError, match=r"t:a has a version that is none of ours.*HDEL"):
+        upsert.commit([work])
+    assert upsert.outcome([work]) == {work.identity: Outcome.OPEN}
+    client.hdel("t:a", "_eos")  # as it says
+    assert upsert.commit([work]) == {work.identity: Outcome.COMMITTED}
+    assert seen(client) == {"a": "1", "b": "1"}
+
+
 def test_recovery_reaches_it_by_its_name_and_a_url(upsert, store, server, client):
     work = prepare(store, 0, a=1)
     member = upsert.members[0]
