@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import shlex
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -309,14 +310,12 @@ class RedisTarget:
     @property
     def give_up(self) -> str:
         """See :attr:`UpsertConnection.give_up`; mark and last epoch stay."""
-        return f"redis-cli HDEL '{self._meta}' {' '.join((*_OWNED, *_NOTED))}"
+        return f"redis-cli HDEL {shlex.quote(self._meta)} {' '.join((*_OWNED, *_NOTED))}"
 
     def go_on(self, tally: int) -> str:
         """See :meth:`UpsertConnection.go_on`."""
-        return (
-            f"redis-cli HDEL '{self._meta}' {' '.join(_NOTED)} and "
-            f"redis-cli HSET '{self._meta}' tally {tally}"
-        )
+        meta = shlex.quote(self._meta)
+        return f"redis-cli HDEL {meta} {' '.join(_NOTED)} and redis-cli HSET {meta} tally {tally}"
 
     def check(self) -> None:
         """Refuse a cluster, a replica or a server that forgets rows; warn where it still may."""
@@ -356,7 +355,7 @@ class RedisTarget:
                 Remedy(change="give a prefix that begins otherwise", start=True),
                 Remedy(
                     change=f"where nobody upserts to {theirs!r} any more, redis-cli SREM "
-                    f"'{_META}' '{theirs}'",
+                    f"{_META} {shlex.quote(theirs)}",
                     start=True,
                 ),
             )
@@ -427,7 +426,7 @@ class RedisTarget:
             if -1 in answers:
                 raise self._not_ours()
             if (least := min(answers)) < 0:
-                above = f"redis-cli HSET '{self._meta}' last_epoch {-least}"
+                above = f"redis-cli HSET {shlex.quote(self._meta)} last_epoch {-least}"
                 raise outranked(f"Prefix {self._prefix!r} in Redis", f"{self.give_up} and {above}")
             older += sum(answers)
         return older

@@ -303,11 +303,11 @@ class TableTarget:
     @property
     def give_up(self) -> str:
         """See :attr:`UpsertConnection.give_up`; mark and last epoch stay."""
-        return _GIVE_UP.format(self._session.table).replace(OURS, self._session.ours)
+        return _GIVE_UP.format(self._row).replace(OURS, self._session.ours)
 
     def go_on(self, tally: int) -> str:
         """See :meth:`UpsertConnection.go_on`."""
-        return _GO_ON.format(tally, self._session.table).replace(OURS, self._session.ours)
+        return _GO_ON.format(tally, self._row).replace(OURS, self._session.ours)
 
     def mark(self) -> str | None:
         """See :meth:`UpsertConnection.mark`."""
@@ -350,6 +350,11 @@ class TableTarget:
         """See :func:`outranked`."""
         no_number = "where eos_version of a row is no number, set it to NULL"
         return outranked(self._called, self.give_up, Remedy(change=no_number, start=True))
+
+    @property
+    def _row(self) -> str:
+        """The name of the target's row in our table, as a text in a statement for a person."""
+        return self._session.table.replace("'", "''")
 
     @property
     def _called(self) -> str:

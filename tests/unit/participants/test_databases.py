@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,13 @@ import pytest
 
 from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.checkpoint.pipeline import OwnershipFile
-from airflow_eos.errors import CheckpointFormatError, DeliveryError, OwnershipError, StoreError
+from airflow_eos.errors import (
+    CheckpointFormatError,
+    ConfigurationError,
+    DeliveryError,
+    OwnershipError,
+    StoreError,
+)
 from airflow_eos.kafka.transactions.ownership import ownership as in_kafka
 from airflow_eos.kinds.sql import participant as answering
 from airflow_eos.kinds.sql.participant import (
@@ -26,6 +33,8 @@ from airflow_eos.kinds.sql.participant import (
     answered,
     floor_of,
 )
+from airflow_eos.kinds.upsert.mysql import MySqlTarget
+from airflow_eos.kinds.upsert.redis import RedisTarget
 from airflow_eos.protocol.decision import Decision, Outcome, PreparedWork
 from airflow_eos.protocol.participant import Note, Owner, superseded
 from tests.support.pipelines import commit_of, owner_at
@@ -398,3 +407,19 @@ def test_a_server_that_does_not_answer_for_the_time_is_given_up(monkeypatch: pyt
     ):
         answered(lambda: clock.act(fails=99), anew=lambda: None, timeout_s=30)
     assert clock.now > 70
+
+
+def test_an_advised_command_does_what_it_says_whatever_a_name_holds(monkeypatch):
+    """Another team's prefix, too: whoever copies the command runs nothing of it."""
+    theirs = "it's; reboot #:"
+    redis = RedisTarget("redis://127.0.0.1:1/0", theirs, timeout_s=1)
+    for command in (redis.give_up, *redis.go_on(7).split(" and ")):
+        assert shlex.split(command)[2] == f"eos-upsert:{theirs}"
+    monkeypatch.setattr(redis._client, "eval", lambda *_: theirs.encode())
+    with pytest.raises(ConfigurationError) as refused:
+        redis.marked()
+    command = refused.value.remedies[1].change.partition("any more, ")[2]
+    assert shlex.split(command) == ["redis-cli", "SREM", "eos-upsert:", theirs]
+    mysql = MySqlTarget("mysql://u:p@h/db", "it's", timeout_s=1)
+    assert mysql.give_up.endswith("WHERE target = 'it''s'")
+    assert mysql.go_on(7).endswith("WHERE target = 'it''s'")
