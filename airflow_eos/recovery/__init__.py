@@ -12,26 +12,29 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from airflow_eos.audit.audit import AuditReport, audit
-    from airflow_eos.checkpoint.rulings import (
-        Acceptance,
-        Ruling,
-        accept,
-        read_acceptance,
-        read_rulings,
-        resolve,
-    )
-    from airflow_eos.recovery.acceptance import Shortfall, shortfall
-    from airflow_eos.recovery.execute import (
-        ALLOWED_BY_DEFAULT,
-        Report,
-        Result,
-        StepResult,
-        execute_recovery,
-        plan_recovery,
-    )
-    from airflow_eos.recovery.facts import Facts, gather
-    from airflow_eos.recovery.plan import Action, Plan, Seal, Step, make_plan
+    from airflow_eos.audit.audit import AuditReport as AuditReport
+    from airflow_eos.audit.audit import audit as audit
+    from airflow_eos.checkpoint.rulings import Acceptance as Acceptance
+    from airflow_eos.checkpoint.rulings import Ruling as Ruling
+    from airflow_eos.checkpoint.rulings import accept as accept
+    from airflow_eos.checkpoint.rulings import read_acceptance as read_acceptance
+    from airflow_eos.checkpoint.rulings import read_rulings as read_rulings
+    from airflow_eos.checkpoint.rulings import resolve as resolve
+    from airflow_eos.recovery.acceptance import Shortfall as Shortfall
+    from airflow_eos.recovery.acceptance import shortfall as shortfall
+    from airflow_eos.recovery.execute import ALLOWED_BY_DEFAULT as ALLOWED_BY_DEFAULT
+    from airflow_eos.recovery.execute import Report as Report
+    from airflow_eos.recovery.execute import Result as Result
+    from airflow_eos.recovery.execute import StepResult as StepResult
+    from airflow_eos.recovery.execute import execute_recovery as execute_recovery
+    from airflow_eos.recovery.execute import plan_recovery as plan_recovery
+    from airflow_eos.recovery.facts import Facts as Facts
+    from airflow_eos.recovery.facts import gather as gather
+    from airflow_eos.recovery.plan import Action as Action
+    from airflow_eos.recovery.plan import Plan as Plan
+    from airflow_eos.recovery.plan import Seal as Seal
+    from airflow_eos.recovery.plan import Step as Step
+    from airflow_eos.recovery.plan import make_plan as make_plan
 
 _HOME = {
     "AuditReport": "audit.audit",
@@ -59,31 +62,7 @@ _HOME = {
     "Step": "recovery.plan",
 }
 
-__all__ = [
-    "ALLOWED_BY_DEFAULT",
-    "Acceptance",
-    "Action",
-    "AuditReport",
-    "Facts",
-    "Plan",
-    "Report",
-    "Result",
-    "Ruling",
-    "Seal",
-    "Shortfall",
-    "Step",
-    "StepResult",
-    "accept",
-    "audit",
-    "execute_recovery",
-    "gather",
-    "make_plan",
-    "plan_recovery",
-    "read_acceptance",
-    "read_rulings",
-    "resolve",
-    "shortfall",
-]
+__all__ = sorted(_HOME)
 
 
 def __getattr__(name: str) -> object:
