@@ -101,7 +101,8 @@ UNION ALL SELECT 'TEMPORARY (of the database)'
 WHERE NOT has_database_privilege(current_database(), 'TEMPORARY')
 """
 COLUMNS = """
-SELECT attname, format_type(atttypid, atttypmod), attnotnull AND NOT atthasdef,
+SELECT attname, format_type(atttypid, atttypmod),
+       attnotnull AND NOT atthasdef AND attidentity = '',
        attgenerated <> '' OR attidentity <> ''
 FROM pg_attribute WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped
 """

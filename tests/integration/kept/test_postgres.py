@@ -297,6 +297,17 @@ def test_an_index_that_could_refuse_no_row_that_the_key_takes_is_let_be(server, 
     PostgresUpsert(server.dsn, "t").refuse({"id": "string", "value": "bigint"}, ("id",), None)
 
 
+@pytest.mark.parametrize("when", ["ALWAYS", "BY DEFAULT"])
+def test_a_number_that_the_table_gives_each_row_needs_no_value_of_ours(server, base, when):
+    """The same as a bigserial; it was refused, since its NOT NULL has no default beside it."""
+    base.execute("DROP TABLE IF EXISTS t")
+    base.execute(f"{FITS}; ALTER TABLE t ADD nr bigint GENERATED {when} AS IDENTITY")
+    target = PostgresUpsert(server.dsn, "t")
+    target.refuse({"id": "string", "value": "bigint"}, ("id",), None)
+    with pytest.raises(ConfigurationError, match="generates nr itself"):
+        target.refuse({"id": "string", "value": "bigint", "nr": "bigint"}, ("id",), None)
+
+
 def test_a_key_of_included_columns_is_none_before_the_first_row(server, base):
     """``ON CONFLICT`` knows it not, and the decided rows would wait for ever."""
     base.execute("DROP TABLE IF EXISTS t")
