@@ -93,8 +93,13 @@ def stop() -> bool:
         False where no broker ran.
 
     Raises:
-        LocalEnvironmentError: the broker did not end.
+        LocalEnvironmentError: the broker did not end, or did not come up first.
     """
+    _wait(
+        lambda: status() is not None or not _held(),
+        _START_SECONDS,
+        f"a broker is coming up, and was not ready after {_START_SECONDS:.0f} s: try again",
+    )
     found = status()
     if found is None:
         return False

@@ -1,5 +1,6 @@
 """The local broker before it runs: its Java, its jars and their lock, its folders, its client."""
 
+import fcntl
 import hashlib
 import socket
 import xml.etree.ElementTree as ET
@@ -326,6 +327,9 @@ def test_a_broker_that_does_not_answer_is_an_error_that_says_what_to_do(monkeypa
 # --- A broker in the background -------------------------------------------------------------------
 
 
+UP = '{"pid":1,"bootstrap_servers":"127.0.0.1:9092","log_folder":"logs","started_at":0.0}'
+
+
 class ComesUpError(Exception):
     """A broker is about to start, and has no address yet."""
 
@@ -344,12 +348,29 @@ def test_a_broker_that_comes_up_is_not_taken_for_one_that_a_power_cut_ended(monk
 
     monkeypatch.setattr(daemon, "_folder", lambda: tmp_path)
     monkeypatch.setattr(daemon, "EmbeddedKafka", lambda **_: Starting())
-    (tmp_path / "broker.json").write_text(
-        '{"pid":1,"bootstrap_servers":"127.0.0.1:9092","log_folder":"logs","started_at":0.0}'
-    )
+    (tmp_path / "broker.json").write_text(UP)
     with pytest.raises(ComesUpError):
         daemon.serve()
     assert told == [None]
+
+
+def test_a_broker_that_comes_up_is_stopped_and_not_called_none(monkeypatch, tmp_path):
+    """`broker stop --remove` took its data from below it, and it came up all the same."""
+    monkeypatch.setattr(daemon, "_folder", lambda: tmp_path)
+    ended = []
+    with (tmp_path / "broker.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+
+        def ends(pid, _signal):
+            ended.append(pid)
+            fcntl.flock(lock, fcntl.LOCK_UN)
+
+        up = tmp_path / "broker.json"
+        monkeypatch.setattr(daemon.time, "sleep", lambda _: up.write_text(UP))
+        monkeypatch.setattr(daemon.os, "kill", ends)
+        assert daemon.stop()
+        assert not daemon.stop()
+    assert ended == [1]
 
 
 # --- Rows of a person -----------------------------------------------------------------------------
