@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -175,9 +175,6 @@ def steady(batches: list[Batch], warm: int, counted: int) -> tuple[int, float, f
         raise SystemExit(f"{len(batches)} batches: expected {warm} + {counted}, and one more")
     found = batches[warm : warm + counted]
     return sum(batch.rows for batch in found), found[0].started_ms, found[-1].ended_ms
-
-
-Transform = Callable[["DataFrame"], "DataFrame"]
 
 
 def unchanged(rows: DataFrame) -> DataFrame:
