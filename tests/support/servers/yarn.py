@@ -112,11 +112,6 @@ class EmbeddedYarn(Embedded):
         self._run(node, _NODE_MANAGER, own, partial(self._knows, ports[0]))
         return node
 
-    def lose(self, node: Machine) -> None:
-        """Lose a node, with all the containers on it."""
-        self.nodes.remove(node)
-        node.close()
-
     def close(self) -> None:
         """End all of it and remove its folders. Closing twice is harmless."""
         for node in self.nodes:
