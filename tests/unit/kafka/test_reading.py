@@ -563,3 +563,34 @@ def test_an_offset_that_a_coordinator_could_not_read_is_not_one_that_nobody_comm
         else:
             with pytest.raises(KafkaError):
                 group.read()
+
+
+@pytest.mark.parametrize(
+    ("members", "state", "listed", "said"),
+    [
+        (["b", "a"], "Stable", None, "2 consumers now, as client 'a'"),
+        ([], "Empty", None, ""),
+        ([], "Dead", [], ""),
+        ([], "Dead", [("readers", "Empty", "consumer"), ("others", "Stable", "consumer")], ""),
+        ([], "Dead", [("readers", "Stable", "consumer")], "by the protocol 'consumer'"),
+        ([], "Dead", [("readers", "Reconciling", "streams")], "by the protocol 'streams'"),
+    ],
+)
+def test_who_consumes_by_a_later_protocol_is_not_nobody(
+    members: list[str], state: str, listed: list[tuple[str, str, str]] | None, said: str
+) -> None:
+    """Brokers describe its group as dead, and take our offsets for it: it reads elsewhere then."""
+    classic = SimpleNamespace(
+        error_code=0,
+        group_state=state,
+        members=[SimpleNamespace(client_id=each) for each in members],
+    )
+    answers = [SimpleNamespace(groups=[classic])]
+    if listed is not None:
+        groups = [SimpleNamespace(group_id=i, group_state=s, group_type=t) for i, s, t in listed]
+        answers.append(SimpleNamespace(error_code=0, groups=groups))
+    wire: Any = Leader(*answers)
+    wire.request = lambda _message, **_options: SimpleNamespace(error_code=0, node_id=1)
+    found = GroupCoordinator(wire, "readers").used_by()
+    assert said in found
+    assert bool(found) is bool(said)
