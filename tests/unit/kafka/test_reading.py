@@ -33,6 +33,7 @@ from airflow_eos.kafka.client.offsets import (
     topic_ids,
 )
 from airflow_eos.kafka.client.reading import OffsetSpan, read_span
+from airflow_eos.kafka.records.decode import SCHEMA
 from airflow_eos.kafka.transactions.identity import OffsetRange, PreparedTransaction
 from airflow_eos.kafka.transactions.outcomes import delivered_rows
 from tests.model.wire import VirtualTime
@@ -438,6 +439,17 @@ def test_a_row_that_cannot_be_read_back_is_an_error_and_not_taken_for_undelivere
 def test_rows_of_another_producer_in_the_range_do_not_make_up_for_ours() -> None:
     with pytest.raises(TransactionError, match="delivered 3 rows, but only 2 can be read back"):
         read_again(Scripted(answer(of(7, ROW, ROW)), answer(at(2, of(8, ROW)))))
+
+
+def test_a_time_that_the_topic_gave_its_rows_is_not_the_one_that_was_sent() -> None:
+    stamped = bytearray(WRITTEN)
+    stamped[22] |= 0x08
+    stamped[17:21] = struct.pack(">I", crc32c.crc32c(bytes(stamped[21:])))
+    for records, known in ((WRITTEN, True), (bytes(stamped), False)):
+        wire: Any = Scripted(answer(records))
+        [rows] = delivered_rows(wire, [DELIVERED])
+        assert rows.schema == SCHEMA
+        assert rows.column("timestamp").null_count == (0 if known else 3)
 
 
 # --- What is asked of partitions and topics, in the words of those who asked before ---------------
