@@ -476,6 +476,15 @@ def test_extensions_are_passed_on(endpoint):
     assert tokens.extensions() == {"logicalCluster": "lkc-1", "pool": "p"}
 
 
+def test_extensions_without_which_a_cluster_refuses_the_login_reach_sparks_client_too():
+    """Confluent Cloud tells by them which cluster and which pool of identities is meant."""
+    config = {**OIDC, "sasl.oauthbearer.extensions": "logicalCluster=lkc-1,identityPoolId=pool-1"}
+    jaas = settings(config=config).spark_options()["kafka.sasl.jaas.config"]
+    assert jaas.endswith(
+        ' scope="kafka" extension_logicalCluster="lkc-1" extension_identityPoolId="pool-1";'
+    )
+
+
 def test_the_callers_own_function_gives_the_token():
     tokens = token_provider(
         {
