@@ -125,9 +125,9 @@ def hanging(
     A hanging transaction is open in a partition, but no coordinator knows it: neither its writer,
     nor a recovery, nor its timeout can end it, and no read_committed reader gets past it. One that
     its coordinator has committed is committed; any other is aborted, and what was promised of it is
-    lost like after a timeout: the app replays it when it starts. Of another program's, which may
-    have one epoch for many, it may have committed a later one: such a one is left alone. Exit
-    status: 0 nothing hangs any more, 1 something does, 2 an error.
+    lost like after a timeout: the app replays it when it starts. Of another program's it tells only
+    the newest, and this may be one before: such a one is left alone. Exit status: 0 nothing hangs
+    any more, 1 something does, 2 an error.
     """
     from airflow_eos.kafka.client.connection import ConnectionPool
     from airflow_eos.kafka.transactions.hanging import end_hanging, find_hanging, longest_life_ms
@@ -184,7 +184,7 @@ def _asking(each: HangingTransaction, servers: str) -> Remedy:
     )
     return Remedy(
         (command,),
-        change=f"ask who runs producer {each.producer_id} whether it was committed (the newest of "
-        "its epoch was, and this may be one before); where it was not",
+        change=f"ask who runs producer {each.producer_id} whether it was committed (its "
+        "coordinator tells of the newest, and this may be one before); where it was not",
         costs="its rows, where it was",
     )

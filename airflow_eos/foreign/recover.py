@@ -25,6 +25,7 @@ from airflow_eos.foreign.flink import (
 )
 from airflow_eos.kafka.client.errors import Deadline, wait
 from airflow_eos.kafka.transactions.coordinator import EndResult, end_transactions
+from airflow_eos.kafka.transactions.hanging import require_ended_everywhere
 from airflow_eos.kafka.transactions.listing import (
     described,
     list_lookalikes,
@@ -119,7 +120,8 @@ def recover_flink(
 ) -> dict[TransactionIdentity, EndResult]:
     """Commit and abort the planned transactions, by id, producer id and epoch, and no others.
 
-    A second run, or one at the same time elsewhere, has no further effect.
+    A second run, or one at the same time elsewhere, has no further effect. A marker that a broker
+    leaves out (KAFKA-20734) is written: Flink's next commit would show what was aborted.
 
     Args:
         wire: connections, as for :func:`plan_flink`.
@@ -130,7 +132,8 @@ def recover_flink(
     Raises:
         DecisionNeededError: a promised transaction is lost, or its outcome is not known.
         PipelineAliveError: rows were written, or a transaction began, meanwhile.
-        KafkaError: Kafka refused, or did not answer: call again.
+        KafkaError: Kafka refused, or did not answer: call again. Or a marker is missing where a
+            transaction has ended, which a second call does not look for.
     """
     lost = plan.of(ForeignAction.LOST)
     if lost and not give_up_lost:
@@ -151,7 +154,11 @@ def recover_flink(
         return {}
     _require_quiet(wire, (*commits, *aborts), quiet_s)
     done = end_transactions(wire, [step.identity for step in commits], commit=True)
-    return done | end_transactions(wire, [step.identity for step in aborts], commit=False)
+    done |= end_transactions(wire, [step.identity for step in aborts], commit=False)
+    for steps, commit in ((commits, True), (aborts, False)):
+        places = {s.identity: s.places for s in steps if done[s.identity] is EndResult.DONE}
+        require_ended_everywhere(wire, places, commit=commit)
+    return done
 
 
 def _require_quiet(wire: ConnectionPool, steps: Collection[ForeignStep], quiet_s: float) -> None:

@@ -185,6 +185,7 @@ def producer_config(
         "batch.size": min(batch_bytes, _MAX_BATCH_BYTES),
         "message.max.bytes": _MOST_BYTES,
         "message.timeout.ms": int(delivery_timeout_s * 1000),
+        "delivery.report.only.error": False,  # the others tell the offsets
     }
     if transactional_id is not None:
         needed |= {

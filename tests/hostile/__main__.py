@@ -26,8 +26,9 @@ from kafka.record import MemoryRecordsBuilder
 from airflow_eos.errors import InputError
 from airflow_eos.kafka.client.reading import OffsetSpan, _visible, _whole
 from airflow_eos.kafka.records import kernels as loops
-from airflow_eos.kafka.records.decode import rows_of, tables
+from airflow_eos.kafka.records.decode import tables
 from airflow_eos.kafka.records.encode import NAMES, codec
+from tests.support.plain_decoder import rows_of
 
 SPAN = OffsetSpan("t", 3, 0, 1 << 40)
 HEADER = 61
@@ -99,8 +100,8 @@ def _mutated(chance: random.Random, data: bytes) -> bytes:
 def read(records: bytes) -> tuple[str, Any]:
     """How it was read, and its rows or the refusal.
 
-    Compiled loops and numpy are of one mind; the plain decoder, which is asked for what was written
-    by ourselves, looks at less, and never reads other rows.
+    Compiled loops and numpy are of one mind; the plain decoder looks at less, and never reads other
+    rows.
     """
     compiled, numpy, plain = (_read(records, way) for way in ("compiled", "numpy", "plain"))
     alike = compiled[0] == numpy[0] and (compiled[0] == "refused" or compiled == numpy)

@@ -60,7 +60,8 @@ class Metadata:
         self.asked: list[str] = []
         self.learns: Callable[[], None] = lambda: None
         known: Any = SimpleNamespace(has=self._has)
-        self.cluster = ClusterView(self, known)
+        wire: Any = self
+        self.cluster = ClusterView(wire, known)
 
     def request(self, message: Any, **_options: Any) -> Any:
         assert isinstance(message, MetadataRequest)

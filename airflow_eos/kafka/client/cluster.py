@@ -7,7 +7,7 @@ so (NOT_LEADER, NOT_COORDINATOR): the caller then refreshes and asks again.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_eos.errors import (
     KafkaError,
@@ -40,9 +40,9 @@ from airflow_eos.kafka.client.messages import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping
 
-    from airflow_eos.kafka.client.connection import KnownBrokers
+    from airflow_eos.kafka.client.connection import ConnectionPool, KnownBrokers
 
 
 # --- capabilities ---------------------------------------------------------------------------------
@@ -256,25 +256,10 @@ TRANSACTIONS = "__transaction_state"
 _RESOURCE_TOPIC, _RESOURCE_BROKER = 2, 4  # org.apache.kafka.common.config.ConfigResource.Type
 
 
-class Requests(Protocol):
-    """The transport: :class:`~airflow_eos.kafka.client.connection.ConnectionPool`."""
-
-    def request(self, message: Any, *, node_id: int | None = None, timeout_s: float = 30.0) -> Any:
-        """Send one request and return its response; repeat it where the connection fails."""
-
-    def request_many(
-        self, requests: Sequence[tuple[Any, int | None]], *, timeout_s: float = 30.0
-    ) -> list[Any]:
-        """Send many requests at once and return their responses, in the order of the requests."""
-
-    def highest_version(self, message_class: Any) -> int:
-        """Return the highest version of the message that both sides speak."""
-
-
 class ClusterView:
     """Queries about one cluster, with cached answers; thread-safe as its connections are."""
 
-    def __init__(self, wire: Requests, known: KnownBrokers) -> None:
+    def __init__(self, wire: ConnectionPool, known: KnownBrokers) -> None:
         self._wire = wire
         self._known = known
         self._leaders: dict[str, dict[int, int]] = {}

@@ -23,7 +23,7 @@ from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
-from airflow_eos.errors import EosError, KafkaError, KafkaUnavailableError
+from airflow_eos.errors import KafkaError, KafkaUnavailableError
 from airflow_eos.kafka.client import errors as faults
 from airflow_eos.kafka.client.cluster import ClusterView
 from airflow_eos.kafka.client.errors import Deadline
@@ -456,8 +456,6 @@ class ConnectionPool:
         queue.pump()
 
     def _translated(self, error: BaseException, message: str = "") -> BaseException:
-        if isinstance(error, EosError):
-            return error
         if faults.is_authentication(error):
             self._manager.forget_refusals()
         return faults.translated(error, self._servers, message)

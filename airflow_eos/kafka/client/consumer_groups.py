@@ -17,6 +17,7 @@ from airflow_eos.kafka.client.messages import (
     CoordinatorType,
     DescribeGroupsRequest,
     FindCoordinatorRequest,
+    ListGroupsRequest,
     OffsetFetchRequest,
 )
 
@@ -31,6 +32,8 @@ Place = tuple[str, int]
 
 _NOBODY_YET = frozenset({faults.GROUP_ID_NOT_FOUND})
 """Error codes for a group that does not exist; Kafka itself answers with no offsets instead."""
+_NO_CLASSIC_GROUP = "Dead"
+_WITHOUT_MEMBERS = frozenset({"Empty", _NO_CLASSIC_GROUP})
 
 
 class CommittedOffset(msgspec.Struct, frozen=True):
@@ -83,15 +86,29 @@ class GroupCoordinator:
             if each.committed_offset >= 0
         }
 
-    def members(self, *, deadline_s: float = 60.0) -> tuple[str, ...]:
-        """Return the client ids of the group's present members.
+    def used_by(self, *, deadline_s: float = 60.0) -> str:
+        """Return who consumes as the group now, for people; empty where nobody does.
+
+        Of a group of a later protocol (KIP-848) DescribeGroups says what it says of one that does
+        not exist, and Kafka takes offsets for it in a transaction: so the listing is asked as well.
 
         Raises:
             KafkaError: the group may not be described.
             KafkaUnavailableError: no coordinator answered within ``deadline_s``.
         """
         found = self._described(rights=False, deadline_s=deadline_s)
-        return tuple(sorted(each.client_id for each in found.members))
+        if clients := sorted(each.client_id for each in found.members):
+            return f"{len(clients)} consumers now, as client {clients[0]!r}"
+        if found.group_state != _NO_CLASSIC_GROUP:
+            return ""
+        request = ListGroupsRequest(states_filter=[], types_filter=[])
+        answer = self.ask(request, lambda answer: int(answer.error_code), deadline_s=deadline_s)
+        kinds = {
+            each.group_type
+            for each in answer.groups
+            if each.group_id == self.group and each.group_state not in _WITHOUT_MEMBERS
+        }
+        return f"consumers now, by the protocol {min(kinds)!r}" if kinds else ""
 
     def rights(self, *, deadline_s: float = 60.0) -> frozenset[int] | None:
         """Return the operations on the group that these credentials may do; None: not told.

@@ -287,10 +287,6 @@ def unavailable(servers: str, cause: object, message: str = "") -> KafkaUnavaila
 #
 # In ``client`` and ``transactions`` only this class waits between retries, so the model of
 # ``tests/model`` can step time: there a pause costs nothing, and three of them use up a minute.
-#
-# Not with tenacity, which repeats one function until it succeeds. Here each round asks less (those
-# that were answered are left out), has the remaining time as its own timeout, and is named in the
-# error. With tenacity each of these would be a callback, and the model would step its clock, too.
 
 
 ANSWER_S = 10.0

@@ -443,6 +443,7 @@ def sasl_options(config: Mapping[str, Any], mechanism: str) -> dict[str, str]:
             "clientId": config.get("sasl.oauthbearer.client.id"),
             "clientSecret": config.get("sasl.oauthbearer.client.secret"),
             "scope": config.get("sasl.oauthbearer.scope"),
+            **{f"extension_{name}": value for name, value in _extensions(config).items()},
         }
         url = config.get("sasl.oauthbearer.token.endpoint.url")
         if not url:

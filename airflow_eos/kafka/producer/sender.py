@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_eos.errors import (
@@ -27,12 +26,13 @@ from airflow_eos.kafka.client import errors as faults
 from airflow_eos.kafka.client.errors import Deadline
 from airflow_eos.kafka.client.fetch import batch_headers
 from airflow_eos.kafka.client.messages import InitProducerIdRequest, ProduceRequest
-from airflow_eos.kafka.records.decode import rows_of
+from airflow_eos.kafka.client.reading import OffsetSpan
+from airflow_eos.kafka.records import kernels as loops
+from airflow_eos.kafka.records.decode import unpacked
 from airflow_eos.kafka.transactions.identity import OffsetRange, unknown_offsets
 
 if TYPE_CHECKING:
     from airflow_eos.kafka.client.connection import ConnectionPool
-    from airflow_eos.kafka.records.decode import Record
 
 MAX_IN_FLIGHT = 5
 FIRST_BACKOFF_S = 0.02
@@ -158,6 +158,7 @@ class PartitionQueue:
 
 
 _ALL_REPLICAS = -1
+_SENT = OffsetSpan("", 0, 0, 0)  # for an error only; a batch that we have made has none
 _INIT_TIMEOUT_S = 60.0
 _BROKER_TIMEOUT_MS = 25_000
 """How long the broker waits for its replicas; less than our own wait for the response."""
@@ -234,8 +235,8 @@ class PartitionResponse(NamedTuple):
             return faults.row_refused(
                 self.code,
                 where,
-                row="" if row is None else f"with key {row.key!r:.80}",
-                timestamp_ms=None if row is None else row.timestamp_ms,
+                row="" if row is None else f"with key {row[0]!r:.80}",
+                timestamp_ms=None if row is None else row[1],
                 said=self.message,
             )
         if self.code == _OUT_OF_ORDER_SEQUENCE:
@@ -286,10 +287,15 @@ def partition_responses(response: Any) -> Iterable[PartitionResponse]:
             )
 
 
-def _row_of(payload: bytes, index: int) -> Record | None:
-    """Return a row of a sent record batch by its index; None where the batch has no such row."""
-    rows = (row for batch in batch_headers(payload) for row in rows_of(batch))
-    return next(islice(rows, index, None), None)
+def _row_of(payload: bytes, index: int) -> tuple[bytes | None, int] | None:
+    """Return key and timestamp of a row of a sent record batch; None where it has no such row."""
+    for sent in unpacked(list(batch_headers(payload)), _SENT):
+        rows = loops.spans_of(sent)
+        if index < len(rows.offsets):
+            at, length = rows.keys[index], rows.key_lengths[index]
+            key = None if length < 0 else sent.data[at : at + length].tobytes()
+            return key, int(rows.times[index])
+    return None
 
 
 def idempotent_producer(wire: ConnectionPool) -> tuple[int, int]:

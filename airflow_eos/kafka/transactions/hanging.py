@@ -5,8 +5,8 @@ would do that, and has forgotten the transaction or never knew it. It holds the 
 of its partition back for ever, for every ``read_committed`` reader. The only way is to write the
 marker into the partition itself, as ``kafka-transactions.sh abort`` does: the commit marker where
 its coordinator still knows that it has committed the transaction, else the abort marker. A promise
-that is aborted so is replayed, as after a timeout. Where the coordinator may have committed another
-transaction of the same producer and epoch, a person has to say which marker is right.
+that is aborted so is replayed, as after a timeout. A coordinator tells of a producer's newest
+transaction only: of another program's, a person has to say which marker is right.
 
 The order of the requests is the proof. A coordinator adds a partition to a transaction *before* the
 partition takes the first row, and forgets it *after* the marker is there. So a transaction that is
@@ -115,13 +115,8 @@ def find_hanging(
     hanging = unknown & still
     if not hanging:
         return ()
-    committed = committed_by_coordinators(
-        wire, {each.producer_id for each in hanging}, deadline_s=deadline.remaining
-    )
-    return tuple(
-        replace(each, committed=committed.get((each.producer_id, each.producer_epoch), False))
-        for each in sorted(hanging)
-    )
+    committed = committed_by_coordinators(wire, hanging, deadline_s=deadline.remaining)
+    return tuple(replace(each, committed=committed[each]) for each in sorted(hanging))
 
 
 def end_hanging(

@@ -6,7 +6,7 @@ import re
 import uuid
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from airflow_eos.errors import KafkaError, KafkaUnavailableError, Remedy, TransactionError
 from airflow_eos.kafka.client import errors as faults
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 FIRST_ROUND_S = 2.0
 """How long to wait for all brokers in the first round; twice as long in each further round."""
-ONGOING, COMMITTED = "Ongoing", "CompleteCommit"
+EMPTY, ONGOING, COMMITTED = "Empty", "Ongoing", "CompleteCommit"
 """Transaction states of ``org.apache.kafka.clients.admin.TransactionState``."""
 ENDING = frozenset({"PrepareCommit", "PrepareAbort"})
 ENDED = frozenset({COMMITTED, "CompleteAbort"})
-_FINAL_STATES = ENDED | {"Empty", "Dead"}
+_FINAL_STATES = ENDED | {EMPTY, "Dead"}
 """The final states of a transaction; any other state, also a later broker's, is not final."""
 _IDS_PER_DESCRIBE = 500
 
@@ -263,24 +263,34 @@ def require_all_told(wire: ConnectionPool, *, deadline_s: float = 60.0) -> None:
 
 
 def committed_by_coordinators(
-    wire: ConnectionPool, producer_ids: Collection[int], *, deadline_s: float = 60.0
-) -> dict[tuple[int, int], Literal[True] | None]:
-    """Return (producer id, epoch) of each producer's newest transaction, if it was committed.
+    wire: ConnectionPool, hanging: Collection[HangingTransaction], *, deadline_s: float = 60.0
+) -> dict[HangingTransaction, bool | None]:
+    """Return whether each hanging transaction was committed, as its coordinator tells.
 
-    The value is None where rows of that epoch may belong to an earlier transaction: ours take an
-    epoch for each transaction; librdkafka, and Java clients before 4.0, keep one for all of them.
+    It tells of a producer's newest transaction, and a hanging one may be one before. Ours take an
+    epoch for each transaction, and one that is not committed is replayed. Of another program's the
+    answer is None (not known), unless its epoch has had no transaction yet.
 
     Raises:
         KafkaUnavailableError: as :func:`list_open`.
     """
+    producers = {each.producer_id for each in hanging}
+    told = transactions_of_producers(wire, producers, Deadline(deadline_s))
+    newest = {state.producer_id: state for state in told}
+    raised = raised_by_a_commit(wire)
     return {
-        (state.producer_id, state.producer_epoch - raised): True
-        if owner_of(state.transactional_id) == AIRFLOW_EOS
-        else None
-        for state in transactions_of_producers(wire, producer_ids, Deadline(deadline_s))
-        if state.transaction_state == COMMITTED
-        for raised in raised_by_a_commit(wire)
+        each: _was_committed(newest.get(each.producer_id), each.producer_epoch, raised)
+        for each in hanging
     }
+
+
+def _was_committed(state: Any, epoch: int, raised: tuple[int, ...]) -> bool | None:
+    if state is None:
+        return False
+    above = state.producer_epoch - epoch
+    if owner_of(state.transactional_id) == AIRFLOW_EOS:
+        return state.transaction_state == COMMITTED and above in raised
+    return False if (state.transaction_state, above) == (EMPTY, 0) else None
 
 
 def raised_by_a_commit(wire: ConnectionPool) -> tuple[int, ...]:
@@ -381,8 +391,7 @@ class HangingTransaction:
         coordinator_epoch: the coordinator epoch of the marker before; -1 where there was none.
         last_written_ms: timestamp of its newest row, milliseconds since the epoch.
         committed: its coordinator has committed it, and its marker was left out (see "markers" in
-            ``hanging.py``): it is to be committed in this partition as well. None: the coordinator
-            has committed it or a later one.
+            ``hanging.py``): it is to be committed in this partition as well. None: not known.
     """
 
     topic: str

@@ -31,13 +31,12 @@ unclean election has cut the log off. A person is asked only in the last two cas
 from __future__ import annotations
 
 import enum
-from collections import deque
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 from msgspec import structs
 
-from airflow_eos.errors import KafkaUnavailableError, TransactionError
+from airflow_eos.errors import InputError, KafkaUnavailableError, TransactionError
 from airflow_eos.kafka.client import errors as faults
 from airflow_eos.kafka.client.errors import Deadline
 from airflow_eos.kafka.client.fetch import (
@@ -47,7 +46,8 @@ from airflow_eos.kafka.client.fetch import (
     only_partition,
 )
 from airflow_eos.kafka.client.offsets import is_local, log_ends
-from airflow_eos.kafka.records.decode import rows_of
+from airflow_eos.kafka.client.reading import OffsetSpan, read_span
+from airflow_eos.kafka.records.decode import tables
 from airflow_eos.kafka.transactions.identity import PreparedTransaction, TransactionIdentity
 from airflow_eos.protocol.decision import Outcome
 
@@ -55,8 +55,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from airflow_eos.kafka.client.connection import ConnectionPool
-    from airflow_eos.kafka.client.fetch import FetchedRecordBatch
-    from airflow_eos.kafka.records.decode import Record
     from airflow_eos.kafka.transactions.identity import OffsetRange
 
 T = TypeVar("T")
@@ -261,6 +259,10 @@ def _by_batch(transaction: PreparedTransaction, answer: Any) -> Outcome | Inconc
     return Outcome.UNKNOWN
 
 
+def _place(written: OffsetRange) -> str:
+    return f"partition {written.partition} of topic {written.topic!r}"
+
+
 # --- rows read back -------------------------------------------------------------------------------
 # Rows that committed transactions delivered, read back from their recorded offsets.
 #
@@ -270,29 +272,11 @@ def _by_batch(transaction: PreparedTransaction, answer: Any) -> Outcome | Inconc
 
 
 _FETCH_BYTES = 8 * 1024 * 1024
-_WAIT_MS = 500
 _WITHOUT_READING = (
     "Nothing was made visible. Start the query with as many tasks as it had when the batch was "
     "promised (its cores, minPartitions): the tasks then pair with what was delivered by their "
     "content, and nothing needs to be read back."
 )
-
-SCHEMA = pa.schema(
-    [
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
-        ("timestamp", pa.timestamp("ms", tz="UTC")),
-    ]
-)
-"""The schema of the batches of :func:`delivered_rows`, with the column names of the writer.
-
-``timestamp`` is null where the topic stamped the rows itself (``message.timestamp.type``): the
-timestamp that was sent is then not known.
-"""
 
 
 def delivered_rows(
@@ -300,6 +284,8 @@ def delivered_rows(
 ) -> Iterator[pa.RecordBatch]:
     """Read the rows of committed transactions back, one Arrow batch for each record batch.
 
+    The columns are those of :data:`.decode.SCHEMA`. ``timestamp`` is null where the topic stamped
+    the rows itself (``message.timestamp.type``): the timestamp that was sent is then not known.
     Other producers' rows inside the recorded ranges are left out, by producer id and epoch.
     ``deadline_s`` is how long one range may make no progress.
 
@@ -311,15 +297,16 @@ def delivered_rows(
     """
     for transaction in transactions:
         found = 0
-        for written in transaction.written:
-            for batch in _own_batches(wire, transaction, written, deadline_s):
-                rows = [
-                    row
-                    for row in rows_of(batch, _place(written))
-                    if written.first <= row.offset <= written.last
-                ]
-                found += len(rows)
-                yield _to_arrow(written, rows, stamped=batch.has_append_time)
+        try:
+            for rows in _own_rows(wire, transaction, deadline_s):
+                found += rows.num_rows
+                yield rows
+        except InputError as error:  # its ways out are those of a source
+            what = str(error).partition(". ")[0]
+            raise TransactionError(
+                f"{what}. What {transaction.identity} delivered is past retention, garbled, or of "
+                f"a topic that is a new one. {_WITHOUT_READING}"
+            ) from error
         if found != transaction.rows:
             raise TransactionError(
                 f"{transaction.identity} delivered {transaction.rows} rows, but only {found} can "
@@ -327,84 +314,21 @@ def delivered_rows(
             )
 
 
-def _own_batches(
-    wire: ConnectionPool, transaction: PreparedTransaction, written: OffsetRange, deadline_s: float
-) -> Iterator[FetchedRecordBatch]:
+def _own_rows(
+    wire: ConnectionPool, transaction: PreparedTransaction, deadline_s: float
+) -> Iterator[pa.RecordBatch]:
     mine = (transaction.producer_id, transaction.producer_epoch)
-    offset, deadline = written.first, Deadline(deadline_s)
-    refresh = False
-    while offset <= written.last:
-        answer = _fetch(wire, written, offset, refresh=refresh)
-        refresh = answer is None
-        batches = deque(batch_headers(answer.records)) if answer is not None else deque()
-        for batch in batches:
-            _require_intact(written, batch)
-        if batches and batches[-1].last_offset >= offset:
-            deadline = Deadline(deadline_s)
-            offset = batches[-1].last_offset + 1
-        elif deadline.expired or (refresh and not deadline.pause()):
-            raise KafkaUnavailableError(
-                f"Partition {written.partition} of topic {written.topic!r} gives no rows from "
-                f"offset {offset} for {deadline}. Check that its leader runs and that no "
-                "transaction that began before is still open, then ask again."
-            )
-        for batch in batches:
-            is_ours = (batch.producer_id, batch.producer_epoch) == mine
-            if is_ours and not batch.is_control and batch.base_offset <= written.last:
-                yield batch
+    for at in transaction.written:
+        span = OffsetSpan(at.topic, at.partition, at.first, at.last + 1)
+        for batches in read_span(wire, span, fetch_bytes=_FETCH_BYTES, stalled_s=deadline_s):
+            for batch in batches:
+                if (batch.producer_id, batch.producer_epoch) != mine:
+                    continue
+                for rows in tables([batch], span):
+                    yield _without_times(rows) if batch.has_append_time else rows
 
 
-def _require_intact(written: OffsetRange, batch: FetchedRecordBatch) -> None:
-    """Refuse a garbled batch: its rows would count as missing, and be written once more."""
-    trouble = batch.trouble
-    if trouble is not None:
-        raise TransactionError(
-            f"The record batch at offset {batch.base_offset} of {_place(written)} is garbled: "
-            f"{trouble}. {_WITHOUT_READING}"
-        )
-
-
-def _place(written: OffsetRange) -> str:
-    return f"partition {written.partition} of topic {written.topic!r}"
-
-
-def _fetch(wire: ConnectionPool, written: OffsetRange, offset: int, *, refresh: bool) -> Any:
-    """Fetch from an offset and return the partition's part; None: ask again, after a refresh."""
-    leader = wire.cluster.leaders(written.topic, refresh=refresh).get(written.partition, -1)
-    request = fetch_request(
-        written.topic,
-        written.partition,
-        offset,
-        isolation=READ_COMMITTED,
-        max_bytes=_FETCH_BYTES,
-        max_wait_ms=_WAIT_MS,
-    )
-    try:
-        asked = written.topic, written.partition
-        answer = only_partition(wire.submit(request, node_id=leader).result(), asked)
-    except KafkaUnavailableError:
-        return None
-    if answer is None:  # a quota throttles us: the response is empty
-        return None
-    if answer.error_code == faults.OFFSET_OUT_OF_RANGE:
-        raise TransactionError(
-            f"Offset {offset} of {_place(written)} is past retention, or the topic is a new one. "
-            + _WITHOUT_READING
-        )
-    doing = f"while reading {_place(written)}"
-    said = faults.answered(answer.error_code, doing, acl=f"Read on Topic {written.topic!r}")
-    return answer if said else None
-
-
-def _to_arrow(written: OffsetRange, rows: list[Record], *, stamped: bool) -> pa.RecordBatch:
-    columns = [
-        [written.topic] * len(rows),
-        [written.partition] * len(rows),
-        [r.offset for r in rows],
-        [r.key for r in rows],
-        [r.value for r in rows],
-        [[{"key": k, "value": v} for k, v in r.headers] for r in rows],
-        [None if stamped else r.timestamp_ms for r in rows],
-    ]
-    arrays = [pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+def _without_times(rows: pa.RecordBatch) -> pa.RecordBatch:
+    place = rows.schema.get_field_index("timestamp")
+    field = rows.schema.field(place)
+    return rows.set_column(place, field, pa.nulls(rows.num_rows, field.type))

@@ -108,11 +108,11 @@ class ConsumerGroup:
         member = Member(PROGRESS, KIND, {GROUP: self.group_id})
         reached = connect(member, self.settings, timeout_s=_LOOK_FOR_BROKER_S)
         with closed_on_error(reached) as participant:
-            if members := participant.offsets.members():
+            if used_by := participant.offsets.used_by():
                 raise ConfigurationError(
-                    f"Consumer group {self.group_id!r} has {len(members)} consumers now, as client "
-                    f"{members[0]!r}: what they commit and what this pipeline commits would "
-                    "overwrite each other. Name a group that nobody consumes as."
+                    f"Consumer group {self.group_id!r} has {used_by}: what they commit and what "
+                    "this pipeline commits would overwrite each other. Name a group that nobody "
+                    "consumes as."
                 )
         return GroupProgress(participant, store, resume=self.resume)
 

@@ -416,14 +416,9 @@ class _ReadBack:
     settings: KafkaSettings
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
-        from airflow_eos.kafka.transactions.outcomes import SCHEMA, delivered_rows
+        from airflow_eos.kafka.transactions.outcomes import delivered_rows
 
         columns = ["value", "key", "topic", "partition", "headers", "timestamp"]
-        timestamp = SCHEMA.get_field_index("timestamp")
-        # Spark's Arrow reader takes timestamps in microseconds only (ArrowUtils.fromArrowType).
-        as_spark = SCHEMA.set(timestamp, pa.field("timestamp", pa.timestamp("us", tz="UTC")))
         with ConnectionPool(self.settings) as wire:
             for batch in batches:
                 transactions = [
@@ -431,7 +426,7 @@ class _ReadBack:
                     for encoded in batch.column("work").to_pylist()
                 ]
                 for rows in delivered_rows(wire, transactions):
-                    yield rows.cast(as_spark).select(columns)
+                    yield rows.select(columns)
 
 
 # --- configuration --------------------------------------------------------------------------------

@@ -243,7 +243,7 @@ def names(message: str, missing: Acl, guarded: Guarded) -> None:
 def set_offsets(guarded: Guarded) -> None:
     member = Member("consumer_group", "consumer_group", {"group": guarded.names["GROUP"]})
     with closing(connect_group(member, guarded.login("app"), timeout_s=100)) as group:
-        group.offsets.members()
+        group.offsets.used_by()
         work = work_of("consumer_group", "p" * 32, 0, 1, {guarded.names["INPUT"]: {0: 5}}, 0)
         group.commit([work])
         assert group.outcome([work]) == {work.identity: Outcome.COMMITTED}

@@ -8,9 +8,10 @@ import pytest
 from confluent_kafka import Producer
 
 from airflow_eos.errors import KafkaUnavailableError, TransactionError
+from airflow_eos.kafka.records.decode import SCHEMA
 from airflow_eos.kafka.transactions.identity import OffsetRange, PreparedTransaction
 from airflow_eos.kafka.transactions.listing import list_open
-from airflow_eos.kafka.transactions.outcomes import SCHEMA, delivered_rows
+from airflow_eos.kafka.transactions.outcomes import delivered_rows
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from airflow_eos.errors import CheckpointError, CheckpointFormatError, DecisionNeededError
+from airflow_eos.foreign import recover
 from airflow_eos.foreign.flink import (
     COMMITTER,
     CoordinatorState,
@@ -21,7 +22,10 @@ from airflow_eos.foreign.flink import (
     read_metadata,
 )
 from airflow_eos.foreign.recover import _read, _with_list, recover_flink
+from airflow_eos.kafka.transactions import hanging
+from airflow_eos.kafka.transactions.coordinator import EndResult
 from airflow_eos.kafka.transactions.identity import OpenTransaction, TransactionIdentity
+from airflow_eos.kafka.transactions.listing import HangingTransaction
 from tests.support.flink_bytes import PROMISED, RECORDED, SERIALIZED, copy_to
 
 METADATA = (SERIALIZED / "_metadata").read_bytes()
@@ -213,6 +217,28 @@ def test_where_a_promise_is_lost_nothing_is_done_before_a_person_decides():
     with pytest.raises(DecisionNeededError, match="--give-up-lost") as refused:
         recover_flink(None, made)  # type: ignore[arg-type]  # Kafka is not asked
     assert len(refused.value.remedies) == 2
+
+
+def test_a_marker_that_a_broker_leaves_out_is_written_before_it_is_said_to_have_ended(monkeypatch):
+    """Flink takes the id again: its next commit would show readers the aborted rows, too."""
+    made = plan((opened("etl-0-7", 4000, 5), "Flink"), (opened("etl-0-8", 4001, 2), "Flink"))
+    left = {HangingTransaction("out", 0, 9, each, n, 0, 1) for each, n in ((4000, 5), (4001, 2))}
+    written = []
+    monkeypatch.setattr(recover, "_require_quiet", lambda *_: None)
+    monkeypatch.setattr(
+        recover, "end_transactions", lambda _, ids, **_how: dict.fromkeys(ids, EndResult.DONE)
+    )
+    monkeypatch.setattr(
+        hanging,
+        "open_in_partitions",
+        lambda _, places, __: {e for e in left if ("out", 0) in places},
+    )
+    monkeypatch.setattr(hanging, "not_ended_yet", lambda *_, **_how: frozenset())
+    monkeypatch.setattr(
+        hanging, "end_hanging", lambda _, e, commit, **_how: written.append((e.producer_id, commit))
+    )
+    recover_flink(None, made)  # type: ignore[arg-type]  # Kafka is not asked
+    assert written == [(4000, True), (4001, False)]
 
 
 def test_of_ten_thousand_that_are_open_a_person_is_shown_the_oldest_and_how_many_more():

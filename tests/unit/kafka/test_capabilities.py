@@ -101,7 +101,8 @@ class Cluster:
     def __init__(self, *, silent: tuple[int, ...] = (), denied: bool = False) -> None:
         self.silent, self.denied = silent, denied
         known: Any = SimpleNamespace(refresh=lambda: True, ids=lambda: [1, 2, 3])
-        self.view = ClusterView(self, known)
+        wire: Any = self
+        self.view = ClusterView(wire, known)
         self.asked = 0
 
     def request(self, message: Any, *, node_id: int | None = None, **_options: Any) -> Any:
@@ -184,7 +185,8 @@ class Answering:
         known: Any = SimpleNamespace(
             has=lambda _node: True, ids=lambda: [1], refresh=self._refreshed
         )
-        self.view = ClusterView(self, known)
+        wire: Any = self
+        self.view = ClusterView(wire, known)
 
     def _refreshed(self) -> bool:
         return self.refreshes.pop(0) if len(self.refreshes) > 1 else self.refreshes[0]

@@ -26,12 +26,14 @@ from airflow_eos.kafka.client.connection import (
     RECEIVED_BYTES,
     BrokerQueue,
     Call,
+    ConnectionManager,
+    ConnectionPool,
     data_before_end,
     in_large_pieces,
     keep_secrets_out_of_logs,
 )
 from airflow_eos.kafka.client.errors import ANSWER_S, Deadline
-from airflow_eos.kafka.client.messages import ListTransactionsRequest
+from airflow_eos.kafka.client.messages import KafkaConnectionManager, ListTransactionsRequest
 from tests.support.metadata import Metadata
 
 
@@ -310,6 +312,29 @@ def test_the_library_still_has_the_private_parts_that_are_replaced(
     theirs.sendall(b"x" * 10_000)
     assert transport._sock is ours
     assert transport._sock_recv() == (b"x" * 10_000, None)
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [KafkaError("No token: HTTP status 401."), kafka_errors.SaslAuthenticationFailedError("no")],
+    ids=["by the token endpoint", "by the broker"],
+)
+def test_a_login_that_was_refused_once_is_tried_again_once_that_was_said(
+    monkeypatch: pytest.MonkeyPatch, refusal: BaseException
+) -> None:
+    class Closed:
+        init_future = KafkaFuture().failure(refusal)
+
+    monkeypatch.setattr(KafkaConnectionManager, "get_connection", lambda *_: Closed)
+    manager: Any = ConnectionManager.__new__(ConnectionManager)
+    manager._conns, manager._refusals, manager._auth_failures = {}, {}, {}
+    pool: Any = ConnectionPool.__new__(ConnectionPool)
+    pool._manager, pool._servers = manager, "one:9092"
+    manager.get_connection(1)
+    with pytest.raises(type(refusal)) as refused:
+        manager.get_connection(1)  # known, and not asked again before it was said
+    assert isinstance(pool._translated(refused.value), KafkaError)
+    assert manager.get_connection(1) is Closed
 
 
 # --- One deadline for all that is asked again: it ends, and nobody waits beyond it ----------------

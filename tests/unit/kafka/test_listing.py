@@ -226,22 +226,41 @@ def test_who_may_not_describe_all_ids_does_not_know_that_one_has_no_coordinator(
     assert "TransactionalId '*'" in remedy.change
 
 
+def committed(cluster: Cluster, *epochs: int) -> list[bool | None]:
+    wire: Any = cluster
+    left = [HangingTransaction("t", 0, 5, 7, epoch, 0, 0) for epoch in epochs]
+    return list(listing.committed_by_coordinators(wire, left).values())
+
+
 @pytest.mark.parametrize(
-    ("version", "epochs"), [(1, {(7, 1)}), (2, {(7, 1), (7, 0)})], ids=["kept", "raised"]
+    ("version", "expected"), [(1, [False, True]), (2, [True, True])], ids=["kept", "raised"]
 )
 def test_a_commit_by_a_client_of_before_4_0_is_a_commit_on_a_cluster_that_raises_epochs(
-    cluster, version, epochs
+    cluster, version, expected
 ):
     """With EndTxn 4 and below the epoch stays; else its left-out marker would become an abort."""
     cluster.state, cluster.transaction_version = "CompleteCommit", version
-    wire: Any = cluster
-    assert listing.committed_by_coordinators(wire, {7}) == dict.fromkeys(epochs, True)
+    assert committed(cluster, 0, 1) == expected
 
 
-def test_whose_epoch_stays_may_have_left_a_transaction_before_the_committed_one(cluster):
-    cluster.state, cluster.held = "CompleteCommit", {1: ["payments"], 2: []}
-    wire: Any = cluster
-    assert listing.committed_by_coordinators(wire, {7}) == {(7, 1): None}
+@pytest.mark.parametrize(
+    ("state", "epoch", "expected"),
+    [
+        ("CompleteCommit", 1, None),  # its client keeps one epoch: this may be one before
+        ("CompleteCommit", 0, None),
+        ("Ongoing", 1, None),
+        ("Ongoing", 0, None),  # it has gone on, and this one may have been committed
+        ("CompleteAbort", 0, None),
+        ("Empty", 0, None),  # its program was started again since
+        ("Empty", 1, False),
+    ],
+)
+def test_what_another_program_left_behind_its_newest_transaction_is_not_taken_for_aborted(
+    cluster, state, epoch, expected
+):
+    """Kafka leaves the marker of a commit out (KAFKA-20734), and its producer goes on elsewhere."""
+    cluster.state, cluster.held = state, {1: ["payments"], 2: []}
+    assert committed(cluster, epoch) == [expected]
 
 
 def test_a_state_that_is_not_known_is_none_of_one_that_is_through(cluster):

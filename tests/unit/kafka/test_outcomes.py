@@ -270,7 +270,7 @@ def test_how_old_a_transaction_is_says_the_clusters_clock_and_not_the_readers(
     monkeypatch.setattr(markers, "open_in_partitions", lambda *_: {young})
     monkeypatch.setattr(markers, "cluster_clock_ms", lambda _: there_ms)
     monkeypatch.setattr(markers, "held_by_coordinators", lambda *_, **__: set())
-    monkeypatch.setattr(markers, "committed_by_coordinators", lambda *_, **__: {})
+    monkeypatch.setattr(markers, "committed_by_coordinators", lambda *_, **__: {young: False})
     monkeypatch.setattr(markers, "require_all_told", lambda *_, **__: None)
     wire: Any = None
     assert markers.find_hanging(wire, {"t"}, older_than_ms=1_200_000) == ()

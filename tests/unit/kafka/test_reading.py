@@ -33,6 +33,7 @@ from airflow_eos.kafka.client.offsets import (
     topic_ids,
 )
 from airflow_eos.kafka.client.reading import OffsetSpan, read_span
+from airflow_eos.kafka.records.decode import SCHEMA
 from airflow_eos.kafka.transactions.identity import OffsetRange, PreparedTransaction
 from airflow_eos.kafka.transactions.outcomes import delivered_rows
 from tests.model.wire import VirtualTime
@@ -440,6 +441,17 @@ def test_rows_of_another_producer_in_the_range_do_not_make_up_for_ours() -> None
         read_again(Scripted(answer(of(7, ROW, ROW)), answer(at(2, of(8, ROW)))))
 
 
+def test_a_time_that_the_topic_gave_its_rows_is_not_the_one_that_was_sent() -> None:
+    stamped = bytearray(WRITTEN)
+    stamped[22] |= 0x08
+    stamped[17:21] = struct.pack(">I", crc32c.crc32c(bytes(stamped[21:])))
+    for records, known in ((WRITTEN, True), (bytes(stamped), False)):
+        wire: Any = Scripted(answer(records))
+        [rows] = delivered_rows(wire, [DELIVERED])
+        assert rows.schema == SCHEMA
+        assert rows.column("timestamp").null_count == (0 if known else 3)
+
+
 # --- What is asked of partitions and topics, in the words of those who asked before ---------------
 
 
@@ -563,3 +575,34 @@ def test_an_offset_that_a_coordinator_could_not_read_is_not_one_that_nobody_comm
         else:
             with pytest.raises(KafkaError):
                 group.read()
+
+
+@pytest.mark.parametrize(
+    ("members", "state", "listed", "said"),
+    [
+        (["b", "a"], "Stable", None, "2 consumers now, as client 'a'"),
+        ([], "Empty", None, ""),
+        ([], "Dead", [], ""),
+        ([], "Dead", [("readers", "Empty", "consumer"), ("others", "Stable", "consumer")], ""),
+        ([], "Dead", [("readers", "Stable", "consumer")], "by the protocol 'consumer'"),
+        ([], "Dead", [("readers", "Reconciling", "streams")], "by the protocol 'streams'"),
+    ],
+)
+def test_who_consumes_by_a_later_protocol_is_not_nobody(
+    members: list[str], state: str, listed: list[tuple[str, str, str]] | None, said: str
+) -> None:
+    """Brokers describe its group as dead, and take our offsets for it: it reads elsewhere then."""
+    classic = SimpleNamespace(
+        error_code=0,
+        group_state=state,
+        members=[SimpleNamespace(client_id=each) for each in members],
+    )
+    answers = [SimpleNamespace(groups=[classic])]
+    if listed is not None:
+        groups = [SimpleNamespace(group_id=i, group_state=s, group_type=t) for i, s, t in listed]
+        answers.append(SimpleNamespace(error_code=0, groups=groups))
+    wire: Any = Leader(*answers)
+    wire.request = lambda _message, **_options: SimpleNamespace(error_code=0, node_id=1)
+    found = GroupCoordinator(wire, "readers").used_by()
+    assert said in found
+    assert bool(found) is bool(said)

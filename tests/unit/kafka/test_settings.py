@@ -19,6 +19,7 @@ from structlog.testing import capture_logs
 from airflow_eos.errors import ConfigurationError, KafkaError, KafkaUnavailableError
 from airflow_eos.kafka.client import settings as tls
 from airflow_eos.kafka.client.settings import KafkaSettings, require_java_reads, token_provider
+from airflow_eos.kafka.librdkafka import producer_config
 from airflow_eos.secret_names import spark_redaction_regex
 
 SERVERS = {"bootstrap.servers": "one:9092,two:9092"}
@@ -478,6 +479,15 @@ def test_extensions_are_passed_on(endpoint):
     assert tokens.extensions() == {"logicalCluster": "lkc-1", "pool": "p"}
 
 
+def test_extensions_without_which_a_cluster_refuses_the_login_reach_sparks_client_too():
+    """Confluent Cloud tells by them which cluster and which pool of identities is meant."""
+    config = {**OIDC, "sasl.oauthbearer.extensions": "logicalCluster=lkc-1,identityPoolId=pool-1"}
+    jaas = settings(config=config).spark_options()["kafka.sasl.jaas.config"]
+    assert jaas.endswith(
+        ' scope="kafka" extension_logicalCluster="lkc-1" extension_identityPoolId="pool-1";'
+    )
+
+
 def test_the_callers_own_function_gives_the_token():
     tokens = token_provider(
         {
@@ -620,3 +630,16 @@ def test_a_binary_key_is_refused_with_the_command_that_converts_it(keys):
 def test_a_key_of_another_certificate_is_refused(keys):
     with pytest.raises(ConfigurationError, match="cannot be used"):
         tls.context(config(keys["ec"]))
+
+
+def test_a_connection_that_is_told_of_failures_alone_still_tells_where_rows_are():
+    """Without the reports of success a transaction has no offsets, and no decision can name it."""
+    made = producer_config(
+        settings(**{"delivery.report.only.error": True}),
+        transactional_id="etl-eos-0-0",
+        timeout_ms=60_000,
+        compression="lz4",
+        batch_bytes=1_000_000,
+        delivery_timeout_s=120.0,
+    )
+    assert made["delivery.report.only.error"] is False

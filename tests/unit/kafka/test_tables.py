@@ -29,9 +29,10 @@ from airflow_eos.kafka.records import decode as decoding
 from airflow_eos.kafka.records import encode as compression
 from airflow_eos.kafka.records import kernels as loops
 from airflow_eos.kafka.records import numpy_kernels as row_hashes
-from airflow_eos.kafka.records.decode import SCHEMA, rows_of, tables
+from airflow_eos.kafka.records.decode import SCHEMA, tables
 from airflow_eos.kafka.records.encode import NAMES, codec
 from airflow_eos.kafka.records.numpy_kernels import MOST_HEADERS
+from tests.support.plain_decoder import rows_of
 
 small = st.one_of(st.none(), st.binary(max_size=300))
 rows = st.lists(
