@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import DataFrame
-    from pyspark.sql.streaming import StreamingQueryManager
+    from pyspark.sql.streaming.query import StreamingQueryManager
 
     from airflow_eos.checkpoint import CheckpointStore, DrainRequest, Heartbeat
     from airflow_eos.checkpoint.standby import StandbyEnd

@@ -366,8 +366,8 @@ def test_a_broker_that_comes_up_is_stopped_and_not_called_none(monkeypatch, tmp_
             fcntl.flock(lock, fcntl.LOCK_UN)
 
         up = tmp_path / "broker.json"
-        monkeypatch.setattr(daemon.time, "sleep", lambda _: up.write_text(UP))
-        monkeypatch.setattr(daemon.os, "kill", ends)
+        monkeypatch.setattr("time.sleep", lambda _: up.write_text(UP))
+        monkeypatch.setattr("os.kill", ends)
         assert daemon.stop()
         assert not daemon.stop()
     assert ended == [1]

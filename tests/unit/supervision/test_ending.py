@@ -495,7 +495,8 @@ def test_a_driver_that_beats_until_its_cluster_has_ended_it_does_not_live_on(wor
     def kill(heartbeat: Heartbeat) -> str:
         world.now += 10
         world.driver("app-1")
-        return at_once(heartbeat)
+        said: str = at_once(heartbeat)
+        return said
 
     monkeypatch.setattr(world, "kill", kill)
     found = world.drill().run()
