@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
-from airflow_eos.errors import ConfigurationError
+from airflow_eos.errors import ConfigurationError, DeliveryError
 from airflow_eos.kinds.mysql.session import reason
+from airflow_eos.kinds.mysql.sink import statements
 from airflow_eos.kinds.sql.servers import require_witness
 
 pytest.importorskip("pymysql")
@@ -70,3 +72,14 @@ pymysql = pytest.importorskip("pymysql")
 def test_a_key_is_named_without_its_table(key: str):
     error = pymysql.err.IntegrityError(1062, f"Duplicate entry 'a.b' for key '{key}'")
     assert reason(error) == "IntegrityError 1062, a second row for the unique key 'by_day'"
+
+
+def test_a_row_that_the_server_takes_is_not_refused_for_the_length_of_our_own_statements():
+    """Refused with the advice to raise max_allowed_packet, which was high enough already."""
+    long, head = "x" * (5 << 20), b"INSERT INTO t VALUES "
+    batch = pa.RecordBatch.from_pydict({"note": ["a", "b", long, "c"]})
+    pieces = list(statements(batch, head, 64 << 20))
+    rows = [piece.removeprefix(head) for piece in pieces]
+    assert rows == [b"('a'),('b')", f"('{long}')".encode(), b"('c')"]
+    with pytest.raises(DeliveryError, match=f"max_allowed_packet leaves {(4 << 20) - len(head)}"):
+        list(statements(batch, head, 4 << 20))
