@@ -8,7 +8,7 @@ import pytest
 from airflow_eos.errors import ConfigurationError, DeliveryError
 from airflow_eos.kinds.mysql.session import reason
 from airflow_eos.kinds.mysql.sink import statements
-from airflow_eos.kinds.sql.servers import require_witness
+from airflow_eos.kinds.sql.servers import parts_of, require_witness
 
 pytest.importorskip("pymysql")
 
@@ -83,3 +83,14 @@ def test_a_row_that_the_server_takes_is_not_refused_for_the_length_of_our_own_st
     assert rows == [b"('a'),('b')", f"('{long}')".encode(), b"('c')"]
     with pytest.raises(DeliveryError, match=f"max_allowed_packet leaves {(4 << 20) - len(head)}"):
         list(statements(batch, head, 4 << 20))
+
+
+@pytest.mark.parametrize("more", ["?ssl_ca=/etc/ca.pem", "?ssl-mode=REQUIRED", "#now"])
+def test_a_setting_in_the_url_that_nobody_would_follow_is_refused_and_no_password_is_shown(
+    more: str,
+):
+    """Left out in silence, an app that asks for TLS would send its password and rows in clear."""
+    with pytest.raises(ConfigurationError, match="none is known here") as refused:
+        parts_of(f"mysql://me:hush@db/shop{more}")
+    assert "hush" not in str(refused.value)
+    assert parts_of("mysql://me:hush@db/shop")["database"] == "shop"
