@@ -191,10 +191,11 @@ class Disk:
     def below(self, path: str) -> list[StoredObject]:
         """List the file, or all files below the folder; a symbolic link is never our work."""
         at = self._at(path)
-        if at.is_symlink():
-            return []
         with self.refusing("listing prepared files"):
-            files = [Path(top) / name for top, _, names in os.walk(at) for name in names]
+            if at.is_symlink():
+                return []
+            below = os.walk(at, onerror=_raise_unless_gone)
+            files = [Path(top) / name for top, _, names in below for name in names]
             return [
                 entry
                 for file in files or [at]
@@ -245,6 +246,11 @@ class Disk:
             except OSError:  # not empty, or gone
                 return
             folder = folder.parent
+
+
+def _raise_unless_gone(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise error
 
 
 def _entry(file: Path, path: str) -> list[StoredObject]:
