@@ -298,9 +298,7 @@ def drop_staged(connection: Connection, tables: PostgresTableNames, key: str) ->
 class PostgresOwnershipTable(OwnershipTable):
     """See :class:`~airflow_eos.kinds.sql.participant.OwnershipTable`."""
 
-    def __init__(self, session: PostgresConnection, tables: PostgresTableNames, mark: str) -> None:
-        super().__init__(session, tables, mark)
-        self._own = tables
+    _own: PostgresTableNames
 
     @property
     def tables(self) -> tuple[str, str]:
