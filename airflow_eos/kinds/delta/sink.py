@@ -116,7 +116,8 @@ class DeltaSink:
 
     def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
         """Return the writer of one task, in a Spark worker."""
-        what = TaskFileSpec(KIND, self.name, self.folder, self.compression, SPARED_MS)
+        log = self.folder / "_delta_log"
+        what = TaskFileSpec(KIND, self.name, self.folder, self.compression, SPARED_MS, log)
         store = bound_store(self.store, KIND) if transactional else None
         return ParquetOfTask(
             what, task, attempt, store=store, publish=partial(publish, self.folder)

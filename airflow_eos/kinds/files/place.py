@@ -46,6 +46,7 @@ _EXPECTED = {
     errno.EMFILE: "A task opens a file for each partition: raise 'ulimit -n', or repartition.",
     errno.ENAMETOOLONG: "A value of partition_by is longer than a name may be there: shorten it.",
     errno.EEXIST: "What is in the way is no file of this pipeline: move it elsewhere.",
+    errno.ENOENT: "Is the disk mounted here, as on the driver and every executor?",
     errno.ENOTDIR: "What is in the way is no folder of this pipeline: move it elsewhere.",
 }
 _NOTHING = ".there-is-no-such-file"
@@ -129,6 +130,7 @@ class Disk:
         """Create and open the prepared file itself."""
         file = self._at(path)
         with self.refusing("making a file"):
+            self._root.stat()  # the driver made it: where it is missing, this is another disk
             file.parent.mkdir(parents=True, exist_ok=True)
             return file.open("x+b")  # readable, too: its end is read again for its sum
 
@@ -191,10 +193,11 @@ class Disk:
     def below(self, path: str) -> list[StoredObject]:
         """List the file, or all files below the folder; a symbolic link is never our work."""
         at = self._at(path)
-        if at.is_symlink():
-            return []
         with self.refusing("listing prepared files"):
-            files = [Path(top) / name for top, _, names in os.walk(at) for name in names]
+            if at.is_symlink():
+                return []
+            below = os.walk(at, onerror=_raise_unless_gone)
+            files = [Path(top) / name for top, _, names in below for name in names]
             return [
                 entry
                 for file in files or [at]
@@ -245,6 +248,11 @@ class Disk:
             except OSError:  # not empty, or gone
                 return
             folder = folder.parent
+
+
+def _raise_unless_gone(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise error
 
 
 def _entry(file: Path, path: str) -> list[StoredObject]:

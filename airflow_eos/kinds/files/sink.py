@@ -11,7 +11,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 from urllib.parse import unquote
 
 import msgspec
@@ -66,16 +66,6 @@ _KNOWN = {
 _ENDS = {"gzip": ".gz", "bz2": ".bz2"}
 
 
-class FileWriter(Protocol):
-    """One file that is being written, by one task."""
-
-    def write(self, rows: pa.RecordBatch) -> None:
-        """Append rows."""
-
-    def close(self) -> None:
-        """End the file: it is whole then, and not yet durable."""
-
-
 def checked_compression(form: str, compression: str | None) -> str:
     """Return the compression of files: ``compression``, or the default of the format.
 
@@ -97,7 +87,9 @@ def ending(form: str, compression: str) -> str:
     return form + (_ENDS.get(compression, "") if form == "json" else "")
 
 
-def file_writer(form: str, file: BinaryIO, compression: str, schema: pa.Schema) -> FileWriter:
+def file_writer(
+    form: str, file: BinaryIO, compression: str, schema: pa.Schema
+) -> _ParquetFile | _LinesFile:
     """Return a writer of rows of ``schema`` into an empty file, which stays open afterwards."""
     out = os.fdopen(os.dup(file.fileno()), "wb")  # a duplicate, since the libraries close it
     if form == "parquet":
@@ -315,7 +307,7 @@ class FilesOfTask:
 class _Held:
     """A file of a task, and rows that are not written to it yet."""
 
-    def __init__(self, file: BinaryIO, data: FileWriter) -> None:
+    def __init__(self, file: BinaryIO, data: _ParquetFile | _LinesFile) -> None:
         self.file = file
         self.held = 0
         self._data = data

@@ -145,6 +145,7 @@ class IcebergSink:
             self.folder / "data",
             self.compression,
             SPARED_MS,
+            self.folder,
             partial(with_ids, table=self.schema),
         )
         return ParquetOfTask(

@@ -61,7 +61,8 @@ def require_transaction_log(wire: ConnectionPool) -> None:
     """Refuse a cluster that cannot create its log of transactions, or not write to it.
 
     Kafka creates it with the first transaction, with as many copies as its settings say; where
-    there are fewer brokers, every transaction waits for its coordinator until it times out.
+    there are fewer brokers, every transaction waits for its coordinator until it times out. A log
+    that is there may have other copies since, or be older than the settings: it is asked itself.
 
     Raises:
         KafkaUnavailableError: with the settings and the brokers that there are.
@@ -72,10 +73,12 @@ def require_transaction_log(wire: ConnectionPool) -> None:
     copies, least = int(told[STATE_COPIES]), int(told[STATE_MIN_INSYNC])
     found = wire.cluster.describe_topic(TRANSACTIONS)
     if found.error_code == faults.NONE:
-        alive, copies = (
-            copies,
-            min((len(p.replica_nodes) for p in found.partitions), default=copies),
-        )
+        copies = alive = min((len(p.replica_nodes) for p in found.partitions), default=copies)
+        if least > copies:
+            try:
+                least = int(wire.cluster.topic_config(TRANSACTIONS, [_MIN_INSYNC])[_MIN_INSYNC])
+            except (TopicError, KeyError):
+                return  # nor may they see what it was made with
     elif found.error_code == faults.UNKNOWN_TOPIC_OR_PARTITION:
         alive = len(wire.cluster.brokers())
     else:

@@ -51,6 +51,7 @@ class TaskFileSpec:
         folder: of the data files.
         compression: of Parquet.
         spared_ms: how long the table's cleaner spares a file that the log does not name.
+        known: a folder of the table, which is there wherever the table's disk is.
         columns: returns the file's columns for those of the rows, with the table's ids for them.
     """
 
@@ -59,6 +60,7 @@ class TaskFileSpec:
     folder: Path
     compression: str
     spared_ms: int
+    known: Path
     columns: Callable[[pa.Schema], pa.Schema] = lambda rows: rows
 
 
@@ -172,11 +174,17 @@ class ParquetOfTask:
     def _begun(self, schema: pa.Schema) -> pa.parquet.ParquetWriter:
         import pyarrow.parquet as pq
 
+        if not self._what.known.is_dir():  # made here, the file would be promised, and never found
+            raise StoreError(
+                f"{self._what.known} is not there, where a task is to write a file of the table. "
+                "Is the disk mounted here, as on the driver and every executor? Nothing of this "
+                "batch is promised."
+            )
         self._opened_at_ms = time.time_ns() // 1_000_000
         if self._notes is not None:
             self._notes.write(self._key, str(self._file))
         failpoint("task-noted")
-        self._file.parent.mkdir(parents=True, exist_ok=True)
+        self._file.parent.mkdir(exist_ok=True)
         # Without Arrow's own schema an instant is read as one, not as a time in the session's zone.
         return pq.ParquetWriter(
             self._file,

@@ -274,10 +274,7 @@ class MySqlOwnershipTable(OwnershipTable):
     """See :class:`~airflow_eos.kinds.sql.participant.OwnershipTable`."""
 
     tables = (NAMES, WORKS)
-
-    def __init__(self, session: MySqlConnection, tables: MySqlTableNames, mark: str) -> None:
-        super().__init__(session, tables, mark)
-        self._own = tables
+    _own: MySqlTableNames
 
     def note(self, note: Note, owner: str) -> NameRow:
         """See :meth:`OwnershipTable.note`; also remove staging tables that crashes have left."""

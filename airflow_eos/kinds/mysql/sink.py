@@ -283,24 +283,27 @@ def _keys(connection: Connection, table: str) -> list[tuple[list[str], bool]]:
 # statement is a slice of a buffer that Arrow has joined.
 
 
-def statements(rows: pa.RecordBatch, head: bytes, most: int) -> Iterator[bytes]:
-    """Yield statements of at most ``most`` bytes: ``head``, and as many rows as fit.
+_STATEMENT_BYTES = 4 << 20  # longer ones are no faster
+
+
+def statements(rows: pa.RecordBatch, head: bytes, packet: int) -> Iterator[bytes]:
+    """Yield statements of ``head`` and as many rows as fit; a longer row has one of its own.
 
     Raises:
-        DeliveryError: a single row is longer.
+        DeliveryError: a single row is longer than the ``packet`` that the server takes.
     """
     text = _tuples(rows)
     _, offsets, data = text.buffers()
     ends = np.frombuffer(offsets, np.int64, count=text.offset + len(text) + 1)[text.offset :]
-    room = most - len(head)
+    room = packet - len(head)
     if (longest := int(np.diff(ends).max(initial=0))) > room:
         raise DeliveryError(
             f"A row is {longest} bytes as a statement, and the server's max_allowed_packet leaves "
             f"{room}. Nothing was made visible. Raise it, or send less in a row."
         )
-    at = 0
+    at, room = 0, min(packet, _STATEMENT_BYTES) - len(head)
     while at < len(text):
-        to = int(np.searchsorted(ends, ends[at] + room, side="right")) - 1
+        to = max(at + 1, int(np.searchsorted(ends, ends[at] + room, side="right")) - 1)
         yield head + data[int(ends[at]) : int(ends[to]) - 1].to_pybytes()  # not the last comma
         at = to
 
@@ -356,9 +359,6 @@ def _text(value: str) -> pa.Scalar:
 # --- writing --------------------------------------------------------------------------------------
 
 
-_STATEMENT_BYTES = 4 << 20  # longer ones are no faster
-
-
 class RowsOfTask(WorkOfTask):
     """See :class:`WorkOfTask`: writes by INSERT, into a staging table of the task."""
 
@@ -373,7 +373,7 @@ class RowsOfTask(WorkOfTask):
         self._limits = Limits({}, {}, 0)
         self._names: list[str] = []
         self._head = b""
-        self._most = 0
+        self._packet = 0
         self._never_null: frozenset[str] = frozenset()
         self._opened_at_ms = 0
         self._generation = 0
@@ -389,7 +389,7 @@ class RowsOfTask(WorkOfTask):
             # However strict its mode, the server cuts spaces at the end in silence.
             refuse_longer(rows, self._limits)
             refuse_nulls(rows, self._never_null, self._sink.table)
-            for statement in statements(rows, self._head, self._most):
+            for statement in statements(rows, self._head, self._packet):
                 self._rows += self._connection.query(statement)
 
     def prepare(self, fingerprint: str) -> PreparedWork | None:
@@ -419,7 +419,7 @@ class RowsOfTask(WorkOfTask):
         self._connection = self._connected()
         with self._connection.cursor() as cursor:
             self._limits = limits(cursor, self._sink.table)
-        self._most = min(_STATEMENT_BYTES, self._limits.row - 1024)
+        self._packet = self._limits.row - 1024
         columns = quoted(*names).replace("%%", "%")
         into = quoted(self._into).replace("%%", "%")
         self._head = f"INSERT INTO {into} ({columns}) VALUES ".encode()  # noqa: S608 - in quotes

@@ -162,7 +162,7 @@ SELECT gid FROM pg_prepared_xacts WHERE gid = ANY(%(keys)s)
 UNION SELECT key FROM {staged} WHERE key = ANY(%(keys)s)
 """
 _WITNESSED = "SELECT key FROM {works} WHERE key = ANY(%s)"
-_TARGET = """
+TARGET = """
 SELECT format('%%I.%%I', n.nspname, c.relname)
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)
 """
@@ -266,7 +266,7 @@ def _move(
     """Move all staged rows and DROP their table in the transaction, as MySQL cannot."""
     holding = tables.holding(work.key)
     names = connection.execute(COLUMNS, [holding.as_string(connection)]).fetchall()
-    quoted = connection.execute(_TARGET, [target]).fetchone()
+    quoted = connection.execute(TARGET, [target]).fetchone()
     if not names or quoted is None:
         raise DecisionNeededError(
             f"The promised rows of {work.identity} wait for a table that is gone: "
@@ -298,9 +298,7 @@ def drop_staged(connection: Connection, tables: PostgresTableNames, key: str) ->
 class PostgresOwnershipTable(OwnershipTable):
     """See :class:`~airflow_eos.kinds.sql.participant.OwnershipTable`."""
 
-    def __init__(self, session: PostgresConnection, tables: PostgresTableNames, mark: str) -> None:
-        super().__init__(session, tables, mark)
-        self._own = tables
+    _own: PostgresTableNames
 
     @property
     def tables(self) -> tuple[str, str]:

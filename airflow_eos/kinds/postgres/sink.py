@@ -29,6 +29,7 @@ from airflow_eos.kinds.postgres.participant import (
     KIND,
     PREPARED,
     STAGED,
+    TARGET,
     PostgresParticipant,
     PostgresTableNames,
     drop_staged,
@@ -488,10 +489,6 @@ class TransactionOfTask(WorkOfTask):
 # --- slots ----------------------------------------------------------------------------------------
 
 
-TABLE = """
-SELECT format('%%I.%%I', n.nspname, c.relname) FROM pg_class c
-JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)
-"""
 _RIGHTS = """
 SELECT current_user, has_table_privilege(%(t)s, 'INSERT')
        AND (%(two_phase)s OR has_table_privilege(%(t)s, 'SELECT')), row_security_active(%(t)s),
@@ -640,7 +637,7 @@ class PostgresSink(TableSink):
         """
 
         def ask(connection: Connection) -> str:
-            found = connection.execute(TABLE, [self.table]).fetchone()
+            found = connection.execute(TARGET, [self.table]).fetchone()
             if found is None:
                 raise ConfigurationError(
                     f"There is no table {self.table} in {printable(self.dsn)}, or its role cannot "

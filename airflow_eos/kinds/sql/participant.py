@@ -110,6 +110,7 @@ class OwnershipTable(ABC):
 
     def __init__(self, session: DatabaseConnection, keys: KeysOfName, mark: str) -> None:
         self._session = session
+        self._own = keys
         self.name = keys.name
         self.mark = mark
 

@@ -90,7 +90,8 @@ def parts_of(url: str) -> dict[str, Any]:
     """Return the parts of ``mysql://user:password@host:3306/database`` as PyMySQL's keywords.
 
     Raises:
-        ConfigurationError: it cannot be read; it is not quoted, since it may hold a password.
+        ConfigurationError: it cannot be read, or has more; it is not quoted, since it may hold a
+            password.
     """
     try:
         parts = urlsplit(url)
@@ -102,6 +103,12 @@ def parts_of(url: str) -> dict[str, Any]:
         raise ConfigurationError(
             "The URL of MySQL cannot be read: expected mysql://user:password@host:3306/database."
         ) from None  # the cause may quote the password
+    if parts.query or parts.fragment:
+        raise ConfigurationError(
+            "The URL of MySQL has settings behind its database ('?' or '#'), and none is known "
+            "here: what they ask for, such as TLS, would not be done. Expected "
+            "mysql://user:password@host:3306/database alone."
+        )
     return {
         "host": parts.hostname,
         "port": port,

@@ -38,6 +38,7 @@ POST = "tests.integration.kept.endpoint:post"
 
 @pytest.fixture
 def store(tmp_path: Path) -> CheckpointStore:
+    (tmp_path / "checkpoint").mkdir()
     return CheckpointStore.open(tmp_path / "checkpoint")
 
 

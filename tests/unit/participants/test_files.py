@@ -676,3 +676,31 @@ def test_a_killed_writer_of_a_bucket_leaves_no_rows_on_its_machine(tmp_path):
     )
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_prepared_files_that_may_not_be_listed_are_not_none(files, tmp_path, monkeypatch):
+    """As where tasks run as another user: what they left open was called nothing, and stayed."""
+    work, listed = prepare(tmp_path), os.scandir
+
+    def refusing(path):
+        if Path(path).name == work.key:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return listed(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    with pytest.raises(StoreError, match="refused while listing prepared files"):
+        files.open()
+    with pytest.raises(StoreError, match="refused while listing prepared files"):
+        files.abort([work.identity])
+    monkeypatch.undo()
+    assert files.abort([work.identity]) == {work.identity: True}
+    assert files.abort([work.identity]) == {work.identity: False}
+
+
+def test_a_task_never_makes_the_folder_on_a_machine_that_lacks_the_disk(tmp_path):
+    """Made there in silence, its rows were promised, and nobody else ever found them."""
+    writer = FileSink(str(tmp_path / "disk" / "out")).opened(0, 0)
+    with pytest.raises(StoreError, match="Is the disk mounted here, as on the driver and every"):
+        writer.write(pa.RecordBatch.from_pydict({"amount": [1]}))
+    writer.abort()
+    assert list(tmp_path.iterdir()) == []

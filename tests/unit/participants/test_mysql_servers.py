@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
-from airflow_eos.errors import ConfigurationError, StoreError
+from airflow_eos.errors import ConfigurationError, DeliveryError, StoreError
 from airflow_eos.kinds.mysql.session import reason
-from airflow_eos.kinds.sql.servers import require_witness
+from airflow_eos.kinds.mysql.sink import statements
+from airflow_eos.kinds.sql.servers import parts_of, require_witness
 
 pytest.importorskip("pymysql")
 
@@ -70,3 +72,25 @@ pymysql = pytest.importorskip("pymysql")
 def test_a_key_is_named_without_its_table(key: str):
     error = pymysql.err.IntegrityError(1062, f"Duplicate entry 'a.b' for key '{key}'")
     assert reason(error) == "IntegrityError 1062, a second row for the unique key 'by_day'"
+
+
+def test_a_row_that_the_server_takes_is_not_refused_for_the_length_of_our_own_statements():
+    """Refused with the advice to raise max_allowed_packet, which was high enough already."""
+    long, head = "x" * (5 << 20), b"INSERT INTO t VALUES "
+    batch = pa.RecordBatch.from_pydict({"note": ["a", "b", long, "c"]})
+    pieces = list(statements(batch, head, 64 << 20))
+    rows = [piece.removeprefix(head) for piece in pieces]
+    assert rows == [b"('a'),('b')", f"('{long}')".encode(), b"('c')"]
+    with pytest.raises(DeliveryError, match=f"max_allowed_packet leaves {(4 << 20) - len(head)}"):
+        list(statements(batch, head, 4 << 20))
+
+
+@pytest.mark.parametrize("more", ["?ssl_ca=/etc/ca.pem", "?ssl-mode=REQUIRED", "#now"])
+def test_a_setting_in_the_url_that_nobody_would_follow_is_refused_and_no_password_is_shown(
+    more: str,
+):
+    """Left out in silence, an app that asks for TLS would send its password and rows in clear."""
+    with pytest.raises(ConfigurationError, match="none is known here") as refused:
+        parts_of(f"mysql://me:hush@db/shop{more}")
+    assert "hush" not in str(refused.value)
+    assert parts_of("mysql://me:hush@db/shop")["database"] == "shop"

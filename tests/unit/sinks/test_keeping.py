@@ -21,8 +21,14 @@ from airflow_eos.delivery.outputs import Outputs
 from airflow_eos.delivery.port import TaskReport
 from airflow_eos.delivery.replay import keys_of_missing
 from airflow_eos.delivery.spill import SpillingSink
-from airflow_eos.errors import ConfigurationError, NonDeterministicReplayError, SupersededError
+from airflow_eos.errors import (
+    ConfigurationError,
+    NonDeterministicReplayError,
+    StoreError,
+    SupersededError,
+)
 from airflow_eos.kinds.upsert.sink import RedisUpsert
+from airflow_eos.kinds.wal.sink import WriteAheadSink
 from airflow_eos.protocol.decision import Outcome, PreparedWork
 from airflow_eos.protocol.promise import Promise
 from airflow_eos.sinks import FileSink, KafkaSink, Output, UpsertSink
@@ -376,3 +382,23 @@ def test_rows_are_not_seen_before_a_decision_that_shows_those_of_others_too():
     with pytest.raises(ConfigurationError, match=r"'totals': staged=False .*found 2 outputs"):
         Outputs((Output("totals", early), Output("lake", FileSink("/lake"))))
     assert Outputs((Output("totals", early),)).names == ("totals",)
+
+
+def test_a_task_keeps_no_rows_on_a_machine_that_lacks_the_disk_of_the_checkpoint(
+    tmp_path, monkeypatch
+):
+    """Kept there in silence, they were promised, and the driver that delivers them found none."""
+    monkeypatch.setattr("airflow_eos.kinds.spill.task.running_batch", lambda: 7)
+    mount = tmp_path / "mount"
+    mount.mkdir()
+    sink = WriteAheadSink("json:loads").bound(CheckpointStore.open(mount / "checkpoint"))
+    writer = sink.opened(0, 0)
+    writer.write(pa.RecordBatch.from_pydict({"value": ["x"]}))
+    with pytest.raises(StoreError, match="Is the disk mounted here, as on the driver and every"):
+        writer.prepare("0" * 32)
+    writer.abort()
+    assert list(mount.iterdir()) == []
+    (mount / "checkpoint").mkdir()
+    writer = sink.opened(0, 1)
+    writer.write(pa.RecordBatch.from_pydict({"value": ["x"]}))
+    assert writer.prepare("0" * 32) is not None

@@ -21,8 +21,18 @@ from airflow_eos.delivery.policy import (
     FixedDelay,
 )
 from airflow_eos.delivery.spark_session import trigger_interval
-from airflow_eos.errors import BatchTimeoutError, ConfigurationError, TimeoutBudgetError
-from airflow_eos.kinds.kafka.preflight import check_timeouts, longest_timeout
+from airflow_eos.errors import (
+    BatchTimeoutError,
+    ConfigurationError,
+    KafkaUnavailableError,
+    TimeoutBudgetError,
+)
+from airflow_eos.kafka.client.cluster import STATE_COPIES, STATE_MIN_INSYNC
+from airflow_eos.kinds.kafka.preflight import (
+    check_timeouts,
+    longest_timeout,
+    require_transaction_log,
+)
 from tests.support.metadata import capable
 
 SECOND = timedelta(seconds=1)
@@ -372,3 +382,36 @@ def test_a_fixed_delay_gives_up_after_its_attempts(runs, attempts):
 def test_a_restart_strategy_that_cannot_work_is_refused(make, words):
     with pytest.raises(ConfigurationError, match=words):
         make()
+
+
+def cluster_whose_log_of_transactions_has(
+    copies: int, least: int, settings: tuple[int, int]
+) -> SimpleNamespace:
+    told = dict(zip((STATE_COPIES, STATE_MIN_INSYNC), map(str, settings), strict=True))
+    log = SimpleNamespace(
+        error_code=0, partitions=[SimpleNamespace(replica_nodes=list(range(copies)))]
+    )
+    cluster = SimpleNamespace(
+        capabilities=lambda: SimpleNamespace(settings=told),
+        describe_topic=lambda _: log,
+        topic_config=lambda _topic, _names: {"min.insync.replicas": str(least)},
+    )
+    return SimpleNamespace(cluster=cluster)
+
+
+@pytest.mark.parametrize(
+    ("copies", "least", "settings"),
+    [(3, 2, (1, 1)), (3, 2, (3, 2)), (1, 1, (3, 2))],
+    ids=["more copies since it was made", "as its settings say", "made before its settings"],
+)
+def test_a_log_of_transactions_that_is_there_is_asked_and_not_the_settings_of_a_new_one(
+    copies: int, least: int, settings: tuple[int, int]
+):
+    """Given more copies by hand, it was refused: "is to have 3 copies, and 1 broker runs"."""
+    require_transaction_log(cluster_whose_log_of_transactions_has(copies, least, settings))
+
+
+def test_a_log_of_transactions_with_fewer_copies_than_must_be_in_sync_is_refused():
+    wire = cluster_whose_log_of_transactions_has(1, 2, (3, 2))
+    with pytest.raises(KafkaUnavailableError, match="2 is more than 1"):
+        require_transaction_log(wire)
