@@ -15,8 +15,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, ClassVar
 
 from airflow_eos.checkpoint.decisions import PerishableRows
+from airflow_eos.checkpoint.locations import as_local_path
 from airflow_eos.delivery.workers import check_workers
-from airflow_eos.errors import ConfigurationError, DeliveryError
+from airflow_eos.errors import ConfigurationError, DeliveryError, StoreError
 from airflow_eos.failpoints import failpoint
 
 if TYPE_CHECKING:
@@ -166,6 +167,7 @@ class _SpillingWriter:
         """Prepare, then keep the rows: both are durable before any decision names the work."""
         work = self._writer.prepare(fingerprint)
         if work is not None:
+            require_disk(self._sink.store)
             kept = PerishableRows(self._sink.store)
             kept.keep(self._sink.name, running_batch(), work.key, self._stream.whole())
             failpoint("task-kept")
@@ -174,6 +176,21 @@ class _SpillingWriter:
     def abort(self) -> None:
         """Abort ``writer``. Rows kept already are never named, and are removed with their batch."""
         self._writer.abort()
+
+
+def require_disk(store: CheckpointStore) -> None:
+    """Refuse a machine that lacks the checkpoint's disk: rows kept there nobody would find.
+
+    Raises:
+        StoreError: the folder of the checkpoint is not there.
+    """
+    folder = as_local_path(store.location)
+    if folder is not None and not folder.is_dir():
+        raise StoreError(
+            f"{folder} is not there, where a task is to keep its rows in the checkpoint. Is the "
+            "disk mounted here, as on the driver and every executor? Nothing of this batch is "
+            "promised."
+        )
 
 
 def kept_rows(

@@ -10,9 +10,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from airflow_eos.checkpoint.locations import as_local_path
-from airflow_eos.delivery.spill import STREAM_MODULES, SpillStream, running_batch
-from airflow_eos.errors import DeliveryError, StoreError
+from airflow_eos.delivery.spill import STREAM_MODULES, SpillStream, require_disk, running_batch
+from airflow_eos.errors import DeliveryError
 from airflow_eos.kinds.spill.participant import SpilledRows, new_key, table_of
 from airflow_eos.protocol.decision import PreparedWork
 
@@ -100,21 +99,10 @@ class SpilledTaskRows:
         if self._now is not None:
             self._now(work, table_of(stream, "what the task wrote"))
             return None
-        _require_there(self._kept.store.location)
+        require_disk(self._kept.store)
         self._kept.keep(work.key, stream)
         return work
 
     def abort(self) -> None:
         """Drop the rows from memory; nothing was written before :meth:`prepare`."""
         self._stream = SpillStream()
-
-
-def _require_there(checkpoint: str) -> None:
-    """Refuse a machine that lacks the checkpoint's disk: rows kept there nobody would find."""
-    folder = as_local_path(checkpoint)
-    if folder is not None and not folder.is_dir():
-        raise StoreError(
-            f"{folder} is not there, where a task is to keep its rows in the checkpoint. Is the "
-            "disk mounted here, as on the driver and every executor? Nothing of this batch is "
-            "promised."
-        )

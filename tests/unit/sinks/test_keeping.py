@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Collection
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -295,9 +296,8 @@ class Inner:
 
 
 @pytest.fixture
-def store(log: Any) -> CheckpointStore:
-    found: CheckpointStore = log._store
-    return found
+def store(tmp_path: Path) -> CheckpointStore:
+    return CheckpointStore.open(tmp_path)
 
 
 @pytest.fixture
@@ -402,3 +402,11 @@ def test_a_task_keeps_no_rows_on_a_machine_that_lacks_the_disk_of_the_checkpoint
     writer = sink.opened(0, 1)
     writer.write(pa.RecordBatch.from_pydict({"value": ["x"]}))
     assert writer.prepare("0" * 32) is not None
+
+
+def test_rows_beside_prepared_ones_are_kept_on_no_machine_that_lacks_the_disk(tmp_path, batch_7):
+    writer = SpillingSink(Inner(), CheckpointStore.open(tmp_path / "checkpoint")).opened(0, 0)  # type: ignore[arg-type]
+    writer.write(rows("x"))
+    with pytest.raises(StoreError, match="Is the disk mounted here, as on the driver and every"):
+        writer.prepare("f" * 32)
+    assert list(tmp_path.iterdir()) == []
