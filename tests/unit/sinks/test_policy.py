@@ -386,7 +386,7 @@ def test_a_restart_strategy_that_cannot_work_is_refused(make, words):
 
 def cluster_whose_log_of_transactions_has(
     copies: int, least: int, settings: tuple[int, int]
-) -> SimpleNamespace:
+) -> Any:
     told = dict(zip((STATE_COPIES, STATE_MIN_INSYNC), map(str, settings), strict=True))
     log = SimpleNamespace(
         error_code=0, partitions=[SimpleNamespace(replica_nodes=list(range(copies)))]
