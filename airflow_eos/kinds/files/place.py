@@ -46,7 +46,6 @@ _EXPECTED = {
     errno.EMFILE: "A task opens a file for each partition: raise 'ulimit -n', or repartition.",
     errno.ENAMETOOLONG: "A value of partition_by is longer than a name may be there: shorten it.",
     errno.EEXIST: "What is in the way is no file of this pipeline: move it elsewhere.",
-    errno.ENOENT: "Is the disk mounted here, as on the driver and every executor?",
     errno.ENOTDIR: "What is in the way is no folder of this pipeline: move it elsewhere.",
 }
 _NOTHING = ".there-is-no-such-file"
@@ -130,7 +129,6 @@ class Disk:
         """Create and open the prepared file itself."""
         file = self._at(path)
         with self.refusing("making a file"):
-            self._root.stat()  # the driver made it: where it is missing, this is another disk
             file.parent.mkdir(parents=True, exist_ok=True)
             return file.open("x+b")  # readable, too: its end is read again for its sum
 

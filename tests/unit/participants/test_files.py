@@ -695,12 +695,3 @@ def test_prepared_files_that_may_not_be_listed_are_not_none(files, tmp_path, mon
     monkeypatch.undo()
     assert files.abort([work.identity]) == {work.identity: True}
     assert files.abort([work.identity]) == {work.identity: False}
-
-
-def test_a_task_never_makes_the_folder_on_a_machine_that_lacks_the_disk(tmp_path):
-    """Made there in silence, its rows were promised, and nobody else ever found them."""
-    writer = FileSink(str(tmp_path / "disk" / "out")).opened(0, 0)
-    with pytest.raises(StoreError, match="Is the disk mounted here, as on the driver and every"):
-        writer.write(pa.RecordBatch.from_pydict({"amount": [1]}))
-    writer.abort()
-    assert list(tmp_path.iterdir()) == []
