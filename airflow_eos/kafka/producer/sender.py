@@ -26,7 +26,6 @@ from airflow_eos.kafka.client import errors as faults
 from airflow_eos.kafka.client.errors import Deadline
 from airflow_eos.kafka.client.fetch import batch_headers
 from airflow_eos.kafka.client.messages import InitProducerIdRequest, ProduceRequest
-from airflow_eos.kafka.client.reading import OffsetSpan
 from airflow_eos.kafka.records import kernels as loops
 from airflow_eos.kafka.records.decode import unpacked
 from airflow_eos.kafka.transactions.identity import OffsetRange, unknown_offsets
@@ -158,7 +157,6 @@ class PartitionQueue:
 
 
 _ALL_REPLICAS = -1
-_SENT = OffsetSpan("", 0, 0, 0)  # for an error only; a batch that we have made has none
 _INIT_TIMEOUT_S = 60.0
 _BROKER_TIMEOUT_MS = 25_000
 """How long the broker waits for its replicas; less than our own wait for the response."""
@@ -289,7 +287,11 @@ def partition_responses(response: Any) -> Iterable[PartitionResponse]:
 
 def _row_of(payload: bytes, index: int) -> tuple[bytes | None, int] | None:
     """Return key and timestamp of a row of a sent record batch; None where it has no such row."""
-    for sent in unpacked(list(batch_headers(payload)), _SENT):
+    # Of a refused row only: no task loads what reads a checkpoint.
+    from airflow_eos.kafka.client.reading import OffsetSpan
+
+    nowhere = OffsetSpan("", 0, 0, 0)  # for an error, which a batch of our own does not have
+    for sent in unpacked(list(batch_headers(payload)), nowhere):
         rows = loops.spans_of(sent)
         if index < len(rows.offsets):
             at, length = rows.keys[index], rows.key_lengths[index]
