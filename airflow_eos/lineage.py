@@ -139,16 +139,17 @@ def read_lineage(store: CheckpointStore, event: SettledEvent, bootstrap_servers:
         CheckpointFormatError: the pipeline or a decision cannot be read.
         StoreError: the store did not answer.
     """
-    from airflow_eos.checkpoint.backend import DECISIONS, is_batch
+    from airflow_eos.checkpoint.backend import DECISIONS
     from airflow_eos.checkpoint.decisions import DecisionLog
     from airflow_eos.checkpoint.pipeline import read_pipeline
+    from airflow_eos.checkpoint.terms import batch_folders
     from airflow_eos.errors import SupersededError
     from airflow_eos.protocol.promise import Promise
 
     pipeline, log = read_pipeline(store), DecisionLog(store)
     promises: list[Promise] = []
     # Those that are there: a stream of weeks has millions of batches, and decisions of a hundred.
-    kept = sorted(int(name) for name in store.folders(DECISIONS) if is_batch(name))
+    kept = batch_folders(store, DECISIONS)
     for batch in (each for each in kept if event.from_batch <= each <= event.to_batch):
         with suppress(SupersededError):  # its decisions are being pruned
             if (promise := Promise.of(log.of_batch(batch))) is not None:

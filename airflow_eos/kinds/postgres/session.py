@@ -16,7 +16,7 @@ from psycopg import conninfo, errors
 from airflow_eos.closing import closed_on_error
 from airflow_eos.errors import ConfigurationError, DeliveryError, EosError, Remedy, StoreError
 from airflow_eos.kinds.sql.participant import DatabaseConnection, LostError
-from airflow_eos.kinds.sql.servers import OF_SESSION, OF_TRANSACTION, attentive
+from airflow_eos.kinds.sql.servers import FAILOVER, OF_SESSION, OF_TRANSACTION, attentive
 
 _GONE = (
     errors.AdminShutdown,
@@ -250,7 +250,7 @@ def connected(dsn: str, *, lock_timeout_s: float, timeout_s: float) -> tuple[Con
             raise StoreError(
                 f"{printable(dsn)} is a standby: it lags, so no outcome can be read from it. Name "
                 "the primary, or add target_session_attrs=primary to the connection.",
-                Remedy(change="name the primary, or wait until the failover is over", start=True),
+                FAILOVER,
             )
     return connection, History(f"{system}/{database}", timeline)
 

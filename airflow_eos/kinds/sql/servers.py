@@ -9,6 +9,8 @@ from urllib.parse import quote, unquote, urlsplit
 from airflow_eos.errors import ConfigurationError, Remedy, StoreError
 
 _ON, _OFF = ("ON", "1"), {"OFF", "0"}
+FAILOVER = Remedy(change="name the primary, or wait until the failover is over", start=True)
+"""What to do where a server takes no writes now: a later start may find the primary."""
 PINNED = (
     "SET SESSION time_zone = '+00:00', completion_type = 'NO_CHAIN', "  # else COMMIT begins another
     "foreign_key_checks = 1, unique_checks = 1, sql_safe_updates = 0, sql_big_selects = 1, "
@@ -47,7 +49,7 @@ def require_witness(settings: Mapping[str, str], place: str) -> None:
         raise StoreError(
             f"{place} is read-only, a replica perhaps: it lags, so no outcome can be read from it. "
             "Name the primary.",
-            Remedy(change="name the primary, or wait until the failover is over", start=True),
+            FAILOVER,
         )
     flush = settings["innodb_flush_log_at_trx_commit"]
     if flush != "1":

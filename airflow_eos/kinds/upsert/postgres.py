@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyarrow import csv
 
-from airflow_eos.errors import ConfigurationError, DeliveryError, Remedy, StoreError
-from airflow_eos.kinds.sql.servers import OF_SESSION, OF_TRANSACTION, attentive
+from airflow_eos.errors import ConfigurationError, DeliveryError, StoreError
+from airflow_eos.kinds.sql.servers import FAILOVER, OF_SESSION, OF_TRANSACTION, attentive
 from airflow_eos.kinds.upsert.columns import (
     VERSION,
     TableDescription,
@@ -334,7 +334,7 @@ class PostgresTable(TableSession):
             raise StoreError(
                 "This PostgreSQL is a standby, which nobody can write to: give the primary "
                 "(target_session_attrs=read-write finds it).",
-                Remedy(change="name the primary, or wait until the failover is over", start=True),
+                FAILOVER,
             )
 
     def _meant(self, doing: str, error: Any) -> DeliveryError:
