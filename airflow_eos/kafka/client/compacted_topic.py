@@ -238,9 +238,7 @@ def _not_made(topic: str, error: Any, settings: KafkaSettings) -> TopicError:
 # Over librdkafka, which finds leaders and repeats by itself. No consumer group is joined.
 
 
-_AT_ONCE = 1_000
-_GATHER_S = 0.02
-"""How long librdkafka gathers messages for one call, even when it has the last one."""
+_STEP_S = 0.02
 
 
 class CompactedTopicReader:
@@ -290,19 +288,23 @@ class CompactedTopicReader:
 
         silent_s = 0.0
         while silent_s < _TIMEOUT_S:
-            messages = self._consumer.consume(_AT_ONCE, timeout=_GATHER_S)
-            silent_s = 0.0 if messages else silent_s + _GATHER_S
-            for message in messages:
-                error = message.error()
-                if error is None:
-                    yield message.key() or b"", message.value()
-                elif error.code() == Code._PARTITION_EOF:  # noqa: SLF001 - librdkafka's own code
-                    if message.offset() >= end:
-                        return
-                elif error.code() == faults.GROUP_AUTHORIZATION_FAILED:
-                    continue  # librdkafka looks for the coordinator of its unused group
-                elif not error.retriable():
-                    raise named(KafkaException(error), self._topic, "Read")
+            # One by one: a call for many waits out its time even when it has the last one.
+            message = self._consumer.poll(_STEP_S)
+            if message is None:
+                silent_s += _STEP_S
+                continue
+            silent_s, error = 0.0, message.error()
+            if error is None:
+                yield message.key() or b"", message.value()
+                if message.offset() + 1 >= end:
+                    return  # the end is told only after a fetch that finds no more
+            elif error.code() == Code._PARTITION_EOF:  # noqa: SLF001 - librdkafka's own code
+                if message.offset() >= end:
+                    return
+            elif error.code() == faults.GROUP_AUTHORIZATION_FAILED:
+                continue  # librdkafka looks for the coordinator of its unused group
+            elif not error.retriable():
+                raise named(KafkaException(error), self._topic, "Read")
         raise KafkaUnavailableError(
             f"Topic {self._topic!r} cannot be read to its end. Check the brokers."
         )
@@ -327,6 +329,14 @@ class Appender:
                 "message.timeout.ms": int(_TIMEOUT_S * 1000),
             }
         )
+
+    def connect(self) -> None:
+        """Look the topic's leader up, which connects.
+
+        Raises:
+            KafkaError: the topic may not be described, or (KafkaUnavailableError) nobody answers.
+        """
+        partitions(self._producer, self._topic)
 
     def append(self, key: bytes, value: bytes | None) -> None:
         """Begin to append a record; a value of None is a tombstone."""

@@ -162,6 +162,7 @@ class PrefixLedger:
         require_topic(self._settings, self.topic)
         self._is_there = True
         found = self.read()
+        self._appender().connect()  # the first batch's note waits for this else
         if found.owner is not None:
             return found
         own = _Key(prefix=self.prefix, claim=self._nonce)
