@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import structlog
 from msgspec.structs import replace
@@ -123,8 +123,21 @@ def record_drained(
 
 log = structlog.get_logger(__name__)
 
-Admitted = tuple[PipelineIdentity, "Former | None", tuple[str, ...]]
-"""The pipeline, its predecessor and remarks; see :func:`require_admitted`."""
+
+class Admitted(NamedTuple):
+    """What the gate answered to a start.
+
+    Attributes:
+        pipeline: the pipeline that the checkpoint belongs to, or will.
+        former: the pipeline that an empty checkpoint goes on from.
+        forgotten: what a person must be told of names that no system remembers any more.
+        is_owner: whether all names were the pipeline's own, so that to claim them changed nothing.
+    """
+
+    pipeline: PipelineIdentity
+    former: Former | None
+    forgotten: tuple[str, ...]
+    is_owner: bool
 
 
 def take_over(
@@ -161,16 +174,20 @@ def take_over(
         DecisionNeededError: recovery found what only a person may decide.
         KafkaError, CheckpointError, …: as they come.
     """
-    if admitted is None or admitted[1] is not None:  # a driver that ended since may have begun it
+    if admitted is None or admitted.former is not None:  # a driver that ended since may have begun
         admitted = require_admitted(store, participant, driver, progress)
-    pipeline, former, forgotten = admitted
+    pipeline, former, forgotten, is_owner = admitted
     owner = Owner.at(claim(store, pipeline).id, store.location)
-    participant.claim(owner)
-    _require(store, participant, former, owner)
+    if not is_owner:
+        participant.claim(owner)
+    _, still_owner = _require(store, participant, former, owner)
+    if is_owner and not still_owner:  # given up since
+        participant.claim(owner)
+        _require(store, participant, former, owner)
     tenure = take_term(store, taken_by=driver, after=after)
     failpoint("term-taken")
     on_term(tenure.term.number)
-    forgotten += _require(store, participant, former, owner)
+    forgotten += _require(store, participant, former, owner)[0]
     _note_anew(store, participant, owner, forgotten)
     if former is not None:
         inherit(participant, owner)
@@ -190,8 +207,8 @@ def require_admitted(
 ) -> Admitted:
     """Ask the gate for the first time in a start; change nothing.
 
-    Returns:
-        The pipeline, the one an empty checkpoint goes on from, and what a person must be told.
+    What is the pipeline's own is claimed here, which checks how its system keeps that: a standby
+    has time for it now.
 
     Raises:
         OwnershipError, ConfigurationError, …: this start is not let in.
@@ -205,24 +222,28 @@ def require_admitted(
     pipeline = read_pipeline(store) or new
     pipeline.require_same(new, store.location)
     former = progress.former(pipeline.id) if progress is not None else None
-    forgotten = _require(store, participant, former, Owner.at(pipeline.id, store.location))
-    return pipeline, former, forgotten
+    owner = Owner.at(pipeline.id, store.location)
+    forgotten, is_owner = _require(store, participant, former, owner)
+    if is_owner:
+        participant.claim(owner)
+    return Admitted(pipeline, former, forgotten, is_owner)
 
 
 def _require(
     store: CheckpointStore, participant: Participant, former: Former | None, owner: Owner
-) -> tuple[str, ...]:
+) -> tuple[tuple[str, ...], bool]:
     """Check an empty checkpoint against its predecessor, every other one against its own records.
 
     Returns:
-        What a person must be told of names that no system remembers any more.
+        What a person must be told of names that no system remembers any more, and whether the
+        systems say that all names are the owner's.
     """
     if former is not None:
         require_nothing_since(participant, former, owner)
-        return ()
-    verdict, _ = admitted(store, participant, owner)
+        return (), False
+    verdict, facts = admitted(store, participant, owner)
     verdict.require()
-    return verdict.remarks
+    return verdict.remarks, bool(facts.names) and all(n.owner == owner for n in facts.names)
 
 
 def _note_anew(

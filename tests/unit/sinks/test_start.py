@@ -367,10 +367,12 @@ class Remembering:
 
     def __init__(self, store: CheckpointStore, *, owner: str = "memory") -> None:
         self.store = store
-        self.owner = owner
+        self.owner: str | None = owner
         self.noted_late: Note | None = None
+        self.claimed_in_term: list[int] = []
 
-    def claim(self, _owner: Owner) -> None: ...
+    def claim(self, _owner: Owner) -> None:
+        self.claimed_in_term.append(newest_term(self.store))
 
     def open(self) -> tuple[Any, ...]:
         return ()
@@ -382,7 +384,8 @@ class Remembering:
     def ownership(self, asking: Owner) -> tuple[Ownership, ...]:
         noted = self.noted_late if newest_term(self.store) else None
         notes = () if noted is None else (structs.replace(noted, pipeline=asking.pipeline),)
-        return (Ownership("it", Owner(asking.pipeline, self.owner), notes),)
+        owner = None if self.owner is None else Owner(asking.pipeline, self.owner)
+        return (Ownership("it", owner, notes),)
 
 
 def start_in_order(
@@ -422,6 +425,34 @@ def test_who_was_let_in_while_another_still_drove_is_asked_again_before_the_term
     assert newest_term(ordered_store) == 0
 
 
+def test_a_name_that_is_ours_is_claimed_while_another_still_drives_and_not_once_more(
+    ordered_store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To claim what is ours changes nothing, and takes time in which no row is delivered."""
+    participant: Any = Remembering(ordered_store)
+    start_in_order(ordered_store, participant, monkeypatch)
+    participant.owner = ordered_store.location
+    participant.claimed_in_term.clear()
+    admitted = takeover.require_admitted(ordered_store, participant, "we", None)
+    assert participant.claimed_in_term == [1]
+    start_in_order(ordered_store, participant, monkeypatch, admitted=admitted)
+    assert participant.claimed_in_term == [1]
+    assert newest_term(ordered_store) == 2
+
+
+def test_a_name_that_was_given_up_while_another_still_drove_is_claimed_before_the_term(
+    ordered_store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    participant: Any = Remembering(ordered_store)
+    start_in_order(ordered_store, participant, monkeypatch)
+    participant.owner = ordered_store.location
+    admitted = takeover.require_admitted(ordered_store, participant, "we", None)
+    participant.owner = None
+    participant.claimed_in_term.clear()
+    start_in_order(ordered_store, participant, monkeypatch, admitted=admitted)
+    assert participant.claimed_in_term == [1], "not claimed, or only once it had stopped the other"
+
+
 def test_what_an_empty_checkpoint_went_on_from_is_not_gone_on_from_once_another_began_it(
     ordered_store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -439,8 +470,8 @@ def test_what_an_empty_checkpoint_went_on_from_is_not_gone_on_from_once_another_
             self.inherited = True
 
     participant: Any = Inheriting(ordered_store)
-    pipeline, _, forgotten = takeover.require_admitted(ordered_store, participant, "we", None)
-    before = (pipeline, Former("another", None), forgotten)
+    admitted = takeover.require_admitted(ordered_store, participant, "we", None)
+    before = admitted._replace(former=Former("another", None))
     start_in_order(ordered_store, participant, monkeypatch, admitted=before, progress=Began())
     assert not participant.inherited
 
