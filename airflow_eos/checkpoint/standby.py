@@ -43,8 +43,9 @@ class Standby(Evidence, frozen=True, kw_only=True):
     """One driver that stands by; ``beat`` counts up while it stands by.
 
     ``behind`` is the term of the driver that it would follow; 0 where none was ever taken.
-    ``end`` says that it stands by no more, and ``reason`` why: it was called off, was refused for
-    what no restart heals, or failed.
+    ``is_ready`` says that it has just asked what a start asks before it writes anything: a driver
+    that hands over waits for that. ``end`` says that it stands by no more, and ``reason`` why: it
+    was called off, was refused for what no restart heals, or failed.
     """
 
     words: ClassVar[tuple[str, ...]] = ("application_id", "host", "reason")
@@ -56,6 +57,7 @@ class Standby(Evidence, frozen=True, kw_only=True):
     pid: int
     behind: int
     beat: int
+    is_ready: bool = False
     interval_ms: Annotated[int, msgspec.Meta(ge=1, le=60_000)]
     end: StandbyEnd | None = None
     reason: str = ""

@@ -25,6 +25,7 @@ from airflow_eos.checkpoint import (
 from airflow_eos.checkpoint.backend import STANDBYS
 from airflow_eos.checkpoint.heartbeat import (
     BY_AIRFLOW,
+    BY_STANDBY,
     STARTED_BY,
     Standstill,
     beat_interval,
@@ -32,10 +33,10 @@ from airflow_eos.checkpoint.heartbeat import (
     request_to,
 )
 from airflow_eos.checkpoint.progress import StateSize, read_state_size, write_state_size
-from airflow_eos.checkpoint.standby import LOOKS_MISSED, process_mark
+from airflow_eos.checkpoint.standby import LOOKS_MISSED, process_mark, standbys
 from airflow_eos.checkpoint.terms import is_newest
 from airflow_eos.delivery.causes import cause_of
-from airflow_eos.errors import CheckpointError, CheckpointFormatError, SupersededError
+from airflow_eos.errors import CheckpointError, CheckpointFormatError, EosError, SupersededError
 from airflow_eos.figures.events import (
     Began,
     Failed,
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from airflow_eos.checkpoint import CheckpointStore
-    from airflow_eos.checkpoint.heartbeat import End, Phase
+    from airflow_eos.checkpoint.heartbeat import DrainRequest, End, Phase
     from airflow_eos.figures.events import Observer
 
 log = structlog.get_logger(__name__)
@@ -59,6 +60,10 @@ log = structlog.get_logger(__name__)
 _FILES = "rocksdbSstFileSize"
 _WATCHED, _WATCHED_DISK = timedelta(seconds=2), timedelta(seconds=1)
 """The interval between beats while another driver stands by; the second one on a disk."""
+_READY_WITHIN_S = 10.0
+"""The time for which a driver that hands over goes on until a standby says that it is ready."""
+_READY_LOOK_S = 0.1
+_FOLLOWED_WITHIN_S = 5.0
 
 
 def state_size(
@@ -149,6 +154,7 @@ class HeartbeatWriter:
         self.before_stopped: Callable[[], None] = lambda: None
         """Called by a driver that ends in order, before its last beat."""
         self._looked, self._stood_by = Standstill(), Standstill()
+        self._hands_over_until: float | None = None
         self._query: StreamingQuery | None = None
         self._state: StateSize | None = None
 
@@ -211,14 +217,33 @@ class HeartbeatWriter:
         if self._thread.is_alive():
             self._thread.join(timeout=self._interval.total_seconds())
         self._beat()
+        if phase == "stopped" and self._drained_by == BY_STANDBY:
+            self._until_followed()
+
+    def _until_followed(self) -> None:
+        """Hold still until the standby has delivered a batch, for a few seconds at most.
+
+        On one machine our shutdown would take the processor from that batch, which people wait for.
+        """
+        until = time.monotonic() + _FOLLOWED_WITHIN_S
+        with suppress(EosError):
+            while time.monotonic() < until:
+                beat = read_heartbeat(self._store)
+                if beat is not None and beat.term != self.term and beat.batch_id is not None:
+                    return
+                time.sleep(_READY_LOOK_S)
 
     @property
     def _submission(self) -> str | None:
         return self._started_by.submission if self._started_by is not None else None
 
     def _run(self) -> None:
-        while not self._ended.wait(self._interval.total_seconds()):
+        while not self._ended.wait(self._pause_s()):
             self._beat()
+
+    def _pause_s(self) -> float:
+        awaits_standby = self._hands_over_until is not None and not self.draining.is_set()
+        return _READY_LOOK_S if awaits_standby else self._interval.total_seconds()
 
     def _beat(self) -> None:
         # One beat at a time: on a slow store an earlier beat must not overwrite the last one.
@@ -238,7 +263,8 @@ class HeartbeatWriter:
                 if not self._ended.is_set():
                     self._reason = f"{request.requested_by}: {request.reason}"
                     self._drained_by = request.requested_by
-                self.draining.set()
+                if not self._awaits_standby(request):
+                    self.draining.set()
             self._note_state()
             if self.observer is not None:
                 self._tell_progress(self.observer)
@@ -247,6 +273,16 @@ class HeartbeatWriter:
             log.warning("heartbeat_failed", error=str(error))
         except Exception:  # whatever it is: without this thread nobody's wish to drain is heard
             log.exception("heartbeat_failed")
+
+    def _awaits_standby(self, request: DrainRequest) -> bool:
+        """Whether we hand over to a standby that is not ready yet: rows flow until it is."""
+        if request.requested_by != BY_STANDBY:
+            return False
+        now = time.monotonic()
+        self._hands_over_until = self._hands_over_until or now + _READY_WITHIN_S
+        if now >= self._hands_over_until:
+            return False
+        return not any(s.is_ready and s.behind == self.term for s in standbys(self._store))
 
     def _pace(self) -> timedelta:
         """Return the interval: shorter while a standby waits, which then sees the end sooner."""

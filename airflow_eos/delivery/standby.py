@@ -190,11 +190,12 @@ class StandingBy:
         self._found_driving = found is not None and found.phase not in ENDED
         self._is_ending = False
 
-    def until_our_turn(self, make_ready: Callable[[], object] = lambda: None) -> int:
+    def until_our_turn(self, make_ready: Callable[[], bool] = lambda: True) -> int:
         """Wait for our turn; return the term after which ours is to come.
 
         Args:
-            make_ready: called while the driver ends because it was asked to.
+            make_ready: called while the driver ends because it was asked to; returns whether all is
+                ready, which the driver waits for where it hands over.
 
         Raises:
             CalledOffError: no standby is needed: all is read, or a person has stopped the pipeline.
@@ -212,9 +213,7 @@ class StandingBy:
                 found = self._judged(sign, watch.hold(sign))
                 if found.turn is Turn.WAIT:
                     self._has_stood_by = True
-                    self._say(sign.term)
-                    if self._is_ending:
-                        make_ready()
+                    self._say(sign.term, is_ready=self._is_ending and make_ready())
                 unanswered = False
             except CheckpointError as error:  # no answer, which says nothing of the driver
                 if not unanswered:
@@ -272,14 +271,14 @@ class StandingBy:
         interval_s = sign.heartbeat.interval_ms / 1000 if sign.heartbeat else self._interval_s
         return max(_LOOK_S, interval_s / 4)
 
-    def _say(self, term: int) -> None:
+    def _say(self, term: int, *, is_ready: bool = False) -> None:
         now = self._clock()
         due = self._said_at is None or now - self._said_at >= self._interval_s
-        if due or term != self._said.behind:
+        if due or (term, is_ready) != (self._said.behind, self._said.is_ready):
             if self._said_at is None:
                 log.info("standing_by", behind_term=term, checkpoint=self._store.location)
             self._said_at = now
-            write_standby(self._store, self._changed(behind=term))
+            write_standby(self._store, self._changed(behind=term, is_ready=is_ready))
 
     def _changed(self, **changes: Any) -> Standby:
         self._said = replace(self._said, beat=self._said.beat + 1, **changes)
@@ -302,15 +301,19 @@ class MadeReady(Generic[Ready]):
         self._make, self._clock = make, clock
         self._made: tuple[float, Ready] | None = None
 
-    def renew(self) -> None:
-        """Prepare where the last is not fresh; log an error, which comes again in :meth:`take`."""
+    def renew(self) -> bool:
+        """Prepare where the last is not fresh; return whether one is there now.
+
+        An error is logged, and comes again in :meth:`take`.
+        """
         if self._is_fresh():
-            return
+            return True
         self.close()
         try:
             self._made = self._clock(), self._make()
         except EosError as error:
             log.warning("standby_not_ready_yet", error=str(error))
+        return self._made is not None
 
     def take(self) -> Ready:
         """Return the prepared start if fresh, else prepare one now; the caller closes it."""
@@ -335,7 +338,7 @@ def stand_by(
     *,
     examine: Callable[[], None],
     start: Callable[[int], Started],
-    make_ready: Callable[[], object] = lambda: None,
+    make_ready: Callable[[], bool] = lambda: True,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Started:
     """Examine what a start examines, stand by, and start when the turn has come.

@@ -217,16 +217,18 @@ def make_batch_function(
     warn_where_it_is_lost(store)
     if sink.guarantee != "exactly_once":
         warn_where_two_can_plan(spark, store, sink.guarantee)
-    _require_readable(store)
+    if reached is None:
+        _require_readable(store)
     retained = retained_batches(spark)
     driver = _driver(spark)
     if sink.guarantee == "at_least_once":
         return _at_least_once(sink, store, governed, driver, retained, heartbeat, unreadable)
     if sink.guarantee == "at_most_once":
         return _at_most_once(sink, store, governed, driver, retained, heartbeat)
-    reached = reached or _Participants.of(store, sink, interval, consumer_group, resources)
+    if reached is None:
+        reached = _Participants.of(store, sink, interval, consumer_group, resources)
+        store.check_create_if_absent()
     participant, progress = reached.participant, reached.progress
-    store.check_create_if_absent()
     require_not_spent(store)
     decisions = observed_decisions(store, heartbeat.observer)
     require_not_cancelled(store)
@@ -450,9 +452,9 @@ def start_exactly_once(
             check = partial(first.sink.check, first.spark)
             warm.enter_context(kept_warm(check, first=warm_ups))
 
-        def make_ready() -> None:
+        def make_ready() -> bool:
             warm_ups.clear()  # warm-ups would take time from the start that they are to speed up
-            anew.renew()
+            return anew.renew()
 
         def start(after: int) -> ExactlyOnceQuery:
             warm_ups.clear()
@@ -566,6 +568,7 @@ class _StartRequest:
             reached = _Participants.of(
                 self.store, self.sink, self.interval, self.consumer_group, resources
             )
+            self.store.check_create_if_absent()
             admitted = require_admitted(
                 self.store, reached.participant, _driver(self.spark), reached.progress
             )

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 _WARM_S = 30.0
-_FIRST_S = 20.0
+_FIRST_S = 40.0
 """Seconds of warm-ups: longer batches need them less, and the cluster is the running driver's."""
 _NO_PROGRAM = re.compile(r'Cannot run program "([^"]+)"')
 _OTHER_PYTHON = re.compile(r"different version: ([\d.]+) than that in driver: (\d+\.\d+)")
@@ -75,7 +75,7 @@ def kept_warm(check: Callable[[], None], *, first: list[Callable[[], None]]) -> 
     """Check workers again and again in the ``with``: Spark ends those that were idle for a minute.
 
     In the background, since a cluster may let the check wait. The acts in ``first`` are done there,
-    too, one after the other for up to 20 s, and taken out of the list; the caller may do that, too.
+    too, one after the other for up to 40 s, and taken out of the list; the caller may do that, too.
     """
     over = threading.Event()
 

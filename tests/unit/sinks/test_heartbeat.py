@@ -22,11 +22,13 @@ from airflow_eos.checkpoint import (
     write_heartbeat,
 )
 from airflow_eos.checkpoint import heartbeat as liveness
-from airflow_eos.checkpoint.heartbeat import STARTED_BY
+from airflow_eos.checkpoint.heartbeat import BY_STANDBY, STARTED_BY
+from airflow_eos.checkpoint.standby import write_standby
 from airflow_eos.checkpoint.terms import is_newest
 from airflow_eos.delivery import query as module
 from airflow_eos.delivery.query import HeartbeatWriter
 from airflow_eos.errors import ConfigurationError, RowError, SupersededError
+from tests.support.beats import heartbeat, standby
 from tests.unit.supervision.lives import started
 
 SPARKS = "ValueError: see the driver's log"
@@ -167,6 +169,70 @@ def test_a_drain_is_heard_also_after_an_error_that_is_no_store_error(writer, sto
         assert failed.wait(5)
     request_drain(store, requested_by="ops", reason="to look at it", term=1)
     assert driver.draining.wait(5)
+
+
+# --- Handing over -------------------------------------------------------------------------------
+
+
+def hand_over_to(store, **standing: Any) -> None:
+    take_term(store, taken_by="us")
+    write_standby(store, standby(**standing))
+    request_drain(store, requested_by=BY_STANDBY, reason="upgrade", term=1)
+
+
+def test_a_driver_that_hands_over_goes_on_until_the_standby_is_ready(writer, store):
+    """What the standby has to ask takes a second, in which rows would stand still."""
+    hand_over_to(store)
+    driver = writer()
+    driver.start(1)
+    assert not driver.draining.wait(0.3), "the standby was not ready"
+    write_standby(store, standby(behind=2, is_ready=True))
+    assert not driver.draining.wait(0.3), "it was ready for another driver"
+    write_standby(store, standby(is_ready=True))
+    assert driver.draining.wait(60)
+
+
+def test_a_driver_hands_over_all_the_same_where_no_standby_gets_ready(writer, store, monkeypatch):
+    monkeypatch.setattr(module, "_READY_WITHIN_S", 0.3)
+    hand_over_to(store)
+    driver = writer()
+    driver.start(1)
+    assert driver.draining.wait(60)
+
+
+def test_a_person_who_stops_a_driver_that_waits_to_hand_over_is_not_kept_waiting(writer, store):
+    hand_over_to(store)
+    driver = writer()
+    driver.start(1)
+    assert not driver.draining.wait(0.3)
+    request_drain(store, requested_by="cli ops", reason="now", term=1)
+    assert driver.draining.wait(5)
+
+
+def test_a_driver_that_handed_over_holds_still_until_the_next_one_has_begun_a_batch(writer, store):
+    """On one machine its shutdown would take the processor from the batch that is waited for."""
+    hand_over_to(store, is_ready=True)
+    driver = writer()
+    driver.start(1)
+    assert driver.draining.wait(60)
+    ended = threading.Thread(target=driver.stop, args=("stopped",))
+    ended.start()
+    _until(lambda: read_heartbeat(store).end == "drained")
+    ended.join(0.3)
+    assert ended.is_alive()
+    write_heartbeat(store, heartbeat("preparing", term=2, batch_id=8))
+    ended.join(4)
+    assert not ended.is_alive()
+
+
+def test_a_driver_that_handed_over_ends_also_where_nobody_follows(writer, store, monkeypatch):
+    monkeypatch.setattr(module, "_FOLLOWED_WITHIN_S", 0.2)
+    hand_over_to(store, is_ready=True)
+    driver = writer()
+    driver.start(1)
+    assert driver.draining.wait(60)
+    driver.stop("stopped")
+    assert read_heartbeat(store).end == "drained"
 
 
 def test_an_at_least_once_driver_that_comes_back_says_nothing_over_who_took_its_place(

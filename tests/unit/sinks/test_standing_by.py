@@ -230,9 +230,38 @@ def test_what_a_start_needs_is_made_while_a_driver_that_hands_over_still_ends(wo
         world.store, requested_by=BY_STANDBY, reason="upgrade", term=1
     )
     world.at[24.0] = lambda: world.stops(phase="stopped", end="drained", drained_by=BY_STANDBY)
-    assert world.standing().until_our_turn(lambda: made.append(world.now)) == 1
+
+    def make() -> bool:
+        made.append(world.now)
+        return len(made) > 2
+
+    said: list[bool] = []
+    world.at[19.9] = world.at[23.9] = lambda: said.append(standbys(world.store)[0].is_ready)
+    assert world.standing().until_our_turn(make) == 1
     assert 20.0 <= made[0] < 22.0
     assert made[-1] < 24.0
+    assert said == [False, True], "the driver that hands over waits until it is told"
+
+
+def test_who_was_ready_for_another_hand_over_is_not_ready_for_the_next(world):
+    """Of two that stood by the other was quicker: what was asked then is old by now."""
+    said: list[tuple[int, bool]] = []
+
+    def look() -> None:
+        said.extend((each.behind, each.is_ready) for each in standbys(world.store))
+
+    def overtaken() -> None:
+        take_term(world.store, taken_by="other")
+        world.say(term=2, phase="waiting")
+
+    world.at[20.0] = lambda: request_drain(
+        world.store, requested_by=BY_STANDBY, reason="upgrade", term=1
+    )
+    world.at[22.0] = world.at[30.0] = look
+    world.at[24.0] = overtaken
+    world.at[40.0] = lambda: world.stops(phase="failed", end="failed")
+    assert world.standing().until_our_turn() == 2
+    assert said == [(1, True), (2, False)]
 
 
 class Answers:
