@@ -257,7 +257,9 @@ TOPIC = "airflow-eos.prefixes"
 
 def record(offset: int) -> Any:
     key = b"%d" % offset
-    return SimpleNamespace(error=lambda: None, key=lambda: key, value=lambda: b"v")
+    return SimpleNamespace(
+        error=lambda: None, key=lambda: key, value=lambda: b"v", offset=lambda: offset
+    )
 
 
 def the_end(offset: int) -> Any:
@@ -265,12 +267,12 @@ def the_end(offset: int) -> Any:
 
 
 class Consumer:
-    """``fetched``: what librdkafka gives, lot by lot; ``end``: said where it is asked, or an error.
+    """``fetched``: what librdkafka gives, one by one; ``end``: said where it is asked, or an error.
 
     A new leader refuses that question, and what is in ``refusals`` comes first.
     """
 
-    def __init__(self, *fetched: list[Any], end: int, refusals: int = 0) -> None:
+    def __init__(self, *fetched: Any, end: int, refusals: int = 0) -> None:
         self._fetched, self._end, self._refusals = list(fetched), end, refusals
         self.is_assigned = False
 
@@ -289,8 +291,8 @@ class Consumer:
     def unassign(self) -> None:
         self.is_assigned = False
 
-    def consume(self, _most: int, **_options: Any) -> list[Any]:
-        return self._fetched.pop(0) if self._fetched else []
+    def poll(self, _within_s: float) -> Any:
+        return self._fetched.pop(0) if self._fetched else None
 
 
 def keys(consumer: Consumer, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
@@ -305,30 +307,35 @@ def keys(consumer: Consumer, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 
 def test_an_end_before_what_was_acknowledged_is_none(monkeypatch):
     """A new leader says so, as long as it does not know how far its log was acknowledged."""
-    consumer = Consumer([the_end(0)], [record(0), the_end(1)], [record(1), the_end(2)], end=2)
+    consumer = Consumer(the_end(0), record(0), the_end(1), record(1), end=2)
     assert keys(consumer, monkeypatch) == [b"0", b"1"]
 
 
 def test_records_of_others_that_come_meanwhile_are_not_waited_for(monkeypatch):
-    consumer = Consumer([record(0), record(1)], [the_end(2)], end=1)
-    assert keys(consumer, monkeypatch) == [b"0", b"1"]
+    consumer = Consumer(record(0), record(1), the_end(2), end=1)
+    assert keys(consumer, monkeypatch) == [b"0"]
+
+
+def test_where_the_last_place_holds_no_record_the_end_is_told(monkeypatch):
+    """As where compaction, or a transaction's marker, has it."""
+    assert keys(Consumer(record(0), the_end(2), end=2), monkeypatch) == [b"0"]
 
 
 def test_a_new_leader_is_asked_until_it_says_how_far_its_log_was_acknowledged(monkeypatch):
-    consumer = Consumer([record(0), the_end(1)], end=1, refusals=2)
+    consumer = Consumer(record(0), end=1, refusals=2)
     assert keys(consumer, monkeypatch) == [b"0"]
 
 
 def test_a_topic_that_does_not_come_to_its_end_is_an_error_and_not_read_whole(monkeypatch):
     monkeypatch.setattr(compacted, "_TIMEOUT_S", 0.1)
     with pytest.raises(KafkaUnavailableError, match="cannot be read to its end"):
-        keys(Consumer([record(0), the_end(1)], end=2), monkeypatch)
+        keys(Consumer(record(0), the_end(1), end=2), monkeypatch)
 
 
 def test_a_leader_that_never_says_is_an_error(monkeypatch):
     monkeypatch.setattr(compacted_topic, "_TIMEOUT_S", 30.0)
     with pytest.raises(KafkaUnavailableError, match="OFFSET_NOT_AVAILABLE"):
-        keys(Consumer([the_end(0)], end=0, refusals=99), monkeypatch)
+        keys(Consumer(the_end(0), end=0, refusals=99), monkeypatch)
 
 
 # --- Whose a transactional id is, by its form alone; what more than one program uses is nobody's --
