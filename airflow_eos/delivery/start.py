@@ -73,7 +73,7 @@ from airflow_eos.delivery.weaker_guarantees import (
     require_nothing_promised,
     take_turn,
 )
-from airflow_eos.delivery.workers import kept_warm
+from airflow_eos.delivery.workers import WarmUps, kept_warm
 from airflow_eos.errors import CalledOffError, ConfigurationError, Remedy
 from airflow_eos.figures import (
     observed_decisions,
@@ -444,7 +444,7 @@ def start_exactly_once(
     )
     # Asked anew when the turn comes: the earlier answers are as old as the wait.
     anew = MadeReady(lambda: request(are_warm=True).asked())
-    warm_ups = [first.warm_up] * WARM_UPS
+    warm_ups = WarmUps(*[first.warm_up] * WARM_UPS)
     with ExitStack() as warm, closing(anew):
 
         def examine() -> None:
@@ -453,11 +453,11 @@ def start_exactly_once(
             warm.enter_context(kept_warm(check, first=warm_ups))
 
         def make_ready() -> bool:
-            warm_ups.clear()  # warm-ups would take time from the start that they are to speed up
-            return anew.renew()
+            warm_ups.end()  # they would take time from the start that they are to speed up
+            return anew.renew() and not warm_ups.is_running
 
         def start(after: int) -> ExactlyOnceQuery:
-            warm_ups.clear()
+            warm_ups.end()
             return anew.take().start(after=after)
 
         return stand_by(standing, examine=examine, start=start, make_ready=make_ready)

@@ -70,12 +70,41 @@ def check_workers(spark: SparkSession, *, modules: Sequence[str], ready: str = "
             raise ConfigurationError(f"{trouble} {_what_to_set()}")
 
 
+class WarmUps:
+    """Acts that warm a standby: each is done once, one after the other, until they are ended."""
+
+    def __init__(self, *acts: Callable[[], None]) -> None:
+        self._left = list(acts)
+        self.is_running = False
+        """Whether one is being done: it takes the processor from whoever delivers."""
+
+    def __bool__(self) -> bool:
+        """Whether any are left."""
+        return bool(self._left)
+
+    def run(self, otherwise: Callable[[], None]) -> None:
+        """Do one of those that are left, else ``otherwise``."""
+        self.is_running = True  # before it is taken: who ends them sees it or takes it
+        try:
+            act = self._left.pop()
+        except IndexError:
+            act = otherwise
+        try:
+            act()
+        finally:
+            self.is_running = False
+
+    def end(self) -> None:
+        """Do no more of them; one may still be running."""
+        self._left.clear()
+
+
 @contextmanager
-def kept_warm(check: Callable[[], None], *, first: list[Callable[[], None]]) -> Iterator[None]:
+def kept_warm(check: Callable[[], None], *, first: WarmUps) -> Iterator[None]:
     """Check workers again and again in the ``with``: Spark ends those that were idle for a minute.
 
-    In the background, since a cluster may let the check wait. The acts in ``first`` are done there,
-    too, one after the other for up to 40 s, and taken out of the list; the caller may do that, too.
+    In the background, since a cluster may let the check wait. What is in ``first`` is done there
+    before, for up to 40 s.
     """
     over = threading.Event()
 
@@ -83,17 +112,13 @@ def kept_warm(check: Callable[[], None], *, first: list[Callable[[], None]]) -> 
         until = time.monotonic() + _FIRST_S
         while not over.wait(0 if first else _WARM_S):
             try:
-                todo = first.pop()
-            except IndexError:  # all are done, or taken out since
-                todo = check
-            try:
-                todo()
+                first.run(otherwise=check)
             except Exception as error:  # noqa: BLE001 - they are colder, and that is all
                 import structlog  # which a task, whose sink imports this module, is spared
 
                 structlog.get_logger(__name__).warning("workers_are_not_warm", error=str(error))
             if time.monotonic() > until:
-                first.clear()
+                first.end()
 
     threading.Thread(target=ask, name="airflow-eos-warm", daemon=True).start()
     try:

@@ -528,7 +528,7 @@ def test_workers_are_asked_until_the_turn_has_come_whatever_one_question_ends_wi
         done.append(count)
         raise ConfigurationError("no executor is free")
 
-    with workers.kept_warm(check, first=[refused] * 3):
+    with workers.kept_warm(check, first=workers.WarmUps(*[refused] * 3)):
         while not asked_thrice.wait(1):
             assert any(each.name == "airflow-eos-warm" for each in threading.enumerate())
     over = count
@@ -541,9 +541,31 @@ def test_a_long_batch_warms_a_standby_once_and_leaves_the_cluster_to_who_runs(mo
     monkeypatch.setattr(workers, "_FIRST_S", 0.0)
     monkeypatch.setattr(workers, "_WARM_S", 0.01)
     asked, done = threading.Event(), []
-    with workers.kept_warm(asked.set, first=[lambda: done.append("a long one")] * 3):
+
+    def a_long_one() -> None:
+        done.append("a long one")
+
+    with workers.kept_warm(asked.set, first=workers.WarmUps(*[a_long_one] * 3)):
         assert asked.wait(300)
     assert done == ["a long one"]
+
+
+def test_a_warm_up_that_runs_is_seen_until_it_has_ended_also_where_it_fails():
+    """A standby is not ready beside it: it takes the processor from who delivers."""
+    seen: list[tuple[bool, bool]] = []
+
+    def act() -> None:
+        warm_ups.end()
+        seen.append((warm_ups.is_running, bool(warm_ups)))
+        raise ConfigurationError("no executor is free")
+
+    warm_ups = workers.WarmUps(act, act)
+    with pytest.raises(ConfigurationError):
+        warm_ups.run(otherwise=pytest.fail)
+    assert seen == [(True, False)]
+    assert not warm_ups.is_running
+    warm_ups.run(otherwise=lambda: seen.append((warm_ups.is_running, False)))
+    assert len(seen) == 2
 
 
 # --- processes ------------------------------------------------------------------------------------
