@@ -221,9 +221,9 @@ class HeartbeatWriter:
             self._until_followed()
 
     def _until_followed(self) -> None:
-        """Hold still until the standby has delivered a batch, for a few seconds at most.
+        """Hold still until the standby has begun a batch, for a few seconds at most.
 
-        On one machine our shutdown would take the processor from that batch, which people wait for.
+        On one machine our shutdown would take the processor from its first batch.
         """
         until = time.monotonic() + _FOLLOWED_WITHIN_S
         with suppress(EosError):

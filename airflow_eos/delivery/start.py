@@ -540,6 +540,7 @@ class _StartRequest:
 
     def examine(self) -> None:
         """Refuse what a start would refuse before it takes the term; change nothing."""
+        self.store.check_create_if_absent()
         with closing(self.asked()):
             self.warm_up()
 
@@ -568,7 +569,6 @@ class _StartRequest:
             reached = _Participants.of(
                 self.store, self.sink, self.interval, self.consumer_group, resources
             )
-            self.store.check_create_if_absent()
             admitted = require_admitted(
                 self.store, reached.participant, _driver(self.spark), reached.progress
             )
