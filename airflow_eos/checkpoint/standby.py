@@ -43,7 +43,7 @@ class Standby(Evidence, frozen=True, kw_only=True):
     """One driver that stands by; ``beat`` counts up while it stands by.
 
     ``behind`` is the term of the driver that it would follow; 0 where none was ever taken.
-    ``is_ready`` says that it has just asked what a start asks before it writes anything: a driver
+    ``is_ready`` says that its start is prepared up to the term, and that no warm-up runs: a driver
     that hands over waits for that. ``end`` says that it stands by no more, and ``reason`` why: it
     was called off, was refused for what no restart heals, or failed.
     """

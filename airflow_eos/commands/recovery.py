@@ -529,7 +529,7 @@ def handover(
     storage_option: StorageOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Stop the driver after its running batch, and let the one that stands by take over.
+    """Stop the driver, once one that stands by is ready, and let that one take over.
 
     Exit status: 0 it has taken over, 1 not within --wait, 2 an error, as where none stands by.
     """

@@ -62,8 +62,10 @@ _WATCHED, _WATCHED_DISK = timedelta(seconds=2), timedelta(seconds=1)
 """The interval between beats while another driver stands by; the second one on a disk."""
 _READY_WITHIN_S = 10.0
 """The time for which a driver that hands over goes on until a standby says that it is ready."""
-_READY_LOOK_S = 0.1
 _FOLLOWED_WITHIN_S = 5.0
+"""The time for which a driver that has handed over holds still for the next one's first batch."""
+_HAND_OVER_LOOK, _HAND_OVER_LOOK_DISK = 0.5, 0.1
+"""Seconds between the looks at a standby in these times; the second one on a disk."""
 
 
 def state_size(
@@ -154,7 +156,8 @@ class HeartbeatWriter:
         self.before_stopped: Callable[[], None] = lambda: None
         """Called by a driver that ends in order, before its last beat."""
         self._looked, self._stood_by = Standstill(), Standstill()
-        self._hands_over_until: float | None = None
+        self._hands_over = False
+        self._still_until: float | None = None
         self._query: StreamingQuery | None = None
         self._state: StateSize | None = None
 
@@ -202,7 +205,8 @@ class HeartbeatWriter:
         """
         if phase == "stopped" and not self.superseded.is_set():
             self.before_stopped()
-        self._end = _end_of(phase, error, drained=self.draining.is_set())
+        drained = self.draining.is_set() or self._hands_over
+        self._end = _end_of(phase, error, drained=drained)
         if error is not None:
             cause = cause_of(error)
             self._reason, self._restart_heals = str(cause), cause.restart_heals
@@ -217,33 +221,61 @@ class HeartbeatWriter:
         if self._thread.is_alive():
             self._thread.join(timeout=self._interval.total_seconds())
         self._beat()
-        if phase == "stopped" and self._drained_by == BY_STANDBY:
-            self._until_followed()
+        if self._hands_over and phase == "stopped":
+            self._still_until = time.monotonic() + _FOLLOWED_WITHIN_S
 
-    def _until_followed(self) -> None:
-        """Hold still until the standby has begun a batch, for a few seconds at most.
+    def hold_still(self) -> None:
+        """Where we have handed over, wait until the next driver has begun a batch, some seconds.
 
         On one machine our shutdown would take the processor from its first batch.
         """
-        until = time.monotonic() + _FOLLOWED_WITHIN_S
         with suppress(EosError):
-            while time.monotonic() < until:
+            while self._still_until is not None and time.monotonic() < self._still_until:
                 beat = read_heartbeat(self._store)
                 if beat is not None and beat.term != self.term and beat.batch_id is not None:
                     return
-                time.sleep(_READY_LOOK_S)
+                time.sleep(self._look_s)
 
     @property
     def _submission(self) -> str | None:
         return self._started_by.submission if self._started_by is not None else None
 
     def _run(self) -> None:
-        while not self._ended.wait(self._pause_s()):
+        while not self._ended.wait(self._interval.total_seconds()):
             self._beat()
+            if self._hands_over and not self.draining.is_set():
+                self._await_standby()
 
-    def _pause_s(self) -> float:
-        awaits_standby = self._hands_over_until is not None and not self.draining.is_set()
-        return _READY_LOOK_S if awaits_standby else self._interval.total_seconds()
+    def _await_standby(self) -> None:
+        """Go on, and beat, until a standby is ready: rows flow meanwhile. Then drain."""
+        now = time.monotonic()
+        until, beat_at = now + _READY_WITHIN_S, now + self._interval.total_seconds()
+        while (now := time.monotonic()) < until and not self.draining.is_set():
+            if self._ended.wait(self._look_s):
+                return
+            if now >= beat_at:
+                self._beat()
+                beat_at = now + self._interval.total_seconds()
+            try:
+                request = self._request()
+                if request is None:  # taken back
+                    self._hands_over, self._reason, self._drained_by = False, None, None
+                    return
+                if request.requested_by != BY_STANDBY or self._is_awaited_by_a_standby():
+                    break
+            except CheckpointError:
+                continue  # as good as not ready yet
+        self.draining.set()
+
+    def _is_awaited_by_a_standby(self) -> bool:
+        return any(each.is_ready and each.behind == self.term for each in standbys(self._store))
+
+    def _request(self) -> DrainRequest | None:
+        return drain_requested(self._store, term=self.term, submission=self._submission)
+
+    @property
+    def _look_s(self) -> float:
+        return _HAND_OVER_LOOK_DISK if self._store.is_on_a_disk else _HAND_OVER_LOOK
 
     def _beat(self) -> None:
         # One beat at a time: on a slow store an earlier beat must not overwrite the last one.
@@ -258,12 +290,13 @@ class HeartbeatWriter:
                 return
             self._interval = self._pace()  # written before it applies: readers count silence by it
             write_heartbeat(self._store, self._heartbeat())
-            request = drain_requested(self._store, term=self.term, submission=self._submission)
+            request = self._request()
             if request is not None:
                 if not self._ended.is_set():
                     self._reason = f"{request.requested_by}: {request.reason}"
                     self._drained_by = request.requested_by
-                if not self._awaits_standby(request):
+                self._hands_over = request.requested_by == BY_STANDBY
+                if not self._hands_over:
                     self.draining.set()
             self._note_state()
             if self.observer is not None:
@@ -273,16 +306,6 @@ class HeartbeatWriter:
             log.warning("heartbeat_failed", error=str(error))
         except Exception:  # whatever it is: without this thread nobody's wish to drain is heard
             log.exception("heartbeat_failed")
-
-    def _awaits_standby(self, request: DrainRequest) -> bool:
-        """Whether we hand over to a standby that is not ready yet: rows flow until it is."""
-        if request.requested_by != BY_STANDBY:
-            return False
-        now = time.monotonic()
-        self._hands_over_until = self._hands_over_until or now + _READY_WITHIN_S
-        if now >= self._hands_over_until:
-            return False
-        return not any(s.is_ready and s.behind == self.term for s in standbys(self._store))
 
     def _pace(self) -> timedelta:
         """Return the interval: shorter while a standby waits, which then sees the end sooner."""
@@ -517,6 +540,7 @@ class ExactlyOnceQuery:
         """Write the final heartbeat before Spark has stopped: a standby can start sooner."""
         if not self._heartbeat.superseded.is_set():
             self._say("stopped")
+            self._heartbeat.hold_still()
 
     def _end_in_order(self) -> None:
         if self._heartbeat.superseded.is_set():
@@ -529,9 +553,12 @@ class ExactlyOnceQuery:
         self._close("stopped")
 
     def _close(self, phase: Phase, error: BaseException | None = None) -> None:
-        self._say(phase, error)
-        with self._closing:
-            self._resources.close()
+        try:
+            self._say(phase, error)
+            self._heartbeat.hold_still()
+        finally:
+            with self._closing:
+                self._resources.close()
 
     def _say(self, phase: Phase, error: BaseException | None = None) -> None:
         """Write the final heartbeat, once: the first call tells the end."""

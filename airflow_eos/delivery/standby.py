@@ -68,6 +68,8 @@ _ENDING_LOOK_S = 0.05
 _LOOK_S = 0.25
 _FRESH_S = 10.0
 """The age from which a start made ready while the driver ends is made ready anew."""
+_AGAIN_S = 2.0
+"""The pause after a start that could not be made ready: each asks all the systems."""
 _EXAMINED_AT_MOST = 3
 """Looks at a pipeline that goes on meanwhile; a refusal at each of them is no accident."""
 
@@ -194,8 +196,8 @@ class StandingBy:
         """Wait for our turn; return the term after which ours is to come.
 
         Args:
-            make_ready: called while the driver ends because it was asked to; returns whether all is
-                ready, which the driver waits for where it hands over.
+            make_ready: called again and again while the driver ends as it was asked to; returns
+                whether all is ready, which a driver that hands over waits for.
 
         Raises:
             CalledOffError: no standby is needed: all is read, or a person has stopped the pipeline.
@@ -239,7 +241,7 @@ class StandingBy:
             end = "refused"
         reason = f"{type(error).__name__}: {error}"
         try:
-            write_standby(self._store, self._changed(end=end, reason=reason))
+            self._write(end=end, reason=reason)
         except EosError as untold:
             log.warning("standby_left_without_a_word", error=str(untold))
 
@@ -277,12 +279,13 @@ class StandingBy:
         if due or (term, is_ready) != (self._said.behind, self._said.is_ready):
             if self._said_at is None:
                 log.info("standing_by", behind_term=term, checkpoint=self._store.location)
+            self._write(behind=term, is_ready=is_ready)
             self._said_at = now
-            write_standby(self._store, self._changed(behind=term, is_ready=is_ready))
 
-    def _changed(self, **changes: Any) -> Standby:
-        self._said = replace(self._said, beat=self._said.beat + 1, **changes)
-        return self._said
+    def _write(self, **changes: Any) -> None:
+        said = replace(self._said, beat=self._said.beat + 1, **changes)
+        write_standby(self._store, said)
+        self._said = said  # and not before: what did not arrive is said again
 
 
 class MadeReady(Generic[Ready]):
@@ -300,6 +303,7 @@ class MadeReady(Generic[Ready]):
     ) -> None:
         self._make, self._clock = make, clock
         self._made: tuple[float, Ready] | None = None
+        self._failed_at: float | None = None
 
     def renew(self) -> bool:
         """Prepare where the last is not fresh; return whether one is there now.
@@ -308,10 +312,13 @@ class MadeReady(Generic[Ready]):
         """
         if self._is_fresh():
             return True
+        if self._failed_at is not None and self._clock() - self._failed_at < _AGAIN_S:
+            return False
         self.close()
         try:
             self._made = self._clock(), self._make()
         except EosError as error:
+            self._failed_at = self._clock()
             log.warning("standby_not_ready_yet", error=str(error))
         return self._made is not None
 

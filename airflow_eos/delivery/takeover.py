@@ -1,11 +1,11 @@
 """A starting driver's takeover of the pipeline: last refusals, the term, recovery, Spark's log.
 
 The order is the proof. The gate is asked before anything is written, so that a refused start leaves
-nothing behind (a standby asks while the driver before it still ends); again once the names are
-claimed, and before the term is taken, since the term stops a running driver; and again after it,
-since what a former driver noted before it could see this term must be seen. Only then does this
-driver read Spark's log and decisions, only then is anything ended, and only then does Spark start
-and read them too.
+nothing behind (a standby asks while the driver before it still ends), and names that are ours
+already are claimed then; again once all names are claimed, and before the term is taken, since the
+term stops a running driver; and again after it, since what a former driver noted before it could
+see this term must be seen. Only then does this driver read Spark's log and decisions, only then is
+anything ended, and only then does Spark start and read them too.
 """
 
 from __future__ import annotations
@@ -205,10 +205,10 @@ def take_over(
 def require_admitted(
     store: CheckpointStore, participant: Participant, driver: str, progress: Progress | None
 ) -> Admitted:
-    """Ask the gate for the first time in a start; change nothing.
+    """Ask the gate for the first time in a start.
 
-    What is the pipeline's own is claimed here, which checks how its system keeps that: a standby
-    has time for it now.
+    Names that are the pipeline's own are claimed at once: that changes nothing, and checks how
+    their systems keep them. A standby has time for it now.
 
     Raises:
         OwnershipError, ConfigurationError, …: this start is not let in.

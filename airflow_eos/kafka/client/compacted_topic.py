@@ -331,7 +331,7 @@ class Appender:
         )
 
     def connect(self) -> None:
-        """Look the topic's leader up, which connects.
+        """Ask for the topic's metadata, so that the first record waits for no connection.
 
         Raises:
             KafkaError: the topic may not be described, or (KafkaUnavailableError) nobody answers.

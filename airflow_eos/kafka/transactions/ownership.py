@@ -162,7 +162,7 @@ class PrefixLedger:
         require_topic(self._settings, self.topic)
         self._is_there = True
         found = self.read()
-        self._appender().connect()  # the first batch's note waits for this else
+        self._appender().connect()  # else the first batch's note would wait for this
         if found.owner is not None:
             return found
         own = _Key(prefix=self.prefix, claim=self._nonce)

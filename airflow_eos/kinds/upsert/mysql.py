@@ -498,6 +498,8 @@ class MySqlTarget(TableTarget):
 
     def claim(self, location: str, checkpoint: str) -> None:
         """See :meth:`UpsertConnection.claim`."""
+        if self.owner() is not None:
+            return  # the update would wait for whoever writes: it locks the row before it looks
         claim = CLAIM.format(rows=quoted(self._table))
         self._session.rows("claiming the target", claim, location, checkpoint, self._table)
 

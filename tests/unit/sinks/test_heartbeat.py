@@ -22,6 +22,7 @@ from airflow_eos.checkpoint import (
     write_heartbeat,
 )
 from airflow_eos.checkpoint import heartbeat as liveness
+from airflow_eos.checkpoint.backend import DRAIN
 from airflow_eos.checkpoint.heartbeat import BY_STANDBY, STARTED_BY
 from airflow_eos.checkpoint.standby import write_standby
 from airflow_eos.checkpoint.terms import is_newest
@@ -215,9 +216,10 @@ def test_a_driver_that_handed_over_holds_still_until_the_next_one_has_begun_a_ba
     driver = writer()
     driver.start(1)
     assert driver.draining.wait(60)
-    ended = threading.Thread(target=driver.stop, args=("stopped",))
+    driver.stop("stopped")
+    assert read_heartbeat(store).end == "drained"
+    ended = threading.Thread(target=driver.hold_still)
     ended.start()
-    _until(lambda: read_heartbeat(store).end == "drained")
     ended.join(0.3)
     assert ended.is_alive()
     write_heartbeat(store, heartbeat("preparing", term=2, batch_id=8))
@@ -233,6 +235,48 @@ def test_a_driver_that_handed_over_ends_also_where_nobody_follows(writer, store,
     assert driver.draining.wait(60)
     driver.stop("stopped")
     assert read_heartbeat(store).end == "drained"
+    driver.hold_still()
+
+
+def test_a_driver_that_ends_by_itself_before_the_standby_is_ready_has_handed_over(writer, store):
+    """Else the standby would take it for one that has read all, and leave."""
+    hand_over_to(store)
+    driver = writer()
+    driver.start(1)
+    _until(lambda: read_heartbeat(store).drained_by == BY_STANDBY)
+    assert not driver.draining.is_set()
+    driver.stop("stopped")
+    beat = read_heartbeat(store)
+    assert (beat.end, beat.drained_by) == ("drained", BY_STANDBY)
+
+
+def test_a_hand_over_that_is_taken_back_is_none(writer, store):
+    hand_over_to(store)
+    driver = writer()
+    driver.start(1)
+    _until(lambda: read_heartbeat(store).drained_by == BY_STANDBY)
+    store.delete([DRAIN])
+    _until(lambda: read_heartbeat(store).drained_by is None)
+    write_standby(store, standby(is_ready=True))
+    assert not driver.draining.wait(0.3)
+
+
+def test_a_driver_that_waits_to_hand_over_beats_and_asks_no_more_than_it_must(
+    writer, store, monkeypatch
+):
+    """A standby takes who is silent for dead; a bucket bills each request, and limits writes."""
+    hand_over_to(store)
+    driver = writer()
+    driver.start(1)
+    monkeypatch.setattr(driver, "_interval", timedelta(seconds=0.5))
+    monkeypatch.setattr(driver, "_pace", lambda: timedelta(seconds=0.5))
+    _until(lambda: read_heartbeat(store).drained_by == BY_STANDBY)
+    beats: set[int] = set()
+    until = time.monotonic() + 2.2
+    while time.monotonic() < until:
+        beats.add(read_heartbeat(store).beat_at_ms)
+        time.sleep(0.02)
+    assert 3 <= len(beats) <= 7
 
 
 def test_an_at_least_once_driver_that_comes_back_says_nothing_over_who_took_its_place(

@@ -40,6 +40,8 @@ class Heart:
     def stop(self, phase: str, error: BaseException | None = None) -> None:
         self.said.append((phase, type(error)))
 
+    def hold_still(self) -> None: ...
+
 
 class Spark:
     """A query that ends as it is told."""

@@ -243,6 +243,30 @@ def test_what_a_start_needs_is_made_while_a_driver_that_hands_over_still_ends(wo
     assert said == [False, True], "the driver that hands over waits until it is told"
 
 
+def test_a_word_that_the_store_refused_is_said_again_at_the_next_look(world, monkeypatch):
+    """A driver that hands over waits for it, ten seconds at most."""
+    from airflow_eos.delivery import standby as module
+
+    refused: list[float] = []
+
+    def write(store: CheckpointStore, said: Standby) -> None:
+        if said.is_ready and not refused:
+            refused.append(world.now)
+            raise StoreError("too many requests")
+        if said.is_ready:
+            arrived.append(world.now)
+        write_standby(store, said)
+
+    arrived: list[float] = []
+    monkeypatch.setattr(module, "write_standby", write)
+    world.at[20.0] = lambda: request_drain(
+        world.store, requested_by=BY_STANDBY, reason="upgrade", term=1
+    )
+    world.at[24.0] = lambda: world.stops(phase="stopped", end="drained", drained_by=BY_STANDBY)
+    assert world.standing().until_our_turn() == 1
+    assert arrived[0] < refused[0] + 0.5
+
+
 def test_who_was_ready_for_another_hand_over_is_not_ready_for_the_next(world):
     """Of two that stood by the other was quicker: what was asked then is old by now."""
     said: list[tuple[int, bool]] = []
@@ -312,7 +336,8 @@ def test_what_cannot_be_made_ready_yet_is_told_once_the_turn_has_come():
     """No answer while the driver still ends says nothing of the start."""
     answers = Answers(StoreError("away"), "ready", StoreError("still away"))
     ready = MadeReady(answers, clock=lambda: 0.0)
-    ready.renew()
+    assert not ready.renew()
+    assert not ready.renew(), "all the systems were asked again at once"
     assert ready.take().value == "ready"
     with pytest.raises(StoreError, match="still away"):
         ready.take()
