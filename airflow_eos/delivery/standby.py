@@ -64,7 +64,7 @@ log = structlog.get_logger(__name__)
 
 _STEP_S = 0.1
 """The interval at which the driver's process is looked for on this machine."""
-_ENDING_LOOK_S = 0.05
+_ENDING_LOOK_S, _ENDING_LOOK_DISK_S = 0.05, 0.02
 _LOOK_S = 0.25
 _FRESH_S = 10.0
 """The age from which a start made ready while the driver ends is made ready anew."""
@@ -269,7 +269,7 @@ class StandingBy:
     def _pause_s(self, sign: Sign) -> float:
         """Return the pause: some looks per beat, as a store bills each; short while it ends."""
         if self._is_ending:
-            return _ENDING_LOOK_S
+            return _ENDING_LOOK_DISK_S if self._store.is_on_a_disk else _ENDING_LOOK_S
         interval_s = sign.heartbeat.interval_ms / 1000 if sign.heartbeat else self._interval_s
         return max(_LOOK_S, interval_s / 4)
 

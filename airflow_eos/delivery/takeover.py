@@ -32,7 +32,7 @@ from airflow_eos.checkpoint.snapshot import admitted, newest_promise
 from airflow_eos.errors import ConfigurationError, EosError, OwnershipError
 from airflow_eos.failpoints import failpoint
 from airflow_eos.protocol.group import alone
-from airflow_eos.protocol.participant import Owner, SupportsHandover
+from airflow_eos.protocol.participant import Admission, Owner, SupportsHandover
 from airflow_eos.protocol.promise import Promise
 from airflow_eos.recovery.execute import execute
 from airflow_eos.recovery.facts import gather
@@ -187,14 +187,15 @@ def take_over(
     tenure = take_term(store, taken_by=driver, after=after)
     failpoint("term-taken")
     on_term(tenure.term.number)
-    forgotten += _require(store, participant, former, owner)[0]
+    verdict, _ = _require(store, participant, former, owner)
+    forgotten += verdict.remarks
     _note_anew(store, participant, owner, forgotten)
     if former is not None:
         inherit(participant, owner)
     if progress is not None:
         progress.begin()
     # Forced: a starting query takes the pipeline over, and its term keeps both drivers exact.
-    facts = gather(store, participant)
+    facts = gather(store, participant, admission=None if former is not None else verdict)
     execute(make_plan(facts), store, participant, force=True, executed_by=driver, facts=facts)
     offsets = OffsetLog(store, decisions)
     offsets.repair(unreadable)
@@ -223,27 +224,26 @@ def require_admitted(
     pipeline.require_same(new, store.location)
     former = progress.former(pipeline.id) if progress is not None else None
     owner = Owner.at(pipeline.id, store.location)
-    forgotten, is_owner = _require(store, participant, former, owner)
+    verdict, is_owner = _require(store, participant, former, owner)
     if is_owner:
         participant.claim(owner)
-    return Admitted(pipeline, former, forgotten, is_owner)
+    return Admitted(pipeline, former, verdict.remarks, is_owner)
 
 
 def _require(
     store: CheckpointStore, participant: Participant, former: Former | None, owner: Owner
-) -> tuple[tuple[str, ...], bool]:
+) -> tuple[Admission, bool]:
     """Check an empty checkpoint against its predecessor, every other one against its own records.
 
     Returns:
-        What a person must be told of names that no system remembers any more, and whether the
-        systems say that all names are the owner's.
+        The answer, and whether the systems say that all names are the owner's.
     """
     if former is not None:
         require_nothing_since(participant, former, owner)
-        return (), False
+        return Admission(), False
     verdict, facts = admitted(store, participant, owner)
     verdict.require()
-    return verdict.remarks, bool(facts.names) and all(n.owner == owner for n in facts.names)
+    return verdict, bool(facts.names) and all(n.owner == owner for n in facts.names)
 
 
 def _note_anew(

@@ -276,13 +276,20 @@ class Facts:
         return {each for each, became in self.outcomes.items() if became is Outcome.UNKNOWN}
 
 
-def gather(store: CheckpointStore, participant: Participant, *, look: bool = False) -> Facts:
+def gather(
+    store: CheckpointStore,
+    participant: Participant,
+    *,
+    look: bool = False,
+    admission: Admission | None = None,
+) -> Facts:
     """List what is open at the participant, then read all the rest.
 
     Args:
         store: The checkpoint.
         participant: The one that is asked.
         look: See :func:`read_facts`.
+        admission: See :func:`read_facts`.
 
     Raises:
         OwnershipError: The pipeline delivers to another address than the one asked.
@@ -291,7 +298,7 @@ def gather(store: CheckpointStore, participant: Participant, *, look: bool = Fal
     """
     listed = participant.open()
     failpoint("recovery-listed")
-    facts = read_facts(store, participant, listed, look=look)
+    facts = read_facts(store, participant, listed, look=look, admission=admission)
     if facts.pipeline is not None and facts.admission is not None and facts.admission.error is None:
         return facts
     # Nothing here is ours for certain: others' open work is shown, for a person to decide.
@@ -305,6 +312,7 @@ def read_facts(
     *,
     listed_batch: int | None = None,
     look: bool = False,
+    admission: Admission | None = None,
 ) -> Facts:
     """Read all facts but the listing; callable again with the same listing as often as needed.
 
@@ -315,6 +323,8 @@ def read_facts(
         listed_batch: The newest batch when the listing was young; None when this is the first
             reading after it.
         look: Also look whether a driver is alive, which takes one of its intervals, or three.
+        admission: What the gate has just answered; None: it is asked. Before anything is ended, it
+            is asked again in any case.
     """
     found = read_snapshot(store, listed_batch)
     pipeline, batch, asked = found.pipeline, found.batch, participant.members
@@ -346,7 +356,7 @@ def read_facts(
         listed=listed,
         outcomes=outcomes,
         accepted=found.accepted,
-        admission=admitted(store, participant)[0] if ours else None,
+        admission=(admission or admitted(store, participant)[0]) if ours else None,
         heartbeat=found.heartbeat,
         unheard=found.unheard,
         now_ms=found.read_at_ms,

@@ -272,7 +272,7 @@ def recovery_reads_before_it_lists(patch: pytest.MonkeyPatch) -> None:
     real = facts.read_facts
     early: dict[Any, Any] = {}
 
-    def gather(store: Any, participant: Any) -> Any:
+    def gather(store: Any, participant: Any, **_asked: Any) -> Any:
         read = real(store, participant, ())
         listed = participant.open()
         early[current()] = _replaced(read, listed=listed)

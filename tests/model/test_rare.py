@@ -48,7 +48,7 @@ def a_late_plan_comes_between_the_repair_and_sparks_read() -> None:
     second.crash()
     third = world.start_driver(Cut())
     up_to(world, third, "put drivers")
-    up_to(world, third, "get metadata", passes=11)  # recovery has looked; all is repaired
+    up_to(world, third, "get metadata", passes=8)  # recovery has looked; all is repaired
     first.resume()
     up_to(world, third, "the end")
     ends_well(world)
