@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from airflow_eos.checkpoint import CheckpointStore
-    from airflow_eos.checkpoint.heartbeat import DrainRequest, End, Phase
+    from airflow_eos.checkpoint.heartbeat import End, Phase
     from airflow_eos.figures.events import Observer
 
 log = structlog.get_logger(__name__)
@@ -156,7 +156,6 @@ class HeartbeatWriter:
         self.before_stopped: Callable[[], None] = lambda: None
         """Called by a driver that ends in order, before its last beat."""
         self._looked, self._stood_by = Standstill(), Standstill()
-        self._hands_over = False
         self._still_until: float | None = None
         self._query: StreamingQuery | None = None
         self._state: StateSize | None = None
@@ -257,21 +256,31 @@ class HeartbeatWriter:
                 self._beat()
                 beat_at = now + self._interval.total_seconds()
             try:
-                request = self._request()
-                if request is None:  # taken back
-                    self._hands_over, self._reason, self._drained_by = False, None, None
+                self._hear()
+                if not self._hands_over:
                     return
-                if request.requested_by != BY_STANDBY or self._is_awaited_by_a_standby():
+                if any(s.is_ready and s.behind == self.term for s in standbys(self._store)):
                     break
             except CheckpointError:
                 continue  # as good as not ready yet
         self.draining.set()
 
-    def _is_awaited_by_a_standby(self) -> bool:
-        return any(each.is_ready and each.behind == self.term for each in standbys(self._store))
+    @property
+    def _hands_over(self) -> bool:
+        return self._drained_by == BY_STANDBY
 
-    def _request(self) -> DrainRequest | None:
-        return drain_requested(self._store, term=self.term, submission=self._submission)
+    def _hear(self) -> None:
+        """Note who asks us to end, and drain; a hand-over waits for a standby first."""
+        request = drain_requested(self._store, term=self.term, submission=self._submission)
+        if self._ended.is_set():
+            return
+        if request is not None:
+            self._reason = f"{request.requested_by}: {request.reason}"
+            self._drained_by = request.requested_by
+            if not self._hands_over:
+                self.draining.set()
+        elif self._hands_over and not self.draining.is_set():  # taken back
+            self._reason = self._drained_by = None
 
     @property
     def _look_s(self) -> float:
@@ -290,14 +299,7 @@ class HeartbeatWriter:
                 return
             self._interval = self._pace()  # written before it applies: readers count silence by it
             write_heartbeat(self._store, self._heartbeat())
-            request = self._request()
-            if request is not None:
-                if not self._ended.is_set():
-                    self._reason = f"{request.requested_by}: {request.reason}"
-                    self._drained_by = request.requested_by
-                self._hands_over = request.requested_by == BY_STANDBY
-                if not self._hands_over:
-                    self.draining.set()
+            self._hear()
             self._note_state()
             if self.observer is not None:
                 self._tell_progress(self.observer)

@@ -208,6 +208,8 @@ def test_a_person_who_stops_a_driver_that_waits_to_hand_over_is_not_kept_waiting
     assert not driver.draining.wait(0.3)
     request_drain(store, requested_by="cli ops", reason="now", term=1)
     assert driver.draining.wait(5)
+    driver.stop("stopped")
+    assert read_heartbeat(store).drained_by == "cli ops"
 
 
 def test_a_driver_that_handed_over_holds_still_until_the_next_one_has_begun_a_batch(writer, store):
