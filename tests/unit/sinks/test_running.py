@@ -96,6 +96,20 @@ def test_a_driver_has_ended_as_soon_as_it_has_left_a_batch(heart):
     assert heart.said == [("stopped", type(None))]
 
 
+def test_who_is_interrupted_while_it_holds_still_has_closed_its_connections(heart, monkeypatch):
+    def ctrl_c() -> None:
+        assert heart.said == [("stopped", type(None))]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(heart, "hold_still", ctrl_c)
+    closed: list[bool] = []
+    made, _ = query(heart, None)
+    made._resources.callback(lambda: closed.append(True))
+    with pytest.raises(KeyboardInterrupt):
+        made.stop()
+    assert closed
+
+
 def test_a_batch_that_fails_while_it_drains_is_raised(heart):
     def fails(*_: Any) -> None:
         heart.draining.set()
