@@ -58,6 +58,7 @@ if TYPE_CHECKING:
 
     from airflow_eos.checkpoint import CheckpointStore, DrainRequest, Heartbeat
     from airflow_eos.checkpoint.standby import StandbyEnd
+    from airflow_eos.delivery.workers import WarmUps
     from airflow_eos.recovery.facts import Sign
 
 log = structlog.get_logger(__name__)
@@ -295,23 +296,29 @@ class MadeReady(Generic[Ready]):
 
     Args:
         make: prepares the start, anew each time.
+        warm_ups: ended by the first call; nothing is ready beside one that still runs.
         clock: seconds.
     """
 
     def __init__(
-        self, make: Callable[[], Ready], *, clock: Callable[[], float] = time.monotonic
+        self,
+        make: Callable[[], Ready],
+        warm_ups: WarmUps,
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._make, self._clock = make, clock
+        self._make, self._warm_ups, self._clock = make, warm_ups, clock
         self._made: tuple[float, Ready] | None = None
         self._failed_at: float | None = None
 
     def renew(self) -> bool:
-        """Prepare where the last is not fresh; return whether one is there now.
+        """Prepare where the last is not fresh; return whether all is ready now.
 
         An error is logged, and comes again in :meth:`take`.
         """
+        self._warm_ups.end()  # they would take time from the start that they are to speed up
         if self._is_fresh():
-            return True
+            return not self._warm_ups.is_running
         if self._failed_at is not None and self._clock() - self._failed_at < _AGAIN_S:
             return False
         self.close()
@@ -320,10 +327,11 @@ class MadeReady(Generic[Ready]):
         except EosError as error:
             self._failed_at = self._clock()
             log.warning("standby_not_ready_yet", error=str(error))
-        return self._made is not None
+        return self._made is not None and not self._warm_ups.is_running
 
     def take(self) -> Ready:
         """Return the prepared start if fresh, else prepare one now; the caller closes it."""
+        self._warm_ups.end()
         if self._made is None or not self._is_fresh():
             self.close()
             return self._make()
@@ -400,6 +408,8 @@ def _examined(examine: Callable[[], None], sleep: Callable[[float], None]) -> No
 _WITHIN_S = 120
 WARM_UPS = 20
 """Runs that warm up: Java compiles what runs often, and halves the time of a first batch."""
+_EVALUATED_S = 1.0
+"""The time for which a run evaluates its batch: to start Spark's query takes a second as well."""
 _FOLDERS = "airflow-eos-standby-"
 _OF_SOURCES = 20
 """Files of a source's log that are copied at most; a source of files has more: not evaluated."""
@@ -413,6 +423,7 @@ def warm_up(
     *,
     output_mode: str,
     evaluate: Callable[[DataFrame], object] | None,
+    again: Callable[[], bool] = lambda: False,
 ) -> None:
     """Plan the newest batch as a start would, and let ``evaluate`` read and compute its rows.
 
@@ -421,6 +432,7 @@ def warm_up(
         rows: the streaming query's rows, as they go to its sink.
         output_mode: Spark's output mode.
         evaluate: delivers nothing; None where the query keeps state, which is not copied.
+        again: whether a short batch may be evaluated once more.
 
     Raises:
         ConfigurationError: the state in the checkpoint has another form than the query's.
@@ -436,7 +448,10 @@ def warm_up(
         nonlocal planned
         planned = True
         if evaluate is not None and is_whole:
+            until = time.monotonic() + _EVALUATED_S
             evaluate(batch)
+            while again() and time.monotonic() < until:
+                evaluate(batch)
 
     # Spark may still use its files for a moment after it has ended.
     with tempfile.TemporaryDirectory(prefix=_FOLDERS, ignore_cleanup_errors=True) as folder:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, cast, get_args
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, cast, get_args
 
 from airflow_eos.checkpoint import CheckpointStore, DecisionLog, standing_request
 from airflow_eos.checkpoint.decisions import PerishableRows
@@ -442,9 +442,9 @@ def start_exactly_once(
         application_id=first.spark.sparkContext.applicationId,
         still_wanted=partial(require_not_cancelled, first.store),
     )
+    warm_ups = WarmUps(*[lambda: first.warm_up(again=lambda: bool(warm_ups))] * WARM_UPS)
     # Asked anew when the turn comes: the earlier answers are as old as the wait.
-    anew = MadeReady(lambda: request(are_warm=True).asked())
-    warm_ups = WarmUps(*[first.warm_up] * WARM_UPS)
+    anew = MadeReady(lambda: request(are_warm=True).asked(), warm_ups)
     with ExitStack() as warm, closing(anew):
 
         def examine() -> None:
@@ -452,15 +452,10 @@ def start_exactly_once(
             check = partial(first.sink.check, first.spark)
             warm.enter_context(kept_warm(check, first=warm_ups))
 
-        def make_ready() -> bool:
-            warm_ups.end()  # they would take time from the start that they are to speed up
-            return anew.renew() and not warm_ups.is_running
-
         def start(after: int) -> ExactlyOnceQuery:
-            warm_ups.end()
             return anew.take().start(after=after)
 
-        return stand_by(standing, examine=examine, start=start, make_ready=make_ready)
+        return stand_by(standing, examine=examine, start=start, make_ready=anew.renew)
 
 
 @dataclass(frozen=True)
@@ -535,16 +530,13 @@ class _StartRequest:
         """The time that the query waits between batches."""
         return trigger_interval(self.trigger)
 
-    def _change(self, topics: Sequence[TopicsRead]) -> InputChange:
-        return input_change(self.store, topics, available_now="availableNow" in self.trigger)
-
     def examine(self) -> None:
         """Refuse what a start would refuse before it takes the term; change nothing."""
         self.store.check_create_if_absent()
         with closing(self.asked()):
             self.warm_up()
 
-    def warm_up(self) -> None:
+    def warm_up(self, again: Callable[[], bool] = lambda: False) -> None:
         """Evaluate the newest batch once more, into nothing; see :func:`warm_up`."""
         frame, is_own = self.read.frame, self.read.own is not None
         # The very plan of a start's batches, except that no task writes.
@@ -555,6 +547,7 @@ class _StartRequest:
             evaluate=None
             if is_own or stateful(frame)
             else lambda tasks: collected(tasks, self.sink.names),
+            again=again,
         )
 
     def asked(self) -> _AskedStart:
@@ -563,7 +556,7 @@ class _StartRequest:
         For ``exactly_once`` alone: other guarantees have no gate.
         """
         with ExitStack() as resources:
-            topics, look = self._input(resources)
+            source = self._input(resources)
             _require_readable(self.store)
             require_not_spent(self.store)
             reached = _Participants.of(
@@ -574,16 +567,21 @@ class _StartRequest:
             )
             reached = replace(reached, admitted=admitted)
             in_plan = InPlanSink.of(self.sink, self.read.frame)
-            return _AskedStart(self, topics, look, reached, in_plan, resources.pop_all())
+            return _AskedStart(self, source, reached, in_plan, resources.pop_all())
 
-    def _input(self, resources: ExitStack) -> tuple[Sequence[TopicsRead], Callable[[], None]]:
-        """Return the sources' topics and the check of them; refuse an input that has changed."""
+    def _input(self, resources: ExitStack) -> _Input:
+        """Look at the sources' topics; refuse an input that has changed."""
         topics = self.read.topics(self.spark, resources)
         look = same_topics_watched(self.store, [each.ids for each in topics])
         warn_of_lost_rows(topics)
-        self._change(topics).require_accepted()
+        # Asked once for both: after the term, rows wait for the answer.
+        begun = [replace(each, begins=cache(each.begins)) for each in topics]
+        change = partial(
+            input_change, self.store, begun, available_now="availableNow" in self.trigger
+        )
+        change().require_accepted()
         self.read.require_same_sources(self.store)
-        return topics, look
+        return _Input(topics, look, change)
 
     def start(
         self, *, after: int | None = None, asked: _AskedStart | None = None
@@ -593,17 +591,15 @@ class _StartRequest:
         What ``asked`` has asked before the term is not asked once more before it.
         """
         with ExitStack() as resources, retaining(self.spark, self.policy):
-            if asked is None:
-                topics, look = self._input(resources)
-            else:
-                topics, look = asked.topics, asked.look
+            source = self._input(resources) if asked is None else asked.source
+            if asked is not None:
                 resources.enter_context(asked.resources)
             heartbeat = _heartbeat(self.spark, self.store, self.interval, self.observer)
             evaluation = RunningPlan()
 
             def governed(sink: BatchSink) -> BatchSink:
-                look()
-                return GovernedSink(sink, self.policy.timeout, look)
+                source.look()
+                return GovernedSink(sink, self.policy.timeout, source.look)
 
             try:
                 batch = make_batch_function(
@@ -618,10 +614,10 @@ class _StartRequest:
                     self.consumer_group,
                     ReplayChecks(
                         partial(stateful, self.read.frame),
-                        partial(lost_in_flight, self.store, topics),
+                        partial(lost_in_flight, self.store, source.topics),
                     ),
                     after,
-                    lambda: self._change(topics).mends(),
+                    lambda: source.change().mends(),
                     None if asked is None else asked.reached,
                     None if asked is None else asked.in_plan,
                 )
@@ -644,13 +640,20 @@ class _StartRequest:
             return ExactlyOnceQuery(query, run, heartbeat, resources.pop_all())
 
 
+class _Input(NamedTuple):
+    """The topics that the sources read, the check that they are the same, and what has changed."""
+
+    topics: Sequence[TopicsRead]
+    look: Callable[[], None]
+    change: Callable[[], InputChange]
+
+
 @dataclass(frozen=True)
 class _AskedStart:
     """A start that is let in for now; only the term tells whether it still is."""
 
     request: _StartRequest
-    topics: Sequence[TopicsRead]
-    look: Callable[[], None]
+    source: _Input
     reached: _Participants
     in_plan: InPlanSink
     resources: ExitStack

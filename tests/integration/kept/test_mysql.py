@@ -102,6 +102,17 @@ def upsert(
     participant.close()
 
 
+def test_to_claim_what_is_its_own_waits_for_nobody_who_writes(server, upsert, again, store):
+    """A standby claims while the other driver delivers; an update locks what it looks at."""
+    with MySqlTarget(server.url, "totals", timeout_s=30).asking("writing") as cursor:
+        cursor.execute("BEGIN")
+        cursor.execute("SELECT 1 FROM airflow_eos_upserts LOCK IN SHARE MODE")
+        follower = again(store)
+        follower.claim(owner_at(store.location))
+        follower.close()
+        cursor.execute("ROLLBACK")
+
+
 def test_every_type_comes_as_it_was(upsert, server, base):
     base.execute(
         f"CREATE TABLE t (id bigint, part varchar(9) COLLATE {EXACT_COLLATION}, a longtext, "

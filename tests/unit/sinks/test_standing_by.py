@@ -312,7 +312,7 @@ class Answers:
 def test_what_was_made_ready_is_made_anew_once_it_is_old_or_was_taken():
     """The last batch of the driver may take hours, and another may be quicker than we."""
     now, answers = 0.0, Answers(*range(9))
-    ready = MadeReady(answers, clock=lambda: now)
+    ready = MadeReady(answers, workers.WarmUps(), clock=lambda: now)
     ready.renew()
     now = 5.0
     ready.renew()
@@ -335,12 +335,29 @@ def test_what_was_made_ready_is_made_anew_once_it_is_old_or_was_taken():
 def test_what_cannot_be_made_ready_yet_is_told_once_the_turn_has_come():
     """No answer while the driver still ends says nothing of the start."""
     answers = Answers(StoreError("away"), "ready", StoreError("still away"))
-    ready = MadeReady(answers, clock=lambda: 0.0)
+    ready = MadeReady(answers, workers.WarmUps(), clock=lambda: 0.0)
     assert not ready.renew()
     assert not ready.renew(), "all the systems were asked again at once"
     assert ready.take().value == "ready"
     with pytest.raises(StoreError, match="still away"):
         ready.take()
+
+
+def test_nothing_is_ready_beside_a_warm_up_and_none_begins_once_the_driver_ends():
+    """A driver that hands over goes on until all is ready: its rows would wait for the warm-up."""
+    said: list[bool] = []
+    warm_ups = workers.WarmUps(*[lambda: said.extend((ready.renew(), ready.renew()))] * 2)
+    ready = MadeReady(Answers("ready"), warm_ups, clock=lambda: 0.0)
+    warm_ups.run(otherwise=pytest.fail)
+    assert said == [False, False]
+    assert not warm_ups, "one more is to be done"
+    assert ready.renew()
+
+
+def test_a_start_ends_warm_ups_where_nobody_had_asked_the_driver_to_end():
+    warm_ups = workers.WarmUps(pytest.fail)
+    MadeReady(Answers("ready"), warm_ups).take()
+    assert not warm_ups
 
 
 def test_what_its_task_saw_of_the_end_of_a_process_elsewhere_is_noticed_at_once(world):
@@ -703,6 +720,31 @@ def test_who_drives_removes_those_of_a_week_ago_by_the_stores_clock(tmp_path, mo
     monkeypatch.setattr("time.time_ns", lambda: 2 * 10**18)
     remove_standby(store, "drives")
     assert [each.name for each in standbys(store)] == ["lives"]
+
+
+@pytest.mark.parametrize(("seconds", "evaluated"), [(0.3, 4), (5.0, 1)])
+@pytest.mark.parametrize("ended_after", [1, 2, 9])
+def test_a_short_batch_is_evaluated_for_a_second_and_not_once_warm_ups_are_ended(
+    tmp_path, monkeypatch, seconds, evaluated, ended_after
+):
+    """A long one holds up the start that follows, and the cluster is the other driver's."""
+    store = CheckpointStore.open(tmp_path)
+    store.put("offsets/0", b"v1\n{}\n-")
+    rows, done, now = MagicMock(), [], 0.0
+    monkeypatch.setattr("airflow_eos.delivery.standby.time.monotonic", lambda: now)
+
+    def evaluate(batch: str) -> None:
+        nonlocal now
+        done.append(batch)
+        now += seconds
+
+    into = rows.writeStream.outputMode.return_value.foreachBatch
+    into.return_value.option.return_value.trigger.return_value.start.side_effect = lambda: (
+        into.call_args.args[0]("the rows", 0) or MagicMock()
+    )
+    again = lambda: len(done) < ended_after  # noqa: E731
+    warm_up(store, rows, output_mode="append", evaluate=evaluate, again=again)
+    assert done == ["the rows"] * min(evaluated, ended_after)
 
 
 @pytest.mark.parametrize("told", [False, True, RuntimeError("a query of the user's has failed")])
