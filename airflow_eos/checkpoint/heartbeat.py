@@ -490,7 +490,10 @@ def request_drain(
     if submission is not None:
         if store.create(drain_path(submission), encode(request)):
             return request
-        return request_to(store, submission) or request
+        if (standing := request_to(store, submission)) is not None:
+            return standing
+        store.put(drain_path(submission), encode(request))  # over one that nobody can read
+        return request
     if store.create(DRAIN, encode(request)):
         return request
     standing = standing_request(store)
@@ -590,9 +593,14 @@ def _prune(store: CheckpointStore, ours: str | None) -> None:
     store.delete(each.path for each in old if each.path != own)
 
 
-def request_to(store: CheckpointStore, submission: str) -> DrainRequest | None:
-    """Return the drain request to this start of an app, from its own file; None: there is none."""
-    return _read(store, drain_path(submission))
+def request_to(
+    store: CheckpointStore, submission: str, *, known: bool = False
+) -> DrainRequest | None:
+    """Return the drain request to this start of an app, from its own file; None: there is none.
+
+    ``known``: see :func:`drain_of`.
+    """
+    return _read(store, drain_path(submission), known=known)
 
 
 def _read(store: CheckpointStore, path: str, *, known: bool = False) -> DrainRequest | None:

@@ -180,7 +180,7 @@ def require_not_cancelled(store: CheckpointStore) -> None:
         return
     request = standing_request(store)  # where a former release wrote one
     if request is None or request.submission != identity.submission:
-        request = request_to(store, identity.submission)
+        request = request_to(store, identity.submission, known=True)
     if request is not None:
         raise CalledOffError(
             f"{request.requested_by} has asked this start of the app to end ({request.reason}) "

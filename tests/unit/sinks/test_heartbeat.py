@@ -22,7 +22,7 @@ from airflow_eos.checkpoint import (
     write_heartbeat,
 )
 from airflow_eos.checkpoint import heartbeat as liveness
-from airflow_eos.checkpoint.backend import DRAIN
+from airflow_eos.checkpoint.backend import DRAIN, drain_path
 from airflow_eos.checkpoint.heartbeat import BY_STANDBY, STARTED_BY
 from airflow_eos.checkpoint.standby import write_standby
 from airflow_eos.checkpoint.terms import is_newest
@@ -325,6 +325,16 @@ def test_a_start_that_waits_in_its_cluster_stays_cancelled_whoever_starts_and_dr
     pending = writer()
     pending.start(3)
     assert pending.draining.is_set(), "before its first batch"
+
+
+def test_a_request_to_a_start_that_cannot_be_read_gives_way_to_the_next_one(writer, store):
+    """Who asked was told that a request stood there, and the driver never heard of it."""
+    each = writer()
+    each.start(2)
+    store.put(drain_path("s1"), b'{"format_ver')
+    assert not each.draining.wait(0.1)
+    request_drain(store, requested_by="airflow", reason="cleared", submission="s1")
+    assert each.draining.wait(60)
 
 
 def test_a_request_to_a_start_is_removed_once_nobody_can_come_up_any_more(store, monkeypatch):

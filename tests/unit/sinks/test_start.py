@@ -28,7 +28,7 @@ from airflow_eos.checkpoint import (
     request_drain,
     take_term,
 )
-from airflow_eos.checkpoint.backend import SPENT
+from airflow_eos.checkpoint.backend import SPENT, drain_path
 from airflow_eos.checkpoint.heartbeat import BY_AIRFLOW, STARTED_BY, read_heartbeat
 from airflow_eos.delivery import start, takeover
 from airflow_eos.delivery import start as module
@@ -236,6 +236,15 @@ def test_a_start_that_was_given_up_takes_nothing_from_the_driver_that_runs(store
     request_drain(store, submission="s1", **GIVEN_UP)
     with pytest.raises(CalledOffError, match=r"airflow has asked.*given up.*Nothing was begun"):
         begin(guarantee, started("s1"))
+    assert newest_term(store) == 1
+    assert begin.taken == []
+
+
+def test_a_request_to_this_very_start_that_cannot_be_read_is_no_leave_to_begin(store, begin):
+    """Nobody but who has given this start up writes there, and has mostly started another."""
+    store.put(drain_path("s1"), b'{"format_ver')
+    with pytest.raises(CheckpointFormatError, match=r"drains/s1\.json cannot be read"):
+        begin("exactly_once", started("s1"))
     assert newest_term(store) == 1
     assert begin.taken == []
 
