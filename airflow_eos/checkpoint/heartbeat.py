@@ -215,6 +215,10 @@ class DrainRequest(Evidence, frozen=True, kw_only=True):
             self.submission is not None and self.submission == submission
         )
 
+    def is_for_who_came_after(self, term: int | None) -> bool:
+        """Whether the request is for a driver that took a term after this one."""
+        return self.term is not None and term is not None and self.term > term
+
 
 class Replacement(Evidence, frozen=True, kw_only=True):
     """The ``number``-th start in the place of a driver that has ended, out of ``limit``.
@@ -530,10 +534,16 @@ def drain_requested(
 
 
 def _meant(
-    read: Callable[[str], DrainRequest | None], term: int | None, submission: str | None
+    read: Callable[[str], DrainRequest | None],
+    term: int | None,
+    submission: str | None,
+    *,
+    or_after: bool = False,
 ) -> DrainRequest | None:
     standing = read(DRAIN)
-    if standing is not None and standing.is_for(term, submission):
+    if standing is not None and (
+        standing.is_for(term, submission) or (or_after and standing.is_for_who_came_after(term))
+    ):
         return standing
     return None if submission is None else read(drain_path(submission))
 
@@ -543,6 +553,9 @@ def drain_of(
 ) -> DrainRequest | None:
     """Return the request for the driver of this heartbeat; where none has beaten, the one there.
 
+    So is one for a driver that took a term since and has not beaten: it may never do so, and who
+    has asked it to stop wants the app down.
+
     Args:
         store: the checkpoint.
         heartbeat: the last one.
@@ -550,7 +563,9 @@ def drain_of(
             be a person's (CheckpointFormatError). To other callers it says nothing.
     """
     read = partial(_read, store, known=known)
-    return read(DRAIN) if heartbeat is None else _meant(read, heartbeat.term, heartbeat.submission)
+    if heartbeat is None:
+        return read(DRAIN)
+    return _meant(read, heartbeat.term, heartbeat.submission, or_after=True)
 
 
 def who_asked(heartbeat: Heartbeat | None, request: DrainRequest | None) -> frozenset[str]:

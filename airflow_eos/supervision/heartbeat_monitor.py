@@ -293,7 +293,8 @@ def require_not_drained(store: CheckpointStore, submission: str) -> None:
     """Refuse to go on where a person has asked this start of the app to end, and it failed.
 
     A driver removes the requests to other drivers before it beats: one that stands is for this
-    driver. A store that does not answer says nothing.
+    driver, also where that has not beaten, unless it is for the one that beat last. A store that
+    does not answer says nothing.
 
     Raises:
         AppRefusedError: a person has asked that, or the request cannot be read.
@@ -304,14 +305,19 @@ def require_not_drained(store: CheckpointStore, submission: str) -> None:
         log.warning("Whether somebody has asked the app to drain cannot be told: %s", error)
         return
     try:
-        ours = beat is not None and beat.submission == submission
-        request = drain_of(store, beat, known=True) if ours else None
+        request = drain_of(store, beat, known=True)
     except StoreError as error:
         log.warning("Whether somebody has asked the app to drain cannot be told: %s", error)
         return
     except CheckpointFormatError as error:
         raise AppRefusedError(str(error)) from error
-    if request is not None and request.requested_by not in NOT_FOR_GOOD:
+    if request is None or (
+        beat is not None
+        and beat.submission != submission
+        and request.is_for(beat.term, beat.submission)
+    ):
+        return  # there is none, or it is for the driver before
+    if request.requested_by not in NOT_FOR_GOOD:
         raise AppRefusedError(
             f"{request.requested_by} asked the app to drain ({request.reason}), and it failed. So "
             "it is not started again. Clear the task to start it: that recovers what is open."

@@ -228,6 +228,12 @@ def test_what_a_person_asked_to_drain_and_died_before_it_heard_stays_down(call, 
     assert "cli ada asked the app to stop, and it died" in skips(call, "orders_recovery", "verdict")
 
 
+def test_so_does_what_a_person_asked_to_drain_and_died_before_its_first_heartbeat(call, store):
+    write_heartbeat(store, beat(**X, phase="failed"))
+    request_drain(store, requested_by="cli ada", reason="x", term=2)
+    assert "cli ada asked the app to stop, and it died" in skips(call, "orders_recovery", "verdict")
+
+
 def test_an_app_that_lives_is_not_resumed_however_long_its_batch_is(call, store):
     """A recovery that has nothing to do does not wait for silence."""
     ended = threading.Event()

@@ -265,6 +265,17 @@ def test_a_driver_that_fails_while_it_drains_is_not_started_again(
     assert clock() < 1002, "nobody waits for a start that is not wanted"
 
 
+def test_a_drain_holds_also_where_the_driver_died_before_its_first_heartbeat(
+    stream, drained_store, starts
+):
+    """It had a term, which the request names; the last heartbeat is of the driver before."""
+    write_heartbeat(drained_store, beat("failed", started_by=started("s0")))
+    request_drain(drained_store, requested_by="cli ann", reason="x", term=2)
+    with pytest.raises(AppRefusedError, match=r"cli ann asked.*Clear the task"):
+        stream().until_finished()
+    assert len(starts) == 1
+
+
 @pytest.mark.parametrize("asks", [{"requested_by": "cli ann", "term": 7}, {"by_airflow": True}])
 def test_what_was_asked_of_another_or_by_a_task_that_gave_up_ends_nothing(
     stream, drained_store, clock, starts, asks
