@@ -28,6 +28,8 @@ from airflow_eos.checkpoint.heartbeat import (
     NOT_FOR_GOOD,
     STARTED_BY,
     StartedBy,
+    Standstill,
+    beat_interval,
 )
 from airflow_eos.errors import AppRefusedError, CheckpointFormatError, EosError, StoreError
 
@@ -40,6 +42,8 @@ _REFUSALS = (failures.PermissionDeniedError, failures.UnauthenticatedError, Perm
 
 REFUSED_AT_MOST = 3
 """Looks that a store may refuse one after another: keys expire, and rights take time to spread."""
+
+_UNREADABLE = "a heartbeat that cannot be read"
 
 DEFAULT_INTERVAL_S = 2.0
 """The interval assumed for a driver that has not written its own yet."""
@@ -129,6 +133,7 @@ class Pulse:
         """The checkpoint's store, as it was opened last."""
         self._reopen = reopen
         self._refused = 0
+        self._unanswered = Standstill(clock)
         self._every_s = every_s
         self._clock = clock
         self._last: HeartbeatObservation | None = None
@@ -144,6 +149,7 @@ class Pulse:
             term, heartbeat = read_pulse(self.store)
         except (CheckpointFormatError, StoreError) as error:
             self.no_answer()
+            self._unanswered.lasts_s(_UNREADABLE if isinstance(error, CheckpointFormatError) else "")
             self._refused = self._refused + 1 if is_refusal(error) else 0
             if self._refused and self._reopen is not None:
                 try:
@@ -152,6 +158,7 @@ class Pulse:
                     log.exception("The checkpoint could not be opened again")
             raise
         self._refused = 0
+        self._unanswered.lasts_s(None)
         return self.hold(term, heartbeat)
 
     def look_if_it_answers(self, *, refused: bool) -> HeartbeatObservation | None:
@@ -159,13 +166,14 @@ class Pulse:
 
         Args:
             refused: raise where the store refuses access :data:`REFUSED_AT_MOST` times in a row, or
-                the heartbeat cannot be read. False where the driver is seen to run: it writes
-                another one soon.
+                the heartbeat cannot be read for so long that a driver that lives had written
+                another one. False where the driver is seen to run.
         """
         try:
             return self.look()
         except CheckpointFormatError as error:
-            if refused:
+            written_anew_s = REFUSED_AT_MOST * beat_interval(self.store.location).total_seconds()
+            if refused and self._unanswered.lasts_s(_UNREADABLE) >= written_anew_s:
                 raise
             log.warning("The heartbeat cannot be read; asking again: %s", error)
             return None

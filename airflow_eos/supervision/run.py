@@ -30,6 +30,7 @@ from airflow_eos.errors import (
     AppFailedError,
     AppRefusedError,
     AppStoppedError,
+    CheckpointFormatError,
     EosError,
     ForeignDriverError,
     StoreError,
@@ -495,8 +496,9 @@ class StreamRun:
             return self._restart_until_finished(app)
         except BaseException as error:
             # An execution timeout or Ctrl-C ends the task here: the app must not be left alone.
-            # Where the store refuses us access, the app may well be healthy, and goes on.
-            if not is_refusal(error):
+            # Where the store refuses us access, or the heartbeat cannot be read, the app may well be
+            # healthy, and goes on.
+            if not is_refusal(error) and not isinstance(error, CheckpointFormatError):
                 self.stop("the task ended early")
             raise
 

@@ -20,7 +20,13 @@ from airflow_eos.checkpoint import (
 )
 from airflow_eos.checkpoint.heartbeat import BY_STANDBY
 from airflow_eos.delivery.policy import ExponentialDelay, FailureRate, FixedDelay
-from airflow_eos.errors import AppFailedError, AppStoppedError, ForeignDriverError, StoreError
+from airflow_eos.errors import (
+    AppFailedError,
+    AppStoppedError,
+    CheckpointFormatError,
+    ForeignDriverError,
+    StoreError,
+)
 from airflow_eos.supervision import heartbeat_monitor as stopping
 from airflow_eos.supervision.exit_status import ExitKind, ExitStatus, Patience
 from airflow_eos.supervision.run import AppRun, Rules, StreamRun
@@ -458,6 +464,39 @@ def test_a_store_that_refuses_for_good_ends_the_try_and_leaves_the_app_alone(
     monkeypatch.setattr(stopping, "kill_elsewhere", lambda *_: pytest.fail("killed"))
     with pytest.raises(StoreError, match="403"):
         run.until_finished()
+    assert clock() < 1030
+
+
+def damaged(run: StreamRun, store: CheckpointStore, clock: Clock, until: float) -> None:
+    """Its heartbeat is one that nobody can read from 1010 on."""
+    beats_on(run, store, clock)
+    beats = run._sleep
+
+    def sleep(seconds: float) -> None:
+        beats(seconds)
+        if 1010 < clock() < until:
+            store.put("eos/driver.json", b"\0" * 80)
+
+    run._sleep = run._watcher._sleep = sleep
+
+
+def test_a_heartbeat_that_nobody_can_read_for_a_moment_ends_no_watch(adopted, clock):
+    run, store = adopted
+    damaged(run, store, clock, until=1014)
+    assert run.until_finished().ended.in_order
+    assert drain_requested(store, submission="s1") is None
+
+
+def test_a_heartbeat_that_nobody_can_read_ends_the_try_and_leaves_the_app_alone(
+    adopted, clock, monkeypatch
+):
+    """A newer release may have written it: the app runs well, and was drained."""
+    run, store = adopted
+    damaged(run, store, clock, until=1e9)
+    monkeypatch.setattr(stopping, "kill_elsewhere", lambda *_: pytest.fail("killed"))
+    with pytest.raises(CheckpointFormatError):
+        run.until_finished()
+    assert drain_requested(store, submission="s1") is None
     assert clock() < 1030
 
 
