@@ -372,7 +372,7 @@ class BlockedTopicSensor(LookOnceSensor):
     how much each consumer group waits for.
 
     While nothing is held up the sensor waits until its ``timeout``; with ``soft_fail`` that is a
-    skip.
+    skip. Readers that stand still behind what no broker names are a question without an answer.
 
     Args:
         topics: one or several, looked at whoever writes them (templated).

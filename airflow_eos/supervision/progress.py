@@ -17,7 +17,7 @@ from airflow_eos.checkpoint import CheckpointStore, read_heartbeat
 from airflow_eos.checkpoint.backend import HEARTBEAT
 from airflow_eos.checkpoint.progress import read_state
 from airflow_eos.checkpoint.snapshot import read_snapshot
-from airflow_eos.errors import Remedy, TopicError
+from airflow_eos.errors import KafkaUnavailableError, Remedy, TopicError
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.offsets import LATEST, partitions_of, positions
 from airflow_eos.kafka.transactions.blocked import Blocked, find_blocked, next_step
@@ -219,6 +219,8 @@ def _unread(wire: ConnectionPool, read: dict[str, dict[int, int]]) -> int:
             )
     return sum(max(0, ends[each] - at[each]) for each in places)
 
+
+_AGAIN_S = 1.0
 
 HELD_UP_AFTER_MS = 60_000
 """The age from which a transaction counts: every running batch holds readers up for a while."""
@@ -481,11 +483,24 @@ class BlockedWatch:
 
         Raises:
             TopicError: a topic does not exist, or may not be read.
-            KafkaUnavailableError: some broker did not answer.
+            KafkaUnavailableError: some broker did not answer, or readers stand still behind what no
+                broker names, and nothing else is found.
         """
         with ConnectionPool(kafka) as wire:
-            found = find_blocked(wire, set(self.topics), older_than_ms=self.max_age_ms)
+            found = self._found(wire)
+            if found.unnamed and not found.partitions:
+                time.sleep(_AGAIN_S)  # a transaction may just end
+                stood, found = set(found.unnamed), self._found(wire)
+                if not found.partitions and (unnamed := stood.intersection(found.unnamed)):
+                    raise KafkaUnavailableError(
+                        f"Nobody can tell {'; '.join(sorted(unnamed))}. Whether they are held up "
+                        "for too long is not known.",
+                        Remedy(change="look at the leader of the partition, and ask again"),
+                    )
         for what in (*found.unnamed, *found.untold):
             log.warning("what_holds_readers_up_is_not_known", what=what)
         told: list[dict[str, Any]] = msgspec.to_builtins(found.partitions)
         return told
+
+    def _found(self, wire: ConnectionPool) -> Blocked:
+        return find_blocked(wire, set(self.topics), older_than_ms=self.max_age_ms)

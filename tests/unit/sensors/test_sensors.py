@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -23,8 +24,10 @@ from airflow.sdk import DAG, BaseSensorOperator, Connection
 
 from airflow_eos import errors
 from airflow_eos.checkpoint.spark_log import UnknownVersionError
-from airflow_eos.errors import ConfigurationError
+from airflow_eos.errors import ConfigurationError, KafkaUnavailableError
 from airflow_eos.hooks.kafka import KafkaSettingsHook
+from airflow_eos.kafka.client.settings import KafkaSettings
+from airflow_eos.kafka.transactions.blocked import Blocked
 from airflow_eos.kinds.sql.participant import LostError
 from airflow_eos.protocol.decision import OpenWork
 from airflow_eos.protocol.participant import Member
@@ -416,6 +419,24 @@ def test_it_waits_while_nothing_is_held_up_and_fires_with_what_is(looks: Any) ->
     found = task.poke({})
     assert (found.is_done, found.xcom_value) == (True, [HELD])
     assert asked == [(("orders",), 900_000)] * 2
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_readers_that_stand_still_behind_what_no_broker_names_are_not_held_up_by_nobody(
+    monkeypatch: pytest.MonkeyPatch, goes_on: bool
+) -> None:
+    """The sensor waited until its timeout, which with ``soft_fail`` is that all is well."""
+    at = iter((5, 9 if goes_on else 5))
+    settings = KafkaSettings.from_librdkafka({"bootstrap.servers": "none:1"})
+    monkeypatch.setattr(BlockedTopicSensor, "_settings", lambda _: (settings, {}))
+    monkeypatch.setattr(watch, "ConnectionPool", lambda _: nullcontext())
+    monkeypatch.setattr(watch, "_AGAIN_S", 0.0)
+    monkeypatch.setattr(
+        watch, "find_blocked", lambda *_, **__: Blocked((), unnamed=(f"orders-0 at {next(at)}",))
+    )
+    task = BlockedTopicSensor(task_id="blocked", topics="orders", soft_fail=True, timeout=0)
+    with pytest.raises(AirflowSkipException if goes_on else KafkaUnavailableError):
+        task.execute({})
 
 
 def test_the_triggerer_goes_on_looking_with_the_same_arguments(looks: Any) -> None:
