@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from airflow.exceptions import AirflowRescheduleException
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
 from airflow.sdk import DAG, PokeReturnValue, get_current_context, task
 
@@ -38,8 +39,8 @@ RUN = "run"
 _BEFORE_WHO_WAITS = 10
 """The priority by which the app gets a pool's last free slot before a sensor that waits for it."""
 
-_FIRST_BATCH_WAITS = timedelta(days=7)
-"""The timeout of ``watch``, which fails before where no driver comes any more."""
+_WAITS = timedelta(days=7)
+"""The timeout of ``started`` and ``watch``, which fail before where no driver comes any more."""
 
 
 class FirstBatchSensor(CheckpointProgressSensor):
@@ -53,12 +54,14 @@ class FirstBatchSensor(CheckpointProgressSensor):
 
         Raises:
             AirflowFailException: the pipeline has stalled, or the run's app will never come.
+            AirflowRescheduleException: ``run`` waits for a slot; see :func:`leave_the_slot`.
         """
         found = super().poke(context)
         if not found.is_done:
             require_run_goes_on(context)
             if self._has_read_everything(context):
                 return PokeReturnValue(is_done=True)
+            leave_the_slot(context)
         return found
 
     def stalled(self, context: Context, found: Conclusion) -> None:
@@ -105,6 +108,23 @@ def require_run_goes_on(context: Context) -> None:
         )
 
 
+_AT_WORK = frozenset({"running", "deferred", "success"})
+_AWAY = timedelta(seconds=5)
+
+
+def leave_the_slot(context: Context) -> None:
+    """Give this task's slot back for a moment while ``run`` waits for one, or for its next try.
+
+    In a pool with one slot each would wait for the other. Else a sensor keeps its slot: to come
+    back takes a process of its own, which would slow the app's start on a small machine.
+
+    Raises:
+        AirflowRescheduleException: ``run`` is neither at work nor over.
+    """
+    if state_of_task(context, RUN) not in _AT_WORK:
+        raise AirflowRescheduleException(datetime.now(UTC) + _AWAY)
+
+
 def running(pipeline: Pipeline, tags: list[str]) -> DAG:
     """Check what can be checked, run the app, and see it make progress.
 
@@ -124,7 +144,7 @@ def running(pipeline: Pipeline, tags: list[str]) -> DAG:
             since_batch="{{ ti.xcom_pull(task_ids='preflight') }}",
             max_age=pipeline.first_batch_within,
             poke_interval=5,
-            timeout=_FIRST_BATCH_WAITS.total_seconds(),
+            timeout=_WAITS.total_seconds(),
             deferrable=False,  # a trigger cannot look at the state of the task ``run``
             **pipeline.place,
         )
@@ -199,7 +219,7 @@ def _preflight(pipeline: Pipeline) -> Any:
 
 
 def _started(pipeline: Pipeline) -> Any:
-    @task.sensor(poke_interval=2, timeout=600)
+    @task.sensor(poke_interval=2, timeout=_WAITS.total_seconds())
     def started() -> PokeReturnValue:
         """Wait for the first heartbeat of a driver that this run has started.
 
@@ -209,6 +229,7 @@ def _started(pipeline: Pipeline) -> Any:
         if heartbeat is not None and is_of(context, heartbeat, RUN):
             return PokeReturnValue(is_done=True, xcom_value=heartbeat.application_id)
         require_run_goes_on(context)
+        leave_the_slot(context)
         return PokeReturnValue(is_done=False)
 
     return started()

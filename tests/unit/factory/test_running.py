@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from airflow.exceptions import AirflowRescheduleException
 from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.sdk import DAG, PokeReturnValue
 
@@ -99,12 +100,29 @@ def test_nobody_waits_for_the_app_of_a_run_that_failed(poke, states, waiter, sta
 
 
 @pytest.mark.parametrize("waiter", WAITERS)
-@pytest.mark.parametrize("state", ["running", "up_for_retry", "deferred", "queued", None])
-def test_a_run_that_is_tried_again_is_waited_for(poke, states, waiter, state):
+@pytest.mark.parametrize("state", ["running", "deferred"])
+def test_a_run_that_is_at_work_is_waited_for(poke, states, waiter, state):
     states["run"] = state
     assert not poke(waiter).is_done
+
+
+@pytest.mark.parametrize("waiter", WAITERS)
+@pytest.mark.parametrize("state", ["up_for_retry", "scheduled", "queued", None])
+def test_who_waits_for_a_run_that_is_to_be_tried_again_gives_its_slot_back(
+    poke, states, waiter, state
+):
+    """Of one slot: the sensor had it for a week, and the app's next try never came."""
+    states["run"] = state
+    with pytest.raises(AirflowRescheduleException):
+        poke(waiter)
     states.clear()  # not scheduled yet
-    assert not poke(waiter).is_done
+    with pytest.raises(AirflowRescheduleException):
+        poke(waiter)
+
+
+def test_who_waits_for_a_driver_waits_as_long_as_its_task_may_bring_it(dag):
+    """A queue of the cluster, a long recovery, a restart: after ten minutes the run was red."""
+    assert dag.get_task("started").timeout == dag.get_task("watch").timeout
 
 
 def test_what_came_is_seen_though_the_run_has_failed_since(poke, states, tmp_path, monkeypatch):
