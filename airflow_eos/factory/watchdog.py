@@ -255,12 +255,18 @@ WANTED = "wanted"
 """The XCom with the location of a pipeline that is to run; None: the pipeline is to be down."""
 STALLED = "stalled"
 """The XCom with the stall that ``progress`` found, by which recovery starts; absent on an error."""
+IN_VAIN = "in_vain"
+"""The XCom with since when, and for how many drivers, no look has found batches to advance."""
+
+_DRIVERS_IN_VAIN = 3
+"""The number of drivers, one after another, that are no accident: the first may have been well."""
 
 
 class StallSensor(CheckpointProgressSensor):
     """Reports a stalled pipeline, and whether a run or a standby is bringing it back.
 
-    Done where the pipeline is well, skipped where one does and has time left, else failed.
+    Done where the pipeline is well, skipped where one does and has time left, else failed. Failed,
+    too, where drivers come and go: each is young for a while, and then about to be replaced.
 
     Args:
         pipeline: the pipeline.
@@ -270,22 +276,28 @@ class StallSensor(CheckpointProgressSensor):
         super().__init__(**kwargs)
         self._pipeline = pipeline
 
+    def poke(self, context: Context) -> PokeReturnValue:
+        """Look at the checkpoint, and compare with the looks before where a driver is at work.
+
+        Raises:
+            AirflowFailException: the pipeline has stalled, or drivers come and go in vain.
+            AirflowSkipException: it has stalled, and is being brought back.
+        """
+        from airflow_eos.supervision.progress import Health
+
+        found = super().poke(context)
+        seen = found.xcom_value
+        if seen["health"] == Health.WORKING.value and (why := self._in_vain(context, seen)):
+            raise AirflowFailException(f"{seen['reason']}; {why}.")
+        return found
+
     def stalled(self, context: Context, found: Conclusion) -> None:
         """Push the stall as an XCom, and skip or fail the task, with the reason for people."""
         from airflow_eos.checkpoint.heartbeat import driver_of, refusal_of
 
-        within = taken("first_batch_within", self._pipeline.first_batch_within)
-        ti, reason = context["ti"], found.error
+        ti, reason, run = context["ti"], found.error, context["dag_run"]
         last = last_heartbeat(self._pipeline)
-        before, run = ti.get_previous_dagrun(), context["dag_run"]
-        former = None
-        if before is not None:
-            former = ti.xcom_pull(
-                task_ids=self.task_id,
-                key=STALLED,
-                run_id=before.run_id,
-                map_indexes=-1,  # one value: of several runs Airflow gives a list
-            )
+        former = self._left_by_the_run_before(context, STALLED)
         begun = since(former, driver_of(last)) or run.run_after.isoformat()
         answer = {"reason": reason, "driver": driver_of(last), "since": begun}
         ti.xcom_push(key=STALLED, value=answer)
@@ -293,13 +305,50 @@ class StallSensor(CheckpointProgressSensor):
         lives = found.value["alive"]
         who = None if lives else recovered_by(self._pipeline) or restart_in_progress(self._pipeline)
         refusal = None if lives else refusal_of(store_of(self._pipeline), last)
+        vain = self._in_vain(context, found.value)
         # Both times are by the scheduler's clock.
         lasts = run.run_after - datetime.fromisoformat(begun)
-        if who is not None and lasts < within:
+        if who is not None and lasts < self._within and vain is None:
             raise AirflowSkipException(f"{reason}. {who}.")
         so_long = f"{who}, and nothing has come for {lasts.total_seconds():.0f} s."
-        why = f"{reason}; {refusal}" if refusal else reason
+        why = "; ".join(str(each) for each in (reason, refusal, vain) if each)
         raise AirflowFailException(f"{why}." if who is None else f"{why}. {so_long}")
+
+    @property
+    def _within(self) -> timedelta:
+        within: timedelta = taken("first_batch_within", self._pipeline.first_batch_within)
+        return within
+
+    def _in_vain(self, context: Context, seen: Mapping[str, Any]) -> str | None:
+        """Return that drivers come and go and no batch is settled; None: that was not seen, yet.
+
+        Remembered from run to run, as long as none finds another batch, or the pipeline idle.
+        """
+        from airflow_eos.checkpoint.heartbeat import driver_of
+
+        driver, run = driver_of(last_heartbeat(self._pipeline)), context["dag_run"]
+        told = self._left_by_the_run_before(context, IN_VAIN)
+        if told is None or told["batch"] != seen["batch_id"]:
+            begun = run.run_after.isoformat()
+            told = {"batch": seen["batch_id"], "since": begun, "driver": driver, "drivers": 1}
+        drivers = told["drivers"] + (told["driver"] != driver)
+        context["ti"].xcom_push(key=IN_VAIN, value=told | {"driver": driver, "drivers": drivers})
+        lasts = run.run_after - datetime.fromisoformat(told["since"])
+        if drivers < _DRIVERS_IN_VAIN or lasts < self._within:
+            return None
+        return f"{drivers} drivers came within {lasts.total_seconds():.0f} s, and settled no batch"
+
+    def _left_by_the_run_before(self, context: Context, key: str) -> Any:
+        """Return what this task has pushed in the run before; None: nothing, or there was none."""
+        before = context["ti"].get_previous_dagrun()
+        if before is None:
+            return None
+        return context["ti"].xcom_pull(
+            task_ids=self.task_id,
+            key=key,
+            run_id=before.run_id,
+            map_indexes=-1,  # one value: of several runs Airflow gives a list
+        )
 
 
 def keep_for_later_runs(
@@ -371,8 +420,8 @@ def watchdog(pipeline: Pipeline, tags: list[str]) -> DAG:
 
     An app that has never run, or ended in order, or that a person has stopped, is left alone: to
     keep it down, drain it. A run is red where somebody may have to look: the pipeline has stalled,
-    and nobody was bringing it back, or not in time; or a question got no answer, and then nothing
-    is done. While a task restarts the app, or a recovery is at work, runs are green, and say who.
+    and nobody was bringing it back, or not in time; drivers come and go, and none settles a batch;
+    or a question got no answer, and then nothing is done. While a task restarts the app, or a recovery is at work, runs are green, and say who.
     """
     look = max(_A_LOOK, 2 * (pipeline.trigger_interval + _BESIDES))
     with DAG(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -18,7 +18,7 @@ from airflow.providers.common.compat.sdk import (
     AirflowSkipException,
     AirflowTaskTimeout,
 )
-from airflow.sdk import DAG
+from airflow.sdk import DAG, PokeReturnValue
 
 from airflow_eos.checkpoint import CheckpointStore, request_drain, take_term, write_heartbeat
 from airflow_eos.checkpoint.heartbeat import (
@@ -32,9 +32,10 @@ from airflow_eos.checkpoint.heartbeat import (
 from airflow_eos.checkpoint.standby import write_standby
 from airflow_eos.errors import CheckpointFormatError, OwnershipError
 from airflow_eos.factory import eos_pipeline, watchdog
-from airflow_eos.factory.watchdog import STALLED
+from airflow_eos.factory.watchdog import IN_VAIN, STALLED
 from airflow_eos.plugins import actions as acting
 from airflow_eos.protocol.decision import OpenWork
+from airflow_eos.sensors import CheckpointProgressSensor
 from airflow_eos.supervision.progress import Conclusion, TimeoutWatch
 from tests.support.beats import standby
 from tests.unit.page.conftest import listed
@@ -345,12 +346,11 @@ def look(dags, airflow, run, monkeypatch):
     before = SimpleNamespace(run_id=None)
     airflow.get_previous_dagrun = lambda: SimpleNamespace(run_id=before.run_id)
 
-    left: dict[str, Any] = {}
+    left: dict[str, dict[str, Any]] = {STALLED: {}, IN_VAIN: {}}
     others = airflow.xcom_pull
 
     def pushed(*, key: str, value: Any) -> None:
-        assert key == STALLED
-        left[run.run_id] = value
+        left[key][run.run_id] = value
 
     def pulled(
         *,
@@ -361,24 +361,35 @@ def look(dags, airflow, run, monkeypatch):
         include_prior_dates: bool = False,
     ) -> Any:
         """As Airflow's: without a map index it is a list, but for exactly one value."""
-        if key != STALLED:
+        if key not in left:
             return others(task_ids=task_ids, key=key)
         of = run_id or run.run_id
-        found = [value for each, value in left.items() if include_prior_dates or each == of]
+        found = [value for each, value in left[key].items() if include_prior_dates or each == of]
         if map_indexes == -1:
             return found[-1] if found else None
         return found[0] if len(found) == 1 else found or None
 
     airflow.xcom_push, airflow.xcom_pull = pushed, pulled
 
-    def once(*, alive: bool = False, minutes: float = 1) -> Exception:
+    def once(
+        *, alive: bool = False, minutes: float = 1, health: str = "stalled", batch: int = 7
+    ) -> Exception | None:
         before.run_id, run.run_id = run.run_id, f"{run.run_id}+"
         run.run_after += timedelta(minutes=minutes)
-        found = Conclusion(error="it has stalled", value={"alive": alive})
-        sensor = dags["orders_watchdog"].get_task("progress")
-        with pytest.raises((AirflowSkipException, AirflowFailException)) as raised:
-            sensor.stalled({"ti": airflow, "dag_run": run}, found)
-        return raised.value
+        value = {"alive": alive, "batch_id": batch, "health": health, "reason": "it is young"}
+        sensor, context = dags["orders_watchdog"].get_task("progress"), {"ti": airflow, "dag_run": run}
+
+        def seen(*_: Any) -> PokeReturnValue:
+            if health == "stalled":
+                sensor.stalled(context, Conclusion(error="it has stalled", value=value))
+            return PokeReturnValue(is_done=True, xcom_value=value)
+
+        monkeypatch.setattr(CheckpointProgressSensor, "poke", seen)
+        try:
+            sensor.poke(context)
+        except (AirflowSkipException, AirflowFailException) as raised:
+            return raised
+        return None
 
     return once
 
@@ -464,6 +475,39 @@ def test_one_that_lives_and_does_not_get_on_is_red_whoever_runs_it(look, store, 
     airflow.runs = {("orders", "r1"): "running"}
     assert isinstance(look(alive=True), AirflowFailException)
     assert call("orders_watchdog", "needs_recovery") is False
+
+
+def come_and_go(look, store, *, batches: Sequence[int] = (7,) * 4, between: str = "stalled") -> str:
+    """Four drivers, each of which is young at one look, and has failed at the next one."""
+    found = []
+    for number, batch in enumerate(batches):
+        named = X | {"application_id": f"X{number}"}
+        write_heartbeat(store, beat(**named, phase="preparing"))
+        found.append(look(alive=True, health="working", batch=batch))
+        write_heartbeat(store, beat(**named, phase="failed"))
+        found.append(look(batch=batch, health=between))
+    return "".join("R" if isinstance(each, AirflowFailException) else "." for each in found)
+
+
+def test_drivers_that_come_and_go_and_settle_no_batch_are_red(look, store, airflow):
+    """Each alone is green: young, and then about to be replaced by the next one."""
+    airflow.runs = {("orders", "r1"): "running"}
+    assert come_and_go(look, store) == ".....RRR", "first_batch_within is five minutes"
+    assert "4 drivers came within 480 s, and settled no batch" in str(
+        look(alive=True, health="working")
+    )
+
+
+def test_drivers_that_come_and_go_and_settle_a_batch_each_get_on(look, store, airflow):
+    airflow.runs = {("orders", "r1"): "running"}
+    assert "R" not in come_and_go(look, store, batches=(7, 8, 9, 10))
+
+
+def test_drivers_that_come_and_go_where_there_is_nothing_to_read_have_not_stalled(
+    look, store, airflow
+):
+    airflow.runs = {("orders", "r1"): "running"}
+    assert "R" not in come_and_go(look, store, between="idle")
 
 
 def test_each_stall_has_its_own_time(look, store, airflow):
