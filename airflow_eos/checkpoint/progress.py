@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from airflow_eos.checkpoint.backend import COMMITS, OFFSETS, STATE
+from airflow_eos.checkpoint.backend import COMMITS, OFFSETS, SOURCES, STATE
 from airflow_eos.checkpoint.decisions import DecisionLog
 from airflow_eos.checkpoint.mending import Mend, damage
 from airflow_eos.checkpoint.spark_log import KafkaOffsets, OffsetsEntry, SparkLog, kafka_offsets
@@ -105,6 +105,18 @@ def require_begun(store: CheckpointStore, state: CheckpointState) -> None:
             f"{store.location} holds no Spark checkpoint: no metadata, no offsets/, no eos/.",
             Remedy(change="give the checkpointLocation of the query"),
         )
+
+
+def begun_sources(store: CheckpointStore) -> tuple[SourceProgress, ...]:
+    """Return the sources of a query that has planned no batch, as far as Spark wrote their begin.
+
+    Their end is that begin: nothing of them was read. None where it is not Kafka's, or not known.
+    """
+    log, begun = SparkLog(store), []
+    for index, name in enumerate(sorted(store.folders(SOURCES))):
+        at = log.began(name)
+        begun.append(SourceProgress(index, "kafka" if at else "other", at, at, "-", name))
+    return tuple(begun)
 
 
 def read_mended(store: CheckpointStore, decisions: DecisionLog) -> CheckpointState:

@@ -15,7 +15,7 @@ import structlog
 
 from airflow_eos.checkpoint import CheckpointStore, read_heartbeat
 from airflow_eos.checkpoint.backend import HEARTBEAT
-from airflow_eos.checkpoint.progress import read_state
+from airflow_eos.checkpoint.progress import begun_sources, read_state
 from airflow_eos.checkpoint.snapshot import read_snapshot
 from airflow_eos.errors import KafkaUnavailableError, Remedy, TopicError
 from airflow_eos.kafka.client.connection import ConnectionPool
@@ -333,7 +333,8 @@ class ProgressWatch:
         seen = Observation(state, heartbeat, None, written.modified_at_ms if written else 0, alive)
         if judge(seen, max_age_ms=self.max_age_ms).health is not Health.IDLE:
             return seen
-        return replace(seen, unread=unread_offsets(kafka, state.sources))
+        # A driver whose first plan hangs has planned nothing either: what it has to read tells.
+        return replace(seen, unread=unread_offsets(kafka, state.sources or begun_sources(store)))
 
     def conclude(self, seen: Observation, earlier: Observation | None = None) -> Conclusion:
         """Compare an observation with the target."""

@@ -7,12 +7,18 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.checkpoint import Heartbeat
+from airflow_eos.checkpoint import CheckpointStore, Heartbeat, write_heartbeat
 from airflow_eos.checkpoint.progress import CheckpointState, SourceProgress
 from airflow_eos.errors import TopicError
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.supervision import progress
-from airflow_eos.supervision.progress import Health, Observation, confirm_after_ms, judge
+from airflow_eos.supervision.progress import (
+    Health,
+    Observation,
+    ProgressWatch,
+    confirm_after_ms,
+    judge,
+)
 from tests.support.beats import heartbeat
 
 NOW = 10_000_000
@@ -133,8 +139,11 @@ def test_a_drivers_clock_that_is_wrong_changes_no_answer(skew_ms, alive):
     assert found(skew_ms) == found(0)
 
 
-def unread_of(monkeypatch, stable: int, written: int) -> int | None:
-    """Of one partition, read up to offset 5: what has ended, and all that is there."""
+SETTINGS = KafkaSettings.from_librdkafka({"bootstrap.servers": "none:1"})
+
+
+def reads_up_to(monkeypatch, stable: int, written: int) -> None:
+    """Of one partition: what has ended, and all that is there."""
 
     def positions(_wire: Any, places: Any, _when: int, *, committed_only: bool = True) -> Any:
         return dict.fromkeys(places, stable if committed_only else written)
@@ -142,9 +151,13 @@ def unread_of(monkeypatch, stable: int, written: int) -> int | None:
     monkeypatch.setattr(progress, "ConnectionPool", lambda _: nullcontext())
     monkeypatch.setattr(progress, "partitions_of", lambda _wire, topics: [(t, 0) for t in topics])
     monkeypatch.setattr(progress, "positions", positions)
-    settings = KafkaSettings.from_librdkafka({"bootstrap.servers": "none:1"})
+
+
+def unread_of(monkeypatch, stable: int, written: int) -> int | None:
+    """How much is unread of one partition, read up to offset 5."""
+    reads_up_to(monkeypatch, stable, written)
     return progress.unread_offsets(
-        settings, [SourceProgress(0, "kafka", None, {"in": {0: 5}}, "-")]
+        SETTINGS, [SourceProgress(0, "kafka", None, {"in": {0: 5}}, "-")]
     )
 
 
@@ -155,6 +168,29 @@ def unread_of(monkeypatch, stable: int, written: int) -> int | None:
 )
 def test_what_is_unread_is_counted_to_the_last_stable_offset(monkeypatch, stable, written, unread):
     assert unread_of(monkeypatch, stable, written) == unread
+
+
+@pytest.mark.parametrize(
+    ("began", "end", "health"),
+    [
+        (b'v1\n{"in":{"0":5}}', 9, Health.STALLED),
+        (b'v1\n{"in":{"0":5}}', 5, Health.IDLE),
+        (None, 9, Health.IDLE),
+    ],
+    ids=["its first plan hangs", "it waits for its first row", "of a source that does not tell"],
+)
+def test_a_driver_that_has_planned_no_batch_has_nothing_to_read_only_where_that_is_seen(
+    tmp_path, monkeypatch, began, end, health
+):
+    store = CheckpointStore.open(tmp_path)
+    write_heartbeat(store, beat(at=OLD, started=0))
+    if began is not None:
+        store.put("sources/0/0", began)
+    monkeypatch.setattr(progress, "signs_of_life", lambda _: ("it beats",))
+    reads_up_to(monkeypatch, end, end)
+    looks = ProgressWatch(str(tmp_path), MAX_AGE)
+    first = looks.look(SETTINGS, {})
+    assert judge(looks.look(SETTINGS, {}), max_age_ms=MAX_AGE, earlier=first).health is health
 
 
 def test_a_topic_that_ends_before_what_was_read_of_it_has_not_nothing_unread(monkeypatch):
