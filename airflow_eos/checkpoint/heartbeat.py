@@ -481,8 +481,8 @@ def request_drain(
     """Ask a driver to stop after the running batch; return the request that stands there.
 
     Each ``submission`` has a request of its own: its start may come up long after other requests.
-    Asking the same driver again changes nothing, but that a hand-over gives way to a person who
-    wants it to stop. A request to another term, which has ended or is superseded, gives way.
+    Asking the same driver again changes nothing, but that a hand-over gives way to whoever wants it
+    to stop. A request to another term, which has ended or is superseded, gives way.
     """
     request = DrainRequest(
         term=term,
@@ -494,9 +494,12 @@ def request_drain(
     if submission is not None:
         if store.create(drain_path(submission), encode(request)):
             return request
-        if (standing := request_to(store, submission)) is not None:
+        standing = request_to(store, submission)
+        if standing is not None and (
+            standing.requested_by != BY_STANDBY or requested_by == BY_STANDBY
+        ):
             return standing
-        store.put(drain_path(submission), encode(request))  # over one that nobody can read
+        store.put(drain_path(submission), encode(request))  # also over one that nobody can read
         return request
     if store.create(DRAIN, encode(request)):
         return request
@@ -541,11 +544,13 @@ def _meant(
     or_after: bool = False,
 ) -> DrainRequest | None:
     standing = read(DRAIN)
-    if standing is not None and (
+    if standing is not None and not (
         standing.is_for(term, submission) or (or_after and standing.is_for_who_came_after(term))
     ):
+        standing = None
+    if submission is None or (standing is not None and standing.requested_by != BY_STANDBY):
         return standing
-    return None if submission is None else read(drain_path(submission))
+    return read(drain_path(submission)) or standing  # whoever wants it to stop, before a hand-over
 
 
 def drain_of(
@@ -596,6 +601,14 @@ def clear_drain(store: CheckpointStore, *, term: int | None, submission: str | N
     names_nobody = standing.term is None and standing.submission is None
     if names_nobody or not standing.is_for(term, submission):
         store.delete([DRAIN])
+
+
+def withdraw_hand_over(store: CheckpointStore, *, term: int | None, submission: str | None) -> None:
+    """Remove what asks this driver to hand over; what asks it to stop stays."""
+    for path in (DRAIN, *([] if submission is None else [drain_path(submission)])):
+        asked = _read(store, path)
+        if asked and asked.requested_by == BY_STANDBY and asked.is_for(term, submission):
+            store.delete([path])
 
 
 def _prune(store: CheckpointStore, ours: str | None) -> None:

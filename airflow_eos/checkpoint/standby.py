@@ -127,7 +127,8 @@ class StandbySeen(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         """Say whether the driver stands by, for people."""
         if self.standing == "stands by":
-            return f"{self.standby} stands by"
+            found = f"; asked to go on, it could not: {self.standby.reason}"
+            return f"{self.standby} stands by{found if self.standby.reason else ''}"
         if self.standing == "not known":
             return f"{self.standby} has said that it stands by; whether it does shows in a moment"
         if self.standing == "gone":

@@ -531,18 +531,26 @@ def handover(
 ) -> None:
     """Stop the driver, once one that stands by is ready, and let that one take over.
 
-    Exit status: 0 it has taken over, 1 not within --wait, 2 an error, as where none stands by.
+    Exit status: 0 it has taken over, 1 not within --wait, or the driver goes on as none is ready,
+    2 an error, as where none stands by.
     """
-    from airflow_eos.checkpoint import CheckpointStore, read_heartbeat
-    from airflow_eos.checkpoint.standby import hand_over
+    from airflow_eos.checkpoint import CheckpointStore, drain_requested, newest_term, read_heartbeat
+    from airflow_eos.checkpoint.standby import StandbyWatch, hand_over
 
     store = CheckpointStore.open(checkpoint, storage_options=storage_options(storage_option))
     request = hand_over(store, requested_by=whoever_asks(), reason=reason)
     term, deadline = request.term or 0, time.monotonic() + wait
-    while (newest := _term(read_heartbeat(store))) <= term and time.monotonic() < deadline:
+    driven, said = False, f"Asked; no other driver has taken over within {wait:g} s"
+    while time.monotonic() < deadline:
+        stands = drain_requested(store, term=term) is not None  # looked at before the term
+        if driven := (newest := _term(read_heartbeat(store))) > term:
+            said = "Handed over"
+            break
+        if not stands and newest_term(store) == term:
+            seen = "; ".join(map(str, StandbyWatch().until_known(store))) or "nobody stands by"
+            said = f"Not handed over, the driver goes on: {seen}"
+            break
         time.sleep(_LOOK_S)
-    driven = newest > term
-    said = "Handed over" if driven else f"Asked; no other driver has taken over within {wait:g} s"
     answer = {"request": request, "term": newest if driven else None}
     tell(answer, f"{said}: {store.location}", as_json=as_json)
     raise typer.Exit(0 if driven else 1)

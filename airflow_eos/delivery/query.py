@@ -31,6 +31,7 @@ from airflow_eos.checkpoint.heartbeat import (
     beat_interval,
     read_look,
     request_to,
+    withdraw_hand_over,
 )
 from airflow_eos.checkpoint.progress import StateSize, read_state_size, write_state_size
 from airflow_eos.checkpoint.standby import LOOKS_MISSED, process_mark, standbys
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
 
     from airflow_eos.checkpoint import CheckpointStore
     from airflow_eos.checkpoint.heartbeat import End, Phase
+    from airflow_eos.checkpoint.standby import Standby
     from airflow_eos.figures.events import Observer
 
 log = structlog.get_logger(__name__)
@@ -246,24 +248,35 @@ class HeartbeatWriter:
                 self._await_standby()
 
     def _await_standby(self) -> None:
-        """Go on, and beat, until a standby is ready: rows flow meanwhile. Then drain."""
+        """Go on, and beat, until a standby is ready: rows flow meanwhile. Then drain.
+
+        So it is where one only takes long; where none can get ready, the hand-over is taken back.
+        """
         now = time.monotonic()
         until, beat_at = now + _READY_WITHIN_S, now + self._interval.total_seconds()
-        while (now := time.monotonic()) < until and not self.draining.is_set():
-            if self._ended.wait(self._look_s):
-                return
-            if now >= beat_at:
+        while not (self._ended.wait(self._look_s) or self.draining.is_set()):
+            if (now := time.monotonic()) >= beat_at:
                 self._beat()
                 beat_at = now + self._interval.total_seconds()
             try:
                 self._hear()
                 if not self._hands_over:
                     return
-                if any(s.is_ready and s.behind == self.term for s in standbys(self._store)):
-                    break
+                there = [each for each in standbys(self._store) if each.behind == self.term]
+                if now >= until and all(each.reason for each in there):
+                    self._keep(there)
+                    return
+                if now >= until or any(each.is_ready for each in there):
+                    self.draining.set()
             except CheckpointError:
                 continue  # as good as not ready yet
-        self.draining.set()
+
+    def _keep(self, there: Sequence[Standby]) -> None:
+        """Take the hand-over back: nobody could go on."""
+        withdraw_hand_over(self._store, term=self.term, submission=self._submission)
+        self._reason = self._drained_by = None
+        why = [f"{each} could not: {each.reason}" for each in there]
+        log.warning("hand_over_taken_back", why="; ".join(why) or "nobody stands by any more")
 
     @property
     def _hands_over(self) -> bool:

@@ -193,12 +193,12 @@ class StandingBy:
         self._found_driving = found is not None and found.phase not in ENDED
         self._is_ending = False
 
-    def until_our_turn(self, make_ready: Callable[[], bool] = lambda: True) -> int:
+    def until_our_turn(self, make_ready: Callable[[], str | None] = lambda: None) -> int:
         """Wait for our turn; return the term after which ours is to come.
 
         Args:
-            make_ready: called again and again while the driver ends as it was asked to; returns
-                whether all is ready, which a driver that hands over waits for.
+            make_ready: called again and again while the driver ends as it was asked to; see
+                :meth:`MadeReady.renew`. A driver that hands over waits for it.
 
         Raises:
             CalledOffError: no standby is needed: all is read, or a person has stopped the pipeline.
@@ -216,7 +216,7 @@ class StandingBy:
                 found = self._judged(sign, watch.hold(sign))
                 if found.turn is Turn.WAIT:
                     self._has_stood_by = True
-                    self._say(sign.term, is_ready=self._is_ending and make_ready())
+                    self._say(sign.term, make_ready() if self._is_ending else self._said.reason)
                 unanswered = False
             except CheckpointError as error:  # no answer, which says nothing of the driver
                 if not unanswered:
@@ -274,13 +274,15 @@ class StandingBy:
         interval_s = sign.heartbeat.interval_ms / 1000 if sign.heartbeat else self._interval_s
         return max(_LOOK_S, interval_s / 4)
 
-    def _say(self, term: int, *, is_ready: bool = False) -> None:
+    def _say(self, term: int, why_not: str | None) -> None:
+        """Say behind whom we stand by and whether we are ready: on a change, and each interval."""
         now = self._clock()
+        said = {"behind": term, "is_ready": why_not is None, "reason": why_not or ""}
         due = self._said_at is None or now - self._said_at >= self._interval_s
-        if due or (term, is_ready) != (self._said.behind, self._said.is_ready):
+        if due or any(getattr(self._said, name) != value for name, value in said.items()):
             if self._said_at is None:
                 log.info("standing_by", behind_term=term, checkpoint=self._store.location)
-            self._write(behind=term, is_ready=is_ready)
+            self._write(**said)
             self._said_at = now
 
     def _write(self, **changes: Any) -> None:
@@ -309,25 +311,26 @@ class MadeReady(Generic[Ready]):
     ) -> None:
         self._make, self._warm_ups, self._clock = make, warm_ups, clock
         self._made: tuple[float, Ready] | None = None
-        self._failed_at: float | None = None
+        self._refused: tuple[float, str] | None = None
 
-    def renew(self) -> bool:
-        """Prepare where the last is not fresh; return whether all is ready now.
+    def renew(self) -> str | None:
+        """Prepare where the last is not fresh; return None once all is ready.
 
-        An error is logged, and comes again in :meth:`take`.
+        Else return the error that nothing could be prepared for, or nothing where it only takes
+        time. The error comes again in :meth:`take`.
         """
         self._warm_ups.end()  # they would take time from the start that they are to speed up
-        if self._is_fresh():
-            return not self._warm_ups.is_running
-        if self._failed_at is not None and self._clock() - self._failed_at < _AGAIN_S:
-            return False
-        self.close()
-        try:
-            self._made = self._clock(), self._make()
-        except EosError as error:
-            self._failed_at = self._clock()
-            log.warning("standby_not_ready_yet", error=str(error))
-        return self._made is not None and not self._warm_ups.is_running
+        if not self._is_fresh():
+            if self._refused is not None and self._clock() - self._refused[0] < _AGAIN_S:
+                return self._refused[1]
+            self.close()
+            try:
+                self._made, self._refused = (self._clock(), self._make()), None
+            except EosError as error:
+                self._refused = self._clock(), f"{type(error).__name__}: {error}"
+                log.warning("standby_not_ready_yet", error=str(error))
+                return self._refused[1]
+        return "" if self._warm_ups.is_running else None
 
     def take(self) -> Ready:
         """Return the prepared start if fresh, else prepare one now; the caller closes it."""
@@ -353,7 +356,7 @@ def stand_by(
     *,
     examine: Callable[[], None],
     start: Callable[[int], Started],
-    make_ready: Callable[[], bool] = lambda: True,
+    make_ready: Callable[[], str | None] = lambda: None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Started:
     """Examine what a start examines, stand by, and start when the turn has come.

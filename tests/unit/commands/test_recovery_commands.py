@@ -25,14 +25,15 @@ from airflow_eos.checkpoint import (
     take_term,
     write_heartbeat,
 )
-from airflow_eos.checkpoint.heartbeat import BY_AIRFLOW, BY_STANDBY
+from airflow_eos.checkpoint import standby as records
+from airflow_eos.checkpoint.heartbeat import BY_AIRFLOW, BY_STANDBY, withdraw_hand_over
 from airflow_eos.checkpoint.rulings import accept, skipped_input
 from airflow_eos.cli import app
 from airflow_eos.commands import upgrade as module
 from airflow_eos.commands.options import kafka_settings
 from airflow_eos.errors import ConfigurationError, PipelineAliveError, RecoveryError
 from airflow_eos.protocol.participant import Member
-from tests.support.beats import beating, heartbeat
+from tests.support.beats import beating, heartbeat, standby
 from tests.unit.recovery.facts_of import commit, prepared
 
 
@@ -270,6 +271,29 @@ def test_of_a_folder_where_nobody_has_started_nothing_is_said_of_a_driver(tmp_pa
     assert "checkpointLocation" in str(result.exception)
     assert "goes on" not in str(result.exception)
     assert "Start the app" not in str(result.exception)
+
+
+def test_a_hand_over_that_the_driver_has_taken_back_is_told_at_once_with_why(
+    tmp_path: Path, monkeypatch
+):
+    store = CheckpointStore.open(tmp_path)
+    beat(store, "waiting", term=take_term(store, taken_by="x").term.number)
+    said = standby(reason="TopicError: gone")
+    monkeypatch.setattr(records, "living_standbys", lambda _: (said,))
+    monkeypatch.setattr(
+        records.StandbyWatch,
+        "until_known",
+        lambda *_: (records.StandbySeen(said, "stands by"),),
+    )
+
+    def taken_back(*_: object) -> None:
+        withdraw_hand_over(store, term=1, submission=None)
+
+    monkeypatch.setattr("airflow_eos.commands.recovery.time.sleep", taken_back)
+    result = CliRunner().invoke(app, ["handover", str(tmp_path)])
+    assert result.exit_code == 1
+    assert "the driver goes on" in result.stdout
+    assert "TopicError: gone" in result.stdout
 
 
 def test_a_driver_with_a_term_is_named_so_that_its_successor_goes_on(tmp_path: Path):

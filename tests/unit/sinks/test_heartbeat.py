@@ -23,7 +23,7 @@ from airflow_eos.checkpoint import (
 )
 from airflow_eos.checkpoint import heartbeat as liveness
 from airflow_eos.checkpoint.backend import DRAIN, drain_path
-from airflow_eos.checkpoint.heartbeat import BY_STANDBY, STARTED_BY
+from airflow_eos.checkpoint.heartbeat import BY_AIRFLOW, BY_STANDBY, STARTED_BY, request_to
 from airflow_eos.checkpoint.standby import write_standby
 from airflow_eos.checkpoint.terms import is_newest
 from airflow_eos.delivery import query as module
@@ -193,12 +193,60 @@ def test_a_driver_that_hands_over_goes_on_until_the_standby_is_ready(writer, sto
     assert driver.draining.wait(60)
 
 
-def test_a_driver_hands_over_all_the_same_where_no_standby_gets_ready(writer, store, monkeypatch):
+def test_a_driver_hands_over_all_the_same_where_a_standby_only_takes_long(
+    writer, store, monkeypatch
+):
+    """Its warm-up is a batch that takes minutes; another one could not go on at all."""
     monkeypatch.setattr(module, "_READY_WITHIN_S", 0.3)
+    write_standby(store, standby(name="s3", reason="TopicError: gone"))
     hand_over_to(store)
     driver = writer()
     driver.start(1)
     assert driver.draining.wait(60)
+
+
+@pytest.mark.parametrize("end", [None, "refused"], ids=["it stands by", "it has left"])
+def test_a_driver_that_nobody_could_follow_goes_on_and_takes_the_hand_over_back(
+    writer, store, monkeypatch, end
+):
+    """Its topic is gone since it was examined, say: handed over to, the pipeline would be down."""
+    monkeypatch.setattr(module, "_READY_WITHIN_S", 0.3)
+    hand_over_to(store, reason="TopicError: gone", end=end)
+    request_drain(store, requested_by=BY_STANDBY, reason="upgrade", submission="s1")
+    driver = writer()
+    driver.start(1)
+    _until(lambda: drain_requested(store, term=1, submission="s1") is None)
+    _until(lambda: read_heartbeat(store).drained_by is None)
+    assert not driver.draining.is_set()
+    assert request_to(store, "s1") is None
+    write_standby(store, standby(is_ready=True))
+    request_drain(store, requested_by=BY_STANDBY, reason="upgrade", term=1)
+    assert driver.draining.wait(60), "asked again, it does not hear"
+
+
+def test_what_asks_a_driver_to_stop_outlasts_the_hand_over_that_it_takes_back(store):
+    request_drain(store, requested_by="cli ops", reason="now", term=1)
+    request_drain(store, requested_by=BY_AIRFLOW, reason="cleared", submission="s1")
+    request_drain(store, requested_by=BY_STANDBY, reason="upgrade", submission="s1")
+    liveness.withdraw_hand_over(store, term=1, submission="s1")
+    assert drain_requested(store, term=1, submission="s1").requested_by == "cli ops"
+    assert request_to(store, "s1").requested_by == BY_AIRFLOW
+    request_drain(store, requested_by=BY_STANDBY, reason="upgrade", term=2)
+    liveness.withdraw_hand_over(store, term=1, submission="s1")
+    assert drain_requested(store, term=2).requested_by == BY_STANDBY, "another driver's"
+
+
+def test_a_driver_that_airflow_stops_while_it_waits_to_hand_over_is_not_kept_waiting(writer, store):
+    """A cleared task: both requests stand, and the one to hand over was heard first."""
+    hand_over_to(store)
+    request_drain(store, requested_by=BY_STANDBY, reason="upgrade", submission="s1")
+    driver = writer()
+    driver.start(1)
+    assert not driver.draining.wait(0.3)
+    request_drain(store, requested_by=BY_AIRFLOW, reason="cleared", submission="s1")
+    assert driver.draining.wait(5)
+    driver.stop("stopped")
+    assert read_heartbeat(store).drained_by == BY_AIRFLOW
 
 
 def test_a_person_who_stops_a_driver_that_waits_to_hand_over_is_not_kept_waiting(writer, store):

@@ -231,9 +231,9 @@ def test_what_a_start_needs_is_made_while_a_driver_that_hands_over_still_ends(wo
     )
     world.at[24.0] = lambda: world.stops(phase="stopped", end="drained", drained_by=BY_STANDBY)
 
-    def make() -> bool:
+    def make() -> str | None:
         made.append(world.now)
-        return len(made) > 2
+        return None if len(made) > 2 else ""
 
     said: list[bool] = []
     world.at[19.9] = world.at[23.9] = lambda: said.append(standbys(world.store)[0].is_ready)
@@ -241,6 +241,23 @@ def test_what_a_start_needs_is_made_while_a_driver_that_hands_over_still_ends(wo
     assert 20.0 <= made[0] < 22.0
     assert made[-1] < 24.0
     assert said == [False, True], "the driver that hands over waits until it is told"
+
+
+def test_why_a_standby_could_not_go_on_is_said_and_still_told_once_the_driver_goes_on(world):
+    """Who has asked for the hand-over reads it after the driver has taken that back."""
+    said: list[tuple[bool, str]] = []
+
+    def look() -> None:
+        said.extend((each.is_ready, each.reason) for each in standbys(world.store))
+
+    world.at[20.0] = lambda: request_drain(
+        world.store, requested_by=BY_STANDBY, reason="upgrade", term=1
+    )
+    world.at[24.0] = lambda: clear_drain(world.store, term=2, submission=None)
+    world.at[23.0] = world.at[30.0] = look
+    world.at[40.0] = lambda: world.stops(phase="failed", end="failed")
+    world.standing().until_our_turn(lambda: "TopicError: gone")
+    assert said == [(False, "TopicError: gone")] * 2
 
 
 def test_a_word_that_the_store_refused_is_said_again_at_the_next_look(world, monkeypatch):
@@ -336,8 +353,8 @@ def test_what_cannot_be_made_ready_yet_is_told_once_the_turn_has_come():
     """No answer while the driver still ends says nothing of the start."""
     answers = Answers(StoreError("away"), "ready", StoreError("still away"))
     ready = MadeReady(answers, workers.WarmUps(), clock=lambda: 0.0)
-    assert not ready.renew()
-    assert not ready.renew(), "all the systems were asked again at once"
+    assert ready.renew() == "StoreError: away"
+    assert ready.renew() == "StoreError: away", "all the systems were asked again at once"
     assert ready.take().value == "ready"
     with pytest.raises(StoreError, match="still away"):
         ready.take()
@@ -345,13 +362,13 @@ def test_what_cannot_be_made_ready_yet_is_told_once_the_turn_has_come():
 
 def test_nothing_is_ready_beside_a_warm_up_and_none_begins_once_the_driver_ends():
     """A driver that hands over goes on until all is ready: its rows would wait for the warm-up."""
-    said: list[bool] = []
+    said: list[str | None] = []
     warm_ups = workers.WarmUps(*[lambda: said.extend((ready.renew(), ready.renew()))] * 2)
     ready = MadeReady(Answers("ready"), warm_ups, clock=lambda: 0.0)
     warm_ups.run(otherwise=pytest.fail)
-    assert said == [False, False]
+    assert said == ["", ""], "neither ready nor refused"
     assert not warm_ups, "one more is to be done"
-    assert ready.renew()
+    assert ready.renew() is None
 
 
 def test_a_start_ends_warm_ups_where_nobody_had_asked_the_driver_to_end():
@@ -471,7 +488,7 @@ def test_nobody_is_asked_to_end_where_nobody_stands_by(world):
     standing = world.standing()
     standing._interval_s = 0.2
     standing._said = msgspec.structs.replace(standing._said, interval_ms=200)
-    standing._say(1)  # one that has said so once, and died since
+    standing._say(1, "")  # one that has said so once, and died since
     with pytest.raises(ConfigurationError, match="No driver stands by"):
         hand_over(world.store, requested_by=PERSON, reason="upgrade")
     assert request_drain(world.store, requested_by="x", reason="x", term=1).requested_by == "x"
