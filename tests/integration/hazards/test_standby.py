@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner
 
 from airflow_eos.checkpoint import CheckpointStore, drain_newest, newest_term, read_heartbeat
@@ -144,6 +145,24 @@ def test_a_driver_hands_over_to_its_standby(pipeline: Watched) -> None:
             pipeline.await_rows(standby, "the rows after it was handed over")
             assert newest_term(pipeline.store) == 2
             pipeline.end(standby)
+
+
+@pytest.mark.proof
+def test_a_driver_that_nobody_could_follow_goes_on(pipeline: Watched) -> None:
+    """The topic of the new version was deleted while that stood by."""
+    new, admin = f"{pipeline.name}-new", AdminClient({"bootstrap.servers": pipeline.bootstrap})
+    pipeline.broker.create_topic(new, 2)
+    with pipeline.drives() as first, pipeline.stands_by(output_topic=new) as standby:
+        admin.delete_topics([new])[new].result(30)
+        kept = CliRunner().invoke(app, ["handover", pipeline.checkpoint, "--wait", "240"])
+        assert kept.exit_code == 1, kept.output
+        assert "the driver goes on" in kept.output
+        assert new in kept.output, "it does not say what is missing"
+        pipeline.feed(300)
+        pipeline.await_rows(first, "the rows after it was asked to hand over")
+        assert newest_term(pipeline.store) == 1
+        assert standby.poll() is None, "it could follow once the topic is there"
+        pipeline.end(first)
 
 
 @pytest.mark.proof
