@@ -416,7 +416,7 @@ def located(location: str) -> Location:
     if not scheme and authority:
         raise _no_location(
             location,
-            f"begins with two slashes, by which Hadoop takes {authority!r} for a host",
+            "begins with two slashes, by which Hadoop takes the first part of it for a host",
             "write one slash",
         )
     if not scheme and not rest.startswith("/"):
@@ -426,7 +426,7 @@ def located(location: str) -> Location:
         if authority:
             raise _no_location(
                 location,
-                f"names the host {authority!r}, which Hadoop refuses",
+                "names a host, which Hadoop refuses",
                 "write file:///absolute/path",
             )
     elif found.scheme in _REMOTE or found.scheme == HDFS:
@@ -513,11 +513,11 @@ def _require_remote(location: str, found: Location) -> None:
             "has '?' or '#' in it, which Hadoop takes for a part of the folder's name",
             "leave the query or fragment away, and give credentials as storage options",
         )
-    if found.scheme == HDFS:
-        return
-    if not found.authority:
+    if found.scheme != HDFS and not found.authority:
         raise _no_location(location, "names no bucket", f"write {found.scheme}://bucket/folder")
-    if "@" in found.authority and found.scheme not in _USER_IS_THE_CONTAINER:
+    # As text, since a secret may have a slash: by the rules of URLs, the rest of it is in the path.
+    is_user = "@" in found.authority and found.scheme not in {HDFS, *_USER_IS_THE_CONTAINER}
+    if is_user or _LOGIN.match(location):
         raise _no_location(
             location,
             "holds a login, which Hadoop refuses",
@@ -607,10 +607,21 @@ def _refuse_after_fork(location: str) -> None:
     _opened_by[:] = [os.getpid()]
 
 
+_LOGIN = re.compile(
+    r"^(?!hdfs://[^/@]*/)((?:[a-z][a-z0-9+.-]*:(?=/))?+/*+[^/@:]*):.*@",
+    re.ASCII | re.DOTALL | re.IGNORECASE,
+)
+"""The pattern of a login up to the last @: a secret has any character, and a bucket's name no @.
+
+The port of a name node is none, whatever follows it.
+"""
+
+
 def printable(location: str) -> str:
     """Return the location without a password or a signature: it ends up in logs and plans."""
-    without_query = location.partition("?")[0].partition("#")[0]
-    return re.sub(r"(://[^/@:]*):[^/@]*@", r"\1:***@", without_query)
+    if location.startswith("/") and not location.startswith("//"):
+        return location  # of a path, they are a part
+    return _LOGIN.sub(r"\1:***@", location).partition("?")[0].partition("#")[0]
 
 
 _MACHINES_OWN = re.compile(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
@@ -214,10 +215,13 @@ def extra_of(connection: Any) -> dict[str, Any]:
     return found
 
 
-_PASSWORD = re.compile(r"://[^/?#\s@]*:([^/?#\s@]+)@", re.ASCII)
-"""The pattern of the password in a URL, quoted as it is there."""
+_PASSWORD = re.compile(r"://[^/?#\s@:]*:(?=((?:(?!://)\S)+)@)((?:(?!://)[^\s@])+)@", re.ASCII)
+"""The pattern of the password in a URL, as it is there: up to the last @, and to the first.
+
+Where it is not quoted, a slash, a question mark or an @ is a part of it for some clients.
+"""
 _NAMED = re.compile(
-    r"(?<![\w.-])([\w.-]+)(?:[\"']\s*:|\s*=)\s*(?='([^']+)|\"([^\"]+)|([^'\"&;,\s=]+))", re.ASCII
+    r"(?<![\w.-])([\w.-]+)(?:[\"']\s*:|\s*=)\s*(?='([^']+)|\"([^\"]+)|([^'\"&;,\s]+))", re.ASCII
 )
 """The pattern of name and value in a text: option, database DSN, JDBC URL, JAAS line, JSON."""
 
@@ -237,7 +241,7 @@ def mask_secrets(value: object, name: str = "") -> None:
     elif isinstance(value, str) and value:
         if is_secret(name):
             mask_secret(value)
-        for password in _PASSWORD.findall(value):
+        for password in dict.fromkeys(chain(*_PASSWORD.findall(value))):
             mask_secret(password)
         for named in _NAMED.finditer(value):
             if is_secret(named[1]):

@@ -16,6 +16,7 @@ import msgspec
 from fastapi import Depends, FastAPI, HTTPException, Response
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
+from airflow_eos.checkpoint.locations import printable
 from airflow_eos.page import views
 from airflow_eos.page.board import Board
 from airflow_eos.page.views import PipelineEntry, Reach
@@ -129,7 +130,7 @@ def find(host: Host, who: Any, id_: str) -> PipelineEntry:
 
 def late(listed: PipelineEntry) -> HTTPException:
     """Return the 503 for a store that has not answered in time; a later request may be answered."""
-    said = f"{listed.location} has not answered yet. Is its store reachable? Asking goes on."
+    said = f"{listed.shown} has not answered yet. Is its store reachable? Asking goes on."
     return HTTPException(503, said, headers={"Retry-After": AGAIN_S})
 
 
@@ -180,7 +181,7 @@ def standalone(locations: Sequence[str], reach: Reach) -> FastAPI:
     """Create the application that shows these checkpoints, without Airflow."""
     listed = tuple(
         PipelineEntry(
-            name=_name(each),
+            name=_name(printable(each)),
             location=each,
             storage=lambda: reach.storage,
             reach=lambda: reach,

@@ -299,7 +299,7 @@ class Look:
         """Return a row with our own error's text; the text of any other error may hold a secret."""
         why = str(error)
         if not isinstance(error, EosError):
-            log.error("page_look_failed", location=self.listed.location, exc_info=error)
+            log.error("page_look_failed", location=self.listed.shown, exc_info=error)
             why = f"{type(error).__name__}: the server's log says more"
         return PipelineRow(
             **self._named(),
@@ -309,8 +309,9 @@ class Look:
         )
 
     def _named(self) -> dict[str, Any]:
-        names = ("id", "name", "location", "dag_id", "task_id")
-        return {name: getattr(self.listed, name) for name in names}
+        names = ("id", "name", "dag_id", "task_id")
+        told = {name: getattr(self.listed, name) for name in names}
+        return {**told, "location": self.listed.shown}
 
     def _row(
         self, store: CheckpointStore, found: Snapshot, newest: Sequence[PlannedBatch]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.checkpoint.locations import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -268,6 +269,11 @@ class PipelineEntry:
     def id(self) -> str:
         """The pipeline's id in addresses, see :func:`pipeline_id`."""
         return pipeline_id(self.location, self.dag_id, self.task_id)
+
+    @property
+    def shown(self) -> str:
+        """The location as people may see it: it may hold a login, and is never opened then."""
+        return printable(self.location)
 
     def open(self) -> CheckpointStore:
         """Open the checkpoint (EosError where a connection or a location cannot work)."""

@@ -93,7 +93,7 @@ def _check_endpoint(url: str) -> None:
             f"unencrypted to {host}. Give an https URL; where the way is safe by other means, "
             f"allow the host on the driver and on every executor with {HTTP_HOSTS}={host}."
         )
-    if endpoint.username is not None or endpoint.password is not None:
+    if "@" in endpoint.netloc + endpoint.path:  # a password may have a slash
         # urllib takes a login for a part of the host's name, and would never send it.
         raise ConfigurationError(
             f"sasl.oauthbearer.token.endpoint.url={_printable(url)!r} was given with a login.",
@@ -108,9 +108,8 @@ def _check_endpoint(url: str) -> None:
 def _printable(url: str) -> str:
     """Return a URL without the parts that may be secret: its login and its query."""
     parts = urllib.parse.urlsplit(url)
-    return urllib.parse.urlunsplit(
-        (parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", "")
-    )
+    shown = (parts.netloc + parts.path).rpartition("@")[2]
+    return f"{parts.scheme}://{shown}" if parts.scheme else shown
 
 
 def _is_loopback(host: str) -> bool:

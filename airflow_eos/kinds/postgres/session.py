@@ -16,7 +16,13 @@ from psycopg import conninfo, errors
 from airflow_eos.closing import closed_on_error
 from airflow_eos.errors import ConfigurationError, DeliveryError, EosError, Remedy, StoreError
 from airflow_eos.kinds.sql.participant import DatabaseConnection, LostError
-from airflow_eos.kinds.sql.servers import FAILOVER, OF_SESSION, OF_TRANSACTION, attentive
+from airflow_eos.kinds.sql.servers import (
+    FAILOVER,
+    OF_SESSION,
+    OF_TRANSACTION,
+    attentive,
+    keywords_of,
+)
 
 _GONE = (
     errors.AdminShutdown,
@@ -202,14 +208,17 @@ def checked_dsn(reach: object) -> str:
     Raises:
         ConfigurationError: it is neither; its text is not quoted, since it may hold a password.
     """
-    expected = "expected 'host=… dbname=… user=…', a postgresql:// URL, or a dict of such keywords"
+    expected = (
+        "expected 'host=… dbname=… user=…', a postgresql:// URL with each part in "
+        "percent-encoding, or a dict of such keywords"
+    )
     try:
         if isinstance(reach, str) and reach.strip():
-            conninfo.conninfo_to_dict(reach)
+            keywords_of(reach)
             return reach
         if isinstance(reach, Mapping) and reach:
             return conninfo.make_conninfo(
-                **({"conninfo": reach["dsn"]} if "dsn" in reach else reach)
+                **(keywords_of(reach["dsn"]) if "dsn" in reach else reach)
             )
     except (psycopg.Error, TypeError):
         pass

@@ -98,12 +98,14 @@ def parts_of(url: str) -> dict[str, Any]:
     try:
         parts = urlsplit(url)
         database = parts.path.strip("/")
-        if parts.scheme != "mysql" or not parts.hostname or not database:
+        # By the rules of URLs a password ends at a slash: what follows would be shown as a name.
+        if parts.scheme != "mysql" or not parts.hostname or not database or "@" in database:
             raise ValueError  # noqa: TRY301 - one message for all that is wrong
         port = parts.port or 3306
     except ValueError:
         raise ConfigurationError(
-            "The URL of MySQL cannot be read: expected mysql://user:password@host:3306/database."
+            "The URL of MySQL cannot be read: expected mysql://user:password@host:3306/database, "
+            "each part in percent-encoding."
         ) from None  # the cause may quote the password
     if parts.query or parts.fragment:
         raise ConfigurationError(
@@ -149,13 +151,29 @@ def attentive(dsn: str, timeout_s: float) -> dict[str, Any]:
     Raises:
         psycopg.ProgrammingError: ``dsn`` cannot be read.
     """
-    from psycopg import conninfo
-
     within = max(2, int(timeout_s))
     silent: dict[str, Any] = {"tcp_user_timeout": within * 1000, "keepalives_idle": within}
-    given = conninfo.conninfo_to_dict(dsn)
+    given = keywords_of(dsn)
     told = {name: value for name, value in silent.items() if name not in given}
     return {"connect_timeout": within, **told}
+
+
+def keywords_of(dsn: str) -> dict[str, Any]:
+    """Return the keywords of a connection string of libpq, which ends a password at any @ or slash.
+
+    Raises:
+        psycopg.ProgrammingError: it cannot be read, or the rest of a password would be shown as the
+            name of a host or a database.
+    """
+    import psycopg
+    from psycopg import conninfo
+
+    found: dict[str, Any] = conninfo.conninfo_to_dict(dsn)
+    shown = [str(found.get(name, "")) for name in ("host", "port", "dbname")]
+    is_url = dsn.startswith(("postgresql://", "postgres://"))
+    if is_url and any("@" in each and each in dsn for each in shown):
+        raise psycopg.ProgrammingError("an @ in a name, which is to be written %40")
+    return found
 
 
 # --- reach ----------------------------------------------------------------------------------------

@@ -301,7 +301,8 @@ class PostgresTable(TableSession):
                 raise self._meant(doing, error) from error
             raise ConfigurationError(
                 "The DSN of PostgreSQL cannot be read: expected host=… dbname=… user=… password=…, "
-                "with quotes around what has spaces, or postgresql://user:password@host/dbname."
+                "with quotes around what has spaces, or postgresql://user:password@host/dbname, "
+                "each part in percent-encoding."
             ) from None  # the cause quotes parts of the DSN
         except self.client.Error as error:
             raise self._meant(doing, error) from error

@@ -20,7 +20,7 @@ from structlog.testing import capture_logs
 
 from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.checkpoint.hdfs import HdfsFiles
-from airflow_eos.checkpoint.locations import CLIENT_OPTIONS, CONFIGURATION_KEYS
+from airflow_eos.checkpoint.locations import CLIENT_OPTIONS, CONFIGURATION_KEYS, printable
 from airflow_eos.errors import ConfigurationError, StoreError
 from airflow_eos.sinks import DeltaSink, FileSink
 from tests.support.servers.hdfs import write_site
@@ -96,14 +96,50 @@ def test_what_is_no_location_is_refused(location):
         CheckpointStore.open(location)
 
 
-def test_no_secret_of_the_location_or_the_options_is_shown():
+def test_no_secret_of_the_options_is_shown():
     with pytest.raises(StoreError) as refused:
-        CheckpointStore.open(
-            "abfss://key:hunter2@account.dfs.core.windows.net/x",
-            storage_options={"bogus": "hunter4"},
-        )
+        CheckpointStore.open("s3a://bucket/x", storage_options={"bogus": "hunter4"})
     assert "hunter" not in str(refused.value)
     assert "bogus" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        "s3a://KEY:hun/ter2@bucket/x",
+        "s3a://KEY:/hunter2@bucket/x",
+        "s3://KEY:hun@ter2@bucket",
+        "gs://KEY:hun?ter2@bucket/x",
+        "abfss://key:hun#ter2@account.dfs.core.windows.net/x",
+        "hdfs://key:hun:ter2@node:8020/x",
+        "http://KEY:hun/ter2@host/x",
+        "file://KEY:hun/ter2@host/x",
+        "//KEY:hun/ter2@bucket/x",
+        "s3:/KEY:hun/ter2@bucket/x",
+        "KEY:hun/ter2@bucket/x",
+    ],
+)
+def test_a_secret_with_a_slash_is_neither_shown_nor_taken_for_bucket_and_path(location):
+    with pytest.raises(StoreError, match=r"KEY|key") as refused:
+        CheckpointStore.open(location)
+    for said in (str(refused.value), printable(location)):
+        assert "hun" not in said
+        assert "ter2" not in said
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        "hdfs://node:8020/user/me@REALM/at:1",
+        "s3://bucket/day=1:2/me@here",
+        "abfss://box@account.dfs.core.windows.net/at:1/me@here",
+        "s3a://bucket/me@here",
+        "/data:1/me@here/what?/#1",
+    ],
+)
+def test_what_is_no_login_is_shown_as_it_is(location):
+    store = CheckpointStore.open(location)
+    assert printable(location) == store.location == location
 
 
 def test_an_object_store_in_a_forked_child_is_refused_before_it_hangs(monkeypatch):

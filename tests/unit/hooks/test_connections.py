@@ -240,10 +240,24 @@ def test_redis_gets_a_url_in_which_no_login_can_break_out(reach):
     [
         ({"conn_type": "redis", "host": "r", "password": "a/b@c"}, ["a%2Fb%40c"]),
         ({"conn_type": "generic", "extra": {"url": "http://me:hush-hush@h/x"}}, ["hush-hush"]),
+        ({"conn_type": "generic", "extra": {"url": "x://me:hush/hush@h/x"}}, ["hush/hush"]),
+        (
+            {"conn_type": "generic", "extra": {"url": "x://me:hush@hush@h, y://me:hidden@h"}},
+            ["hush@hush", "hush", "hidden"],
+        ),
+        ({"conn_type": "generic", "extra": {"dsn": "password=hush=hush user=u"}}, ["hush=hush"]),
         ({"conn_type": "generic", "extra": {"deep": {"ssl.key.pem": "KEY"}}}, ["KEY"]),
         ({"conn_type": "generic", "extra": {"password_file": "/etc/pw", "host": "h"}}, []),
     ],
-    ids=["quoted in a URL", "in a URL", "by a name of clients", "a place is none"],
+    ids=[
+        "quoted in a URL",
+        "in a URL",
+        "with a slash",
+        "with an @",
+        "with =",
+        "by a name of clients",
+        "a place is none",
+    ],
 )
 def test_what_is_secret_in_a_connection_no_log_shows(reach, monkeypatch, connection, masked):
     """Airflow masks a password as it is stored, and an exception has the URL."""

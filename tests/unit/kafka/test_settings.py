@@ -446,6 +446,8 @@ def test_a_token_for_ever_is_none(endpoint, lifetime):
         "http://etl:hidden@elsewhere.example/token",
         "ftp://etl:hidden@127.0.0.1/token",
         "https://etl:hidden@[127.0.0.1/token",
+        "https://etl:12/hidden@127.0.0.1/token",
+        "https://etl:hid/hidden@127.0.0.1/token",
         "https://127.0.0.1:hidden/token",
     ],
 )

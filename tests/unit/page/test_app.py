@@ -197,6 +197,17 @@ def test_a_file_whose_name_is_no_text_does_not_take_the_list_from_the_others(tmp
         assert c.get(f"/api/pipelines/{named.id}").status_code == 200
 
 
+def test_a_login_in_a_location_is_shown_to_nobody_who_looks():
+    app = standalone(["s3a://KEY:hun/ter2@bucket/etl"], Reach())
+    with TestClient(app, base_url="http://localhost") as client:
+        (row,) = board(client).rows
+        told = client.get(f"/api/pipelines/{row.id}").text
+    assert row.location == "s3a://KEY:***@bucket/etl"
+    for said in (repr(row), told):
+        assert "hun" not in said
+        assert "ter2" not in said
+
+
 def test_a_pipeline_that_nobody_knows_is_not_there(client):
     assert client.get("/api/pipelines/0123456789abcdef").status_code == 404
 

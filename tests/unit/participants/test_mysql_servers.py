@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from urllib.parse import quote
+
 import pyarrow as pa
 import pytest
 
 from airflow_eos.errors import ConfigurationError, DeliveryError, StoreError
 from airflow_eos.kinds.mysql.session import reason
 from airflow_eos.kinds.mysql.sink import statements
-from airflow_eos.kinds.sql.servers import parts_of, require_witness
+from airflow_eos.kinds.sql.servers import keywords_of, parts_of, require_witness
 
 pytest.importorskip("pymysql")
 
@@ -83,6 +85,20 @@ def test_a_row_that_the_server_takes_is_not_refused_for_the_length_of_our_own_st
     assert rows == [b"('a'),('b')", f"('{long}')".encode(), b"('c')"]
     with pytest.raises(DeliveryError, match=f"max_allowed_packet leaves {(4 << 20) - len(head)}"):
         list(statements(batch, head, 4 << 20))
+
+
+@pytest.mark.parametrize("password", ["12/hush", "hu/sh", "hu@sh/hush@"])
+def test_a_password_that_is_not_quoted_is_taken_for_no_name_that_is_shown(password: str):
+    """By the rules of URLs, and of libpq's, its rest is the name of a host or a database."""
+    psycopg = pytest.importorskip("psycopg")
+    with pytest.raises(ConfigurationError, match="cannot be read") as refused:
+        parts_of(f"mysql://me:{password}@db/shop")
+    with pytest.raises(psycopg.ProgrammingError) as unread:
+        keywords_of(f"postgresql://me:{password}@db/shop")
+    assert "hush" not in f"{refused.value} {unread.value}"
+    quoted = quote(password, safe="")
+    assert parts_of(f"mysql://me:{quoted}@db/shop%40")["database"] == "shop@"
+    assert keywords_of(f"postgresql://me:{quoted}@db/shop%40")["dbname"] == "shop@"
 
 
 @pytest.mark.parametrize("more", ["?ssl_ca=/etc/ca.pem", "?ssl-mode=REQUIRED", "#now"])
