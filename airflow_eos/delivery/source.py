@@ -169,6 +169,8 @@ def _options(leaf: object) -> dict[str, str]:
 
 _PREFIX = "kafka."
 _POLICY = "cleanup.policy"
+_MAY_NOT_ASK = ("AuthorizationException", "UnsupportedVersionException")
+"""Java's errors by which a broker tells no settings; any other is a broker that did not answer."""
 
 
 def topics_read(
@@ -272,13 +274,21 @@ def _policies(spark: SparkSession, client: Any, source: StreamSource) -> Mapping
     jvm: Any = spark._jvm  # noqa: SLF001
     config = jvm.org.apache.kafka.common.config.ConfigResource
     topics, kind = jvm.java.util.ArrayList(), config.Type.TOPIC
+    names: list[str] = []
     try:
-        asked = {name: config(kind, name) for name in _subscribed(jvm, client, source.options)}
+        names = _subscribed(jvm, client, source.options)
+        asked = {name: config(kind, name) for name in names}
         for topic in asked.values():
             topics.add(topic)
         told = client.describeConfigs(topics).all().get()
-    except Py4JJavaError:
-        return {}
+    except Py4JJavaError as error:
+        problem = str(error.java_exception)
+        if any(each in problem for each in _MAY_NOT_ASK):
+            return {}
+        raise KafkaError(
+            f"The cluster of the source does not say whether the topics {', '.join(names)} are "
+            f"compacted: {problem}. Nothing was read or written. Check that it can be reached."
+        ) from error
     found = {name: told.get(topic).get(_POLICY) for name, topic in asked.items()}
     return {name: str(policy.value()) for name, policy in found.items() if policy is not None}
 

@@ -551,8 +551,12 @@ class ClusterView:
             return {c.name: c.value for c in result.configs if c.value is not None}
         if kind == _RESOURCE_TOPIC and result.error_code == faults.UNKNOWN_TOPIC_OR_PARTITION:
             raise _topic_missing(name)
+        passes = faults.is_retriable(result.error_code)  # no answer, and so no refusal either
         raise faults.refusal(
-            result.error_code, f"while reading settings of {name!r}", acl=acl, otherwise=KafkaError
+            result.error_code,
+            f"while reading settings of {name!r}",
+            acl=acl,
+            otherwise=KafkaUnavailableError if passes else KafkaError,
         )
 
 

@@ -21,6 +21,7 @@ from airflow_eos.errors import (
     TransactionError,
 )
 from airflow_eos.kafka.client import errors as faults
+from airflow_eos.kafka.client.cluster import ClusterView
 from airflow_eos.kafka.client.consumer_groups import GroupCoordinator
 from airflow_eos.kafka.client.fetch import ahead, only_partition
 from airflow_eos.kafka.client.messages import ListOffsetsRequest
@@ -478,6 +479,24 @@ def test_a_policy_that_the_broker_does_not_tell_is_not_known_and_no_error() -> N
     cluster = SimpleNamespace(topic_config=lambda topic, _names: told[topic])
     wire: Any = SimpleNamespace(cluster=cluster)
     assert cleanup_policies(wire, ["events", "orders"]) == {"events": "delete"}
+
+
+@pytest.mark.parametrize(
+    ("code", "answers"), [(faults.TOPIC_AUTHORIZATION_FAILED, True), (7, False), (13, False)]
+)
+def test_a_broker_that_had_no_time_to_tell_a_policy_has_not_refused_to(
+    code: int, answers: bool
+) -> None:
+    """REQUEST_TIMED_OUT, NETWORK_EXCEPTION: taken for a refusal, the topic was not compacted."""
+    told = SimpleNamespace(resource_name="events", error_code=code, configs=[])
+    wire: Any = SimpleNamespace(request=lambda *_, **__: SimpleNamespace(results=[told]))
+    known: Any = SimpleNamespace()
+    wire.cluster = ClusterView(wire, known)
+    if answers:
+        assert cleanup_policies(wire, ["events"]) == {}
+        return
+    with pytest.raises(KafkaUnavailableError, match="while reading settings of 'events'"):
+        cleanup_policies(wire, ["events"])
 
 
 class Leader:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import msgspec
 import pytest
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from structlog.testing import capture_logs
 
 from airflow_eos.delivery import options as kinds
@@ -24,7 +25,7 @@ from airflow_eos.delivery.source import (
     require_one_cluster,
     require_replayable,
 )
-from airflow_eos.errors import ConfigurationError
+from airflow_eos.errors import ConfigurationError, KafkaError
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kinds.kafka.preflight import Durability
 from airflow_eos.kinds.upsert.sink import HBaseUpsert, PostgresUpsert, RedisUpsert
@@ -482,6 +483,13 @@ def java() -> Any:
     return SimpleNamespace(_jvm=SimpleNamespace(**packages))
 
 
+class JavaError(Py4JJavaError):  # type: ignore[misc]
+    """An exception of the JVM, without a JVM."""
+
+    def __init__(self, said: str) -> None:
+        self.java_exception = said
+
+
 def client(told: dict[Any, Any]) -> Any:
     """Java's client of a cluster that answers so."""
     done = SimpleNamespace(get=lambda: told)
@@ -498,6 +506,29 @@ def test_what_a_broker_does_not_tell_of_a_topic_is_no_answer_of_sparks_source_ei
     compact = {"cleanup.policy": SimpleNamespace(value=lambda: "compact")}
     settings = {ConfigResource("topic", "old"): {}, ConfigResource("topic", "new"): compact}
     assert topics._policies(java(), client(settings), source) == {"new": "compact"}
+
+
+@pytest.mark.parametrize(
+    ("said", "may_ask"),
+    [
+        ("TopicAuthorizationException: Topic authorization failed.", False),
+        ("TimeoutException: Timed out waiting for a node assignment.", True),
+        ("DisconnectException: Cancelled describeConfigs request.", True),
+        ("SaslAuthenticationException: Authentication failed", True),
+    ],
+)
+def test_a_broker_that_does_not_answer_has_not_said_that_a_topic_is_not_compacted(said, may_ask):
+    def refuse() -> None:
+        raise JavaError(f"java.util.concurrent.ExecutionException: org.apache.kafka.{said}")
+
+    answer = SimpleNamespace(all=lambda: SimpleNamespace(get=refuse))
+    silent: Any = SimpleNamespace(describeConfigs=lambda _: answer)
+    source = StreamSource("kafka", {"subscribe": "a,b"})
+    if not may_ask:
+        assert topics._policies(java(), silent, source) == {}
+        return
+    with pytest.raises(KafkaError, match=f"whether the topics a, b are compacted: .*{said}"):
+        topics._policies(java(), silent, source)
 
 
 def test_a_spark_that_does_not_tell_is_refused():
