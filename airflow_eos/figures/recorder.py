@@ -100,7 +100,8 @@ class Story:
 def lags(progress: Mapping[str, Any]) -> dict[str, int]:
     """Return each source's lag: rows between the batch's end and the source's end when planned.
 
-    Sources that do not count their rows by Kafka's offsets are left out.
+    Sources that do not count their rows by Kafka's offsets are left out. A partition that the batch
+    did not know yet counts from its beginning: nothing of it was read.
     """
     found = {}
     for index, source in enumerate(progress["sources"]):
@@ -108,7 +109,7 @@ def lags(progress: Mapping[str, Any]) -> dict[str, int]:
         if not (_is_offsets(latest) and _is_offsets(end)):
             continue
         found[str(index)] = sum(
-            max(0, at - end.get(topic, {}).get(partition, at))
+            max(0, at - end.get(topic, {}).get(partition, 0))
             for topic, partitions in latest.items()
             for partition, at in partitions.items()
         )

@@ -41,7 +41,7 @@ from airflow_eos.figures.events import (
     Observer,
     TasksPrepared,
 )
-from airflow_eos.figures.recorder import METRICS
+from airflow_eos.figures.recorder import METRICS, lags
 from airflow_eos.protocol.decision import Outcome, PreparedWork
 from airflow_eos.protocol.group import Group
 from airflow_eos.protocol.participant import Member
@@ -131,6 +131,12 @@ def test_every_metric_of_the_table_arrives_at_a_receiver_and_no_other(receiver, 
     assert counted(receiver, "eos.decisions", verdict="commit", stands="True") == 5
     with pytest.raises(KeyError):  # the second source counts no rows
         counted(receiver, "eos.lag", source="1")
+
+
+def test_a_partition_of_which_nothing_was_read_is_no_partition_without_a_lag():
+    latest = {"in": {"0": 9, "1": 700}, "new": {"0": 50}}
+    source = {"endOffset": {"in": {"0": 5}}, "latestOffset": latest}
+    assert lags({"sources": [source]}) == {"0": 4 + 700 + 50}
 
 
 def test_a_batch_is_one_trace_from_plan_to_commit_with_a_span_for_each_step(receiver, send):
