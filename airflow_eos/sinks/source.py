@@ -105,6 +105,11 @@ _EXPECTED = (
 )
 
 
+def _is_offset(given: object) -> bool:
+    """Whether it is a whole number that Kafka can have: 1500.7 and true are none of an offset."""
+    return isinstance(given, int) and not isinstance(given, bool) and 0 <= given < 1 << 63
+
+
 @dataclass(frozen=True, slots=True)
 class StartPosition:
     """A start position; make it with :meth:`earliest`, :meth:`latest`, :meth:`at`, :meth:`offsets`.
@@ -147,9 +152,10 @@ class StartPosition:
         """Return the position at the given offset of each partition.
 
         Raises:
-            ConfigurationError: no partition is given, or a number is below 0.
+            ConfigurationError: no partition is given, or a number is none that Kafka has.
         """
-        if not by_partition or min(*by_partition, *by_partition.values(), 0) < 0:
+        numbers: tuple[object, ...] = (*by_partition, *by_partition.values())
+        if not numbers or not all(map(_is_offset, numbers)):
             raise ConfigurationError(f"start {dict(by_partition)}: {_EXPECTED}.")
         return cls(by_partition=dict(by_partition))
 
@@ -164,8 +170,11 @@ class StartPosition:
             return cls(text)
         try:
             if text.lstrip().startswith("{"):
-                told: Any = json.loads(text)
-                return cls.offsets({int(number): int(offset) for number, offset in told.items()})
+                told: Any = json.loads(text, object_pairs_hook=list)  # a name given twice is seen
+                offsets = {int(number): offset for number, offset in told}
+                if [str(number) for number in offsets] != [number for number, _ in told]:
+                    raise ValueError  # noqa: TRY301 - one message for all that is wrong
+                return cls.offsets(offsets)
             return cls.at(datetime.fromisoformat(text))
         except (ValueError, TypeError) as error:
             raise ConfigurationError(f"start {text!r}: {_EXPECTED}.") from error

@@ -296,11 +296,33 @@ def test_the_offset_of_each_partition():
 
 @pytest.mark.parametrize(
     "text",
-    ["", "group", "beginning", "2026-11-23T10:00:00", "{}", '{"0": -1}', '{"a": 1}', '{"0": null}'],
+    [
+        *("", "group", "beginning", "2026-11-23T10:00:00", "{}"),
+        *('{"0": -1}', '{"a": 1}', '{"0": null}', '{"0": {"1": 2}}', '{"0": "1500"}', "{"),
+    ],
 )
 def test_anything_else_is_refused_by_name(text):
     with pytest.raises(ConfigurationError, match="expected earliest, latest"):
         StartPosition.parsed(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *('{"0": 1500.7}', '{"0": 1500.0}', '{"0": true}', '{"0": 9223372036854775808}'),
+        *('{"0": 1, "0": 2}', '{"0": 1, "00": 2}', '{"1_0": 1}', '{" 0": 1}'),
+    ],
+)
+def test_what_only_looks_like_an_offset_begins_nowhere(text):
+    """Cut to 1500, or to 1, the first start would deliver rows that were to be left out."""
+    with pytest.raises(ConfigurationError, match="the offset of each partition as JSON"):
+        StartPosition.parsed(text)
+
+
+def test_an_offset_that_an_app_computes_is_a_whole_number_too():
+    for odd in (1500.7, True, None, "1500"):
+        with pytest.raises(ConfigurationError, match="expected earliest, latest"):
+            StartPosition.offsets({0: odd})  # type: ignore[dict-item]
 
 
 # --- When a driver asks whether it may go on, and in which order a start takes over ---------------
