@@ -64,7 +64,7 @@ def read_rows(bootstrap_servers: str, topic: str) -> Iterator[Row]:
     """Yield the rows that a ``read_committed`` reader gets now; each partition's in order.
 
     Raises:
-        LocalEnvironmentError: the topic does not exist, or the broker does not answer.
+        LocalEnvironmentError: the topic does not exist, or cannot be read to its end.
     """
     with closing(Consumer(_settings(bootstrap_servers))) as consumer:
         partitions = _partitions(consumer, topic)
@@ -77,10 +77,16 @@ def read_rows(bootstrap_servers: str, topic: str) -> Iterator[Row]:
                     f"{topic} cannot be read to its end: {bootstrap_servers} has not answered for "
                     f"{_SECONDS:.0f} s; read the broker's log."
                 )
-            if message.error():
-                ended.add(message.partition())
-            else:
+            error = message.error()
+            if error is None:
                 yield _text(message.key()), _text(message.value()) or ""
+            elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - librdkafka's own name
+                ended.add(message.partition())
+            elif not error.retriable():
+                raise LocalEnvironmentError(
+                    f"{topic} cannot be read to its end: {error.str()}. What was read is not all "
+                    "of it; read the broker's log, then try again."
+                )
 
 
 def _text(raw: str | bytes | None) -> str | None:

@@ -7,6 +7,7 @@ import xml.etree.ElementTree as ET
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -399,3 +400,32 @@ def test_a_row_that_the_broker_refuses_is_not_counted_as_written(monkeypatch, ba
     assert rows.write_rows("h:1", "t", [("a", "1"), ("b", "2")]) == 2
     with pytest.raises(LocalEnvironmentError, match="1 of 3 rows are not in t, the others are"):
         rows.write_rows("h:1", "t", [("a", "1"), bad, ("b", "2")])
+
+
+class Told:
+    """What a partition tells: a row, or an error in its place."""
+
+    def __init__(self, partition, error=None):
+        self.partition, self.key, self.value = (lambda: partition), (lambda: b"k"), (lambda: b"v")
+        self.error = lambda: error and KafkaError(error)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, "authorization failed"),
+        (KafkaError.UNKNOWN_TOPIC_OR_PART, "Unknown topic or partition"),
+    ],
+)
+def test_an_error_of_a_partition_is_not_its_end(monkeypatch, error, said):
+    end = KafkaError._PARTITION_EOF
+    told = [Told(0), Told(0, end), Told(1, error), Told(1), Told(1, end)]
+    consumer = SimpleNamespace(
+        poll=lambda _seconds: told.pop(0), assign=lambda _places: None, close=lambda: None
+    )
+    monkeypatch.setattr(rows, "Consumer", lambda _settings: consumer)
+    monkeypatch.setattr(rows, "_partitions", lambda *_: [0, 1])
+    with pytest.raises(LocalEnvironmentError, match=f"t cannot be read to its end: .*{said}"):
+        list(rows.read_rows("h:1", "t"))
+    told[:] = [Told(0), Told(0, end), Told(1), Told(1, end)]
+    assert list(rows.read_rows("h:1", "t")) == [("k", "v")] * 2
