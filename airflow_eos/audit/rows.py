@@ -31,6 +31,8 @@ from confluent_kafka.admin._resource import ResourceType
 from airflow_eos.errors import KafkaError, KafkaUnavailableError, TopicError
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     import numpy.typing as npt
 
     from airflow_eos.audit.compare import Extract
@@ -69,7 +71,7 @@ def partition_ends(
 
 
 def is_compacted(settings: KafkaSettings, topic: str, timeout_s: float) -> bool | None:
-    """Whether rows may be missing from the middle of a topic; None where we may not ask.
+    """Whether rows may be missing from the middle of a topic; None where nobody tells us.
 
     Raises:
         KafkaUnavailableError: no broker answered.
@@ -78,7 +80,8 @@ def is_compacted(settings: KafkaSettings, topic: str, timeout_s: float) -> bool 
     resource = ConfigResource(ResourceType.TOPIC, topic)
     try:
         answer = admin.describe_configs([resource], request_timeout=timeout_s)[resource]
-        return "compact" in str(answer.result(timeout_s)["cleanup.policy"].value)
+        policy = _answered(answer, timeout_s).get("cleanup.policy")
+        return None if policy is None else "compact" in str(policy.value)
     except KafkaException as error:
         if error.args[0].code() == Code.TOPIC_AUTHORIZATION_FAILED:
             return None
@@ -94,11 +97,19 @@ def topic_id(settings: KafkaSettings, topic: str, timeout_s: float) -> str | Non
     admin = AdminClient(settings.librdkafka(), logger=_silent())
     asked = admin.describe_topics(TopicCollection([topic]), request_timeout=timeout_s)
     try:
-        found = asked[topic].result(timeout_s).topic_id
+        found = _answered(asked[topic], timeout_s).topic_id
     except KafkaException as error:
         raise _unavailable(settings.bootstrap_servers, error) from error
     # librdkafka's base64 is not URL-safe; Java's, by which the product notes it, is.
     return None if found is None else str(found).translate(str.maketrans("+/", "-_"))
+
+
+def _answered(future: Future[Any], timeout_s: float) -> Any:
+    """Return an admin client's answer; KafkaException also where librdkafka's time ends late."""
+    try:
+        return future.result(timeout_s)
+    except TimeoutError:
+        raise KafkaException(Code(Code._TIMED_OUT)) from None  # noqa: SLF001  librdkafka's name
 
 
 def peek(

@@ -48,7 +48,7 @@ def require_topic(settings: KafkaSettings, topic: str) -> None:
     if partitions(admin, topic) == 0:
         wanted = NewTopic(topic, num_partitions=1, replication_factor=-1, config=_CONFIG)
         try:
-            admin.create_topics([wanted], request_timeout=_TIMEOUT_S)[topic].result(_TIMEOUT_S)
+            _answered(admin.create_topics([wanted], request_timeout=_TIMEOUT_S)[topic])
         except KafkaException as error:
             if error.args[0].code() != Code.TOPIC_ALREADY_EXISTS:
                 raise _not_made(topic, error, settings) from error
@@ -85,7 +85,7 @@ def _policy(admin: Any, topic: str) -> str:
 
     def ask() -> Any:
         answer = admin.describe_configs([resource], request_timeout=_TIMEOUT_S)[resource]
-        told = answer.result(_TIMEOUT_S).get("cleanup.policy")
+        told = _answered(answer).get("cleanup.policy")
         return "not told" if told is None else told.value
 
     return str(_patiently(ask, topic, "DescribeConfigs"))
@@ -119,7 +119,18 @@ def _alter(admin: Any, topic: str) -> None:
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
     answer = admin.incremental_alter_configs([resource], request_timeout=_TIMEOUT_S)[resource]
     with suppress(KafkaException):  # the caller reads the topic's policy again
-        answer.result(_TIMEOUT_S)
+        _answered(answer)
+
+
+def _answered(future: Any) -> Any:
+    """Return an admin client's answer; KafkaException also where librdkafka's time ends late."""
+    from confluent_kafka import KafkaError as Code
+    from confluent_kafka import KafkaException
+
+    try:
+        return future.result(_TIMEOUT_S)
+    except TimeoutError:
+        raise KafkaException(Code(Code._TIMED_OUT)) from None  # noqa: SLF001 - librdkafka's own code
 
 
 def _mended(settings: KafkaSettings, topic: str, count: int) -> Remedy:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import itertools
 import json
 from array import array
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError as Code
 
 from airflow_eos.audit import audit as auditing
+from airflow_eos.audit import rows as auditing_rows
 from airflow_eos.audit.compare import parse
-from airflow_eos.audit.rows import PartitionEnds, _drain, _MessageColumns
+from airflow_eos.audit.rows import PartitionEnds, _drain, _MessageColumns, is_compacted, topic_id
 from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.checkpoint.topics import require_same_topics
 from airflow_eos.errors import KafkaUnavailableError
@@ -54,6 +56,36 @@ class Answers:
 
     def consume(self, *_most, **_within):
         return self._answers.pop(0) if self._answers else []
+
+
+class Admin:
+    """An ``AdminClient`` to which the broker says this, or nothing in time."""
+
+    def __init__(self, *settings):
+        self._told: Future[Any] = Future()
+        if settings:
+            self._told.set_result(*settings)
+
+    def describe_configs(self, resources, **_):
+        return dict.fromkeys(resources, self._told)
+
+    def describe_topics(self, _topics, **_):
+        return {"t": self._told}
+
+
+@pytest.mark.parametrize("ask", [is_compacted, topic_id])
+def test_a_broker_that_is_silent_while_a_topic_is_looked_at_is_one_that_did_not_answer(
+    monkeypatch, ask
+):
+    """librdkafka's own time may end a moment later than the one that its answer is waited for."""
+    monkeypatch.setattr(auditing_rows, "AdminClient", lambda *_, **__: Admin())
+    with pytest.raises(KafkaUnavailableError, match=r"nowhere:9092 did not answer: .*Timed out"):
+        ask(ANYWHERE, "t", 0.01)
+
+
+def test_a_policy_that_no_broker_tells_is_not_the_one_that_keeps_all_rows(monkeypatch):
+    monkeypatch.setattr(auditing_rows, "AdminClient", lambda *_, **__: Admin({}))
+    assert is_compacted(ANYWHERE, "t", 1.0) is None
 
 
 def drained(*answers):

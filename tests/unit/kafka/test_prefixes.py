@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
@@ -336,6 +337,17 @@ def test_a_leader_that_never_says_is_an_error(monkeypatch):
     monkeypatch.setattr(compacted_topic, "_TIMEOUT_S", 30.0)
     with pytest.raises(KafkaUnavailableError, match="OFFSET_NOT_AVAILABLE"):
         keys(Consumer(the_end(0), end=0, refusals=99), monkeypatch)
+
+
+def test_a_broker_that_is_silent_while_the_topic_is_looked_at_is_one_that_did_not_answer(
+    monkeypatch,
+):
+    """librdkafka's own time may end a moment later than the one that its answer is waited for."""
+    monkeypatch.setattr(compacted, "_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(deadline, "time", VirtualTime())
+    silent: Any = SimpleNamespace(describe_configs=lambda asked, **_: {asked[0]: Future()})
+    with pytest.raises(KafkaUnavailableError, match=f"_TIMED_OUT.* for topic '{TOPIC}'"):
+        compacted._policy(silent, TOPIC)
 
 
 # --- Whose a transactional id is, by its form alone; what more than one program uses is nobody's --
