@@ -160,13 +160,16 @@ def _require_drained(store: CheckpointStore, checkpoint: str) -> None:
             "changed.",
             Remedy(commands=("airflow-eos drain CHECKPOINT",)).at(checkpoint),
         )
-    if found.state.in_flight is not None or found.state.mends:
+    batch, mends = found.state.in_flight, found.state.mends
+    why = [f"Spark's file {each}, by the next start" for each in mends]
+    if batch is not None:
+        why.insert(0, f"batch {batch} was planned and is not complete: Spark would skip it")
+    if why:
         raise RecoveryError(
-            f"{store.location}: batch {found.state.in_flight} was planned and is not complete. "
-            "Repartitioned now, Spark would skip it. Nothing was changed.",
+            f"{store.location} cannot be repartitioned now: {'; '.join(why)}. Nothing was changed.",
             Remedy(
                 commands=("airflow-eos drain CHECKPOINT",),
-                change="start the app, and let it end that batch",
+                change="start the app, and let it end a batch",
             ).at(checkpoint),
         )
     if found.state.latest_commit is None:

@@ -342,6 +342,15 @@ def test_a_batch_in_flight_would_be_skipped(store):
         repartition(store)
 
 
+def test_where_a_file_alone_is_damaged_it_is_named_and_no_batch_that_is_none(store):
+    store.put("commits/0", b'v1\n{"nextBatchWatermarkMs":0}')
+    store.put("metadata", b"")
+    write_heartbeat(store, heartbeat(interval_ms=30))
+    with pytest.raises(RecoveryError, match=r"Spark's file metadata .* by the next start") as told:
+        repartition(store)
+    assert "None" not in str(told.value)
+
+
 def test_a_spark_that_cannot_is_named():
     spark = SimpleNamespace(version="4.1.1")
     with pytest.raises(ConfigurationError, match=r"Spark 4\.1\.1 cannot.*expected 4\.2"):
