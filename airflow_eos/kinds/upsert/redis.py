@@ -217,7 +217,9 @@ for i = 2, #KEYS do
       end
     end
     redis.call('DEL', KEYS[i])
-    redis.call('HSET', KEYS[i], unpack(fields))
+    for first = 1, #fields, 1000 do  -- Lua unpacks some thousands at most
+      redis.call('HSET', KEYS[i], unpack(fields, first, math.min(first + 999, #fields)))
+    end
   end
   at = at + n + 1
 end
@@ -232,6 +234,7 @@ log = structlog.get_logger(__name__)
 
 _META = "eos-upsert:"
 _ROWS = 500  # rows a script: no other client is served while it runs, about a millisecond
+_VALUES = 500_000  # values a script, or one row: Redis takes a command of a million arguments
 _SCRIPTS = 16  # scripts in a pipeline
 _OWNED = ("owner_location", "owner_checkpoint", "owner_epoch")
 _NOTED = ("note_batch", "note_attempt", "note_decision")
@@ -438,11 +441,12 @@ class RedisTarget:
     def _calls(
         self, rows: pa.Table, about: RowSchema, checkpoint: str, order: str
     ) -> Iterator[tuple[list[Any], list[Any]]]:
-        """Yield keys and arguments of the script, for some hundred rows each."""
+        """Yield keys and arguments of the script, for some hundred rows each; fewer wide ones."""
         columns = [name for name in rows.column_names if name != about.deleted]
         head = [checkpoint, order, len(columns), *columns]
-        for at in range(0, rows.num_rows, _ROWS):
-            some = rows.slice(at, _ROWS)
+        count = max(1, min(_ROWS, _VALUES // (len(columns) + 1)))
+        for at in range(0, rows.num_rows, count):
+            some = rows.slice(at, count)
             keys = keys_of(some, about.key, self._prefix)
             values = [flags_of(some, about.deleted), *(values_of(some[name]) for name in columns)]
             yield (

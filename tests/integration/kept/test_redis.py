@@ -106,6 +106,21 @@ def test_nothing_is_written_before_the_commit_and_all_of_it_after(upsert, store,
     assert client.hgetall("t:a").keys() == {"id", "value", "_eos"}
 
 
+def test_rows_of_more_columns_than_one_command_takes_for_hundreds_of_rows_are_written(
+    upsert, store, client
+):
+    """Of 2,100 columns, 500 rows are a million arguments; of 5,000, one row is too much for Lua."""
+    for width, count in ((2_100, 500), (5_000, 2)):
+        columns = {f"c{number}": [number] * count for number in range(width)}
+        table = pa.table({"id": [f"{width}-{row}" for row in range(count)], **columns})
+        work = prepare(store, width, a=1)
+        upsert.apply(work, table.replace_schema_metadata(RowSchema(("id",)).metadata()))
+        for row in (0, count - 1):
+            found = client.hgetall(f"t:{width}-{row}")
+            assert found.keys() == {"id", "_eos", *columns}
+            assert found[f"c{width - 1}"] == str(width - 1)
+
+
 def test_a_late_driver_never_puts_an_older_value_over_a_newer_one(upsert, server, store, client):
     older, newer = prepare(store, 9, a=1, b=1), prepare(store, 10, a=2)
     upsert.commit([newer])

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pytest
 
 from airflow_eos.checkpoint import CheckpointStore
@@ -35,6 +36,7 @@ from airflow_eos.kinds.sql.participant import (
 )
 from airflow_eos.kinds.upsert.mysql import MySqlTarget
 from airflow_eos.kinds.upsert.redis import RedisTarget
+from airflow_eos.kinds.upsert.target import RowSchema
 from airflow_eos.protocol.decision import Decision, Outcome, PreparedWork
 from airflow_eos.protocol.participant import Note, Owner, superseded
 from tests.support.pipelines import commit_of, owner_at
@@ -407,6 +409,21 @@ def test_a_server_that_does_not_answer_for_the_time_is_given_up(monkeypatch: pyt
     ):
         answered(lambda: clock.act(fails=99), anew=lambda: None, timeout_s=30)
     assert clock.now > 70
+
+
+@pytest.mark.parametrize(("width", "count"), [(2, 1_200), (2_100, 501)])
+def test_no_command_for_redis_has_more_arguments_than_it_takes(width: int, count: int):
+    """It refused 500 rows of 2,096 columns, which were decided by then, at every start."""
+    columns = {f"c{number}": pa.nulls(count, pa.string()) for number in range(width)}
+    rows = pa.table({"id": [str(row) for row in range(count)], **columns})
+    redis = RedisTarget("redis://127.0.0.1:1/0", "t:", timeout_s=1)
+    calls = [
+        (keys[1:], len(keys) + len(arguments))
+        for keys, arguments in redis._calls(rows, RowSchema(("id",)), "mine", "1")
+    ]
+    assert [key for keys, _ in calls for key in keys] == [b"t:%d" % row for row in range(count)]
+    assert max(len(keys) for keys, _ in calls) <= 500
+    assert max(size for _, size in calls) < 1 << 20
 
 
 def test_an_advised_command_does_what_it_says_whatever_a_name_holds(monkeypatch):
