@@ -32,7 +32,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
@@ -56,6 +56,8 @@ from airflow_eos.protocol.participant import Note
 
 if TYPE_CHECKING:
     from airflow_eos.kinds.upsert.target import RowSchema
+
+T = TypeVar("T")
 
 _JSON = "application/json"
 _MESSAGE = "application/x-protobuf"
@@ -83,6 +85,24 @@ class Answer:
         """The status and the exceptions' names; no messages, which may hold keys and values."""
         names = dict.fromkeys(_THROWN.findall(self.body.decode(errors="replace")))
         return ", ".join([str(self.status), *list(names)[:_NAMED]])
+
+
+class _Cell(msgspec.Struct, frozen=True):
+    """A cell, as the REST server tells it."""
+
+    column: bytes
+    timestamp: int
+    value: bytes = msgspec.field(name="$")
+
+
+class _Row(msgspec.Struct, frozen=True):
+    cells: list[_Cell] = msgspec.field(name="Cell")
+
+
+class _Rows(msgspec.Struct, frozen=True):
+    """The answer to a scan."""
+
+    rows: list[_Row] = msgspec.field(name="Row")
 
 
 class Rest:
@@ -118,13 +138,15 @@ class Rest:
         found = self._ask("GET", f"{_table(table)}/schema")
         if found.status == HTTPStatus.NOT_FOUND and _NO_TABLE in found.body:
             return None
-        answer: dict[str, Any] = json.loads(self._required(found, f"looking at {table}").body)
-        return answer
+        told = _told(found, f"looking at {table}", dict[str, Any])
+        if "ColumnSchema" not in told:
+            raise _foreign(found, f"looking at {table}")
+        return told
 
     def create(self, table: str, family: str) -> None:
         """Create a table with one column family; no error where another did so meanwhile."""
         schema = {"name": table, "ColumnSchema": [{"name": family}]}
-        self._required(self._put(f"{_table(table)}/schema", schema), f"creating the table {table}")
+        _is_done(self._put(f"{_table(table)}/schema", schema), f"creating the table {table}")
 
     def row(self, table: str, key: str) -> dict[str, bytes]:
         """Return the newest cells of a row, by column; none where row or table is missing.
@@ -136,19 +158,15 @@ class Rest:
         found = self._ask("GET", f"{_table(table)}/*?startrow={only}&endrow={only}%00&limit=1")
         if found.status != HTTPStatus.OK and self.schema(table) is None:
             return {}
-        rows = json.loads(self._required(found, f"reading {table}").body)["Row"]
-        return {
-            _plain(cell["column"]).decode(): _plain(cell["$"])
-            for row in rows
-            for cell in row["Cell"]
-        }
+        told = _told(found, f"reading {table}", _Rows)
+        return {cell.column.decode(): cell.value for row in told.rows for cell in row.cells}
 
     def newest_since(self, table: str, family: str, timestamp: int) -> int | None:
         """Return the newest timestamp of any one row with a cell since ``timestamp``; else None."""
         query = f"limit=1&starttime={timestamp}&column={quote(family, safe='')}"
         found = self._ask("GET", f"{_table(table)}/*?{query}")
-        rows = json.loads(self._required(found, f"looking for versions in {table}").body)["Row"]
-        return max((cell["timestamp"] for row in rows for cell in row["Cell"]), default=None)
+        told = _told(found, f"looking for versions in {table}", _Rows)
+        return max((cell.timestamp for row in told.rows for cell in row.cells), default=None)
 
     def swap(
         self, table: str, key: str, cells: Mapping[str, bytes], column: str, current: bytes
@@ -156,19 +174,18 @@ class Rest:
         """Write cells if ``column``, one of them, has the value ``current`` (b"" for no cell)."""
         given = [*cells.items(), (column, current)]
         body = {"Row": [{"key": _base64(key.encode()), "Cell": [_cell(*each) for each in given]}]}
-        answer = self._put(f"{_table(table)}/row?check=put", body)
-        return self._required(answer, f"writing to {table}").status != HTTPStatus.NOT_MODIFIED
+        return _is_done(self._put(f"{_table(table)}/row?check=put", body), f"writing to {table}")
 
     def put(self, table: str, key: str, column: str, timestamp: int) -> None:
         """Write an empty cell with a timestamp."""
         cell = {**_cell(column, b""), "timestamp": timestamp}
         body = {"Row": [{"key": _base64(key.encode()), "Cell": [cell]}]}
-        self._required(self._put(f"{_table(table)}/row", body), f"writing to {table}")
+        _require_done(self._put(f"{_table(table)}/row", body), f"writing to {table}")
 
     def put_all(self, table: str, body: pa.Buffer) -> None:
         """Write the rows of a ``CellSet``; where it is refused, some of them may be written."""
         answer = self._ask("PUT", f"{_table(table)}/rows", memoryview(body), _MESSAGE)
-        self._required(answer, f"writing rows to {table}")
+        _require_done(answer, f"writing rows to {table}")
 
     def close(self) -> None:
         """Close the connection."""
@@ -195,10 +212,39 @@ class Rest:
                     raise _failed(f"asking {path}", f"{type(error).__name__}: {error}") from error
         raise AssertionError(path)
 
-    def _required(self, answer: Answer, doing: str) -> Answer:
-        if answer.status in (200, 201, HTTPStatus.NOT_MODIFIED):
-            return answer
+
+def _told(answer: Answer, doing: str, kind: type[T]) -> T:
+    """Return what the server has told, as a ``kind``; DeliveryError for any other answer."""
+    if answer.status != HTTPStatus.OK:
         raise _failed(doing, answer.thrown)
+    try:
+        return msgspec.json.decode(answer.body, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise _foreign(answer, doing) from error
+
+
+def _is_done(answer: Answer, doing: str) -> bool:
+    """Whether the server has written; False where it says that it did not have to."""
+    if answer.status == HTTPStatus.NOT_MODIFIED:
+        return False
+    _require_done(answer, doing)
+    return True
+
+
+def _require_done(answer: Answer, doing: str) -> None:
+    """Refuse any answer but that of a write, to which HBase has nothing to add."""
+    if answer.status not in (HTTPStatus.OK, HTTPStatus.CREATED):
+        raise _failed(doing, answer.thrown)
+    if answer.body:
+        raise _foreign(answer, doing)
+
+
+def _foreign(answer: Answer, doing: str) -> DeliveryError:
+    return _failed(
+        doing,
+        f"{answer.status} with {len(answer.body)} bytes that HBase's REST server does not send, as "
+        "a proxy's page for a login (is the URL the server's own?)",
+    )
 
 
 def _failed(doing: str, said: str) -> DeliveryError:
@@ -226,10 +272,6 @@ def _cell(column: str, value: bytes) -> dict[str, Any]:
 
 def _base64(value: bytes) -> str:
     return base64.b64encode(value).decode()
-
-
-def _plain(value: str) -> bytes:
-    return base64.b64decode(value)
 
 
 # --- hbase cells ----------------------------------------------------------------------------------

@@ -208,6 +208,41 @@ def test_a_server_that_is_not_there_is_named_and_no_password():
     assert "hunter2" not in str(refused.value)
 
 
+PAGES = [b"<!DOCTYPE html><title>Log in</title>", b'{"error": "log in"}', b"[" * 100_000]
+FOREIGN = r"200 with \d+ bytes that HBase's REST server does not send"
+
+
+@pytest.mark.parametrize("page", [*PAGES, b"", b"\xff"], ids=len)
+def test_a_page_that_a_proxy_sends_in_the_place_of_an_answer_is_an_error_of_ours(page: bytes):
+    target: Any = HBaseUpsert(URL, "t/f").open(timeout_s=1)
+    target._rest._ask = lambda *_: Answer(200, page)
+    for ask in (target.check, target.mark, lambda: target._rest.newest_since("t", "f", 1)):
+        with pytest.raises(DeliveryError, match=FOREIGN):
+            ask()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=len)
+def test_rows_that_a_proxy_has_taken_for_a_page_of_its_own_are_not_written(page: bytes):
+    """HBase says nothing beside a success: rows were called delivered that nobody had written."""
+    rest: Any = HBaseUpsert(URL, "t/f").open(timeout_s=1)._rest
+    writes = (
+        lambda: rest.put_all("t", pa.py_buffer(b"rows")),
+        lambda: rest.put("t", "k", "f:a", 1),
+        lambda: rest.swap("t", "k", {"f:a": b"1"}, "f:a", b""),
+        lambda: rest.create("t", "f"),
+    )
+    for write in writes:
+        rest._ask = lambda *_: Answer(200, page)
+        with pytest.raises(DeliveryError, match=FOREIGN):
+            write()
+        rest._ask = lambda *_: Answer(200, b"")
+        assert write() in {None, True}
+    rest._ask = lambda *_: Answer(304, b"")
+    assert rest.swap("t", "k", {"f:a": b"1"}, "f:a", b"") is False
+    with pytest.raises(DeliveryError, match="while writing rows to t: 304"):
+        rest.put_all("t", pa.py_buffer(b"rows"))
+
+
 @pytest.mark.parametrize("stands", [b"mine", b'{"owner": 7}', b"[" * 100_000], ids=len)
 def test_an_owner_that_no_parser_reads_is_nobodys_guess(stands: bytes):
     target: Any = HBaseUpsert(URL, "t/f").open(timeout_s=1)
