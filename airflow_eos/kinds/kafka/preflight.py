@@ -72,17 +72,12 @@ def require_transaction_log(wire: ConnectionPool) -> None:
         return  # the broker does not tell its settings: the first transaction shows it
     copies, least = int(told[STATE_COPIES]), int(told[STATE_MIN_INSYNC])
     found = wire.cluster.describe_topic(TRANSACTIONS)
-    if found.error_code == faults.NONE:
-        copies = alive = min((len(p.replica_nodes) for p in found.partitions), default=copies)
-        if least > copies:
-            try:
-                least = int(wire.cluster.topic_config(TRANSACTIONS, [_MIN_INSYNC])[_MIN_INSYNC])
-            except (TopicError, KeyError):
-                return  # nor may they see what it was made with
-    elif found.error_code == faults.UNKNOWN_TOPIC_OR_PARTITION:
-        alive = len(wire.cluster.brokers())
-    else:
+    if found.error_code == faults.NONE and found.partitions:
+        _require_in_sync(wire, min(len(each.replica_nodes) for each in found.partitions))
+        return
+    if found.error_code != faults.UNKNOWN_TOPIC_OR_PARTITION:
         return  # these credentials may not see whether the topic is there already
+    alive = len(wire.cluster.brokers())
     if copies <= alive and least <= copies:
         return
     most = min(copies, alive)
@@ -100,6 +95,40 @@ def require_transaction_log(wire: ConnectionPool) -> None:
             settings={STATE_COPIES: str(most), STATE_MIN_INSYNC: str(max(1, most - 1))},
             start=True,
             costs="with one copy, the loss of a disk loses what was promised",
+        ),
+    )
+
+
+def _require_in_sync(wire: ConnectionPool, copies: int) -> None:
+    """Refuse a log of transactions that is there and has fewer copies than must be in sync.
+
+    The brokers' settings are of a new one alone: whatever they say by now, it is as it was made.
+    """
+    try:
+        least = int(wire.cluster.topic_config(TRANSACTIONS, [_MIN_INSYNC])[_MIN_INSYNC])
+    except (TopicError, KeyError):
+        return  # these credentials may not see what it was made with
+    if least <= copies:
+        return
+    alter = (
+        f"kafka-configs.sh --bootstrap-server {wire.settings.bootstrap_servers} --alter "
+        f"--entity-type topics --entity-name {TRANSACTIONS} "
+        f"--add-config {_MIN_INSYNC}={max(1, copies - 1)}"
+    )
+    raise KafkaUnavailableError(
+        f"This cluster can run no transaction: a partition of its log of transactions, "
+        f"{TRANSACTIONS}, has {copies} {'copy' if copies == 1 else 'copies'}, and "
+        f"{_MIN_INSYNC}={least}: {least} is more than {copies}. It was made so, and no setting of "
+        "the brokers changes it.",
+        Remedy(
+            change=f"give each of its partitions {least} copies or more, by "
+            "kafka-reassign-partitions.sh",
+            start=True,
+        ),
+        Remedy(
+            commands=(alter,),
+            start=True,
+            costs="with one copy in sync, the loss of a disk loses what was promised",
         ),
     )
 

@@ -396,7 +396,8 @@ def cluster_whose_log_of_transactions_has(
         describe_topic=lambda _: log,
         topic_config=lambda _topic, _names: {"min.insync.replicas": str(least)},
     )
-    return SimpleNamespace(cluster=cluster)
+    reach = SimpleNamespace(bootstrap_servers="kafka:9092")
+    return SimpleNamespace(cluster=cluster, settings=reach)
 
 
 @pytest.mark.parametrize(
@@ -411,7 +412,19 @@ def test_a_log_of_transactions_that_is_there_is_asked_and_not_the_settings_of_a_
     require_transaction_log(cluster_whose_log_of_transactions_has(copies, least, settings))
 
 
-def test_a_log_of_transactions_with_fewer_copies_than_must_be_in_sync_is_refused():
-    wire = cluster_whose_log_of_transactions_has(1, 2, (3, 2))
-    with pytest.raises(KafkaUnavailableError, match="2 is more than 1"):
+@pytest.mark.parametrize("settings", [(3, 2), (1, 1)], ids=["as made", "changed since"])
+def test_a_log_of_transactions_with_fewer_copies_than_must_be_in_sync_is_refused(
+    settings: tuple[int, int],
+):
+    """Told to lower the brokers' settings, who did so was let in, and every transaction waited."""
+    wire = cluster_whose_log_of_transactions_has(1, 2, settings)
+    with pytest.raises(KafkaUnavailableError, match="2 is more than 1") as refused:
         require_transaction_log(wire)
+    assert "set transaction.state.log" not in str(refused.value)
+    more, fewer = refused.value.remedies
+    assert "give each of its partitions 2 copies or more" in more.change
+    [alter] = fewer.commands
+    assert alter == (
+        "kafka-configs.sh --bootstrap-server kafka:9092 --alter --entity-type topics "
+        "--entity-name __transaction_state --add-config min.insync.replicas=1"
+    )
