@@ -24,6 +24,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import structlog
 
@@ -296,13 +297,17 @@ class RedisTarget:
         self._errors = redis.RedisError
         self._not_told = redis.ResponseError
         try:
+            parts = urlsplit(url)
+            database = parts.path.strip("/")
+            if parts.scheme != "unix" and database and not database.isdecimal():
+                raise ValueError  # noqa: TRY301 - the client would take database 0
             self._client: Any = redis.Redis.from_url(
                 url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s
             )
         except (ValueError, TypeError):
             raise ConfigurationError(
                 "The URL of Redis cannot be read: expected redis://[user:password@]host:port/db, "
-                "rediss://… or unix://path."
+                "rediss://… or unix://path, db a number, each part in percent-encoding."
             ) from None  # the cause may quote the password
 
     @property

@@ -411,6 +411,22 @@ def test_a_server_that_does_not_answer_for_the_time_is_given_up(monkeypatch: pyt
     assert clock.now > 70
 
 
+@pytest.mark.parametrize("url", ["redis://h:6379/orders", "redis://h/1x", "redis://:12/hush@h"])
+def test_a_database_of_redis_that_is_no_number_is_not_database_0(url: str):
+    """redis-py takes it for none, and another pipeline's rows of these keys may be in that one."""
+    with pytest.raises(ConfigurationError, match="URL of Redis cannot be read") as refused:
+        RedisTarget(url, "t:", timeout_s=1)
+    assert "hush" not in str(refused.value)
+    for fine in (
+        "redis://h",
+        "redis://h/",
+        "rediss://h:1/12",
+        "redis://h?db=3",
+        "unix:///a/b?db=1",
+    ):
+        RedisTarget(fine, "t:", timeout_s=1).close()
+
+
 @pytest.mark.parametrize(("width", "count"), [(2, 1_200), (2_100, 501)])
 def test_no_command_for_redis_has_more_arguments_than_it_takes(width: int, count: int):
     """It refused 500 rows of 2,096 columns, which were decided by then, at every start."""
