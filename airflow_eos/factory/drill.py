@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from airflow.providers.common.compat.sdk import AirflowFailException
+from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
 from airflow.sdk import DAG, get_current_context, task
 
 from airflow_eos.arguments import Duration, require_known, taken
@@ -43,9 +43,9 @@ def eos_drill(
     """Make the DAG that kills a scratch pipeline's driver, and reports how long recovery took.
 
     It has a checkpoint, a prefix and topics of its own, and its app passes rows on as they are. It
-    ends only a driver that its own run has started. ``run`` brings the app back as any pipeline's
-    does; ``drill`` measures from the kill to the next commit, and fails where that took too long;
-    ``stop`` drains the app, whatever happened.
+    ends or drains only a driver that its own run has started. ``run`` brings the app back as any
+    pipeline's does; ``drill`` measures from the kill to the next commit, and fails where that took
+    too long; ``stop`` drains the app, whatever happened.
 
     Args:
         limit: longest time from the kill to the next commit; beyond it ``drill`` fails.
@@ -156,10 +156,17 @@ def _drill(pipeline: Pipeline, limit_s: float, notifiers: list[Any], placed: dic
 def _stop(pipeline: Pipeline) -> Any:
     @task
     def stop() -> None:
-        """Drain the app: ``run`` then ends in order."""
-        from airflow_eos.checkpoint import drain_newest
+        """Drain the app: ``run`` then ends in order. Skipped where another's driver is there.
 
-        drain_newest(store_of(pipeline), requested_by=pipeline.dag_id, reason="the drill is over")
+        With the checkpoint of a real pipeline ``run`` is refused, and this task comes all the same:
+        nobody would bring a pipeline back that was drained by request.
+        """
+        from airflow_eos.checkpoint import drain_newest, read_heartbeat
+
+        store = store_of(pipeline)
+        if not is_of(get_current_context(), read_heartbeat(store), RUN):
+            raise AirflowSkipException("No driver of this run was there to be drained.")
+        drain_newest(store, requested_by=pipeline.dag_id, reason="the drill is over")
 
     return stop()
 

@@ -14,10 +14,15 @@ from typing import Any
 import msgspec
 import pytest
 from airflow.exceptions import AirflowRescheduleException
-from airflow.providers.common.compat.sdk import AirflowFailException
+from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
 from airflow.sdk import DAG, PokeReturnValue
 
-from airflow_eos.checkpoint import CheckpointStore, read_heartbeat, write_heartbeat
+from airflow_eos.checkpoint import (
+    CheckpointStore,
+    read_heartbeat,
+    standing_request,
+    write_heartbeat,
+)
 from airflow_eos.checkpoint.heartbeat import StartedBy, refusal_of
 from airflow_eos.errors import (
     ConfigurationError,
@@ -442,6 +447,29 @@ def test_whatever_happens_the_app_is_stopped_and_a_failed_drill_is_no_green_run(
     stop = eos_drill(checkpoint="/ck").get_task("stop")
     assert stop.is_teardown
     assert stop.upstream_task_ids == {"topics", "drill"}
+
+
+@pytest.mark.parametrize("phase", ["waiting", "failed", "stopped"])
+@pytest.mark.parametrize(
+    ("whose", "asked"),
+    [
+        (MINE, True),
+        (None, False),
+        (msgspec.structs.replace(MINE, dag_id="orders_etl"), False),
+        (msgspec.structs.replace(MINE, run_id="r0"), False),
+    ],
+)
+def test_a_pipeline_on_whose_checkpoint_a_drill_was_set_by_mistake_is_not_drained(
+    found, monkeypatch, tmp_path, whose, asked, phase
+):
+    """``run`` was refused there; drained by request, the pipeline would stay down for good."""
+    store = CheckpointStore.open(tmp_path)
+    write_heartbeat(store, beat(phase, started_by=whose))
+    monkeypatch.setattr(drill, "store_of", lambda _: store)
+    stop = eos_drill(checkpoint="/ck").get_task("stop")
+    with nullcontext() if asked else pytest.raises(AirflowSkipException):
+        stop.python_callable()
+    assert (standing_request(store) is not None) is asked
 
 
 def test_an_app_that_may_not_be_restarted_is_refused_at_once():
