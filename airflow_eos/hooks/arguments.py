@@ -24,6 +24,13 @@ if TYPE_CHECKING:
     from airflow_eos.supervision.exit_status import ExitStatus
 
 
+_ASKED = frozenset({"batch_id", "checkpoint_location", "outputs", "plan", "since", "since_batch"})
+"""The arguments without which another question is asked, or rows go elsewhere.
+
+A template or another task's output that gives nothing is no such argument left out: a sensor
+without its target is done at once."""
+
+
 @contextmanager
 def no_retry_where_useless() -> Iterator[None]:
     """Fail the task at once where only a person can change the answer.
@@ -71,6 +78,8 @@ class CheckedArguments(BaseOperator):
 
     def __setattr__(self, name: str, value: Any) -> None:
         may_be_none = own_arguments(type(self)).get(name)
+        if value is None and self._is_rendered and name in _ASKED and _waits(getattr(self, name)):
+            raise FIELDS[name].refusal(name, value, "what was given has rendered to nothing")
         if may_be_none is not None and not (value is None and may_be_none):
             value = self._checked(name, value)
         super().__setattr__(name, value)

@@ -245,6 +245,31 @@ def test_what_a_template_gives_is_checked_again_and_fails_for_good(field, x, say
     assert says in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("kind", "field"),
+    [
+        (CheckpointProgressSensor, "since_batch"),
+        (CheckpointProgressSensor, "batch_id"),
+        (CheckpointProgressSensor, "since"),
+        (RecoverTransactionsOperator, "plan"),
+        (SparkStreamingOperator, "outputs"),
+        (AuditOperator, "checkpoint_location"),
+    ],
+)
+def test_a_question_that_rendered_to_nothing_is_not_one_that_nobody_asked(kind, field):
+    """Before the first batch there is no last one: who waited for the next was done at once."""
+    given = {
+        SparkStreamingOperator: {"application": "a.py"},
+        AuditOperator: {"input_topic": "i", "output_topic": "o"},
+    }.get(kind, {})
+    with DAG("d", schedule=None, render_template_as_native_obj=True):
+        task = kind(**{"task_id": "t", "checkpoint_location": "/d", **given, field: "{{ x.v }}"})
+    X["v"] = None
+    context: Any = {"x": X}
+    with pytest.raises(AirflowFailException, match=f"{field}=None.*has rendered to nothing"):
+        task.render_template_fields(context)
+
+
 def test_another_tasks_output_is_taken_where_a_template_is_and_nowhere_else():
     with DAG("d", schedule=None):
         plan = PlanRecoveryOperator(task_id="plan", checkpoint_location="/d")
