@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from airflow_eos.checkpoint.backend import COMMITS, OFFSETS, STATE_STORES
+from airflow_eos.checkpoint.backend import (
+    COMMITS,
+    METADATA,
+    METADATA_COPY,
+    OFFSETS,
+    STATE_STORES,
+)
 from airflow_eos.checkpoint.decisions import DecisionLog
 from airflow_eos.checkpoint.progress import read_state
 from airflow_eos.checkpoint.rulings import is_accepted
@@ -327,14 +333,25 @@ def read_settled(
         at_most: the oldest so many of these batches; None: all.
 
     Raises:
-        CheckpointFormatError: Spark's logs or a decision cannot be read.
+        CheckpointFormatError: Spark's logs or a decision cannot be read, or the query's id is gone.
         StoreError: the store did not answer.
     """
     log = SparkLog(store)
     newest = newest_settled(store)
-    query_id = pipeline_of(store) or ""
+    query_id = pipeline_of(store)
     if newest is None:
-        return Settled(query_id, None, {}, ())
+        return Settled(query_id or "", None, {}, ())
+    if query_id is None:  # told under no id, all batches would be told a second time
+        raise CheckpointFormatError(
+            f"{store.location} has batches and no file {METADATA}: which query's they are is not "
+            "known. Nothing is told of them until then.",
+            Remedy(change=f"put back {METADATA}, as this checkpoint had it last"),
+            Remedy(
+                start=True,
+                costs=f"without its copy in {METADATA_COPY} the query gets a new id, under which "
+                "all batches are told again",
+            ),
+        )
     first = 0 if after is None else after + 1
     kept = batches_in(store, OFFSETS) & batches_in(store, COMMITS)
     batches, keeps_state = [], bool(store.folders(STATE_STORES))

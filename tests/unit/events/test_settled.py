@@ -185,6 +185,17 @@ def test_a_damaged_log_is_no_event(tmp_path):
         read_settled(CheckpointStore.open(tmp_path), after=None)
 
 
+def test_batches_of_a_query_that_has_lost_its_id_are_not_told_under_none(tmp_path):
+    """They were told under its id already: whoever works on each event would do so twice."""
+    logs = SettledLogs(tmp_path)
+    (tmp_path / "metadata").unlink()
+    store = CheckpointStore.open(tmp_path)
+    assert read_settled(store, after=None).newest is None, "Spark has not begun"
+    logs.settle(2)
+    with pytest.raises(CheckpointFormatError, match="has batches and no file metadata"):
+        read_settled(store, after=None)
+
+
 HOUR = timedelta(hours=1)
 SINCE = datetime(2026, 11, 25, 9, tzinfo=UTC)
 
