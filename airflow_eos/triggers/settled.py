@@ -137,6 +137,8 @@ class SettledBatchesWatcher(_AtACheckpoint, BaseEventTrigger):
         """Yield an event for the first batch seen, then for every ``at_least`` more batches."""
         rung: int | None = None
         async for newest in shared_stream:
+            if newest == _NOTHING:  # an empty folder, as of a disk that is not mounted, is no batch
+                continue
             if rung is None or newest - rung >= self.at_least or newest < rung:
                 rung = newest
                 payload = {"checkpoint": self.checkpoint_location, "to_batch": newest}

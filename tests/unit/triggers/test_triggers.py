@@ -275,6 +275,18 @@ def test_watchers_of_one_checkpoint_share_its_looks_and_ring_as_each_was_told(lo
     assert asyncio.run(rings(seldom)) == [0, 10]
 
 
+def test_a_disk_that_is_not_mounted_rings_for_no_batch_and_not_again_when_it_is_back(logs):
+    async def seen():
+        for newest in (5, -1, 5, -1, 6, -1, 0):  # the last one is a checkpoint that was made anew
+            yield newest
+
+    async def rings() -> list[int]:
+        found = watcher(logs).filter_shared_stream(seen())
+        return [event.payload["to_batch"] async for event in found]
+
+    assert asyncio.run(rings()) == [5, 6, 0]
+
+
 def test_a_watcher_asks_for_its_connection_once_and_again_after_a_look_that_failed(
     logs, monkeypatch
 ):
