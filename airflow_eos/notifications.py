@@ -160,11 +160,12 @@ def drill_in_words(report: dict[str, Any] | None) -> str:
     if not report:
         return "**The drill failed** before it found anything: see the log of its task."
     if "seconds" not in report:
-        return f"**The drill failed:** {report['why']}"
+        return f"**The drill failed:** {_words(report['why'])}"
     verdict = "The drill went well" if report["ok"] else "**Recovery took too long**"
     return (
         f"{verdict}: {report['seconds']} s from the kill to the next commit, {report['limit_s']:g} "
-        f"s allowed ({report['killed']}; {report['successor']} committed batch {report['batch']})."
+        f"s allowed ({_words(report['killed'])}; {_words(report['successor'])} committed batch "
+        f"{report['batch']})."
     )
 
 

@@ -177,6 +177,8 @@ class SentOfADrill(BaseNotifier):
         (FOUND.told(20), "**Recovery took too long**: 30.0 s"),
         ({"ok": False, "why": "nobody is there"}, "**The drill failed:** nobody is there"),
         (None, "before it found anything"),
+        ({"why": "driver [a](http://e.vil) lives"}, r"driver `\[a](http://e.vil)` lives"),
+        (FOUND.told(60) | {"successor": "<b>www.e.vil"}, r"`\<b>www.e.vil` committed batch 12"),
     ],
 )
 def test_it_says_what_was_found(report, expected):
