@@ -23,6 +23,7 @@ from airflow_eos.commands.options import (
     storage_options,
     tell,
 )
+from airflow_eos.errors import PipelineAliveError, Remedy
 from airflow_eos.tables import duration, plain, show, table
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ def recover(
     meanwhile (plan again), 2 an error or a refusal.
     """
     from airflow_eos.foreign.flink import ForeignAction
-    from airflow_eos.foreign.recover import recover_flink
+    from airflow_eos.foreign.recover import plan_flink, recover_flink
     from airflow_eos.kafka.transactions.coordinator import EndResult
 
     settings = kafka_settings(bootstrap_servers, kafka_config)
@@ -125,10 +126,28 @@ def recover(
         asked = f"The job is stopped: commit {commits} and abort {aborts}, for good?"
         if (commits or aborts) and not yes:
             require_confirmed(asked, as_json=as_json)
+            now = plan_flink(wire, checkpoint, prefix, storage_options=options, deadline_s=timeout)
+            _require_as_shown(made, now)
         ended = recover_flink(wire, made, give_up_lost=give_up_lost, quiet_s=wait)
     _tell(made, ended, as_json=as_json)
     if EndResult.LOOK in ended.values():
         raise typer.Exit(NEEDS_PERSON)
+
+
+def _require_as_shown(made: ForeignPlan, now: ForeignPlan) -> None:
+    """Refuse where the job has gone on while the person was asked, who may have stopped it then."""
+    from airflow_eos.foreign.flink import ForeignAction
+
+    ours = (ForeignAction.COMMIT, ForeignAction.ABORT, ForeignAction.LOST)
+    shown, found = (
+        {(step.action, step.identity) for step in each.of(*ours)} for each in (made, now)
+    )
+    if shown != found:
+        raise PipelineAliveError(
+            f"While you were asked, {len(shown ^ found)} steps of the plan have changed: the job "
+            "went on, or a transaction timed out. Nothing was done.",
+            Remedy(change="stop the job, wait until its task managers are gone, and plan again"),
+        )
 
 
 @contextmanager

@@ -420,6 +420,10 @@ def disown(
         if found.keys and not yes:
             typer.echo(printable(f"Prefix {prefix!r} belongs to {_whose(found)}"), err=True)
             require_confirmed("Forget this?", as_json=as_json)
+            # A driver may have come, or delivered, while the person was asked.
+            now = ledger.read()
+            _require_silent(now, storage_options(storage_option), moved, force)
+            _require_as_shown(found, now, force=force)
         records = ledger.forget(moved=moved)
     newest = found.newest()
     tell(
@@ -441,6 +445,16 @@ def _whose(found: Ownership) -> str:
         else f"batch {newest.batch} was delivered last."
     )
     return f"{found.owner}; {delivered}"
+
+
+def _require_as_shown(found: Ownership, now: Ownership, *, force: bool) -> None:
+    """Refuse another owner than the person was shown, and one that has delivered meanwhile."""
+    if now.owner != found.owner or (now.newest() != found.newest() and not force):
+        raise PipelineAliveError(
+            f"While you were asked, the {now.called} went on: it belongs to {_whose(now)} Nothing "
+            "was forgotten.",
+            Remedy(change="stop the app, and run the command again"),
+        )
 
 
 def _require_silent(

@@ -146,6 +146,9 @@ def hanging(
         known = [each for each in found if each.committed is not None]
         if known and not yes:
             require_confirmed(f"End {len(known)}?")
+            # Its producer may have come back while the person was asked.
+            found = find_hanging(wire, set(topics), older_than_ms=age_ms)
+            known = [each for each in found if each in known]
         for each in known:
             end_hanging(wire, each, commit=bool(each.committed))
     if known and not as_json:
