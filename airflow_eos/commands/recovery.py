@@ -144,13 +144,21 @@ def recover(
     allowed = _allowed(allow)
     if (checkpoint is None) == (plan_file is None):
         raise ConfigurationError("Give either a checkpoint location or --plan FILE.")
+    is_ruled = assume is not None or transaction is not None
+    if dry_run and is_ruled:
+        raise ConfigurationError(
+            "--dry-run changes nothing, and a ruling (--transaction, --assume) stands for ever. "
+            "Nothing was recorded: give one of the two."
+        )
+    location = checkpoint or ""
     if plan_file is not None:
         given = Plan.from_json(read_text("--plan", plan_file))
-    else:
-        given = plan_recovery(checkpoint or "", settings, prefix=prefix, **how)
-    if assume is not None or transaction is not None:
+        location = given.location
+    if plan_file is None or is_ruled:  # what a plan of another day asks about may be told by now
+        given = plan_recovery(location, settings, prefix=prefix, **how)
+    if is_ruled:
         _rule(given, assume, transaction, options)
-        given = plan_recovery(given.location, settings, prefix=prefix, **how)
+        given = plan_recovery(location, settings, prefix=prefix, **how)
     if dry_run:
         _show_plan(given, as_json=as_json)
         return

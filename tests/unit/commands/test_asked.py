@@ -8,13 +8,18 @@ from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import pytest
+from msgspec.structs import replace
 from typer.testing import CliRunner, Result
 
 from airflow_eos.cli import app
 from airflow_eos.errors import PipelineAliveError
 from airflow_eos.foreign.flink import ForeignAction, ForeignPlan, ForeignStep
 from airflow_eos.kafka.transactions.listing import HangingTransaction
+from airflow_eos.protocol.decision import WorkIdentity
 from airflow_eos.protocol.participant import Note, Owner, Ownership
+from airflow_eos.recovery import Action
+from airflow_eos.recovery.plan import Step
+from tests.support.pipelines import plan_of
 
 T = TypeVar("T")
 
@@ -84,6 +89,25 @@ def test_a_prefix_whose_pipeline_goes_on_while_the_person_is_asked_is_not_forgot
 
 def test_who_forces_it_is_not_held_up_by_what_its_owner_delivers(disown):
     assert disown(DELIVERED, "--force")[1] == [False]
+
+
+# --- recover --assume -----------------------------------------------------------------------------
+
+
+def test_what_yesterdays_plan_asks_about_and_is_told_by_now_is_not_ruled(monkeypatch, tmp_path):
+    """A ruling stands for ever: once nobody can tell again, its rows would come twice."""
+    asked = Step(action=Action.ASK, reason="", work=WorkIdentity("kafka", "sink", "etl-eos-0-1"))
+    made = replace(plan_of(asked), location=str(tmp_path))
+    file = tmp_path / "plan.json"
+    file.write_bytes(made.to_json())
+    monkeypatch.setattr(
+        "airflow_eos.recovery.plan_recovery", lambda *_, **__: replace(made, steps=())
+    )
+    result = answer(
+        *("recover", "--plan", str(file), "--transaction", "etl-eos-0-1", "--assume", "aborted")
+    )
+    assert "none do: every outcome is told" in str(result.exception)
+    assert not (tmp_path / "eos").exists()
 
 
 # --- foreign recover ------------------------------------------------------------------------------

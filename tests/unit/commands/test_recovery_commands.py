@@ -59,6 +59,7 @@ def run(monkeypatch, capsys):
         (["recover", "/x", "--plan", "p", "-b", "h:1"], "either a checkpoint"),
         (["recover", "--plan", "/nowhere/p.json", "-b", "h:1"], "cannot be read"),
         (["recover", "/x", "--allow", "replay", "-b", "h:1"], "--allow replay"),
+        (["recover", "/x", "--dry-run", "--transaction", "t", "--assume", "aborted"], "--dry-run"),
         (["accept", "/nowhere", "--batch", "1"], "names no pipeline"),
         (["accept", "/nowhere"], "either --batch or --skip-input"),
         (["accept", "/x", "--batch", "1", "--skip-input", "in:0:1-2"], "either --batch"),
