@@ -220,12 +220,15 @@ def behind(end: Mapping[str, Any], wanted: Wanted) -> dict[str, dict[str, int]]:
 
     Args:
         end: where the sources are, as an event has it.
-        wanted: the offsets that must have been read. A topic that no source reads is missing whole.
+        wanted: the offsets that must have been read, by each source that reads the topic: a query
+            may read it twice. A topic that no source reads is missing whole.
     """
     missing: dict[str, dict[str, int]] = {}
+    sources = [each for each in end.values() if isinstance(each, Mapping)]  # others are not Kafka's
     for topic, partitions in wanted.items():
+        read_by = [each[topic] for each in sources if topic in each]
         for partition, offset in partitions.items():
-            read = max((_read(source, topic, str(partition)) for source in end.values()), default=0)
+            read = min((int(each.get(str(partition), 0)) for each in read_by), default=0)
             if read < offset:
                 missing.setdefault(topic, {})[str(partition)] = offset - read
     return missing
@@ -282,12 +285,6 @@ def hours_completed(event: SettledEvent, *, since: datetime | None = None) -> tu
             ANEW,
         )
     return tuple(f"{datetime.fromtimestamp(hour * 3600, UTC):%Y-%m-%dT%H}" for hour in hours)
-
-
-def _read(source: Any, topic: str, partition: str) -> int:
-    """Return the offset that a source has read; 0 if it is not Kafka's or lacks the partition."""
-    partitions = source.get(topic, {}) if isinstance(source, Mapping) else {}
-    return int(partitions.get(partition, 0))
 
 
 def pipeline_of(store: CheckpointStore) -> str | None:
