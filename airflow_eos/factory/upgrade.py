@@ -13,6 +13,7 @@ from airflow.providers.standard.operators.hitl import HITLOperator
 from airflow.sdk import DAG, Param, PokeReturnValue, chain, get_current_context, task
 
 from airflow_eos.arguments import taken
+from airflow_eos.errors import EosError
 from airflow_eos.factory.pipeline import NO_MORE, app_arguments, is_of, state_of_task, streaming
 from airflow_eos.factory.settings import Pipeline, pinned
 from airflow_eos.factory.watchdog import last_heartbeat, store_of
@@ -219,7 +220,14 @@ class NewVersionSensor(CheckpointProgressSensor):
         """
         if not is_of(context, last_heartbeat(self._pipeline), NEW):
             raise AirflowFailException("Another driver than that of the new version has come.")
-        found = super().poke(context)
+        try:
+            found = super().poke(context)
+        except AirflowFailException as error:
+            # A question that cannot be asked, as with a connection that was broken meanwhile, has
+            # told nothing of a version that lives: it is asked again (``silent_fail``).
+            if isinstance(error.__cause__, EosError) and state_of_task(context, NEW) not in NO_MORE:
+                raise error.__cause__ from None
+            raise
         if not found.is_done and state_of_task(context, NEW) in NO_MORE:
             raise AirflowFailException("The new version has failed; the log of its task says why.")
         return found

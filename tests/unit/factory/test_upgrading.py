@@ -11,9 +11,10 @@ from airflow.sdk import DAG, PokeReturnValue
 
 from airflow_eos.checkpoint import CheckpointStore, request_drain, write_heartbeat
 from airflow_eos.checkpoint.heartbeat import BY_AIRFLOW
-from airflow_eos.errors import StoreError
+from airflow_eos.errors import ConfigurationError, StoreError
 from airflow_eos.factory import Pipeline, eos_upgrade, upgrade
 from airflow_eos.factory.upgrade import APPROVE, KEEP
+from airflow_eos.hooks.arguments import no_retry_where_useless
 from airflow_eos.sensors import CheckpointProgressSensor
 from tests.unit.factory.test_settings import LEAST
 from tests.unit.supervision.lives import beat, started
@@ -223,6 +224,34 @@ def test_a_store_that_is_away_for_a_moment_does_not_speak_against_a_version(
         assert task.silent_fail
     dag.get_task("watched").execute({"ti": ti})
     assert not list(answers)
+
+
+@pytest.mark.parametrize(
+    ("state", "speaks"), [("running", False), ("deferred", False), ("failed", True)]
+)
+def test_a_connection_that_was_broken_meanwhile_does_not_speak_against_a_version_that_lives(
+    dag, ti, store, monkeypatch, state, speaks
+):
+    """No retry heals it, so the look fails for good; but that is no word of the version."""
+    ti.states["new"] = state
+    write_heartbeat(store, beat(started_by=started("s", task_id="new", **OURS)))
+    broken = iter([True, True, False])
+
+    def poke(*_: Any) -> Any:
+        with no_retry_where_useless():
+            if next(broken):
+                raise ConfigurationError("its extra is no JSON object")
+        return PokeReturnValue(True)
+
+    monkeypatch.setattr(CheckpointProgressSensor, "poke", poke)
+    watched = dag.get_task("watched")
+    watched.poke_interval = 0
+    if speaks:  # or nobody would go back
+        with pytest.raises(AirflowFailException, match="no JSON object"):
+            watched.execute({"ti": ti})
+        return
+    watched.execute({"ti": ti})
+    assert not list(broken)
 
 
 def test_an_app_that_was_called_off_while_it_stood_by_is_not_waited_for(dag, ti, store):
