@@ -122,7 +122,8 @@ def leave_the_slot(context: Context) -> None:
         AirflowRescheduleException: ``run`` is neither at work nor over.
     """
     if state_of_task(context, RUN) not in _AT_WORK:
-        raise AirflowRescheduleException(datetime.now(UTC) + _AWAY)
+        back_at = datetime.now(UTC) + _AWAY
+        raise AirflowRescheduleException(back_at)  # type: ignore[no-untyped-call]
 
 
 def running(pipeline: Pipeline, tags: list[str]) -> DAG:

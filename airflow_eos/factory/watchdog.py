@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
 from airflow.providers.standard.operators.empty import EmptyOperator
@@ -286,7 +286,7 @@ class StallSensor(CheckpointProgressSensor):
         from airflow_eos.supervision.progress import Health
 
         found = super().poke(context)
-        seen = found.xcom_value
+        seen = cast("Mapping[str, Any]", found.xcom_value)
         if seen["health"] == Health.WORKING.value and (why := self._in_vain(context, seen)):
             raise AirflowFailException(f"{seen['reason']}; {why}.")
         return found

@@ -53,7 +53,7 @@ def disown(monkeypatch, tmp_path) -> Callable[..., tuple[Result, list[bool]]]:
         forgotten: list[bool] = []
         ledger = SimpleNamespace(
             read=in_turn([shown, now]),
-            forget=lambda *, moved: forgotten.append(moved) or 1,
+            forget=lambda *, moved: len([forgotten.append(moved)]),
             close=lambda: None,
         )
         signs = in_turn([(), ("it beats",) if lives else ()])
@@ -134,11 +134,14 @@ SHOWN = (ForeignAction.ABORT, "etl-0-8")
 def test_a_job_that_goes_on_while_the_person_is_asked_loses_nothing(monkeypatch, then, is_ended):
     """Who reads that the job is stopped may stop it then: it completes another checkpoint first."""
     ended: list[Any] = []
+
+    def recovered(*_: Any, **__: Any) -> dict[str, Any]:
+        ended.append(1)
+        return {}
+
     plans = in_turn([planned(SHOWN), planned(*then)])
     monkeypatch.setattr("airflow_eos.foreign.recover.plan_flink", plans)
-    monkeypatch.setattr(
-        "airflow_eos.foreign.recover.recover_flink", lambda *_, **__: ended.append(1) or {}
-    )
+    monkeypatch.setattr("airflow_eos.foreign.recover.recover_flink", recovered)
     result = answer("foreign", "recover", "/ck/chk-7", "--prefix", "etl")
     assert bool(ended) is is_ended
     assert (result.exception is None) is is_ended

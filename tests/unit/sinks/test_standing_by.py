@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
+from typing import Any
 from unittest.mock import MagicMock
 
 import msgspec
@@ -363,7 +364,11 @@ def test_what_cannot_be_made_ready_yet_is_told_once_the_turn_has_come():
 def test_nothing_is_ready_beside_a_warm_up_and_none_begins_once_the_driver_ends():
     """A driver that hands over goes on until all is ready: its rows would wait for the warm-up."""
     said: list[str | None] = []
-    warm_ups = workers.WarmUps(*[lambda: said.extend((ready.renew(), ready.renew()))] * 2)
+
+    def act() -> None:
+        said.extend((ready.renew(), ready.renew()))
+
+    warm_ups = workers.WarmUps(act, act)
     ready = MadeReady(Answers("ready"), warm_ups, clock=lambda: 0.0)
     warm_ups.run(otherwise=pytest.fail)
     assert said == ["", ""], "neither ready nor refused"
@@ -750,17 +755,25 @@ def test_a_short_batch_is_evaluated_for_a_second_and_not_once_warm_ups_are_ended
     rows, done, now = MagicMock(), [], 0.0
     monkeypatch.setattr("airflow_eos.delivery.standby.time.monotonic", lambda: now)
 
-    def evaluate(batch: str) -> None:
+    def evaluate(batch: Any) -> None:
         nonlocal now
         done.append(batch)
         now += seconds
 
     into = rows.writeStream.outputMode.return_value.foreachBatch
-    into.return_value.option.return_value.trigger.return_value.start.side_effect = lambda: (
-        into.call_args.args[0]("the rows", 0) or MagicMock()
+
+    def start() -> MagicMock:
+        into.call_args.args[0]("the rows", 0)
+        return MagicMock()
+
+    into.return_value.option.return_value.trigger.return_value.start.side_effect = start
+    warm_up(
+        store,
+        rows,
+        output_mode="append",
+        evaluate=evaluate,
+        again=lambda: len(done) < ended_after,
     )
-    again = lambda: len(done) < ended_after  # noqa: E731
-    warm_up(store, rows, output_mode="append", evaluate=evaluate, again=again)
     assert done == ["the rows"] * min(evaluated, ended_after)
 
 
