@@ -421,7 +421,8 @@ def watchdog(pipeline: Pipeline, tags: list[str]) -> DAG:
     An app that has never run, or ended in order, or that a person has stopped, is left alone: to
     keep it down, drain it. A run is red where somebody may have to look: the pipeline has stalled,
     and nobody was bringing it back, or not in time; drivers come and go, and none settles a batch;
-    or a question got no answer, and then nothing is done. While a task restarts the app, or a recovery is at work, runs are green, and say who.
+    or a question got no answer, and then nothing is done. While a task restarts the app, or a
+    recovery is at work, runs are green, and say who.
     """
     look = max(_A_LOOK, 2 * (pipeline.trigger_interval + _BESIDES))
     with DAG(

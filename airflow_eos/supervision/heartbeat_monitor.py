@@ -27,8 +27,8 @@ from airflow_eos.checkpoint.heartbeat import (
     ENDED,
     NOT_FOR_GOOD,
     STARTED_BY,
-    StartedBy,
     Standstill,
+    StartedBy,
     beat_interval,
 )
 from airflow_eos.errors import AppRefusedError, CheckpointFormatError, EosError, StoreError
@@ -149,7 +149,9 @@ class Pulse:
             term, heartbeat = read_pulse(self.store)
         except (CheckpointFormatError, StoreError) as error:
             self.no_answer()
-            self._unanswered.lasts_s(_UNREADABLE if isinstance(error, CheckpointFormatError) else "")
+            self._unanswered.lasts_s(
+                _UNREADABLE if isinstance(error, CheckpointFormatError) else ""
+            )
             self._refused = self._refused + 1 if is_refusal(error) else 0
             if self._refused and self._reopen is not None:
                 try:

@@ -496,8 +496,8 @@ class StreamRun:
             return self._restart_until_finished(app)
         except BaseException as error:
             # An execution timeout or Ctrl-C ends the task here: the app must not be left alone.
-            # Where the store refuses us access, or the heartbeat cannot be read, the app may well be
-            # healthy, and goes on.
+            # Where the store refuses us access, or a heartbeat cannot be read, the app may well
+            # be healthy, and goes on.
             if not is_refusal(error) and not isinstance(error, CheckpointFormatError):
                 self.stop("the task ended early")
             raise

@@ -377,7 +377,8 @@ def look(dags, airflow, run, monkeypatch):
         before.run_id, run.run_id = run.run_id, f"{run.run_id}+"
         run.run_after += timedelta(minutes=minutes)
         value = {"alive": alive, "batch_id": batch, "health": health, "reason": "it is young"}
-        sensor, context = dags["orders_watchdog"].get_task("progress"), {"ti": airflow, "dag_run": run}
+        sensor = dags["orders_watchdog"].get_task("progress")
+        context: Any = {"ti": airflow, "dag_run": run}
 
         def seen(*_: Any) -> PokeReturnValue:
             if health == "stalled":

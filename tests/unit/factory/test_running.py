@@ -125,11 +125,6 @@ def test_who_waits_for_a_run_that_is_to_be_tried_again_gives_its_slot_back(
         poke(waiter)
 
 
-def test_who_waits_for_a_driver_waits_as_long_as_its_task_may_bring_it(dag):
-    """A queue of the cluster, a long recovery, a restart: after ten minutes the run was red."""
-    assert dag.get_task("started").timeout == dag.get_task("watch").timeout
-
-
 def test_what_came_is_seen_though_the_run_has_failed_since(poke, states, tmp_path, monkeypatch):
     states["run"] = "failed"
     store = CheckpointStore.open(tmp_path)
