@@ -182,7 +182,9 @@ class EmitSettledBatchesOperator(BatchLineage, CheckedArguments):
         if notes is not None:
             noted = newest_of(pipeline, [notes.get(_NOTE)])
             if last is not None and (noted is None or noted.to_batch < last.to_batch):
-                notes.set(_NOTE, last.as_extra())
+                stored = max((each.extra for each in ours), key=lambda extra: extra["to_batch"])
+                # A sign that it told hours, which may be many.
+                notes.set(_NOTE, last.as_extra() | {"hours": stored.get("hours", [])[-1:]})
             elif noted is not None and (last is None or last.to_batch < noted.to_batch):
                 last = noted
         return last, max((each.timestamp for each in ours), default=None)
@@ -260,8 +262,11 @@ class EmitCompleteHoursOperator(EmitSettledBatchesOperator):
         from airflow_eos.events import SettledEvent
 
         last, told_at = super()._last(context, pipeline)
-        extras = [each.extra for each in self._stand if isinstance(each.extra, Mapping)]
-        hourly = [each for each in extras if last is None and each.get("hours")]
+        extras: list[Any] = []
+        if last is None:  # then what Airflow has noted is of a predecessor, as are the events
+            notes = _notes(context, self.asset)
+            extras = [*(each.extra for each in self._stand), notes and notes.get(_NOTE)]
+        hourly = [each for each in extras if isinstance(each, Mapping) and each.get("hours")]
         told = [event for event in map(SettledEvent.from_extra, hourly) if event is not None]
         self._former_ms = max((event.watermark_reached_ms or 0 for event in told), default=None)
         return last, told_at

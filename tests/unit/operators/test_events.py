@@ -452,6 +452,20 @@ def test_a_new_checkpoint_tells_no_hour_again_and_leaves_none_out(airflow, by_mi
     assert outlet.extra["hours"] == ["1970-01-01T04"]
 
 
+def test_nor_does_one_whose_predecessors_events_airflow_has_deleted(airflow, by_minutes, tmp_path):
+    """``airflow db clean`` after a long pause; Airflow's note of the asset is left."""
+    by_minutes.settle(8)  # 02:20
+    told_by(hourly(by_minutes), airflow, Outlet())
+    with pytest.raises(AirflowSkipException):
+        told_by(hourly(by_minutes), airflow, Outlet())
+    airflow.stored.clear()
+    anew = SettledLogs(tmp_path / "anew", watermark_step_ms=20 * 60_000)
+    anew.settle(13)  # 04:00
+    outlet = Outlet()
+    told_by(hourly(anew), airflow, outlet)
+    assert outlet.extra["hours"] == ["1970-01-01T02", "1970-01-01T03"]
+
+
 def test_an_hour_that_is_not_complete_is_waited_for_behind_what_was_looked_at(airflow, by_minutes):
     by_minutes.settle(2)
     told_by(hourly(by_minutes), airflow, Outlet())
