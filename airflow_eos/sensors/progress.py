@@ -47,6 +47,8 @@ class LookOnceSensor(CheckedArguments, BaseSensorOperator):
     participant_conn_ids: Mapping[str, str] | None = None
     trigger_name: str
     """The name of the class in ``triggers.polling`` that waits for this sensor."""
+    unanswered: Exception | None = None
+    """Why the newest look got no answer."""
 
     def __init__(
         self,
@@ -93,11 +95,24 @@ class LookOnceSensor(CheckedArguments, BaseSensorOperator):
                 raise AirflowSkipException(str(found)) from found
             raise
         except AirflowSkipException as skip:
+            if self.soft_fail and self.unanswered:  # ``silent_fail`` logs it, until the timeout
+                raise self.unanswered from skip
             why = skip.__cause__
             # By its name: the class is in one module in Airflow 3.1 and in another in 3.3.
             died = type(why).__name__ == "TaskDeferralError"  # the trigger died
             if self.soft_fail and why and (died or isinstance(why.__cause__, EosError)):
                 raise why from why.__cause__
+            raise
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        """Note that a look gets no answer, and fail at once where no retry gets one."""
+        self.unanswered = None
+        try:
+            with no_retry_where_useless():
+                yield
+        except Exception as error:
+            self.unanswered = error
             raise
 
     @abstractmethod
@@ -220,7 +235,7 @@ class CheckpointProgressSensor(LookOnceSensor):
         Raises:
             AirflowFailException: the pipeline has stalled, with the reason.
         """
-        with no_retry_where_useless():
+        with self._asking():
             watch = self._watch()
             kafka, storage = self._settings()
             first = watch.look(kafka, storage)
@@ -334,7 +349,7 @@ class TransactionTimeoutSensor(LookOnceSensor):
 
         is_forgotten = self.seen is None and self.reschedule and not self.deferrable
         self.seen = self.seen or SeenOpen()
-        with no_retry_where_useless():
+        with self._asking():
             found = self._watch().look(*self._settings(), self._reach(), self.seen)
             if is_forgotten and self.seen.needed:
                 raise ConfigurationError(
@@ -398,7 +413,7 @@ class BlockedTopicSensor(LookOnceSensor):
 
     def poke(self, context: Context) -> PokeReturnValue:  # noqa: ARG002 - Airflow's signature
         """Look for transactions that hold readers up."""
-        with no_retry_where_useless():
+        with self._asking():
             found = self._watch().look(self._settings()[0])
         for each in found:
             self.log.warning(

@@ -550,6 +550,26 @@ def test_soft_fail_skips_no_question_that_got_no_answer(ended_with, kind):
         assert "cannot work" in str(ended)
 
 
+def test_whoever_asks_for_never_fail_gets_a_skip_whatever_happened(ended_with):
+    poked, _ = ended_with(KafkaUnavailableError("away"), never_fail=True)
+    assert isinstance(poked, AirflowSkipException)
+
+
+@pytest.mark.parametrize("answers", [False, True])
+def test_soft_fail_skips_no_timeout_of_looks_that_silent_fail_has_logged(monkeypatch, answers):
+    def look(*_: Any) -> list[dict[str, Any]]:
+        if answers:
+            return []
+        raise KafkaUnavailableError("away")
+
+    monkeypatch.setattr(watch.TimeoutWatch, "look", look)
+    task = TransactionTimeoutSensor(
+        task_id="t", transactional_id_prefix="etl", soft_fail=True, silent_fail=True, timeout=0
+    )
+    with pytest.raises(AirflowSkipException if answers else KafkaUnavailableError):
+        task.execute({})
+
+
 @pytest.mark.parametrize(
     ("said", "is_skip"), [("Trigger timeout", True), ("Trigger failure", False)]
 )
