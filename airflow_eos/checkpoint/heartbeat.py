@@ -605,7 +605,8 @@ def clear_drain(store: CheckpointStore, *, term: int | None, submission: str | N
 
 def withdraw_hand_over(store: CheckpointStore, *, term: int | None, submission: str | None) -> None:
     """Remove what asks this driver to hand over; what asks it to stop stays."""
-    for path in (DRAIN, *([] if submission is None else [drain_path(submission)])):
+    # The start's own first: left alone there, a superseded end would pass for one in order.
+    for path in (*([] if submission is None else [drain_path(submission)]), DRAIN):
         asked = _read(store, path)
         if asked and asked.requested_by == BY_STANDBY and asked.is_for(term, submission):
             store.delete([path])

@@ -30,6 +30,8 @@ NEW, FORMER = "new", "former"
 """The ids of the tasks that run the two versions."""
 _AT_MOST = timedelta(days=7)
 """The timeout of the sensors, which fail before where no driver comes any more."""
+_ASKED = "asked"
+"""The XCom with the term of the driver that this try of the task has asked to hand over."""
 
 
 def eos_upgrade(
@@ -238,9 +240,10 @@ def _handed_over(pipeline: Pipeline, to: str, name: str) -> Any:
     def handed_over() -> PokeReturnValue:
         """Ask the driver to hand over once the app stands by; done when that one drives.
 
-        Returns the newest committed batch, or -1.
+        Fails where the driver has taken that back, since the app could not go on. Returns the
+        newest committed batch, or -1.
         """
-        from airflow_eos.checkpoint import read_state
+        from airflow_eos.checkpoint import read_state, standing_request
         from airflow_eos.checkpoint.heartbeat import ENDED
         from airflow_eos.checkpoint.standby import hand_over, living_standbys
         from airflow_eos.checkpoint.terms import newest_term
@@ -254,11 +257,18 @@ def _handed_over(pipeline: Pipeline, to: str, name: str) -> Any:
             raise AirflowFailException(
                 f"The task {to} does not stand by: its log says why. Nothing was handed over."
             )
+        request = standing_request(store)  # before the term: whoever takes that removes it
         term = newest_term(store)
         behind = [each for each in living_standbys(store) if each.behind == term]
-        ready = any(is_of(context, each, to) for each in behind)
-        if ready and last is not None and last.phase not in ENDED:
+        ours = next((each for each in behind if is_of(context, each, to)), None)
+        if ours is not None and last is not None and last.phase not in ENDED:
+            if request is None and ti.xcom_pull(task_ids=name, key=_ASKED) == term:
+                raise AirflowFailException(
+                    f"Not handed over, the driver goes on: {ours} could not ({ours.reason}). Mend "
+                    f"that and clear this task; or mark the task {to} as failed, to give it up."
+                )
             hand_over(store, requested_by=f"{ti.dag_id}, {ti.run_id}", reason=name)
+            ti.xcom_push(key=_ASKED, value=term)
         return PokeReturnValue(is_done=False)
 
     return handed_over()

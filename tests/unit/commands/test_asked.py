@@ -51,11 +51,12 @@ def disown(monkeypatch, tmp_path) -> Callable[..., tuple[Result, list[bool]]]:
         shown = Ownership("prefix 'etl'", owner, keys=(b"k",))
         now = Ownership("prefix 'etl'", **{"owner": owner, "keys": (b"k",), **then})
         forgotten: list[bool] = []
-        ledger = SimpleNamespace(
-            read=in_turn([shown, now]),
-            forget=lambda *, moved: len([forgotten.append(moved)]),
-            close=lambda: None,
-        )
+
+        def forget(*, moved: bool) -> int:
+            forgotten.append(moved)
+            return 1
+
+        ledger = SimpleNamespace(read=in_turn([shown, now]), forget=forget, close=lambda: None)
         signs = in_turn([(), ("it beats",) if lives else ()])
         monkeypatch.setattr("airflow_eos.recovery.facts.signs_of_life", signs)
         made = lambda *_, **__: ledger  # noqa: E731

@@ -9,13 +9,20 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
 from airflow.sdk import DAG, PokeReturnValue
 
-from airflow_eos.checkpoint import CheckpointStore, request_drain, write_heartbeat
-from airflow_eos.checkpoint.heartbeat import BY_AIRFLOW
+from airflow_eos.checkpoint import (
+    CheckpointStore,
+    request_drain,
+    standing_request,
+    take_term,
+    write_heartbeat,
+)
+from airflow_eos.checkpoint.heartbeat import BY_AIRFLOW, BY_STANDBY, withdraw_hand_over
 from airflow_eos.errors import ConfigurationError, StoreError
 from airflow_eos.factory import Pipeline, eos_upgrade, upgrade
 from airflow_eos.factory.upgrade import APPROVE, KEEP
 from airflow_eos.hooks.arguments import no_retry_where_useless
 from airflow_eos.sensors import CheckpointProgressSensor
+from tests.support.beats import standby
 from tests.unit.factory.test_settings import LEAST
 from tests.unit.supervision.lives import beat, started
 
@@ -281,6 +288,24 @@ def test_a_new_version_that_failed_is_not_waited_for(dag, ti, store, monkeypatch
     ti.states["new"] = "failed"
     with pytest.raises(AirflowFailException, match="has failed"):
         poked(dag, ti, store, monkeypatch, task_id="new")
+
+
+def test_a_hand_over_that_the_driver_took_back_is_told_and_asked_for_once_more(
+    dag, ti, store, monkeypatch
+):
+    """Asked again every two seconds, nobody would hear of it for a week."""
+    take_term(store, taken_by="the one that runs")
+    write_heartbeat(store, beat(started_by=started("s", task_id="run", dag_id="orders")))
+    new = standby(started_by=started("s2", task_id="new", **OURS), reason="TopicError: gone")
+    monkeypatch.setattr("airflow_eos.checkpoint.standby.living_standbys", lambda _: (new,))
+    assert not call(dag, "hand_over").is_done
+    assert not call(dag, "hand_over").is_done, "it was told of before the driver had answered"
+    withdraw_hand_over(store, term=1, submission=None)
+    with pytest.raises(AirflowFailException, match=r"goes on.*TopicError: gone.*clear this task"):
+        call(dag, "hand_over")
+    ti.answers.clear()  # as a task that is cleared
+    assert not call(dag, "hand_over").is_done
+    assert standing_request(store).requested_by == BY_STANDBY
 
 
 def test_it_is_handed_over_to_nobody_but_the_app_of_this_run(dag, ti, store):
