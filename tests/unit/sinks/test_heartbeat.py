@@ -382,6 +382,7 @@ def test_a_request_to_a_start_that_cannot_be_read_gives_way_to_the_next_one(writ
     store.put(drain_path("s1"), b'{"format_ver')
     assert not each.draining.wait(0.1)
     request_drain(store, requested_by="airflow", reason="cleared", submission="s1")
+    assert request_to(store, "s1") is not None
     assert each.draining.wait(60)
 
 
