@@ -220,15 +220,16 @@ def behind(end: Mapping[str, Any], wanted: Wanted) -> dict[str, dict[str, int]]:
 
     Args:
         end: where the sources are, as an event has it.
-        wanted: the offsets that must have been read, by each source that reads the topic: a query
-            may read it twice. A topic that no source reads is missing whole.
+        wanted: the offsets that must have been read, by each source of the partition: a query may
+            read it twice. A topic that no source reads is missing whole.
     """
     missing: dict[str, dict[str, int]] = {}
     sources = [each for each in end.values() if isinstance(each, Mapping)]  # others are not Kafka's
     for topic, partitions in wanted.items():
         read_by = [each[topic] for each in sources if topic in each]
         for partition, offset in partitions.items():
-            read = min((int(each.get(str(partition), 0)) for each in read_by), default=0)
+            at = str(partition)  # sources may share a topic's partitions out (``assign``)
+            read = min((int(each[at]) for each in read_by if at in each), default=0)
             if read < offset:
                 missing.setdefault(topic, {})[str(partition)] = offset - read
     return missing

@@ -516,7 +516,13 @@ def drain(
     Exit status: 0 the driver stopped, 1 not within --wait, or it failed or gave way to another, 2
     an error.
     """
-    from airflow_eos.checkpoint import CheckpointStore, drain_newest, newest_term, read_heartbeat
+    from airflow_eos.checkpoint import (
+        CheckpointStore,
+        drain_newest,
+        newest_term,
+        read_heartbeat,
+        standing_request,
+    )
     from airflow_eos.checkpoint.heartbeat import ENDED
 
     store = CheckpointStore.open(checkpoint, storage_options=storage_options(storage_option))
@@ -531,6 +537,9 @@ def drain(
         if time.monotonic() >= deadline:
             break
         time.sleep(_LOOK_S)
+        # A driver that takes a hand-over back in the same moment may delete this request for that.
+        if standing_request(store) is None and newest_term(store) == request.term:
+            drain_newest(store, requested_by=whoever_asks(), reason=reason)
     said, stopped = _said(beat, wait)
     text = f"{said}: {store.location}"
     tell({"request": request, "stopped": stopped}, text, as_json=as_json)

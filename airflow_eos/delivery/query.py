@@ -62,8 +62,9 @@ log = structlog.get_logger(__name__)
 _FILES = "rocksdbSstFileSize"
 _WATCHED, _WATCHED_DISK = timedelta(seconds=2), timedelta(seconds=1)
 """The interval between beats while another driver stands by; the second one on a disk."""
-_READY_WITHIN_S = 10.0
-"""The time for which a driver that hands over goes on until a standby says that it is ready."""
+_READY_WITHIN_S, _REFUSED_WITHIN_S = 60.0, 10.0
+"""The time for which a driver that hands over goes on until a standby says that it is ready; the
+second one where each that answers says that it cannot go on."""
 _FOLLOWED_WITHIN_S = 5.0
 """The time for which a driver that has handed over holds still for the next one's first batch."""
 _HAND_OVER_LOOK, _HAND_OVER_LOOK_DISK = 0.5, 0.1
@@ -250,10 +251,11 @@ class HeartbeatWriter:
     def _await_standby(self) -> None:
         """Go on, and beat, until a standby is ready: rows flow meanwhile. Then drain.
 
-        So it is where one only takes long; where none can get ready, the hand-over is taken back.
+        So it is where one lives and only takes long. Where none can go on, or none was seen to
+        live, the hand-over is taken back.
         """
-        now = time.monotonic()
-        until, beat_at = now + _READY_WITHIN_S, now + self._interval.total_seconds()
+        began = time.monotonic()
+        beat_at, first = began + self._interval.total_seconds(), dict[str, int]()
         while not (self._ended.wait(self._look_s) or self.draining.is_set()):
             if (now := time.monotonic()) >= beat_at:
                 self._beat()
@@ -263,10 +265,15 @@ class HeartbeatWriter:
                 if not self._hands_over:
                     return
                 there = [each for each in standbys(self._store) if each.behind == self.term]
-                if now >= until and all(each.reason for each in there):
-                    self._keep(there)
+                # One that has died says for ever what it said last.
+                live = [s for s in there if first.setdefault(s.name, s.beat) != s.beat]
+                able = [each for each in live if not each.reason]
+                waits_s = _REFUSED_WITHIN_S if live and not able else _READY_WITHIN_S
+                is_over = now - began >= waits_s
+                if is_over and not able:
+                    self._keep(live)
                     return
-                if now >= until or any(each.is_ready for each in there):
+                if is_over or any(each.is_ready for each in there):
                     self.draining.set()
             except CheckpointError:
                 continue  # as good as not ready yet

@@ -203,7 +203,7 @@ class StandingBy:
         Raises:
             CalledOffError: no standby is needed: all is read, or a person has stopped the pipeline.
         """
-        watch, sign, unanswered = LifeWatch(self._clock), None, False
+        watch, sign, unanswered, was_ending = LifeWatch(self._clock), None, False, False
         while True:
             look_at = self._clock() + (0.0 if sign is None else self._pause_s(sign))
             while (left := look_at - self._clock()) > 0 and not (
@@ -216,7 +216,10 @@ class StandingBy:
                 found = self._judged(sign, watch.hold(sign))
                 if found.turn is Turn.WAIT:
                     self._has_stood_by = True
-                    self._say(sign.term, make_ready() if self._is_ending else self._said.reason)
+                    if self._is_ending and not was_ending:  # what was said of another time is over
+                        self._write(behind=sign.term, is_ready=False, reason="")
+                    was_ending = self._is_ending
+                    self._say(sign.term, make_ready() if was_ending else self._said.reason)
                 unanswered = False
             except CheckpointError as error:  # no answer, which says nothing of the driver
                 if not unanswered:

@@ -108,12 +108,12 @@ def require_run_goes_on(context: Context) -> None:
         )
 
 
-_AT_WORK = frozenset({"running", "deferred", "success"})
+_AT_WORK = frozenset({"queued", "running", "deferred", "success"})
 _AWAY = timedelta(seconds=5)
 
 
 def leave_the_slot(context: Context) -> None:
-    """Give this task's slot back for a moment while ``run`` waits for one, or for its next try.
+    """Give this task's slot back for a moment while ``run`` has none, as before its next try.
 
     In a pool with one slot each would wait for the other. Else a sensor keeps its slot: to come
     back takes a process of its own, which would slow the app's start on a small machine.
@@ -226,9 +226,16 @@ def _started(pipeline: Pipeline) -> Any:
 
         The heartbeat names the run that started its driver; its times are of another machine.
         """
-        heartbeat, context = last_heartbeat(pipeline), get_current_context()
+        context = get_current_context()
+        state = state_of_task(context, RUN)  # before the heartbeat: that tells of no later one
+        heartbeat = last_heartbeat(pipeline)
         if heartbeat is not None and is_of(context, heartbeat, RUN):
             return PokeReturnValue(is_done=True, xcom_value=heartbeat.application_id)
+        if state == "success":
+            raise AirflowFailException(
+                f"The task {RUN} has ended, and its driver is not the last one here: it never "
+                "came, or another one has followed. Nothing is left to wait for."
+            )
         require_run_goes_on(context)
         leave_the_slot(context)
         return PokeReturnValue(is_done=False)

@@ -257,10 +257,11 @@ def _handed_over(pipeline: Pipeline, to: str, name: str) -> Any:
             raise AirflowFailException(
                 f"The task {to} does not stand by: its log says why. Nothing was handed over."
             )
+        living = living_standbys(store)  # first: that takes seconds, in which the driver answers
         request = standing_request(store)  # before the term: whoever takes that removes it
         term = newest_term(store)
-        behind = [each for each in living_standbys(store) if each.behind == term]
-        ours = next((each for each in behind if is_of(context, each, to)), None)
+        behind = [each for each in living if each.behind == term and is_of(context, each, to)]
+        ours = next(iter(behind), None)
         if ours is not None and last is not None and last.phase not in ENDED:
             if request is None and ti.xcom_pull(task_ids=name, key=_ASKED) == term:
                 raise AirflowFailException(

@@ -215,10 +215,13 @@ def extra_of(connection: Any) -> dict[str, Any]:
     return found
 
 
-_PASSWORD = re.compile(r"://[^/?#\s@:]*:(?=((?:(?!://)\S)+)@)((?:(?!://)[^\s@])+)@", re.ASCII)
+_PASSWORD = re.compile(
+    r"(?<!hdfs)://[^/?#\s@:]*:(?=((?:(?!://)\S)+)@)((?:(?!://)[^\s@])+)@", re.ASCII
+)
 """The pattern of the password in a URL, as it is there: up to the last @, and to the first.
 
-Where it is not quoted, a slash, a question mark or an @ is a part of it for some clients.
+Where it is not quoted, a slash, a question mark or an @ is a part of it for some clients. The port
+of a name node is none.
 """
 _NAMED = re.compile(
     r"(?<![\w.-])([\w.-]+)(?:[\"']\s*:|\s*=)\s*(?='([^']+)|\"([^\"]+)|([^'\"&;,\s]+))", re.ASCII

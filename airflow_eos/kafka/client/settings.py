@@ -93,7 +93,8 @@ def _check_endpoint(url: str) -> None:
             f"unencrypted to {host}. Give an https URL; where the way is safe by other means, "
             f"allow the host on the driver and on every executor with {HTTP_HOSTS}={host}."
         )
-    if "@" in endpoint.netloc + endpoint.path:  # a password may have a slash
+    # A password may have a slash, and what is before that may look like a port.
+    if "@" in endpoint.netloc or (endpoint.port is not None and "@" in endpoint.path):
         # urllib takes a login for a part of the host's name, and would never send it.
         raise ConfigurationError(
             f"sasl.oauthbearer.token.endpoint.url={_printable(url)!r} was given with a login.",

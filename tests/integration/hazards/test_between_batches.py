@@ -25,6 +25,7 @@ from airflow_eos.protocol.decision import Decision, Outcome, encode
 from airflow_eos.recovery import plan_recovery, resolve
 from airflow_eos.recovery.execute import participant_of
 from tests.integration.hazards.direct import Direct, Frame, arrow
+from tests.support.pipeline import wait_until
 
 
 def straggle(direct: Direct) -> None:
@@ -71,7 +72,8 @@ def test_a_task_that_fails_after_it_wrote_leaves_nothing_open(
     def rows() -> Iterator[pa.RecordBatch]:
         for number in range(3):
             yield arrow([("key", f"{number}")])
-        assert direct.open_transactions() != [], "it has written"
+        # Another thread sends them: a busy broker has not answered yet.
+        wait_until(lambda: direct.open_transactions() != [], what="rows that were written")
         raise RuntimeError("the source fails")
 
     with pytest.raises(RuntimeError, match="the source fails"):

@@ -26,6 +26,7 @@ from airflow_eos.checkpoint import (
     write_heartbeat,
 )
 from airflow_eos.checkpoint import standby as records
+from airflow_eos.checkpoint.backend import DRAIN
 from airflow_eos.checkpoint.heartbeat import BY_AIRFLOW, BY_STANDBY, withdraw_hand_over
 from airflow_eos.checkpoint.rulings import accept, skipped_input
 from airflow_eos.cli import app
@@ -253,6 +254,28 @@ def test_that_a_former_driver_has_stopped_is_no_answer_of_the_one_that_was_asked
     result = CliRunner().invoke(app, ["drain", str(tmp_path), "--wait", "0", "--json"])
     assert result.exit_code == 1
     assert json.loads(result.stdout)["stopped"] is False
+
+
+def test_a_drain_that_a_driver_deletes_with_a_hand_over_is_asked_for_again(
+    tmp_path: Path, monkeypatch
+):
+    """No store deletes only what it has read: the person's request took that one's place."""
+    store = CheckpointStore.open(tmp_path)
+    beat(store, "waiting", term=take_term(store, taken_by="x").term.number)
+    looks = 0
+
+    def sleep(_: float) -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 1:
+            store.delete([DRAIN])
+        else:
+            assert standing_request(store) is not None
+            beat(store, "stopped", term=1)
+
+    monkeypatch.setattr("airflow_eos.commands.recovery.time.sleep", sleep)
+    assert CliRunner().invoke(app, ["drain", str(tmp_path), "--wait", "60"]).exit_code == 0
+    assert looks == 2
 
 
 def test_a_heartbeat_that_is_gone_is_not_that_no_driver_has_ever_run(tmp_path: Path):

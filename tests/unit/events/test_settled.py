@@ -114,10 +114,16 @@ def test_behind_says_how_much_is_missing_of_each_partition():
 
 def test_rows_of_a_topic_that_is_read_twice_are_there_once_both_have_read_them():
     """As where a query joins a topic with itself; a person acted while the slower one lagged."""
-    end = {"0": {"t": {"0": 9}}, "1": {"t": {"0": 5}, "u": {"0": 1}}, "2": {"t": {}}}
-    assert behind({name: end[name] for name in "01"}, {"t": {0: 7}}) == {"t": {"0": 2}}
-    assert behind({name: end[name] for name in "01"}, {"t": {0: 5}, "u": {0: 1}}) == {}
-    assert behind(end, {"t": {0: 5}}) == {"t": {"0": 5}}
+    end = {"0": {"t": {"0": 9}}, "1": {"t": {"0": 5}, "u": {"0": 1}}}
+    assert behind(end, {"t": {0: 7}}) == {"t": {"0": 2}}
+    assert behind(end, {"t": {0: 5}, "u": {0: 1}}) == {}
+
+
+def test_sources_that_share_a_topics_partitions_out_are_waited_for_each_in_its_own():
+    """By ``assign``: neither ever reads the other's, and who waits for both waited for ever."""
+    end = {"0": {"t": {"0": 9}}, "1": {"t": {"1": 5}}}
+    assert behind(end, {"t": {0: 9, 1: 5}}) == {}
+    assert behind(end, {"t": {0: 9, 1: 6, 2: 1}}) == {"t": {"1": 1, "2": 1}}
 
 
 def test_the_logs_of_a_checkpoint_are_read_as_they_are(tmp_path):

@@ -105,14 +105,14 @@ def test_nobody_waits_for_the_app_of_a_run_that_failed(poke, states, waiter, sta
 
 
 @pytest.mark.parametrize("waiter", WAITERS)
-@pytest.mark.parametrize("state", ["running", "deferred"])
+@pytest.mark.parametrize("state", ["queued", "running", "deferred"])
 def test_a_run_that_is_at_work_is_waited_for(poke, states, waiter, state):
     states["run"] = state
     assert not poke(waiter).is_done
 
 
 @pytest.mark.parametrize("waiter", WAITERS)
-@pytest.mark.parametrize("state", ["up_for_retry", "scheduled", "queued", None])
+@pytest.mark.parametrize("state", ["up_for_retry", "scheduled", None])
 def test_who_waits_for_a_run_that_is_to_be_tried_again_gives_its_slot_back(
     poke, states, waiter, state
 ):
@@ -133,6 +133,19 @@ def test_what_came_is_seen_though_the_run_has_failed_since(poke, states, tmp_pat
     assert poke("started").xcom_value == "X"
     monkeypatch.setattr(CheckpointProgressSensor, "poke", lambda *_: PokeReturnValue(is_done=True))
     assert poke("watch").is_done
+
+
+@pytest.mark.parametrize("beats", [False, True], ids=["it never came", "another has followed"])
+def test_a_run_whose_driver_will_never_be_seen_is_not_waited_for_a_week(
+    poke, states, tmp_path, beats
+):
+    """Marked as a success by hand, or handed over to an upgrade: no recovery begins meanwhile."""
+    states["run"] = "success"
+    if beats:
+        whose = started("s2", dag_id="orders_upgrade", task_id="new", run_id="r1")
+        write_heartbeat(CheckpointStore.open(tmp_path), beat(started_by=whose))
+    with pytest.raises(AirflowFailException, match="Nothing is left to wait for"):
+        poke("started")
 
 
 def test_a_driver_of_before_this_run_is_not_taken_for_its_own(poke, tmp_path):

@@ -197,27 +197,56 @@ def test_a_driver_hands_over_all_the_same_where_a_standby_only_takes_long(
     writer, store, monkeypatch
 ):
     """Its warm-up is a batch that takes minutes; another one could not go on at all."""
-    monkeypatch.setattr(module, "_READY_WITHIN_S", 0.3)
-    write_standby(store, standby(name="s3", reason="TopicError: gone"))
+    monkeypatch.setattr(module, "_READY_WITHIN_S", 1.0)
+    monkeypatch.setattr(module, "_REFUSED_WITHIN_S", 0.0)
     hand_over_to(store)
     driver = writer()
     driver.start(1)
-    assert driver.draining.wait(60)
+    beat = 0
+
+    def beats() -> bool:
+        nonlocal beat
+        beat += 1
+        write_standby(store, standby(beat=beat))
+        write_standby(store, standby(name="s3", beat=beat, reason="TopicError: gone"))
+        return bool(driver.draining.is_set())
+
+    _until(beats)
+    assert driver._hands_over
 
 
-@pytest.mark.parametrize("end", [None, "refused"], ids=["it stands by", "it has left"])
+@pytest.mark.parametrize(
+    ("end", "reason", "beats"),
+    [
+        (None, "TopicError: gone", True),
+        ("refused", "TopicError: gone", False),
+        (None, "", False),
+    ],
+    ids=["it cannot go on", "it has left", "it was killed"],
+)
 def test_a_driver_that_nobody_could_follow_goes_on_and_takes_the_hand_over_back(
-    writer, store, monkeypatch, end
+    writer, store, monkeypatch, end, reason, beats
 ):
     """Its topic is gone since it was examined, say: handed over to, the pipeline would be down."""
-    monkeypatch.setattr(module, "_READY_WITHIN_S", 0.3)
-    hand_over_to(store, reason="TopicError: gone", end=end)
+    monkeypatch.setattr(module, "_READY_WITHIN_S", 3.0 if beats else 0.5)
+    monkeypatch.setattr(module, "_REFUSED_WITHIN_S", 0.5 if beats else 300.0)
+    write_standby(store, standby(name="s3"))  # one that was killed before, and says so for ever
+    hand_over_to(store, reason=reason, end=end)
     request_drain(store, requested_by=BY_STANDBY, reason="upgrade", submission="s1")
     driver = writer()
     driver.start(1)
-    _until(lambda: drain_requested(store, term=1, submission="s1") is None)
-    _until(lambda: read_heartbeat(store).drained_by is None)
+    beat = 0
+
+    def is_decided() -> bool:
+        nonlocal beat
+        beat += beats
+        write_standby(store, standby(reason=reason, end=end, beat=beat))
+        is_asked = drain_requested(store, term=1, submission="s1") is not None
+        return driver.draining.is_set() or not is_asked
+
+    _until(is_decided)
     assert not driver.draining.is_set()
+    _until(lambda: read_heartbeat(store).drained_by is None)
     assert request_to(store, "s1") is None
     write_standby(store, standby(is_ready=True))
     request_drain(store, requested_by=BY_STANDBY, reason="upgrade", term=1)

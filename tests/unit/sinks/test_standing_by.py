@@ -261,6 +261,27 @@ def test_why_a_standby_could_not_go_on_is_said_and_still_told_once_the_driver_go
     assert said == [(False, "TopicError: gone")] * 2
 
 
+def test_what_a_standby_could_not_do_once_is_not_said_of_the_next_hand_over(world):
+    """Its checks may take long: the driver would take back what can be done by now."""
+    said: list[tuple[int, str]] = []
+
+    def ask() -> None:
+        request_drain(world.store, requested_by=BY_STANDBY, reason="upgrade", term=1)
+
+    def look() -> str:
+        [each] = standbys(world.store)
+        said.append((each.beat, each.reason))
+        return "TopicError: gone"
+
+    world.at[20.0] = world.at[30.0] = ask
+    world.at[24.0] = lambda: clear_drain(world.store, term=2, submission=None)
+    world.at[25.0] = said.clear
+    world.at[40.0] = lambda: world.stops(phase="failed", end="failed")
+    world.standing().until_our_turn(look)
+    assert said[0][1] == ""
+    assert said[1] == (said[0][0] + 1, "TopicError: gone")
+
+
 def test_a_word_that_the_store_refused_is_said_again_at_the_next_look(world, monkeypatch):
     """A driver that hands over waits for it, ten seconds at most."""
     from airflow_eos.delivery import standby as module
