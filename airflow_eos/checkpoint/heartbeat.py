@@ -585,6 +585,14 @@ def standing_request(store: CheckpointStore) -> DrainRequest | None:
     return _read(store, DRAIN)
 
 
+def is_asked_for_nothing(store: CheckpointStore, term: int) -> bool:
+    """Whether the driver of ``term`` is the newest, and no request stands.
+
+    The request is looked at first: whoever takes the next term removes it, and only after that.
+    """
+    return standing_request(store) is None and newest_term(store) == term
+
+
 def clear_drain(store: CheckpointStore, *, term: int | None, submission: str | None) -> None:
     """Remove a request that named no driver, or a former term: a starting driver's first step.
 

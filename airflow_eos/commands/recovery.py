@@ -516,14 +516,8 @@ def drain(
     Exit status: 0 the driver stopped, 1 not within --wait, or it failed or gave way to another, 2
     an error.
     """
-    from airflow_eos.checkpoint import (
-        CheckpointStore,
-        drain_newest,
-        newest_term,
-        read_heartbeat,
-        standing_request,
-    )
-    from airflow_eos.checkpoint.heartbeat import ENDED
+    from airflow_eos.checkpoint import CheckpointStore, drain_newest, newest_term, read_heartbeat
+    from airflow_eos.checkpoint.heartbeat import ENDED, is_asked_for_nothing
 
     store = CheckpointStore.open(checkpoint, storage_options=storage_options(storage_option))
     if read_heartbeat(store) is None and newest_term(store) == 0:
@@ -538,7 +532,7 @@ def drain(
             break
         time.sleep(_LOOK_S)
         # A driver that takes a hand-over back in the same moment may delete this request for that.
-        if standing_request(store) is None and newest_term(store) == request.term:
+        if request.term is not None and is_asked_for_nothing(store, request.term):
             drain_newest(store, requested_by=whoever_asks(), reason=reason)
     said, stopped = _said(beat, wait)
     text = f"{said}: {store.location}"
@@ -565,7 +559,8 @@ def handover(
     Exit status: 0 it has taken over, 1 not within --wait, or the driver goes on as none is ready,
     2 an error, as where none stands by.
     """
-    from airflow_eos.checkpoint import CheckpointStore, drain_requested, newest_term, read_heartbeat
+    from airflow_eos.checkpoint import CheckpointStore, read_heartbeat
+    from airflow_eos.checkpoint.heartbeat import is_asked_for_nothing
     from airflow_eos.checkpoint.standby import StandbyWatch, hand_over
 
     store = CheckpointStore.open(checkpoint, storage_options=storage_options(storage_option))
@@ -573,11 +568,10 @@ def handover(
     term, deadline = request.term or 0, time.monotonic() + wait
     driven, said = False, f"Asked; no other driver has taken over within {wait:g} s"
     while time.monotonic() < deadline:
-        stands = drain_requested(store, term=term) is not None  # looked at before the term
         if driven := (newest := _term(read_heartbeat(store))) > term:
             said = "Handed over"
             break
-        if not stands and newest_term(store) == term:
+        if is_asked_for_nothing(store, term):
             seen = "; ".join(map(str, StandbyWatch().until_known(store))) or "nobody stands by"
             said = f"Not handed over, the driver goes on: {seen}"
             break

@@ -452,10 +452,12 @@ def start_exactly_once(
             check = partial(first.sink.check, first.spark)
             warm.enter_context(kept_warm(check, first=warm_ups))
 
-        def start(after: int) -> ExactlyOnceQuery:
-            return anew.take().start(after=after)
-
-        return stand_by(standing, examine=examine, start=start, make_ready=anew.renew)
+        return stand_by(
+            standing,
+            examine=examine,
+            start=lambda after: anew.take().start(after=after),
+            make_ready=anew.renew,
+        )
 
 
 @dataclass(frozen=True)

@@ -39,8 +39,8 @@ RUN = "run"
 _BEFORE_WHO_WAITS = 10
 """The priority by which the app gets a pool's last free slot before a sensor that waits for it."""
 
-_WAITS = timedelta(days=7)
-"""The timeout of ``started`` and ``watch``, which fail before where no driver comes any more."""
+WAITS = timedelta(days=7)
+"""The timeout of sensors that wait for a driver; they fail before where none comes any more."""
 
 
 class FirstBatchSensor(CheckpointProgressSensor):
@@ -58,18 +58,20 @@ class FirstBatchSensor(CheckpointProgressSensor):
         """
         found = super().poke(context)
         if not found.is_done:
-            require_run_goes_on(context)
+            state = state_of_task(context, RUN)
+            require_run_goes_on(state)
             if self._has_read_everything(context):
                 return PokeReturnValue(is_done=True)
-            leave_the_slot(context)
+            leave_the_slot(state)
         return found
 
     def stalled(self, context: Context, found: Conclusion) -> None:
         """Fail where the driver hangs; go on where none lives, as ``run`` may start one again."""
-        require_run_goes_on(context)
+        state = state_of_task(context, RUN)
+        require_run_goes_on(state)
         if self._has_read_everything(context):
             return
-        if found.value["alive"] or state_of_task(context, RUN) == "success":
+        if found.value["alive"] or state == "success":
             super().stalled(context, found)
 
     def _has_read_everything(self, context: Context) -> bool:
@@ -98,9 +100,8 @@ NO_MORE = frozenset({"failed", "upstream_failed", "skipped"})
 """The states of a task that ended without success, so that no driver comes of it."""
 
 
-def require_run_goes_on(context: Context) -> None:
-    """Raise ``AirflowFailException`` where ``run`` of this DAG run has failed, retries and all."""
-    state = state_of_task(context, RUN)
+def require_run_goes_on(state: str | None) -> None:
+    """Raise ``AirflowFailException`` where ``run`` has failed, retries and all, by its state."""
     if state in NO_MORE:
         raise AirflowFailException(
             f"Nothing comes any more: the task {RUN} is {state}. Its log says why; the watchdog's "
@@ -112,16 +113,16 @@ _AT_WORK = frozenset({"queued", "running", "deferred", "success"})
 _AWAY = timedelta(seconds=5)
 
 
-def leave_the_slot(context: Context) -> None:
+def leave_the_slot(state: str | None) -> None:
     """Give this task's slot back for a moment while ``run`` has none, as before its next try.
 
     In a pool with one slot each would wait for the other. Else a sensor keeps its slot: to come
     back takes a process of its own, which would slow the app's start on a small machine.
 
     Raises:
-        AirflowRescheduleException: ``run`` is neither at work nor over.
+        AirflowRescheduleException: ``run``, by its state, is neither at work nor over.
     """
-    if state_of_task(context, RUN) not in _AT_WORK:
+    if state not in _AT_WORK:
         back_at = datetime.now(UTC) + _AWAY
         raise AirflowRescheduleException(back_at)  # type: ignore[no-untyped-call]
 
@@ -145,7 +146,7 @@ def running(pipeline: Pipeline, tags: list[str]) -> DAG:
             since_batch="{{ ti.xcom_pull(task_ids='preflight') }}",
             max_age=pipeline.first_batch_within,
             poke_interval=5,
-            timeout=_WAITS.total_seconds(),
+            timeout=WAITS.total_seconds(),
             deferrable=False,  # a trigger cannot look at the state of the task ``run``
             **pipeline.place,
         )
@@ -220,7 +221,7 @@ def _preflight(pipeline: Pipeline) -> Any:
 
 
 def _started(pipeline: Pipeline) -> Any:
-    @task.sensor(poke_interval=2, timeout=_WAITS.total_seconds())
+    @task.sensor(poke_interval=2, timeout=WAITS.total_seconds())
     def started() -> PokeReturnValue:
         """Wait for the first heartbeat of a driver that this run has started.
 
@@ -236,8 +237,8 @@ def _started(pipeline: Pipeline) -> Any:
                 f"The task {RUN} has ended, and its driver is not the last one here: it never "
                 "came, or another one has followed. Nothing is left to wait for."
             )
-        require_run_goes_on(context)
-        leave_the_slot(context)
+        require_run_goes_on(state)
+        leave_the_slot(state)
         return PokeReturnValue(is_done=False)
 
     return started()

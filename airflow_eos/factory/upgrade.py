@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,14 @@ from airflow.sdk import DAG, Param, PokeReturnValue, chain, get_current_context,
 
 from airflow_eos.arguments import taken
 from airflow_eos.errors import EosError
-from airflow_eos.factory.pipeline import NO_MORE, app_arguments, is_of, state_of_task, streaming
+from airflow_eos.factory.pipeline import (
+    NO_MORE,
+    WAITS,
+    app_arguments,
+    is_of,
+    state_of_task,
+    streaming,
+)
 from airflow_eos.factory.settings import Pipeline, pinned
 from airflow_eos.factory.watchdog import last_heartbeat, store_of
 from airflow_eos.operators import RehearseOperator
@@ -28,8 +34,6 @@ APPROVE = "Let the new version deliver"
 KEEP = "Keep the version that runs"
 NEW, FORMER = "new", "former"
 """The ids of the tasks that run the two versions."""
-_AT_MOST = timedelta(days=7)
-"""The timeout of the sensors, which fail before where no driver comes any more."""
 _ASKED = "asked"
 """The XCom with the term of the driver that this try of the task has asked to hand over."""
 
@@ -96,7 +100,7 @@ def eos_upgrade(
             pipeline=pipeline,
             max_age=pipeline.first_batch_within,
             poke_interval=5,
-            timeout=_AT_MOST.total_seconds(),
+            timeout=WAITS.total_seconds(),
             deferrable=False,
             silent_fail=True,  # a store that is away for a moment does not speak against it
             **pipeline.place,
@@ -236,15 +240,15 @@ class NewVersionSensor(CheckpointProgressSensor):
 
 
 def _handed_over(pipeline: Pipeline, to: str, name: str) -> Any:
-    @task.sensor(task_id=name, poke_interval=2, timeout=_AT_MOST.total_seconds(), silent_fail=True)
+    @task.sensor(task_id=name, poke_interval=2, timeout=WAITS.total_seconds(), silent_fail=True)
     def handed_over() -> PokeReturnValue:
         """Ask the driver to hand over once the app stands by; done when that one drives.
 
         Fails where the driver has taken that back, since the app could not go on. Returns the
         newest committed batch, or -1.
         """
-        from airflow_eos.checkpoint import read_state, standing_request
-        from airflow_eos.checkpoint.heartbeat import ENDED
+        from airflow_eos.checkpoint import read_state
+        from airflow_eos.checkpoint.heartbeat import ENDED, is_asked_for_nothing
         from airflow_eos.checkpoint.standby import hand_over, living_standbys
         from airflow_eos.checkpoint.terms import newest_term
 
@@ -258,12 +262,12 @@ def _handed_over(pipeline: Pipeline, to: str, name: str) -> Any:
                 f"The task {to} does not stand by: its log says why. Nothing was handed over."
             )
         living = living_standbys(store)  # first: that takes seconds, in which the driver answers
-        request = standing_request(store)  # before the term: whoever takes that removes it
         term = newest_term(store)
-        behind = [each for each in living if each.behind == term and is_of(context, each, to)]
-        ours = next(iter(behind), None)
+        behind = (each for each in living if each.behind == term and is_of(context, each, to))
+        ours = next(behind, None)
         if ours is not None and last is not None and last.phase not in ENDED:
-            if request is None and ti.xcom_pull(task_ids=name, key=_ASKED) == term:
+            asked = ti.xcom_pull(task_ids=name, key=_ASKED)
+            if asked == term and is_asked_for_nothing(store, term):
                 raise AirflowFailException(
                     f"Not handed over, the driver goes on: {ours} could not ({ours.reason}). Mend "
                     f"that and clear this task; or mark the task {to} as failed, to give it up."

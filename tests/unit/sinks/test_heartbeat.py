@@ -265,6 +265,22 @@ def test_what_asks_a_driver_to_stop_outlasts_the_hand_over_that_it_takes_back(st
     assert drain_requested(store, term=2).requested_by == BY_STANDBY, "another driver's"
 
 
+def test_a_request_that_the_next_driver_removes_was_not_taken_back(store, monkeypatch):
+    """Between two questions: who had asked for the hand-over would hear that it failed."""
+    take_term(store, taken_by="us")
+    request_drain(store, requested_by=BY_STANDBY, reason="upgrade", term=1)
+    newest = liveness.newest_term
+
+    def and_one_follows(at: CheckpointStore) -> int:
+        found = newest(at)
+        take_term(store, taken_by="the next")
+        clear_drain(store, term=2, submission=None)
+        return found
+
+    monkeypatch.setattr(liveness, "newest_term", and_one_follows)
+    assert not liveness.is_asked_for_nothing(store, 1)
+
+
 def test_a_driver_that_airflow_stops_while_it_waits_to_hand_over_is_not_kept_waiting(writer, store):
     """A cleared task: both requests stand, and the one to hand over was heard first."""
     hand_over_to(store)
