@@ -269,10 +269,9 @@ def test_a_request_that_the_next_driver_removes_was_not_taken_back(store, monkey
     """Between two questions: who had asked for the hand-over would hear that it failed."""
     take_term(store, taken_by="us")
     request_drain(store, requested_by=BY_STANDBY, reason="upgrade", term=1)
-    newest = liveness.newest_term
 
     def and_one_follows(at: CheckpointStore) -> int:
-        found = newest(at)
+        found = newest_term(at)
         take_term(store, taken_by="the next")
         clear_drain(store, term=2, submission=None)
         return found
