@@ -21,6 +21,7 @@ from airflow_eos.checkpoint.store import CheckpointStore
 from airflow_eos.delivery.options import AppFacts, SinkOptions
 from airflow_eos.delivery.port import bound_store
 from airflow_eos.delivery.task import HASH_COLUMN, quoted, require_hashable, selected
+from airflow_eos.delivery.texts import require_utf8
 from airflow_eos.delivery.workers import check_workers
 from airflow_eos.errors import ConfigurationError, DeliveryError, TransactionError
 from airflow_eos.kinds.files import manifest, participant
@@ -241,7 +242,13 @@ class FilesOfTask:
         self._opened_at_ms = 0
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Hold rows by partition; where they are too many, write the largest partition's."""
+        """Hold rows by partition; where they are too many, write the largest partition's.
+
+        Raises:
+            DeliveryError: a text that is no UTF-8.
+            StoreError: the disk or the store refuses.
+        """
+        require_utf8(rows)
         self._opened_at_ms = self._opened_at_ms or time.time_ns() // 1_000_000
         for folder, part in self._split(rows):
             if folder not in self._files:

@@ -9,6 +9,7 @@ import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from airflow_eos.delivery.texts import require_utf8
 from airflow_eos.errors import ConfigurationError, DeliveryError
 from airflow_eos.failpoints import failpoint
 from airflow_eos.kinds.lake.files import table_files
@@ -104,8 +105,10 @@ class ParquetOfTask:
         """Append a row group; the first row group makes the note, then the file.
 
         Raises:
-            StoreError: the disk refuses.
+            DeliveryError: a text that is no UTF-8.
+            StoreError: the disk or the store refuses.
         """
+        require_utf8(rows)
         with self._refusing():
             if self._writer is None:
                 self._writer = self._begun(rows.schema)
