@@ -135,6 +135,7 @@ def test_rows_are_kept_in_an_empty_topic_and_in_no_other(job: Rehearsed) -> None
     assert sorted(job.visible()) == had
 
 
+@pytest.mark.proof
 def test_a_changed_app_is_told_by_key(job: Rehearsed) -> None:
     job.feed(200)
     job.deliver(df=job.rows())
@@ -164,6 +165,7 @@ def test_a_changed_app_is_told_by_key(job: Rehearsed) -> None:
     assert sorted(job.visible()) == had
 
 
+@pytest.mark.proof
 def test_outputs_are_compared_each_and_one_that_is_gone_or_new_is_told(job: Rehearsed) -> None:
     def to(prefix: str, topic: str = "") -> KafkaSink:
         topic = topic or f"{job.name}-out"
@@ -187,6 +189,7 @@ def test_outputs_are_compared_each_and_one_that_is_gone_or_new_is_told(job: Rehe
     assert len(job.visible()) == 300
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("store", ["default", pytest.param("rocksdb", marks=pytest.mark.proof)])
 def test_a_stateful_app_goes_on_from_the_state_at_that_batch(job: Rehearsed, store: str) -> None:
     with configured(job) if store == "rocksdb" else nullcontext():
@@ -269,7 +272,6 @@ def test_state_that_is_gone_is_no_failure_of_the_new_version(job: Rehearsed) -> 
     assert "files of the state are gone" in found.why
 
 
-@pytest.mark.proof
 def test_input_that_is_compacted_proves_nothing_of_rows_that_are_fewer_or_counted(
     job: Rehearsed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -365,6 +367,7 @@ def test_an_output_without_a_row_is_not_the_same_where_the_other_version_has_non
     }
 
 
+@pytest.mark.proof
 def test_a_version_that_fails_is_told_with_the_batch(job: Rehearsed) -> None:
     job.feed(200)
     job.deliver(df=job.rows())
