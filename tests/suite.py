@@ -10,6 +10,7 @@ import ast
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -29,23 +30,29 @@ def files_of(room: str) -> list[str]:
         SystemExit: the package has no such room.
     """
     name = ".".join(("airflow_eos", *Path(room.removesuffix(".py")).parts))
-    paths = {_module(path): path for folder in _FOLDERS for path in (ROOT / folder).rglob("*.py")}
+    paths, importers = _importers()
     reached = {each for each in paths if each == name or each.startswith(f"{name}.")}
     if not reached:
         raise SystemExit(f"airflow_eos has no room {room}: name a folder or module of it.")
-    graph = _Graph(paths)
-    importers = defaultdict(set)
-    for module, path in paths.items():
-        for imported in graph.imports(module):
-            importers[imported].add(module)
-        if path.name.startswith("test_"):
-            importers[_module(path.with_name("conftest.py"))].add(module)
     new = set(reached)
     while new:
         new = {each for module in new for each in importers[module]} - reached
         reached |= new
     tests = (paths[each] for each in reached if paths[each].name.startswith("test_"))
     return sorted(path.relative_to(ROOT).as_posix() for path in tests)
+
+
+@cache
+def _importers() -> tuple[dict[str, Path], dict[str, set[str]]]:
+    """Every module's file, and who imports it; a test, the conftest of its folder."""
+    paths = {_module(path): path for folder in _FOLDERS for path in (ROOT / folder).rglob("*.py")}
+    graph, importers = _Graph(paths), defaultdict[str, set[str]](set)
+    for module, path in paths.items():
+        for imported in graph.imports(module):
+            importers[imported].add(module)
+        if path.name.startswith("test_"):
+            importers[_module(path.with_name("conftest.py"))].add(module)
+    return paths, importers
 
 
 class _Graph:
@@ -92,7 +99,8 @@ def _running(tree: ast.AST, *, into_functions: bool) -> Iterator[ast.AST]:
     these import it as well.
     """
     for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+        test = node.test if isinstance(node, ast.If) else None
+        if isinstance(test, ast.Name) and test.id == "TYPE_CHECKING":
             continue
         if into_functions or not isinstance(node, ast.FunctionDef):
             yield node
@@ -100,8 +108,7 @@ def _running(tree: ast.AST, *, into_functions: bool) -> Iterator[ast.AST]:
 
 
 def _module(path: Path) -> str:
-    parts = path.relative_to(ROOT).with_suffix("").parts if path.is_relative_to(ROOT) else ()
-    return ".".join(parts).removesuffix(".__init__")
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
 if __name__ == "__main__":
