@@ -13,7 +13,9 @@ import tempfile
 import threading
 import time
 import zipfile
+from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -321,6 +323,27 @@ def beating(store):
     fall_silent()
 
 
+@pytest.fixture
+def once_taken_over(caplog):
+    """``once_taken_over(event)``: what becomes of the living app when the operator has it."""
+    caplog.set_level("INFO", logger="airflow_eos.supervision.run")
+    threads: list[threading.Thread] = []
+
+    def begin(event: Callable[[], object]) -> None:
+        def run() -> None:
+            deadline = time.monotonic() + 300
+            while "Taking the app over" not in caplog.text and time.monotonic() < deadline:
+                time.sleep(0.005)
+            event()
+
+        threads.append(threading.Thread(target=run))
+        threads[-1].start()
+
+    yield begin
+    for each in threads:
+        each.join()
+
+
 def of_task(run_id="r1", **other) -> dict[str, Any]:
     ti = {"dag_id": "d", "task_id": "etl", "run_id": run_id, "map_index": -1, **other}
     pushed: dict[str, str] = {}
@@ -360,48 +383,42 @@ def test_a_living_app_of_somebody_else_is_refused_by_name_and_not_retried(
 
 
 def test_a_living_app_of_an_earlier_try_is_watched_to_its_end_and_no_second_one_started(
-    operator, spark, beating, store, kafka
+    operator, spark, beating, store, kafka, once_taken_over
 ):
     ended = beating(started_by=life_of())
 
     def finish():
-        time.sleep(0.3)
         ended.set()
         write_heartbeat(store, heartbeat("stopped", end="finished", started_by=life_of()))
 
-    thread = threading.Thread(target=finish)
-    thread.start()
+    once_taken_over(finish)
     assert operator().execute(of_task())["end"] == "succeeded"
-    thread.join()
     assert spark.calls == []
     assert kafka.calls == ["plan", "force"], "the look whether something is left open"
 
 
 def test_an_adopted_app_that_the_try_before_drains_is_not_green_and_another_is_started(
-    operator, spark, beating, store, says
+    operator, spark, beating, store, says, once_taken_over
 ):
     """The former try's on_kill comes after this one has looked, and taken the app over."""
     ended = beating(started_by=life_of())
 
     def drained():
-        time.sleep(0.3)
         ended.set()
         off = {"end": "drained", "reason": "airflow: on_kill", "drained_by": "airflow"}
         write_heartbeat(store, heartbeat("stopped", started_by=life_of(), **off))
 
-    thread = threading.Thread(target=drained)
-    thread.start()
+    once_taken_over(drained)
     spark.runs = [says("stopped")]
     assert operator().execute(of_task()) == {"batch_id": None, "restarts": 0, "end": "succeeded"}
-    thread.join()
     assert len(spark.calls) == 1
 
 
 def test_an_adopted_app_that_falls_silent_is_recovered_and_started_again(
-    operator, spark, beating, says, kafka
+    operator, spark, beating, says, kafka, once_taken_over
 ):
     ended = beating(started_by=life_of(), interval_ms=300)
-    threading.Timer(0.3, ended.set).start()
+    once_taken_over(ended.set)
     spark.runs = [says("stopped")]
     task = operator(patience=timedelta(seconds=0.3))
     assert task.execute(of_task())["restarts"] == 1
@@ -409,20 +426,19 @@ def test_an_adopted_app_that_falls_silent_is_recovered_and_started_again(
     assert len(spark.calls) == 1
 
 
-def test_an_adopted_app_that_says_that_it_failed_is_never_green(operator, beating, store, spark):
+def test_an_adopted_app_that_says_that_it_failed_is_never_green(
+    operator, beating, store, spark, once_taken_over
+):
     ended = beating(started_by=life_of())
 
     def fail():
-        time.sleep(0.2)
         ended.set()
         died = heartbeat("failed", end="failed", reason="RowError: too big", started_by=life_of())
         write_heartbeat(store, died)
 
-    thread = threading.Thread(target=fail)
-    thread.start()
+    once_taken_over(fail)
     with pytest.raises(AppFailedError, match="RowError: too big"):
         operator(max_restarts=0).execute(of_task())
-    thread.join()
     assert spark.calls == []
 
 
@@ -474,11 +490,12 @@ def test_after_a_crash_another_driver_is_still_noticed(operator, spark, beating)
     assert len(spark.calls) == 1
 
 
-def test_a_superseded_app_gives_way_to_the_newer_one_of_its_task(operator, spark, beating, store):
+def test_a_superseded_app_gives_way_to_the_newer_one_of_its_task(
+    operator, spark, beating, store, once_taken_over
+):
     def superseded(_):
         ended = beating(started_by=life_of())
-        time.sleep(0.05)
-        threading.Timer(0.3, finish, [ended]).start()
+        once_taken_over(partial(finish, ended))
         raise CRASH
 
     def finish(ended):
