@@ -490,11 +490,8 @@ def audit(
     compared = compare(given, came, read=sources.read, skipped=sources.skipped, others=others)
     meaningless = without_meaning(given, came, compared)
     found = {k: Violations(0) if k in meaningless else getattr(compared, k) for k in _KINDS}
-    still_open = {
-        (each.topic, partition): end.high - end.stable
-        for each in came
-        for partition, end in each.ends.items()
-    }
+    still_open = _still_open(came)
+    said = {"expression": id_expression, "order_by": order_by}
     whole_until = None if "lost" in meaningless else compared.whole_until
     if undecided is not None:
         found["visible_undecided"] = undecided
@@ -510,21 +507,21 @@ def audit(
         unidentified=sum(each.unidentified for each in given),
         matched=compared.matched,
         given_up=0 if "lost" in meaningless else compared.given_up,
-        unjudged=unjudged(
-            given,
-            came,
-            compared,
-            sources=sources,
-            moved=moved,
-            expression=id_expression,
-            order_by=order_by,
-        ),
+        unjudged=unjudged(given, came, compared, sources=sources, moved=moved, **said),
         order=_order(found["reordered"].count, compared, order_by),
         whole_until=whole_until,
         again=None if whole_until is None else compared.again,
         offenders=tuple(_offenders(settings, found, dict.fromkeys(inputs, identify) | names)),
         seconds=round(time.monotonic() - started, 3),
     )
+
+
+def _still_open(came: Sequence[TopicRows]) -> dict[tuple[str, int], int]:
+    return {
+        (each.topic, partition): end.high - end.stable
+        for each in came
+        for partition, end in each.ends.items()
+    }
 
 
 def _key_of(order_by: str) -> Extract:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 _ENTRY = re.compile(r"([0-9]{1,18})(\.compact)?", re.ASCII)
 _BEFORE_THE_FIRST = -1
+_COMPUTED = "rate"
 
 
 class _LogOffset(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
@@ -130,7 +131,7 @@ class BatchInput:
         store: the checkpoint.
         decisions: its decisions.
         reads: what each source reads, by its options.
-        evaluated: returns the files of all file sources that Spark evaluates a batch with.
+        evaluated: returns the files of all file sources that Spark evaluates the batch with.
     """
 
     def __init__(
@@ -138,7 +139,7 @@ class BatchInput:
         store: CheckpointStore,
         decisions: DecisionLog,
         reads: Sequence[SourceRead],
-        evaluated: Callable[[int], Collection[str]],
+        evaluated: Callable[[], Collection[str]],
     ) -> None:
         self._store = store
         self._decisions = decisions
@@ -179,7 +180,7 @@ class BatchInput:
                 raise self._superseded(batch_id, f"{source}/{last} cannot be read")
             named |= {plain(each.path) for each in files}
             kept[position] = msgspec.structs.replace(kept[position], holds=digest)
-        if named != {plain(each) for each in self._evaluated(batch_id)}:
+        if named != {plain(each) for each in self._evaluated()}:
             raise self._superseded(batch_id, "other files stand there than Spark evaluates")
         return tuple(kept)
 
@@ -265,6 +266,30 @@ def _others(store: CheckpointStore, decisions: DecisionLog) -> Iterator[str]:
             behind = behind or last >= log.compacted
         if not behind:
             return
+
+
+def require_computed_alike(store: CheckpointStore, reads: Sequence[SourceRead]) -> None:
+    """Refuse a source that would compute other rows from the offsets that it goes on from.
+
+    Raises:
+        ContinuityError: options of a ``rate`` are others than the newest promise's.
+    """
+    decisions = DecisionLog(store)
+    for batch in reversed(batch_folders(store, DECISIONS)):
+        decided = decisions.of_batch(batch)
+        promise = next((each for each in decided if each.verdict is Verdict.COMMIT), None)
+        if promise is None:
+            continue
+        for number, (before, after) in enumerate(zip(promise.read, reads, strict=False)):
+            if before.name == after.name == _COMPUTED and before.options != after.options:
+                raise ContinuityError(
+                    f"Source {number} of {store.location}, a {_COMPUTED}, had {before.options} and "
+                    f"has {after.options}: its rows are computed from these and from offsets, so "
+                    "that rows would come twice, or not at all. Nothing was read.",
+                    Remedy(change="give the options that it had", start=True),
+                    ANEW,
+                )
+        return
 
 
 def _first(store: CheckpointStore, decisions: DecisionLog, batch: int, source: str) -> int | None:

@@ -641,7 +641,7 @@ class RunningPlan:
             )
         return int(planned_at_ms)
 
-    def files(self, _batch_id: int) -> Sequence[str]:
+    def files(self) -> Sequence[str]:
         """Return the files of all streams that Spark evaluates the running batch with.
 
         The relation of a file source is V1's in Spark 4.0 to 4.2; that of a source without new rows

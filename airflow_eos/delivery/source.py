@@ -206,7 +206,7 @@ _SAY_NOTHING = frozenset(
 )
 """Options of these sources that say how fast or by how many tasks rows are read, not which."""
 _OF_THE_CLIENT = frozenset({SERVERS, "kafka.isolation.level"})
-_SHOWN_AT_MOST = 300
+_SHOWN_AT_MOST = 1000
 
 
 def reads(source: StreamSource) -> SourceRead:
@@ -215,14 +215,15 @@ def reads(source: StreamSource) -> SourceRead:
     is_known = source.is_of_files or source.name in _OTHERWISE
     options = {**_OTHERWISE.get(source.name, {}), **source.options}
     if source.name == "kafka":
-        told = {each: _unordered(each, value) for each, value in options.items()}
         options = {
-            e: v for e, v in told.items() if not e.startswith(_PREFIX) or e in _OF_THE_CLIENT
+            each: _unordered(each, value)
+            for each, value in options.items()
+            if each in _OF_THE_CLIENT or not each.startswith(_PREFIX)
         }
     said = {
-        each: _shown(value) if is_known and not is_secret(each) else _digest(value)
+        each: _shown(value) if is_known else _digest(value)
         for each, value in sorted(options.items())
-        if not (is_known and each in _SAY_NOTHING) and (is_known or not is_secret(each))
+        if not is_secret(each) and not (is_known and each in _SAY_NOTHING)
     }
     return SourceRead(name, said)
 

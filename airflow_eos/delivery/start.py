@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, cast, get_args
 from airflow_eos.checkpoint import CheckpointStore, DecisionLog, standing_request
 from airflow_eos.checkpoint.decisions import PerishableRows
 from airflow_eos.checkpoint.heartbeat import STARTED_BY, StartedBy, request_to
-from airflow_eos.checkpoint.inputs import BatchInput
+from airflow_eos.checkpoint.inputs import BatchInput, require_computed_alike
 from airflow_eos.checkpoint.mending import damage, lost_beginning, newest_known
 from airflow_eos.checkpoint.offsets import OFFSET_LOG_2, require_same_sources
 from airflow_eos.checkpoint.rehearsal import RehearsalRequest
@@ -589,6 +589,7 @@ class _StartRequest:
         )
         change().require_accepted()
         self.read.require_same_sources(self.store)
+        require_computed_alike(self.store, self.read.reads)
         return _Input(topics, look, change)
 
     def start(

@@ -183,9 +183,9 @@ class AuditOperator(CheckedArguments):
 
     It fails also where that is not known, as behind retention or of rows without a key. The input
     must be at rest: a row that the app has not come to yet counts as lost, unless its checkpoint is
-    given. Returns the report as a dictionary (XCom): ``verdict`` (``exact``, ``violated``, ``unknown``), the counts,
-    ``order`` (``kept``, ``broken``, ``not judged``, ``not asked``), the first offending rows, and
-    ``unjudged``.
+    given. Returns the report as a dictionary (XCom): ``verdict`` (``exact``, ``violated``,
+    ``unknown``), the counts, ``order`` (``kept``, ``broken``, ``not judged``, ``not asked``), the
+    first offending rows, and ``unjudged``.
 
     Args:
         input_topic: what the app reads; a list of several topics (templated).
