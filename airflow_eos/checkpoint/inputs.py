@@ -231,7 +231,12 @@ def require_held(store: CheckpointStore, decisions: DecisionLog) -> None:
         raise ContinuityError(
             f"{store.location}/{found}: rows would come twice, or not at all. Nothing was read.",
             Remedy(change="put it back, from a copy of the checkpoint", start=True),
-            ANEW,
+            Remedy(
+                change="move the input that readers have out of what the query reads, and begin on "
+                "a new checkpoint location under another prefix",
+                start=True,
+                costs="the state of a stateful query",
+            ),
         )
 
 
