@@ -114,6 +114,39 @@ def test_the_same_app_gives_the_same_rows_and_leaves_no_trace(
     assert sorted(written) == sorted(job.visible()) == had
 
 
+def test_a_version_that_would_read_other_topics_is_not_the_same(job: Rehearsed) -> None:
+    """The offsets of a delivered batch name the topics that the old version reads, and no other."""
+    job.feed(50)
+    job.deliver(df=job.rows())
+    name = f"{job.name}-in"
+    job.broker.create_topic(f"{name}-2", 1)
+    common = {"kafka.bootstrap.servers": job.bootstrap, "startingOffsets": "earliest"}
+
+    def reading(**options: str) -> RehearsalReport:
+        given = {each.replace("__", "."): value for each, value in options.items()}
+        source = job.spark.readStream.format("kafka").options(**(common | given))
+        return job.rehearse(source.load().select("key", "value"))
+
+    def told(report: RehearsalReport) -> tuple[str, str]:
+        return report.verdict, " ".join(each.why for each in report.compared if not each.output)
+
+    assert told(reading(subscribe=name)) == ("same", "")
+    faster = {"maxOffsetsPerTrigger": "7", "kafka__max.poll.records": "100"}
+    assert told(reading(subscribe=name, **faster)) == ("same", "")
+    elsewhere = job.bootstrap.replace("127.0.0.1", "localhost")
+    assert told(reading(subscribe=name, kafka__bootstrap__servers=elsewhere)) == ("same", "")
+    for options, names in (
+        ({"subscribe": f"{name},{name}-2"}, f"{name}-2"),
+        ({"subscribePattern": f"{name}.*"}, "subscribepattern is"),
+        ({"subscribe": name, "kafka__isolation.level": "read_committed"}, "read_committed"),
+        ({"subscribe": name, "failOnDataLoss": "false"}, "failondataloss is false"),
+    ):
+        verdict, why = told(reading(**options))
+        assert (verdict, names in why) == ("differs", True), why
+    verdict, why = told(reading(subscribe=name, startingOffsets="latest"))
+    assert (verdict, "startingoffsets is latest" in why) == ("not known", True)
+
+
 def test_rows_are_kept_in_an_empty_topic_and_in_no_other(job: Rehearsed) -> None:
     job.feed(250)
     job.deliver(df=job.rows())
