@@ -69,7 +69,8 @@ class FileLog:
 
     @cached_property
     def _names(self) -> dict[int, str]:
-        found = (_ENTRY.fullmatch(each.name) for each in self._store.list(self._folder))
+        names = sorted(each.name for each in self._store.list(self._folder))
+        found = map(_ENTRY.fullmatch, names)  # of 5 and 5.compact Spark takes the latter
         return {int(name[1]): name[0] for name in found if name is not None}
 
     @property
@@ -178,9 +179,9 @@ class BatchInput:
             files, digest = log.files(first, last), log.digest(first, last)
             if files is None or digest is None:
                 raise self._superseded(batch_id, f"{source}/{last} cannot be read")
-            named |= {plain(each.path) for each in files}
+            named |= {_plain(unquote(each.path)) for each in files}
             kept[position] = msgspec.structs.replace(kept[position], holds=digest)
-        if named != {plain(each) for each in self._evaluated()}:
+        if named != {_plain(each) for each in self._evaluated()}:
             raise self._superseded(batch_id, "other files stand there than Spark evaluates")
         return tuple(kept)
 
@@ -192,9 +193,9 @@ class BatchInput:
         )
 
 
-def plain(path: str) -> str:
-    """Return a path as Spark's log and its plan both have it: decoded, with one slash in front."""
-    return re.sub(r"^([A-Za-z][\w+.-]*):/+", r"\1:/", unquote(path))
+def _plain(path: str) -> str:
+    """Return a path with one slash in front: Spark's log has three where its plan has one."""
+    return re.sub(r"^([A-Za-z][\w+.-]*):/+", r"\1:/", path)
 
 
 def _holds(store: CheckpointStore, source: str, end: str | None) -> str:

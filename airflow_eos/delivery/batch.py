@@ -649,10 +649,17 @@ class RunningPlan:
         """
         found = self._execution().logical().collectLeaves()
         leaves = [found.apply(number) for number in range(found.length())]
-        listed = [
-            str(each.relation().location().rootPaths().mkString("\0"))
+        relations = [
+            each.relation()
             for each in leaves
             if each.isStreaming() and each.getClass().getSimpleName() == "LogicalRelation"
+        ]
+        listed = [
+            str(each.location().rootPaths().mkString("\0"))
+            for each in relations
+            if each.getClass().getSimpleName() == "HadoopFsRelation"
+            # not a table's own index, such as Delta's, whose offsets name the table's version
+            and each.location().getClass().getSimpleName() == "InMemoryFileIndex"
         ]
         return [path for paths in listed for path in paths.split("\0") if path]
 

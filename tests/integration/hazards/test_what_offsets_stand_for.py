@@ -83,19 +83,20 @@ def replaced(path: Path, old: str, new: str) -> str:
 
 
 def test_a_late_rename_in_a_file_sources_log_delivers_no_row_twice_and_hides_none(folders) -> None:
-    folders.feed("a", "b", "c")
+    folders.feed("a", "b%20 ü", "c")
     folders.run()
     newest = folders.log / "2"
-    [taken] = [name for name in "abc" if f"/{name}.json" in newest.read_text()]
+    written = newest.read_text()
+    taken = next(name for name in ("a", "b%2520%20ü", "c") if f"/{name}.json" in written)
     folders.feed("d")
     before = replaced(newest, f"/{taken}.json", "/d.json")
     with pytest.raises(ContinuityError, match="sources/0/2 does not name the files") as refused:
         folders.run()
-    assert folders.visible() == ["a", "b", "c"]
+    assert folders.visible() == ["a", "b%20 ü", "c"]
     assert "copy of the checkpoint" in str(refused.value)
     newest.write_text(before)
     folders.run()
-    assert folders.visible() == ["a", "b", "c", "d"]
+    assert folders.visible() == ["a", "b%20 ü", "c", "d"]
 
 
 @pytest.mark.parametrize("place", ["decided", "prepared"])

@@ -23,6 +23,7 @@ from airflow_eos.checkpoint.rehearsal import REHEARSAL, REPORT, CheckpointCopy, 
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.sinks import FileSink, KafkaSink, Output
+from airflow_eos.sources import ArrowKafkaSource
 from tests.integration.hazards.spark_job import Job
 from tests.integration.policy.test_state_store import configured
 from tests.support.topics import read_messages, read_topic
@@ -145,6 +146,18 @@ def test_a_version_that_would_read_other_topics_is_not_the_same(job: Rehearsed) 
         assert (verdict, names in why) == ("differs", True), why
     verdict, why = told(reading(subscribe=name, startingOffsets="latest"))
     assert (verdict, "startingoffsets is latest" in why) == ("not known", True)
+
+
+def test_what_an_arrow_source_reads_is_compared_as_that_of_spark(job: Rehearsed) -> None:
+    job.feed(20)
+    name = f"{job.name}-in"
+    job.broker.create_topic(f"{name}-2", 1)
+    one = ArrowKafkaSource(job.bootstrap, name).select("key", "value")
+    job.deliver(df=one)
+    assert job.rehearse(one).verdict == "same"
+    report = job.rehearse(replace(one, topics=[name, f"{name}-2"], committed_only=False))
+    assert report.verdict == "differs"
+    assert {f"{name}-2" in each.why for each in report.compared if not each.output} == {True, False}
 
 
 def test_rows_are_kept_in_an_empty_topic_and_in_no_other(job: Rehearsed) -> None:
