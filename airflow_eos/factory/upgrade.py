@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
 from airflow.providers.standard.operators.hitl import HITLOperator
 from airflow.sdk import DAG, Param, PokeReturnValue, chain, get_current_context, task
 
-from airflow_eos.arguments import taken
+from airflow_eos.arguments import is_template, taken
 from airflow_eos.errors import EosError
 from airflow_eos.factory.pipeline import (
     NO_MORE,
@@ -148,7 +147,7 @@ def _versions(pipeline: Pipeline) -> Any:
         params = get_current_context()["params"]
         files = {NEW: params["application"], FORMER: params["former_application"]}
         held = {name: _held(pipeline, path) for name, path in files.items()}
-        new, former = (json.loads(held[name])[str(Path(path))] for name, path in files.items())
+        new, former = (next(iter(json.loads(held[name]).values())) for name in files)  # the app's
         if new == former:
             raise AirflowFailException(
                 f"{files[NEW]} holds the same as {files[FORMER]}: expected a new version in a file "
@@ -162,8 +161,12 @@ def _versions(pipeline: Pipeline) -> Any:
 
 def _held(pipeline: Pipeline, application: str) -> str:
     """Return the digests of a version's files."""
+    given: dict[str, Any] = {"conf": pipeline.conf, "jars": pipeline.jars}
+    if is_template(str(given)):  # as the operators render them
+        context = get_current_context()
+        given = context["task"].render_template(given, context)
     with no_retry_where_useless():
-        return content_of(application, conf=pipeline.conf, jars=pipeline.jars)
+        return content_of(application, **given)
 
 
 @task.branch

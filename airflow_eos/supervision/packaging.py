@@ -502,7 +502,7 @@ def local_files(application: str, *lists: str | None) -> list[str]:
 
 
 def content_of(application: str, *, conf: Mapping[str, str] | None, **lists: str | None) -> str:
-    """Return the digests of the app's files on this machine, by path, as JSON.
+    """Return the digests of the app's files on this machine, by path, as JSON; the app's is first.
 
     Args:
         application: the app's file.
@@ -512,6 +512,11 @@ def content_of(application: str, *, conf: Mapping[str, str] | None, **lists: str
     Raises:
         ConfigurationError: a file cannot be read here.
     """
+    if not local_files(application):
+        raise ConfigurationError(
+            f"{application} is no file of this worker, so which version it holds is not known. "
+            "Nothing was started."
+        )
     by_conf = ((conf or {}).get(each) for each in _NAME_FILES)
     found: dict[str, str] = {}
     for name in local_files(application, *lists.values(), *by_conf):

@@ -181,6 +181,26 @@ def test_a_new_version_in_the_place_of_the_former_one_is_refused(dag, tmp_path):
         call(dag, "versions")
 
 
+@pytest.mark.parametrize("application", ["gone.py", "s3a://apps/new.py"])
+def test_a_version_that_is_not_on_the_worker_is_not_known(dag, monkeypatch, application):
+    params = {"application": application, "former_application": application}
+    monkeypatch.setattr(upgrade, "get_current_context", lambda: {"params": params})
+    with pytest.raises(AirflowFailException, match=f"{application}.*not known"):
+        call(dag, "versions")
+
+
+def test_files_that_a_template_names_are_compared_as_the_task_renders_them(monkeypatch, tmp_path):
+    for name in ("new.py", "former.py", "more.jar"):
+        (tmp_path / name).write_text(name)
+    made = eos_upgrade(Pipeline(**LEAST, conf={"spark.jars": "{{ params.folder }}/more.jar"}))
+    params = {"application": str(tmp_path / "new.py"), "folder": str(tmp_path)}
+    params |= {"former_application": str(tmp_path / "former.py"), "trigger": "1 s", "batches": 1}
+    context = {"params": params, "task": made.get_task("versions")}
+    monkeypatch.setattr(upgrade, "get_current_context", lambda: context)
+    held = call(made, "versions")
+    assert str(tmp_path / "more.jar") in held["new"]
+
+
 def test_a_version_that_cannot_be_read_is_not_known(dag, tmp_path):
     (tmp_path / "new.py").unlink()
     with pytest.raises(AirflowFailException, match="not known"):
