@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import re
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import unquote
 
 import msgspec
@@ -27,7 +27,7 @@ from airflow_eos.protocol.decision import SourceRead, Verdict
 from airflow_eos.protocol.participant import ANEW
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from airflow_eos.checkpoint.spark_log import OffsetsEntry
     from airflow_eos.checkpoint.store import CheckpointStore
@@ -125,6 +125,14 @@ def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:32]
 
 
+class RunningFiles(Protocol):
+    """The batch that Spark evaluates."""
+
+    def files(self) -> Collection[str]:
+        """Return the files of all file sources of the batch."""
+        ...
+
+
 class BatchInput:
     """What each source of the running query reads, as its decisions promise it.
 
@@ -132,7 +140,7 @@ class BatchInput:
         store: the checkpoint.
         decisions: its decisions.
         reads: what each source reads, by its options.
-        evaluated: returns the files of all file sources that Spark evaluates the batch with.
+        running: the batch that Spark evaluates.
     """
 
     def __init__(
@@ -140,12 +148,12 @@ class BatchInput:
         store: CheckpointStore,
         decisions: DecisionLog,
         reads: Sequence[SourceRead],
-        evaluated: Callable[[], Collection[str]],
+        running: RunningFiles,
     ) -> None:
         self._store = store
         self._decisions = decisions
         self._reads = reads
-        self._evaluated = evaluated
+        self._running = running
 
     def promised(self, batch_id: int, offsets: str) -> tuple[SourceRead, ...]:
         """Return what the batch reads, by source, with what its offsets stand for.
@@ -181,7 +189,7 @@ class BatchInput:
                 raise self._superseded(batch_id, f"{source}/{last} cannot be read")
             named |= {_plain(unquote(each.path)) for each in files}
             kept[position] = msgspec.structs.replace(kept[position], holds=digest)
-        if named != {_plain(each) for each in self._evaluated()}:
+        if named != {_plain(each) for each in self._running.files()}:
             raise self._superseded(batch_id, "other files stand there than Spark evaluates")
         return tuple(kept)
 

@@ -273,7 +273,7 @@ def make_batch_function(
         progress=progress,
         kept=kept,
         reading=reading,
-        reads=BatchInput(store, decisions, reads, evaluation.files).promised,
+        reads=BatchInput(store, decisions, reads, evaluation).promised,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from tests.support.pipelines import kafka_pipeline
 from tests.unit.checkpoint.conftest import decision
 
 JSON = SourceRead("json", {"path": "/in"})
+NOTHING: Any = SimpleNamespace()  # whose files nobody asks for
 STAMP = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 7})
 
 
@@ -51,7 +53,9 @@ def delivered(store, batch: int, last: int, *files: str, reads=(JSON,)) -> Decis
     """A batch over a file source up to ``last``, promised as the driver does it."""
     text = offsets({"logOffset": last})
     store.put(f"offsets/{batch}", text.encode())
-    found = BatchInput(store, DecisionLog(store), reads, lambda: files).promised(batch, text)
+    found = BatchInput(
+        store, DecisionLog(store), reads, SimpleNamespace(files=lambda: files)
+    ).promised(batch, text)
     made = decision(batch, offsets=text, read=found)
     assert DecisionLog(store).record(made)
     return made
@@ -173,7 +177,7 @@ def test_the_beginning_of_a_rate_is_promised(store):
     rate = SourceRead("rate", {"rowspersecond": "1"})
     store.put("sources/0/0", b"v1\n1795849768134")
     text = offsets(5)
-    read = BatchInput(store, DecisionLog(store), [rate], list).promised(0, text)
+    read = BatchInput(store, DecisionLog(store), [rate], NOTHING).promised(0, text)
     assert DecisionLog(store).record(decision(0, offsets=text, read=read))
     held(store)
     require_computed_alike(store, [rate])
@@ -191,14 +195,14 @@ def test_the_beginning_of_a_rate_is_promised(store):
 def test_kafkas_offsets_are_not_asked_about_and_cost_no_look(troubled, backend):
     text = offsets({"in": {"0": 5}}, None)
     before = dict(backend.calls)
-    found = BatchInput(troubled, DecisionLog(troubled), [JSON, JSON], list).promised(0, text)
+    found = BatchInput(troubled, DecisionLog(troubled), [JSON, JSON], NOTHING).promised(0, text)
     assert [each.holds for each in found] == ["", ""]
     assert dict(backend.calls) == before
 
 
 def test_sources_that_are_not_told_are_promised_without_a_name(store):
     text = offsets({"in": {"0": 5}}, {"in": {"0": 5}})
-    found = BatchInput(store, DecisionLog(store), [JSON], list).promised(0, text)
+    found = BatchInput(store, DecisionLog(store), [JSON], NOTHING).promised(0, text)
     assert found == (SourceRead("", {}), SourceRead("", {}))
 
 
