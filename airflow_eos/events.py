@@ -264,9 +264,9 @@ def hours_between(event: SettledEvent, *, since: datetime | None = None) -> rang
 def hours_completed(event: SettledEvent, *, since: datetime | None = None) -> tuple[str, ...]:
     """Return the hours of event time that this event completes: ``2026-11-25T09``, in UTC.
 
-    An hour is complete once the watermark has reached its end: a row that comes later for the hour
-    is a late row. Events of a pipeline follow one another without a gap, so each hour is completed
-    by exactly one of them.
+    An hour is complete once the watermark has reached its end, which it never does before the hour
+    is over by the store's clock: a row that comes later for the hour is a late row. Events of a
+    pipeline follow one another without a gap, so each hour is completed by exactly one of them.
 
     Args:
         event: one of a query with a watermark.
