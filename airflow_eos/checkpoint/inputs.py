@@ -20,7 +20,7 @@ import msgspec
 from airflow_eos.checkpoint.backend import DECISIONS, OFFSETS, SOURCES
 from airflow_eos.checkpoint.decisions import DecisionLog
 from airflow_eos.checkpoint.mending import decided_offsets
-from airflow_eos.checkpoint.spark_log import kafka_offsets, parse_offsets
+from airflow_eos.checkpoint.spark_log import parse_offsets
 from airflow_eos.checkpoint.terms import batch_folders
 from airflow_eos.errors import CheckpointFormatError, ContinuityError, Remedy, SupersededError
 from airflow_eos.protocol.decision import SourceRead, Verdict
@@ -29,8 +29,8 @@ from airflow_eos.protocol.participant import ANEW
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
-    from airflow_eos.checkpoint.spark_log import OffsetsEntry
     from airflow_eos.checkpoint.store import CheckpointStore
+    from airflow_eos.protocol.decision import Decision
 
 _ENTRY = re.compile(r"([0-9]{1,18})(\.compact)?", re.ASCII)
 _BEFORE_THE_FIRST = -1
@@ -170,8 +170,8 @@ class BatchInput:
         if len(reads) != len(entry.ends):
             reads = [SourceRead("", {})] * len(entry.ends)
         kept = [
-            msgspec.structs.replace(each, holds=_holds(self._store, source, end))
-            for each, (source, end) in zip(reads, entry.ends.items(), strict=True)
+            msgspec.structs.replace(each, holds=_beginning(self._store, each, source))
+            for each, source in zip(reads, entry.ends, strict=True)
         ]
         logs = {
             position: (source, FileLog(self._store, source), last)
@@ -181,7 +181,7 @@ class BatchInput:
         if not logs:
             return tuple(kept)
         named: set[str] = set()
-        begun = _begun(self._store, self._decisions, batch_id)
+        begun = _begun(self._store, self._decisions, batch_id) or {}
         for position, (source, log, last) in logs.items():
             first = begun.get(source, _BEFORE_THE_FIRST) + 1
             files, digest = log.files(first, last), log.digest(first, last)
@@ -206,25 +206,36 @@ def _plain(path: str) -> str:
     return re.sub(r"^([A-Za-z][\w+.-]*):/+", r"\1:/", path)
 
 
-def _holds(store: CheckpointStore, source: str, end: str | None) -> str:
-    """Return a digest of ``sources/<i>/0``, where a source other than Kafka keeps its beginning."""
-    if end is None or file_offset(end) is not None or kafka_offsets(end) is not None:
-        return ""
-    data = store.get(f"{SOURCES}/{source}/0")
+def _beginning(store: CheckpointStore, read: SourceRead, source: str) -> str:
+    """Return a digest of ``sources/<i>/0``, from which a ``rate`` computes; empty of another."""
+    data = store.get(f"{SOURCES}/{source}/0") if read.name == _COMPUTED else None
     return "" if data is None else _digest(data)
 
 
-def _begun(store: CheckpointStore, decisions: DecisionLog, batch: int) -> dict[str, int]:
-    """Return the numbers at which the batch's file sources begin, by source; the first not."""
-    entry = _entry(store, decisions, batch - 1) if batch else None
-    ends = {} if entry is None else entry.ends
+def _begun(store: CheckpointStore, decisions: DecisionLog, batch: int) -> dict[str, int] | None:
+    """Return the number before the first of each file source that has begun.
+
+    None where the batch before is not there any more, as a promise or in Spark's log.
+    """
+    if batch == 0:
+        return {}
+    path = f"{OFFSETS}/{batch - 1}"
+    promised = decided_offsets(decisions, batch - 1)
+    data = store.get(path) if promised is None else promised.encode()
+    try:
+        ends = parse_offsets(data or b"", f"{store.location}/{path}").ends
+    except CheckpointFormatError:
+        return None
     return {source: at for source, end in ends.items() if (at := file_offset(end)) is not None}
 
 
-def _entry(store: CheckpointStore, decisions: DecisionLog, batch: int) -> OffsetsEntry | None:
-    """Return the batch's entry, as it was promised or as Spark has it; None where it is gone."""
-    data = (decided_offsets(decisions, batch) or "").encode() or store.get(f"{OFFSETS}/{batch}")
-    return None if data is None else parse_offsets(data, f"{store.location}/{OFFSETS}/{batch}")
+def _promises(store: CheckpointStore, decisions: DecisionLog) -> Iterator[tuple[int, Decision]]:
+    """Yield the batches that were promised, the newest first, with what was."""
+    for batch in reversed(batch_folders(store, DECISIONS)):
+        decided = decisions.of_batch(batch)
+        for promise in (each for each in decided if each.verdict is Verdict.COMMIT):
+            yield batch, promise
+            break
 
 
 def require_held(store: CheckpointStore, decisions: DecisionLog) -> None:
@@ -252,33 +263,29 @@ def require_held(store: CheckpointStore, decisions: DecisionLog) -> None:
 def _others(store: CheckpointStore, decisions: DecisionLog) -> Iterator[str]:
     """Yield each path, and batch, whose promise stood for something else."""
     logs: dict[str, FileLog] = {}
-    for batch in reversed(batch_folders(store, DECISIONS)):
-        decided = decisions.of_batch(batch)
-        promise = next((each for each in decided if each.verdict is Verdict.COMMIT), None)
-        if promise is None:
-            continue
+    for batch, promise in _promises(store, decisions):
         if not any(each.holds for each in promise.read):
             return
         entry = parse_offsets((promise.offsets or "").encode(), f"the decision of batch {batch}")
-        behind = False
+        begun = _begun(store, decisions, batch)
+        is_read = False
         for (source, end), each in zip(entry.ends.items(), promise.read, strict=False):
             last = file_offset(end)
-            if last is None:
-                if each.holds and _holds(store, source, end) != each.holds:
-                    yield (
-                        f"{SOURCES}/{source}/0 is not what batch {batch} was delivered with: the "
-                        "rows of its source are computed from it"
-                    )
+            if last is None and each.holds and _beginning(store, each, source) != each.holds:
+                yield (
+                    f"{SOURCES}/{source}/0 is not what batch {batch} was delivered with: the rows "
+                    "of its source are computed from it"
+                )
+            if last is None or begun is None:
                 continue
             log = logs.setdefault(source, FileLog(store, source))
-            first = _first(store, decisions, batch, source)
-            if each.holds and first is not None and log.digest(first, last) != each.holds:
+            if log.digest(begun.get(source, _BEFORE_THE_FIRST) + 1, last) != each.holds:
                 yield (
                     f"{SOURCES}/{source}/{last} does not name the files that batch {batch} was "
                     "delivered from: another driver has replaced it, or it was lost"
                 )
-            behind = behind or last >= log.compacted
-        if not behind:
+            is_read = is_read or last >= log.compacted
+        if not is_read:
             return
 
 
@@ -288,32 +295,17 @@ def require_computed_alike(store: CheckpointStore, reads: Sequence[SourceRead]) 
     Raises:
         ContinuityError: options of a ``rate`` are others than the newest promise's.
     """
-    decisions = DecisionLog(store)
-    for batch in reversed(batch_folders(store, DECISIONS)):
-        decided = decisions.of_batch(batch)
-        promise = next((each for each in decided if each.verdict is Verdict.COMMIT), None)
-        if promise is None:
-            continue
-        for number, (before, after) in enumerate(zip(promise.read, reads, strict=False)):
-            if before.name == after.name == _COMPUTED and before.options != after.options:
-                raise ContinuityError(
-                    f"Source {number} of {store.location}, a {_COMPUTED}, had {before.options} and "
-                    f"has {after.options}: its rows are computed from these and from offsets, so "
-                    "that rows would come twice, or not at all. Nothing was read.",
-                    Remedy(change="give the options that it had", start=True),
-                    ANEW,
-                )
-        return
-
-
-def _first(store: CheckpointStore, decisions: DecisionLog, batch: int, source: str) -> int | None:
-    """Return the first number of the batch; None where the batch before is not there any more."""
-    try:
-        if batch and _entry(store, decisions, batch - 1) is None:
-            return None
-        return _begun(store, decisions, batch).get(source, _BEFORE_THE_FIRST) + 1
-    except CheckpointFormatError:
-        return None
+    promised = next((each for _, each in _promises(store, DecisionLog(store))), None)
+    pairs = zip(() if promised is None else promised.read, reads, strict=False)
+    for number, (before, after) in enumerate(pairs):
+        if before.name == after.name == _COMPUTED and before.options != after.options:
+            raise ContinuityError(
+                f"Source {number} of {store.location}, a {_COMPUTED}, had {before.options} and has "
+                f"{after.options}: its rows are computed from these and from offsets, so that rows "
+                "would come twice, or not at all. Nothing was read.",
+                Remedy(change="give the options that it had", start=True),
+                ANEW,
+            )
 
 
 # --- comparison -----------------------------------------------------------------------------------
