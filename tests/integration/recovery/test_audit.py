@@ -10,11 +10,13 @@ from confluent_kafka.admin import AdminClient
 
 from airflow_eos.audit.rows import topic_id
 from airflow_eos.checkpoint.topics import require_same_topics
+from airflow_eos.commands.audit import audit_view
 from airflow_eos.delivery.weaker_guarantees import VisibilityMarkers
 from airflow_eos.errors import AuditError, ConfigurationError, KafkaUnavailableError, TopicError
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.offsets import topic_ids
 from airflow_eos.recovery import audit
+from airflow_eos.tables import as_text
 from tests.integration.recovery.conftest import BATCH
 
 
@@ -187,6 +189,31 @@ def test_what_the_inputs_retention_took_is_not_known_and_twice_is_twice(dead, so
     commit(dead, [order(0), order(1)], attempt=2)
     report = run(dead, source)
     assert (report.verdict, report.duplicated) == ("violated", 2)
+
+
+@pytest.mark.parametrize(
+    ("order_by", "status", "said"),
+    [("key", 0, "kept"), ("value.custommer", 3, "not judged"), ("none", 0, "not asked")],
+)
+def test_an_order_that_was_not_judged_is_not_called_kept(dead, source, order_by, status, said):
+    commit(dead, [*(order(n) for n in range(20)), (None, b"no json")])
+
+    process = dead.cli("audit", source, dead.topic, "--order-by", order_by, "--json")
+    out, errors = process.communicate(timeout=300)
+
+    assert process.returncode == status, errors
+    assert json.loads(out)["order"] == said
+    report = audit(dead.settings, source, dead.topic, order_by=order_by)
+    assert ("and in order" in as_text(audit_view(report))) == (said == "kept")
+
+
+def test_rows_without_keys_have_no_order_that_could_be_judged(dead, kafka_broker, topic):
+    name = topic("in")
+    send(kafka_broker, name, [(None, order(n)[1]) for n in range(3)])
+    commit(dead, [order(n) for n in range(3)])
+    report = run(dead, name)
+    assert (report.verdict, report.order) == ("unknown", "not judged")
+    assert "have no 'key'" in report.summary()
 
 
 @pytest.mark.long

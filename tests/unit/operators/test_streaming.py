@@ -47,7 +47,7 @@ from airflow_eos.errors import (
 )
 from airflow_eos.protocol.decision import WorkIdentity
 from airflow_eos.recovery import Action, Step
-from airflow_eos.supervision.packaging import leave_behind, private_folder
+from airflow_eos.supervision.packaging import content_of, leave_behind, private_folder
 from tests.unit.operators.conftest import PASSWORD, FakeSpark, heartbeat, started_by
 
 CRASH = AirflowException("Cannot execute: spark-submit. Error code is: 137.")
@@ -216,6 +216,49 @@ def test_a_start_that_recovery_refuses_for_good_is_told_in_the_checkpoint(
     found = refusal_of(store, None)
     assert found is not None
     assert found.reason.startswith("ContinuityError: batch 7 begins too early.")
+
+
+@pytest.mark.parametrize("changed", ["app.py", "more.py", "by-conf.py"])
+def test_what_was_rehearsed_is_what_each_start_and_restart_starts(
+    operator, spark, says, tmp_path, changed
+):
+    for name in ("app.py", "more.py", "by-conf.py"):
+        (tmp_path / name).write_text("1")
+    files = {"py_files": str(tmp_path / "more.py"), "files": "hdfs://nn/f"}
+    conf = {"spark.submit.pyFiles": f"file://{tmp_path}/by-conf.py"}
+    app = str(tmp_path / "app.py")
+    held = content_of(app, conf=conf, **files)
+
+    def fails(fake: FakeSpark) -> None:
+        says("preparing")(fake)
+        (tmp_path / changed).write_text("2")
+        raise CRASH
+
+    spark.runs = [fails]
+    with pytest.raises(AirflowFailException, match=f"{changed}: changed since it was rehearsed"):
+        operator(application=app, conf=conf, content=held, max_restarts=3, **files).execute({})
+    with pytest.raises(AirflowFailException, match="nobody has approved what is there now"):
+        operator(application=app, conf=conf, content=held, **files).execute({})
+    assert len(spark.calls) == 1
+    (tmp_path / changed).write_text("1")
+    spark.runs = [says("stopped")]
+    operator(application=app, conf=conf, content=held, **files).execute({})
+    assert len(spark.calls) == 2
+
+
+def test_a_file_that_was_not_rehearsed_is_not_started(operator, spark, tmp_path):
+    for name in ("app.py", "more.py"):
+        (tmp_path / name).write_text("1")
+    app = str(tmp_path / "app.py")
+    task = operator(
+        application=app, content=content_of(app, conf=None), py_files=str(tmp_path / "*.py")
+    )
+    with pytest.raises(AirflowFailException, match=r"more\.py: changed since .*, or not among"):
+        task.execute({})
+    (tmp_path / "app.py").unlink()
+    with pytest.raises(AirflowFailException, match="cannot be read on this worker"):
+        operator(application=app, content="{}").execute({})
+    assert not spark.calls
 
 
 def test_a_restart_that_goes_well_is_a_success(operator, spark, says):
