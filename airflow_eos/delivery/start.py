@@ -18,6 +18,7 @@ from airflow_eos.checkpoint.heartbeat import STARTED_BY, StartedBy, request_to
 from airflow_eos.checkpoint.mending import damage, lost_beginning, newest_known
 from airflow_eos.checkpoint.offsets import OFFSET_LOG_2, require_same_sources
 from airflow_eos.checkpoint.rehearsal import RehearsalRequest
+from airflow_eos.checkpoint.repartition import require_finished
 from airflow_eos.checkpoint.rulings import read_acceptance, read_rulings
 from airflow_eos.checkpoint.topics import (
     input_change,
@@ -302,9 +303,10 @@ def _driver(spark: SparkSession) -> str:
 
 
 def _require_readable(store: CheckpointStore) -> None:
-    """Refuse damage that cannot be repaired, before the term and with every guarantee."""
+    """Refuse what Spark would stumble over, before the term and with every guarantee."""
     decisions = DecisionLog(store)
     damage(store, decisions)
+    require_finished(store)
     if (lost := lost_beginning(store, decisions, newest_known(store, decisions))) is not None:
         raise lost
 
