@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
     from airflow_eos.checkpoint import CheckpointStore
 
-    from airflow_eos.checkpoint import CheckpointStore
-
 
 _IN_THE_CLUSTER = re.compile(r"(--deploy-mode|spark\.submit\.deployMode)[\s=]+['\"]?cluster\b")
 

@@ -55,6 +55,11 @@ class StreamSource:
         named = self.options.get("subscribe")
         return None if named is None else frozenset(each.strip() for each in named.split(","))
 
+    @property
+    def folder(self) -> str | None:
+        """The folder of a source of files, or of a table in one; it may be a glob."""
+        return None if self.name == "kafka" else self.options.get("path")
+
 
 def check_sources(df: DataFrame, guarantee: Guarantee) -> tuple[StreamSource, ...]:
     """Refuse a source that cannot be read again; log a source that may leave rows out.
@@ -154,9 +159,10 @@ def sources_of(df: DataFrame) -> tuple[StreamSource, ...]:
 
 
 def _options(leaf: object) -> dict[str, str]:
-    """Return a copy of the source's options; {} for files, whose relation has them elsewhere."""
+    """Return a copy of the source's options; of files the path alone, which its relation has."""
     if not leaf.getClass().getSimpleName().endswith("V2"):  # type: ignore[attr-defined]
-        return {}
+        path = leaf.dataSource().options().get("path")  # type: ignore[attr-defined]
+        return {"path": str(path.get())} if path.isDefined() else {}
     options = leaf.extraOptions()  # type: ignore[attr-defined]
     return {str(name).lower(): str(options.get(name)) for name in options.keySet().toArray()}
 

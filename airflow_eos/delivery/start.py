@@ -36,6 +36,7 @@ from airflow_eos.delivery.batch_timeout import (
     retaining,
 )
 from airflow_eos.delivery.outputs import InPlanSink, OneSink, Output, Outputs
+from airflow_eos.delivery.own_output import OwnOutput
 from airflow_eos.delivery.policy import CheckpointPolicy
 from airflow_eos.delivery.port import PROGRESS, Guarantee
 from airflow_eos.delivery.query import ExactlyOnceQuery, GuardedBatch, HeartbeatWriter
@@ -385,6 +386,7 @@ def start_exactly_once(
     policy: CheckpointPolicy | None = None,
     consumer_group: ProgressPlace | None = None,
     standby: bool = False,
+    reads_own_output: bool = False,
 ) -> ExactlyOnceQuery:
     """Start a streaming query whose rows a ``read_committed`` reader gets exactly once.
 
@@ -406,6 +408,8 @@ def start_exactly_once(
             is, always the same for one checkpoint; only with ``exactly_once``.
         standby: where a driver of this checkpoint runs, stand by until it has ended, warm and
             examined, and start then; only with ``exactly_once``. See docs/standby.md.
+        reads_own_output: let the query read a topic or folder that it writes to, which is refused
+            otherwise.
 
     Returns:
         The running query; ``awaitTermination`` raises the error that ended it.
@@ -430,6 +434,7 @@ def start_exactly_once(
         storage_options=storage_options,
         policy=policy or CheckpointPolicy(),
         consumer_group=consumer_group,
+        reads_own_output=reads_own_output,
     )
     if not standby:
         return request().start()
@@ -477,6 +482,7 @@ class _StartRequest:
     query_name: str | None
     policy: CheckpointPolicy
     consumer_group: ProgressPlace | None
+    reads_own_output: bool
 
     @classmethod
     def of(
@@ -492,6 +498,7 @@ class _StartRequest:
         storage_options: Mapping[str, str] | None,
         policy: CheckpointPolicy,
         consumer_group: ProgressPlace | None,
+        reads_own_output: bool,
         are_warm: bool = False,
     ) -> _StartRequest:
         """Refuse a start that cannot work; unless ``are_warm``, let the workers import modules."""
@@ -527,6 +534,7 @@ class _StartRequest:
             query_name,
             policy,
             consumer_group,
+            reads_own_output,
         )
 
     @property
@@ -575,8 +583,10 @@ class _StartRequest:
 
     def _input(self, resources: ExitStack) -> _Input:
         """Look at the sources' topics; refuse an input that has changed."""
+        own = OwnOutput(self.sink, wanted=self.reads_own_output)
+        own.require_other_folders(self.read.sources)
         topics = self.read.topics(self.spark, resources)
-        look = same_topics_watched(self.store, [each.ids for each in topics])
+        look = same_topics_watched(self.store, own.watched([each.ids for each in topics]))
         warn_of_lost_rows(topics)
         # Asked once for both: after the term, rows wait for the answer.
         begun = [replace(each, begins=cache(each.begins)) for each in topics]
@@ -585,7 +595,7 @@ class _StartRequest:
         )
         change().require_accepted()
         self.read.require_same_sources(self.store)
-        return _Input(topics, look, change)
+        return _Input(topics, look, change, own)
 
     def start(
         self, *, after: int | None = None, asked: _AskedStart | None = None
@@ -603,7 +613,7 @@ class _StartRequest:
 
             def governed(sink: BatchSink) -> BatchSink:
                 source.look()
-                return GovernedSink(sink, self.policy.timeout, source.look)
+                return GovernedSink(source.own.noting(sink), self.policy.timeout, source.look)
 
             try:
                 batch = make_batch_function(
@@ -645,11 +655,12 @@ class _StartRequest:
 
 
 class _Input(NamedTuple):
-    """The topics that the sources read, the check that they are the same, and what has changed."""
+    """What the sources read: the topics, that they are the same, what has changed, what is ours."""
 
     topics: Sequence[TopicsRead]
     look: Callable[[], None]
     change: Callable[[], InputChange]
+    own: OwnOutput
 
 
 @dataclass(frozen=True)
