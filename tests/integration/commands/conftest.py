@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.kafka.conftest import raw_kafka as _raw_kafka
 from tests.integration.recovery.conftest import dead as _dead
 
 PROGRAM = str(Path(sys.executable).with_name("airflow-eos"))
@@ -17,7 +18,7 @@ BARE = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}
 """No HOME, no terminal, no PYSPARK_PYTHON: what a unit file or a cron job has."""
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
-dead = _dead
+dead, raw_kafka = _dead, _raw_kafka
 
 
 @pytest.fixture

@@ -28,10 +28,10 @@ def test_looks_at_a_pipeline_that_died(dead, command: Command) -> None:
     dead.decided(promised)
     planned = json.loads(command("plan", *at(dead), "--json", status=3).stdout)
     assert [step["action"] for step in planned["steps"]] == ["commit"]
-    assert json.loads(command("status", *at(dead), "--json").stdout)["in_flight"] == 5
+    assert "in flight" in command("status", *at(dead)).stdout
     seen = command("doctor", *at(dead), "--json", status=1).stdout
     assert "participants" in seen
-    assert promised.transactional_id in command("blocked", dead.topic, *at(dead)[1:]).stdout
+    assert promised.transactional_id in command("blocked", dead.topic, *at(dead)[1:], status=1).stdout
     command("hanging", dead.topic, *at(dead)[1:])
     assert dead.visible() == []
     assert dead.still_open() == [promised.transactional_id], "a look has ended something"
@@ -54,8 +54,9 @@ def test_a_promise_that_nobody_can_keep_is_accepted(dead, command: Command) -> N
 
 
 def test_a_prefix_is_given_up(dead, command: Command) -> None:
-    command("disown", dead.prefix, *at(dead)[1:], "--yes")
-    assert dead.ledger.ownership(dead.owner).owner is None
+    told = ("disown", dead.prefix, *at(dead)[1:], "--yes", "--json")
+    assert json.loads(command(*told).stdout)["records"]
+    assert not json.loads(command(*told).stdout)["records"]
 
 
 def test_the_output_is_compared_with_the_input(dead, topic, command: Command) -> None:
@@ -109,5 +110,5 @@ def test_the_page_is_served_until_it_is_told_to_end(dead) -> None:
 def test_nobody_is_drained_or_handed_over_where_nobody_runs(dead, command: Command) -> None:
     """With a driver: ``test_a_pipeline_is_handed_over_and_drained``."""
     before = [each.path for each in CheckpointStore.open(dead.store.location).list("eos")]
-    assert "runs" in command("handover", dead.store.location, "--wait", "0", status=2).stderr
+    assert "No driver" in command("handover", dead.store.location, "--wait", "0", status=2).stderr
     assert before == [each.path for each in CheckpointStore.open(dead.store.location).list("eos")]

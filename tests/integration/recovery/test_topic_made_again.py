@@ -1,4 +1,4 @@
-"""A promise into a topic that was deleted and made again: nobody commits it, and who asks is told."""
+"""A promise into a topic that was made again: nobody commits it, and who asks is told."""
 
 from __future__ import annotations
 
