@@ -82,7 +82,7 @@ TABLE = {
             outcomes=what_became(aborted=[A]),
             lost_targets={A.identity: "topic 'out' is another one now"},
         ),
-        [(REPLAY, None)],
+        [(REPLAY, 5)],
         None,
     ),
     "decided COMMIT, open, in a topic that was made again": (
