@@ -54,7 +54,7 @@ def words_given(file: str) -> set[str]:
     """The texts that calls and lists of a file are made of: the words of its command lines."""
     tree = ast.parse((ROOT / file).read_text())
     calls = [each.args for each in ast.walk(tree) if isinstance(each, ast.Call)]
-    lists = [each.elts for each in ast.walk(tree) if isinstance(each, ast.List)]
+    lists = [each.elts for each in ast.walk(tree) if isinstance(each, ast.List | ast.Tuple)]
     return {
         each.value
         for given in (*calls, *lists)
