@@ -271,8 +271,8 @@ def _whose(listed: OpenWork, because: str) -> str:
 
 def _steps(facts: Facts, listed: tuple[OpenWork, ...]) -> Iterator[Step]:
     named = {entry.identity: entry for entry in facts.named}
-    is_open = {each.identity for each in listed} - (set() if facts.accepted else facts.untold)
-    is_open -= facts.lost_targets.keys()
+    beyond = set() if facts.accepted else facts.untold | facts.lost_targets.keys()
+    is_open = {each.identity for each in listed} - beyond
     # Rule 5 holds whatever the checkpoint says: only a person aborts work that a decision names,
     # even where the batch claims to be complete.
     for each in listed:
