@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow_eos.checkpoint.locations import located
 from airflow_eos.delivery.outputs import OneSink, Outputs, WrappedSink
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from airflow_eos.delivery.port import BatchSink, Sink, TaskReport
+    from airflow_eos.delivery.port import BatchSink, TaskReport
     from airflow_eos.delivery.source import StreamSource
 
 _BRACES = re.compile(r"\{([^{}]*)\}")
@@ -37,7 +37,7 @@ class OwnOutput:
     """
 
     def __init__(self, sink: OneSink | Outputs, *, wanted: bool) -> None:
-        every: list[Sink] = (
+        every: list[Any] = (
             [each.sink for each in sink.outputs] if isinstance(sink, Outputs) else [sink.sink]
         )
         # Of an output whose rows are kept, the sink inside.
@@ -86,7 +86,7 @@ class OwnOutput:
             wanted = {*topics_of(()), *topics.get(each.name, ())}
             new = [topic for topic in wanted if (each.name, topic) not in self._written]
             if new:
-                ids = each.topic_ids(new)  # type: ignore[attr-defined]
+                ids = each.topic_ids(new)
                 # Without an id it is asked for once, and equal to none.
                 self._written |= {(each.name, topic): ids.get(topic, "") for topic in new}
 
