@@ -20,6 +20,7 @@ from airflow_eos.checkpoint.mending import damage, decided_offsets, lost_beginni
 from airflow_eos.checkpoint.offsets import require_continuous
 from airflow_eos.checkpoint.pipeline import owner_of, read_pipeline
 from airflow_eos.checkpoint.progress import read_mended, read_state
+from airflow_eos.checkpoint.repartition import require_finished
 from airflow_eos.checkpoint.rulings import read_acceptance, rulings_on_promise, with_rulings
 from airflow_eos.checkpoint.spark_log import SparkLog
 from airflow_eos.checkpoint.terms import newest_planned, newest_term
@@ -273,6 +274,7 @@ def _torn(store: CheckpointStore, log: DecisionLog) -> CheckpointError | None:
 
 def _require_continuous(store: CheckpointStore) -> None:
     """Require that the next batch that runs begins where the newest promise before it ended."""
+    require_finished(store)
     state = read_state(store)
     following = -1 if state.latest_offsets is None else state.latest_offsets + 1
     batch = following if state.in_flight is None else state.in_flight

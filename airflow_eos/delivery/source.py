@@ -70,6 +70,11 @@ class StreamSource:
         named = self.options.get("subscribe")
         return None if named is None else frozenset(each.strip() for each in named.split(","))
 
+    @property
+    def folder(self) -> str | None:
+        """The folder of a source of files, or of a table in one; it may be a glob."""
+        return None if self.name == "kafka" else self.options.get("path")
+
 
 def check_sources(df: DataFrame, guarantee: Guarantee) -> tuple[StreamSource, ...]:
     """Refuse a source that cannot be read again; log a source that may leave rows out.

@@ -19,6 +19,7 @@ from airflow_eos.checkpoint.inputs import BatchInput, require_computed_alike
 from airflow_eos.checkpoint.mending import damage, lost_beginning, newest_known
 from airflow_eos.checkpoint.offsets import OFFSET_LOG_2, require_same_sources
 from airflow_eos.checkpoint.rehearsal import RehearsalRequest
+from airflow_eos.checkpoint.repartition import require_finished
 from airflow_eos.checkpoint.rulings import read_acceptance, read_rulings
 from airflow_eos.checkpoint.topics import (
     input_change,
@@ -36,6 +37,7 @@ from airflow_eos.delivery.batch_timeout import (
     retaining,
 )
 from airflow_eos.delivery.outputs import InPlanSink, OneSink, Output, Outputs
+from airflow_eos.delivery.own_output import OwnOutput
 from airflow_eos.delivery.policy import CheckpointPolicy
 from airflow_eos.delivery.port import PROGRESS, Guarantee
 from airflow_eos.delivery.query import ExactlyOnceQuery, GuardedBatch, HeartbeatWriter
@@ -308,9 +310,10 @@ def _driver(spark: SparkSession) -> str:
 
 
 def _require_readable(store: CheckpointStore) -> None:
-    """Refuse damage that cannot be repaired, before the term and with every guarantee."""
+    """Refuse what Spark would stumble over, before the term and with every guarantee."""
     decisions = DecisionLog(store)
     damage(store, decisions)
+    require_finished(store)
     if (lost := lost_beginning(store, decisions, newest_known(store, decisions))) is not None:
         raise lost
 
@@ -389,6 +392,7 @@ def start_exactly_once(
     policy: CheckpointPolicy | None = None,
     consumer_group: ProgressPlace | None = None,
     standby: bool = False,
+    reads_own_output: bool = False,
 ) -> ExactlyOnceQuery:
     """Start a streaming query whose rows a ``read_committed`` reader gets exactly once.
 
@@ -410,6 +414,8 @@ def start_exactly_once(
             is, always the same for one checkpoint; only with ``exactly_once``.
         standby: where a driver of this checkpoint runs, stand by until it has ended, warm and
             examined, and start then; only with ``exactly_once``. See docs/standby.md.
+        reads_own_output: let the query read a topic or folder that it writes to, which is refused
+            otherwise.
 
     Returns:
         The running query; ``awaitTermination`` raises the error that ended it.
@@ -434,6 +440,7 @@ def start_exactly_once(
         storage_options=storage_options,
         policy=policy or CheckpointPolicy(),
         consumer_group=consumer_group,
+        reads_own_output=reads_own_output,
     )
     if not standby:
         return request().start()
@@ -481,6 +488,7 @@ class _StartRequest:
     query_name: str | None
     policy: CheckpointPolicy
     consumer_group: ProgressPlace | None
+    reads_own_output: bool
 
     @classmethod
     def of(
@@ -496,6 +504,7 @@ class _StartRequest:
         storage_options: Mapping[str, str] | None,
         policy: CheckpointPolicy,
         consumer_group: ProgressPlace | None,
+        reads_own_output: bool,
         are_warm: bool = False,
     ) -> _StartRequest:
         """Refuse a start that cannot work; unless ``are_warm``, let the workers import modules."""
@@ -531,6 +540,7 @@ class _StartRequest:
             query_name,
             policy,
             consumer_group,
+            reads_own_output,
         )
 
     @property
@@ -579,8 +589,10 @@ class _StartRequest:
 
     def _input(self, resources: ExitStack) -> _Input:
         """Look at the sources' topics; refuse an input that has changed."""
+        own = OwnOutput(self.sink, wanted=self.reads_own_output)
+        own.require_other_folders(self.read.sources)
         topics = self.read.topics(self.spark, resources)
-        look = same_topics_watched(self.store, [each.ids for each in topics])
+        look = same_topics_watched(self.store, own.watched([each.ids for each in topics]))
         warn_of_lost_rows(topics)
         # Asked once for both: after the term, rows wait for the answer.
         begun = [replace(each, begins=cache(each.begins)) for each in topics]
@@ -590,7 +602,7 @@ class _StartRequest:
         change().require_accepted()
         self.read.require_same_sources(self.store)
         require_computed_alike(self.store, self.read.reads)
-        return _Input(topics, look, change)
+        return _Input(topics, look, change, own)
 
     def start(
         self, *, after: int | None = None, asked: _AskedStart | None = None
@@ -608,7 +620,7 @@ class _StartRequest:
 
             def governed(sink: BatchSink) -> BatchSink:
                 source.look()
-                return GovernedSink(sink, self.policy.timeout, source.look)
+                return GovernedSink(source.own.noting(sink), self.policy.timeout, source.look)
 
             try:
                 batch = make_batch_function(
@@ -651,11 +663,12 @@ class _StartRequest:
 
 
 class _Input(NamedTuple):
-    """The topics that the sources read, the check that they are the same, and what has changed."""
+    """What the sources read: the topics, that they are the same, what has changed, what is ours."""
 
     topics: Sequence[TopicsRead]
     look: Callable[[], None]
     change: Callable[[], InputChange]
+    own: OwnOutput
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from airflow_eos.checkpoint.heartbeat import ENDED, read_heartbeat
@@ -19,17 +19,18 @@ from airflow_eos.checkpoint.spark_log import SparkLog
 from airflow_eos.checkpoint.terms import newest_term
 from airflow_eos.failpoints import failpoint
 from airflow_eos.protocol.decision import Outcome
+from airflow_eos.protocol.group import alone
 from airflow_eos.protocol.promise import Promise, PromisedWork, named_by
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from airflow_eos.checkpoint.heartbeat import Heartbeat
     from airflow_eos.checkpoint.pipeline import PipelineIdentity
     from airflow_eos.checkpoint.progress import CheckpointState
     from airflow_eos.checkpoint.rulings import Acceptance
     from airflow_eos.checkpoint.store import CheckpointStore
-    from airflow_eos.protocol.decision import Decision, OpenWork, WorkIdentity
+    from airflow_eos.protocol.decision import Decision, OpenWork, PreparedWork, WorkIdentity
     from airflow_eos.protocol.participant import Admission, Member, Participant
 
 # --- driver liveness ------------------------------------------------------------------------------
@@ -222,6 +223,7 @@ class Facts:
         listed: The open work under the pipeline's name.
         outcomes: Of all work that a COMMIT decision of ``listed_batch`` names, while in flight.
         accepted: A person's ruling on ``listed_batch`` as a whole.
+        lost_targets: Why work whose target was made again cannot be committed any more.
         admission: Whether a start is let in; None where only a name was asked for.
         heartbeat: ``eos/driver.json``; ``unheard``: why nobody can read it.
         now_ms: Milliseconds since the epoch.
@@ -242,6 +244,7 @@ class Facts:
     alive: tuple[str, ...] = ()
     unheard: str = ""
     admission: Admission | None = None
+    lost_targets: Mapping[WorkIdentity, str] = field(default_factory=dict)
 
     @property
     def owned(self) -> bool:
@@ -338,12 +341,15 @@ def read_facts(
         participant.check([entry.work for entry in named])
     listed = tuple(listed)
     outcomes: Mapping[WorkIdentity, Outcome] = {}
+    lost_targets: Mapping[WorkIdentity, str] = {}
     # A complete batch was settled before Spark completed it: its outcomes are not asked for, or an
     # idle pipeline would be ASKed about as soon as its rows pass retention.
     if ours and batch is not None and batch == found.state.in_flight:
+        lost_targets = _lost_targets(participant, [entry.work for entry in named])
         # Listed work of a system that ends nothing by itself is asked for too: a part may be left,
         # and the outcome UNKNOWN. A system with timeouts keeps count of what is open.
         kept_count_of = {each.identity for each in listed if each.timeout_ms is not None}
+        kept_count_of -= lost_targets.keys()
         decided = [entry.work for entry in named if entry.identity not in kept_count_of]
         outcomes = with_rulings(store, participant.outcome(decided)) if decided else {}
     return Facts(
@@ -359,6 +365,19 @@ def read_facts(
         admission=(admission or admitted(store, participant)[0]) if ours else None,
         heartbeat=found.heartbeat,
         unheard=found.unheard,
+        lost_targets=lost_targets,
         now_ms=found.read_at_ms,
         alive=(signs_of_life(store) or ()) if ours and look and not found.unheard else (),
     )
+
+
+def _lost_targets(
+    participant: Participant, works: Sequence[PreparedWork]
+) -> Mapping[WorkIdentity, str]:
+    """Return why work can be committed no more, where its target was made again; see ``Kafka``."""
+    found: dict[WorkIdentity, str] = {}
+    for each in alone(participant):
+        if (lost_targets := getattr(each, "lost_targets", None)) is not None:
+            names = {member.name for member in each.members}
+            found |= lost_targets([work for work in works if work.participant in names])
+    return found

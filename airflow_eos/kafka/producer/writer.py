@@ -54,6 +54,7 @@ from airflow_eos.kafka.transactions.identity import (
     TransactionIdentity,
     TransactionSlot,
     WrittenTransaction,
+    with_ids,
 )
 
 if TYPE_CHECKING:
@@ -165,7 +166,9 @@ class TransactionalWriter:
             self._slot.release()
             return None
         current.sender.wait_below(0)
-        written = current.written(_identity(current), current.sender.written())
+        written = current.written(
+            _identity(current), with_ids(self._wire.cluster, current.sender.written())
+        )
         self._slot.release()
         return written
 

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Annotated, Generic, TypeVar
+from typing import TYPE_CHECKING, Annotated, Generic, TypeVar
 
 import msgspec
 
 from airflow_eos.errors import CheckpointFormatError, ConfigurationError, TransactionError
 from airflow_eos.protocol.decision import OpenWork, PreparedWork, WorkIdentity
+
+if TYPE_CHECKING:
+    from airflow_eos.kafka.client.cluster import ClusterView
 
 # As wide as in Kafka's protocol: a number read from a checkpoint must fit a request.
 Int16 = Annotated[int, msgspec.Meta(ge=0, le=2**15 - 1)]
@@ -35,13 +38,17 @@ class TransactionIdentity(msgspec.Struct, frozen=True, order=True):
         return f"{self.transactional_id} (producer {self.producer_id}, epoch {self.producer_epoch})"
 
 
-class OffsetRange(msgspec.Struct, frozen=True, order=True):
-    """Offsets ``first`` to ``last``, both included, of one topic partition."""
+class OffsetRange(msgspec.Struct, frozen=True, order=True, omit_defaults=True):
+    """Offsets ``first`` to ``last``, both included, of one topic partition.
+
+    ``topic_id`` is empty where the broker gave none, or an older release wrote this.
+    """
 
     topic: str
     partition: Int32
     first: Int64
     last: Int64
+    topic_id: str = ""
 
 
 class PreparedTransaction(msgspec.Struct, frozen=True):
@@ -302,6 +309,13 @@ class WrittenTransaction:
             opened_at_ms=self.opened_at_ms,
             timeout_ms=self.timeout_ms,
         )
+
+
+def with_ids(cluster: ClusterView, ranges: tuple[OffsetRange, ...]) -> tuple[OffsetRange, ...]:
+    """Return the ranges with the ids that their topics had when they were looked up."""
+    return tuple(
+        msgspec.structs.replace(each, topic_id=cluster.topic_id(each.topic)) for each in ranges
+    )
 
 
 @dataclass(slots=True)

@@ -409,6 +409,11 @@ class FileSink:
         """Return the storage of the folder, as this process reaches it."""
         return opened(self.folder, self.storage_options)
 
+    @property
+    def written_folder(self) -> str:
+        """Where rows go; see ``delivery/own_output.py``."""
+        return self.folder
+
     def check(self, spark: SparkSession) -> None:
         """See :meth:`Sink.check`; also create the folder, and the log of whole batches."""
         check_workers(spark, modules=TASK_MODULES)

@@ -18,6 +18,8 @@ from airflow_eos.errors import (
     UnknownClusterError,
 )
 from airflow_eos.failpoints import failpoint
+from airflow_eos.kafka.client import errors as faults
+from airflow_eos.kafka.client.cluster import id_of
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.errors import Deadline
 from airflow_eos.kafka.client.offsets import cluster_clock_ms
@@ -116,8 +118,31 @@ class KafkaParticipant:
     abandon = abort  # EndTxn ends it whole, or finds it committed
 
     def outcome(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
-        """Return each transaction's outcome from the log of its partitions."""
-        return self._named(outcomes(self._wire, self._transactions(works)))
+        """Return each transaction's outcome from the log of its partitions.
+
+        UNKNOWN where a topic was made again: its new log says nothing of our rows.
+        """
+        lost = dict.fromkeys(self.lost_targets(works), Outcome.UNKNOWN)
+        asked = [each for each in works if each.identity not in lost]
+        return {**self._named(outcomes(self._wire, self._transactions(asked))), **lost}
+
+    def lost_targets(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, str]:
+        """Return why work can be committed no more: a topic has another id than it was written to.
+
+        Nothing is said of a topic that had no id, or that may not be described now.
+        """
+        written = {each.identity: as_transaction(each).written for each in works}
+        noted = {at.topic for each in written.values() for at in each if at.topic_id}
+        asked = {name: self._wire.cluster.describe_topic(name) for name in noted}
+        told = (faults.NONE, faults.UNKNOWN_TOPIC_OR_PARTITION)
+        now = {name: id_of(its) for name, its in asked.items() if its.error_code in told}
+        return {
+            each: f"topic {at.topic!r} is another one now: its id was {at.topic_id}, and is "
+            f"{now[at.topic] or 'none, as there is no such topic'}, since it was deleted"
+            for each, ranges in written.items()
+            for at in ranges
+            if at.topic_id and now.get(at.topic, at.topic_id) != at.topic_id
+        }
 
     def open(self, *, besides: Collection[WorkIdentity] = ()) -> tuple[OpenWork, ...]:
         """List the coordinators' open transactions under the prefix."""

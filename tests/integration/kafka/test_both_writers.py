@@ -427,7 +427,9 @@ def test_offsets_are_ours_where_others_write_in_between(opened, producer, topic,
     writer.begin(f"between-{producer}-0-0", TIMEOUT_MS)
     written = write_and_prepare(writer, numbered(5, 15))
     end_transactions(wire, [written.identity], commit=True)
-    assert written.written == (OffsetRange(name, 0, 5, 14),)
+    [its] = written.written
+    assert its == OffsetRange(name, 0, 5, 14, its.topic_id)
+    assert its.topic_id, "nobody can tell that the topic was made again"
     assert len(read(name)) == 15
 
 
