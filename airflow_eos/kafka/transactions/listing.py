@@ -389,9 +389,12 @@ class HangingTransaction:
         producer_id: the id of the producer that wrote it.
         producer_epoch: the producer's newest epoch that the partition has seen.
         coordinator_epoch: the coordinator epoch of the marker before; -1 where there was none.
-        last_written_ms: timestamp of its newest row, milliseconds since the epoch.
+        last_written_ms: timestamp of its newest row, milliseconds since the epoch. Its writer
+            chooses it, so it is no sign of life.
         committed: its coordinator has committed it, and its marker was left out (see "markers" in
             ``hanging.py``): it is to be committed in this partition as well. None: not known.
+        last_sequence: sequence number of its newest row, or that row's offset where brokers have
+            no DescribeProducers: what grows while its writer lives.
     """
 
     topic: str
@@ -402,6 +405,7 @@ class HangingTransaction:
     coordinator_epoch: int
     last_written_ms: int
     committed: bool | None = False
+    last_sequence: int = -1
 
 
 def open_in_partitions(
@@ -465,6 +469,7 @@ def _open_by_log(
                     producer_epoch=batch.producer_epoch,
                     coordinator_epoch=-1,
                     last_written_ms=batch.max_timestamp_ms,
+                    last_sequence=batch.last_offset,
                 )
         if deadline.expired:
             raise KafkaUnavailableError(
@@ -520,6 +525,7 @@ def _open_of(where: Place, answer: Any) -> set[HangingTransaction]:
             producer_epoch=producer.producer_epoch,
             coordinator_epoch=producer.coordinator_epoch,
             last_written_ms=producer.last_timestamp,
+            last_sequence=producer.last_sequence,
         )
         for producer in answer.active_producers
         if producer.current_txn_start_offset >= 0
