@@ -215,6 +215,17 @@ def list_lookalikes(
     )
 
 
+def listed_ids(wire: ConnectionPool, pattern: str, deadline: Deadline) -> set[str]:
+    """Return the ids of all transactions in any state, of which those of ``pattern`` are asked for.
+
+    Brokers that cannot filter by the pattern (before Kafka 4.1) list all.
+
+    Raises:
+        KafkaUnavailableError: as :func:`list_open`.
+    """
+    return {i for i, _ in _listed(wire, _in_states(wire, pattern, []), deadline)}
+
+
 def _opened(wire: ConnectionPool, ids: set[str], deadline: Deadline) -> tuple[OpenTransaction, ...]:
     opened = (s for s in described(wire, ids, deadline) if s.transaction_state == ONGOING)
     return tuple(sorted(map(open_transaction, opened), key=lambda t: t.identity))
@@ -367,11 +378,15 @@ def _ask_all(
 
 
 def _ongoing(wire: ConnectionPool, pattern: str) -> Any:
+    return _in_states(wire, pattern, [ONGOING])
+
+
+def _in_states(wire: ConnectionPool, pattern: str, states: list[str]) -> Any:
     filters: dict[str, Any] = {}
     if wire.highest_version(ListTransactionsRequest) >= 2:
         # brokers use RE2, which accepts all escapes of re.escape
         filters["transactional_id_pattern"] = pattern
-    return ListTransactionsRequest(state_filters=[ONGOING], producer_id_filters=[], **filters)
+    return ListTransactionsRequest(state_filters=states, producer_id_filters=[], **filters)
 
 
 # --- transactions in partitions -------------------------------------------------------------------

@@ -41,6 +41,7 @@ from airflow_eos.kafka.transactions.identity import (
 from airflow_eos.kafka.transactions.listing import list_lookalikes, list_open, open_places
 from airflow_eos.kafka.transactions.outcomes import outcomes
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
+from airflow_eos.kafka.transactions.witness import later_than
 from airflow_eos.protocol.decision import Outcome, require_own
 from airflow_eos.protocol.participant import ANEW, Member
 
@@ -160,6 +161,11 @@ class KafkaParticipant:
 
     def require_settled(self, promise: Promise, said: OperatorRuling) -> None:
         """Check nothing: the log may hold no rows of an old batch any more, by its retention."""
+
+    def later_than(self, promises: Sequence[Promise]) -> str:
+        """See :class:`SeesDeliveries`: ask the ids' coordinators, and the log of the output."""
+        works = [work for each in promises for work in each.part(self._name).works]
+        return later_than(self._wire, self._ledger.prefix, self._transactions(works))
 
     def note(self, decision: Decision, owner: Owner) -> None:
         """Note the decision in the topic of prefixes, and wait until Kafka acknowledges it."""
