@@ -301,13 +301,14 @@ def _later(store: CheckpointStore, log: DecisionLog, participant: Participant) -
     """
     looks = [getattr(each, "later_than", None) for each in alone(participant)]
     while True:
-        promises = _newest_promises(store, log)
+        promises = newest_promises(store, log)
         told = next((told for look in looks if look and (told := look(promises))), "")
-        if not told or _newest_promises(store, log) == promises:
+        if not told or newest_promises(store, log) == promises:
             return told
 
 
-def _newest_promises(store: CheckpointStore, log: DecisionLog) -> list[Promise]:
+def newest_promises(store: CheckpointStore, log: DecisionLog) -> list[Promise]:
+    """Return the promises of the newest decided batches, the newest last; a few at most."""
     newest = sorted(batch_folders(store, DECISIONS))[-_WITNESSED:]
     return [each for batch in newest if (each := Promise.of(log.of_batch(batch)))]
 

@@ -259,6 +259,36 @@ def test_a_memory_that_is_gone_is_noted_anew_and_refuses_an_older_copy(pipeline:
     refused_by_all(pipeline, "older copy")
 
 
+@pytest.mark.parametrize("number", [7, 4711], ids=["another timeout", "no attempt of Spark's"])
+def test_a_flink_job_whose_ids_are_like_ours_keeps_what_it_has_open(
+    pipeline: Direct, flink: Any, number: int
+) -> None:
+    """Its prefix is ``<ours>-eos``: no batch and no recovery aborts it, and a person is asked."""
+    run(pipeline, 1)
+    flink.prepare(f"{pipeline.prefix}-eos-0-{number}")
+    run(pipeline, 2)
+    at = [pipeline.checkpoint, *config_of(pipeline)]
+    planned = cli("plan", *at)
+    assert planned.exit_code == 4, said(planned)
+    assert "Flink" in said(planned)
+    assert cli("recover", *at, "--force").exit_code != 1
+    doctor = cli("doctor", *at, "--prefix", pipeline.prefix, "--rounds", "1")
+    assert "another program's" in said(doctor), said(doctor)
+    pipeline.run()
+    pipeline.assert_exactly_once()
+    assert flink.committed() == 1
+
+
+def test_a_first_start_beside_a_flink_job_whose_ids_are_like_ours_is_refused(
+    pipeline: Direct, flink: Any
+) -> None:
+    flink.prepare(f"{pipeline.prefix}-eos-0-1")
+    pipeline.feed_numbers(5)
+    with pytest.raises(OwnershipError, match=r"another program's: .*Flink"):
+        pipeline.run()
+    assert flink.committed() == 1
+
+
 def an_older_copy_without_a_memory(pipeline: Direct, forgets: bool = True) -> None:
     """Put back as it was two batches ago, after the topic of prefixes was deleted."""
     run(pipeline, 2)
