@@ -192,7 +192,7 @@ def _written(wire: ConnectionPool, plan: ForeignPlan) -> object:
     }
     places = {place for step in steps for place in step.places}
     places |= {place for each in opened for place in each.partitions}
-    producers = {each.producer_id for each in (*steps, *opened)}
+    producers = {step.producer_id for step in steps} | {each.producer_id for each in opened}
     found = open_in_partitions(wire, places, Deadline(60.0))
     return opened, {each for each in found if each.producer_id in producers}
 
