@@ -275,8 +275,8 @@ def test_a_flink_job_whose_ids_are_like_ours_keeps_what_it_has_open(
     doctor = cli("doctor", *at, "--prefix", pipeline.prefix, "--rounds", "1")
     assert "another program's" in said(doctor), said(doctor)
     pipeline.run()
-    pipeline.assert_exactly_once()
     assert flink.committed() == 1
+    pipeline.assert_exactly_once()
 
 
 def test_a_first_start_beside_a_flink_job_whose_ids_are_like_ours_is_refused(
