@@ -23,7 +23,7 @@ from airflow_eos.checkpoint.progress import read_mended, read_state
 from airflow_eos.checkpoint.repartition import require_finished
 from airflow_eos.checkpoint.rulings import read_acceptance, rulings_on_promise, with_rulings
 from airflow_eos.checkpoint.spark_log import SparkLog
-from airflow_eos.checkpoint.terms import newest_planned, newest_term
+from airflow_eos.checkpoint.terms import batch_folders, newest_planned, newest_term
 from airflow_eos.errors import (
     CheckpointError,
     CheckpointFormatError,
@@ -45,6 +45,10 @@ if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
     from airflow_eos.protocol.decision import Decision, OpenWork
     from airflow_eos.protocol.participant import Participant
+
+
+_WITNESSED = 10
+"""The number of newest decided batches that a second witness is asked about: most name all ids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +222,8 @@ def start_facts(
             return replace(facts, open=(*participant.open(), *lookalikes(participant)))
         if facts.forgotten and settled:
             _require_shown(store, participant, settled[-1])
+        if any(not each.given_up for each in facts.forgotten):
+            facts = replace(facts, later=_later(store, log, participant))
     except OwnershipError as error:
         return StartFacts(asking, newest_planned=planned, refused=error)
     except EosError as error:
@@ -290,6 +296,25 @@ def lookalikes(participant: Participant) -> tuple[OpenWork, ...]:
         if (look := getattr(each, "lookalikes", None)) is not None
         for found in look()
     )
+
+
+def _later(store: CheckpointStore, log: DecisionLog, participant: Participant) -> str:
+    """Return what the participants see delivered after the newest promises here; or empty.
+
+    What a driver delivers while they are asked stands decided before: then both are read again.
+    """
+    looks = [getattr(each, "later_than", None) for each in alone(participant)]
+    while True:
+        promises = newest_promises(store, log)
+        told = next((told for look in looks if look and (told := look(promises))), "")
+        if not told or newest_promises(store, log) == promises:
+            return told
+
+
+def newest_promises(store: CheckpointStore, log: DecisionLog) -> list[Promise]:
+    """Return the promises of the newest decided batches, the newest last; a few at most."""
+    newest = sorted(batch_folders(store, DECISIONS))[-_WITNESSED:]
+    return [each for batch in newest if (each := Promise.of(log.of_batch(batch)))]
 
 
 def newest_promise(store: CheckpointStore, log: DecisionLog) -> Decision | None:

@@ -307,9 +307,10 @@ class ExactlyOnceBatch:
         anything: where we are still the newest after it, no listed work is another driver's.
 
         Where a late copy of a task took the place of work in ``besides``, as Kafka's ids allow,
-        that work is over, which settling will find.
+        that work is over, which settling will find. Work that another program's is told by is left
+        to that program, and to a person.
         """
-        return {found.identity for found in self._participant.open(besides=besides)}
+        return {e.identity for e in self._participant.open(besides=besides) if not e.whose}
 
 
 class Attempts:

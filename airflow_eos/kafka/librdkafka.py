@@ -504,7 +504,7 @@ class LibrdkafkaWriter:
                 self._settings,
                 transactional_id=current.transactional_id,
                 timeout_ms=current.timeout_ms,
-                compression=self.destination.codec.name,
+                compression=(self.destination.topics.stored or self.destination.codec).name,
                 batch_bytes=self.destination.topics.max_batch_bytes,
                 delivery_timeout_s=DELIVERY_TIMEOUT_S,
             )

@@ -197,10 +197,10 @@ def make_plan(facts: Facts) -> Plan:
         ]
     else:
         alive = facts.alive + ((facts.unheard,) if facts.unheard else ())
-        steps = [
-            _ending(facts, each, Action.ORPHAN, _whose(each, "")) for each in listed if each.whose
-        ]
-        steps += _steps(facts, tuple(each for each in listed if not each.whose))
+        promised = {entry.identity for entry in facts.named}
+        theirs = [each for each in listed if each.whose and each.identity not in promised]
+        steps = [_ending(facts, each, Action.ORPHAN, _whose(each, "")) for each in theirs]
+        steps += _steps(facts, tuple(each for each in listed if each not in theirs))
     seal = None
     if facts.in_flight is not None and any(step.action is Action.ABORT for step in steps):
         seal = Seal(facts.in_flight, facts.last_attempt + 1)

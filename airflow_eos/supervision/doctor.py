@@ -455,7 +455,17 @@ def _prefix(
     request: DoctorRequest, settings: KafkaSettings, prefix: str, store: CheckpointStore
 ) -> Line:
     with closing(of_prefix(settings, prefix, store, timeout_s=request.timeout_s)) as participant:
-        return start_on(f"prefix {prefix}", *admitted(store, participant))
+        line = start_on(f"prefix {prefix}", *admitted(store, participant))
+        theirs = [each for each in participant.open() if each.whose]
+    if line.verdict != "ok" or not theirs:
+        return line
+    first = f"{theirs[0].key} ({theirs[0].whose})"
+    return Line(
+        line.what,
+        "warn",
+        f"{line.found}; {len(theirs)} open transactions have ids like its own and are another "
+        f"program's, first {first}: give that program another prefix",
+    )
 
 
 def _prefix_of(pipeline: PipelineIdentity | None) -> str | None:

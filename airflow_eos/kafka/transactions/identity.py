@@ -16,6 +16,7 @@ from airflow_eos.protocol.decision import OpenWork, PreparedWork, WorkIdentity
 
 if TYPE_CHECKING:
     from airflow_eos.kafka.client.cluster import ClusterView
+    from collections.abc import Collection
 
 # As wide as in Kafka's protocol: a number read from a checkpoint must fit a request.
 Int16 = Annotated[int, msgspec.Meta(ge=0, le=2**15 - 1)]
@@ -161,6 +162,33 @@ def belongs_to_prefix(transactional_id: str, prefix: str) -> bool:
     return re.fullmatch(re.escape(prefix) + _NUMBERS, transactional_id) is not None
 
 
+_MOST_ATTEMPTS = 100
+"""More attempts than Spark makes of a task: ``spark.task.maxFailures`` is 4 unless set."""
+
+
+def not_ours(listed: OpenTransaction, timeouts_ms: Collection[int]) -> str:
+    """Return what ours never have, of an open transaction whose id has our form; or empty.
+
+    A Flink job with the prefix ``<ours>-eos`` has ids of the same form; its numbers grow with its
+    checkpoints, and begin with 1. Where nothing tells it apart it passes for ours; and of what has
+    attempt 0, the next task takes the id in any case.
+
+    Args:
+        listed: an open transaction, which :func:`belongs_to_prefix`.
+        timeouts_ms: the timeouts that the pipeline's own transactions have; none: not known.
+    """
+    attempt = int(listed.transactional_id.rpartition("-")[2])
+    if attempt >= _MOST_ATTEMPTS:
+        return f"Flink (<prefix>-<subtask>-<checkpoint>): no task of Spark has an attempt {attempt}"
+    if attempt and timeouts_ms and listed.timeout_ms not in timeouts_ms:
+        own = " or ".join(f"{each / 1000:g}" for each in sorted(timeouts_ms))
+        return (
+            "Flink (<prefix>-<subtask>-<checkpoint>): its timeout is "
+            f"{listed.timeout_ms / 1000:g} s, and this pipeline's {own} s"
+        )
+    return ""
+
+
 def owner_of(transactional_id: str) -> str:
     """Return the one program that uses ids of this form, for people; empty if none is known.
 
@@ -261,8 +289,8 @@ def as_transaction(work: PreparedWork) -> PreparedTransaction:
         ) from error
 
 
-def as_open_work(listed: OpenTransaction, participant: str) -> OpenWork:
-    """Translate a listed transaction into open work, for recovery."""
+def as_open_work(listed: OpenTransaction, participant: str, whose: str = "") -> OpenWork:
+    """Translate a listed transaction into open work, for recovery; ``whose``: see OpenWork."""
     return OpenWork(
         kind=KIND,
         participant=participant,
@@ -270,6 +298,7 @@ def as_open_work(listed: OpenTransaction, participant: str) -> OpenWork:
         opened_at_ms=listed.started_at_ms,
         timeout_ms=listed.timeout_ms,
         places=tuple(f"{topic}/{partition}" for topic, partition in listed.partitions),
+        whose=whose,
     )
 
 

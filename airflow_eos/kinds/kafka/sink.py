@@ -144,7 +144,9 @@ class KafkaSink:
             )
         ledger = PrefixLedger(self.settings, prefix=self.transactional_id_prefix)
         target = f"{KIND}:{self.topic or BY_ROW}"
-        return KafkaParticipant(wire, ledger, name=self.name, target=target)
+        return KafkaParticipant(
+            wire, ledger, name=self.name, target=target, timeouts_ms={self.timeout_ms}
+        )
 
     def bound(self, store: CheckpointStore) -> KafkaSink:
         """See :meth:`Sink.bound`: the sink is the same for every checkpoint."""

@@ -267,6 +267,100 @@ def test_a_memory_that_is_gone_is_noted_anew_and_refuses_an_older_copy(pipeline:
     refused_by_all(pipeline, "older copy")
 
 
+@pytest.mark.parametrize("number", [7, 4711], ids=["another timeout", "no attempt of Spark's"])
+def test_a_flink_job_whose_ids_are_like_ours_keeps_what_it_has_open(
+    pipeline: Direct, flink: Any, number: int
+) -> None:
+    """Its prefix is ``<ours>-eos``: no batch and no recovery aborts it, and a person is asked."""
+    run(pipeline, 1)
+    flink.prepare(f"{pipeline.prefix}-eos-0-{number}")
+    run(pipeline, 2)
+    at = [pipeline.checkpoint, *config_of(pipeline)]
+    planned = cli("plan", *at)
+    assert planned.exit_code == 4, said(planned)
+    assert "Flink" in said(planned)
+    assert cli("recover", *at, "--force").exit_code != 1
+    doctor = cli("doctor", *at, "--prefix", pipeline.prefix, "--rounds", "1")
+    assert "another program's" in said(doctor), said(doctor)
+    pipeline.run()
+    assert flink.committed() == 1
+    pipeline.assert_exactly_once()
+
+
+def test_a_first_start_beside_a_flink_job_whose_ids_are_like_ours_is_refused(
+    pipeline: Direct, flink: Any
+) -> None:
+    flink.prepare(f"{pipeline.prefix}-eos-0-1")
+    pipeline.feed_numbers(5)
+    with pytest.raises(OwnershipError, match=r"another program's: .*Flink"):
+        pipeline.run()
+    assert flink.committed() == 1
+
+
+def an_older_copy_without_a_memory(pipeline: Direct, forgets: bool = True) -> None:
+    """Put back as it was two batches ago, after the topic of prefixes was deleted."""
+    run(pipeline, 2)
+    shutil.copytree(pipeline.checkpoint, older := pipeline.folder / "older")
+    run(pipeline, 2)
+    if forgets:
+        forget_all(pipeline)
+    shutil.rmtree(pipeline.checkpoint)
+    shutil.move(older, pipeline.checkpoint)
+
+
+def test_an_older_copy_is_refused_by_what_was_delivered_where_no_memory_is_left(
+    pipeline: Direct,
+) -> None:
+    """One witness was deleted; the ids' coordinators have seen later transactions."""
+    an_older_copy_without_a_memory(pipeline)
+    refused_by_all(pipeline, "older copy")
+    assert len(pipeline.visible()) == 120
+
+
+def test_an_older_copy_is_refused_by_the_log_where_the_coordinators_tell_of_an_attempt(
+    pipeline: Direct, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newest transaction of each id was aborted: that says nothing of the one before."""
+    run(pipeline, 2)
+    shutil.copytree(pipeline.checkpoint, older := pipeline.folder / "older")
+    run(pipeline, 1)
+    pipeline.feed_numbers(30)
+    with monkeypatch.context() as dying:
+        dying.setenv("EOS_FAILPOINTS", "prepared=raise")
+        with pytest.raises(RuntimeError):
+            pipeline.run()
+    forget_all(pipeline)
+    newest = pipeline.folder / "newest"
+    shutil.copytree(pipeline.checkpoint, newest)
+    shutil.rmtree(pipeline.checkpoint)
+    shutil.move(older, pipeline.checkpoint)
+    refused_by_all(pipeline, "behind the last promised one")
+    shutil.rmtree(pipeline.checkpoint)
+    shutil.move(newest, pipeline.checkpoint)
+    pipeline.run()  # the newest copy is let in, attempt and all
+    pipeline.assert_exactly_once()
+
+
+def test_an_older_copy_is_let_in_by_a_persons_word_and_the_next_one_is_not(
+    pipeline: Direct,
+) -> None:
+    """Also where nothing was left to forget; the word goes with the first note."""
+    an_older_copy_without_a_memory(pipeline)
+    shutil.copytree(pipeline.checkpoint, again := pipeline.folder / "again")
+    refused_by_all(pipeline, "older copy")
+    assert disown(pipeline).exit_code == 0
+    ledger = PrefixLedger(pipeline.settings, prefix=pipeline.prefix)
+    assert ledger.read().given_up
+    pipeline.delivered = 2
+    pipeline.run()
+    assert not ledger.read().given_up
+    ledger.close()
+    assert len(pipeline.visible()) == 180, "what it said it would cost"
+    shutil.rmtree(pipeline.checkpoint)
+    shutil.move(again, pipeline.checkpoint)
+    refused_by_all(pipeline, "older copy")
+
+
 @pytest.mark.long
 def test_decisions_without_their_pipeline_are_nobodys(pipeline: Direct) -> None:
     """Under another prefix the checkpoint would pass for a new pipeline, and deliver again."""

@@ -128,17 +128,17 @@ def grow(direct: Direct, partitions: int) -> None:
         )
 
 
-def set_limit(bootstrap: str, topic: str, limit: int) -> None:
-    """Change max.message.bytes and wait until the broker knows."""
+def set_limit(
+    bootstrap: str, topic: str, limit: object, setting: str = "max.message.bytes"
+) -> None:
+    """Change a topic's setting and wait until the broker knows."""
     with ConnectionPool(KafkaSettings.from_librdkafka({"bootstrap.servers": bootstrap})) as wire:
         kind = Alter.AlterConfigsResource
-        change = kind.AlterableConfig(
-            name="max.message.bytes", config_operation=0, value=str(limit)
-        )
+        change = kind.AlterableConfig(name=setting, config_operation=0, value=str(limit))
         resource = kind(resource_type=2, resource_name=topic, configs=[change])
         wire.request(Alter(resources=[resource], validate_only=False))
-        wanted = {"max.message.bytes": str(limit)}
-        wait_for(lambda: wire.cluster.topic_config(topic, ["max.message.bytes"]) == wanted)
+        wanted = {setting: str(limit)}
+        wait_for(lambda: wire.cluster.topic_config(topic, [setting]) == wanted)
 
 
 def value_bytes_that_fill(limit: int, key: str = "k") -> int:

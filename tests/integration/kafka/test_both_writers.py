@@ -373,6 +373,88 @@ def test_record_batches_stay_under_the_topics_limit(opened, producer, topic, rea
     assert values(read(name)) == contents
 
 
+COMPRESSIBLE = value_rows(*(b"%06d " % n + b"abcdefgh " * 100 for n in range(4_000)))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"compression.type": "uncompressed"},
+        {"compression.type": "gzip", "compression.gzip.level": "1"},
+        {"compression.type": "snappy"},
+        {"compression.type": "lz4", "compression.lz4.level": "17"},
+        {"compression.type": "zstd", "compression.zstd.level": "22"},
+    ],
+    ids=lambda config: ", ".join(config.values()),
+)
+@pytest.mark.parametrize("compression", ["lz4", "none"])
+def test_batches_are_within_the_limit_as_the_topic_stores_them(
+    opened, producer, topic, read, wire, config, compression
+):
+    """Brokers measure what they store, too: 1 MB of lz4 can be 50 MB there."""
+    name = topic(config={"max.message.bytes": "100000", **config})
+    writer = opened(name, compression)
+    writer.begin(f"stored-{producer}-0-0", TIMEOUT_MS)
+    written = write_and_prepare(writer, COMPRESSIBLE)
+    end_transactions(wire, [written.identity], commit=True)
+    assert values(read(name)) == COMPRESSIBLE.column("value").to_pylist()
+
+
+def test_a_row_too_large_as_its_topic_stores_it_is_refused_before_any_is_sent(
+    opened, producer, topic, wire, settings
+):
+    """And what the message advises helps: the topic stores what is sent then."""
+    name = topic(config={"max.message.bytes": "20000", "compression.type": "uncompressed"})
+    large = value_rows("small", "x" * 30_000)
+    writer, prefix = opened(name, "lz4"), f"stored-large-{producer}"
+    writer.begin(f"{prefix}-eos-0-0", TIMEOUT_MS)
+    with pytest.raises(RowError, match=r"set compression\.type=producer"):
+        write_and_prepare(writer, large)
+    assert list_open(wire, prefix) == ()
+    writer.abort()
+    set_limit(settings.bootstrap_servers, name, "producer", "compression.type")
+    writer = opened(name, "lz4")
+    writer.begin(f"{prefix}-eos-0-1", TIMEOUT_MS)
+    written = write_and_prepare(writer, large)
+    assert written.rows == 2
+    end_transactions(wire, [written.identity], commit=False)
+
+
+@pytest.mark.parametrize("producer", ["arrow"])
+@pytest.mark.parametrize("kind", ["producer", "uncompressed"])
+def test_where_settings_may_not_be_read_what_a_broker_calls_too_large_is_halved(
+    opened, producer, topic, read, wire, kind, monkeypatch
+):
+    """As Java's producer does; the rows keep their order, and each has one place."""
+    name = topic(config={"max.message.bytes": "20000", "compression.type": kind})
+    writer = opened(name, "none")
+
+    def hidden(*_: Any) -> Any:
+        raise TopicError("may not be read")
+
+    monkeypatch.setattr(writer._wire.cluster, "topic_config", hidden)
+    writer.begin(f"halved-{kind}-0-0", TIMEOUT_MS)
+    written = write_and_prepare(writer, COMPRESSIBLE)
+    end_transactions(wire, [written.identity], commit=True)
+    assert values(read(name)) == COMPRESSIBLE.column("value").to_pylist()
+    assert written.written == (OffsetRange(name, 0, 0, 3_999),)
+
+
+@pytest.mark.parametrize("producer", ["arrow"])
+def test_a_limit_that_is_lowered_beneath_a_writer_halves_its_batches(
+    opened, producer, topic, read, wire, settings
+):
+    name = topic(partitions=2)
+    writer = opened(name, "none")
+    for attempt, limit in enumerate((1_048_588, 20_000)):
+        set_limit(settings.bootstrap_servers, name, limit)
+        writer.begin(f"lowered-0-{attempt}", TIMEOUT_MS)
+        written = write_and_prepare(writer, COMPRESSIBLE)
+        end_transactions(wire, [written.identity], commit=True)
+    found = sorted(values(read(name)))
+    assert found == sorted(2 * COMPRESSIBLE.column("value").to_pylist())
+
+
 @pytest.mark.long
 def test_a_missing_topic_is_refused_before_any_row_is_sent(opened, producer, topic, read):
     name = topic()
