@@ -109,24 +109,8 @@ _OF_ROWS = ("IntegrityError", "DataError")
 # Errors of a trigger, of checks (MySQL's and MariaDB's), of values that a column cannot hold, of a
 # row without a partition, of a generated column (MySQL's and MariaDB's); then of a number beyond
 # the last, and of a row too large.
-ROW_ERRORS = {
-    1644,
-    1645,
-    1442,
-    3819,
-    4025,
-    1292,
-    1364,
-    1365,
-    1366,
-    1411,
-    1690,
-    3140,
-    1526,
-    3105,
-    1906,
-}
-ROW_ERRORS |= {1467, 1118}
+ROW_ERRORS = {1644, 1645, 1442, 3819, 4025, 1292, 1364, 1365, 1366, 1411, 1690, 3140, 1526, 3105}
+ROW_ERRORS |= {1906, 1467, 1118}
 
 
 def number_of(error: Any) -> int:

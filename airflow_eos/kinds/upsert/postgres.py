@@ -144,6 +144,8 @@ AND EXISTS (SELECT 1 FROM pg_publication_tables JOIN pg_publication USING (pubna
 UNION ALL SELECT 'has row-level security, which could refuse a row (use a role with BYPASSRLS)'
 WHERE row_security_active(%(oid)s)
 """
+NOTHING = "UPDATE {} SET eos_version = eos_version WHERE false"
+"""The statement that changes no row, and is refused where a publication lets none be replaced."""
 INEXACT = """
 SELECT a.attname FROM pg_attribute AS a JOIN pg_collation AS c ON c.oid = a.attcollation
 WHERE a.attrelid = %s AND NOT c.collisdeterministic
@@ -493,10 +495,22 @@ class PostgresTarget(TableTarget):
                 uniques=[names for names, _ in indexes],
                 constraints=[name for (name,) in ask(CONSTRAINTS, (found,))],
                 lacking=[right for (right,) in ask(RIGHTS, {"oid": found})],
-                unfit=[what for (what,) in ask(PARTS, {"oid": found})],
+                unfit=[*(what for (what,) in ask(PARTS, {"oid": found})), *self._not_updated()],
                 inexact=frozenset(name for (name,) in ask(INEXACT, (found,))),
                 encoding=ask(ENCODING)[0][0],
             )
+
+    def _not_updated(self) -> list[str]:
+        """Return why no row can be replaced, as for a publication's row filter; else nothing."""
+        errors = self._session.client.errors
+        try:
+            self._session.connected.execute(NOTHING.format(quoted(self._session.table)))
+        except (errors.ObjectNotInPrerequisiteState, errors.InvalidColumnReference) as error:
+            more = " ".join(filter(None, (error.diag.message_detail, error.diag.message_hint)))
+            return [f"refuses to replace a row: {error.diag.message_primary} ({more})"]
+        except (errors.InsufficientPrivilege, errors.UndefinedColumn):
+            pass  # told with the rights, and with the columns
+        return []
 
     def indexes(self) -> tuple[tuple[str, ...], ...]:
         """Return the columns of each index whose entries are limited in length."""

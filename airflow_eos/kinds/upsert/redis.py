@@ -266,11 +266,12 @@ _OWNED = ("owner_location", "owner_checkpoint", "owner_epoch")
 _NOTED = ("note_batch", "note_attempt", "note_decision")
 
 
-_OPTIONS = frozenset(
-    """client_name db health_check_interval password protocol retry_on_timeout socket_connect_timeout
+_ALLOWED = """
+    client_name db health_check_interval password protocol retry_on_timeout socket_connect_timeout
     socket_keepalive socket_timeout ssl_ca_certs ssl_ca_data ssl_ca_path ssl_cert_reqs ssl_certfile
-    ssl_check_hostname ssl_keyfile ssl_keyfile_password ssl_min_version username""".split()
-)
+    ssl_check_hostname ssl_keyfile ssl_keyfile_password ssl_min_version username
+"""
+_OPTIONS = frozenset(_ALLOWED.split())
 """The settings of a URL that leave the answers as they are, which we read as bytes."""
 
 
