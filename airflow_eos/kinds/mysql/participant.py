@@ -36,8 +36,7 @@ from airflow_eos.kinds.sql.participant import (
     generation_of,
     would_not_all_arrive,
 )
-from airflow_eos.kinds.sql.servers import number_of, reason
-from airflow_eos.kinds.sql.servers import as_text
+from airflow_eos.kinds.sql.servers import as_text, number_of, reason
 from airflow_eos.protocol.decision import PreparedWork
 from airflow_eos.protocol.participant import Member, Note
 
