@@ -15,8 +15,9 @@ from airflow_eos.errors import CheckpointFormatError, ConfigurationError, Transa
 from airflow_eos.protocol.decision import OpenWork, PreparedWork, WorkIdentity
 
 if TYPE_CHECKING:
-    from airflow_eos.kafka.client.cluster import ClusterView
     from collections.abc import Collection
+
+    from airflow_eos.kafka.client.cluster import ClusterView
 
 # As wide as in Kafka's protocol: a number read from a checkpoint must fit a request.
 Int16 = Annotated[int, msgspec.Meta(ge=0, le=2**15 - 1)]
