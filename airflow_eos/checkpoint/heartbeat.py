@@ -678,12 +678,12 @@ def clear_drain(
     come up; none is waited for longer than ``DRAINS_KEPT``.
     """
     _prune(store, submission)
-    standing = standing_request(store)
-    if standing is None:
-        if store.head(DRAIN) is not None:  # nobody can read it
-            _remove(store, term)
+    try:
+        standing = store.read(DRAIN, DrainRequest)
+    except CheckpointFormatError:
+        _remove(store, term)
         return
-    if term is not None and standing.term is not None and standing.term > term:
+    if standing is None or standing.is_for_who_came_after(term):
         return
     if began is not None and began.is_before(standing):
         if standing.is_of_before(term):
