@@ -239,8 +239,13 @@ class Beginning(msgspec.Struct, frozen=True):
         return cls(standing_request(store))
 
     def is_before(self, request: DrainRequest) -> bool:
-        """Whether a person has asked for this since."""
-        return request.requested_by not in NOT_FOR_GOOD and request != self.standing
+        """Whether a person has asked for this since; whom it names may have changed meanwhile."""
+        is_it = self.standing is not None and _asked(request) == _asked(self.standing)
+        return request.requested_by not in NOT_FOR_GOOD and not is_it
+
+
+def _asked(request: DrainRequest) -> tuple[str, str, int]:
+    return request.requested_by, request.reason, request.requested_at_ms
 
 
 class Replacement(Evidence, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_eos.errors import EosError
-from tests.model import mutations
+from tests.model import mutations, who_drives
 from tests.model.history import run_history
 from tests.model.judge import ProtocolBroken
 from tests.model.mutations import AT_MOST, Mutation, known
@@ -50,6 +50,18 @@ def test_the_model_notices_every_rule_of_lost_input_that_is_broken(
     broken(monkeypatch)
     with pytest.raises((ProtocolBroken, EosError)):
         _run_histories(seed, lossy=True)
+
+
+@pytest.mark.parametrize("broken", mutations.WHO_DRIVES, ids=lambda broken: broken.__name__)
+def test_the_model_notices_every_rule_of_who_drives_that_is_broken(
+    broken: Mutation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = SEEDS.get(broken.__name__, 0)
+    who_drives.run_history(first)
+    broken(monkeypatch)
+    with pytest.raises(ProtocolBroken):
+        for seed in (first, *range(AT_MOST)):
+            who_drives.run_history(seed)
 
 
 @pytest.mark.parametrize("seed", sorted(set(SEEDS.values())))
