@@ -408,18 +408,6 @@ def a_request_goes_with_the_hand_over_that_it_replaced(patch: pytest.MonkeyPatch
     patch.setattr(heartbeat, "_put_back", lambda *_: None)
 
 
-def a_driver_without_a_heartbeat_is_asked_for_nothing(patch: pytest.MonkeyPatch) -> None:
-    """Around a pipeline: a person's drain of a driver that has not beaten is not seen."""
-    asked = standby.drain_requested
-
-    def by_heartbeat(store: Any, **named: Any) -> Any:
-        beat, _ = heartbeat.heard(store)
-        is_there = beat is not None and beat.term == named["term"]
-        return asked(store, **named) if is_there else None
-
-    patch.setattr(standby, "drain_requested", by_heartbeat)
-
-
 def damage_begins_the_watch_anew(patch: pytest.MonkeyPatch) -> None:
     """Around a pipeline: a standby waits for ever behind a damaged heartbeat."""
     read = facts.read_sign
@@ -477,7 +465,6 @@ WHO_DRIVES: tuple[Mutation, ...] = (
     a_request_to_who_was_followed_is_removed,
     a_request_to_a_term_that_is_over_stays_so,
     a_request_goes_with_the_hand_over_that_it_replaced,
-    a_driver_without_a_heartbeat_is_asked_for_nothing,
     damage_begins_the_watch_anew,
     who_was_ready_once_is_ready,
 )

@@ -68,6 +68,7 @@ class Shift:
         self.taken: list[str] = []
         self.same_machine = self.chance.yes()
         self.faults = self.chance.choice((0, 1, 2, 4, 8))
+        self.more = self.chance.choice((0, 2, 9, 99))
         self.people = {
             "ann": self.chance.choice((0, 0, 1, 1, 2)),
             "bob": self.chance.choice((0, 1, 2)),
@@ -110,8 +111,13 @@ class Shift:
             self.sleep(self.chance.choice((0.0, 1.0)))
             return self._taken(name, began, after)
 
+        why_not = self.chance.choice((None, None, "TopicError: gone"))
         standby.stand_by(
-            standing, examine=partial(self.sleep, 1.0), start=start, sleep=self.sleep
+            standing,
+            examine=partial(self.sleep, 1.0),
+            start=start,
+            make_ready=lambda: why_not,
+            sleep=self.sleep,
         )()
 
     def ask(self, name: str) -> None:
@@ -183,16 +189,24 @@ class Shift:
         events: list[Callable[[], object]] = [partial(self._steps, 100)]
         if self.faults:
             events += [self._kill, self._damage, self._unheard]
-        if self._alive("standby") < _AT_ONCE:
-            events.append(partial(self.spawn, "standby", self.stand_by))
+        if self._alive("standby") < min(_AT_ONCE, self.more):
+            events.append(self._comes)
         if not (self._alive("standby") or self._alive("driver")) or self.chance.yes(0.1):
             events.append(partial(self.spawn, "driver", self.drive))
         events += [partial(self._asks, who) for who, left in self.people.items() if left]
         return events
 
+    def _comes(self) -> None:
+        self.more -= 1
+        self.spawn("standby", self.stand_by)
+
     def _asks(self, who: str) -> None:
         self.people[who] -= 1
         self.spawn(who, self.ask if who == "ann" else self.hand_over)
+
+    def _removes_a_request(self) -> bool:
+        """Whether somebody is about to; it is one call of thousands, and no store compares."""
+        return any(each.doing.startswith("delete drain.json") for each in self.scheduler.alive)
 
     def _alive(self, kind: str) -> int:
         return sum(each.name.startswith(kind) for each in self.scheduler.alive)
@@ -230,6 +244,9 @@ class Shift:
     def _step(self) -> bool:
         """One call of somebody; where all sleep, time goes by."""
         self.steps += 1
+        if self.people["ann"] and self._removes_a_request() and self.chance.yes():
+            self._asks("ann")
+            self.scheduler.run(self.scheduler.processes[-1])
         if runnable := self.scheduler.runnable:
             process = self.chance.choice(runnable)
             process.resume()

@@ -132,6 +132,29 @@ def test_a_person_who_asks_while_another_driver_comes_is_heard_by_that_one(stand
     assert set(played(story)) <= HEARD
 
 
+@pytest.mark.parametrize("stands", [True, False], ids=["beside an old one", "alone"])
+def test_a_person_who_is_overtaken_by_a_start_while_he_asks_is_heard_by_that_one(stands):
+    """He read the term before it was taken, and wrote his request after it was looked for."""
+    for call in range(CALLS_AT_MOST):
+        backend = Interrupted()
+        store = CheckpointStore(backend, "memory")
+        take_term(store, taken_by="former")
+        write_heartbeat(store, heartbeat(term=1))
+        if stands:
+            request_drain(store, requested_by="cli bob", reason="before", term=1)
+        others = CheckpointStore(backend.real, "memory")
+        began, found = Beginning.now(others), []
+        backend.before(call, lambda: found.append(driver(others, began, 1)))  # noqa: B023
+        drain_newest(store, requested_by=ANN, reason="x")
+        if not found:
+            assert call > 3
+            return
+        asked = drain_requested(store, term=2)
+        assert asked is not None, f"before call {call}"
+        assert asked.requested_by == ANN, f"before call {call}"
+    pytest.fail("it never ends")
+
+
 def test_what_a_person_asked_for_before_a_start_began_is_over_for_it():
     def story(store: CheckpointStore, _: Callable[[], None]) -> str:
         drain_newest(store, requested_by=ANN, reason="x")
