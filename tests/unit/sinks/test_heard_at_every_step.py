@@ -165,6 +165,17 @@ def test_what_a_person_asked_for_before_a_start_began_is_over_for_it():
     assert story(store, lambda: None) == "drives: None"
 
 
+def test_a_request_that_another_driver_took_on_is_no_new_one():
+    """Two starts come: the first obeys what the second had found, under the first one's term."""
+    store = CheckpointStore(MemoryStore(), "memory")
+    take_term(store, taken_by="former")
+    first = Beginning.now(store)
+    drain_newest(store, requested_by=ANN, reason="x")
+    second = Beginning.now(store)
+    assert driver(store, first, 1) == f"drains: {ANN}"
+    assert driver(store, second, 2) == "drives: None"
+
+
 @pytest.mark.parametrize("step", ["it is asked for", "it is taken back"])
 def test_a_person_who_asks_while_a_hand_over_is_asked_for_or_taken_back_is_heard(step, monkeypatch):
     """No store deletes or replaces only what was read."""
