@@ -41,10 +41,11 @@ class Interrupted:
 
     def __init__(self) -> None:
         self.real = MemoryStore()
-        self.left, self.comes = -1, lambda: None
+        self.left = -1
+        self.comes: Callable[[], object] = lambda: None
 
     def before(self, call: int, comes: Callable[[], object]) -> None:
-        self.left, self.comes = call, lambda: comes() and None
+        self.left, self.comes = call, comes
 
     def __getattr__(self, name: str) -> Any:
         asked = getattr(self.real, name)
@@ -58,7 +59,10 @@ class Interrupted:
         return answer
 
 
-def played(story: Callable[[CheckpointStore], object]) -> list[object]:
+Story = Callable[[CheckpointStore, Callable[[], None]], object]
+
+
+def played(story: Story) -> list[object]:
     """What the story ends with, for each of its calls before which a person asks."""
     ends: list[object] = []
     for call in range(CALLS_AT_MOST):
