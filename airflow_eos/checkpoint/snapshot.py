@@ -15,13 +15,15 @@ from typing import TYPE_CHECKING
 from airflow_eos.checkpoint.backend import COMMITS, DECISIONS, PIPELINE, mark_path
 from airflow_eos.checkpoint.decisions import DecisionLog
 from airflow_eos.checkpoint.heartbeat import heard
+from airflow_eos.checkpoint.inputs import require_held
 from airflow_eos.checkpoint.mending import damage, decided_offsets, lost_beginning, newest_known
 from airflow_eos.checkpoint.offsets import require_continuous
 from airflow_eos.checkpoint.pipeline import owner_of, read_pipeline
 from airflow_eos.checkpoint.progress import read_mended, read_state
+from airflow_eos.checkpoint.repartition import require_finished
 from airflow_eos.checkpoint.rulings import read_acceptance, rulings_on_promise, with_rulings
 from airflow_eos.checkpoint.spark_log import SparkLog
-from airflow_eos.checkpoint.terms import newest_planned, newest_term
+from airflow_eos.checkpoint.terms import batch_folders, newest_planned, newest_term
 from airflow_eos.errors import (
     CheckpointError,
     CheckpointFormatError,
@@ -43,6 +45,10 @@ if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
     from airflow_eos.protocol.decision import Decision, OpenWork
     from airflow_eos.protocol.participant import Participant
+
+
+_WITNESSED = 10
+"""The number of newest decided batches that a second witness is asked about: most name all ids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +198,7 @@ def start_facts(
         return StartFacts(asking, newest_planned=planned, refused=lost)
     try:
         _require_continuous(store)
+        require_held(store, log)
     except ContinuityError as error:
         return StartFacts(asking, newest_planned=planned, refused=error)
     over = [Promise.of(log.of_batch(batch)) for batch in _settled(store, planned)]
@@ -215,6 +222,8 @@ def start_facts(
             return replace(facts, open=(*participant.open(), *lookalikes(participant)))
         if facts.forgotten and settled:
             _require_shown(store, participant, settled[-1])
+        if any(not each.given_up for each in facts.forgotten):
+            facts = replace(facts, later=_later(store, log, participant))
     except OwnershipError as error:
         return StartFacts(asking, newest_planned=planned, refused=error)
     except EosError as error:
@@ -271,6 +280,7 @@ def _torn(store: CheckpointStore, log: DecisionLog) -> CheckpointError | None:
 
 def _require_continuous(store: CheckpointStore) -> None:
     """Require that the next batch that runs begins where the newest promise before it ended."""
+    require_finished(store)
     state = read_state(store)
     following = -1 if state.latest_offsets is None else state.latest_offsets + 1
     batch = following if state.in_flight is None else state.in_flight
@@ -286,6 +296,25 @@ def lookalikes(participant: Participant) -> tuple[OpenWork, ...]:
         if (look := getattr(each, "lookalikes", None)) is not None
         for found in look()
     )
+
+
+def _later(store: CheckpointStore, log: DecisionLog, participant: Participant) -> str:
+    """Return what the participants see delivered after the newest promises here; or empty.
+
+    What a driver delivers while they are asked stands decided before: then both are read again.
+    """
+    looks = [getattr(each, "later_than", None) for each in alone(participant)]
+    while True:
+        promises = newest_promises(store, log)
+        told = next((told for look in looks if look and (told := look(promises))), "")
+        if not told or newest_promises(store, log) == promises:
+            return told
+
+
+def newest_promises(store: CheckpointStore, log: DecisionLog) -> list[Promise]:
+    """Return the promises of the newest decided batches, the newest last; a few at most."""
+    newest = sorted(batch_folders(store, DECISIONS))[-_WITNESSED:]
+    return [each for batch in newest if (each := Promise.of(log.of_batch(batch)))]
 
 
 def newest_promise(store: CheckpointStore, log: DecisionLog) -> Decision | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 import msgspec
@@ -44,6 +44,7 @@ class _QueryMetadata(msgspec.Struct):
 class _BatchMetadata(msgspec.Struct, rename="camel"):
     batch_watermark_ms: int
     batch_timestamp_ms: int
+    conf: dict[str, str] = {}
 
 
 class _CommitMetadata(msgspec.Struct, rename="camel"):
@@ -55,13 +56,15 @@ class OffsetsEntry:
     """The content of one ``offsets/N``. Times in ms; ``batch_timestamp_ms`` None in old files.
 
     ``ends`` maps each source (its position from 0, or its name in a v2 file) to the JSON of the
-    offset at which the batch ends, None where the source has none yet.
+    offset at which the batch ends, None where the source has none yet. ``conf`` are the settings
+    that Spark runs the batch with, whatever the session has.
     """
 
     version: int
     batch_timestamp_ms: int | None
     watermark_ms: int | None
     ends: dict[str, str | None]
+    conf: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +116,7 @@ def parse_offsets(data: bytes, where: str) -> OffsetsEntry:
         batch.batch_timestamp_ms if batch else None,
         batch.batch_watermark_ms if batch else None,
         ends,
+        batch.conf if batch else {},
     )
 
 

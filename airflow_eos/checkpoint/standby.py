@@ -1,35 +1,35 @@
-"""Drivers that stand by, and evidence that a driver's process is gone.
+"""Drivers that stand by: ``eos/standbys/<name>.json``, written by each of them for itself.
 
-``eos/standbys/<name>.json``, written by each standby for itself; ``eos/process-end.json``, written
-by whoever has started a driver and saw its process end. Evidence, as a heartbeat is: a standby that
-is wrong takes a term, and terms and decisions see to it that nobody loses a row by that.
+Evidence, as a heartbeat is: a standby that is wrong takes a term, and terms and decisions see to it
+that nobody loses a row by that.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import msgspec
 
-from airflow_eos.checkpoint.backend import DRIVERS, PROCESS_END, STANDBYS, standby_path
+from airflow_eos.checkpoint.backend import DRIVERS, STANDBYS, standby_path
 from airflow_eos.checkpoint.heartbeat import (
     BY_STANDBY,
     DRAINS_KEPT,
+    NOT_FOR_GOOD,
     StartedBy,
-    read_heartbeat,
+    heard,
     request_drain,
+    standing_request,
 )
+from airflow_eos.checkpoint.liveness import process_mark as process_mark  # its former place
 from airflow_eos.checkpoint.terms import newest_term
 from airflow_eos.errors import CheckpointFormatError, ConfigurationError, Remedy
 from airflow_eos.protocol.decision import Evidence, encode
 
 if TYPE_CHECKING:
-    from airflow_eos.checkpoint.heartbeat import DrainRequest, Heartbeat
+    from airflow_eos.checkpoint.heartbeat import DrainRequest
     from airflow_eos.checkpoint.store import CheckpointStore
 
 LOOKS_MISSED = 3
@@ -68,9 +68,25 @@ class Standby(Evidence, frozen=True, kw_only=True):
         return f"driver {self.application_id} on {self.host}{whose}"
 
 
+STANDBYS_KEPT = 20
+"""How many files of standbys are left, the newest: one that lives writes its own all the time."""
+
+
 def write_standby(store: CheckpointStore, standby: Standby) -> None:
     """Write that the driver stands by, or why it stands by no more."""
     store.put(standby_path(standby.name), encode(standby))
+
+
+def prune_standbys(store: CheckpointStore) -> None:
+    """Remove what a week ago was said last, and all but the newest: done by who comes and goes.
+
+    By the store's clock, which reads at least the newest of these times.
+    """
+    listed = sorted(store.list(STANDBYS), key=lambda each: each.modified_at_ms, reverse=True)
+    newest_ms = listed[0].modified_at_ms if listed else 0
+    oldest_ms = newest_ms - DRAINS_KEPT // timedelta(milliseconds=1)
+    old = (each.path for each in listed[:STANDBYS_KEPT] if each.modified_at_ms < oldest_ms)
+    store.delete([*old, *(each.path for each in listed[STANDBYS_KEPT:])])
 
 
 def standbys(store: CheckpointStore) -> tuple[Standby, ...]:
@@ -103,12 +119,9 @@ def standby_of(store: CheckpointStore, submission: str) -> Standby | None:
 
 
 def remove_standby(store: CheckpointStore, name: str) -> None:
-    """Remove the file of a standby that drives now, and files a week old that nobody removed."""
-    listed = store.list(STANDBYS)  # its own file is just written: now, by the store's clock
-    now_ms = max((each.modified_at_ms for each in listed), default=0)
-    oldest_ms = now_ms - DRAINS_KEPT // timedelta(milliseconds=1)
-    old = [each.path for each in listed if each.modified_at_ms < oldest_ms]
-    store.delete({*old, standby_path(name)})
+    """Remove the file of a standby that drives now, and what others have left."""
+    prune_standbys(store)  # first: its own file is just written, now by the store's clock
+    store.delete([standby_path(name)])
 
 
 Standing = Literal["stands by", "not known", "gone", "refused", "failed"]
@@ -124,9 +137,14 @@ class StandbySeen(msgspec.Struct, frozen=True):
     standby: Standby
     standing: Standing
 
+    @property
+    def lives(self) -> bool:
+        """Whether it was seen to change, and not to stand still since."""
+        return self.standing == "stands by"
+
     def __str__(self) -> str:
         """Say whether the driver stands by, for people."""
-        if self.standing == "stands by":
+        if self.lives:
             found = f"; asked to go on, it could not: {self.standby.reason}"
             return f"{self.standby} stands by{found if self.standby.reason else ''}"
         if self.standing == "not known":
@@ -196,7 +214,7 @@ class StandbyWatch:
 def living_standbys(store: CheckpointStore) -> tuple[Standby, ...]:
     """Return the standbys that were seen to change; takes three of their intervals at most."""
     found = StandbyWatch().until_known(store)
-    return tuple(each.standby for each in found if each.standing == "stands by")
+    return tuple(each.standby for each in found if each.lives)
 
 
 def hand_over(store: CheckpointStore, *, requested_by: str, reason: str) -> DrainRequest:
@@ -221,8 +239,10 @@ def hand_over(store: CheckpointStore, *, requested_by: str, reason: str) -> Drai
             Remedy(change="start the new version of the app with --standby, then hand over"),
         )
     said = f"{requested_by} hands over to {living[0]}: {reason}"
-    beat = read_heartbeat(store)
-    request = request_drain(store, requested_by=BY_STANDBY, reason=said, term=term)
+    beat, _ = heard(store)
+    request = standing_request(store)  # a person's to a former term may not have been heard yet
+    if request is None or request.requested_by in NOT_FOR_GOOD:
+        request = request_drain(store, requested_by=BY_STANDBY, reason=said, term=term)
     if request.requested_by != BY_STANDBY:
         raise ConfigurationError(
             f"{request.requested_by} has asked the driver of term {term} to stop "
@@ -234,73 +254,3 @@ def hand_over(store: CheckpointStore, *, requested_by: str, reason: str) -> Drai
         # heartbeat: by this request, whoever started it learns that it was not superseded.
         request_drain(store, requested_by=BY_STANDBY, reason=said, submission=beat.submission)
     return request
-
-
-# --- processes ------------------------------------------------------------------------------------
-# Whether a process is gone. One that cannot be seen from here is not known, and counts as alive.
-
-
-class ProcessEnd(Evidence, frozen=True, kw_only=True):
-    """The note that whoever started a driver, by ``submission``, saw its process end."""
-
-    words: ClassVar[tuple[str, ...]] = ("found",)
-
-    submission: str
-    found: str
-
-
-def note_process_end(store: CheckpointStore, submission: str, found: str) -> None:
-    """Write, for whoever stands by, that the process of this start was seen to end."""
-    store.put(PROCESS_END, encode(ProcessEnd(submission=submission, found=found)))
-
-
-def process_mark(pid: int) -> str:
-    """Return what tells a process from all others: its machine's boot, pid namespace, start time.
-
-    Empty where the system does not tell.
-    """
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        space = Path("/proc/self/ns/pid").readlink()
-        stat = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-        state, started = stat[0], stat[19].decode()
-    except (OSError, IndexError, UnicodeDecodeError):
-        return ""
-    return "" if state in (b"Z", b"X") else f"{boot} {space} {started}"
-
-
-def is_gone(heartbeat: Heartbeat) -> bool:
-    """Whether the driver's process is seen from here to have ended; False: it lives, or not known.
-
-    A process of another machine or container is not looked for: its number means another here.
-    """
-    here = process_mark(os.getpid()).rpartition(" ")[0]
-    if not here or heartbeat.process.rpartition(" ")[0] != here:
-        return False
-    try:
-        os.kill(heartbeat.pid, 0)
-    except ProcessLookupError:
-        return True
-    except OSError:  # the process is another user's
-        return False
-    return _is_another(heartbeat)
-
-
-def _is_another(heartbeat: Heartbeat) -> bool:
-    """Whether the driver's pid was given to another process since, or its process has ended."""
-    try:
-        stat = Path(f"/proc/{heartbeat.pid}/stat").read_bytes()
-    except OSError:  # hidden from us, or just gone: the next look tells
-        return False
-    return bool(stat) and process_mark(heartbeat.pid) != heartbeat.process
-
-
-def process_end_of(store: CheckpointStore, heartbeat: Heartbeat) -> ProcessEnd | None:
-    """Return what was noted of the end of this driver's process; None: nobody has seen it."""
-    if heartbeat.submission is None:
-        return None
-    try:
-        end = store.read(PROCESS_END, ProcessEnd)
-    except CheckpointFormatError:
-        return None
-    return end if end is not None and end.submission == heartbeat.submission else None

@@ -22,7 +22,13 @@ from airflow_eos.commands.options import (
     storage_options,
     tell,
 )
-from airflow_eos.errors import ConfigurationError, PipelineAliveError, RecoveryError, Remedy
+from airflow_eos.errors import (
+    ConfigurationError,
+    ContinuityError,
+    PipelineAliveError,
+    RecoveryError,
+    Remedy,
+)
 from airflow_eos.tables import show
 
 if TYPE_CHECKING:
@@ -115,7 +121,13 @@ def _starter(submit: str) -> list[str]:
 
 def repartition(
     checkpoint: Checkpoint,
-    partitions: Annotated[int, typer.Option(min=1, help="New number of partitions of the state.")],
+    partitions: Annotated[
+        int | None, typer.Option(min=1, help="New number of partitions of the state.")
+    ] = None,
+    undo: Annotated[
+        bool,
+        typer.Option("--undo", help="Instead: put a repartition aside that was not finished."),
+    ] = False,
     master: Annotated[str, typer.Option(help="Master of the Spark app that does it.")] = "local[*]",
     conf: Annotated[
         list[str] | None, typer.Option(help="key=value for that Spark app; repeatable.")
@@ -125,21 +137,23 @@ def repartition(
 ) -> None:
     """Write the state of a query with another number of partitions, between two runs (Spark 4.2).
 
-    Drain the app first. It is refused while a driver runs or a planned batch is not complete,
-    because that batch would be delivered twice; nothing is changed then.
-    Exit status: 0 done, start the app again; 2 an error or a refusal.
+    Drain the app first; the state must be in RocksDB. It is refused while a driver runs or a
+    planned batch is not complete, because that batch would be delivered twice; nothing is changed
+    then. One that was killed no query starts on: give the same number again, and it goes on; or
+    --undo. Exit status: 0 done, start the app again; 2 an error or a refusal.
     """
     from airflow_eos.checkpoint import CheckpointStore
-    from airflow_eos.delivery.spark_session import absolute
+    from airflow_eos.checkpoint.repartition import at_work
 
+    if (partitions is None) != undo:
+        raise ConfigurationError("Give either --partitions or --undo.")
     store = CheckpointStore.open(checkpoint, storage_options=storage_options(storage_option))
-    _require_drained(store, checkpoint)
-    spark = _session(master, pairs(conf or [], "--conf"))
-    try:
-        _require_drained(store, checkpoint)  # again: a driver may have come while the JVM started
-        _repartition(spark, absolute(spark, checkpoint), partitions)
-    finally:
-        spark.stop()
+    if partitions is None:
+        _undo(store, checkpoint, as_json=as_json)
+        return
+    _require_drained(store, checkpoint, partitions)
+    with at_work(store):
+        _rewrite(store, checkpoint, partitions, master, pairs(conf or [], "--conf"))
     tell(
         {"location": store.location, "partitions": partitions},
         f"The state of {store.location} has {partitions} partitions. Start the app again.",
@@ -147,20 +161,80 @@ def repartition(
     )
 
 
-def _require_drained(store: CheckpointStore, checkpoint: str) -> None:
-    """Refuse while a driver runs or a batch is in flight (PipelineAliveError, RecoveryError)."""
-    from airflow_eos.checkpoint.snapshot import read_snapshot
+def _rewrite(
+    store: CheckpointStore, checkpoint: str, partitions: int, master: str, conf: dict[str, str]
+) -> None:
+    """Let Spark rewrite the state; where it fails, say what it has left and the ways on."""
+    from airflow_eos.checkpoint.repartition import require_finished
+    from airflow_eos.delivery.spark_session import absolute
+
+    spark = _session(master, conf)
+    try:
+        # Again: a driver may have come while the JVM started.
+        _require_drained(store, checkpoint, partitions)
+        _repartition(spark, absolute(spark, checkpoint), partitions)
+    except RecoveryError as error:
+        try:
+            require_finished(store)
+        except ContinuityError as left:
+            raise RecoveryError(f"{error} {left}", *left.remedies) from error
+        raise
+    finally:
+        spark.stop()
+
+
+def _undo(store: CheckpointStore, checkpoint: str, *, as_json: bool) -> None:
+    from airflow_eos.checkpoint.repartition import at_work, put_aside, unfinished
+
+    with at_work(store):
+        _require_nobody_runs(store, checkpoint)
+        found = unfinished(store)
+        if found is not None:
+            put_aside(store, found)
+    said = (
+        f"{store.location} has no repartition that was not finished."
+        if found is None
+        else f"The repartition to {found.partitions} partitions was put aside: the state of "
+        f"{store.location} has {found.before}. Start the app again."
+    )
+    tell({"location": store.location, "undone": found is not None}, said, as_json=as_json)
+
+
+def _require_nobody_runs(store: CheckpointStore, checkpoint: str) -> None:
+    """Refuse while a driver runs (PipelineAliveError)."""
+    from airflow_eos.checkpoint.heartbeat import heard
     from airflow_eos.recovery.facts import signs_of_life
 
-    found = read_snapshot(store)
-    signs = (found.unheard,) if found.unheard else signs_of_life(store)
+    unheard = heard(store)[1]
+    signs = (unheard,) if unheard else signs_of_life(store)
     if signs:
         raise PipelineAliveError(
             f"The pipeline of {store.location} seems to be alive: {'; '.join(signs)}. Nothing was "
             "changed.",
             Remedy(commands=("airflow-eos drain CHECKPOINT",)).at(checkpoint),
         )
-    batch, mends = found.state.in_flight, found.state.mends
+
+
+def _require_drained(store: CheckpointStore, checkpoint: str, partitions: int) -> None:
+    """Refuse while a driver runs, a batch is in flight, or where it cannot work.
+
+    Raises:
+        PipelineAliveError: a driver runs.
+        ContinuityError: another repartition was not finished.
+        RecoveryError: a batch is in flight; or see ``require_possible``.
+    """
+    from airflow_eos.checkpoint.repartition import require_possible, unfinished
+    from airflow_eos.checkpoint.snapshot import read_snapshot
+
+    _require_nobody_runs(store, checkpoint)
+    begun = unfinished(store)
+    if begun is not None:
+        if begun.partitions != partitions:
+            raise begun.error(store.location)
+        require_possible(store, begun.batch - 1, partitions)
+        return
+    state = read_snapshot(store).state
+    batch, mends = state.in_flight, state.mends
     why = [f"Spark's file {each}, by the next start" for each in mends]
     if batch is not None:
         why.insert(0, f"batch {batch} was planned and is not complete: Spark would skip it")
@@ -172,11 +246,12 @@ def _require_drained(store: CheckpointStore, checkpoint: str) -> None:
                 change="start the app, and let it end a batch",
             ).at(checkpoint),
         )
-    if found.state.latest_commit is None:
+    if state.latest_commit is None:
         raise RecoveryError(
             f"{store.location} has no complete batch, and so no state. Nothing was changed.",
             Remedy(settings={"spark.sql.shuffle.partitions": "the number"}, start=True),
         )
+    require_possible(store, state.latest_commit, partitions)
 
 
 def _session(master: str, conf: dict[str, Any]) -> SparkSession:
@@ -199,6 +274,7 @@ def _repartition(spark: SparkSession, location: str, partitions: int) -> None:
         )
     from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
+    _ = spark.streams  # makes the coordinator of the state's stores, which a new session lacks
     try:
         manager.repartition(location, partitions)  # enforces what exactly once needs, too
     except Py4JJavaError as error:

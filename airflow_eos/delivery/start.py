@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, cast, get_args
 
 from airflow_eos.checkpoint import CheckpointStore, DecisionLog, standing_request
 from airflow_eos.checkpoint.decisions import PerishableRows
-from airflow_eos.checkpoint.heartbeat import STARTED_BY, StartedBy, request_to
+from airflow_eos.checkpoint.heartbeat import STARTED_BY, Beginning, StartedBy, request_to
+from airflow_eos.checkpoint.inputs import BatchInput, require_computed_alike
 from airflow_eos.checkpoint.mending import damage, lost_beginning, newest_known
 from airflow_eos.checkpoint.offsets import OFFSET_LOG_2, require_same_sources
 from airflow_eos.checkpoint.rehearsal import RehearsalRequest
+from airflow_eos.checkpoint.repartition import require_finished
 from airflow_eos.checkpoint.rulings import read_acceptance, read_rulings
 from airflow_eos.checkpoint.topics import (
     input_change,
@@ -35,6 +37,7 @@ from airflow_eos.delivery.batch_timeout import (
     retaining,
 )
 from airflow_eos.delivery.outputs import InPlanSink, OneSink, Output, Outputs
+from airflow_eos.delivery.own_output import OwnOutput
 from airflow_eos.delivery.policy import CheckpointPolicy
 from airflow_eos.delivery.port import PROGRESS, Guarantee
 from airflow_eos.delivery.query import ExactlyOnceQuery, GuardedBatch, HeartbeatWriter
@@ -46,7 +49,9 @@ from airflow_eos.delivery.source import (
     beside,
     check_sources,
     is_own,
+    reads,
     require_one_cluster,
+    tell_of_unheld,
     topics_read,
 )
 from airflow_eos.delivery.spark_session import (
@@ -92,6 +97,7 @@ if TYPE_CHECKING:
     from airflow_eos.delivery.port import BatchSink, Progress, ProgressPlace, Sink
     from airflow_eos.delivery.source import OpenedSource, StreamSource
     from airflow_eos.figures.events import Observer
+    from airflow_eos.protocol.decision import SourceRead
     from airflow_eos.protocol.participant import Participant
 
 _REFUSED_SETTINGS = {
@@ -208,11 +214,12 @@ def make_batch_function(
     unreadable: Callable[[], Iterable[Mend]] = tuple,
     reached: _Participants | None = None,
     in_plan: InPlanSink | None = None,
+    reads: Sequence[SourceRead] = (),
 ) -> ExactlyOnceBatch | AtLeastOnceBatch | AtMostOnceBatch:
     """Refuse what cannot work; then take the term, which stops a running driver; then recover.
 
     ``after``: take the term after this one, or none. ``reached``: participants reached before.
-    ``in_plan``: the sink in the query's plan, analysed before.
+    ``in_plan``: the sink in the query's plan, analysed before. ``reads``: what each source reads.
     """
     warn_where_it_is_lost(store)
     if sink.guarantee != "exactly_once":
@@ -268,6 +275,7 @@ def make_batch_function(
         progress=progress,
         kept=kept,
         reading=reading,
+        reads=BatchInput(store, decisions, reads, evaluation).promised,
     )
 
 
@@ -302,9 +310,10 @@ def _driver(spark: SparkSession) -> str:
 
 
 def _require_readable(store: CheckpointStore) -> None:
-    """Refuse damage that cannot be repaired, before the term and with every guarantee."""
+    """Refuse what Spark would stumble over, before the term and with every guarantee."""
     decisions = DecisionLog(store)
     damage(store, decisions)
+    require_finished(store)
     if (lost := lost_beginning(store, decisions, newest_known(store, decisions))) is not None:
         raise lost
 
@@ -383,6 +392,7 @@ def start_exactly_once(
     policy: CheckpointPolicy | None = None,
     consumer_group: ProgressPlace | None = None,
     standby: bool = False,
+    reads_own_output: bool = False,
 ) -> ExactlyOnceQuery:
     """Start a streaming query whose rows a ``read_committed`` reader gets exactly once.
 
@@ -404,6 +414,8 @@ def start_exactly_once(
             is, always the same for one checkpoint; only with ``exactly_once``.
         standby: where a driver of this checkpoint runs, stand by until it has ended, warm and
             examined, and start then; only with ``exactly_once``. See docs/standby.md.
+        reads_own_output: let the query read a topic or folder that it writes to, which is refused
+            otherwise.
 
     Returns:
         The running query; ``awaitTermination`` raises the error that ended it.
@@ -428,6 +440,7 @@ def start_exactly_once(
         storage_options=storage_options,
         policy=policy or CheckpointPolicy(),
         consumer_group=consumer_group,
+        reads_own_output=reads_own_output,
     )
     if not standby:
         return request().start()
@@ -439,12 +452,13 @@ def start_exactly_once(
     first = request()
     standing = StandingBy(
         first.store,
+        began=first.began,
         application_id=first.spark.sparkContext.applicationId,
         still_wanted=partial(require_not_cancelled, first.store),
     )
     warm_ups = WarmUps(*[lambda: first.warm_up(again=lambda: bool(warm_ups))] * WARM_UPS)
     # Asked anew when the turn comes: the earlier answers are as old as the wait.
-    anew = MadeReady(lambda: request(are_warm=True).asked(), warm_ups)
+    anew = MadeReady(lambda: request(are_warm=True, began=first.began).asked(), warm_ups)
     with ExitStack() as warm, closing(anew):
 
         def examine() -> None:
@@ -467,6 +481,7 @@ class _StartRequest:
     spark: SparkSession
     location: str
     store: CheckpointStore
+    began: Beginning
     observer: Observer | None
     read: _Read
     sink: OneSink | Outputs
@@ -475,6 +490,7 @@ class _StartRequest:
     query_name: str | None
     policy: CheckpointPolicy
     consumer_group: ProgressPlace | None
+    reads_own_output: bool
 
     @classmethod
     def of(
@@ -490,9 +506,14 @@ class _StartRequest:
         storage_options: Mapping[str, str] | None,
         policy: CheckpointPolicy,
         consumer_group: ProgressPlace | None,
+        reads_own_output: bool,
         are_warm: bool = False,
+        began: Beginning | None = None,
     ) -> _StartRequest:
-        """Refuse a start that cannot work; unless ``are_warm``, let the workers import modules."""
+        """Refuse a start that cannot work; unless ``are_warm``, let the workers import modules.
+
+        ``began``: when the start began that this is the rest of.
+        """
         spark = active_session() if is_own(df) else classic_session(cast("DataFrame", df))
         trigger = chosen_trigger(trigger, policy)
         trigger_interval(trigger)
@@ -504,6 +525,7 @@ class _StartRequest:
         store = CheckpointStore.open(location, storage_options=storage_options)
         observer = observer_of(store.location)
         store = observed_store(store, observer)
+        began = began or Beginning.now(store)
         read = _read(df, spark, store, guarantee)
         check_policy(policy, guarantee)
         whole = beside(read.own, _one(sink, guarantee).bound(store))
@@ -517,6 +539,7 @@ class _StartRequest:
             spark,
             location,
             store,
+            began,
             observer,
             read,
             whole,
@@ -525,6 +548,7 @@ class _StartRequest:
             query_name,
             policy,
             consumer_group,
+            reads_own_output,
         )
 
     @property
@@ -573,8 +597,10 @@ class _StartRequest:
 
     def _input(self, resources: ExitStack) -> _Input:
         """Look at the sources' topics; refuse an input that has changed."""
+        own = OwnOutput(self.sink, wanted=self.reads_own_output)
+        own.require_other_folders(self.read.sources)
         topics = self.read.topics(self.spark, resources)
-        look = same_topics_watched(self.store, [each.ids for each in topics])
+        look = same_topics_watched(self.store, own.watched([each.ids for each in topics]))
         warn_of_lost_rows(topics)
         # Asked once for both: after the term, rows wait for the answer.
         begun = [replace(each, begins=cache(each.begins)) for each in topics]
@@ -583,7 +609,8 @@ class _StartRequest:
         )
         change().require_accepted()
         self.read.require_same_sources(self.store)
-        return _Input(topics, look, change)
+        require_computed_alike(self.store, self.read.reads)
+        return _Input(topics, look, change, own)
 
     def start(
         self, *, after: int | None = None, asked: _AskedStart | None = None
@@ -596,12 +623,12 @@ class _StartRequest:
             source = self._input(resources) if asked is None else asked.source
             if asked is not None:
                 resources.enter_context(asked.resources)
-            heartbeat = _heartbeat(self.spark, self.store, self.interval, self.observer)
+            heartbeat = _heartbeat(self.spark, self.store, self.interval, self.observer, self.began)
             evaluation = RunningPlan()
 
             def governed(sink: BatchSink) -> BatchSink:
                 source.look()
-                return GovernedSink(sink, self.policy.timeout, source.look)
+                return GovernedSink(source.own.noting(sink), self.policy.timeout, source.look)
 
             try:
                 batch = make_batch_function(
@@ -622,6 +649,7 @@ class _StartRequest:
                     lambda: source.change().mends(),
                     None if asked is None else asked.reached,
                     None if asked is None else asked.in_plan,
+                    self.read.reads,
                 )
                 streamed = batch.streamed(self.read.frame)
                 heartbeat.start()
@@ -643,11 +671,12 @@ class _StartRequest:
 
 
 class _Input(NamedTuple):
-    """The topics that the sources read, the check that they are the same, and what has changed."""
+    """What the sources read: the topics, that they are the same, what has changed, what is ours."""
 
     topics: Sequence[TopicsRead]
     look: Callable[[], None]
     change: Callable[[], InputChange]
+    own: OwnOutput
 
 
 @dataclass(frozen=True)
@@ -683,7 +712,14 @@ def _rehearse(
     alone = _one(sink, "exactly_once").bound(rehearsal.store)
     require_startable(alone.rows(read.frame), output_mode=output_mode, query_name=query_name)
     topics = partial(read.topics, spark)
-    rehearsal.run(read.frame, alone, topics, output_mode=output_mode, query_name=query_name)
+    rehearsal.run(
+        read.frame,
+        alone,
+        topics,
+        reads=read.reads,
+        output_mode=output_mode,
+        query_name=query_name,
+    )
 
 
 @dataclass(frozen=True)
@@ -693,6 +729,11 @@ class _Read:
     frame: DataFrame
     own: OpenedSource | None
     sources: Sequence[StreamSource]
+
+    @property
+    def reads(self) -> tuple[SourceRead, ...]:
+        """What each source reads, as its decisions promise it."""
+        return (self.own.reads(),) if self.own is not None else tuple(map(reads, self.sources))
 
     def require_same_sources(self, store: CheckpointStore) -> None:
         """Refuse changed sources before the term: Spark refuses some after it, others never."""
@@ -715,7 +756,10 @@ def _read(
         )
     own = df.opened(spark, store) if is_own(df) else None
     frame = own.frame if own is not None else cast("DataFrame", df)
-    return _Read(frame, own, check_sources(frame, guarantee))
+    found = _Read(frame, own, check_sources(frame, guarantee))
+    if own is None and guarantee == "exactly_once":
+        tell_of_unheld(found.sources)
+    return found
 
 
 def _one(sink: Sink | Sequence[Output], guarantee: Guarantee) -> OneSink | Outputs:
@@ -726,7 +770,11 @@ def _one(sink: Sink | Sequence[Output], guarantee: Guarantee) -> OneSink | Outpu
 
 
 def _heartbeat(
-    spark: SparkSession, store: CheckpointStore, interval: timedelta, observer: Observer | None
+    spark: SparkSession,
+    store: CheckpointStore,
+    interval: timedelta,
+    observer: Observer | None,
+    began: Beginning,
 ) -> HeartbeatWriter:
     return HeartbeatWriter(
         store,
@@ -736,6 +784,7 @@ def _heartbeat(
         deploy_mode=deploy_mode(spark),
         namespace=namespace(spark),
         observer=observer,
+        began=began,
     )
 
 

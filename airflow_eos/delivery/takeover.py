@@ -78,7 +78,7 @@ def require_nothing_since(participant: Participant, former: Former, owner: Owner
             f"pipeline {'began' if batch is None else 'ended'}, and that is not all that it "
             f"delivered: it was not drained after it. {error}"
         ) from error
-    listed = participant.open()
+    listed = [each for each in participant.open() if not each.whose]
     if listed:
         raise OwnershipError(
             f"The former pipeline was not drained: {len(listed)} pieces of its work are open, "
@@ -113,7 +113,7 @@ def record_drained(
     """
     try:
         decision = newest_promise(tenure.store, decisions)
-        if decision is not None and not participant.open():
+        if decision is not None and all(each.whose for each in participant.open()):
             progress.drained(decision, tenure.is_newest)
     except EosError as error:
         log.warning("not_known_to_be_drained", error=str(error))

@@ -36,7 +36,7 @@ from airflow_eos.kafka.transactions.listing import (
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from airflow_eos.foreign.flink import FlinkCheckpoint, ForeignPlan, ForeignStep
+    from airflow_eos.foreign.flink import FlinkCheckpoint, ForeignPlan
     from airflow_eos.kafka.client.connection import ConnectionPool
     from airflow_eos.kafka.transactions.identity import OpenTransaction, TransactionIdentity
 
@@ -152,7 +152,7 @@ def recover_flink(
     commits, aborts = plan.of(ForeignAction.COMMIT), plan.of(ForeignAction.ABORT)
     if not commits and not aborts:
         return {}
-    _require_quiet(wire, (*commits, *aborts), quiet_s)
+    _require_quiet(wire, plan, quiet_s)
     done = end_transactions(wire, [step.identity for step in commits], commit=True)
     done |= end_transactions(wire, [step.identity for step in aborts], commit=False)
     for steps, commit in ((commits, True), (aborts, False)):
@@ -161,15 +161,15 @@ def recover_flink(
     return done
 
 
-def _require_quiet(wire: ConnectionPool, steps: Collection[ForeignStep], quiet_s: float) -> None:
+def _require_quiet(wire: ConnectionPool, plan: ForeignPlan, quiet_s: float) -> None:
     """Refuse while the job runs: it would lose transactions that it is about to promise.
 
     Raises:
         PipelineAliveError: the job runs.
     """
-    before = _written(wire, steps)
+    before = _written(wire, plan)
     wait(quiet_s)
-    if _written(wire, steps) == before:
+    if _written(wire, plan) == before:
         return
     raise PipelineAliveError(
         f"Within {quiet_s:.0f} s rows were written, or a transaction began or ended: the job "
@@ -178,12 +178,23 @@ def _require_quiet(wire: ConnectionPool, steps: Collection[ForeignStep], quiet_s
     )
 
 
-def _written(wire: ConnectionPool, steps: Collection[ForeignStep]) -> object:
-    """Return a value that changes with each end, and with each row of another timestamp."""
+def _written(wire: ConnectionPool, plan: ForeignPlan) -> object:
+    """Return a value that changes with each row that the job writes, and each begin and end.
+
+    By what only grows: the times of rows are the job's to choose, and all alike in a backfill.
+    """
+    steps = plan.of(ForeignAction.COMMIT, ForeignAction.ABORT)
+    opened = {
+        each
+        for prefix in plan.prefixes
+        for each, _ in list_lookalikes(wire, prefix)
+        if is_of_flink(each.transactional_id, prefix)
+    }
     places = {place for step in steps for place in step.places}
-    producers = {step.producer_id for step in steps}
+    places |= {place for each in opened for place in each.partitions}
+    producers = {step.producer_id for step in steps} | {each.producer_id for each in opened}
     found = open_in_partitions(wire, places, Deadline(60.0))
-    return {each for each in found if each.producer_id in producers}
+    return opened, {each for each in found if each.producer_id in producers}
 
 
 def _read(location: str, options: Mapping[str, str] | None) -> FlinkCheckpoint:

@@ -37,6 +37,7 @@ from airflow_eos.kafka.transactions.identity import (
     TransactionSlot,
     WrittenTransaction,
     unknown_offsets,
+    with_ids,
 )
 
 if TYPE_CHECKING:
@@ -472,7 +473,9 @@ class LibrdkafkaWriter:
             self._slot.release()
             return None
         current.producer.deliver()
-        written = current.written(current.identity, current.producer.written())
+        written = current.written(
+            current.identity, with_ids(self._wire.cluster, current.producer.written())
+        )
         self._slot.release()
         current.producer.let_go()
         return written
@@ -501,7 +504,7 @@ class LibrdkafkaWriter:
                 self._settings,
                 transactional_id=current.transactional_id,
                 timeout_ms=current.timeout_ms,
-                compression=self.destination.codec.name,
+                compression=(self.destination.topics.stored or self.destination.codec).name,
                 batch_bytes=self.destination.topics.max_batch_bytes,
                 delivery_timeout_s=DELIVERY_TIMEOUT_S,
             )

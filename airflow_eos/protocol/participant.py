@@ -99,6 +99,7 @@ class Ownership:
         clear: what a person does to end what others have open under the name; ``CHECKPOINT``
             stands for the location.
         unreadable: what is remembered of this name and not understood.
+        given_up: a person has said so; nobody has delivered under the name since.
         keys: the keys of all records that were read, by which they are forgotten.
     """
 
@@ -109,6 +110,7 @@ class Ownership:
     move: Remedy = _NONE
     clear: Remedy = _NONE
     unreadable: tuple[str, ...] = ()
+    given_up: bool = False
     keys: tuple[bytes, ...] = ()
 
     def newest(self, pipeline: str | None = None) -> Note | None:
@@ -276,6 +278,8 @@ class StartFacts:
         refused: the error of a system that refused by itself (it was set back, it is another one).
         unanswered: the error of a question that got no answer.
         torn: the error of damaged files with which nobody may go on, whoever owns the checkpoint.
+        later: what was delivered after this checkpoint's newest promise, as a second witness tells
+            where a name is forgotten; empty: nothing.
     """
 
     asking: Owner
@@ -288,6 +292,7 @@ class StartFacts:
     refused: EosError | None = None
     unanswered: EosError | None = None
     torn: EosError | None = None
+    later: str = ""
 
     @property
     def owns_nothing(self) -> bool:
@@ -347,6 +352,8 @@ def admission(facts: StartFacts) -> Admission:
             )
         if facts.owns_nothing and facts.open:
             raise _of_another_program(facts)
+        if facts.later:
+            raise _older_than_the_output(facts)
     except OwnershipError as error:
         return Admission(error)
     if facts.torn is not None:
@@ -355,11 +362,25 @@ def admission(facts: StartFacts) -> Admission:
         remarks=tuple(
             f"The {each.called} is nobody's, though {facts.asking.location} has promised rows "
             "under it: what was remembered is gone (a topic or a table was deleted, a cluster "
-            "or a server made anew, a copy that lags took over). An older copy of this "
-            "checkpoint would not have been noticed. What it promised last is held against the "
-            "output, and noted anew."
+            "or a server made anew, a copy that lags took over). What it promised last is held "
+            "against the output, and noted anew."
             for each in facts.forgotten
         )
+    )
+
+
+def _older_than_the_output(facts: StartFacts) -> OwnershipError:
+    newest = "nothing" if facts.newest_planned is None else f"batch {facts.newest_planned}"
+    return OwnershipError(
+        f"Nothing remembers any more how far {facts.asking.location} has delivered, but what it "
+        f"delivered to has gone on beyond its newest promise ({newest} is planned here): "
+        f"{facts.later}. It is an older copy, and would deliver rows again. Nothing was started.",
+        Remedy(change="restore the newest copy (offsets/, commits/ and eos/ together)", start=True),
+        *(
+            _at_the_cost(each.give_up, f"what was delivered after {newest} is delivered again")
+            for each in facts.forgotten
+            if each.give_up != _NONE
+        ),
     )
 
 
@@ -439,6 +460,18 @@ class SharesNames(Protocol):
 
     def lookalikes(self) -> tuple[OpenWork, ...]:
         """Return open work under names like ours, and whose by form; only a person ends it."""
+        ...
+
+
+class SeesDeliveries(Protocol):
+    """A participant that sees in its system how far its name has delivered: a second witness."""
+
+    def later_than(self, promises: Sequence[Promise]) -> str:
+        """Return what was delivered after ``promises``, in their order, for people; or empty.
+
+        Raises:
+            EosError: it is not known; with the question that has no answer.
+        """
         ...
 
 

@@ -9,27 +9,30 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from airflow_eos.checkpoint.heartbeat import ENDED, read_heartbeat
+from airflow_eos.checkpoint.backend import HEARTBEAT
+from airflow_eos.checkpoint.heartbeat import ENDED, beat_interval, read_heartbeat
 from airflow_eos.checkpoint.rulings import with_rulings
 from airflow_eos.checkpoint.snapshot import admitted, lookalikes, read_snapshot
 from airflow_eos.checkpoint.spark_log import SparkLog
 from airflow_eos.checkpoint.terms import newest_term
+from airflow_eos.errors import CheckpointFormatError
 from airflow_eos.failpoints import failpoint
 from airflow_eos.protocol.decision import Outcome
+from airflow_eos.protocol.group import alone
 from airflow_eos.protocol.promise import Promise, PromisedWork, named_by
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from airflow_eos.checkpoint.heartbeat import Heartbeat
     from airflow_eos.checkpoint.pipeline import PipelineIdentity
     from airflow_eos.checkpoint.progress import CheckpointState
     from airflow_eos.checkpoint.rulings import Acceptance
     from airflow_eos.checkpoint.store import CheckpointStore
-    from airflow_eos.protocol.decision import Decision, OpenWork, WorkIdentity
+    from airflow_eos.protocol.decision import Decision, OpenWork, PreparedWork, WorkIdentity
     from airflow_eos.protocol.participant import Admission, Member, Participant
 
 # --- driver liveness ------------------------------------------------------------------------------
@@ -62,6 +65,10 @@ class Sign:
     term: int
     planned: int | None = None
     committed: int | None = None
+    unread: bytes | None = None
+    """What stands in the place of a heartbeat and cannot be read: damaged, or of another release.
+    It says nothing, but that somebody lives where it is seen to change."""
+    usual_s: float = UNTOLD_INTERVAL_S
 
     @property
     def current(self) -> Heartbeat | None:
@@ -76,12 +83,12 @@ class Sign:
         A batch that is planned where no driver of ours has left a trace is another program's.
         """
         if self.heartbeat is None:
-            return self.term == 0 and self.planned is None
+            return self.term == 0 and self.planned is None and self.unread is None
         return self.current is not None and self.current.phase in ENDED
 
     def is_as(self, other: Sign | None) -> bool:
         """Whether nothing that the newest driver would change has changed since ``other``."""
-        return other is not None and self.own == other.own
+        return other is not None and self.own == other.own and not _is_written_anew(other, self)
 
     @property
     def own(self) -> tuple[object, ...]:
@@ -91,8 +98,13 @@ class Sign:
     @property
     def silent_after_s(self) -> float:
         """The seconds without a change after which the driver counts as dead."""
+        untold_s = self.usual_s if self.term else UNTOLD_INTERVAL_S
         beat = self.heartbeat
-        return MISSED_BEATS * (beat.interval_ms / 1000 if beat else UNTOLD_INTERVAL_S)
+        return MISSED_BEATS * (beat.interval_ms / 1000 if beat else untold_s)
+
+
+def _is_written_anew(last: Sign, sign: Sign) -> bool:
+    return None not in (last.unread, sign.unread) and last.unread != sign.unread
 
 
 def read_sign(store: CheckpointStore) -> Sign:
@@ -100,15 +112,22 @@ def read_sign(store: CheckpointStore) -> Sign:
 
     Raises:
         StoreError: no answer, which says nothing of the driver.
-        CheckpointFormatError: the heartbeat is foreign, or of a newer release.
+        CheckpointFormatError: something foreign stands among terms, or in Spark's log.
     """
     log = SparkLog(store)
     planned, committed = log.newest("offsets"), log.newest("commits")
+    beat, unread = None, None
+    try:
+        beat = read_heartbeat(store)
+    except CheckpointFormatError:
+        unread = store.get(HEARTBEAT)
     return Sign(
-        heartbeat=read_heartbeat(store),
+        heartbeat=beat,
         term=newest_term(store),
         planned=int(planned.name) if planned else None,
         committed=int(committed.name) if committed else None,
+        unread=unread,
+        usual_s=beat_interval(store.location).total_seconds(),
     )
 
 
@@ -121,7 +140,8 @@ class LifeWatch:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._last: Sign | None = None
+        self.seen: Sign | None = None
+        """The last look, with the newest heartbeat that could be read."""
         self._looked_at = 0.0
         self._signs: tuple[str, ...] = ()
         self.silent_s = 0.0
@@ -129,8 +149,11 @@ class LifeWatch:
 
     def hold(self, sign: Sign) -> tuple[str, ...] | None:
         """Return why the pipeline is alive, a sentence each; empty: it is not; None: not known."""
-        now, last = self._clock(), self._last
-        gap_s, self._last, self._looked_at = now - self._looked_at, sign, now
+        now, last = self._clock(), self.seen
+        if sign.heartbeat is None and last is not None and sign.term == last.term:
+            # What is not there, or cannot be read, says nothing: silence is counted on.
+            sign = replace(sign, heartbeat=last.heartbeat)
+        gap_s, self.seen, self._looked_at = now - self._looked_at, sign, now
         if sign.is_over:
             self._signs, self.silent_s = _changes(last, sign), 0.0
             return self._signs
@@ -192,6 +215,8 @@ def _changes(last: Sign | None, sign: Sign) -> tuple[str, ...]:
             f"driver {beat.application_id} (process {beat.pid} on {beat.host}) gave a heartbeat "
             f"while it was looked at, phase {beat.phase!r}"
         )
+    if _is_written_anew(last, sign):
+        signs.append(f"{HEARTBEAT}, which cannot be read, was written while it was looked at")
     if sign.term > last.term and last.term:
         signs.append(f"a driver took term {sign.term} while it was looked at")
     for what, batch, before in (
@@ -222,6 +247,7 @@ class Facts:
         listed: The open work under the pipeline's name.
         outcomes: Of all work that a COMMIT decision of ``listed_batch`` names, while in flight.
         accepted: A person's ruling on ``listed_batch`` as a whole.
+        lost_targets: Why work whose target was made again cannot be committed any more.
         admission: Whether a start is let in; None where only a name was asked for.
         heartbeat: ``eos/driver.json``; ``unheard``: why nobody can read it.
         now_ms: Milliseconds since the epoch.
@@ -242,6 +268,7 @@ class Facts:
     alive: tuple[str, ...] = ()
     unheard: str = ""
     admission: Admission | None = None
+    lost_targets: Mapping[WorkIdentity, str] = field(default_factory=dict)
 
     @property
     def owned(self) -> bool:
@@ -338,12 +365,15 @@ def read_facts(
         participant.check([entry.work for entry in named])
     listed = tuple(listed)
     outcomes: Mapping[WorkIdentity, Outcome] = {}
+    lost_targets: Mapping[WorkIdentity, str] = {}
     # A complete batch was settled before Spark completed it: its outcomes are not asked for, or an
     # idle pipeline would be ASKed about as soon as its rows pass retention.
     if ours and batch is not None and batch == found.state.in_flight:
+        lost_targets = _lost_targets(participant, [entry.work for entry in named])
         # Listed work of a system that ends nothing by itself is asked for too: a part may be left,
         # and the outcome UNKNOWN. A system with timeouts keeps count of what is open.
         kept_count_of = {each.identity for each in listed if each.timeout_ms is not None}
+        kept_count_of -= lost_targets.keys()
         decided = [entry.work for entry in named if entry.identity not in kept_count_of]
         outcomes = with_rulings(store, participant.outcome(decided)) if decided else {}
     return Facts(
@@ -359,6 +389,19 @@ def read_facts(
         admission=(admission or admitted(store, participant)[0]) if ours else None,
         heartbeat=found.heartbeat,
         unheard=found.unheard,
+        lost_targets=lost_targets,
         now_ms=found.read_at_ms,
         alive=(signs_of_life(store) or ()) if ours and look and not found.unheard else (),
     )
+
+
+def _lost_targets(
+    participant: Participant, works: Sequence[PreparedWork]
+) -> Mapping[WorkIdentity, str]:
+    """Return why work can be committed no more, where its target was made again; see ``Kafka``."""
+    found: dict[WorkIdentity, str] = {}
+    for each in alone(participant):
+        if (lost_targets := getattr(each, "lost_targets", None)) is not None:
+            names = {member.name for member in each.members}
+            found |= lost_targets([work for work in works if work.participant in names])
+    return found

@@ -197,10 +197,10 @@ def make_plan(facts: Facts) -> Plan:
         ]
     else:
         alive = facts.alive + ((facts.unheard,) if facts.unheard else ())
-        steps = [
-            _ending(facts, each, Action.ORPHAN, _whose(each, "")) for each in listed if each.whose
-        ]
-        steps += _steps(facts, tuple(each for each in listed if not each.whose))
+        promised = {entry.identity for entry in facts.named}
+        theirs = [each for each in listed if each.whose and each.identity not in promised]
+        steps = [_ending(facts, each, Action.ORPHAN, _whose(each, "")) for each in theirs]
+        steps += _steps(facts, tuple(each for each in listed if each not in theirs))
     seal = None
     if facts.in_flight is not None and any(step.action is Action.ABORT for step in steps):
         seal = Seal(facts.in_flight, facts.last_attempt + 1)
@@ -271,7 +271,8 @@ def _whose(listed: OpenWork, because: str) -> str:
 
 def _steps(facts: Facts, listed: tuple[OpenWork, ...]) -> Iterator[Step]:
     named = {entry.identity: entry for entry in facts.named}
-    is_open = {each.identity for each in listed} - (set() if facts.accepted else facts.untold)
+    beyond = set() if facts.accepted else facts.untold | facts.lost_targets.keys()
+    is_open = {each.identity for each in listed} - beyond
     # Rule 5 holds whatever the checkpoint says: only a person aborts work that a decision names,
     # even where the batch claims to be complete.
     for each in listed:
@@ -332,10 +333,19 @@ def _broken_promises(
                 rows=entry.work.rows,
                 batch_id=entry.batch_id,
                 attempt=entry.attempt,
-                reason="promised, but nothing tells what became of it any more, as where its rows "
-                "are past retention or compacted away: say 'committed' if readers have seen them, "
-                "else 'aborted'",
+                reason=f"promised, but {_why_unknown(facts, entry)}: say 'committed' if readers "
+                "have seen them, else 'aborted'",
             )
+
+
+def _why_unknown(facts: Facts, entry: PromisedWork) -> str:
+    because = facts.lost_targets.get(entry.identity)
+    return (
+        f"{because}, and with it what was written there"
+        if because
+        else "nothing tells what became of it any more, as where its rows are past retention or "
+        "compacted away"
+    )
 
 
 def _outcome(facts: Facts, entry: PromisedWork) -> Outcome:

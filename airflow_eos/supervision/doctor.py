@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from airflow_eos.checkpoint import CheckpointStore, read_heartbeat, read_pipeline, read_state
 from airflow_eos.checkpoint.backend import EOS
 from airflow_eos.checkpoint.locations import HDFS, KEPT, LOCAL, MOVE, is_temporary, located
+from airflow_eos.checkpoint.repartition import require_finished
 from airflow_eos.checkpoint.snapshot import admitted
 from airflow_eos.checkpoint.store import race_create, told
 from airflow_eos.errors import EosError, LocalEnvironmentError, Remedy, advice
@@ -454,7 +455,17 @@ def _prefix(
     request: DoctorRequest, settings: KafkaSettings, prefix: str, store: CheckpointStore
 ) -> Line:
     with closing(of_prefix(settings, prefix, store, timeout_s=request.timeout_s)) as participant:
-        return start_on(f"prefix {prefix}", *admitted(store, participant))
+        line = start_on(f"prefix {prefix}", *admitted(store, participant))
+        theirs = [each for each in participant.open() if each.whose]
+    if line.verdict != "ok" or not theirs:
+        return line
+    first = f"{theirs[0].key} ({theirs[0].whose})"
+    return Line(
+        line.what,
+        "warn",
+        f"{line.found}; {len(theirs)} open transactions have ids like its own and are another "
+        f"program's, first {first}: give that program another prefix",
+    )
 
 
 def _prefix_of(pipeline: PipelineIdentity | None) -> str | None:
@@ -505,9 +516,14 @@ def _of_store(store: CheckpointStore, rounds: int, guarantee: Guarantee | None) 
         lines += tried("store's clock", lambda: _clock(store))
     lines.append(folder(store.location))
     lines.append(sparks_own_logs(store.location, guarantee))
-    lines += tried("checkpoint", lambda: progress(read_state(store)))
+    lines += tried("checkpoint", lambda: _progress(store))
     lines += tried("driver", lambda: driver(read_heartbeat(store), signs_of_life(store) or ()))
     return lines
+
+
+def _progress(store: CheckpointStore) -> Line:
+    require_finished(store)
+    return progress(read_state(store))
 
 
 def _clock(store: CheckpointStore) -> Line:

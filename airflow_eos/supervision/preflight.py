@@ -124,4 +124,4 @@ def of_prefix(
     named = () if pipeline is None else pipeline.participants
     nobodys = Member(DEFAULT_PARTICIPANT, "kafka", {PREFIX: prefix})
     member = next((each for each in named if each.address.get(PREFIX) == prefix), nobodys)
-    return connect(member, settings, timeout_s=timeout_s)
+    return connect(member, settings, store=store, timeout_s=timeout_s)

@@ -55,6 +55,7 @@ ALONE = {
     "cli": "needs the extra that __main__ looks for",
     "delivery.batch": "one batch from the look to its end: where a reader begins",
     "delivery.batch_timeout": "Spark's side of the policy; a DAG is parsed with the other",
+    "delivery.own_output": "what a query writes, held against what it reads; the start is long",
     "delivery.rehearsal": "a mode of its own beside the start, which is long",
     "delivery.standby": "a mode of its own beside the start, which is long",
     "delivery.takeover": "where the protocol's order of a start is read",

@@ -10,6 +10,7 @@ LIMIT = 60
 SHORT = {
     "cluster/copy_app.py": "an app that is submitted",
     "cluster/dags/stream.py": "a DAG that Airflow parses",
+    "integration/commands/copying.py": "an app of a user",
     "integration/files/formed.py": "an app that is started",
     "integration/of_a_user/clicks.py": "an app of a user",
     "integration/rehearsal/copying.py": "an app of a user",

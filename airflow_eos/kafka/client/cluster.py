@@ -6,6 +6,7 @@ so (NOT_LEADER, NOT_COORDINATOR): the caller then refreshes and asks again.
 
 from __future__ import annotations
 
+import base64
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -263,6 +264,7 @@ class ClusterView:
         self._wire = wire
         self._known = known
         self._leaders: dict[str, dict[int, int]] = {}
+        self._ids: dict[str, str] = {}
         self._coordinators: dict[str, int] = {}
         self._transaction_version: int | None = None
         self._capabilities: BrokerCapabilities | None = None
@@ -321,6 +323,10 @@ class ClusterView:
             raise _topic_missing(topic)
         return found
 
+    def topic_id(self, topic: str) -> str:
+        """Return the id that the topic had when its leaders were asked for; empty: none."""
+        return self._ids.get(topic, "")
+
     def find_leaders(self, topic: str, *, refresh: bool = False) -> dict[int, int] | None:
         """Return each partition's leader as :meth:`leaders`; ``None`` if the topic is absent."""
         found = None if refresh else self._leaders.get(topic)
@@ -337,6 +343,7 @@ class ClusterView:
         while True:
             found = self.describe_topic(topic)
             if found.error_code == faults.NONE:
+                self._ids[topic] = id_of(found)
                 return {p.partition_index: p.leader_id for p in found.partitions}
             if found.error_code != faults.UNKNOWN_TOPIC_OR_PARTITION:
                 raise topic_refused(found.error_code, topic)
@@ -580,3 +587,11 @@ def topic_refused(code: int, topic: str) -> KafkaError:
     """Return the error to raise for a topic that could not be described."""
     acl = f"Describe on Topic {topic!r}"
     return faults.refusal(code, f"while describing topic {topic!r}", acl=acl, otherwise=TopicError)
+
+
+def id_of(described: Any) -> str:
+    """Return a described topic's id, as Java's ``Uuid.toString`` writes it; empty: it has none."""
+    told = getattr(described, "topic_id", None)
+    if told is None or told.int == 0:  # Uuid.ZERO_UUID
+        return ""
+    return base64.urlsafe_b64encode(told.bytes).decode().rstrip("=")

@@ -325,13 +325,18 @@ class Appender:
     """Appender of records; a flush waits until all in-sync replicas have acknowledged them."""
 
     def __init__(self, settings: KafkaSettings, topic: str) -> None:
-        from confluent_kafka import Producer
-
+        self._settings = settings
         self._topic = topic
         self._failure: Any = None
-        self._producer: Any = Producer(
+        self._files = settings.files()
+        self._producer: Any = self._made()
+
+    def _made(self) -> Any:
+        from confluent_kafka import Producer
+
+        return Producer(
             {
-                **settings.librdkafka(),
+                **self._settings.librdkafka(),
                 "acks": "all",
                 "linger.ms": 0,
                 "socket.nagle.disable": True,
@@ -340,6 +345,21 @@ class Appender:
                 "message.timeout.ms": int(_TIMEOUT_S * 1000),
             }
         )
+
+    def _take_up_renewed_files(self) -> None:
+        """Make the client anew where a TLS file was renewed: librdkafka reads them only once.
+
+        It lives for months. While a certificate and its key do not fit, the client before stays.
+        """
+        from confluent_kafka import KafkaException
+
+        found = self._settings.files()
+        if found == self._files:
+            return
+        with suppress(KafkaException):
+            made = self._made()
+            self.close()  # its records are before ours
+            self._producer, self._files = made, found
 
     def connect(self) -> None:
         """Ask for the topic's metadata, so that the first record waits for no connection.
@@ -351,6 +371,7 @@ class Appender:
 
     def append(self, key: bytes, value: bytes | None) -> None:
         """Begin to append a record; a value of None is a tombstone."""
+        self._take_up_renewed_files()
         self._producer.produce(self._topic, key=key, value=value, partition=0, on_delivery=self._on)
 
     def flush(self) -> None:

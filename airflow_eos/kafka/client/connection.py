@@ -23,7 +23,7 @@ from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
-from airflow_eos.errors import KafkaError, KafkaUnavailableError
+from airflow_eos.errors import ConfigurationError, KafkaError, KafkaUnavailableError
 from airflow_eos.kafka.client import errors as faults
 from airflow_eos.kafka.client.cluster import ClusterView
 from airflow_eos.kafka.client.errors import Deadline
@@ -178,7 +178,8 @@ def keep_secrets_out_of_logs() -> None:
 # Hazards met in 3.0.12: a refused login is tried again until the deadline (remembered here until
 # reported); bytes that arrive together with the end of a connection are dropped, and with them the
 # broker's "wrong password" (kept here); whether a quota throttles a connection is nowhere public;
-# it reads 4 kB at a time, and copies more often than the senders do (read in large pieces here).
+# it reads 4 kB at a time, and copies more often than the senders do (read in large pieces here);
+# it has one TLS context for good (made anew here, where a certificate was renewed in its file).
 
 
 Received = Callable[[], tuple[Any, BaseException | None]]
@@ -189,18 +190,28 @@ RECEIVED_BYTES = 256 * 1024
 
 
 class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]
-    """kafka-python's manager, also keeping why the last connection failed (the library logs it)."""
+    """kafka-python's manager, also keeping why the last connection failed (the library logs it).
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    Args:
+        settings: the settings whose TLS files are read again for each new connection.
+        args: those of the base class.
+        kwargs: those of the base class.
+    """
+
+    def __init__(self, *args: Any, settings: KafkaSettings, **kwargs: Any) -> None:
         self.last_error: BaseException | None = None
+        self._settings = settings
+        self._files = settings.files()
         self._refusals: dict[Any, BaseException] = {}
         super().__init__(*args, **kwargs)
 
     def get_connection(self, node_id: Any, *args: Any, **kwargs: Any) -> Any:
         """Return a broker's connection, as the base class; keep its failure in ``last_error``."""
+        known = node_id in self._conns
+        if not known:
+            self._take_up_renewed_files()
         if node_id in self._refusals:
             raise self._refusals[node_id]
-        known = node_id in self._conns
         connection = super().get_connection(node_id, *args, **kwargs)
         if not known:
             connection.init_future.add_errback(lambda error: self._remember(node_id, error))
@@ -214,6 +225,19 @@ class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]
         else:
             transport._sock_recv = data_before_end(transport._sock_recv)  # noqa: SLF001
         return transport
+
+    def _take_up_renewed_files(self) -> None:
+        """Make the TLS context anew where a file has other content than when it was made.
+
+        Between a certificate and its key the two do not fit: the context before stays meanwhile.
+        """
+        found = self._settings.files()
+        if found == self._files:
+            return
+        with suppress(ConfigurationError):
+            self.config |= self._settings.kafka_python()
+            self._files = found
+            self.forget_refusals()
 
     def _remember(self, node_id: Any, error: BaseException) -> None:
         self.last_error = error
@@ -306,6 +330,7 @@ class ConnectionPool:
         self._net = NetworkSelector(client_id=options["client_id"], slow_task_threshold_secs=0)
         self._manager = ConnectionManager(
             self._net,
+            settings=settings,
             receive_message_max_bytes=MAX_RESPONSE_BYTES,
             max_in_flight_requests_per_connection=1 << 30,
             **options,

@@ -163,10 +163,13 @@ def row_refused(
 
 _ROWS: dict[int, tuple[str, tuple[Remedy, ...]]] = {
     MESSAGE_TOO_LARGE: (
-        "its record batch is larger than the topic's max.message.bytes",
+        "its record batch, sent or as compression.type has it stored, is above max.message.bytes",
         (
             Remedy(change="send less in one row", start=True),
-            Remedy(change="raise the topic's max.message.bytes", start=True),
+            Remedy(
+                change="raise the topic's max.message.bytes, or set its compression.type=producer",
+                start=True,
+            ),
         ),
     ),
     RECORD_LIST_TOO_LARGE: (

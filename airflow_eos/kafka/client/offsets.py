@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections import defaultdict
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from airflow_eos.checkpoint.topics import no_such_topic, tell_of_no_ids
 from airflow_eos.errors import KafkaError, KafkaUnavailableError
 from airflow_eos.kafka.client import errors as faults
-from airflow_eos.kafka.client.cluster import topic_refused
+from airflow_eos.kafka.client.cluster import id_of, topic_refused
 from airflow_eos.kafka.client.errors import Deadline
 from airflow_eos.kafka.client.fetch import READ_COMMITTED, READ_UNCOMMITTED
 from airflow_eos.kafka.client.messages import DescribeQuorumRequest, ListOffsetsRequest
@@ -60,11 +59,10 @@ def topic_ids(wire: ConnectionPool, topics: Collection[str]) -> dict[str, str]:
             raise no_such_topic([topic])
         if told.error_code != faults.NONE:
             raise topic_refused(told.error_code, topic)
-        if told.topic_id is None or told.topic_id.int == 0:  # Uuid.ZERO_UUID: it has none
+        if its := id_of(told):
+            found[topic] = its
+        else:
             tell_of_no_ids()
-            continue
-        # As Java's Uuid.toString writes an id, and so Spark's source notes it.
-        found[topic] = base64.urlsafe_b64encode(told.topic_id.bytes).decode().rstrip("=")
     return found
 
 

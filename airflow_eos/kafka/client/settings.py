@@ -501,6 +501,19 @@ _PLAIN_NUMBERS = {  # librdkafka's name → kafka-python's, both in milliseconds
 }
 
 
+_TLS_FILES = (
+    *("ssl.ca.location", "ssl.certificate.location", "ssl.key.location"),
+    *("ssl.keystore.location", "ssl.crl.location"),
+)
+
+
+def _content(location: object) -> bytes | None:
+    try:
+        return None if location is None else Path(str(location)).read_bytes()
+    except OSError:  # or a folder of certificates
+        return None
+
+
 @cache
 def _understood(settings: KafkaSettings) -> dict[str, Any]:
     """Return librdkafka's settings, checked by making a client: no list of ours has them all."""
@@ -601,6 +614,13 @@ class KafkaSettings:
     def prefixes_topic(self) -> str:
         """The topic that records each prefix's owner; a team may have its own."""
         return str(self.get(_PREFIXES_TOPIC, DEFAULT_TOPIC))
+
+    def files(self) -> tuple[bytes | None, ...]:
+        """Return what the TLS files have in them now: another value where one was renewed.
+
+        None for a file that is not given, or cannot be read.
+        """
+        return tuple(map(_content, (self.get(key) for key in _TLS_FILES)))
 
     def config(self) -> dict[str, Any]:
         """Return the configuration from which :meth:`from_librdkafka` makes equal settings."""

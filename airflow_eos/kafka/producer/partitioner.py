@@ -16,7 +16,7 @@ import math
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +25,9 @@ from numpy.typing import NDArray
 
 from airflow_eos.errors import RowError
 from airflow_eos.kafka.records.columns import INLINE_BYTES, U64, Columns, Views
+
+if TYPE_CHECKING:
+    from airflow_eos.kafka.records.encode import Codec
 
 _M = np.uint32(0x5BD1E995)
 _SEED = np.uint32(0x9747B28C)
@@ -223,11 +226,20 @@ BATCH_OVERHEAD_BYTES = 64
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic, as a writer knows it. ``max_batch_bytes``: size of the largest record batch."""
+    """A topic, as a writer knows it.
+
+    Attributes:
+        name: the topic's name.
+        partitioner: the choice of a row's partition.
+        max_batch_bytes: size of the largest record batch, as it is sent and as it is stored.
+        stored: the codec of the topic's ``compression.type``, in which batches are sent: brokers
+            measure what they store, too. None: they store batches as they come.
+    """
 
     name: str
     partitioner: Partitioner
     max_batch_bytes: int
+    stored: Codec | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,8 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import pyarrow as pa
+
 from airflow_eos.errors import (
     FencedError,
     KafkaError,
@@ -27,7 +29,9 @@ from airflow_eos.kafka.client.errors import Deadline
 from airflow_eos.kafka.client.fetch import batch_headers
 from airflow_eos.kafka.client.messages import InitProducerIdRequest, ProduceRequest
 from airflow_eos.kafka.records import kernels as loops
-from airflow_eos.kafka.records.decode import unpacked
+from airflow_eos.kafka.records.columns import columns_of
+from airflow_eos.kafka.records.decode import tables, unpacked
+from airflow_eos.kafka.records.encode import NAMES, Stamp, codec, encode_runs, record_batch
 from airflow_eos.kafka.transactions.identity import OffsetRange, unknown_offsets
 
 if TYPE_CHECKING:
@@ -37,6 +41,7 @@ MAX_IN_FLIGHT = 5
 FIRST_BACKOFF_S = 0.02
 LONGEST_BACKOFF_S = 1.0
 _SEQUENCES = 1 << 31
+_SEQUENCE_AT = slice(53, 57)  # in a record batch's header
 
 
 @dataclass(slots=True, eq=False)
@@ -108,6 +113,23 @@ class PartitionQueue:
         """Queue a batch that failed retriably again, in the order of its number."""
         self.waiting = deque(sorted([batch, *self.waiting], key=lambda b: b.number))
         self.healing = True
+
+    def halve(self, batch: PendingRecordBatch, halves: Sequence[tuple[bytes, int]]) -> None:
+        """Queue the rows of a refused batch again in two; those behind it move back by one.
+
+        Sequence numbers count rows, so those of the batches behind it stay right. All are answered
+        before the halves leave: the broker takes none of them before the refused rows.
+        """
+        behind = [b for b in self.unacknowledged.values() if b.number > batch.number]
+        (batch.payload, batch.count), second = halves
+        for each in behind:
+            each.number += 1
+            del self.unacknowledged[each.number - 1]
+        added = PendingRecordBatch(self, batch.number + 1, *second)
+        self.unacknowledged |= {each.number: each for each in (added, *behind)}
+        self.made += 1
+        self.put_back(batch)
+        self.put_back(added)
 
     def acknowledge(self, batch: PendingRecordBatch, base_offset: int) -> None:
         """Mark a batch as acknowledged; ``base_offset`` is -1 if the broker has forgotten it."""
@@ -298,6 +320,37 @@ def _row_of(payload: bytes, index: int) -> tuple[bytes | None, int] | None:
             key = None if length < 0 else sent.data[at : at + length].tobytes()
             return key, int(rows.times[index])
     return None
+
+
+def halves_of(payload: bytes) -> tuple[tuple[bytes, int], ...]:
+    """Return a sent record batch's rows as two batches, each with its number of rows.
+
+    As Java's producer does where a broker calls a batch too large. None where the batch has one
+    row, or would not be made of its rows as it was (header names that are no UTF-8).
+    """
+    # As for a refused row: no task loads what decodes.
+    from airflow_eos.kafka.client.reading import OffsetSpan
+
+    sent = next(batch_headers(payload), None)
+    if sent is None or sent.records < 2:
+        return ()
+    whole = OffsetSpan("", 0, 0, sent.records)
+    (packed,) = unpacked([sent], whole)
+    rows = pa.concat_batches(tables([sent], whole, ("key", "value", "headers")))
+    rows = rows.append_column("timestamp", pa.array(loops.spans_of(packed).times))
+    columns = columns_of(rows, now_ms=0)
+    (same,) = encode_runs(columns, [0, sent.records])
+    if bytes(same.body) != packed.data.tobytes():
+        return ()
+    half = sent.records // 2
+    stamp = Stamp(sent.producer_id, sent.producer_epoch, sent.is_transactional)
+    sequence = int.from_bytes(payload[_SEQUENCE_AT])
+    first, second = encode_runs(columns, [0, half, sent.records])
+    how = codec(NAMES[sent.codec])
+    return tuple(
+        (record_batch(run, stamp, (sequence + before) % _SEQUENCES, how), run.count)
+        for run, before in ((first, 0), (second, half))
+    )
 
 
 def idempotent_producer(wire: ConnectionPool) -> tuple[int, int]:
@@ -530,7 +583,11 @@ class Sender:
                 what = f"{faults.error_name(answer.code)} {answer.message}".strip()
                 self._again(batch, KafkaUnavailableError(f"Kafka answered {what}."))
             case ProduceResult.REFUSED:
-                raise answer.error(batch.payload)
+                halves = halves_of(batch.payload) if answer.code in _OF_A_BATCH else ()
+                if not halves:
+                    raise answer.error(batch.payload)
+                self.bytes += sum(len(payload) for payload, _ in halves) - len(batch.payload)
+                queue.halve(batch, halves)
 
     def _again(self, batch: PendingRecordBatch, cause: KafkaError) -> None:
         queue = batch.queue

@@ -41,6 +41,7 @@ from airflow_eos.kafka.records import kernels as loops
 from airflow_eos.kafka.records.columns import FRAME_BYTES, columns_of
 from airflow_eos.kafka.records.encode import (
     HEADER_BYTES,
+    NAMES,
     EncodedRecords,
     Stamp,
     codec,
@@ -54,6 +55,7 @@ from airflow_eos.kafka.transactions.identity import (
     TransactionIdentity,
     TransactionSlot,
     WrittenTransaction,
+    with_ids,
 )
 
 if TYPE_CHECKING:
@@ -165,7 +167,9 @@ class TransactionalWriter:
             self._slot.release()
             return None
         current.sender.wait_below(0)
-        written = current.written(_identity(current), current.sender.written())
+        written = current.written(
+            _identity(current), with_ids(self._wire.cluster, current.sender.written())
+        )
         self._slot.release()
         return written
 
@@ -397,9 +401,12 @@ class BatchBuilder:
             rows = self._columns.slice(cuts[0], cuts[-1])
             runs = encode_runs(rows, [edge - cuts[0] for edge in cuts])
             yield [
-                Encoded(part, start, run, beside.submit(self._codec.compress, run.body))
+                Encoded(part, start, run, beside.submit(self._codec_for(part).compress, run.body))
                 for part, start, run in zip(slices, cuts, runs, strict=False)
             ]
+
+    def _codec_for(self, part: PartitionSlice) -> Codec:
+        return part.topic.stored or self._codec
 
     def _groups(
         self, ends: np.ndarray, ratios: Ratios
@@ -430,7 +437,7 @@ class BatchBuilder:
         topic, partition = part.topic.name, part.partition
         if HEADER_BYTES + len(content) <= part.topic.max_batch_bytes:
             sequence = sender.sequence(topic, partition)
-            payload = finish(run, content, stamp, sequence, self._codec)
+            payload = finish(run, content, stamp, sequence, self._codec_for(part))
             sender.add(topic, partition, payload, run.count)
             return
         if run.count == 1:
@@ -439,25 +446,27 @@ class BatchBuilder:
         rows = self._columns.slice(start, start + run.count)
         first, second = encode_runs(rows, [0, half, run.count])
         for at, smaller in ((start, first), (start + half, second)):
-            content = self._codec.compress(smaller.body)
+            content = self._codec_for(part).compress(smaller.body)
             self._queue(part, at, smaller, content, sender, stamp)
 
     def _refuse_if_too_large(self, part: PartitionSlice, row: int) -> None:
         size = int(self._sizes[row])
         if size < _NEVER_BYTES:
             (run,) = encode_runs(self._columns.slice(row, row + 1), [0, 1])
-            size = HEADER_BYTES + len(self._codec.compress(run.body))
+            size = HEADER_BYTES + len(self._codec_for(part).compress(run.body))
         if size > part.topic.max_batch_bytes:
             raise self._too_large(part, row, size)
 
     def _too_large(self, part: PartitionSlice, row: int, size: int) -> RowError:
         key = describe_row(self._columns, row)
         named = "the row without a key" if key is None else f"the row with key {key!r}"
+        whose = ", by the topic's compression.type" if part.topic.stored is not None else ""
         return RowError(
-            f"{named} needs {size} bytes as a record batch of its own ({self._codec.name}); "
+            f"{named} needs {size} bytes as a record batch of its own "
+            f"({self._codec_for(part).name}{whose}); "
             f"topic {part.topic.name!r} takes {part.topic.max_batch_bytes} "
-            "(the lesser of max.message.bytes and segment.bytes): raise that setting, or send less "
-            "in one row"
+            "(the lesser of max.message.bytes and segment.bytes): raise that setting, "
+            f"{'set compression.type=producer, ' if whose else ''}or send less in one row"
         )
 
 
@@ -468,12 +477,12 @@ class BatchBuilder:
 DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
 """Kafka's own default of max.message.bytes, for principals that may not read the topic's."""
 _FRESH_S = 60.0
-_SETTINGS = ("max.message.bytes", "segment.bytes")
-"""The two settings that limit the size of a record batch."""
+_SETTINGS = ("max.message.bytes", "segment.bytes", "compression.type")
+"""The two settings that limit the size of a record batch, and what it is measured as."""
 
 
 class Topics:
-    """Cache of topics by name: each one's partitioner and the size of its largest record batch."""
+    """Cache of topics by name: each one's partitioner, largest record batch, and codec."""
 
     def __init__(self, wire: ConnectionPool) -> None:
         self._wire = wire
@@ -489,6 +498,12 @@ class Topics:
         """The size of a record batch that all topics looked up so far take."""
         limits = (topic.max_batch_bytes for _, topic in self._known.values())
         return min(limits, default=DEFAULT_MAX_MESSAGE_BYTES)
+
+    @property
+    def stored(self) -> Codec | None:
+        """The one codec of all topics looked up so far; None where they have none in common."""
+        found = {topic.stored for _, topic in self._known.values()}
+        return found.pop() if len(found) == 1 else None
 
     def invalidate(self) -> None:
         """Have the next look-up ask again: a limit may have been raised within the minute."""
@@ -508,18 +523,21 @@ class Topics:
         partitioner = known.partitioner if known is not None else Partitioner(name, count)
         if partitioner.partitions != count:
             partitioner = Partitioner(name, count)
-        topic = Topic(name, partitioner, self._max_batch_bytes(name))
+        topic = Topic(name, partitioner, *self._limit(name))
         self._known[name] = (now, topic)
         return topic
 
-    def _max_batch_bytes(self, topic: str) -> int:
+    def _limit(self, topic: str) -> tuple[int, Codec | None]:
+        """Return the size of a topic's largest record batch, and the codec that it is stored in."""
         try:
             found = self._wire.cluster.topic_config(topic, _SETTINGS)
         except TopicError:
-            # Writing needs no right to read settings: the broker checks the size itself.
-            return DEFAULT_MAX_MESSAGE_BYTES
+            # Writing needs no right to read settings: what is refused for its size is halved.
+            return DEFAULT_MAX_MESSAGE_BYTES, None
         most = int(found.get("max.message.bytes", DEFAULT_MAX_MESSAGE_BYTES))
-        return min(most, int(found.get("segment.bytes", most)))
+        kept = {"uncompressed": "none"}.get(kind := found.get("compression.type", "producer"), kind)
+        most = min(most, int(found.get("segment.bytes", most)))
+        return most, codec(kept) if kept in NAMES else None
 
 
 # --- scatter --------------------------------------------------------------------------------------
@@ -623,7 +641,8 @@ class ScatterBuilder(BatchBuilder):
             if group and size + len(run.body) > RUN_BYTES:
                 yield group
                 group, size = [], 0
-            group.append(Encoded(part, start, run, beside.submit(self._codec.compress, run.body)))
+            compressed = beside.submit(self._codec_for(part).compress, run.body)
+            group.append(Encoded(part, start, run, compressed))
             size += len(run.body)
         if group:
             yield group

@@ -240,7 +240,7 @@ def _told(
 ) -> dict[str, Any]:
     """Return a blocking transaction's state, age, id, owner and timeout, as far as known."""
     longest_ms = wire.cluster.capabilities().longest_life_ms
-    old = longest_ms is not None and now_ms - each.last_written_ms > longest_ms
+    old = longest_ms is not None and abs(now_ms - each.last_written_ms) > longest_ms
     if _writes(state, each):
         said, began_ms = str(state.transaction_state), state.transaction_start_time_ms
     else:

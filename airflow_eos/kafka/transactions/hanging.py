@@ -15,7 +15,9 @@ hanging. Coordinators omit transactions that the principal may not describe, and
 partition of their log without a leader: both cases are refused
 (:func:`.listing.require_all_told`). Brokers before 3.6 do not verify that a partition was added;
 hence the age as well, as in Kafka's own tool: a transaction older than the longest timeout would
-have been ended. The age alone is no proof: it is the newest row's, by its writer's timestamp.
+have been ended. The age alone is no proof: it is the newest row's, by its writer's timestamp,
+and a row dated as far ahead of the cluster's clock has none. A writer that lives is known by what
+grows: one whose sequence has grown between the two looks is left out.
 """
 
 from __future__ import annotations
@@ -101,8 +103,8 @@ def find_hanging(
     deadline = Deadline(deadline_s)
     seen = open_in_partitions(wire, partitions_of(wire, topics), deadline)
     # The cluster's clock, if told: a local clock that is fast would make transactions look older.
-    latest_ms = (cluster_clock_ms(wire) or time.time_ns() // 1_000_000) - older_than_ms
-    old = {each for each in seen if each.last_written_ms <= latest_ms}
+    now_ms = cluster_clock_ms(wire) or time.time_ns() // 1_000_000
+    old = {each for each in seen if abs(now_ms - each.last_written_ms) >= older_than_ms}
     if not old:
         return ()
     held = held_by_coordinators(

@@ -7,12 +7,17 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Annotated, Generic, TypeVar
+from typing import TYPE_CHECKING, Annotated, Generic, TypeVar
 
 import msgspec
 
 from airflow_eos.errors import CheckpointFormatError, ConfigurationError, TransactionError
 from airflow_eos.protocol.decision import OpenWork, PreparedWork, WorkIdentity
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from airflow_eos.kafka.client.cluster import ClusterView
 
 # As wide as in Kafka's protocol: a number read from a checkpoint must fit a request.
 Int16 = Annotated[int, msgspec.Meta(ge=0, le=2**15 - 1)]
@@ -35,13 +40,17 @@ class TransactionIdentity(msgspec.Struct, frozen=True, order=True):
         return f"{self.transactional_id} (producer {self.producer_id}, epoch {self.producer_epoch})"
 
 
-class OffsetRange(msgspec.Struct, frozen=True, order=True):
-    """Offsets ``first`` to ``last``, both included, of one topic partition."""
+class OffsetRange(msgspec.Struct, frozen=True, order=True, omit_defaults=True):
+    """Offsets ``first`` to ``last``, both included, of one topic partition.
+
+    ``topic_id`` is empty where the broker gave none, or an older release wrote this.
+    """
 
     topic: str
     partition: Int32
     first: Int64
     last: Int64
+    topic_id: str = ""
 
 
 class PreparedTransaction(msgspec.Struct, frozen=True):
@@ -154,6 +163,33 @@ def belongs_to_prefix(transactional_id: str, prefix: str) -> bool:
     return re.fullmatch(re.escape(prefix) + _NUMBERS, transactional_id) is not None
 
 
+_MOST_ATTEMPTS = 100
+"""More attempts than Spark makes of a task: ``spark.task.maxFailures`` is 4 unless set."""
+
+
+def not_ours(listed: OpenTransaction, timeouts_ms: Collection[int]) -> str:
+    """Return what ours never have, of an open transaction whose id has our form; or empty.
+
+    A Flink job with the prefix ``<ours>-eos`` has ids of the same form; its numbers grow with its
+    checkpoints, and begin with 1. Where nothing tells it apart it passes for ours; and of what has
+    attempt 0, the next task takes the id in any case.
+
+    Args:
+        listed: an open transaction, which :func:`belongs_to_prefix`.
+        timeouts_ms: the timeouts that the pipeline's own transactions have; none: not known.
+    """
+    attempt = int(listed.transactional_id.rpartition("-")[2])
+    if attempt >= _MOST_ATTEMPTS:
+        return f"Flink (<prefix>-<subtask>-<checkpoint>): no task of Spark has an attempt {attempt}"
+    if attempt and timeouts_ms and listed.timeout_ms not in timeouts_ms:
+        own = " or ".join(f"{each / 1000:g}" for each in sorted(timeouts_ms))
+        return (
+            "Flink (<prefix>-<subtask>-<checkpoint>): its timeout is "
+            f"{listed.timeout_ms / 1000:g} s, and this pipeline's {own} s"
+        )
+    return ""
+
+
 def owner_of(transactional_id: str) -> str:
     """Return the one program that uses ids of this form, for people; empty if none is known.
 
@@ -254,8 +290,8 @@ def as_transaction(work: PreparedWork) -> PreparedTransaction:
         ) from error
 
 
-def as_open_work(listed: OpenTransaction, participant: str) -> OpenWork:
-    """Translate a listed transaction into open work, for recovery."""
+def as_open_work(listed: OpenTransaction, participant: str, whose: str = "") -> OpenWork:
+    """Translate a listed transaction into open work, for recovery; ``whose``: see OpenWork."""
     return OpenWork(
         kind=KIND,
         participant=participant,
@@ -263,6 +299,7 @@ def as_open_work(listed: OpenTransaction, participant: str) -> OpenWork:
         opened_at_ms=listed.started_at_ms,
         timeout_ms=listed.timeout_ms,
         places=tuple(f"{topic}/{partition}" for topic, partition in listed.partitions),
+        whose=whose,
     )
 
 
@@ -302,6 +339,13 @@ class WrittenTransaction:
             opened_at_ms=self.opened_at_ms,
             timeout_ms=self.timeout_ms,
         )
+
+
+def with_ids(cluster: ClusterView, ranges: tuple[OffsetRange, ...]) -> tuple[OffsetRange, ...]:
+    """Return the ranges with the ids that their topics had when they were looked up."""
+    return tuple(
+        msgspec.structs.replace(each, topic_id=cluster.topic_id(each.topic)) for each in ranges
+    )
 
 
 @dataclass(slots=True)

@@ -215,6 +215,17 @@ def list_lookalikes(
     )
 
 
+def listed_ids(wire: ConnectionPool, pattern: str, deadline: Deadline) -> set[str]:
+    """Return the ids of all transactions in any state, of which those of ``pattern`` are asked for.
+
+    Brokers that cannot filter by the pattern (before Kafka 4.1) list all.
+
+    Raises:
+        KafkaUnavailableError: as :func:`list_open`.
+    """
+    return {i for i, _ in _listed(wire, _in_states(wire, pattern, []), deadline)}
+
+
 def _opened(wire: ConnectionPool, ids: set[str], deadline: Deadline) -> tuple[OpenTransaction, ...]:
     opened = (s for s in described(wire, ids, deadline) if s.transaction_state == ONGOING)
     return tuple(sorted(map(open_transaction, opened), key=lambda t: t.identity))
@@ -367,11 +378,15 @@ def _ask_all(
 
 
 def _ongoing(wire: ConnectionPool, pattern: str) -> Any:
+    return _in_states(wire, pattern, [ONGOING])
+
+
+def _in_states(wire: ConnectionPool, pattern: str, states: list[str]) -> Any:
     filters: dict[str, Any] = {}
     if wire.highest_version(ListTransactionsRequest) >= 2:
         # brokers use RE2, which accepts all escapes of re.escape
         filters["transactional_id_pattern"] = pattern
-    return ListTransactionsRequest(state_filters=[ONGOING], producer_id_filters=[], **filters)
+    return ListTransactionsRequest(state_filters=states, producer_id_filters=[], **filters)
 
 
 # --- transactions in partitions -------------------------------------------------------------------
@@ -389,9 +404,12 @@ class HangingTransaction:
         producer_id: the id of the producer that wrote it.
         producer_epoch: the producer's newest epoch that the partition has seen.
         coordinator_epoch: the coordinator epoch of the marker before; -1 where there was none.
-        last_written_ms: timestamp of its newest row, milliseconds since the epoch.
+        last_written_ms: timestamp of its newest row, milliseconds since the epoch. Its writer
+            chooses it, so it is no sign of life.
         committed: its coordinator has committed it, and its marker was left out (see "markers" in
             ``hanging.py``): it is to be committed in this partition as well. None: not known.
+        last_sequence: sequence number of its newest row, or that row's offset where brokers have
+            no DescribeProducers: what grows while its writer lives.
     """
 
     topic: str
@@ -402,6 +420,7 @@ class HangingTransaction:
     coordinator_epoch: int
     last_written_ms: int
     committed: bool | None = False
+    last_sequence: int = -1
 
 
 def open_in_partitions(
@@ -465,6 +484,7 @@ def _open_by_log(
                     producer_epoch=batch.producer_epoch,
                     coordinator_epoch=-1,
                     last_written_ms=batch.max_timestamp_ms,
+                    last_sequence=batch.last_offset,
                 )
         if deadline.expired:
             raise KafkaUnavailableError(
@@ -520,6 +540,7 @@ def _open_of(where: Place, answer: Any) -> set[HangingTransaction]:
             producer_epoch=producer.producer_epoch,
             coordinator_epoch=producer.coordinator_epoch,
             last_written_ms=producer.last_timestamp,
+            last_sequence=producer.last_sequence,
         )
         for producer in answer.active_producers
         if producer.current_txn_start_offset >= 0

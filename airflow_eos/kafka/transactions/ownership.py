@@ -12,6 +12,7 @@ key                                       value
 ``{"prefix": p, "note": text}``           ``{"batch": n, "attempt": a, "decision": nonce,
                                           "pipeline": id}``: a decision, before its first commit;
                                           the text is of all four
+``{"prefix": p, "note": "-1-0--"}``       :data:`GIVEN_UP`: a person has disowned the prefix
 ========================================  =====================================================
 
 The earliest claim wins, by the order of the log; a claim has a key of its own, so compaction never
@@ -54,6 +55,11 @@ class _OfPrefix(msgspec.Struct, frozen=True):
     prefix: str
 
 
+GIVEN_UP = Note(-1, 0, "", "")
+"""The note that ``airflow-eos disown`` leaves: a person's word that an older copy may go on.
+
+Older releases read it, and take it for nobody's. The next note of a pipeline removes it.
+"""
 _NOT_JSON = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
@@ -93,7 +99,8 @@ def ownership(
     return Ownership(
         called=f"transactional id prefix {prefix!r}",
         owner=next(iter(claims.values()), None),
-        notes=tuple(notes.values()),
+        notes=tuple(each for each in notes.values() if each != GIVEN_UP),
+        given_up=GIVEN_UP in notes.values(),
         give_up=Remedy(commands=(f"{disown} --yes",), start=True),
         move=Remedy(commands=(f"{disown} --moved --yes",), start=True),
         clear=Remedy(commands=(end,), start=True),
@@ -150,7 +157,7 @@ class PrefixLedger:
         if self._reader is None:
             self._reader = compacted.CompactedTopicReader(self._settings, self.topic)
         found = ownership(self._reader.read(), self.prefix, self._settings.bootstrap_servers)
-        self._known = set(found.notes)
+        self._known = {*found.notes, *([GIVEN_UP] if found.given_up else [])}
         return found
 
     def claim(self, owner: Owner) -> Ownership:
@@ -177,7 +184,7 @@ class PrefixLedger:
         """
         note = Note.of(decision, owner)
         self._append(_note_key(self.prefix, note), note)
-        old = superseded(self._known, note)
+        old = [*superseded(self._known, note), *(self._known & {GIVEN_UP})]
         for each in old:  # acknowledged with the next note, or never: then a reader sees them again
             self._appender().append(msgspec.json.encode(_note_key(self.prefix, each)), None)
         self._known = {*self._known.difference(old), note}
@@ -195,6 +202,9 @@ class PrefixLedger:
         keys = [key for key in self.read().keys if not (moved and _is_note(key))]
         for key in keys:
             self._appender().append(key, None)
+        if not moved:
+            word = _note_key(self.prefix, GIVEN_UP), GIVEN_UP
+            self._appender().append(*map(msgspec.json.encode, word))
         self._appender().flush()
         return len(keys)
 

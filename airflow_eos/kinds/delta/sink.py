@@ -96,6 +96,11 @@ class DeltaSink:
         require_outside(store.location, self.folder.location, hidden=True)
         return replace(self, store=store)
 
+    @property
+    def written_folder(self) -> str:
+        """Where rows go; see ``delivery/own_output.py``."""
+        return self.table_uri
+
     def check(self, spark: SparkSession) -> None:
         """See :meth:`Sink.check`."""
         require_library()

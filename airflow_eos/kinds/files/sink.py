@@ -21,7 +21,6 @@ from airflow_eos.checkpoint.store import CheckpointStore
 from airflow_eos.delivery.options import AppFacts, SinkOptions
 from airflow_eos.delivery.port import bound_store
 from airflow_eos.delivery.task import HASH_COLUMN, quoted, require_hashable, selected
-from airflow_eos.delivery.texts import require_utf8
 from airflow_eos.delivery.workers import check_workers
 from airflow_eos.errors import ConfigurationError, DeliveryError, TransactionError
 from airflow_eos.kinds.files import manifest, participant
@@ -43,6 +42,7 @@ from airflow_eos.protocol.decision import (
     PreparedWork,
     check_name,
 )
+from airflow_eos.texts import refuse_texts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -248,7 +248,7 @@ class FilesOfTask:
             DeliveryError: a text that is no UTF-8.
             StoreError: the disk or the store refuses.
         """
-        require_utf8(rows)
+        refuse_texts(rows, f"a reader of {self._sink.format} files")
         self._opened_at_ms = self._opened_at_ms or time.time_ns() // 1_000_000
         for folder, part in self._split(rows):
             if folder not in self._files:
@@ -415,6 +415,11 @@ class FileSink:
     def place(self) -> DataFolder:
         """Return the storage of the folder, as this process reaches it."""
         return opened(self.folder, self.storage_options)
+
+    @property
+    def written_folder(self) -> str:
+        """Where rows go; see ``delivery/own_output.py``."""
+        return self.folder
 
     def check(self, spark: SparkSession) -> None:
         """See :meth:`Sink.check`; also create the folder, and the log of whole batches."""

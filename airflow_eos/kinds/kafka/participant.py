@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from msgspec import structs
-
+from airflow_eos.checkpoint.decisions import DecisionLog
+from airflow_eos.checkpoint.snapshot import newest_promises
 from airflow_eos.closing import closed_on_error
 from airflow_eos.errors import (
     CheckpointFormatError,
@@ -18,6 +18,8 @@ from airflow_eos.errors import (
     UnknownClusterError,
 )
 from airflow_eos.failpoints import failpoint
+from airflow_eos.kafka.client import errors as faults
+from airflow_eos.kafka.client.cluster import id_of
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.errors import Deadline
 from airflow_eos.kafka.client.offsets import cluster_clock_ms
@@ -36,11 +38,13 @@ from airflow_eos.kafka.transactions.identity import (
     as_transaction,
     belongs_to_prefix,
     named,
+    not_ours,
     transaction_of,
 )
 from airflow_eos.kafka.transactions.listing import list_lookalikes, list_open, open_places
 from airflow_eos.kafka.transactions.outcomes import outcomes
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
+from airflow_eos.kafka.transactions.witness import later_than
 from airflow_eos.protocol.decision import Outcome, require_own
 from airflow_eos.protocol.participant import ANEW, Member
 
@@ -62,15 +66,24 @@ class KafkaParticipant:
         ledger: the claim and the notes of the prefix; closed with this.
         name: the participant's name in decisions.
         target: the topic, for people.
+        timeouts_ms: the timeouts of the pipeline's transactions, by which others under ids like
+            ours are told apart; none: not known.
     """
 
     def __init__(
-        self, wire: ConnectionPool, ledger: PrefixLedger, *, name: str, target: str = ""
+        self,
+        wire: ConnectionPool,
+        ledger: PrefixLedger,
+        *,
+        name: str,
+        target: str = "",
+        timeouts_ms: Collection[int] = (),
     ) -> None:
         self._wire = wire
         self._ledger = ledger
         self._name = name
         self._target = target
+        self._timeouts_ms = timeouts_ms
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -116,14 +129,39 @@ class KafkaParticipant:
     abandon = abort  # EndTxn ends it whole, or finds it committed
 
     def outcome(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
-        """Return each transaction's outcome from the log of its partitions."""
-        return self._named(outcomes(self._wire, self._transactions(works)))
+        """Return each transaction's outcome from the log of its partitions.
+
+        UNKNOWN where a topic was made again: its new log says nothing of our rows.
+        """
+        lost = dict.fromkeys(self.lost_targets(works), Outcome.UNKNOWN)
+        asked = [each for each in works if each.identity not in lost]
+        return {**self._named(outcomes(self._wire, self._transactions(asked))), **lost}
+
+    def lost_targets(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, str]:
+        """Return why work can be committed no more: a topic has another id than it was written to.
+
+        Nothing is said of a topic that had no id, or that may not be described now.
+        """
+        written = {each.identity: as_transaction(each).written for each in works}
+        noted = {at.topic for each in written.values() for at in each if at.topic_id}
+        asked = {name: self._wire.cluster.describe_topic(name) for name in noted}
+        told = (faults.NONE, faults.UNKNOWN_TOPIC_OR_PARTITION)
+        now = {name: id_of(its) for name, its in asked.items() if its.error_code in told}
+        return {
+            each: f"topic {at.topic!r} is another one now: its id was {at.topic_id}, and is "
+            f"{now[at.topic] or 'none, as there is no such topic'}, since it was deleted"
+            for each, ranges in written.items()
+            for at in ranges
+            if at.topic_id and now.get(at.topic, at.topic_id) != at.topic_id
+        }
 
     def open(self, *, besides: Collection[WorkIdentity] = ()) -> tuple[OpenWork, ...]:
-        """List the coordinators' open transactions under the prefix."""
+        """List the coordinators' open transactions under the prefix; some may be another's."""
         known = {transaction_of(work) for work in besides}
         listed = list_open(self._wire, self._ledger.prefix, besides=known)
-        return tuple(as_open_work(each, self._name) for each in listed)
+        return tuple(
+            as_open_work(each, self._name, not_ours(each, self._timeouts_ms)) for each in listed
+        )
 
     def clock_ms(self) -> int | None:
         """See :class:`TellsTime`: return the active controller's time."""
@@ -154,12 +192,17 @@ class KafkaParticipant:
     def lookalikes(self) -> tuple[OpenWork, ...]:
         """See :class:`SharesNames`: list open transactions of Flink, Kafka Streams and others."""
         return tuple(
-            structs.replace(as_open_work(each, self._name), whose=whose)
+            as_open_work(each, self._name, whose)
             for each, whose in list_lookalikes(self._wire, self._ledger.prefix)
         )
 
     def require_settled(self, promise: Promise, said: OperatorRuling) -> None:
         """Check nothing: the log may hold no rows of an old batch any more, by its retention."""
+
+    def later_than(self, promises: Sequence[Promise]) -> str:
+        """See :class:`SeesDeliveries`: ask the ids' coordinators, and the log of the output."""
+        works = [work for each in promises for work in each.part(self._name).works]
+        return later_than(self._wire, self._ledger.prefix, self._transactions(works))
 
     def note(self, decision: Decision, owner: Owner) -> None:
         """Note the decision in the topic of prefixes, and wait until Kafka acknowledges it."""
@@ -214,7 +257,7 @@ def connect(
         member: its name, and the prefix of its address.
         kafka: a librdkafka-style configuration, or a connection that is open already and is taken
             over; None is refused.
-        store: not needed.
+        store: the checkpoint, whose decisions tell the timeouts of its transactions.
         timeout_s: seconds to look for a first broker.
 
     Raises:
@@ -223,7 +266,6 @@ def connect(
         KafkaError: no broker answers, it does not accept these credentials, or the brokers lack
             a message that is needed.
     """
-    del store
     if kafka is None:
         raise UnknownClusterError(
             f"Which Kafka cluster? {member} takes part in this pipeline: give --bootstrap-servers "
@@ -241,7 +283,20 @@ def connect(
     with closed_on_error(wire):
         wire.cluster.capabilities().require()
     ledger = PrefixLedger(wire.settings, prefix=prefix, topic=_topic(member))
-    return KafkaParticipant(wire, ledger, name=member.name, target=member.target)
+    with closed_on_error(wire):
+        timeouts = _timeouts_of(member, store)
+    return KafkaParticipant(
+        wire, ledger, name=member.name, target=member.target, timeouts_ms=timeouts
+    )
+
+
+def _timeouts_of(member: Member, store: CheckpointStore | None) -> set[int]:
+    """Return the timeouts of the member's transactions that the newest decisions name."""
+    if store is None:
+        return set()
+    promises = newest_promises(store, DecisionLog(store))
+    works = (work for each in promises for work in each.part(member.name).works)
+    return {work.timeout_ms for work in works if work.timeout_ms is not None}
 
 
 # --- settling -------------------------------------------------------------------------------------

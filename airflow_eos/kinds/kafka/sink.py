@@ -144,7 +144,9 @@ class KafkaSink:
             )
         ledger = PrefixLedger(self.settings, prefix=self.transactional_id_prefix)
         target = f"{KIND}:{self.topic or BY_ROW}"
-        return KafkaParticipant(wire, ledger, name=self.name, target=target)
+        return KafkaParticipant(
+            wire, ledger, name=self.name, target=target, timeouts_ms={self.timeout_ms}
+        )
 
     def bound(self, store: CheckpointStore) -> KafkaSink:
         """See :meth:`Sink.bound`: the sink is the same for every checkpoint."""
@@ -166,6 +168,18 @@ class KafkaSink:
     def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
         """See :meth:`Sink.delivered`."""
         return read_back(spark, self.settings, works)
+
+    def topics_of(self, works: Sequence[PreparedWork]) -> set[str]:
+        """Return the topics that this work has rows in, and the one for rows that name none."""
+        written = {each.topic for work in works for each in as_transaction(work).written}
+        return written if self.topic is None else {self.topic, *written}
+
+    def topic_ids(self, topics: Collection[str]) -> Mapping[str, str]:
+        """Return topic → id, of those that have one."""
+        from airflow_eos.kafka.client.offsets import topic_ids
+
+        with ConnectionPool(self.settings, timeout_s=_LOOK_FOR_BROKER_S) as wire:
+            return topic_ids(wire, topics)
 
     def elsewhere(self, works: Sequence[PreparedWork], columns: Collection[str]) -> str:
         """Return why rows would go to another topic than this work did; empty: they would not.

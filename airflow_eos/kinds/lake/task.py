@@ -9,12 +9,12 @@ import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.delivery.texts import require_utf8
 from airflow_eos.errors import ConfigurationError, DeliveryError
 from airflow_eos.failpoints import failpoint
 from airflow_eos.kinds.lake.files import table_files
 from airflow_eos.kinds.lake.participant import DataFile, WorkNotes
 from airflow_eos.protocol.decision import PreparedWork
+from airflow_eos.texts import refuse_texts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -108,7 +108,7 @@ class ParquetOfTask:
             DeliveryError: a text that is no UTF-8.
             StoreError: the disk or the store refuses.
         """
-        require_utf8(rows)
+        refuse_texts(rows, "a reader of Parquet files")
         with self._refusing():
             if self._writer is None:
                 self._writer = self._begun(rows.schema)

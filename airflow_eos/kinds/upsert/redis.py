@@ -24,17 +24,19 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import structlog
 
 from airflow_eos.errors import ConfigurationError, DeliveryError, Remedy, StoreError
 from airflow_eos.kinds.upsert.columns import refuse_times
 from airflow_eos.kinds.upsert.target import (
+    TRYING,
     TargetOwner,
     flags_of,
     keys_of,
     lacking,
+    left_by,
     not_ours,
     outranked,
     require_plain,
@@ -178,10 +180,43 @@ redis.call('HSET', KEYS[1], '_eos', '')
 return redis.call('DEL', KEYS[1])
 """
 
+# Returns the version of a row that stands, or else what keeps promised rows out of its place.
+_STANDS = """
+local function stands_at(key)
+  if redis.call('PTTL', key) >= 0 then
+    return nil, redis.error_reply('EXPIRY the row ' .. key .. ' has a time to live, and would be '
+      .. 'forgotten with its version: PERSIST it')
+  end
+  local stands = redis.pcall('HGET', key, '_eos')
+  if type(stands) == 'table' then
+    return nil, redis.error_reply('OTHER the key ' .. key .. ' is no row of this target: RENAME it '
+      .. 'or DEL it (' .. stands.err .. ')')
+  end
+  if stands and (#stands ~= 45 or string.find(stands, '%D')) then
+    return nil, redis.error_reply('OTHER the row ' .. key .. ' has a version that is none of ours, '
+      .. 'which tells not what is newer: HDEL its field _eos')
+  end
+  return stands
+end
+"""
+
+# KEYS: rows. Refuses what the script that writes them refuses.
+LOOK = (
+    _STANDS
+    + """
+for i = 1, #KEYS do
+  local _, refused = stands_at(KEYS[i])
+  if refused then return refused end
+end
+"""
+)
+
 # KEYS: the target's hash, then the rows. ARGV: checkpoint, order, number of columns n, their names;
 # then for each row whether it is deleted ('1'), and n values: '+' and the value, or '-' for a null.
 # Gives how many rows were older; -1 where another is the owner, and less: a greater epoch's.
-APPLY = """
+APPLY = (
+    _STANDS
+    + """
 if redis.call('HGET', KEYS[1], 'owner_checkpoint') ~= ARGV[1] then return -1 end
 local epoch = redis.call('HGET', KEYS[1], 'owner_epoch')
 local version = string.rep('0', 16 - #epoch) .. epoch .. ARGV[2]
@@ -189,19 +224,8 @@ local n = tonumber(ARGV[3])
 local at = 4 + n
 local older = 0
 for i = 2, #KEYS do
-  if redis.call('PTTL', KEYS[i]) >= 0 then
-    return redis.error_reply('EXPIRY the row ' .. KEYS[i] .. ' has a time to live, and would be '
-      .. 'forgotten with its version: PERSIST it')
-  end
-  local stands = redis.pcall('HGET', KEYS[i], '_eos')
-  if type(stands) == 'table' then
-    return redis.error_reply('OTHER the key ' .. KEYS[i] .. ' is no row of this target: RENAME it '
-      .. 'or DEL it (' .. stands.err .. ')')
-  end
-  if stands and (#stands ~= #version or string.find(stands, '%D')) then
-    return redis.error_reply('OTHER the row ' .. KEYS[i] .. ' has a version that is none of ours, '
-      .. 'which tells not what is newer: HDEL its field _eos')
-  end
+  local stands, refused = stands_at(KEYS[i])
+  if refused then return refused end
   local theirs = stands and tonumber(string.sub(stands, 1, 16))
   if theirs and theirs > tonumber(epoch) then return -theirs end
   if stands and stands > version then
@@ -226,6 +250,7 @@ for i = 2, #KEYS do
 end
 return older
 """
+)
 
 
 # --- redis ----------------------------------------------------------------------------------------
@@ -241,6 +266,40 @@ _OWNED = ("owner_location", "owner_checkpoint", "owner_epoch")
 _NOTED = ("note_batch", "note_attempt", "note_decision")
 
 
+_ALLOWED = """
+    client_name db health_check_interval password protocol retry_on_timeout socket_connect_timeout
+    socket_keepalive socket_timeout ssl_ca_certs ssl_ca_data ssl_ca_path ssl_cert_reqs ssl_certfile
+    ssl_check_hostname ssl_keyfile ssl_keyfile_password ssl_min_version username
+"""
+_OPTIONS = frozenset(_ALLOWED.split())
+"""The settings of a URL that leave the answers as they are, which we read as bytes."""
+
+
+def unreadable() -> ConfigurationError:
+    """Return the error for a URL that nobody can read; it is not quoted."""
+    return ConfigurationError(
+        "The URL of Redis cannot be read: expected redis://[user:password@]host:port/db, "
+        "rediss://… or unix://path, db a number, each part in percent-encoding."
+    )
+
+
+def refuse_options(url: str) -> None:
+    """Refuse settings behind the ``?`` of a URL that are not known to do no harm.
+
+    Raises:
+        ConfigurationError: with their names; values may be secrets.
+    """
+    settings = url.partition("?")[2]
+    if "@" in settings:  # the rest of a password, which is not quoted
+        raise unreadable()
+    unknown = sorted(parse_qs(settings, keep_blank_values=True).keys() - _OPTIONS)
+    if unknown:
+        raise ConfigurationError(
+            f"The URL of Redis has the settings {', '.join(unknown)}, which are not known here, or "
+            f"change what is read and written: expected none but {', '.join(sorted(_OPTIONS))}."
+        )
+
+
 @dataclass(frozen=True)
 class RedisUpsert:
     """An upsert target: a prefix of keys in one Redis that is no cluster.
@@ -254,6 +313,7 @@ class RedisUpsert:
     prefix: str
 
     def __post_init__(self) -> None:
+        refuse_options(self.url)
         ours = self.prefix.startswith(_META) or _META.startswith(self.prefix)
         if ours or not self.prefix.isprintable():
             raise ConfigurationError(
@@ -305,10 +365,7 @@ class RedisTarget:
                 url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s
             )
         except (ValueError, TypeError):
-            raise ConfigurationError(
-                "The URL of Redis cannot be read: expected redis://[user:password@]host:port/db, "
-                "rediss://… or unix://path, db a number, each part in percent-encoding."
-            ) from None  # the cause may quote the password
+            raise unreadable() from None  # the cause may quote the password
 
     @property
     def address(self) -> Mapping[str, str]:
@@ -439,6 +496,18 @@ class RedisTarget:
             older += sum(answers)
         return older
 
+    def tried(self, rows: pa.Table, about: RowSchema) -> None:
+        """See :meth:`UpsertConnection.tried`: what stands is looked at, and one row is written.
+
+        Redis rolls nothing back; memory that ends between this and the commit is waited for.
+        """
+        keys = keys_of(rows, about.key, self._prefix)
+        with self._asking(TRYING):
+            self._client.register_script(TRY)(keys=[f"{self._prefix}{uuid.uuid4().hex}"])
+            script = self._client.register_script(LOOK)
+            for at in range(0, len(keys), _ROWS):
+                script(keys=keys[at : at + _ROWS])
+
     def close(self) -> None:
         """Close the connections."""
         self._client.close()
@@ -474,6 +543,5 @@ class RedisTarget:
         except self._errors as error:
             raise DeliveryError(
                 f"Redis refused or did not answer while {doing} ({self._prefix}…): "
-                f"{type(error).__name__}: {error}. What was written is not known, and writing it "
-                "again is harmless: put that right, then start the query again or run a recovery."
+                f"{type(error).__name__}: {error}. {left_by(doing)}"
             ) from error

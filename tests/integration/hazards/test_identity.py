@@ -87,6 +87,7 @@ def disown(pipeline: Direct, *more: str) -> Result:
     return cli("disown", pipeline.prefix, *config_of(pipeline), "--yes", *more)
 
 
+@pytest.mark.long
 def test_an_older_checkpoint_with_higher_numbers_is_refused(pipeline: Direct) -> None:
     run(pipeline, 3)
     aside = pipeline.folder / "aside"
@@ -108,6 +109,7 @@ def test_an_older_checkpoint_with_higher_numbers_is_refused(pipeline: Direct) ->
     assert len(pipeline.visible()) == 120
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", ["{}-0-7", "{}-eos-0-7"])
 def test_a_first_start_leaves_open_work_of_another_program_alone(
     pipeline: Direct, flink: Any, form: str
@@ -132,6 +134,7 @@ def test_a_first_start_leaves_open_work_of_another_program_alone(
     pipeline.assert_exactly_once()
 
 
+@pytest.mark.long
 def test_a_persons_word_ends_what_another_program_left_and_then_the_start_goes_on(
     pipeline: Direct, flink: Any
 ) -> None:
@@ -145,6 +148,7 @@ def test_a_persons_word_ends_what_another_program_left_and_then_the_start_goes_o
     pipeline.assert_exactly_once()
 
 
+@pytest.mark.long
 def test_a_program_beside_us_under_our_prefix_is_never_ended(pipeline: Direct, flink: Any) -> None:
     run(pipeline)
     for form in ("{}-0-7", "{}-3", "{}-etl-eos-0-0"):
@@ -174,6 +178,7 @@ def refused_by_all(pipeline: Direct, words: str) -> None:
     pipeline.batches.pop()
 
 
+@pytest.mark.long
 def test_an_older_copy_is_refused_by_every_command(pipeline: Direct) -> None:
     run(pipeline, 2)
     shutil.copytree(pipeline.checkpoint, night := pipeline.folder / "night")
@@ -183,6 +188,7 @@ def test_an_older_copy_is_refused_by_every_command(pipeline: Direct) -> None:
     refused_by_all(pipeline, "older copy")
 
 
+@pytest.mark.long
 def test_a_copy_elsewhere_is_refused_until_a_person_says_that_it_was_moved(
     pipeline: Direct,
 ) -> None:
@@ -204,6 +210,7 @@ def test_a_copy_elsewhere_is_refused_until_a_person_says_that_it_was_moved(
     pipeline.assert_exactly_once()
 
 
+@pytest.mark.long
 def test_a_copy_is_refused_once_another_copy_has_gone_on_with_the_name_given_up(
     pipeline: Direct,
 ) -> None:
@@ -225,6 +232,7 @@ def test_a_copy_is_refused_once_another_copy_has_gone_on_with_the_name_given_up(
     pipeline.run()
 
 
+@pytest.mark.long
 def test_a_checkpoint_that_was_deleted_is_another_pipeline(pipeline: Direct) -> None:
     run(pipeline, 2)
     shutil.rmtree(pipeline.checkpoint)
@@ -259,6 +267,101 @@ def test_a_memory_that_is_gone_is_noted_anew_and_refuses_an_older_copy(pipeline:
     refused_by_all(pipeline, "older copy")
 
 
+@pytest.mark.parametrize("number", [7, 4711], ids=["another timeout", "no attempt of Spark's"])
+def test_a_flink_job_whose_ids_are_like_ours_keeps_what_it_has_open(
+    pipeline: Direct, flink: Any, number: int
+) -> None:
+    """Its prefix is ``<ours>-eos``: no batch and no recovery aborts it, and a person is asked."""
+    run(pipeline, 1)
+    flink.prepare(f"{pipeline.prefix}-eos-0-{number}")
+    run(pipeline, 2)
+    at = [pipeline.checkpoint, *config_of(pipeline)]
+    planned = cli("plan", *at)
+    assert planned.exit_code == 4, said(planned)
+    assert "Flink" in said(planned)
+    assert cli("recover", *at, "--force").exit_code != 1
+    doctor = cli("doctor", *at, "--prefix", pipeline.prefix, "--rounds", "1")
+    assert "another program's" in said(doctor), said(doctor)
+    pipeline.run()
+    assert flink.committed() == 1
+    pipeline.assert_exactly_once()
+
+
+def test_a_first_start_beside_a_flink_job_whose_ids_are_like_ours_is_refused(
+    pipeline: Direct, flink: Any
+) -> None:
+    flink.prepare(f"{pipeline.prefix}-eos-0-1")
+    pipeline.feed_numbers(5)
+    with pytest.raises(OwnershipError, match=r"another program's: .*Flink"):
+        pipeline.run()
+    assert flink.committed() == 1
+
+
+def an_older_copy_without_a_memory(pipeline: Direct, forgets: bool = True) -> None:
+    """Put back as it was two batches ago, after the topic of prefixes was deleted."""
+    run(pipeline, 2)
+    shutil.copytree(pipeline.checkpoint, older := pipeline.folder / "older")
+    run(pipeline, 2)
+    if forgets:
+        forget_all(pipeline)
+    shutil.rmtree(pipeline.checkpoint)
+    shutil.move(older, pipeline.checkpoint)
+
+
+def test_an_older_copy_is_refused_by_what_was_delivered_where_no_memory_is_left(
+    pipeline: Direct,
+) -> None:
+    """One witness was deleted; the ids' coordinators have seen later transactions."""
+    an_older_copy_without_a_memory(pipeline)
+    refused_by_all(pipeline, "older copy")
+    assert len(pipeline.visible()) == 120
+
+
+def test_an_older_copy_is_refused_by_the_log_where_the_coordinators_tell_of_an_attempt(
+    pipeline: Direct, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newest transaction of each id was aborted: that says nothing of the one before."""
+    run(pipeline, 2)
+    shutil.copytree(pipeline.checkpoint, older := pipeline.folder / "older")
+    run(pipeline, 1)
+    pipeline.feed_numbers(30)
+    with monkeypatch.context() as dying:
+        dying.setenv("EOS_FAILPOINTS", "prepared=raise")
+        with pytest.raises(RuntimeError):
+            pipeline.run()
+    forget_all(pipeline)
+    newest = pipeline.folder / "newest"
+    shutil.copytree(pipeline.checkpoint, newest)
+    shutil.rmtree(pipeline.checkpoint)
+    shutil.move(older, pipeline.checkpoint)
+    refused_by_all(pipeline, "behind the last promised one")
+    shutil.rmtree(pipeline.checkpoint)
+    shutil.move(newest, pipeline.checkpoint)
+    pipeline.run()  # the newest copy is let in, attempt and all
+    pipeline.assert_exactly_once()
+
+
+def test_an_older_copy_is_let_in_by_a_persons_word_and_the_next_one_is_not(
+    pipeline: Direct,
+) -> None:
+    """Also where nothing was left to forget; the word goes with the first note."""
+    an_older_copy_without_a_memory(pipeline)
+    shutil.copytree(pipeline.checkpoint, again := pipeline.folder / "again")
+    refused_by_all(pipeline, "older copy")
+    assert disown(pipeline).exit_code == 0
+    ledger = PrefixLedger(pipeline.settings, prefix=pipeline.prefix)
+    assert ledger.read().given_up
+    pipeline.delivered = 2
+    pipeline.run()
+    assert not ledger.read().given_up
+    ledger.close()
+    assert len(pipeline.visible()) == 180, "what it said it would cost"
+    shutil.rmtree(pipeline.checkpoint)
+    shutil.move(again, pipeline.checkpoint)
+    refused_by_all(pipeline, "older copy")
+
+
+@pytest.mark.long
 def test_decisions_without_their_pipeline_are_nobodys(pipeline: Direct) -> None:
     """Under another prefix the checkpoint would pass for a new pipeline, and deliver again."""
     run(pipeline, 2)
@@ -270,6 +373,7 @@ def test_decisions_without_their_pipeline_are_nobodys(pipeline: Direct) -> None:
     assert len(pipeline.visible()) == 60
 
 
+@pytest.mark.long
 def test_a_recovery_notes_although_the_topic_of_prefixes_was_deleted(
     pipeline: Direct, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -298,6 +402,7 @@ def forget_all(pipeline: Direct) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.long
 def test_a_checkpoint_remembers_its_topic_of_prefixes(pipeline: Direct) -> None:
     """Under another one nothing would be remembered: it is another address, and refused."""
     run(pipeline)
@@ -327,6 +432,7 @@ def test_a_checkpoint_that_names_a_topic_of_its_own_gets_nobodys_prefix(pipeline
     assert cli("plan", pipeline.checkpoint, *config_of(pipeline)).exit_code == 0
 
 
+@pytest.mark.long
 def test_a_living_owner_is_not_disowned(pipeline: Direct) -> None:
     run(pipeline)
     with beating(pipeline.store, heartbeat("waiting")):
@@ -346,6 +452,7 @@ def test_disown_says_what_it_could_not_know(pipeline: Direct) -> None:
     assert "is not known: no heartbeat is there" in said(done)
 
 
+@pytest.mark.long
 def test_a_record_that_nobody_understands_is_removed_by_disown(pipeline: Direct) -> None:
     run(pipeline)
     producer = Producer({"bootstrap.servers": pipeline.bootstrap})

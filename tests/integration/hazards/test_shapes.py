@@ -65,6 +65,7 @@ def test_a_batch_of_one_row_and_batches_without_any(direct: Direct) -> None:
     assert all(each[-1].offsets for each in decided)
 
 
+@pytest.mark.long
 def test_a_row_of_exactly_the_limit_is_delivered_and_one_byte_more_is_refused(
     direct: Direct, kafka_broker: EmbeddedKafka
 ) -> None:
@@ -89,6 +90,7 @@ def test_a_row_of_exactly_the_limit_is_delivered_and_one_byte_more_is_refused(
     direct.assert_exactly_once()
 
 
+@pytest.mark.long
 def test_a_topic_taken_away_while_running_is_named(
     direct: Direct, kafka_broker: EmbeddedKafka
 ) -> None:
@@ -126,17 +128,17 @@ def grow(direct: Direct, partitions: int) -> None:
         )
 
 
-def set_limit(bootstrap: str, topic: str, limit: int) -> None:
-    """Change max.message.bytes and wait until the broker knows."""
+def set_limit(
+    bootstrap: str, topic: str, limit: object, setting: str = "max.message.bytes"
+) -> None:
+    """Change a topic's setting and wait until the broker knows."""
     with ConnectionPool(KafkaSettings.from_librdkafka({"bootstrap.servers": bootstrap})) as wire:
         kind = Alter.AlterConfigsResource
-        change = kind.AlterableConfig(
-            name="max.message.bytes", config_operation=0, value=str(limit)
-        )
+        change = kind.AlterableConfig(name=setting, config_operation=0, value=str(limit))
         resource = kind(resource_type=2, resource_name=topic, configs=[change])
         wire.request(Alter(resources=[resource], validate_only=False))
-        wanted = {"max.message.bytes": str(limit)}
-        wait_for(lambda: wire.cluster.topic_config(topic, ["max.message.bytes"]) == wanted)
+        wanted = {setting: str(limit)}
+        wait_for(lambda: wire.cluster.topic_config(topic, [setting]) == wanted)
 
 
 def value_bytes_that_fill(limit: int, key: str = "k") -> int:

@@ -27,6 +27,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from airflow_eos.errors import KafkaError, KafkaUnavailableError
+from airflow_eos.kafka.client.compacted_topic import Appender
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.transactions.coordinator import end_transactions
@@ -214,12 +215,14 @@ def deliver(broker: EmbeddedKafka, read: Callable[..., list[Any]]) -> Callable[.
     return through
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("producer", PRODUCERS)
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_rows_are_delivered_with_a_login(broker, endpoint, deliver, mechanism, producer):
     assert deliver(sasl(broker, mechanism, SECRET, endpoint), producer) == [b"a", b"b"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("producer", PRODUCERS)
 def test_rows_are_delivered_with_a_certificate(broker, authority, deliver, producer):
     assert deliver(mutual_tls(broker, authority, "client"), producer) == [b"a", b"b"]
@@ -257,3 +260,69 @@ def test_a_certificate_that_the_broker_does_not_trust(
     said = refused(lambda: deliver(mutual_tls(broker, authority, who), producer), caplog)
     assert "did not accept this client" in said
     assert "ssl.certificate.location" in said
+
+
+# --- what is renewed in place ---------------------------------------------------------------------
+
+
+class Files:
+    """The files of a client, whose content is replaced while it lives."""
+
+    def __init__(self, broker: EmbeddedKafka, authority: Authority, folder: Path) -> None:
+        self._authority, self._folder = authority, folder
+        self.put("client")
+        config = mutual_tls(broker, authority, None) | {
+            "ssl.certificate.location": str(folder / "used.pem"),
+            "ssl.key.location": str(folder / "used.key"),
+        }
+        self.settings = KafkaSettings.from_librdkafka(config)
+
+    def put(self, who: str, *kinds: str) -> None:
+        for kind in kinds or ("key", "pem"):
+            made = self._folder / f".used.{kind}"
+            made.write_bytes(self._authority.file(f"{who}.{kind}").read_bytes())
+            made.replace(self._folder / f"used.{kind}")
+
+
+def connected_anew(wire: ConnectionPool, topic: str) -> int:
+    """Drop all connections, as an idle one is, and ask through a new one."""
+    for each in list(wire._manager._conns.values()):
+        wire._net.call_soon_threadsafe(each.close)
+    return len(wire.cluster.leaders(topic, refresh=True))
+
+
+def test_a_certificate_renewed_in_its_file_is_that_of_the_next_connection(
+    broker: EmbeddedKafka, authority: Authority, tmp_path: Path
+) -> None:
+    """The one of the start expires; a stranger's is refused as an expired one is."""
+    topic = broker.create_topic(f"out-{uuid.uuid4().hex[:8]}")
+    files = Files(broker, authority, tmp_path)
+    with ConnectionPool(files.settings) as wire:
+        assert connected_anew(wire, topic) == 1
+        files.put("stranger", "pem")  # and not its key yet: the two do not fit
+        assert connected_anew(wire, topic) == 1
+        files.put("stranger")
+        with pytest.raises(KafkaError, match="did not accept this client"):
+            connected_anew(wire, topic)
+        files.put("broker")  # another one of the known authority
+        assert connected_anew(wire, topic) == 1
+
+
+def test_the_memory_of_prefixes_takes_up_a_renewed_certificate(
+    broker: EmbeddedKafka, authority: Authority, tmp_path: Path, read: Callable[..., list[Any]]
+) -> None:
+    """Its librdkafka client lives for months, and has the certificate of its beginning for good."""
+    topic = broker.create_topic(f"kept-{uuid.uuid4().hex[:8]}")
+    files = Files(broker, authority, tmp_path)
+    appender = Appender(files.settings, topic)
+    clients = []
+    for number, put in enumerate(((), ("broker", "pem"), ("broker", "key"))):
+        if put:
+            files.put(*put)
+        appender.append(b"k", b"%d" % number)
+        appender.flush()
+        clients.append(appender._producer)
+    appender.close()
+    assert clients[0] is clients[1], "a certificate without its key: the client before stays"
+    assert clients[1] is not clients[2]
+    assert [each.value() for each in read(topic, broker.bootstrap_servers)] == [b"0", b"1", b"2"]

@@ -135,6 +135,7 @@ def test_the_choice_is_made_by_name(opened, producer, topic):
     assert type(opened(topic())) is kind
 
 
+@pytest.mark.long
 def test_every_column_arrives_as_it_was_given(opened, producer, topic, read, wire):
     default, other = topic("default", partitions=4), topic("other", partitions=2)
     at = dt.datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=dt.UTC)
@@ -245,6 +246,7 @@ print(msgspec.json.encode(writer.prepare().identity).decode())
 """
 
 
+@pytest.mark.long
 def test_what_was_prepared_stays_open_when_its_process_exits(
     producer, topic, read, wire, kafka_broker
 ):
@@ -302,6 +304,7 @@ def test_taking_the_id_aborts_what_was_left_open_under_it(opened, producer, topi
     assert values(read(name)) == [b"new"]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("at_once")
 def test_whoever_lost_the_id_is_fenced(opened, producer, topic, read, wire):
     name = topic()
@@ -347,6 +350,7 @@ def test_a_row_too_large_is_refused_by_name_before_any_is_sent(opened, producer,
     assert read(name) == []
 
 
+@pytest.mark.long
 def test_a_row_that_only_fits_compressed_is_sent(opened, producer, topic, read, wire):
     name = topic(config={"max.message.bytes": "20000"})
     writer = opened(name, "zstd")
@@ -356,6 +360,7 @@ def test_a_row_that_only_fits_compressed_is_sent(opened, producer, topic, read, 
     assert [len(value) for value in values(read(name))] == [5, 2_000_000, 5]
 
 
+@pytest.mark.long
 def test_record_batches_stay_under_the_topics_limit(opened, producer, topic, read, wire):
     name = topic(partitions=2, config={"max.message.bytes": "20000"})
     noise = random.Random(3)
@@ -368,6 +373,89 @@ def test_record_batches_stay_under_the_topics_limit(opened, producer, topic, rea
     assert values(read(name)) == contents
 
 
+COMPRESSIBLE = value_rows(*(b"%06d " % n + b"abcdefgh " * 100 for n in range(4_000)))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"compression.type": "uncompressed"},
+        {"compression.type": "gzip", "compression.gzip.level": "1"},
+        {"compression.type": "snappy"},
+        {"compression.type": "lz4", "compression.lz4.level": "17"},
+        {"compression.type": "zstd", "compression.zstd.level": "22"},
+    ],
+    ids=lambda config: ", ".join(config.values()),
+)
+@pytest.mark.parametrize("compression", ["lz4", "none"])
+def test_batches_are_within_the_limit_as_the_topic_stores_them(
+    opened, producer, topic, read, wire, config, compression
+):
+    """Brokers measure what they store, too: 1 MB of lz4 can be 50 MB there."""
+    name = topic(config={"max.message.bytes": "100000", **config})
+    writer = opened(name, compression)
+    writer.begin(f"stored-{producer}-0-0", TIMEOUT_MS)
+    written = write_and_prepare(writer, COMPRESSIBLE)
+    end_transactions(wire, [written.identity], commit=True)
+    assert values(read(name)) == COMPRESSIBLE.column("value").to_pylist()
+
+
+def test_a_row_too_large_as_its_topic_stores_it_is_refused_before_any_is_sent(
+    opened, producer, topic, wire, settings
+):
+    """And what the message advises helps: the topic stores what is sent then."""
+    name = topic(config={"max.message.bytes": "20000", "compression.type": "uncompressed"})
+    large = value_rows("small", "x" * 30_000)
+    writer, prefix = opened(name, "lz4"), f"stored-large-{producer}"
+    writer.begin(f"{prefix}-eos-0-0", TIMEOUT_MS)
+    with pytest.raises(RowError, match=r"set compression\.type=producer"):
+        write_and_prepare(writer, large)
+    assert list_open(wire, prefix) == ()
+    writer.abort()
+    set_limit(settings.bootstrap_servers, name, "producer", "compression.type")
+    writer = opened(name, "lz4")
+    writer.begin(f"{prefix}-eos-0-1", TIMEOUT_MS)
+    written = write_and_prepare(writer, large)
+    assert written.rows == 2
+    end_transactions(wire, [written.identity], commit=False)
+
+
+@pytest.mark.parametrize("producer", ["arrow"])
+@pytest.mark.parametrize("kind", ["producer", "uncompressed"])
+def test_where_settings_may_not_be_read_what_a_broker_calls_too_large_is_halved(
+    opened, producer, topic, read, wire, kind, monkeypatch
+):
+    """As Java's producer does; the rows keep their order, and each has one place."""
+    name = topic(config={"max.message.bytes": "20000", "compression.type": kind})
+    writer = opened(name, "none")
+
+    def hidden(*_: Any) -> Any:
+        raise TopicError("may not be read")
+
+    monkeypatch.setattr(writer._wire.cluster, "topic_config", hidden)
+    writer.begin(f"halved-{kind}-0-0", TIMEOUT_MS)
+    written = write_and_prepare(writer, COMPRESSIBLE)
+    end_transactions(wire, [written.identity], commit=True)
+    assert values(read(name)) == COMPRESSIBLE.column("value").to_pylist()
+    assert written.written == (OffsetRange(name, 0, 0, 3_999),)
+
+
+@pytest.mark.parametrize("producer", ["arrow"])
+def test_a_limit_that_is_lowered_beneath_a_writer_halves_its_batches(
+    opened, producer, topic, read, wire, settings
+):
+    name = topic(partitions=2)
+    writer = opened(name, "none")
+    for attempt, limit in enumerate((1_048_588, 20_000)):
+        set_limit(settings.bootstrap_servers, name, limit)
+        writer.begin(f"lowered-0-{attempt}", TIMEOUT_MS)
+        written = write_and_prepare(writer, COMPRESSIBLE)
+        end_transactions(wire, [written.identity], commit=True)
+    found = sorted(values(read(name)))
+    assert found == sorted(2 * COMPRESSIBLE.column("value").to_pylist())
+
+
+@pytest.mark.long
 def test_a_missing_topic_is_refused_before_any_row_is_sent(opened, producer, topic, read):
     name = topic()
     writer = opened(name)
@@ -398,6 +486,7 @@ def test_rows_that_cannot_be_sent_are_refused(
     writer.abort()
 
 
+@pytest.mark.long
 def test_without_a_transaction_rows_are_visible_at_once(opened, topic, read):
     name = topic(partitions=2)
     writer = opened(name)
@@ -411,6 +500,7 @@ def test_without_a_transaction_rows_are_visible_at_once(opened, topic, read):
     writer.abort()
 
 
+@pytest.mark.long
 def test_offsets_are_ours_where_others_write_in_between(opened, producer, topic, read, wire):
     name = topic()
     writer = opened(name)
@@ -419,7 +509,9 @@ def test_offsets_are_ours_where_others_write_in_between(opened, producer, topic,
     writer.begin(f"between-{producer}-0-0", TIMEOUT_MS)
     written = write_and_prepare(writer, numbered(5, 15))
     end_transactions(wire, [written.identity], commit=True)
-    assert written.written == (OffsetRange(name, 0, 5, 14),)
+    [its] = written.written
+    assert its == OffsetRange(name, 0, 5, 14, its.topic_id)
+    assert its.topic_id, "nobody can tell that the topic was made again"
     assert len(read(name)) == 15
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 from typer.testing import CliRunner
 
 from airflow_eos.cli import app
@@ -61,6 +62,7 @@ def actions(steps: Any) -> dict[str, str]:
     return {each["transactional_id"]: each["action"] for each in steps}
 
 
+@pytest.mark.long
 def test_promised_ones_are_committed_begun_ones_aborted_and_strangers_left(
     left: Left, read: Callable[..., list[Any]]
 ) -> None:
@@ -149,3 +151,42 @@ def test_of_a_checkpoint_that_cannot_be_read_for_sure_the_list_is_given(left: Le
     for each in (*left.promised, left.begun):
         assert f"{each.identity} for " in str(refused.value)
     assert len(left.still_open()) == 4
+
+
+def test_a_job_whose_rows_all_have_one_time_lives_by_what_it_has_written(
+    left: Left, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A backfill: the newest row's time is the job's to choose, and does not change."""
+    job = Producer(
+        {
+            "bootstrap.servers": left.servers,
+            "transactional.id": f"{left.prefix}-0-9",
+            "linger.ms": 0,
+        }
+    )
+
+    def write(_: float = 0) -> None:
+        job.produce(left.out, b"row", partition=0, timestamp=1_000)
+        assert job.flush(60) == 0
+
+    job.init_transactions(60)
+    job.begin_transaction()
+    write()
+    monkeypatch.setattr(recover, "wait", write)
+    with pytest.raises(PipelineAliveError, match="the job runs"):
+        left.run("recover", "--yes")
+    assert len(left.still_open()) == 5
+    job.abort_transaction(60)
+
+
+def test_a_job_that_began_another_transaction_elsewhere_lives(
+    left: Left, kafka_broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it had open stands still: it is about to be promised."""
+    elsewhere = kafka_broker.create_topic(f"out-{uuid.uuid4().hex[:8]}", 1)
+    monkeypatch.setattr(
+        recover, "wait", lambda _: left.kafka.prepare(f"{left.prefix}-1-8", elsewhere)
+    )
+    with pytest.raises(PipelineAliveError, match="the job runs"):
+        left.run("recover", "--yes")
+    assert len(left.still_open()) == 5

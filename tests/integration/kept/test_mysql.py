@@ -411,6 +411,24 @@ def test_a_value_longer_than_its_column_is_refused_before_it_is_decided(
         target.refuse_rows(rows, ("id",))
 
 
+def test_a_row_too_wide_for_a_page_is_refused_before_it_is_decided(server, base):
+    names = [f"c{at}" for at in range(190)]
+    columns = ", ".join(f"{name} varchar(60)" for name in names)
+    base.execute("SET SESSION innodb_strict_mode = OFF")
+    base.execute(f"CREATE TABLE t (id bigint PRIMARY KEY, {columns}, eos_version varchar(64))")
+    target = MySqlUpsert(server.url, "t").open(timeout_s=30)
+    about = RowSchema(("id",))
+    target.tried(pa.table({"id": [1], **{name: ["short"] for name in names}}), about)
+    with pytest.raises(DeliveryError, match=r"1118.*Nothing of its batch was written"):
+        target.tried(pa.table({"id": [2], **{name: ["x" * 50] for name in names}}), about)
+    assert base.execute("SELECT id FROM t") == []
+    target.close()
+
+
+def test_snapshot_isolation_of_a_server_is_none_of_our_sessions(server, base):
+    assert base.execute("SELECT @@innodb_snapshot_isolation") == [(0,)]
+
+
 def test_neither_the_password_nor_a_row_is_told_to_anybody(upsert, server, store, base):
     wrong = server.url.replace("//eos:", "//eos:hunter2")
     assert "hunter2" not in repr(MySqlUpsert(wrong, "totals"))
@@ -426,6 +444,7 @@ def test_neither_the_password_nor_a_row_is_told_to_anybody(upsert, server, store
     assert "777" not in str(refused.value)
 
 
+@pytest.mark.long
 def test_what_is_counted_stays_where_a_commit_would_begin_the_next_transaction():
     """``completion_type``: a number that was rolled back would look like a target set back."""
     with mysql_server("--completion-type=1") as server:

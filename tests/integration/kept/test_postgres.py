@@ -540,6 +540,54 @@ def test_a_sessions_limits_are_ours_and_not_its_roles(server, base, store):
     base.execute("DROP OWNED BY app; DROP ROLE app")
 
 
+def test_a_row_too_wide_for_a_page_is_refused_before_it_is_decided(server, base):
+    """Its length shows only once the server has made a tuple of it; and nothing is left of it."""
+    names = [f"c{at}" for at in range(500)]
+    columns = ", ".join(f"{name} text" for name in names)
+    base.execute(f"DROP TABLE IF EXISTS t; CREATE TABLE t (id text PRIMARY KEY, {columns})")
+    base.execute("ALTER TABLE t ADD eos_version text")
+    target = PostgresUpsert(server.dsn, "t").open(timeout_s=30)
+    about = RowSchema(("id",))
+    target.tried(pa.table({"id": ["a"], **{name: ["short"] for name in names}}), about)
+    with pytest.raises(DeliveryError, match=r"row is too big.*Nothing of its batch was written"):
+        target.tried(pa.table({"id": ["b"], **{name: ["x" * 30] for name in names}}), about)
+    assert list(base.execute("SELECT id FROM t")) == []
+    target.close()
+
+
+def test_a_row_that_may_not_be_replaced_any_more_is_refused_before_it_is_decided(server, base):
+    target = PostgresUpsert(server.dsn, "totals").open(timeout_s=30)
+    rows = pa.table({"id": ["a"], "value": [2]})
+    base.execute("INSERT INTO totals (id, value) VALUES ('a', 1)")
+    base.execute("CREATE PUBLICATION filtered FOR TABLE totals WHERE (value > 0)")
+    try:
+        with pytest.raises(DeliveryError, match="cannot update table"):
+            target.tried(rows, RowSchema(("id",)))
+        with pytest.raises(ConfigurationError, match=r"refuses to replace a row.*WHERE expression"):
+            PostgresUpsert(server.dsn, "totals").refuse(
+                {"id": "string", "value": "bigint"}, ("id",), None
+            )
+    finally:
+        base.execute("DROP PUBLICATION filtered")
+    assert list(base.execute("SELECT value FROM totals")) == [(1,)]
+    target.close()
+
+
+def test_a_rule_that_forbids_ddl_stops_no_commit(upsert, store, base):
+    base.execute(
+        "CREATE FUNCTION no_ddl() RETURNS event_trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN RAISE EXCEPTION 'DDL only by migrations'; END $$"
+    )
+    base.execute("CREATE EVENT TRIGGER no_ddl ON ddl_command_start EXECUTE FUNCTION no_ddl()")
+    try:
+        work = prepare(store, 0, a=1)
+        assert upsert.commit([work]) == {work.identity: Outcome.COMMITTED}
+    finally:
+        base.execute("DROP EVENT TRIGGER no_ddl")
+        base.execute("DROP FUNCTION no_ddl")
+    assert seen(base) == {"a": 1}
+
+
 def test_neither_the_password_nor_a_row_is_told_to_anybody(upsert, server, store, base):
     dsn = f"{server.dsn} "
     secret = dsn.split("password=")[1].strip()
@@ -604,6 +652,7 @@ def test_what_a_pooler_makes_of_a_session_loses_no_commit(store):
         target.close()
 
 
+@pytest.mark.long
 def test_a_standby_is_refused_until_the_failover_is_over(store):
     """A name may lead to the former primary for minutes: that is nothing for a person to mend."""
     with EmbeddedPostgres() as server:

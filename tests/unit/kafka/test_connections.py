@@ -34,6 +34,7 @@ from airflow_eos.kafka.client.connection import (
 )
 from airflow_eos.kafka.client.errors import ANSWER_S, Deadline
 from airflow_eos.kafka.client.messages import KafkaConnectionManager, ListTransactionsRequest
+from airflow_eos.kafka.client.settings import KafkaSettings
 from tests.support.metadata import Metadata
 
 
@@ -328,6 +329,8 @@ def test_a_login_that_was_refused_once_is_tried_again_once_that_was_said(
     monkeypatch.setattr(KafkaConnectionManager, "get_connection", lambda *_: Closed)
     manager: Any = ConnectionManager.__new__(ConnectionManager)
     manager._conns, manager._refusals, manager._auth_failures = {}, {}, {}
+    manager._settings = KafkaSettings.from_librdkafka({"bootstrap.servers": "one:9092"})
+    manager._files = manager._settings.files()
     pool: Any = ConnectionPool.__new__(ConnectionPool)
     pool._manager, pool._servers = manager, "one:9092"
     manager.get_connection(1)

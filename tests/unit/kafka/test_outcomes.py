@@ -277,6 +277,36 @@ def test_how_old_a_transaction_is_says_the_clusters_clock_and_not_the_readers(
     assert markers.find_hanging(wire, {"t"}, older_than_ms=60_000) == (young,)
 
 
+@pytest.mark.parametrize(
+    ("looks", "hangs"),
+    [
+        ([{"last_written_ms": 1}, {"last_written_ms": 1}], True),
+        (
+            [
+                {"last_written_ms": 1, "last_sequence": 4},
+                {"last_written_ms": 1, "last_sequence": 5},
+            ],
+            False,
+        ),
+        ([{"last_written_ms": 2**62}, {"last_written_ms": 2**62}], True),
+    ],
+    ids=["stands still", "writes rows of one time", "rows of a year to come"],
+)
+def test_what_hangs_is_told_by_what_grows_and_not_by_a_time_that_its_writer_chose(
+    monkeypatch: pytest.MonkeyPatch, looks: list[dict[str, int]], hangs: bool
+) -> None:
+    seen = [HangingTransaction("t", 0, 5, 7, 0, 0, **look) for look in looks]
+    answers = iter(seen)
+    monkeypatch.setattr(markers, "partitions_of", lambda *_: [("t", 0)])
+    monkeypatch.setattr(markers, "open_in_partitions", lambda *_: {next(answers)})
+    monkeypatch.setattr(markers, "cluster_clock_ms", lambda _: 10**12)
+    monkeypatch.setattr(markers, "held_by_coordinators", lambda *_, **__: set())
+    monkeypatch.setattr(markers, "committed_by_coordinators", lambda _, h, **__: dict.fromkeys(h))
+    monkeypatch.setattr(markers, "require_all_told", lambda *_, **__: None)
+    wire: Any = None
+    assert bool(markers.find_hanging(wire, {"t"}, older_than_ms=1_200_000)) is hangs
+
+
 def test_where_coordinators_may_leave_some_out_absent_is_not_hanging_however_old_its_rows_say(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -26,12 +26,14 @@ from airflow_eos.kafka.client import compacted_topic as compacted
 from airflow_eos.kafka.client import errors as deadline
 from airflow_eos.kafka.transactions.identity import (
     OffsetRange,
+    OpenTransaction,
     PreparedTransaction,
     TransactionIdentity,
     as_transaction,
     as_work,
     belongs_to_prefix,
     named,
+    not_ours,
     owner_of,
     transaction_of,
     transactional_id_of,
@@ -472,3 +474,22 @@ def test_a_decision_of_another_pipeline_ends_nothing_of_either(theirs):
     for asked in (participant.check, participant.commit, participant.outcome):
         with pytest.raises(CheckpointFormatError, match="another pipeline's decision"):
             asked([ours, foreign])
+
+
+@pytest.mark.parametrize(
+    ("number", "timeout_ms", "is_theirs"),
+    [
+        (0, 60_000, False),
+        (3, 60_000, False),
+        (100, 60_000, True),
+        (7, 600_000, True),
+        (0, 600_000, False),
+    ],
+    ids=["ours", "a retry", "no attempt of Spark's", "another timeout", "the next task takes it"],
+)
+def test_a_flink_job_under_ids_like_ours_is_told_by_what_ours_never_have(
+    number: int, timeout_ms: int, is_theirs: bool
+) -> None:
+    listed = OpenTransaction(f"etl-eos-0-{number}", 7, 0, 1_000, timeout_ms)
+    assert bool(not_ours(listed, {60_000})) is is_theirs
+    assert bool(not_ours(listed, ())) is (number >= 100), "where ours are not known"

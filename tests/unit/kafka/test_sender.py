@@ -9,8 +9,11 @@ import re
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import SimpleNamespace
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaError as Code
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from airflow_eos.errors import (
     FencedError,
@@ -29,9 +32,13 @@ from airflow_eos.kafka.producer.sender import (
     MAX_IN_FLIGHT,
     PartitionResponse,
     Sender,
+    halves_of,
     produce_request,
 )
+from airflow_eos.kafka.records.columns import columns_of
+from airflow_eos.kafka.records.encode import NAMES, codec, encode_runs, record_batch
 from airflow_eos.kafka.transactions.identity import OffsetRange
+from tests.unit.kafka.record_rows import STAMP, decoded, record_rows
 from tests.unit.kafka.test_tables import built
 
 OK, NOT_LEADER, CONCURRENT, OUT_OF_ORDER, DUPLICATE = 0, 6, 51, 45, 46
@@ -529,6 +536,87 @@ def test_small_rows_that_are_too_large_together_are_no_reason_to_stop_for_good(c
         bytes(built([(b"a", b"v", [], 1)]))
     )
     assert isinstance(alone, RowError)
+
+
+def batch_of(numbers, sequence, compression="lz4"):
+    rows = pa.RecordBatch.from_pydict({"value": [f"row {n}" for n in numbers]})
+    (run,) = encode_runs(columns_of(rows, now_ms=5), [0, len(rows)])
+    return record_batch(run, STAMP, sequence, codec(compression))
+
+
+def rows_sent(payloads):
+    """The first sequence number and the rows of each batch."""
+    return [
+        (int.from_bytes(each[53:57], "big"), [value.decode() for _, value, *_ in decoded(each)])
+        for each in payloads
+    ]
+
+
+def test_a_batch_too_large_for_the_broker_goes_in_halves_and_nothing_behind_it_goes_before(clock):
+    """What is behind it has a sequence number that the broker takes after the refused rows only."""
+    wire = FakeWire()
+    sender = opened(wire, clock)  # 10 rows
+    for numbers in (range(3), range(3, 5), range(5, 7)):
+        sender.add("out", 0, batch_of(numbers, sender.sequence("out", 0)), len(numbers))
+    sender.pump()
+    refused, *behind = wire.unanswered
+    assert len(behind) == 2
+    refused.answer(faults.MESSAGE_TOO_LARGE)
+    sender.pump()
+    assert wire.unanswered == behind, "the halves wait for what is in flight"
+    for each in behind:
+        each.answer(OUT_OF_ORDER)
+    since = len(wire.requests)
+    sent_again = []
+    while sender.bytes:
+        clock.s += 1
+        sender.pump()
+        for each in wire.unanswered:
+            sent_again += rows_sent(each.payloads)
+            first = sent_again[-1][0]
+            each.answer(base_offset=100 + first)
+    assert sent_again == [
+        (10, ["row 0"]),
+        (11, ["row 1", "row 2"]),
+        (13, ["row 3", "row 4"]),
+        (15, ["row 5", "row 6"]),
+    ]
+    assert len(wire.requests) == since + 4
+    assert sender.written() == (OffsetRange("out", 0, 100, 116),)
+
+
+def test_a_row_that_is_alone_in_its_batch_is_refused_by_what_limits_it(clock):
+    wire = FakeWire()
+    sender = sender_on(wire)
+    sender.add("out", 0, batch_of(range(2), 0), 2)
+    sender.pump()
+    wire.unanswered[0].answer(faults.MESSAGE_TOO_LARGE)
+    sender.pump()
+    wire.unanswered[0].answer(faults.MESSAGE_TOO_LARGE)
+    with pytest.raises(RowError, match=r"compression\.type has it stored.*max\.message\.bytes"):
+        sender.pump()
+
+
+@settings(deadline=None, suppress_health_check=list(HealthCheck))
+@given(record_rows(), st.sampled_from(NAMES), st.integers(0, (1 << 31) - 1))
+def test_the_halves_of_a_batch_have_its_rows_as_they_were(rows, compression, sequence):
+    columns = columns_of(rows, now_ms=7)
+    (run,) = encode_runs(columns, [0, len(rows)])
+    whole = record_batch(run, STAMP, sequence, codec(compression))
+    halves = halves_of(whole)
+    if len(rows) < 2:
+        assert halves == ()
+        return
+    assert [row for payload, _ in halves for row in decoded(payload)] == decoded(whole)
+    assert [count for _, count in halves] == [len(rows) // 2, len(rows) - len(rows) // 2]
+    assert [int.from_bytes(payload[53:57], "big") for payload, _ in halves] == [
+        sequence,
+        (sequence + len(rows) // 2) % (1 << 31),
+    ]
+    (first, _), (second, _) = halves
+    for each in (first, second):
+        assert each[43:53] == whole[43:53], "the producer"
+        assert each[21:23] == whole[21:23], "the codec, and that it is transactional"
 
 
 @pytest.mark.parametrize("transactional_id", ["t-0-0", None])

@@ -380,6 +380,38 @@ def test_a_record_batch_is_within_a_segment_of_its_topic_too(told: dict[str, str
     assert writer_batches.Topics(wire).look_up("t").max_batch_bytes == most
 
 
+@pytest.mark.parametrize(
+    ("kind", "stored"),
+    [("producer", None), ("uncompressed", "none"), ("gzip", "gzip"), ("one to come", None)],
+)
+def test_batches_are_sent_as_their_topic_stores_them(kind: str, stored: str | None):
+    """Brokers measure what they store: what is sent in another codec may be larger there."""
+    cluster = SimpleNamespace(
+        leaders=lambda *_, **__: {0: 1}, topic_config=lambda *_: {"compression.type": kind}
+    )
+    wire: Any = SimpleNamespace(cluster=cluster)
+    topics = writer_batches.Topics(wire)
+    rows = pa.RecordBatch.from_pydict({"value": ["x" * 1000] * 5_000})
+    gathered = [rows, pa.RecordBatch.from_pydict({"key": ["k"] * 3, "value": ["v"] * 3})]
+    for each in gathered:
+        built = writer_batches.scatter_builder([each], "t", topics, codec("lz4"))
+        builder = built or batch_builder(each, "t", topics, codec("lz4"))
+        shelf, _ = shelved(builder)
+        codes = {int.from_bytes(payload[21:23], "big") & 7 for _, _, payload, _ in shelf.batches}
+        assert codes == {codec(stored or "lz4").code}
+        assert max(len(payload) for _, _, payload, _ in shelf.batches) <= 1_048_588
+    assert (topics.stored and topics.stored.name) == stored
+
+
+def test_a_row_too_large_for_what_its_topic_stores_is_told_so():
+    rows = pa.RecordBatch.from_pydict({"value": ["x" * 5_000]})
+    topic = Topic("t", Partitioner("t", 1), 2_000, codec("none"))
+    found = route(rows, columns_of(rows, now_ms=0), "t", lambda _: topic)
+    said = r"\(none, by the topic's compression.type\).*set compression.type=producer"
+    with pytest.raises(RowError, match=said):
+        BatchBuilder(found, codec("lz4")).refuse_too_large()
+
+
 def shelved(builder: BatchBuilder, ratios: Ratios | None = None) -> tuple[Shelf, int]:
     """The batches, and in how many groups they came."""
     shelf: Any = Shelf()

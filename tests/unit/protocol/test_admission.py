@@ -82,6 +82,19 @@ def test_a_memory_that_is_gone_is_said_and_no_first_start():
     assert "what was remembered is gone" in found.remarks[0]
 
 
+def test_what_was_delivered_since_makes_it_an_older_copy_where_the_memory_is_gone():
+    word = Remedy(commands=("airflow-eos disown etl --yes",), start=True)
+    names = (replace(FREE, give_up=word),)
+    found = admission(
+        replace(LATER, names=names, later="its coordinator has committed etl-eos-0-0")
+    )
+    assert isinstance(found.error, OwnershipError)
+    assert "older copy" in str(found.error)
+    assert "committed etl-eos-0-0" in str(found.error)
+    assert [each.commands for each in found.error.remedies] == [(), word.commands]
+    assert found.error.remedies[1].costs
+
+
 def test_a_claim_without_the_notes_of_what_is_over_is_a_memory_that_is_gone():
     assert admission(replace(LATER, names=(OURS,))).remarks
     found = admission(replace(LATER, names=(noted(OURS, 7),)))

@@ -75,6 +75,26 @@ TABLE = {
         [(ASK, f"{PREFIX}-0-0")],
         None,
     ),
+    "decided COMMIT, open, and ruled, in a topic that was made again": (
+        facts(
+            decisions=(commit(A),),
+            listed=(still_open(A),),
+            outcomes=what_became(aborted=[A]),
+            lost_targets={A.identity: "topic 'out' is another one now"},
+        ),
+        [(REPLAY, 5)],
+        None,
+    ),
+    "decided COMMIT, open, in a topic that was made again": (
+        facts(
+            decisions=(commit(A),),
+            listed=(still_open(A),),
+            outcomes=what_became(unknown=[A]),
+            lost_targets={A.identity: "topic 'out' is another one now"},
+        ),
+        [(ASK, f"{PREFIX}-0-0")],
+        None,
+    ),
     "open, but the checkpoint knows no pipeline": (
         facts(listed=(still_open(A),), pipeline=None),
         [(ORPHAN, f"{PREFIX}-0-0")],
@@ -457,3 +477,14 @@ def test_a_transaction_past_its_timeout_is_due():
 )
 def test_duration(milliseconds, text):
     assert duration(milliseconds) == text
+
+
+def test_who_is_asked_of_work_is_told_that_its_topic_was_made_again():
+    asked = facts(
+        decisions=(commit(A),),
+        listed=(still_open(A),),
+        outcomes=what_became(unknown=[A]),
+        lost_targets={A.identity: "topic 'out' is another one now"},
+    )
+    [step] = make_plan(asked).steps
+    assert "topic 'out' is another one now" in step.reason

@@ -1,0 +1,150 @@
+"""A query that reads what it writes: each batch gives the next one more rows, without end.
+
+A topic is told by its id, which no two topics of any cluster share: so two clusters may have topics
+of one name, and one cluster may be reached by two addresses. Folders are told by their paths.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from airflow_eos.checkpoint.locations import located
+from airflow_eos.delivery.outputs import OneSink, Outputs, WrappedSink
+from airflow_eos.errors import ConfigurationError, EosError, Remedy
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from pyspark.sql import DataFrame
+
+    from airflow_eos.delivery.port import BatchSink, TaskReport
+    from airflow_eos.delivery.source import StreamSource
+
+_BRACES = re.compile(r"\{([^{}]*)\}")
+
+
+class OwnOutput:
+    """The places that a query's outputs write to, held against those that it reads.
+
+    Args:
+        sink: the sink, or the outputs.
+        wanted: whether the query is to read its own output.
+    """
+
+    def __init__(self, sink: OneSink | Outputs, *, wanted: bool) -> None:
+        every: list[Any] = (
+            [each.sink for each in sink.outputs] if isinstance(sink, Outputs) else [sink.sink]
+        )
+        # Of an output whose rows are kept, the sink inside.
+        self._sinks = () if wanted else tuple(getattr(each, "sink", each) for each in every)
+        self._written: dict[tuple[str, str], str] = {}
+
+    def watched(
+        self, asked: Sequence[Callable[[], Mapping[str, str]]]
+    ) -> list[Callable[[], Mapping[str, str]]]:
+        """Return the questions for topic → id of each source, with each answer held against ours.
+
+        An output whose cluster does not answer now is asked again with the first batch: its sink
+        tells more of it when it connects.
+        """
+        with suppress(EosError):
+            self._note({})
+        return [self._watched(each) for each in asked]
+
+    def _watched(self, ids: Callable[[], Mapping[str, str]]) -> Callable[[], Mapping[str, str]]:
+        def asked() -> Mapping[str, str]:
+            found = ids()
+            ours = set(self._written.values())
+            if both := sorted(name for name, its in found.items() if its in ours):
+                _refuse(f"topic {', '.join(map(repr, both))}")
+            return found
+
+        return asked
+
+    def noting(self, sink: BatchSink) -> BatchSink:
+        """Return ``sink``; where rows name their topics, those of each batch are held, too."""
+        return _Noted(sink, self) if self._sinks else sink
+
+    def note(self, reports: Sequence[TaskReport]) -> None:
+        """Learn which topics a prepared batch has rows in."""
+        topics: dict[str, set[str]] = {}
+        for each in self._sinks:
+            if (topics_of := getattr(each, "topics_of", None)) is not None:
+                works = [r.work for r in reports if r.work and r.participant == each.name]
+                topics[each.name] = topics_of(works)
+        self._note(topics)
+
+    def _note(self, topics: Mapping[str, Collection[str]]) -> None:
+        for each in self._sinks:
+            if (topics_of := getattr(each, "topics_of", None)) is None:
+                continue
+            wanted = {*topics_of(()), *topics.get(each.name, ())}
+            new = [topic for topic in wanted if (each.name, topic) not in self._written]
+            if new:
+                ids = each.topic_ids(new)
+                # Without an id it is asked for once, and equal to none.
+                self._written |= {(each.name, topic): ids.get(topic, "") for topic in new}
+
+    def require_other_folders(self, sources: Sequence[StreamSource]) -> None:
+        """Refuse a source of files, or of a table, in the folder of an output, or around it."""
+        for sink in self._sinks:
+            written = getattr(sink, "written_folder", None)
+            for source in sources:
+                if written and source.folder and _meet(str(source.folder), written):
+                    _refuse(f"folder {written}")
+
+
+@dataclass(frozen=True)
+class _Noted(WrappedSink):
+    own: OwnOutput
+
+    def prepare(self, rows: DataFrame, *, only: Collection[int] | None = None) -> list[TaskReport]:
+        """See :meth:`BatchSink.prepare`."""
+        reports = self.sink.prepare(rows, only=only)
+        self.own.note(reports)
+        return reports
+
+
+def _refuse(place: str) -> NoReturn:
+    raise ConfigurationError(
+        f"The query reads its own output, {place}: each row that is written would be read and "
+        "written again, without end. Nothing of it was made visible.",
+        Remedy(change="let the query read, or write, elsewhere (a narrower pattern)", start=True),
+        Remedy(
+            change="give start_exactly_once reads_own_output=True",
+            start=True,
+            costs="rows go round for ever, unless the query leaves out those that it wrote",
+        ),
+    )
+
+
+def _meet(read: str, written: str) -> bool:
+    """Whether one of two folders is the other or in it; ``read`` may be a glob of Hadoop's."""
+    ours = _parts(written)
+    for one in _expanded(read):
+        if all(fnmatch.fnmatchcase(o, r) for o, r in zip(ours, _parts(one), strict=False)):
+            return True
+    return False
+
+
+def _parts(location: str) -> list[str]:
+    """Return scheme and authority, and the folders of a path."""
+    found = located(location)
+    if found.local is not None:
+        return ["file", *found.local.parts]
+    scheme, _, rest = str(found).partition("://")
+    return [scheme.removesuffix("a") if scheme == "s3a" else scheme, *rest.strip("/").split("/")]
+
+
+def _expanded(glob: str) -> list[str]:
+    """Return the globs without braces that ``{a,b}`` stands for."""
+    braces = _BRACES.search(glob)
+    if braces is None:
+        return [glob]
+    before, after = glob[: braces.start()], glob[braces.end() :]
+    return [each for one in braces[1].split(",") for each in _expanded(before + one + after)]
