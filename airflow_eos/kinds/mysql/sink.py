@@ -41,7 +41,6 @@ from airflow_eos.kinds.mysql.session import (
     number_of,
     printable,
     quoted,
-    reason,
 )
 from airflow_eos.kinds.sql.kept import kept_at
 from airflow_eos.kinds.sql.participant import (
@@ -202,7 +201,8 @@ def try_rows(connection: Connection, table: str, stream: bytes, rows: int) -> No
     except MySQLError as error:
         if number_of(error) != ER.DUP_ENTRY:
             raise
-        index = reason(error).rpartition("unique key ")[2].strip("'")
+        named = str(error.args[-1]).rpartition("for key ")[2].strip("'")
+        index = named.rpartition(".")[2]  # MySQL 8.0.19 and newer name its table
         key = _keys(connection, table).get(index, [index])
         raise key_is_there(table, ", ".join(key)) from error
     done(connection, "ROLLBACK")
