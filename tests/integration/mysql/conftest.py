@@ -67,6 +67,9 @@ class World(SqlWorld):
         with closing(connected(self.server.url, lock_timeout_s=20, timeout_s=20)) as connection:
             return asked(connection, statement.replace("%", "%%"))
 
+    def lose_witness(self, key: str) -> None:
+        self.sql(f"DELETE FROM airflow_eos_works WHERE work_key = '{key}'")
+
     def tables(self) -> list[str]:
         names = (name for (name,) in self.sql("SHOW TABLES"))
         return [name for name in names if name.startswith("airflow_eos_")]
@@ -77,6 +80,11 @@ def world(server: EmbeddedMariaDb) -> World:
     made = World(server)
     made.participant().close()  # the tables of all pipelines
     return made
+
+
+@pytest.fixture
+def keeping(world: World) -> World:
+    return world
 
 
 @pytest.fixture

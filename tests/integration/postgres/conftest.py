@@ -58,6 +58,9 @@ class World(SqlWorld):
             found = connection.execute(statement)
             return found.fetchall() if found.description else []
 
+    def lose_witness(self, key: str) -> None:
+        self.sql(f"DELETE FROM airflow_eos.works WHERE key = '{key}'")
+
     def tables(self) -> list[str]:
         found = self.sql("SELECT tablename FROM pg_tables WHERE schemaname LIKE 'airflow\\_eos%'")
         return [name for (name,) in found]
@@ -70,6 +73,14 @@ def world(server: EmbeddedPostgres, request: pytest.FixtureRequest) -> Iterator[
     made.participant().close()  # the tables of all pipelines
     yield made
     end_all(made)
+
+
+@pytest.fixture
+def keeping(server: EmbeddedPostgres) -> World:
+    """Rows that wait in the checkpoint."""
+    made = World(server, two_phase=False)
+    made.participant().close()
+    return made
 
 
 @pytest.fixture

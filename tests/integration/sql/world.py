@@ -40,6 +40,9 @@ class SqlWorld(ABC):
     def tables(self) -> list[str]:
         """Tables that this package has made, of all pipelines."""
 
+    @abstractmethod
+    def lose_witness(self, key: str) -> None: ...
+
     def holdings(self) -> list[str]:
         """Where rows wait: objects of this checkpoint, and tables beyond those that are fixed."""
         made = [each for each in self.tables() if not each.endswith(("names", "works"))]
