@@ -361,7 +361,7 @@ class Statements:
 _GENERATION = f"SELECT generation FROM {NAMES} WHERE name = %s"  # noqa: S608 - ours
 
 
-class RowsOfTask(KeptOfTask):
+class StatementsOfTask(KeptOfTask):
     """See :class:`KeptOfTask`: what is sent are statements of many rows."""
 
     kind = KIND
@@ -523,7 +523,7 @@ class MySqlSink(TableSink):
         """Return the writer of one task, in a Spark worker."""
         if not transactional:
             return RowsAtOnce(self)
-        return RowsOfTask(self, self._session(), self._tables, task, attempt)
+        return StatementsOfTask(self, self._session(), self._tables, task, attempt)
 
     @property
     def _tables(self) -> KeysOfName:

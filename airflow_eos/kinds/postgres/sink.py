@@ -350,7 +350,7 @@ def try_rows(connection: Connection, table: str, stream: bytes, rows: int) -> No
             raise took_other(rows, taken, table)
 
 
-class RowsOfTask(KeptOfTask):
+class CsvOfTask(KeptOfTask):
     """See :class:`KeptOfTask`: what is sent is CSV, by the COPY that is noted beside it."""
 
     kind = KIND
@@ -683,7 +683,7 @@ class PostgresSink(TableSink):
     def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
         """Return the writer of one task, in a Spark worker."""
         if transactional and not self.two_phase:
-            return RowsOfTask(self, self._session(), self._tables, task, attempt)
+            return CsvOfTask(self, self._session(), self._tables, task, attempt)
         return TransactionOfTask(self, self._tables, task, attempt, transactional=transactional)
 
     @property

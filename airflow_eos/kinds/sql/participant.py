@@ -351,10 +351,6 @@ class KeysOfName:
             )
         return key
 
-    def own_part(self, key: str) -> str:
-        """Return the part of a key that no other key has: 32 hex digits (CheckpointFormatError)."""
-        return self.checked(key)[-32:]
-
 
 def name_of(prefix: str, participant: str, *, called: str = "gid_prefix") -> str:
     """Return the name of a participant's keys, notes and witnesses (ConfigurationError)."""
@@ -624,7 +620,7 @@ class SqlParticipant(ABC):
                 "again: it says who may go on."
             )
         self._forget(decision, before)
-        if self._noted % _SWEEP_EVERY == 0:
+        if self._kept is not None and self._noted % _SWEEP_EVERY == 0:
             self._book.sweep()
         self._noted += 1
 
