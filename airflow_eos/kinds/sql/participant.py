@@ -637,7 +637,7 @@ class SqlParticipant(ABC):
         there = {w.identity for w in promise.works if w.key in asked.there} | said.committed
         missing = promise.lost_rows(there)
         if missing > said.missing_rows.get(self._name, 0):
-            waits = ", ".join(sorted(asked.open)) or "none of this one"
+            waits = ", ".join(sorted(asked.open - asked.there)) or "none of this one"
             gone = sorted({w.key for w in promise.works} - asked.there - asked.open)
             works, name = self._book.tables[1], self._book.name
             raise OwnershipError(
