@@ -39,8 +39,10 @@ from tests.support.servers.postgres import EmbeddedPostgres
 
 LOGICAL = {"wal_level": "logical", "wal_retrieve_retry_interval": "100ms"}
 NO_DDL = (
-    "CREATE FUNCTION no_ddl() RETURNS event_trigger LANGUAGE plpgsql AS "
-    "'BEGIN RAISE EXCEPTION ''only by migrations: %'', tg_tag USING ERRCODE = ''22023''; END'",
+    (
+        "CREATE FUNCTION no_ddl() RETURNS event_trigger LANGUAGE plpgsql AS "
+        "'BEGIN RAISE EXCEPTION ''only by migrations: %'', tg_tag USING ERRCODE = ''22023''; END'"
+    ),
     "CREATE EVENT TRIGGER no_ddl ON ddl_command_start EXECUTE FUNCTION no_ddl()",
 )
 
