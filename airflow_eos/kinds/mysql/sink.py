@@ -393,8 +393,8 @@ class StatementsOfTask(KeptOfTask):
         found = asked(connection, _GENERATION, self._tables.name)
         return int(found[0][0]) if found else 0
 
-    def attempt(self, connection: Connection, stream: bytes) -> None:
-        """See :meth:`KeptOfTask.attempt`; nothing where the sink was told so."""
+    def trial(self, connection: Connection, stream: bytes) -> None:
+        """See :meth:`KeptOfTask.trial`; nothing where the sink was told so."""
         if self._sink.trial:
             try_rows(connection, self._sink.table, stream, self._rows)
             require_numbers(connection, self._sink.table, self._names, self._rows)

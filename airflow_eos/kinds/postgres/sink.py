@@ -384,8 +384,8 @@ class CsvOfTask(KeptOfTask):
         """See :meth:`KeptOfTask.generation`."""
         return generation_at(connection, self._tables)[1]
 
-    def attempt(self, connection: Connection, stream: bytes) -> None:
-        """See :meth:`KeptOfTask.attempt`."""
+    def trial(self, connection: Connection, stream: bytes) -> None:
+        """See :meth:`KeptOfTask.trial`."""
         try_rows(connection, self._sink.quoted_table, stream, self._rows)
 
     def detail(self) -> dict[str, Any]:

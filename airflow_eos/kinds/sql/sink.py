@@ -14,7 +14,7 @@ from airflow_eos.delivery.spill import STREAM_MODULES, SpillStream, require_disk
 from airflow_eos.delivery.task import HASH_COLUMN, selected
 from airflow_eos.errors import ConfigurationError, DeliveryError, EosError
 from airflow_eos.failpoints import failpoint
-from airflow_eos.kinds.sql.kept import DIGEST, KEPT, KeptStatements, digest_of, piece, pieces_of
+from airflow_eos.kinds.sql.kept import DIGEST, KEPT, KeptStatements, digest_of, piece
 from airflow_eos.kinds.sql.participant import GENERATION, WRITTEN_TABLE
 from airflow_eos.protocol.decision import PreparedWork
 
@@ -136,7 +136,7 @@ class KeptOfTask(ABC):
         """Return the name's generation; 0 where this is another database."""
 
     @abstractmethod
-    def attempt(self, connection: Any, stream: bytes) -> None:
+    def trial(self, connection: Any, stream: bytes) -> None:
         """Send the pieces to the table and roll that back; repeatable.
 
         Raises:
@@ -163,7 +163,7 @@ class KeptOfTask(ABC):
         stream, self._stream = self._stream.whole(), None
         # Read before the trial: with an older one the work is below the floor sooner, never later.
         generation = self._session.run("asking for the generation", self.generation)
-        self._session.run("trying the rows in their table", lambda c: self.attempt(c, stream))
+        self._session.run("trying the rows in their table", lambda c: self.trial(c, stream))
         detail = self.detail()
         self._session.close()
         require_disk(self._kept.store)
@@ -194,7 +194,3 @@ class KeptOfTask(ABC):
             # Where this fails, recovery or the next batch finds the work.
             with suppress(EosError):
                 self._kept.forget([self._key])
-
-    def sent(self, stream: bytes) -> Iterator[memoryview]:
-        """Yield the pieces of what was kept."""
-        return pieces_of(stream, f"what task {self._key} wrote")
