@@ -1,4 +1,4 @@
-"""MySQL and MariaDB as a participant: rows wait in staging tables of this package."""
+"""MySQL and MariaDB as a participant: rows wait in the checkpoint."""
 
 from __future__ import annotations
 

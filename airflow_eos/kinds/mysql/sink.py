@@ -1,35 +1,33 @@
-"""The MySQL sink: a task's rows wait in a table of their own, and one transaction moves them.
+"""The MySQL sink: a task's rows wait in the checkpoint, and one transaction inserts them.
 
-Inserts only. The table of a task is made ``LIKE`` the target, with its keys: so rows that one task
+Inserts only. A task inserts its rows into the table and rolls that back: so rows that one task
 alone can find wrong are refused before the decision. Every row is written twice, and no lock is
 held meanwhile.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from pymysql import MySQLError
+from pymysql.constants import ER
 
 from airflow_eos.arguments import take_spans
 from airflow_eos.closing import closed_on_error
 from airflow_eos.delivery.options import AppFacts, SinkOptions, unreached
 from airflow_eos.delivery.workers import check_workers
-from airflow_eos.errors import ConfigurationError, DeliveryError, EosError, Remedy
+from airflow_eos.errors import ConfigurationError, DeliveryError, Remedy
 from airflow_eos.kinds.mysql.participant import (
-    FORM,
     KIND,
+    NAMES,
+    ROOM,
     MySqlParticipant,
-    MySqlTableNames,
-    begin_staged,
-    drop_staged,
-    end_staging,
+    inserted,
     make_tables,
     require_kept,
 )
@@ -43,17 +41,17 @@ from airflow_eos.kinds.mysql.session import (
     printable,
     quoted,
 )
+from airflow_eos.kinds.sql.kept import kept_at
 from airflow_eos.kinds.sql.participant import (
-    GENERATION,
-    WRITTEN_TABLE,
+    KeysOfName,
     key_is_there,
     name_of,
+    took_other,
     warn_of_refusals,
 )
-from airflow_eos.kinds.sql.servers import as_text, parts_of
-from airflow_eos.kinds.sql.sink import TableSink, WorkOfTask
+from airflow_eos.kinds.sql.servers import as_text, number_of, parts_of
+from airflow_eos.kinds.sql.sink import KEEPING_MODULES, KeptOfTask, TableSink
 from airflow_eos.kinds.upsert.columns import (
-    Limits,
     hex_digits,
     refuse_longer,
     refuse_nulls,
@@ -61,18 +59,19 @@ from airflow_eos.kinds.upsert.columns import (
     refuse_times,
 )
 from airflow_eos.kinds.upsert.mysql import TRIGGERS, fits, limits
-from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork, check_name
+from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, check_name
 from airflow_eos.texts import refuse_texts
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
+    from airflow_eos.checkpoint.store import CheckpointStore
     from airflow_eos.delivery.port import TaskWriter
 
 
 # --- task -----------------------------------------------------------------------------------------
-# One task's rows go into a staging table, in one transaction that also marks them as whole.
+# What the table holds, and what it may refuse.
 
 
 _COLUMNS = """
@@ -88,9 +87,7 @@ WHERE table_schema = database() AND table_name = %s AND is_nullable = 'NO'
 """
 # A row for each column: joined names would be split by what the session takes for an escape.
 _KEYS = """
-SELECT index_name, coalesce(column_name, 'an expression'),
-       column_name IS NOT NULL AND sub_part IS NULL
-FROM information_schema.statistics
+SELECT index_name, coalesce(column_name, 'an expression') FROM information_schema.statistics
 WHERE table_schema = database() AND table_name = %s AND non_unique = 0
 ORDER BY index_name, seq_in_index
 """
@@ -105,6 +102,7 @@ FROM information_schema.columns JOIN information_schema.tables USING (table_sche
 WHERE table_schema = database() AND table_name = %s AND extra LIKE '%%auto_increment%%'
 """
 _BITS = {"tinyint": 8, "smallint": 16, "mediumint": 24, "int": 32, "bigint": 64}
+_STAYS = 1196  # ER_WARNING_NOT_COMPLETE_ROLLBACK
 _TEXTS = ("json", "longtext", "mediumtext", "text", "tinytext")
 
 
@@ -163,7 +161,7 @@ def check_columns(types: Mapping[str, str], columns: Mapping[str, MySqlColumn], 
 
 
 def _fits(spark: str, kind: str) -> bool:
-    """Whether a column can take a Spark type, or its staging table refuses misfits by itself."""
+    """Whether a column can take a Spark type, or the trial refuses misfits by itself."""
     if spark == "string":
         return fits(spark, kind) or kind.startswith(_TEXTS)
     if spark.startswith("timestamp"):
@@ -171,81 +169,68 @@ def _fits(spark: str, kind: str) -> bool:
     return fits(spark, kind)
 
 
-def require_table(connection: Connection, table: str, probe: str) -> None:
-    """Refuse a table into which rows cannot be moved with their witness (ConfigurationError).
-
-    Args:
-        connection: a connection to its database.
-        table: its name, as the user gave it.
-        probe: a name for a table that is made and dropped, to see whether the user may.
-    """
+def require_table(connection: Connection, table: str) -> None:
+    """Refuse a table into which rows cannot go with their witness (ConfigurationError)."""
     require_kept(connection, table)
     done(connection, f"EXPLAIN INSERT INTO {quoted(table)} VALUES ()")  # noqa: S608 - in quotes
-    done(connection, f"CREATE TABLE {quoted(probe)} LIKE {quoted(table)}")
-    done(connection, f"DROP TABLE {quoted(probe)}")
 
 
 def may_refuse(connection: Connection, table: str) -> list[str]:
     """List keys, constraints and triggers that could refuse two tasks' rows only in the table."""
     return [
-        *(f"UNIQUE ({', '.join(key)})" for key, _ in _keys(connection, table)),
+        *(f"UNIQUE ({', '.join(key)})" for key in _keys(connection, table).values()),
         *(f"FOREIGN KEY {name}" for (name,) in asked(connection, _FOREIGN, table)),
         *(f"TRIGGER {name}" for (name,) in asked(connection, TRIGGERS, table, "INSERT", table)),
     ]
 
 
-def require_taken(
-    connection: Connection, holding: str, table: str, names: Sequence[str], rows: int
-) -> None:
-    """Refuse staged rows that their table would refuse once they are decided.
+def try_rows(connection: Connection, table: str, stream: bytes, rows: int) -> None:
+    """Insert kept rows into their table and roll that back.
 
-    The staging table is ``LIKE`` the table, so its columns, indexes, checks and partitions have
-    refused such rows. Keys of rows in the table are looked for; for foreign keys, triggers, and
-    keys that cannot be looked for, the rows are inserted into the table, and that is rolled back.
-    Only such a trial takes numbers of AUTO_INCREMENT, which no rollback gives back.
+    Numbers of AUTO_INCREMENT are not given back.
 
     Raises:
-        DeliveryError: with the rows that the table would not take.
+        DeliveryError: the table does not take all rows.
+        ConfigurationError: a trigger has written where nothing is rolled back.
         pymysql.MySQLError: with the table's reason to refuse a row.
     """
-    numbers = asked(connection, _NUMBERS, table)
-    made = {name for name, *_ in numbers} - set(names)
-    unseen = [
-        *asked(connection, _FOREIGN, table),
-        *asked(connection, TRIGGERS, table, "INSERT", table),
-    ]
-    for key, is_whole in _keys(connection, table):
-        if is_whole and set(key) <= set(names):
-            _require_new_key(connection, holding, table, key)
-        elif not made & set(key):
-            unseen.append((key,))
-    if unseen:
-        _try(connection, holding, table, names, rows)
-        numbers = asked(connection, _NUMBERS, table)
-    for name, following, kind, step in numbers:
-        if name in made and (following or 0) + rows * step > _last(kind):
+    done(connection, "BEGIN")
+    try:
+        taken = inserted(connection, stream, table)
+    except MySQLError as error:
+        if number_of(error) != ER.DUP_ENTRY:
+            raise
+        named = str(error.args[-1]).rpartition("for key ")[2].strip("'")
+        index = named.rpartition(".")[2]  # MySQL 8.0.19 and newer name its table
+        key = _keys(connection, table).get(index, [index])
+        raise key_is_there(table, ", ".join(key)) from error
+    done(connection, "ROLLBACK")
+    if any(code == _STAYS for _, code, _ in asked(connection, "SHOW WARNINGS")):
+        raise ConfigurationError(
+            f"A trigger of table {table} has written into a table without transactions (MyISAM, "
+            "Aria): what the trial of the rows has put there stays, and their delivery would put "
+            "it there again. Nothing was made visible in the table itself.",
+            Remedy(change="ALTER TABLE … ENGINE = InnoDB for the table it writes to", start=True),
+            Remedy(
+                change="use MySqlSink(…, trial=False)",
+                start=True,
+                costs="rows that the table refuses are found only after the decision, and then a "
+                "person is asked",
+            ),
+        )
+    if taken != rows:
+        raise took_other(rows, taken, table)
+
+
+def require_numbers(connection: Connection, table: str, names: list[str], rows: int) -> None:
+    """Refuse rows for which AUTO_INCREMENT has no numbers left, after a trial (DeliveryError)."""
+    for name, following, kind, step in asked(connection, _NUMBERS, table):
+        if name not in names and (following or 0) + rows * step > _last(kind):
             raise DeliveryError(
                 f"Table {table} numbers its rows by {name} {kind}, next {following}, and {rows} "
                 "more would not all have a number. Nothing was made visible.",
                 Remedy(change=f"make {name} of table {table} a bigint", start=True),
             )
-
-
-def _try(connection: Connection, holding: str, table: str, names: Sequence[str], rows: int) -> None:
-    columns = quoted(*names)
-    done(connection, "SAVEPOINT trial")
-    taken = done(
-        connection,
-        f"INSERT INTO {quoted(table)} ({columns}) "  # noqa: S608 - names in quotes
-        f"SELECT {columns} FROM {quoted(holding)}",
-    )
-    if taken != rows:
-        raise DeliveryError(
-            f"{rows} rows were sent to table {table}, which took {taken}. Nothing was made "
-            "visible.",
-            Remedy(change="drop the trigger that drops rows", start=True),
-        )
-    done(connection, "ROLLBACK TO SAVEPOINT trial")
 
 
 def _last(kind: str) -> float:
@@ -254,25 +239,12 @@ def _last(kind: str) -> float:
     return float("inf") if bits is None else 2 ** (bits - ("unsigned" not in kind)) - 1
 
 
-def _require_new_key(connection: Connection, holding: str, table: str, key: Sequence[str]) -> None:
-    equal = " AND ".join(f"held.{quoted(name)} = there.{quoted(name)}" for name in key)
-    if asked(
-        connection,
-        f"SELECT 1 FROM {quoted(holding)} AS held "  # noqa: S608 - names in quotes
-        f"JOIN {quoted(table)} AS there ON {equal} LIMIT 1",
-    ):
-        raise key_is_there(table, ", ".join(key))
-
-
-def _keys(connection: Connection, table: str) -> list[tuple[list[str], bool]]:
-    """Return the columns of each unique key, and whether it is of whole columns alone."""
-    keys: dict[str, list[tuple[str, bool]]] = {}
-    for key, column, is_whole in asked(connection, _KEYS, table):
-        keys.setdefault(key, []).append((column, bool(is_whole)))
-    return [
-        ([column for column, _ in columns], all(is_whole for _, is_whole in columns))
-        for columns in keys.values()
-    ]
+def _keys(connection: Connection, table: str) -> dict[str, list[str]]:
+    """Return the columns of each unique key, by its name."""
+    keys: dict[str, list[str]] = {}
+    for key, column in asked(connection, _KEYS, table):
+        keys.setdefault(key, []).append(column)
+    return keys
 
 
 # --- literals -------------------------------------------------------------------------------------
@@ -359,101 +331,121 @@ def _text(value: str) -> pa.Scalar:
 # --- writing --------------------------------------------------------------------------------------
 
 
-class RowsOfTask(WorkOfTask):
-    """See :class:`WorkOfTask`: writes by INSERT, into a staging table of the task."""
+class Statements:
+    """The statements of a task's rows.
 
-    kind = KIND
-    errors = (MySQLError, EosError)
-    _sink: MySqlSink
-    _tables: MySqlTableNames
+    Args:
+        connection: a connection to the database, which is asked about the table.
+        table: the name of the table.
+        names: the columns of the rows.
+    """
 
-    def __init__(self, *given: Any, transactional: bool) -> None:
-        super().__init__(*given, transactional=transactional)
-        self._into = self._tables.holding(self._key) if transactional else self._sink.table
-        self._limits = Limits({}, {}, 0)
-        self._names: list[str] = []
-        self._head = b""
-        self._packet = 0
-        self._never_null: frozenset[str] = frozenset()
-        self._opened_at_ms = 0
-        self._generation = 0
+    def __init__(self, connection: Connection, table: str, names: list[str]) -> None:
+        with connection.cursor() as cursor:
+            self._limits = limits(cursor, table)
+        self._packet = self._limits.row - ROOM
+        into, columns = (each.replace("%%", "%") for each in (quoted(table), quoted(*names)))
+        self._head = f"INSERT INTO {into} ({columns}) VALUES ".encode()  # noqa: S608 - in quotes
 
-    def write(self, rows: pa.RecordBatch) -> None:
-        """Insert a batch of rows."""
+    def of(self, rows: pa.RecordBatch) -> Iterator[bytes]:
+        """Yield the statements of some rows; refuse values that the table would change."""
         refuse_numbers(rows, "MySQL")
         refuse_times(rows, "MySQL", first_year=1000)
         refuse_texts(rows, "MySQL")
-        with self._meaning("writing rows"):
-            if self._connection is None:
-                self._begin(rows.schema.names)
-            # However strict its mode, the server cuts spaces at the end in silence.
-            refuse_longer(rows, self._limits)
-            refuse_nulls(rows, self._never_null, self._sink.table)
-            for statement in statements(rows, self._head, self._packet):
-                self._rows += self._connection.query(statement)
+        # However strict its mode, the server cuts spaces at the end in silence.
+        refuse_longer(rows, self._limits)
+        yield from statements(rows, self._head, self._packet)
 
-    def prepare(self, fingerprint: str) -> PreparedWork | None:
-        """Check that the table takes the rows, and leave them staged until they are decided.
 
-        Raises:
-            DeliveryError: the table would refuse rows, or the work was aborted meanwhile.
-        """
-        if self._connection is None:
-            return None
-        with self._meaning("preparing the rows"):
-            if self._transactional:
-                require_taken(
-                    self._connection, self._into, self._sink.table, self._names, self._rows
-                )
-                self._leave()
-            done(self._connection, "COMMIT")
-        self._connection.close()
-        detail = {"form": FORM, GENERATION: self._generation, WRITTEN_TABLE: self._sink.table}
-        return self._work(fingerprint, self._opened_at_ms, detail)
+_GENERATION = f"SELECT generation FROM {NAMES} WHERE name = %s"  # noqa: S608 - ours
 
-    def _drop(self, connection: Connection) -> None:
-        drop_staged(connection, self._tables, self._key)
 
-    def _begin(self, names: list[str]) -> None:
+class StatementsOfTask(KeptOfTask):
+    """See :class:`KeptOfTask`: what is sent are statements of many rows."""
+
+    kind = KIND
+    _sink: MySqlSink
+    _session: MySqlConnection
+    _names: list[str]
+    _statements: Statements
+    _never_null: frozenset[str]
+
+    def begin(self, names: list[str]) -> Mapping[str, str]:
+        """See :meth:`KeptOfTask.begin`."""
         self._names = names
-        self._connection = self._connected()
-        with self._connection.cursor() as cursor:
-            self._limits = limits(cursor, self._sink.table)
-        self._packet = self._limits.row - 1024
-        columns = quoted(*names).replace("%%", "%")
-        into = quoted(self._into).replace("%%", "%")
-        self._head = f"INSERT INTO {into} ({columns}) VALUES ".encode()  # noqa: S608 - in quotes
-        if self._transactional:
-            # At once, any number of the table will do; staging tables would give one number twice.
-            self._never_null = never_null(self._connection, self._sink.table)
-            self._opened_at_ms, self._generation = begin_staged(
-                self._connection, self._tables, self._key, target=self._sink.table, names=names
-            )
-        done(self._connection, "BEGIN")
 
-    def _leave(self) -> None:
-        if not end_staging(self._connection, self._key, self._rows):
-            raise DeliveryError(
-                f"Work {self._key} was aborted while it was written: another attempt took over. "
-                "Nothing of it is visible, and nothing is lost."
-            )
+        def look(connection: Connection) -> None:
+            self._statements = Statements(connection, self._sink.table, names)
+            self._never_null = never_null(connection, self._sink.table)
 
-    def _connected(self) -> Connection:
-        return connected(
-            self._sink.url,
-            lock_timeout_s=self._sink.lock_timeout.total_seconds(),
-            timeout_s=self._sink.answer_within.total_seconds(),
-        )
+        self._session.run("looking at columns", look)
+        return {}
 
-    def _meaning(self, doing: str) -> contextlib.AbstractContextManager[None]:
-        return meaning(doing, printable(self._sink.url))
+    def pieces(self, rows: pa.RecordBatch) -> Iterator[bytes]:
+        """See :meth:`KeptOfTask.pieces`."""
+        # A null that the table replaces by a number or a time is another one at the commit.
+        refuse_nulls(rows, self._never_null, self._sink.table)
+        yield from self._statements.of(rows)
+
+    def generation(self, connection: Connection) -> int:
+        """See :meth:`KeptOfTask.generation`."""
+        found = asked(connection, _GENERATION, self._tables.name)
+        return int(found[0][0]) if found else 0
+
+    def trial(self, connection: Connection, stream: bytes) -> None:
+        """See :meth:`KeptOfTask.trial`; nothing where the sink was told so."""
+        if self._sink.trial:
+            try_rows(connection, self._sink.table, stream, self._rows)
+            require_numbers(connection, self._sink.table, self._names, self._rows)
+
+
+class RowsAtOnce:
+    """See :class:`~airflow_eos.delivery.port.TaskWriter`: rows that are visible at once.
+
+    Args:
+        sink: the sink to write to.
+    """
+
+    def __init__(self, sink: MySqlSink) -> None:
+        self._sink = sink
+        self._connection: Connection = None
+        self._statements: Statements | None = None
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Insert a batch of rows, in one transaction for all."""
+        with meaning("writing rows", self._sink.place):
+            if self._statements is None:
+                self._connection = connected(
+                    self._sink.url,
+                    lock_timeout_s=self._sink.lock_timeout.total_seconds(),
+                    timeout_s=self._sink.answer_within.total_seconds(),
+                )
+                names = rows.schema.names
+                self._statements = Statements(self._connection, self._sink.table, names)
+                done(self._connection, "BEGIN")
+            for statement in self._statements.of(rows):
+                self._connection.query(statement)
+
+    def prepare(self, fingerprint: str) -> None:
+        """Commit the rows: there is nothing to decide."""
+        del fingerprint
+        if self._connection is not None:
+            with meaning("committing", self._sink.place):
+                done(self._connection, "COMMIT")
+            self._connection.close()
+
+    def abort(self) -> None:
+        """Close the connection, which rolls back what is not committed."""
+        if self._connection is not None:
+            with suppress(MySQLError):
+                self._connection.close()
 
 
 # --- sink -----------------------------------------------------------------------------------------
 
 
 T = TypeVar("T")
-TASK_MODULES = ("pyarrow", "numpy", "msgspec", "pymysql", "airflow_eos.kinds.mysql.sink")
+TASK_MODULES = ("pymysql", *KEEPING_MODULES, "airflow_eos.kinds.mysql.sink")
 
 
 @dataclass(frozen=True)
@@ -468,7 +460,11 @@ class MySqlSink(TableSink):
         lock_timeout: how long a statement of a task or the driver waits for a lock of another
             transaction; a recovery waits 30 seconds.
         answer_within: how long the server may be gone before a step fails.
+        trial: False: rows are not tried in their table before the decision, for a table with a
+            trigger that writes where nothing is rolled back; a row that the table refuses is then
+            refused after it, and stops the pipeline.
         name: the participant's name in the decisions of the pipeline.
+        store: the checkpoint; see :meth:`bound`.
     """
 
     url: str = field(repr=False)
@@ -476,7 +472,9 @@ class MySqlSink(TableSink):
     prefix: str
     lock_timeout: timedelta = timedelta(seconds=30)
     answer_within: timedelta = timedelta(seconds=30)
+    trial: bool = True
     name: str = DEFAULT_PARTICIPANT
+    store: CheckpointStore | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         take_spans(self, "lock_timeout", "answer_within")
@@ -489,12 +487,20 @@ class MySqlSink(TableSink):
         check_workers(spark, modules=TASK_MODULES)
 
     def connect(self, interval: timedelta) -> MySqlParticipant:
-        """See :meth:`Sink.connect`; no interval is refused, since staged work does not expire."""
+        """See :meth:`Sink.connect`; no interval is refused, since kept rows do not expire."""
         del interval
         with closed_on_error(self._session()) as session:
             mark = make_tables(session, self._tables)
             session.run("looking at the table", self._require)
-        return MySqlParticipant(session, self._tables, name=self.name, mark=mark, target=self.table)
+            self.keeping(self._tables).marked()
+            return MySqlParticipant(
+                session,
+                self._tables,
+                name=self.name,
+                mark=mark,
+                target=self.table,
+                kept=kept_at(self.store, self.name, self._tables),
+            )
 
     @property
     def place(self) -> str:
@@ -514,11 +520,13 @@ class MySqlSink(TableSink):
 
     def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
         """Return the writer of one task, in a Spark worker."""
-        return RowsOfTask(self, self._tables, task, attempt, transactional=transactional)
+        if not transactional:
+            return RowsAtOnce(self)
+        return StatementsOfTask(self, self._session(), self._tables, task, attempt)
 
     @property
-    def _tables(self) -> MySqlTableNames:
-        return MySqlTableNames(name_of(self.prefix, self.name, called="prefix"))
+    def _tables(self) -> KeysOfName:
+        return KeysOfName(name_of(self.prefix, self.name, called="prefix"))
 
     def _session(self) -> MySqlConnection:
         return MySqlConnection(
@@ -528,8 +536,7 @@ class MySqlSink(TableSink):
         )
 
     def _require(self, connection: Connection) -> None:
-        probe = self._tables.holding(self._tables.new_key(0, 0))
-        require_table(connection, self.table, probe)
+        require_table(connection, self.table)
         if by := may_refuse(connection, self.table):
             warn_of_refusals(self.table, by)
 
@@ -544,6 +551,7 @@ class MySqlOptions(SinkOptions, frozen=True):
     prefix: str | None = None
     lock_timeout: str | None = None
     answer_within: str | None = None
+    trial: bool | None = None
 
     def sink(self, name: str, app: AppFacts, how: Any) -> MySqlSink:
         """See :meth:`SinkOptions.sink`."""

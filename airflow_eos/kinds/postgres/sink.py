@@ -1,16 +1,16 @@
 """The PostgreSQL sink: a task COPYs its rows in one transaction, which the decision commits.
 
 Inserts only. With ``two_phase`` the rows are in the table before they can be seen, and locks and
-vacuum wait for the decision; without it they wait in a table of their own and are moved, which
-costs twice the writing and needs no ``max_prepared_transactions``.
+vacuum wait for the decision; without it they are tried there, wait in the checkpoint and are sent
+again, which costs twice the writing and needs no ``max_prepared_transactions``.
 """
 
 from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
@@ -22,19 +22,17 @@ from airflow_eos.arguments import take_spans
 from airflow_eos.closing import closed_on_error
 from airflow_eos.delivery.options import AppFacts, SinkOptions, unreached
 from airflow_eos.delivery.workers import check_workers
-from airflow_eos.errors import ConfigurationError, DeliveryError, EosError, Remedy
+from airflow_eos.errors import ConfigurationError, EosError, Remedy
 from airflow_eos.kinds.postgres.participant import (
-    COLUMNS,
     DEFAULT_SCHEMA,
     KIND,
     PREPARED,
-    STAGED,
+    STATEMENT,
     TARGET,
     PostgresParticipant,
     PostgresTableNames,
-    drop_staged,
+    copied,
     end_prepared,
-    inserted,
     make_tables,
     require_kept,
 )
@@ -49,15 +47,17 @@ from airflow_eos.kinds.postgres.session import (
     meaning,
     printable,
 )
+from airflow_eos.kinds.sql.kept import kept_at
 from airflow_eos.kinds.sql.participant import (
     GENERATION,
     WRITTEN_TABLE,
     key_is_there,
     name_of,
+    took_other,
     warn_of_refusals,
 )
 from airflow_eos.kinds.sql.servers import OF_TRANSACTION
-from airflow_eos.kinds.sql.sink import TableSink, WorkOfTask
+from airflow_eos.kinds.sql.sink import KEEPING_MODULES, KeptOfTask, TableSink
 from airflow_eos.kinds.upsert.columns import Limits, bytea_text, refuse_longer
 from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork, check_name
 
@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
+    from airflow_eos.checkpoint.store import CheckpointStore
     from airflow_eos.delivery.port import TaskWriter
 
 
@@ -238,21 +239,27 @@ def _as_text(column: pa.Array) -> pa.Array:
     return column
 
 
-# --- staging --------------------------------------------------------------------------------------
-# The table in which the rows of a task wait, and their trial before that.
+# --- rows that are kept ---------------------------------------------------------------------------
+# A row that its table refuses only at the commit is refused after the decision, and then a person
+# has to make room for it. So the task COPYs all rows into the table, and rolls that back: values,
+# indexes, constraints, triggers and partitions have met each row. Only rows of two tasks have not
+# met; where the rows are repartitioned by the key, no two tasks have one key.
 #
-# A row that its table refuses only when it is moved there is refused after the decision, and then a
-# person has to make room for it. So the task inserts all rows into the table, and rolls that back:
-# values, indexes, constraints, triggers and partitions have met each row. Only rows of two tasks
-# have not met; where the rows are repartitioned by the key, no two tasks have one key.
+# A default is made once: a second evaluation at the commit would give another number or time than
+# the one that was tried, and a sequence may be at its end by then.
 
 
-# Per column: whether it has a default, which fills it in the staging table where rows do not give
-# it, and the sequence of an identity.
-_OTHERS = """
-SELECT attname, atthasdef AND attgenerated = '',
-       CASE WHEN attidentity <> '' THEN pg_get_serial_sequence(%(table)s, attname) END
-FROM pg_attribute WHERE attrelid = to_regclass(%(table)s) AND attnum > 0 AND NOT attisdropped
+_DEFAULTS = """
+SELECT attname, CASE WHEN attidentity = '' THEN pg_get_expr(adbin, adrelid)
+  ELSE format('nextval(%%L)', pg_get_serial_sequence(%(table)s, attname)) END
+FROM pg_attribute LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum
+WHERE attrelid = to_regclass(%(table)s) AND attnum > 0 AND NOT attisdropped AND attgenerated = ''
+AND (atthasdef OR attidentity <> '') ORDER BY attnum
+"""
+# Values are read by another session than the one that has written them.
+_PLAIN = """
+SELECT set_config('datestyle', 'ISO', true), set_config('intervalstyle', 'postgres', true),
+       set_config('extra_float_digits', '1', true)
 """
 _NUMBERS = """
 SELECT wanted FROM (SELECT CASE WHEN attidentity <> ''
@@ -265,15 +272,13 @@ SELECT pg_get_indexdef(indexrelid) FROM pg_index
 WHERE indrelid = to_regclass(%(table)s) AND (indisunique OR indisexclusion)
 UNION ALL SELECT pg_get_constraintdef(oid) FROM pg_constraint
 WHERE conrelid = to_regclass(%(table)s) AND contype = 'f'
-UNION ALL SELECT pg_get_ruledef(oid) FROM pg_rewrite
-WHERE ev_class = to_regclass(%(table)s) AND ev_type = '3' -- of inserts
 UNION ALL SELECT pg_get_triggerdef(oid) FROM pg_trigger
 WHERE tgrelid = to_regclass(%(table)s) AND NOT tgisinternal AND tgtype & 4 <> 0 -- of inserts
 """
 
 
 def may_refuse(connection: Connection, table: str) -> list[str]:
-    """List definitions of indexes, keys, rules and triggers that could refuse two tasks' rows."""
+    """List definitions of indexes, keys and triggers that could refuse two tasks' rows."""
     return [found for (found,) in connection.execute(_MAY_REFUSE, {"table": table})]
 
 
@@ -287,35 +292,45 @@ def require_numbers(connection: Connection, table: str) -> None:
         )
 
 
-def make_holding(
-    connection: Connection, holding: sql.Identifier, table: str, names: list[str]
-) -> None:
-    """Create a staging table, with the columns that the rows give or that the table fills.
+def defaults_of(connection: Connection, table: str, names: list[str]) -> dict[str, str]:
+    """Return the expressions by which the table fills columns that the rows do not give."""
+    found = connection.execute(_DEFAULTS, {"table": table}).fetchall()
+    return {name: made for name, made in found if name not in names}
 
-    Default values are made there, and moved as they are: so a sequence at its end refuses no
-    decided row.
-    """
-    connection.execute(
-        sql.SQL("CREATE TABLE {} (LIKE {} INCLUDING DEFAULTS)").format(holding, sql.SQL(table))
+
+def with_defaults(
+    connection: Connection, rows: pa.RecordBatch, defaults: Mapping[str, str]
+) -> pa.RecordBatch:
+    """Return the rows with a column of text for each of the ``defaults``, made by the server."""
+    import pyarrow as pa
+    from pyarrow import csv
+
+    made = sql.SQL("COPY (SELECT {} FROM generate_series(1, {})) TO STDOUT (FORMAT csv)").format(
+        sql.SQL(", ").join(map(sql.SQL, defaults.values())), sql.Literal(rows.num_rows)
     )
-    changes = []
-    for name, has_default, sequence in connection.execute(_OTHERS, {"table": table}):
-        if sequence is not None:
-            changes.append(
-                sql.SQL("ALTER COLUMN {} SET DEFAULT nextval({})").format(
-                    sql.Identifier(name), sql.Literal(sequence)
-                )
-            )
-        elif name not in names and not has_default:
-            changes.append(sql.SQL("DROP COLUMN {}").format(sql.Identifier(name)))
-    if changes:
-        connection.execute(
-            sql.SQL("ALTER TABLE {} {}").format(holding, sql.SQL(", ").join(changes))
-        )
+    with connection.transaction():
+        connection.execute(_PLAIN)
+        with connection.cursor().copy(made) as copy:
+            text = b"".join(copy)
+    types = dict.fromkeys(defaults, pa.large_string())
+    found = csv.read_csv(
+        pa.py_buffer(text),
+        csv.ReadOptions(column_names=list(defaults), block_size=max(1, len(text))),
+        csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False),
+        csv.ConvertOptions(
+            column_types=types,
+            null_values=[""],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+        ),
+    )
+    for name in defaults:
+        rows = rows.append_column(name, found[name].combine_chunks())
+    return rows
 
 
-def try_rows(connection: Connection, holding: sql.Identifier, table: str, rows: int) -> None:
-    """Insert staged rows into their table and roll that back, with the locks that it took.
+def try_rows(connection: Connection, table: str, stream: bytes, rows: int) -> None:
+    """COPY kept rows into their table and roll that back, with the locks that it took.
 
     Deferred constraints and triggers are checked, too. A trigger that acts outside of the
     transaction (dblink) does so here as well; a NOTIFY is rolled back.
@@ -324,29 +339,58 @@ def try_rows(connection: Connection, holding: sql.Identifier, table: str, rows: 
         DeliveryError: the table does not take all rows.
         psycopg.Error: with the table's reason to refuse a row.
     """
-    connection.execute("SAVEPOINT trial")
-    names = [name for (name,) in connection.execute(COLUMNS, [holding.as_string(connection)])]
-    try:
-        taken = inserted(connection, table, names, holding)
-        connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
-    except errors.UniqueViolation as error:
-        raise key_is_there(table, error.diag.constraint_name or "?") from error
-    require_all(rows, taken, table)
-    connection.execute("ROLLBACK TO SAVEPOINT trial")
+    with connection.transaction(force_rollback=True):
+        connection.execute(OF_TRANSACTION)
+        try:
+            taken = copied(connection, stream, table)
+            connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
+        except errors.UniqueViolation as error:
+            raise key_is_there(table, error.diag.constraint_name or "?") from error
+        if taken != rows:
+            raise took_other(rows, taken, table)
 
 
-def require_all(rows: int, taken: int, table: str) -> None:
-    """Refuse a table that took fewer rows than it was given, or more (DeliveryError)."""
-    if taken != rows:
-        raise DeliveryError(
-            f"{rows} rows were sent to table {table}, which took {taken}. Nothing was made "
-            "visible.",
-            Remedy(
-                change="drop the trigger or rule that drops or redirects rows, or deliver to a "
-                "table without one",
-                start=True,
-            ),
-        )
+class CsvOfTask(KeptOfTask):
+    """See :class:`KeptOfTask`: what is sent is CSV, by the COPY that is noted beside it."""
+
+    kind = KIND
+    _sink: PostgresSink
+    _session: PostgresConnection
+    _tables: PostgresTableNames
+    _defaults: Mapping[str, str]
+    _limits: Limits
+
+    def begin(self, names: list[str]) -> Mapping[str, str]:
+        """See :meth:`KeptOfTask.begin`."""
+        table = self._sink.quoted_table
+
+        def look(connection: Connection) -> str:
+            self._limits = limits_of(columns_of(connection, table))
+            self._defaults = defaults_of(connection, table, names)
+            return copy_into(table, [*names, *self._defaults]).as_string(connection)
+
+        return {STATEMENT: self._session.run("looking at columns", look)}
+
+    def pieces(self, rows: pa.RecordBatch) -> Iterator[bytes | memoryview]:
+        """See :meth:`KeptOfTask.pieces`."""
+        refuse_longer(rows, self._limits)
+        if self._defaults and rows.num_rows:
+            rows = self._session.run(
+                "making default values", lambda c: with_defaults(c, rows, self._defaults)
+            )
+        yield as_csv(rows)
+
+    def generation(self, connection: Connection) -> int:
+        """See :meth:`KeptOfTask.generation`."""
+        return generation_at(connection, self._tables)[1]
+
+    def trial(self, connection: Connection, stream: bytes) -> None:
+        """See :meth:`KeptOfTask.trial`."""
+        try_rows(connection, self._sink.quoted_table, stream, self._rows)
+
+    def detail(self) -> dict[str, Any]:
+        """See :meth:`KeptOfTask.detail`: the history of the server that has tried the rows."""
+        return self._session.history._asdict()
 
 
 # --- writing --------------------------------------------------------------------------------------
@@ -359,17 +403,49 @@ SELECT (extract(epoch FROM now()) * 1000)::bigint,
 """
 
 
-class TransactionOfTask(WorkOfTask):
-    """See :class:`WorkOfTask`: writes by COPY, in one transaction."""
+def generation_at(connection: Connection, tables: PostgresTableNames) -> tuple[int, int]:
+    """Return when the transaction began (server's clock, ms), and the name's generation."""
+    found = connection.execute(tables.statement(_NOW), [tables.name]).fetchone()
+    opened_at_ms, generation = found or (0, 0)
+    return int(opened_at_ms), int(generation)
 
-    kind = KIND
-    errors = (Error, EosError)
-    _sink: PostgresSink
-    _tables: PostgresTableNames
 
-    def __init__(self, *given: Any, transactional: bool) -> None:
-        super().__init__(*given, transactional=transactional)
-        self._staged = transactional and not self._sink.two_phase
+def copy_into(table: str, names: list[str]) -> sql.Composed:
+    """Return the statement that takes rows with these columns as CSV."""
+    columns = sql.SQL(", ").join(sql.Identifier(name) for name in names)
+    return sql.SQL("COPY {} ({}) FROM STDIN (FORMAT csv, ENCODING 'UTF8')").format(
+        sql.SQL(table), columns
+    )
+
+
+class TransactionOfTask:
+    """See :class:`~airflow_eos.delivery.port.TaskWriter`: writes by COPY, in one transaction.
+
+    A connection is opened for the first rows.
+
+    Args:
+        sink: the sink to write to.
+        tables: the keys of the name that the work goes under.
+        task: the number of the task in the batch.
+        attempt: the task's attempt.
+        transactional: prepare the transaction for the decision; else commit it.
+    """
+
+    def __init__(
+        self,
+        sink: PostgresSink,
+        tables: PostgresTableNames,
+        task: int,
+        attempt: int,
+        *,
+        transactional: bool,
+    ) -> None:
+        self._sink = sink
+        self._tables = tables
+        self._key = tables.new_key(task, attempt)
+        self._transactional = transactional
+        self._connection: Any = None
+        self._rows = 0
         self._history = History("", 0)
         self._limits = Limits({}, {}, 0)
         self._cursor: Any = None
@@ -386,36 +462,28 @@ class TransactionOfTask(WorkOfTask):
         self._rows += rows.num_rows
 
     def prepare(self, fingerprint: str) -> PreparedWork | None:
-        """End the COPY and leave the transaction prepared, or the rows staged, for the decision."""
+        """End the COPY and leave the transaction prepared for the decision."""
         if self._connection is None:
             return None
         with self._meaning("ending the copy"):
             self._copying.__exit__(None, None, None)
-        require_all(self._rows, self._cursor.rowcount, self._sink.table)
-        if self._staged:
-            with self._meaning("trying the rows in their table"):
-                holding = self._tables.holding(self._key)
-                try_rows(self._connection, holding, self._sink.quoted_table, self._rows)
+        if self._cursor.rowcount != self._rows:
+            raise took_other(self._rows, self._cursor.rowcount, self._sink.table)
         with self._meaning("preparing the transaction"):
-            opened_at_ms, generation = self._leave()
+            work = self._leave(fingerprint)
         self._connection.close()
-        return self._work(
-            fingerprint,
-            opened_at_ms,
-            {
-                "form": STAGED if self._staged else PREPARED,
-                "system": self._history.system,
-                "timeline": self._history.timeline,
-                GENERATION: generation,
-                WRITTEN_TABLE: self._sink.quoted_table,
-            },
-        )
+        return work
 
-    def _drop(self, connection: Connection) -> None:
-        if self._staged:
-            drop_staged(connection, self._tables, self._key)
-        else:
-            end_prepared(connection, "ROLLBACK", self._key)
+    def abort(self) -> None:
+        """Remove the rows, as far as possible; also prepared ones, since a reply may be lost."""
+        if self._connection is None:
+            return
+        with suppress(Error, EosError):
+            self._connection.close()
+        if self._transactional:
+            # Where this fails, recovery or the next batch finds the work.
+            with suppress(Error, EosError), closing(self._connected()) as again:
+                end_prepared(again, "ROLLBACK", self._key)
 
     def _connected(self) -> Connection:
         connection, self._history = connected(
@@ -434,53 +502,43 @@ class TransactionOfTask(WorkOfTask):
                 "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL lock_timeout = {}; {}"
             ).format(limit, sql.SQL(OF_TRANSACTION))
         )
-        table: sql.Composable = sql.SQL(self._sink.quoted_table)
-        if self._staged:
-            table = self._tables.holding(self._key)
-            make_holding(self._connection, table, self._sink.quoted_table, names)
         self._limits = limits_of(columns_of(self._connection, self._sink.quoted_table))
-        columns = sql.SQL(", ").join(sql.Identifier(name) for name in names)
         self._cursor = self._connection.cursor()
-        self._copying = self._cursor.copy(
-            sql.SQL("COPY {} ({}) FROM STDIN (FORMAT csv, ENCODING 'UTF8')").format(table, columns)
-        )
+        self._copying = self._cursor.copy(copy_into(self._sink.quoted_table, names))
         self._copy = self._copying.__enter__()
 
-    def _leave(self) -> tuple[int, int]:
-        """Prepare the transaction, or commit staged rows, so that the work can be decided.
-
-        Returns:
-            When the transaction began (server's clock, ms, for people), and the generation.
-        """
+    def _leave(self, fingerprint: str) -> PreparedWork | None:
+        """Prepare the transaction, so that the work can be decided; or commit it."""
         if not self._transactional:
             self._connection.execute("COMMIT")
-            return 0, 0
-        now = self._tables.statement(_NOW)
-        found = self._connection.execute(now, [self._tables.name]).fetchone()
-        opened_at_ms, generation = found or (0, 0)
-        given = [self._key, self._tables.name, self._rows]
-        if self._staged:
-            self._connection.execute(
-                self._tables.statement(
-                    "INSERT INTO {staged} (key, name, rows, opened_at_ms, target) "
-                    "VALUES (%s, %s, %s, %s, %s)"
-                ),
-                [*given, opened_at_ms, self._sink.quoted_table],
-            )
-            self._connection.execute("COMMIT")
-        else:
-            self._connection.execute(
-                self._tables.statement(
-                    "INSERT INTO {works} (key, name, rows, generation) VALUES (%s, %s, %s, %s)"
-                ),
-                [*given, generation],
-            )
-            prepare = sql.SQL("PREPARE TRANSACTION {}").format(sql.Literal(self._key))
-            try:
-                self._connection.execute(prepare)
-            except UNPREPARED as error:
-                raise cannot_prepare(error, printable(self._sink.dsn)) from error
-        return opened_at_ms, generation
+            return None
+        opened_at_ms, generation = generation_at(self._connection, self._tables)
+        self._connection.execute(
+            self._tables.statement(
+                "INSERT INTO {works} (key, name, rows, generation) VALUES (%s, %s, %s, %s)"
+            ),
+            [self._key, self._tables.name, self._rows, generation],
+        )
+        prepare = sql.SQL("PREPARE TRANSACTION {}").format(sql.Literal(self._key))
+        try:
+            self._connection.execute(prepare)
+        except UNPREPARED as error:
+            raise cannot_prepare(error, printable(self._sink.dsn)) from error
+        return PreparedWork(
+            kind=KIND,
+            participant=self._sink.name,
+            key=self._key,
+            rows=self._rows,
+            fingerprint=fingerprint,
+            opened_at_ms=opened_at_ms,
+            timeout_ms=None,
+            detail={
+                "form": PREPARED,
+                **self._history._asdict(),
+                GENERATION: generation,
+                WRITTEN_TABLE: self._sink.quoted_table,
+            },
+        )
 
     def _meaning(self, doing: str) -> contextlib.AbstractContextManager[None]:
         return meaning(doing, printable(self._sink.dsn))
@@ -490,9 +548,8 @@ class TransactionOfTask(WorkOfTask):
 
 
 _RIGHTS = """
-SELECT current_user, has_table_privilege(%(t)s, 'INSERT')
-       AND (%(two_phase)s OR has_table_privilege(%(t)s, 'SELECT')), row_security_active(%(t)s),
-       has_schema_privilege(%(schema)s, 'USAGE'), has_schema_privilege(%(schema)s, 'CREATE')
+SELECT current_user, has_table_privilege(%(t)s, 'INSERT'), row_security_active(%(t)s),
+       has_schema_privilege(%(schema)s, 'USAGE')
 """
 _SLOTS = """
 SELECT current_setting('max_prepared_transactions')::int, count(*)::int FROM pg_prepared_xacts
@@ -500,24 +557,18 @@ WHERE NOT (database = current_database() AND starts_with(gid, %s || '-'))
 """
 
 
-def require_table(
-    connection: Connection, table: str, tables: PostgresTableNames, *, two_phase: bool
-) -> None:
+def require_table(connection: Connection, table: str, tables: PostgresTableNames) -> None:
     """Refuse a table or role with which rows cannot be prepared and kept (ConfigurationError)."""
     require_kept(connection, table)
-    rights = {"t": table, "schema": tables.schema, "two_phase": two_phase}
-    role, may_insert, secured, may_use, may_create = (
-        connection.execute(_RIGHTS, rights).fetchone() or ()
-    )
+    rights = {"t": table, "schema": tables.schema}
+    role, may_insert, secured, may_use = connection.execute(_RIGHTS, rights).fetchone() or ()
     if not may_insert:
-        right = "INSERT" if two_phase else "INSERT, SELECT"
         raise ConfigurationError(
-            f"Role {role!r} may not write as needed: GRANT {right} ON {table} TO {role}."
+            f"Role {role!r} may not write as needed: GRANT INSERT ON {table} TO {role}."
         )
-    if not may_use or not (two_phase or may_create):
-        what = "USAGE" if two_phase else "USAGE, CREATE"
+    if not may_use:
         raise ConfigurationError(
-            f"Role {role!r} may not use the schema of the pipelines: GRANT {what} ON SCHEMA "
+            f"Role {role!r} may not use the schema of the pipelines: GRANT USAGE ON SCHEMA "
             f"{tables.schema} TO {role}, and SELECT, INSERT, UPDATE, DELETE on its tables."
         )
     if secured:
@@ -553,7 +604,7 @@ def require_slots(connection: Connection, name: str, tasks: int) -> None:
 
 
 T = TypeVar("T")
-TASK_MODULES = ("pyarrow.csv", "numpy", "msgspec", "psycopg", "airflow_eos.kinds.postgres.sink")
+TASK_MODULES = ("pyarrow.csv", "psycopg", *KEEPING_MODULES, "airflow_eos.kinds.postgres.sink")
 
 
 @dataclass(frozen=True)
@@ -564,7 +615,7 @@ class PostgresSink(TableSink):
         dsn: of the primary, with a role that driver, tasks and recovery share.
         table: as SQL names it, with its schema where that is not on the role's search path.
         gid_prefix: of the prepared transactions; owned by one checkpoint.
-        two_phase: whether to use PREPARE TRANSACTION; else rows are staged in tables of ``schema``.
+        two_phase: whether to use PREPARE TRANSACTION; else rows wait in the checkpoint.
         tasks: the most that a batch has; as many as Spark has cores where None. Twice as many
             prepared transactions must be free.
         lock_timeout: how long a statement of a task or the driver waits for a row or a unique key
@@ -572,6 +623,7 @@ class PostgresSink(TableSink):
         answer_within: how long the server may be gone before a step fails.
         schema: the schema of the tables that the pipelines of the database share.
         name: the participant's name in the decisions of the pipeline.
+        store: the checkpoint; see :meth:`bound`.
     """
 
     dsn: str = field(repr=False)
@@ -583,6 +635,7 @@ class PostgresSink(TableSink):
     answer_within: timedelta = timedelta(seconds=30)
     schema: str = DEFAULT_SCHEMA
     name: str = DEFAULT_PARTICIPANT
+    store: CheckpointStore | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         take_spans(self, "lock_timeout", "answer_within")
@@ -606,7 +659,16 @@ class PostgresSink(TableSink):
         with closed_on_error(self._session()) as session:
             mark = make_tables(session, self._tables)
             session.run("looking at the table", self._require)
-        return PostgresParticipant(session, self._tables, name=self.name, mark=mark, target=target)
+            if not self.two_phase:
+                self.keeping(self._tables).marked()
+            return PostgresParticipant(
+                session,
+                self._tables,
+                name=self.name,
+                mark=mark,
+                target=target,
+                kept=kept_at(self.store, self.name, self._tables),
+            )
 
     @property
     def place(self) -> str:
@@ -620,6 +682,8 @@ class PostgresSink(TableSink):
 
     def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
         """Return the writer of one task, in a Spark worker."""
+        if transactional and not self.two_phase:
+            return CsvOfTask(self, self._session(), self._tables, task, attempt)
         return TransactionOfTask(self, self._tables, task, attempt, transactional=transactional)
 
     @property
@@ -652,7 +716,7 @@ class PostgresSink(TableSink):
         return PostgresTableNames(name_of(self.gid_prefix, self.name), self.schema)
 
     def _require(self, connection: Connection) -> None:
-        require_table(connection, self.quoted_table, self._tables, two_phase=self.two_phase)
+        require_table(connection, self.quoted_table, self._tables)
         if self.two_phase:
             require_slots(connection, self._tables.name, self.tasks or 1)
             return

@@ -2,6 +2,10 @@
 
 Waiting work is listed before witnesses are read: the other way round a commit in between would look
 like an abort. A missing witness means ABORTED only where it must be there; see each kind.
+
+Rows that wait in the checkpoint (:mod:`.kept`) can be read by several processes at once, and one of
+them may sleep over an abort. So an abort writes a row in the witness's place, and the primary key
+lets one of them win.
 """
 
 from __future__ import annotations
@@ -27,17 +31,20 @@ from airflow_eos.errors import (
     StoreError,
 )
 from airflow_eos.failpoints import failpoint
+from airflow_eos.kinds.sql.kept import KEPT, require_form
 from airflow_eos.protocol.decision import OpenWork, Outcome, PreparedWork, WorkIdentity, require_own
 from airflow_eos.protocol.group import in_turn
 from airflow_eos.protocol.participant import Member, Note, Owner, Ownership
 
 if TYPE_CHECKING:
+    from airflow_eos.kinds.sql.kept import KeptStatements
     from airflow_eos.protocol.decision import Decision
     from airflow_eos.protocol.promise import OperatorRuling, Promise
 
 T = TypeVar("T")
 
 KEPT_BATCHES = 1000
+_SWEEP_EVERY = 16  # decisions that are noted between two looks for what a crash has left
 GENERATION = "generation"
 """The key in a work's detail of the generation that its name had when it was prepared."""
 WRITTEN_TABLE = "table"
@@ -75,11 +82,19 @@ def floor_of(generation: int) -> int:
 
 
 class LedgerState(NamedTuple):
-    """A database's answer about keys: its floor, keys that wait, keys whose rows are visible."""
+    """A database's answer about keys: its floor, which wait, are visible, or were aborted.
+
+    What waits in the checkpoint may have ended: its object is removed after that.
+    """
 
     floor: int
     open: set[str]
     there: set[str]
+    aborted: frozenset[str] = frozenset()
+
+
+ABORTED_ROWS = -1
+"""The number of rows in the witness's place where the work was aborted."""
 
 
 _STANDING = """
@@ -106,13 +121,21 @@ class OwnershipTable(ABC):
         session: the connection to the database.
         keys: the keys of the name.
         mark: the random id of the name in this database, which no other database has.
+        kept: the rows that wait in the checkpoint; None where none ever did.
     """
 
-    def __init__(self, session: DatabaseConnection, keys: KeysOfName, mark: str) -> None:
+    def __init__(
+        self,
+        session: DatabaseConnection,
+        keys: KeysOfName,
+        mark: str,
+        kept: KeptStatements | None = None,
+    ) -> None:
         self._session = session
         self._own = keys
         self.name = keys.name
         self.mark = mark
+        self._kept = kept
 
     @property
     @abstractmethod
@@ -128,20 +151,33 @@ class OwnershipTable(ABC):
         """Run statements on {names} and {works}, with their arguments; durable on return."""
 
     @abstractmethod
+    def _witnessed(self, connection: Any, keys: Sequence[str]) -> dict[str, int]:
+        """Return those ``keys`` that have a row among the witnesses, with its number of rows."""
+
+    @abstractmethod
+    def witness(self, connection: Any, key: str, rows: int, generation: int) -> bool:
+        """Write the witness of ``key`` if it has none; False where it has one by now.
+
+        Who writes one at the same time is waited for.
+        """
+
     def _waiting(self, connection: Any, keys: Sequence[str]) -> set[str]:
-        """Return those ``keys`` whose work has not ended; asked before :meth:`_witnessed`."""
+        """Return those ``keys`` whose work waits; asked before :meth:`_witnessed`."""
+        del connection
+        listed = self._kept.listed() if self._kept is not None else ()
+        return {each.name for each in listed} & set(keys)
 
-    @abstractmethod
-    def _witnessed(self, connection: Any, keys: Sequence[str]) -> set[str]:
-        """Return those ``keys`` that have a witness: their rows are visible."""
-
-    @abstractmethod
     def _listed(self, connection: Any) -> list[tuple[str, int, str]]:
         """List all work that waits under the name; see :meth:`listed`."""
-
-    @abstractmethod
-    def _now_ms(self, connection: Any) -> int:
-        """Return the server's time, ms since the epoch."""
+        if self._kept is None:
+            return []
+        found = self._kept.listed()
+        over = self._witnessed(connection, [each.name for each in found])
+        return [
+            (each.name, each.modified_at_ms, self._kept.place_of(each.name))
+            for each in found
+            if each.name not in over
+        ]
 
     @property
     def called(self) -> str:
@@ -162,12 +198,14 @@ class OwnershipTable(ABC):
             if self.mark not in there:
                 raise self._witnesses_are_gone()
             # The floor is read last: a witness removed meanwhile was below it by then.
-            return LedgerState(self.row(connection).floor, open_, there)
+            floor = self.row(connection).floor
+            aborted = frozenset(key for key, rows in there.items() if rows == ABORTED_ROWS)
+            return LedgerState(floor, open_, there.keys() - aborted, aborted)
 
         return self._session.run("asking for outcomes", ask)
 
     def listed(self) -> list[tuple[str, int, str]]:
-        """List all work that waits under the name: key, since when (ms), and for which table."""
+        """List all work that waits under the name: key, since when (ms), and where."""
 
         def ask(connection: Any) -> list[tuple[str, int, str]]:
             self.row(connection)
@@ -175,9 +213,28 @@ class OwnershipTable(ABC):
 
         return self._session.run("listing what waits", ask)
 
-    def clock_ms(self) -> int:
-        """Return the server's time, ms since the epoch."""
-        return self._session.run("asking for the time", self._now_ms)
+    def give_up(self, key: str) -> bool:
+        """Write in the place of the witness that ``key`` was aborted; False where it had ended.
+
+        The row is of the newest generation, so that it stays as long as the work may be committed.
+        """
+
+        def act(connection: Any) -> bool:
+            generation = self.row(connection).generation
+            return self.witness(connection, key, ABORTED_ROWS, generation)
+
+        return self._session.run("aborting", act)
+
+    def sweep(self) -> None:
+        """Remove the objects of ended work, which a crash has left."""
+
+        def ask(connection: Any) -> list[str]:
+            self.row(connection)
+            found = self._kept.listed() if self._kept is not None else ()
+            return [*self._witnessed(connection, [each.name for each in found])]
+
+        if self._kept is not None:
+            self._kept.forget(self._session.run("listing what has ended", ask))
 
     def claim(self, owner: str) -> None:
         """Write ``owner`` as the owner of the name if it has none."""
@@ -294,10 +351,6 @@ class KeysOfName:
             )
         return key
 
-    def own_part(self, key: str) -> str:
-        """Return the part of a key that no other key has: 32 hex digits (CheckpointFormatError)."""
-        return self.checked(key)[-32:]
-
 
 def name_of(prefix: str, participant: str, *, called: str = "gid_prefix") -> str:
     """Return the name of a participant's keys, notes and witnesses (ConfigurationError)."""
@@ -323,22 +376,33 @@ class SqlParticipant(ABC):
         name: the participant's name in decisions.
         mark: the random id of the name in this database, which no other database has.
         target: the table, as people read it.
+        kept: the rows that wait in the checkpoint; None where none ever did.
     """
 
     kind: ClassVar[str]
     book: ClassVar[type[OwnershipTable]]
     """The class for the rows of the name; it refuses another database."""
-    where_it_waits: ClassVar[str]
-    """The table or view where people find waiting work, for errors."""
+    client_error: ClassVar[type[Exception]]
+    """The base of the errors of the database's client."""
 
     def __init__(
-        self, session: Any, tables: Any, *, name: str, mark: str, target: str = ""
+        self,
+        session: Any,
+        tables: Any,
+        *,
+        name: str,
+        mark: str,
+        target: str = "",
+        kept: KeptStatements | None = None,
     ) -> None:
         self._session = session
-        self._book = self.book(session, tables, mark)
+        self._book = self.book(session, tables, mark, kept)
         self._tables = tables
         self._name = name
         self._target = target
+        self._kept = kept
+        self._kept_mark = None if kept is None else kept.mark()
+        self._noted = 0
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -356,16 +420,42 @@ class SqlParticipant(ABC):
         """Refuse a table that may lose rows that it has taken (ConfigurationError)."""
 
     @abstractmethod
-    def end(self, work: PreparedWork) -> None:
-        """Commit waiting work: make its rows visible together with its witness."""
+    def transaction(self, connection: Any) -> AbstractContextManager[None]:
+        """Run a transaction of the connection, which is durable at its end."""
 
     @abstractmethod
+    def insert(self, connection: Any, stream: bytes, where: str) -> int:
+        """Send the pieces of kept rows to their table; return how many rows it has taken."""
+
+    @abstractmethod
+    def refusal(self, error: Any) -> str | None:
+        """Return why the table refuses rows; None where the error does not come from them."""
+
+    def end(self, work: PreparedWork) -> None:
+        """Commit waiting work: make its rows visible together with its witness."""
+        kept = self._kept_there()
+        stream = kept.opened(work)
+        if stream is None:  # another process has ended it: who asked asks again
+            return
+        where = kept.place_of(work.key)
+        self._session.run("committing", lambda c: self._commit(c, work, stream, where))
+        failpoint("moved")
+
     def remove(self, key: str) -> bool:
-        """Remove waiting work by its key; False where it does not wait any more."""
+        """Remove waiting work by its key; False where it does not wait any more.
+
+        Without its object nobody begins to commit it.
+        """
+        if self._kept is None or not self._kept.has(key):
+            return False
+        by_us = self._book.give_up(key)
+        self._kept.forget([key])
+        return by_us
 
     def absent(self, work: PreparedWork) -> Outcome:
         """Return the outcome of work above the floor that neither waits nor has a witness."""
-        del work
+        if work.detail.get("form") == KEPT:
+            self._kept_there().require_there(self._kept_mark)
         return Outcome.ABORTED
 
     def check(self, works: Sequence[PreparedWork]) -> None:
@@ -375,6 +465,8 @@ class SqlParticipant(ABC):
             self._tables.checked(work.key)
             generation_of(work)
             self.check_detail(work)
+            if work.detail.get("form") == KEPT:
+                require_form(work)
 
     def require_decidable(self, works: Sequence[PreparedWork]) -> None:
         """Refuse, before it is decided, work whose witness or rows the database would not keep.
@@ -397,19 +489,56 @@ class SqlParticipant(ABC):
     def commit(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
         """Commit each work; where a reply is lost, ask the witness for the outcome."""
         for _ in range(_LOOKS_AT_MOST):
-            became = self.outcome(works)
+            became, over = self._asked(works)
             owed = [work for work in works if became[work.identity] is Outcome.OPEN]
             if not owed:
+                if self._kept is not None:
+                    self._kept.forget(over)
                 return became
             in_turn(partial(self._end, work) for work in owed)
         raise StoreError(
-            f"{owed[0].identity} still waits in {self._session.place} after {_LOOKS_AT_MOST} "
-            f"commits. Nothing was guessed: look at {self.where_it_waits} there, then try again."
+            f"{owed[0].identity} still waits for {self._session.place} after {_LOOKS_AT_MOST} "
+            "commits. Nothing was guessed: look at the server's log, then try again."
         )
 
     def _end(self, work: PreparedWork) -> None:
         self.end(work)
         failpoint("settled-some")
+
+    def _commit(self, connection: Any, work: PreparedWork, stream: bytes, where: str) -> None:
+        """Write witness and rows in one transaction, unless the work has ended meanwhile.
+
+        Raises:
+            DecisionNeededError: the table does not take the rows any more.
+            StoreError: who sleeps for 1,000 batches finds that no row says any more how it ended.
+        """
+        try:
+            with self.transaction(connection):
+                # It comes first: who commits or aborts the same work waits here, and finds it.
+                if not self._book.witness(connection, work.key, work.rows, generation_of(work)):
+                    return
+                if generation_of(work) < self._book.row(connection).floor:
+                    raise StoreError(
+                        f"{work.identity} is of a batch that was over long ago, so what became of "
+                        "it is not known. Nothing of it was made visible."
+                    )
+                taken = self.insert(connection, stream, where)
+                if taken != work.rows:
+                    raise would_not_all_arrive(work, taken, where)
+        except self.client_error as error:
+            why = self.refusal(error)
+            if why is None:
+                raise
+            raise cannot_be_written(work.identity, why, where) from error
+
+    def _kept_there(self) -> KeptStatements:
+        if self._kept is None:
+            raise StoreError(
+                f"The rows of {self._name!r} wait in the checkpoint, under eos/kept/{self._name}, "
+                "which is not there. Is this a part of a copy? Nothing was concluded.",
+                Remedy(change="put that folder back", start=True),
+            )
+        return self._kept
 
     def abort(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
         """Roll each work back by its key, which nobody else has ever used."""
@@ -424,9 +553,15 @@ class SqlParticipant(ABC):
         Raises:
             StoreError: the server does not answer, is another one, or was left behind.
         """
+        return self._asked(works)[0]
+
+    def _asked(
+        self, works: Sequence[PreparedWork]
+    ) -> tuple[dict[WorkIdentity, Outcome], list[str]]:
+        """Return each work's outcome, and the keys of what has ended and is still kept."""
         self.check(works)
         if not works:
-            return {}
+            return {}, []
         asked = self._book.ask([work.key for work in works])
 
         def became(work: PreparedWork) -> Outcome:
@@ -435,9 +570,12 @@ class SqlParticipant(ABC):
             if generation_of(work) < asked.floor:
                 # Also where the work waits: no decision that may still be relied on names it.
                 return Outcome.UNKNOWN
+            if work.key in asked.aborted:
+                return Outcome.ABORTED
             return Outcome.OPEN if work.key in asked.open else self.absent(work)
 
-        return {work.identity: became(work) for work in works}
+        over = asked.open & (asked.there | asked.aborted)
+        return {work.identity: became(work) for work in works}, sorted(over)
 
     def open(self, *, besides: Collection[WorkIdentity] = ()) -> tuple[OpenWork, ...]:
         """List the work that waits under the name, in this database."""
@@ -447,10 +585,6 @@ class SqlParticipant(ABC):
             for key, at_ms, target in sorted(self._book.listed())
             if self._tables.is_own(key) and key not in known
         )
-
-    def clock_ms(self) -> int:
-        """See :class:`TellsTime`: return the server's time."""
-        return self._book.clock_ms()
 
     def claim(self, owner: Owner) -> None:
         """Claim the name in this database: the first pipeline that writes itself there owns it."""
@@ -486,6 +620,9 @@ class SqlParticipant(ABC):
                 "again: it says who may go on."
             )
         self._forget(decision, before)
+        if self._kept is not None and self._noted % _SWEEP_EVERY == 0:
+            self._book.sweep()
+        self._noted += 1
 
     def require_settled(self, promise: Promise, said: OperatorRuling) -> None:
         """Refuse a database that has lost rows of the promise: a backup, or a standby that lagged.
@@ -500,7 +637,7 @@ class SqlParticipant(ABC):
         there = {w.identity for w in promise.works if w.key in asked.there} | said.committed
         missing = promise.lost_rows(there)
         if missing > said.missing_rows.get(self._name, 0):
-            waits = ", ".join(sorted(asked.open)) or "none of this one"
+            waits = ", ".join(sorted(asked.open - asked.there)) or "none of this one"
             gone = sorted({w.key for w in promise.works} - asked.there - asked.open)
             works, name = self._book.tables[1], self._book.name
             raise OwnershipError(
@@ -642,7 +779,7 @@ class DatabaseConnection(ABC):
 
 
 # --- rows that a table refuses --------------------------------------------------------------------
-# Errors and warnings about staged rows that a table does not take, before and after the decision.
+# Errors and warnings about kept rows that a table does not take, before and after the decision.
 
 
 _HINT = (
@@ -671,23 +808,41 @@ def key_is_there(table: str, key: str) -> DeliveryError:
     )
 
 
-def cannot_be_moved(work: WorkIdentity, why: str, holding: str) -> DecisionNeededError:
-    """Return the error for decided rows that their table refuses."""
-    return DecisionNeededError(
-        f"The promised rows of {work} cannot be moved to their table: {why}. They wait in "
-        f"{holding}, and nothing of this work is visible. Was the table changed, or does another "
-        "row hold a unique key? Make room for them in the table, or correct them where they wait, "
-        "then start again (or run airflow-eos recover). How, and how they are given up: "
-        "docs/recovery.md, 'Rows that a table refuses'."
+def took_other(rows: int, taken: int, table: str) -> DeliveryError:
+    """Return a task's error for a table that took fewer rows than it was given, or more."""
+    return DeliveryError(
+        f"{rows} rows were sent to table {table}, which took {taken}. Nothing was made visible.",
+        Remedy(
+            change="drop the trigger that drops or redirects rows, or deliver to a table without "
+            "one",
+            start=True,
+        ),
     )
 
 
-def would_not_all_arrive(
-    work: PreparedWork, moved: int, target: str, holding: str
-) -> DecisionNeededError:
-    """Return the error for a move that would deliver fewer or more rows than were promised."""
+def cannot_be_written(work: WorkIdentity, why: str, where: str) -> DecisionNeededError:
+    """Return the error for decided rows that their table refuses."""
     return DecisionNeededError(
-        f"{work.identity}: {work.rows} rows were promised, and {moved} would arrive in {target}. "
-        "Nothing of it was made visible. Does a trigger drop rows, or has somebody changed "
-        f"{holding}?"
+        f"The promised rows of {work} cannot be written to their table: {why}. They wait in "
+        f"{where}, and nothing of this work is visible. Was the table changed, or does another "
+        "row hold a unique key? Make room for them in the table, then start again (or run "
+        "airflow-eos recover). How they are read, and given up: docs/recovery.md, 'Rows that a "
+        "table refuses'."
+    )
+
+
+def would_not_all_arrive(work: PreparedWork, taken: int, where: str) -> DecisionNeededError:
+    """Return the error for a commit that would deliver fewer or more rows than were promised."""
+    return DecisionNeededError(
+        f"{work.identity}: {work.rows} rows were promised, and {taken} would arrive in "
+        f"{work.detail.get(WRITTEN_TABLE)}. Nothing of it was made visible; they wait in {where}. "
+        "Does a trigger drop rows since? Take it out of the table, then start again."
+    )
+
+
+def ddl_refused(what: str, statements: str) -> ConfigurationError:
+    """Return the error for a server or role that lets nobody make our tables at a start."""
+    return ConfigurationError(
+        f"{what} The pipelines of a database share two tables, which a first start makes by DDL; "
+        f"no later step makes or drops any. Let somebody who may run this once:\n{statements}"
     )

@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
-from contextlib import closing, suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from airflow_eos.delivery.port import bound_store
+from airflow_eos.delivery.spill import STREAM_MODULES, SpillStream, require_disk
 from airflow_eos.delivery.task import HASH_COLUMN, selected
-from airflow_eos.errors import ConfigurationError, DeliveryError
-from airflow_eos.kinds.sql.participant import WRITTEN_TABLE
+from airflow_eos.errors import ConfigurationError, DeliveryError, EosError
+from airflow_eos.failpoints import failpoint
+from airflow_eos.kinds.sql.kept import DIGEST, KEPT, KeptStatements, digest_of, piece
+from airflow_eos.kinds.sql.participant import GENERATION, WRITTEN_TABLE
 from airflow_eos.protocol.decision import PreparedWork
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
     from airflow_eos.checkpoint.store import CheckpointStore
+
+KEEPING_MODULES = (*STREAM_MODULES, "airflow_eos.kinds.sql.kept")
 
 
 class TableSink:
     """A sink whose tasks insert rows into ``table``."""
 
     table: str
+    name: str
+    store: CheckpointStore | None
 
     @property
     @abstractmethod
@@ -39,9 +50,12 @@ class TableSink:
         """
 
     def bound(self, store: CheckpointStore) -> Self:
-        """See :meth:`Sink.bound`: the sink is the same for every checkpoint."""
-        del store
-        return self
+        """See :meth:`Sink.bound`: rows that wait for their decision are kept there."""
+        return replace(self, store=store)  # type: ignore[type-var]
+
+    def keeping(self, keys: Any) -> KeptStatements:
+        """Return where the rows of this sink wait (ConfigurationError: it is not bound)."""
+        return KeptStatements(bound_store(self.store, type(self).__name__), self.name, keys)
 
     def columns(self, schema: StructType, row: str = "") -> list[str]:
         """See :meth:`Sink.columns`: columns by name, all of which :meth:`check_types` accepts."""
@@ -82,62 +96,101 @@ class TableSink:
         )
 
 
-class WorkOfTask(ABC):
-    """The base of SQL task writers: a connection is opened for the first rows.
+class KeptOfTask(ABC):
+    """The base of writers whose rows are tried at their table, and kept in the checkpoint.
+
+    What is sent to the server is compressed in the worker's memory; once it is whole, all of it is
+    sent in a transaction that is rolled back. So the table's locks are held for that time alone,
+    and each value, key, constraint, partition and trigger has met the rows before the decision.
 
     Args:
         sink: the sink to write to.
+        session: the connection to its database; closed with this writer.
         tables: the keys of the name that the work goes under.
         task: the number of the task in the batch.
         attempt: the task's attempt.
-        transactional: keep the rows back until they are decided; else they are visible at once.
     """
 
     kind: ClassVar[str]
-    errors: ClassVar[tuple[type[Exception], ...]]
-    """The errors of the database client and of this package."""
 
-    def __init__(
-        self, sink: Any, tables: Any, task: int, attempt: int, *, transactional: bool
-    ) -> None:
+    def __init__(self, sink: Any, session: Any, tables: Any, task: int, attempt: int) -> None:
         self._sink = sink
+        self._session = session
         self._tables = tables
+        self._kept: KeptStatements = sink.keeping(tables)
         self._key: str = tables.new_key(task, attempt)
-        self._transactional = transactional
-        self._connection: Any = None
+        self._stream: SpillStream | None = None
         self._rows = 0
-
-    def abort(self) -> None:
-        """Remove the rows, as far as possible; also prepared ones, since a reply may be lost."""
-        if self._connection is None:
-            return
-        with suppress(*self.errors):
-            self._connection.close()
-        if self._transactional:
-            # Where this fails, recovery or the next batch finds the work.
-            with suppress(*self.errors), closing(self._connected()) as again:
-                self._drop(again)
+        self._opened_at_ms = 0
 
     @abstractmethod
-    def _connected(self) -> Any:
-        """Open a new connection."""
+    def begin(self, names: list[str]) -> Mapping[str, str]:
+        """Look at the table for rows with these columns; return what is noted beside the rows."""
 
     @abstractmethod
-    def _drop(self, connection: Any) -> None:
-        """Remove the work that was prepared under the key."""
+    def pieces(self, rows: pa.RecordBatch) -> Iterator[bytes | memoryview]:
+        """Yield what is sent for the rows; refuse values that the table would change."""
 
-    def _work(
-        self, fingerprint: str, opened_at_ms: int, detail: dict[str, Any]
-    ) -> PreparedWork | None:
-        if not self._transactional:
+    @abstractmethod
+    def generation(self, connection: Any) -> int:
+        """Return the name's generation; 0 where this is another database."""
+
+    @abstractmethod
+    def trial(self, connection: Any, stream: bytes) -> None:
+        """Send the pieces to the table and roll that back; repeatable.
+
+        Raises:
+            DeliveryError: the table does not take all rows.
+        """
+
+    def detail(self) -> dict[str, Any]:
+        """Return what a kind adds to the detail of its work."""
+        return {}
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Compress what is sent for the rows; the server refuses it in :meth:`prepare`."""
+        if self._stream is None:
+            self._stream = SpillStream(self.begin(rows.schema.names))
+            self._opened_at_ms = time.time_ns() // 1_000_000
+        for each in self.pieces(rows):
+            self._stream.add(piece(each))
+        self._rows += rows.num_rows
+
+    def prepare(self, fingerprint: str) -> PreparedWork | None:
+        """Try the rows at their table, and keep them until they are decided."""
+        if self._stream is None or not self._rows:
             return None
+        stream, self._stream = self._stream.whole(), None
+        # Read before the trial: with an older one the work is below the floor sooner, never later.
+        generation = self._session.run("asking for the generation", self.generation)
+        self._session.run("trying the rows in their table", lambda c: self.trial(c, stream))
+        detail = self.detail()
+        self._session.close()
+        require_disk(self._kept.store)
+        self._kept.keep(self._key, stream)
+        failpoint("task-kept")
         return PreparedWork(
             kind=self.kind,
             participant=self._sink.name,
             key=self._key,
             rows=self._rows,
             fingerprint=fingerprint,
-            opened_at_ms=opened_at_ms,
+            opened_at_ms=self._opened_at_ms,
             timeout_ms=None,
-            detail=detail,
+            detail={
+                "form": KEPT,
+                DIGEST: digest_of(stream),
+                GENERATION: generation,
+                WRITTEN_TABLE: self._sink.written_table,
+                **detail,
+            },
         )
+
+    def abort(self) -> None:
+        """Drop the rows, also kept ones: no decision names them yet."""
+        self._stream = None
+        self._session.close()
+        if self._rows:
+            # Where this fails, recovery or the next batch finds the work.
+            with suppress(EosError):
+                self._kept.forget([self._key])

@@ -12,11 +12,12 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pytest
 
+from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.kinds.mysql.participant import MySqlOwnershipTable
 from airflow_eos.kinds.mysql.session import asked, connected
 from airflow_eos.kinds.mysql.sink import MySqlSink
 from airflow_eos.kinds.sql.participant import OwnershipTable
-from tests.integration.sql.world import SqlWorld, rows
+from tests.integration.sql.world import SqlWorld, memory, rows
 from tests.support.mysql import mysql_server
 from tests.support.servers.mariadb import EmbeddedMariaDb
 
@@ -38,6 +39,7 @@ class World(SqlWorld):
     server: EmbeddedMariaDb
     columns: str = "id bigint, name text"
     tag: str = field(default_factory=lambda: f"t{uuid.uuid4().hex[:8]}")
+    store: CheckpointStore = field(default_factory=memory)
 
     def __post_init__(self) -> None:
         self.sql(f"CREATE TABLE {self.tag} ({self.columns}) CHARACTER SET utf8mb4")
@@ -51,6 +53,7 @@ class World(SqlWorld):
             name="orders",
             lock_timeout=timedelta(seconds=5),
             answer_within=timedelta(seconds=20),
+            store=self.store,
         )
 
     def write(self, **columns: Any) -> list[tuple[Any, ...]]:
@@ -64,9 +67,12 @@ class World(SqlWorld):
         with closing(connected(self.server.url, lock_timeout_s=20, timeout_s=20)) as connection:
             return asked(connection, statement.replace("%", "%%"))
 
-    def holdings(self) -> list[str]:
+    def lose_witness(self, key: str) -> None:
+        self.sql(f"DELETE FROM airflow_eos_works WHERE work_key = '{key}'")
+
+    def tables(self) -> list[str]:
         names = (name for (name,) in self.sql("SHOW TABLES"))
-        return [name for name in names if name.startswith("airflow_eos_staged_")]
+        return [name for name in names if name.startswith("airflow_eos_")]
 
 
 @pytest.fixture
@@ -74,6 +80,11 @@ def world(server: EmbeddedMariaDb) -> World:
     made = World(server)
     made.participant().close()  # the tables of all pipelines
     return made
+
+
+@pytest.fixture
+def keeping(world: World) -> World:
+    return world
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import threading
 from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -20,9 +19,9 @@ from airflow_eos.errors import (
     OwnershipError,
     StoreError,
 )
-from airflow_eos.kinds.mysql import participant as works_module
 from airflow_eos.kinds.mysql.session import connected, done
 from airflow_eos.kinds.sql import participant as ledger
+from airflow_eos.kinds.sql.kept import KeptStatements
 from airflow_eos.participants import connect
 from airflow_eos.protocol.decision import Outcome, PreparedWork
 from tests.integration.kept.keeping import decided
@@ -65,38 +64,41 @@ def test_a_task_whose_last_reply_is_lost_leaves_nothing(world: World):
         url = world.server.url.replace(f"{world.server.port}", f"{proxy.port}")
         writer = replace(world.sink, url=url).opened(0, 0)
         writer.write(rows(1))
-        proxy.lose(b"\x03COMMIT", after=True)
-        with pytest.raises(StoreError, match="preparing the rows"):
-            writer.prepare("0" * 32)
+        proxy.lose(b"\x03ROLLBACK", after=True)
+        assert writer.prepare("0" * 32) is not None, "a trial is tried again"
         assert proxy.lost == 1
         writer.abort()
     assert (world.seen(), my.open()) == ([], ())
 
 
-def test_a_table_dropped_late_is_swept_and_so_is_that_of_a_task_given_up_for_lost(
-    world: World, monkeypatch: pytest.MonkeyPatch
-):
-    """MySQL drops nothing in a transaction: a driver may die between the two."""
-    my, before = world.participant(), world.holdings()
-    work = world.prepare()
+def test_what_a_crash_left_of_ended_work_is_swept(world: World, monkeypatch: pytest.MonkeyPatch):
+    """A driver may die between the commit and the removal of what was kept."""
+    my, works = world.participant(), [world.prepare(1), world.prepare(2, task=1)]
     with monkeypatch.context() as dying:
-        dying.setattr(works_module, "_drop", lambda *_: None)
-        my.commit([work])
-    assert len(world.holdings()) == len(before) + 1
-    zombie: Any = world.sink.opened(1, 0)
-    zombie.write(rows(7))
-    [found] = my.open()
-    assert my.abort([found.identity]) == {found.identity: True}, "it writes, and holds its table"
-    world.sql("UPDATE airflow_eos_staged SET ended_at_ms = 1 WHERE ended_at_ms IS NOT NULL")
+        dying.setattr(KeptStatements, "forget", lambda *_: None)
+        my.commit(works[:1])
+        my.abort([works[1].identity])
+    assert (len(world.kept()), my.open(), world.seen()) == (2, (), [1])
+    assert my.outcome(works) == {
+        works[0].identity: Outcome.COMMITTED,
+        works[1].identity: Outcome.ABORTED,
+    }
     my.claim(owner_at("/a"))
     my.note(decided(1), owner_at("/a"))
-    assert len(world.holdings()) == len(before) + 1, "its connection is still open"
-    with pytest.raises(DeliveryError, match="was aborted while it was written"):
-        zombie.prepare("0" * 32)
-    zombie._connection.close()
-    my.note(decided(2), owner_at("/a"))
-    assert (world.holdings(), my.open(), world.seen()) == (before, (), [1, 2, 3])
-    assert world.sql(f"SELECT 1 FROM airflow_eos_staged WHERE name = '{world.tag}.orders'") == []
+    assert world.kept() == []
+
+
+def test_rows_of_a_task_that_was_given_up_for_lost_are_kept_late_and_aborted_by_the_next(
+    world: World,
+):
+    my, zombie = world.participant(), world.sink.opened(1, 0)
+    zombie.write(rows(7))
+    assert my.open() == ()
+    work = zombie.prepare("0" * 32)
+    assert work is not None
+    assert [each.key for each in my.open()] == [work.key]
+    assert my.abort([work.identity]) == {work.identity: True}
+    assert (world.seen(), world.kept()) == ([], [])
 
 
 @pytest.mark.long
@@ -159,7 +161,7 @@ def test_another_database_concludes_nothing(world: World):
 def test_it_is_reached_by_its_name_or_kind_and_refused_without(world: World):
     my, work = world.participant(), world.prepare()
     for how in ({"orders": world.server.url}, {"mysql": world.server.url}):
-        reached = connect(my.members, how)
+        reached = connect(my.members, how, store=world.store)
         assert reached.outcome([work]) == became([work], Outcome.OPEN)
         assert reached.members[0].is_at(my.members[0])
         reached.close()
@@ -253,7 +255,7 @@ def test_staged_rows_that_the_table_refuses_are_kept_for_a_person(unique: World)
     unique.sql(f"INSERT INTO {unique.tag} VALUES (2, 'in the way')")
     with pytest.raises(DecisionNeededError, match="second row for the unique key 'id'") as asked:
         my.commit([work])
-    assert f"airflow_eos_staged_{work.key[-32:]}" in str(asked.value)
+    assert f"eos/kept/orders/rows/{work.key}" in str(asked.value)
     assert (unique.seen(), my.outcome([work])) == ([2], became([work], Outcome.OPEN))
     unique.sql(f"DELETE FROM {unique.tag}")
     assert my.commit([work]) == became([work], Outcome.COMMITTED)
@@ -283,7 +285,7 @@ def test_a_table_changed_after_the_decision_asks_a_person(
     world.sql(f"ALTER TABLE {world.tag} {changed}")
     with pytest.raises(DecisionNeededError, match=rf"({number}).*Was the table changed") as asked:
         my.commit([work])
-    assert f"airflow_eos_staged_{work.key[-32:]}" in str(asked.value)
+    assert f"eos/kept/orders/rows/{work.key}" in str(asked.value)
     assert my.outcome([work]) == became([work], Outcome.OPEN)
     world.sql(f"ALTER TABLE {world.tag} {mended}")
     assert my.commit([work]) == became([work], Outcome.COMMITTED)
@@ -305,11 +307,11 @@ def test_a_person_can_give_up_what_a_table_refuses(unique: World):
     }
 
 
-def test_staged_rows_that_would_not_all_arrive_do_not_arrive(world: World):
+def test_rows_that_would_not_all_arrive_do_not_arrive(world: World):
     my, work = world.participant(), world.prepare(1, 2)
-    world.sql(f"DELETE FROM airflow_eos_staged_{work.key[-32:]} WHERE id = 2")
-    with pytest.raises(DecisionNeededError, match="2 rows were promised, and 1 would arrive"):
-        my.commit([work])
+    more = msgspec.structs.replace(work, rows=3)
+    with pytest.raises(DecisionNeededError, match="3 rows were promised, and 2 would arrive"):
+        my.commit([more])
     assert (world.seen(), my.outcome([work])) == ([], became([work], Outcome.OPEN))
 
 
@@ -324,10 +326,8 @@ def test_rows_that_wait_are_moved_whatever_the_server_is_set_to(server: Embedded
 
 
 @pytest.mark.parametrize("column", ["id bigint PRIMARY KEY AUTO_INCREMENT", "id bigint NOT NULL"])
-def test_a_null_that_a_staging_table_would_number_by_itself_is_refused(
-    server: EmbeddedMariaDb, column: str
-):
-    """Each task's table counts from 1, and two of them have the same numbers once decided."""
+def test_a_null_that_the_table_would_replace_is_refused(server: EmbeddedMariaDb, column: str):
+    """By another number or time at the commit than in the trial."""
     world = World(server, columns=f"{column}, name text")
     world.participant().close()
     writer = world.sink.opened(0, 0)

@@ -11,10 +11,11 @@ from typing import Any, ClassVar
 import psycopg
 import pytest
 
+from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.kinds.postgres.participant import PostgresOwnershipTable
 from airflow_eos.kinds.postgres.sink import PostgresSink
 from airflow_eos.kinds.sql.participant import OwnershipTable
-from tests.integration.sql.world import SqlWorld, rows
+from tests.integration.sql.world import SqlWorld, memory, rows
 from tests.support.servers.postgres import EmbeddedPostgres
 
 __all__ = ["World", "rows"]
@@ -34,6 +35,7 @@ class World(SqlWorld):
     two_phase: bool = True
     tag: str = field(default_factory=lambda: f"t{uuid.uuid4().hex[:8]}")
     columns: str = "id bigint, name text"
+    store: CheckpointStore = field(default_factory=memory)
 
     def __post_init__(self) -> None:
         self.sql(f"CREATE TABLE {self.tag} ({self.columns})")
@@ -48,6 +50,7 @@ class World(SqlWorld):
             name="orders",
             lock_timeout=timedelta(seconds=5),
             answer_within=timedelta(seconds=20),
+            store=self.store,
         )
 
     def sql(self, statement: str) -> list[tuple[Any, ...]]:
@@ -55,12 +58,12 @@ class World(SqlWorld):
             found = connection.execute(statement)
             return found.fetchall() if found.description else []
 
-    def holdings(self) -> list[str]:
-        return [
-            name
-            for (name,) in self.sql("""SELECT tablename FROM pg_tables
-            WHERE tablename LIKE 'staged\\_%' ORDER BY tablename""")
-        ]
+    def lose_witness(self, key: str) -> None:
+        self.sql(f"DELETE FROM airflow_eos.works WHERE key = '{key}'")
+
+    def tables(self) -> list[str]:
+        found = self.sql("SELECT tablename FROM pg_tables WHERE schemaname LIKE 'airflow\\_eos%'")
+        return [name for (name,) in found]
 
 
 @pytest.fixture(params=[True, False], ids=["two-phase", "staged"])
@@ -70,6 +73,14 @@ def world(server: EmbeddedPostgres, request: pytest.FixtureRequest) -> Iterator[
     made.participant().close()  # the tables of all pipelines
     yield made
     end_all(made)
+
+
+@pytest.fixture
+def keeping(server: EmbeddedPostgres) -> World:
+    """Rows that wait in the checkpoint."""
+    made = World(server, two_phase=False)
+    made.participant().close()
+    return made
 
 
 @pytest.fixture

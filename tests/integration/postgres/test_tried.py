@@ -118,6 +118,7 @@ def sink_of(world: World, table: str, **changes: Any) -> PostgresSink:
         gid_prefix=table,
         two_phase=world.two_phase,
         lock_timeout=timedelta(seconds=5),
+        store=world.store,
         **changes,
     )
 

@@ -8,7 +8,9 @@ from datetime import timedelta
 from typing import Any, ClassVar
 
 import pyarrow as pa
+from obstore.store import MemoryStore
 
+from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.errors import EosError
 from airflow_eos.kinds.sql.participant import OwnershipTable
 from airflow_eos.protocol.decision import PreparedWork
@@ -20,9 +22,11 @@ class SqlWorld(ABC):
     Attributes:
         tag: the table, and all that keeps it apart from those of other tests.
         book: what asks this database what waits and what is visible.
+        store: the checkpoint, where rows wait.
     """
 
     tag: str
+    store: CheckpointStore
     book: ClassVar[type[OwnershipTable]]
 
     @property
@@ -33,8 +37,20 @@ class SqlWorld(ABC):
     def sql(self, statement: str) -> list[tuple[Any, ...]]: ...
 
     @abstractmethod
+    def tables(self) -> list[str]:
+        """Tables that this package has made, of all pipelines."""
+
+    @abstractmethod
+    def lose_witness(self, key: str) -> None: ...
+
     def holdings(self) -> list[str]:
-        """Tables in which rows wait, of all pipelines."""
+        """Where rows wait: objects of this checkpoint, and tables beyond those that are fixed."""
+        made = [each for each in self.tables() if not each.endswith(("names", "works"))]
+        return [*made, *self.kept()]
+
+    def kept(self) -> list[str]:
+        """The objects of rows, by their paths."""
+        return [each for each in self.store.below("eos/kept") if "/rows/" in each]
 
     def participant(self, **changes: Any) -> Any:
         return replace(self.sink, **changes).connect(timedelta(seconds=1))
@@ -48,6 +64,10 @@ class SqlWorld(ABC):
 
     def seen(self) -> list[int]:
         return [found for (found,) in self.sql(f"SELECT id FROM {self.tag} ORDER BY id")]
+
+
+def memory() -> CheckpointStore:
+    return CheckpointStore(MemoryStore(), "memory://checkpoint")
 
 
 def rows(*ids: int) -> pa.RecordBatch:

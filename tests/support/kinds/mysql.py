@@ -8,13 +8,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from airflow_eos.sinks import MySqlSink
-from tests.support.kinds.place import Place, Rows, Rowwise
+from tests.support.kinds.place import Place, Rows, Rowwise, kept
 
 
 class MySql(Rowwise):
     servers = ("mariadb",)
     own_places = ("moved@2",)
-    own_tasks = ("task-noted@2",)
+    own_tasks = ("task-kept@2",)
 
     def create(self, at: Place) -> None:
         with closing(connected(at)) as connection, connection.cursor() as cursor:
@@ -33,12 +33,7 @@ class MySql(Rowwise):
         return {"sink": Counter((key.decode(), value.decode()) for key, value in found)}
 
     def left(self, at: Place) -> int:
-        with closing(connected(at)) as connection, connection.cursor() as cursor:
-            cursor.execute(
-                "SELECT count(*) FROM airflow_eos_staged "
-                f"WHERE name LIKE '{at.tag}.%' AND ended_at_ms IS NULL"
-            )
-            return int(cursor.fetchone()[0])
+        return kept(at)
 
 
 def connected(at: Place) -> Any:

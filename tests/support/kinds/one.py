@@ -18,7 +18,7 @@ from airflow_eos.kafka.transactions.listing import list_open
 from airflow_eos.kinds.files.folder import beside
 from airflow_eos.sinks import DeltaSink, FileSink, IcebergSink, KafkaSink, PostgresSink
 from tests.support.kinds.lake_by_hand import delta_rows, iceberg_rows
-from tests.support.kinds.place import Place, Rows, Rowwise
+from tests.support.kinds.place import Place, Rows, Rowwise, kept
 from tests.support.topics import read_topic
 
 _TABLE = pa.schema([("key", pa.binary()), ("value", pa.binary())])
@@ -77,6 +77,9 @@ class Postgres(Rowwise):
 
     def __init__(self, *, two_phase: bool = True) -> None:
         self._two_phase = two_phase
+        if not two_phase:
+            self.own_places = ("moved@2",)
+            self.own_tasks = ("task-kept@2",)
 
     def create(self, at: Place) -> None:
         with psycopg.connect(at.servers["postgres"], autocommit=True) as connection:
@@ -100,13 +103,12 @@ class Postgres(Rowwise):
 
 
 def waiting_in_postgres(at: Place) -> int:
-    """Prepared transactions and staged rows of this pipeline."""
+    """Prepared transactions of this pipeline, and rows that wait in its checkpoint."""
     with psycopg.connect(at.servers["postgres"]) as connection:
         row = connection.execute(
-            f"SELECT (SELECT count(*) FROM pg_prepared_xacts WHERE gid LIKE '{at.tag}.%'), "
-            f"(SELECT count(*) FROM airflow_eos.staged WHERE key LIKE '{at.tag}.%')"
+            f"SELECT count(*) FROM pg_prepared_xacts WHERE gid LIKE '{at.tag}.%'"
         ).fetchone()
-    return sum(row or ())
+    return sum(row or ()) + kept(at)
 
 
 def noted(at: Place) -> int:

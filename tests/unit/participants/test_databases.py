@@ -74,7 +74,7 @@ class Sql(SqlParticipant):
     """One whose work is open until it is ended."""
 
     kind = "postgres"
-    where_it_waits = "memory"
+    client_error = OSError
 
     def __init__(self, row: Row) -> None:
         self.book = lambda *_: row  # type: ignore[misc, assignment]
@@ -84,6 +84,8 @@ class Sql(SqlParticipant):
     def check_detail(self, work: PreparedWork) -> None: ...
 
     def require_kept(self, table: str) -> None: ...
+
+    transaction = insert = refusal = None  # type: ignore[assignment]
 
     def end(self, work: PreparedWork) -> None:
         self.row.waits.remove(work.key)
@@ -122,7 +124,7 @@ def test_a_key_of_the_same_name_in_another_schema_is_not_of_this_one() -> None:
     assert not tests.is_own(key)
     assert len({production.new_key(3, 0)[-32:] for _ in range(100)}) == 100
     with pytest.raises(CheckpointFormatError, match="is no key of"):
-        tests.holding(key)
+        tests.checked(key)
 
 
 def test_the_floor_moves_where_a_run_has_one_batch(row: Row) -> None:

@@ -20,8 +20,8 @@ from airflow_eos.errors import (
     OwnershipError,
     RecoveryError,
 )
-from airflow_eos.kinds.mysql.participant import MySqlParticipant, MySqlTableNames
-from airflow_eos.kinds.sql.participant import LedgerState
+from airflow_eos.kinds.mysql.participant import MySqlParticipant
+from airflow_eos.kinds.sql.participant import KeysOfName, LedgerState
 from airflow_eos.protocol.promise import Promise
 from airflow_eos.recovery.acceptance import InputRange, shortfall, skippable
 from tests.unit.recovery.facts_of import (
@@ -178,7 +178,7 @@ def test_what_one_output_may_lack_excuses_no_other(store):
     assert said.missing_rows == {"orders": 100}
     for name, held in (("orders", True), ("totals", False)):
         session = MagicMock(run=lambda *_: LedgerState(floor=-1, open=set(), there=set()))
-        database = MySqlParticipant(session, MySqlTableNames("app"), name=name, mark="m")
+        database = MySqlParticipant(session, KeysOfName("app"), name=name, mark="m")
         with nullcontext() if held else pytest.raises(OwnershipError, match="30 of its rows") as no:
             database.require_settled(promise, said)
     [remedy] = no.value.remedies
