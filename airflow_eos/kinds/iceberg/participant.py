@@ -492,6 +492,10 @@ class IcebergSnapshot:
                     snapshot.append_data_file(file)
             if properties:
                 change.set_properties(dict(properties))
+            # The library removes the manifests of a commit that was refused with 409. That may be
+            # the answer to the second of two requests, of which the first was done: then they are
+            # the table's. What a lost race leaves, remove_orphan_files takes away.
+            change._snapshot_producers = []  # noqa: SLF001
             change.commit_transaction()
         except LostRaceError:
             raise
