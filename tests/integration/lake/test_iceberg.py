@@ -69,7 +69,8 @@ def test_a_commit_that_was_done_and_is_told_as_refused_is_there_once(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ):
     """A proxy sent it twice, and the second answer says so: the library removed its manifests."""
-    commit, told = SqlCatalog.commit_table, []
+    commit = SqlCatalog.commit_table
+    told: list[Any] = []
 
     def twice(catalog: SqlCatalog, *change: Any) -> Any:
         answer = commit(catalog, *change)
