@@ -158,6 +158,10 @@ class OwnershipFile:
         self._at = f"{kept.location}/{folder}" if folder else kept.location
         self._known: set[Note] = set()
 
+    def reach(self, kept: CheckpointStore) -> None:
+        """Use this store of the same folder from now on: its keys are newer."""
+        self._kept = kept
+
     def claim(self, owner: Owner) -> None:
         """Claim the name for ``owner``: the first pipeline to write the claim owns it."""
         self._kept.create(self._below + _OWNER, msgspec.json.encode(owner))

@@ -193,12 +193,11 @@ _STORE_OPTIONS = {
 }
 
 
-def store_options(table: Table) -> dict[str, str]:
-    """Return how the table's bucket is reached, by what its catalog says, credentials included.
+def store_options(given: Mapping[str, Any]) -> dict[str, str]:
+    """Return how a bucket is reached by properties of pyiceberg, credentials included.
 
-    What the catalog leaves out the environment decides, as for a checkpoint.
+    What they leave out the environment decides, as for a checkpoint.
     """
-    given = table.io.properties
     found: dict[str, str] = {}
     for key, option in _STORE_OPTIONS.items():
         if given.get(key):
@@ -206,6 +205,11 @@ def store_options(table: Table) -> dict[str, str]:
     if found.get("aws_endpoint", found.get("google_base_url", "")).startswith("http://"):
         found["allow_http"] = "true"
     return found
+
+
+def vends(catalog: Catalog, table: Table) -> bool:
+    """Tell whether the bucket is reached by keys that came with the table: they expire."""
+    return store_options(table.io.properties) != store_options(catalog.properties)
 
 
 def refuse(identifier: str, table: Table) -> None:
@@ -357,6 +361,7 @@ class IcebergLog:
         self._identifier = identifier
         self._table_id = table_id
         self._folder = folder
+        self._options = storage_options
         self.files = table_files(folder, storage_options)
 
     @property
@@ -378,6 +383,9 @@ class IcebergLog:
                 f"{self._identifier} is not the table of this pipeline: its id is {found}, "
                 f"expected {self._table_id}. Was it made anew? Nothing was concluded from it."
             )
+        options = store_options(table.io.properties)
+        if options != self._options:  # a catalog has vended new keys
+            self.files, self._options = table_files(self._folder, options), options
         self.files.require("")
         refuse(self._identifier, table)
         return IcebergSnapshot(self._identifier, table)
@@ -389,7 +397,7 @@ class IcebergSnapshot:
     def __init__(self, identifier: str, table: Table) -> None:
         self._identifier = identifier
         self._table = table
-        self._files = table_files(location(table), store_options(table))
+        self._files = table_files(location(table), store_options(table.io.properties))
 
     def witness(self, slot: str) -> int | None:
         """Return the witness from the table's property, which outlives its snapshot.
@@ -603,9 +611,8 @@ def made(
     """
     table = opened(catalog, identifier)
     refuse(identifier, table)
-    log = IcebergLog(
-        catalog, identifier, str(table.metadata.table_uuid), location(table), store_options(table)
-    )
+    options = store_options(table.io.properties)
+    log = IcebergLog(catalog, identifier, str(table.metadata.table_uuid), location(table), options)
     return IcebergParticipant(catalog, log, name=name, application=application, store=store)
 
 
@@ -635,7 +642,7 @@ def connect(
         )
     kept = checkpoint_of(member, store)
     catalog = reached(at["catalog"], how)
-    options = store_options(opened(catalog, at["table"]))
+    options = store_options(opened(catalog, at["table"]).io.properties)
     log = IcebergLog(catalog, at["table"], at["id"], at["location"], options)
     log.look()
     return IcebergParticipant(

@@ -32,6 +32,7 @@ from airflow_eos.kinds.iceberg.participant import (
     refuse,
     require_fit,
     store_options,
+    vends,
     with_ids,
 )
 from airflow_eos.kinds.lake.participant import LostRaceError
@@ -78,6 +79,7 @@ class IcebergSink:
         store: the checkpoint; see :meth:`bound`.
         folder: the table's folder, once the sink is bound: so tasks need no catalog.
         storage_options: how the table's bucket is reached, once the sink is bound.
+        vended: whether the catalog gives keys that expire, so that each task asks for its own.
         schema: the table's Arrow schema with the ids of its columns, once the sink is bound.
     """
 
@@ -90,6 +92,7 @@ class IcebergSink:
     store: CheckpointStore | None = field(default=None, repr=False, compare=False)
     folder: str | None = field(default=None, repr=False, compare=False)
     storage_options: Mapping[str, str] | None = field(default=None, repr=False, compare=False)
+    vended: bool = field(default=False, repr=False, compare=False)
     schema: pa.Schema | None = field(default=None, repr=False, compare=False)
 
     perishable: ClassVar[bool] = True  # see delivery/spill.py: remove_orphan_files
@@ -106,13 +109,15 @@ class IcebergSink:
         """See :meth:`Sink.bound`: the sink notes files in that checkpoint, and has its table."""
         with closing(reached(self.catalog_name, self.catalog)) as catalog:
             table = opened(catalog, self.identifier)
+            vended = vends(catalog, table)
         folder = location(table)
         require_outside(store.location, folder, hidden=True)  # remove_orphan_files
         return replace(
             self,
             store=store,
             folder=folder,
-            storage_options=store_options(table),
+            storage_options=store_options(table.io.properties),
+            vended=vended,
             schema=table.schema().as_arrow(),
         )
 
@@ -158,7 +163,7 @@ class IcebergSink:
             self.compression,
             SPARED_MS,
             partial(with_ids, table=self.schema),
-            self.storage_options,
+            self._reach(),
         )
         return ParquetOfTask(
             what,
@@ -171,7 +176,14 @@ class IcebergSink:
     def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
         """See :meth:`Sink.delivered`: read the works' own files, also if the table is compacted."""
         paths = [f"{DATA}{work.key}.parquet" for work in works]
-        return read_files(spark, str(self.folder), paths, self.storage_options)
+        return read_files(spark, str(self.folder), paths, self._reach())
+
+    def _reach(self) -> Mapping[str, str] | None:
+        """Return how the bucket is reached now: a plan may be older than vended keys live."""
+        if not self.vended:
+            return self.storage_options
+        with closing(reached(self.catalog_name, self.catalog)) as catalog:
+            return store_options(opened(catalog, self.identifier).io.properties)
 
     def _publish(self, file: DataFile) -> None:
         """Make one file visible at once, among concurrent writes; not twice by this process."""

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
     from airflow_eos.kinds.lake.files import TableFiles
     from airflow_eos.protocol.decision import Decision, PreparedWork
+    from airflow_eos.protocol.participant import Owner
     from airflow_eos.protocol.promise import OperatorRuling, Promise
 
 
@@ -295,21 +296,30 @@ class LakeParticipant(OwnedBeside):
         self, table: LakeTable, *, name: str, application: str, store: CheckpointStore
     ) -> None:
         self._table = table
-        self._files = table.files
         self._name = name
         self._application = application
         self._store = store
         self._notes = WorkNotes(store, name)
+        self._files = table.files
         self._beside = OwnershipFile(
-            table.files.store(f"_eos/{application}"),
-            f"application {application!r} in {table.files.address}",
+            self._owned(), f"application {application!r} in {table.files.address}"
         )
+
+    def note(self, decision: Decision, owner: Owner) -> None:
+        """Note the decision beside the data, by the keys that the last look at the table gave."""
+        if self._files is not self._table.files:
+            self._files = self._table.files
+            self._beside.reach(self._owned())
+        super().note(decision, owner)
+
+    def _owned(self) -> CheckpointStore:
+        return self._files.store(f"_eos/{self._application}")
 
     @property
     def members(self) -> tuple[Member, ...]:
         """The participant, by the table's own id and the output's name in the table's log."""
         address = self._table.address | {APPLICATION: self._application}
-        target = f"{self.kind}:{self._files.address}"
+        target = f"{self.kind}:{self._table.files.address}"
         return (Member(self._name, self.kind, address, target),)
 
     def check(self, works: Sequence[PreparedWork]) -> None:
@@ -358,12 +368,12 @@ class LakeParticipant(OwnedBeside):
             return {}
         files = {work: self._file(work.key) for work in works}
         rows = self._table.look().still_names(files.values())
-        found = dict(zip(files, self._files.find(list(files.values())), strict=True))
+        found = dict(zip(files, self._table.files.find(list(files.values())), strict=True))
         ended = {}
         for work, file in files.items():
             was_open = file not in rows and (self._notes.has(work.key) or found[work] is not None)
             if was_open:
-                self._files.remove([file])
+                self._table.files.remove([file])
             self._notes.forget([work.key])
             ended[work] = was_open
         return ended
@@ -410,7 +420,7 @@ class LakeParticipant(OwnedBeside):
                 key,
                 at,
                 self.spared_ms,
-                (f"{self._files.address}/{self._file(key)}",),
+                (f"{self._table.files.address}/{self._file(key)}",),
             )
             for key, at in self._notes.listed()
             if key not in known
@@ -446,7 +456,7 @@ class LakeParticipant(OwnedBeside):
             except LostRaceError as error:
                 reason = f": {error}"
         raise StoreError(
-            f"The table {self._files.address} did not take the commit of batch "
+            f"The table {self._table.files.address} did not take the commit of batch "
             f"{decision.batch_id} in {len(_PAUSES_S)} tries{reason}. Nothing was guessed, and "
             "what is promised stays promised: try again, or look who else writes so often."
         )
@@ -469,7 +479,7 @@ class LakeParticipant(OwnedBeside):
         if outcome is Outcome.COMMITTED:
             self._require_there(works)
         elif outcome is Outcome.ABORTED:
-            self._files.remove([self._file(work.key) for work in works])
+            self._table.files.remove([self._file(work.key) for work in works])
         if outcome is not Outcome.UNKNOWN:
             self._notes.forget(work.key for work in works)
         return outcome
@@ -481,12 +491,12 @@ class LakeParticipant(OwnedBeside):
         files = [self._file(work.key) for work in works]
         gone = [
             file
-            for file, found in zip(files, self._files.find(files), strict=True)
+            for file, found in zip(files, self._table.files.find(files), strict=True)
             if found is None
         ]
         if gone and self._table.look().names(gone):
             raise StoreError(
-                f"{self._files.address} names {len(gone)} files that are not there, first "
+                f"{self._table.files.address} names {len(gone)} files that are not there, first "
                 f"{name_of(gone[0])}: they were removed while they were being committed. Does "
                 "somebody clean the table with a retention shorter than the default? Remove them "
                 "from its log, and write their rows again by hand."
@@ -506,7 +516,7 @@ class LakeParticipant(OwnedBeside):
         """Return the files of ``works``; none where one is missing, or not as it was promised."""
         paths = [self._file(work.key) for work in works]
         files = []
-        for path, work, found in zip(paths, works, self._files.find(paths), strict=True):
+        for path, work, found in zip(paths, works, self._table.files.find(paths), strict=True):
             promised = (work.detail["bytes"], work.detail.get("tail"))
             if found is None or (found.size, found.tail) != promised:
                 return []

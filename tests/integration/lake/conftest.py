@@ -12,22 +12,40 @@ import pytest
 from tests.integration.lake.kinds import KINDS
 from tests.integration.lake.stage import Stage
 from tests.support.kinds.lake_by_hand import S3
+from tests.support.servers.iceberg import EmbeddedIcebergRest
 from tests.support.servers.s3 import EmbeddedS3
 
 
 @pytest.fixture(scope="session")
-def bucket() -> Iterator[None]:
+def bucket() -> Iterator[EmbeddedS3]:
     """A server whose objects are files; children are told of it by the environment."""
     with EmbeddedS3() as server:
         server.start()
         told = {"data": str(server.data), "url": server.url, "options": server.storage_options}
         os.environ[S3] = json.dumps(told)
-        yield
+        yield server
         del os.environ[S3]
 
 
-@pytest.fixture(params=sorted(KINDS))
+@pytest.fixture(scope="session")
+def catalog(bucket: EmbeddedS3) -> Iterator[EmbeddedIcebergRest]:
+    """A REST catalog, which the environment names as well."""
+    with EmbeddedIcebergRest(bucket) as server:
+        server.start()
+        told = {"uri": server.uri, "database": str(server.database)}
+        os.environ[S3] = json.dumps(json.loads(os.environ[S3]) | {"catalog": told})
+        yield server
+
+
+def _param(kind: str) -> object:
+    # A catalog is asked over HTTP what the SQL one answers at once: the same again, and slower.
+    return pytest.param(kind, marks=pytest.mark.proof) if "-rest-" in kind else kind
+
+
+@pytest.fixture(params=map(_param, sorted(KINDS)))
 def stage(request: pytest.FixtureRequest, tmp_path: Path) -> Stage:
     if request.param.endswith("-s3"):
         request.getfixturevalue("bucket")
+    if "-rest-" in request.param:
+        request.getfixturevalue("catalog")
     return Stage(KINDS[request.param], tmp_path).made()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pyarrow as pa
 from airflow_eos.kinds.delta.sink import DeltaSink
 from airflow_eos.kinds.iceberg.sink import IcebergSink
 from tests.integration.lake.stage import SCHEMA, Kind
-from tests.support.kinds.lake_by_hand import S3
+from tests.support.kinds.lake_by_hand import S3, delta_rows, iceberg_rows
 
 
 class Delta:
@@ -46,6 +47,9 @@ class Delta:
     def rows(self, folder: Path) -> pa.Table:
         return self.at(folder).to_pyarrow_table()
 
+    def by_hand(self, folder: Path) -> pa.Table:
+        return delta_rows(folder)
+
     def commits(self, folder: Path) -> int:
         return int(self.at(folder).version())
 
@@ -68,8 +72,8 @@ class Iceberg:
 
     def create(self, folder: Path, schema: pa.Schema = SCHEMA) -> None:
         with closing(self.catalog(folder)) as catalog:
-            catalog.create_namespace("db")
-            catalog.create_table("db.rows", schema=schema, location=self.uri(folder))
+            catalog.create_namespace_if_not_exists("db")
+            catalog.create_table(self.identifier(folder), schema=schema, location=self.uri(folder))
 
     def table(self, folder: Path) -> Path:
         return folder / "table"
@@ -77,33 +81,41 @@ class Iceberg:
     def uri(self, folder: Path) -> str:
         return f"file://{folder}"
 
+    def identifier(self, folder: Path) -> str:
+        del folder  # each has a catalog of its own
+        return "db.rows"
+
     def sink(self, folder: Path) -> IcebergSink:
-        return IcebergSink("db.rows", self.properties(folder), application_id="etl")
+        return IcebergSink(self.identifier(folder), self.properties(folder), application_id="etl")
 
     def reach(self, folder: Path) -> dict[str, Any]:
         return {"iceberg": self.properties(folder)}
 
     def rows(self, folder: Path) -> pa.Table:
         with closing(self.catalog(folder)) as catalog:
-            return catalog.load_table("db.rows").scan().to_arrow()
+            return catalog.load_table(self.identifier(folder)).scan().to_arrow()
+
+    def by_hand(self, folder: Path) -> pa.Table:
+        name = self.identifier(folder).partition(".")[2]
+        return iceberg_rows(self.database(folder), name)
 
     def commits(self, folder: Path) -> int:
         with closing(self.catalog(folder)) as catalog:
-            return len(catalog.load_table("db.rows").snapshots())
+            return len(catalog.load_table(self.identifier(folder)).snapshots())
 
     def files(self, folder: Path) -> Path:
         return folder / "data"
 
     def clear(self, folder: Path) -> None:
         with closing(self.catalog(folder)) as catalog:
-            catalog.load_table("db.rows").delete()
+            catalog.load_table(self.identifier(folder)).delete()
 
     def add_columns(self, folder: Path) -> None:
         from pyiceberg.types import StringType
 
         with (
             closing(self.catalog(folder)) as catalog,
-            catalog.load_table("db.rows").update_schema() as change,
+            catalog.load_table(self.identifier(folder)).update_schema() as change,
         ):
             change.add_column("later", StringType())
 
@@ -166,10 +178,38 @@ class IcebergInBucket(_InBucket, Iceberg):
         }
 
 
+class IcebergByRest(IcebergInBucket):
+    """One catalog server for all tests, which hands out the keys of the bucket."""
+
+    name = "iceberg-rest-s3"
+
+    def identifier(self, folder: Path) -> str:
+        return f"db.{folder.parent.name}"
+
+    def database(self, folder: Path) -> Path:
+        del folder
+        return Path(self.server["catalog"]["database"])
+
+    def properties(self, folder: Path) -> dict[str, str]:
+        del folder
+        return by_rest(self.server["catalog"]["uri"], self.server["options"])
+
+
+def by_rest(uri: str, options: Mapping[str, str]) -> dict[str, str]:
+    """How a client reaches a REST catalog and its bucket, without the bucket's keys."""
+    return {
+        "type": "rest",
+        "uri": uri,
+        "s3.endpoint": options["aws_endpoint"],
+        "s3.region": options["aws_region"],
+    }
+
+
 ICEBERG = Iceberg()
 KINDS: dict[str, Kind] = {
     "delta": Delta(),
     "iceberg": ICEBERG,
     "delta-s3": DeltaInBucket(),
     "iceberg-s3": IcebergInBucket(),
+    "iceberg-rest-s3": IcebergByRest(),
 }

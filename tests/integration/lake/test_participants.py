@@ -26,7 +26,6 @@ from airflow_eos.kinds.lake import participant as settling
 from airflow_eos.kinds.lake.participant import LostRaceError
 from airflow_eos.protocol.decision import Outcome, WorkIdentity
 from tests.integration.lake.stage import Stage, answer, batch, stopped
-from tests.support.kinds.lake_by_hand import delta_rows, iceberg_rows
 from tests.support.pipelines import owner_at, require_at
 
 COMMITTED, ABORTED, OPEN, UNKNOWN = (
@@ -291,9 +290,7 @@ def test_who_reads_the_log_by_hand_finds_the_same_rows(stage: Stage):
     """Not by the library that wrote it: what both of its halves take wrongly nobody would see."""
 
     def by_hand() -> list[int]:
-        if stage.kind.name.startswith("delta"):
-            return sorted(delta_rows(stage.table)["value"].to_pylist())
-        return sorted(iceberg_rows(stage.kind.database(stage.table), "rows")["value"].to_pylist())
+        return sorted(stage.kind.by_hand(stage.table)["value"].to_pylist())
 
     assert by_hand() == []
     stage.prepare(9, task=9)
@@ -443,7 +440,7 @@ def test_work_of_another_participant_is_refused(stage: Stage):
 @pytest.mark.parametrize("key", ["../x", "a/b", "", "..", "/etc/passwd"])
 def test_a_key_never_leaves_the_folder(stage: Stage, key: str):
     with pytest.raises(ConfigurationError, match="no key"):
-        stage.participant().abort([WorkIdentity(stage.kind.name.removesuffix("-s3"), "sink", key)])
+        stage.participant().abort([WorkIdentity(stage.kind.name.partition("-")[0], "sink", key)])
 
 
 def test_the_first_checkpoint_owns_the_name(stage: Stage):

@@ -63,6 +63,12 @@ class EmbeddedS3(EmbeddedProcess):
         """How a client reaches it."""
         return options_of(self.port, self._secret)
 
+    def change_keys(self) -> None:
+        """Let it take another secret, and the one of before no more."""
+        self.kill()
+        self._secret = secrets.token_hex(16)
+        self.start()
+
     def start(self) -> None:
         """Start it, on its data where it ran before; returns when it answers."""
         (jar,) = s3_jars()

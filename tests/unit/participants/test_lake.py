@@ -11,6 +11,7 @@ from airflow_eos.checkpoint.store import CheckpointStore
 from airflow_eos.delivery.port import TaskWriter
 from airflow_eos.errors import StoreError
 from airflow_eos.kinds.delta.sink import DeltaSink
+from airflow_eos.kinds.iceberg.participant import store_options
 from airflow_eos.kinds.iceberg.sink import IcebergSink
 
 ROWS = pa.RecordBatch.from_pydict({"id": pa.array([1, 2])})
@@ -55,3 +56,34 @@ def test_a_table_that_is_there_gets_its_file_also_where_it_has_none_yet(
     assert work is not None
     (file,) = table.rglob("*.parquet")
     assert file.stem == work.key
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ({"s3.region": "eu-1"}, {"aws_region": "eu-1"}),
+        ({"client.region": "eu-1"}, {"aws_region": "eu-1"}),
+        ({"s3.region": "eu-1", "client.region": "us-1"}, {"aws_region": "eu-1"}),
+        (
+            {"s3.access-key-id": "a", "s3.secret-access-key": "b", "s3.session-token": "c"},
+            {
+                "aws_access_key_id": "a",
+                "aws_secret_access_key": "b",
+                "aws_session_token": "c",
+            },
+        ),
+        (
+            {"s3.endpoint": "http://127.0.0.1:1"},
+            {"aws_endpoint": "http://127.0.0.1:1", "allow_http": "true"},
+        ),
+        ({"s3.endpoint": "https://s3"}, {"aws_endpoint": "https://s3"}),
+        ({"gcs.oauth2.token": "t"}, {"google_bearer_token": "t"}),
+        (
+            {"adls.account-name": "a", "adls.sas-token": "s"},
+            {"azure_storage_account_name": "a", "azure_storage_sas_key": "s"},
+        ),
+        ({"uri": "http://catalog", "token": "t", "s3.region": ""}, {}),
+    ],
+)
+def test_a_bucket_is_reached_by_what_a_catalog_says(given: dict[str, str], found: dict[str, str]):
+    assert store_options(given) == found

@@ -1,0 +1,110 @@
+"""A REST catalog that does not say what became of a commit, and one that renews a bucket's keys."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from airflow_eos.kinds.iceberg.sink import IcebergSink
+from airflow_eos.local.broker import HOST
+from airflow_eos.protocol.decision import Outcome, PreparedWork
+from tests.integration.lake.kinds import IcebergByRest, by_rest
+from tests.integration.lake.stage import Stage, batch
+from tests.support.kinds.lake_by_hand import S3
+from tests.support.pipelines import owner_at
+from tests.support.servers.iceberg import EmbeddedIcebergRest
+from tests.support.servers.s3 import EmbeddedS3
+from tests.support.unsure_proxy import FAULTS, TWICE, UnsureProxy
+
+
+class ByProxy(IcebergByRest):
+    """The table is reached through a proxy by our sink, and by readers without."""
+
+    def __init__(self, proxy: UnsureProxy) -> None:
+        self.proxy = proxy
+
+    def sink(self, folder: Path) -> IcebergSink:
+        reached = by_rest(self.proxy.uri, self.server["options"])
+        return IcebergSink(self.identifier(folder), reached, application_id="etl")
+
+
+@pytest.fixture
+def proxy(catalog: EmbeddedIcebergRest) -> Iterator[UnsureProxy]:
+    with UnsureProxy(HOST, catalog.port).running() as running:
+        yield running
+
+
+@pytest.fixture
+def stage(proxy: UnsureProxy, tmp_path: Path) -> Stage:
+    return Stage(ByProxy(proxy), tmp_path).made()
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_commit_whose_answer_is_wrong_or_lost_is_there_once(
+    stage: Stage, proxy: UnsureProxy, fault: str
+):
+    work = stage.prepare(1)
+    stage.decide(work)
+    proxy.faults.append(fault)
+    assert stage.participant().commit([work]) == {work.identity: Outcome.COMMITTED}
+    assert proxy.met == [fault]
+    assert stage.values() == {1: 1}
+    assert stage.kind.commits(stage.table) == 1
+
+
+def test_a_file_at_once_whose_commit_is_told_as_refused_is_there_once(
+    stage: Stage, proxy: UnsureProxy
+):
+    writer = stage.sink.opened(0, 0, transactional=False)
+    writer.write(batch(1))
+    proxy.faults.append(TWICE)
+    writer.prepare("0" * 32)
+    assert stage.values() == {1: 1}
+
+
+@pytest.mark.proof
+def test_of_300_commits_with_faults_none_is_there_twice_and_none_is_stuck(
+    stage: Stage, proxy: UnsureProxy
+):
+    choice = random.Random(51)
+    for number in range(300):
+        work = stage.prepare(number)
+        stage.decide(work, batch=number)
+        proxy.faults.extend(choice.choices(FAULTS, k=choice.randrange(3)))
+        assert stage.participant().commit([work]) == {work.identity: Outcome.COMMITTED}
+        proxy.faults.clear()
+    assert set(proxy.met) == set(FAULTS)
+    assert stage.values() == dict.fromkeys(range(300), 1)
+    assert stage.kind.commits(stage.table) == 300
+
+
+def test_keys_that_a_catalog_vends_anew_are_taken_by_tasks_and_by_commits(
+    bucket: EmbeddedS3, catalog: EmbeddedIcebergRest, stage: Stage
+):
+    """As where they live for an hour: a query is planned once, and runs for days."""
+    sink, participant = stage.sink, stage.participant()
+    bucket.change_keys()
+    told = json.loads(os.environ[S3]) | {"options": bucket.storage_options}
+    os.environ[S3] = json.dumps(told)
+    catalog.kill()
+    catalog.start()
+    works = [prepared(sink, value) for value in (1, 2)]
+    assert participant.abort([works[1].identity]) == {works[1].identity: True}
+    decision = stage.decide(works[0])
+    participant.note(decision, owner_at("/a"))
+    assert participant.commit(works[:1]) == {works[0].identity: Outcome.COMMITTED}
+    assert stage.values() == {1: 1}
+    assert stage.data_files() == {works[0].key}
+
+
+def prepared(sink: IcebergSink, value: int) -> PreparedWork:
+    writer = sink.opened(value, 0)
+    writer.write(batch(value))
+    work = writer.prepare("0" * 32)
+    assert work is not None
+    return work
