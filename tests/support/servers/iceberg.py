@@ -95,7 +95,8 @@ class EmbeddedIcebergRest(EmbeddedProcess):
 def _compiled(folder: Path) -> str:
     """The class path of the server, whose own class is in Iceberg's package and so is compiled."""
     listed = (*server_jars("iceberg-rest-1.10.1"), *server_jars("iceberg-core-tests-1.10.1"))
-    jars = (*listed, *hadoop_client_jars(), *s3a_jars())
+    # First Hadoop's: Iceberg has a class of its own under the name of one of them.
+    jars = (*s3a_jars(), *listed, *hadoop_client_jars())
     class_path = os.pathsep.join([str(folder), *map(str, jars)])
     compiler = Path(java_program()).with_name("javac")
     command = [str(compiler), "-cp", class_path, "-d", str(folder), str(_SOURCE)]
