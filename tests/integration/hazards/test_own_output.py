@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from airflow_eos.checkpoint import CheckpointStore, DecisionLog
 from airflow_eos.errors import ConfigurationError
+from airflow_eos.protocol.decision import Verdict
 from airflow_eos.sinks import FileSink, Output, start_exactly_once
 from tests.integration.hazards.spark_job import Job
 from tests.support.topics import produce, read_topic
@@ -34,7 +36,8 @@ def test_rows_that_name_the_input_as_their_topic_are_refused_before_they_are_pro
     with pytest.raises(Exception, match=f"own output, topic '{job.name}-in'"):
         job.deliver(df=back)
     assert len(read_topic(job.bootstrap, f"{job.name}-in")) == 10, "rows went round"
-    assert not list(Path(job.checkpoint).glob("eos/decisions/0/*")), "it was promised"
+    decided = DecisionLog(CheckpointStore.open(job.checkpoint)).of_batch(0)
+    assert [each.verdict for each in decided] == [Verdict.ABORT], "it was promised"
     job.deliver()
     job.assert_exactly_once()
 
