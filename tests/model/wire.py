@@ -75,6 +75,9 @@ class FakeCluster:
     def brokers(self) -> list[int]:
         return [1]
 
+    def topic_config(self, _topic: str, names: Collection[str]) -> dict[str, str]:
+        return {name: "delete" for name in names if name == "cleanup.policy"}
+
     def leaders(self, topic: str, *, refresh: bool = False) -> dict[int, int]:
         return self.find_leaders(topic, refresh=refresh)
 
@@ -234,6 +237,7 @@ class FakeWire:
                 coordinator_epoch=-1,
                 current_txn_start_offset=t.first,
                 last_timestamp=t.started_ms,
+                last_sequence=len(t.rows) - 1,
             )
             for t in opened
         ]

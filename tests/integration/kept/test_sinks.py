@@ -151,6 +151,8 @@ class Told:
 
     def refuse_rows(self, *_: Any) -> None: ...
 
+    def tried(self, *_: Any, **__: Any) -> None: ...
+
     def open(self, **_: Any) -> Told:
         return self
 
