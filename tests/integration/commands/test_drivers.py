@@ -68,4 +68,5 @@ def test_a_new_version_is_rehearsed(folder: Path, command: Command) -> None:
         assert first.wait(300) == 0
     asked = [str(folder / "checkpoint"), "--app", str(APP), "--batches", "1", "--json"]
     told = command("rehearse", *asked, "--submit", sys.executable, "--", str(folder))
-    assert json.loads(told.stdout)["outputs"]
+    [compared] = json.loads(told.stdout)["compared"]
+    assert (compared["output"], compared["verdict"]) == ("rows", "same")
