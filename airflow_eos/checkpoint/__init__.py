@@ -6,7 +6,8 @@
 - :mod:`.rulings`: what a person said where no program may decide
 - :mod:`.spark_log`, :mod:`.progress`: Spark's own files, and the query's progress by them
 - :mod:`.mending`: repair of Spark's files after a power cut
-- :mod:`.pipeline`, :mod:`.heartbeat`: the checkpoint's owner; whether a driver lives, and drains
+- :mod:`.pipeline`: the checkpoint's owner
+- :mod:`.heartbeat`, :mod:`.liveness`: whether a driver lives, and drains; its process
 - :mod:`.snapshot`: all of these at one time, and the facts that decide whether a start is let in
 """
 

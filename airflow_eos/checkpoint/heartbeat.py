@@ -158,7 +158,7 @@ class Heartbeat(Evidence, frozen=True, kw_only=True):
     ``deploy_mode`` are Spark's; ``namespace`` is that of the driver's pod, empty where it is in
     none. ``end`` and ``reason`` say how and why the driver ended; ``drained_by`` who asked it to,
     if anybody did; ``restart_heals`` whether a restart heals its failure, None where nobody knows.
-    ``process`` is its :func:`airflow_eos.checkpoint.standby.process_mark`.
+    ``process`` is its :func:`airflow_eos.checkpoint.liveness.process_mark`.
     """
 
     words: ClassVar[tuple[str, ...]] = (

@@ -1,22 +1,19 @@
-"""Drivers that stand by, and evidence that a driver's process is gone.
+"""Drivers that stand by: ``eos/standbys/<name>.json``, written by each of them for itself.
 
-``eos/standbys/<name>.json``, written by each standby for itself; ``eos/process-end.json``, written
-by whoever has started a driver and saw its process end. Evidence, as a heartbeat is: a standby that
-is wrong takes a term, and terms and decisions see to it that nobody loses a row by that.
+Evidence, as a heartbeat is: a standby that is wrong takes a term, and terms and decisions see to it
+that nobody loses a row by that.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import msgspec
 
-from airflow_eos.checkpoint.backend import DRIVERS, PROCESS_END, STANDBYS, standby_path
+from airflow_eos.checkpoint.backend import DRIVERS, STANDBYS, standby_path
 from airflow_eos.checkpoint.heartbeat import (
     BY_STANDBY,
     DRAINS_KEPT,
@@ -24,12 +21,13 @@ from airflow_eos.checkpoint.heartbeat import (
     read_heartbeat,
     request_drain,
 )
+from airflow_eos.checkpoint.liveness import process_mark as process_mark  # its former place
 from airflow_eos.checkpoint.terms import newest_term
 from airflow_eos.errors import CheckpointFormatError, ConfigurationError, Remedy
 from airflow_eos.protocol.decision import Evidence, encode
 
 if TYPE_CHECKING:
-    from airflow_eos.checkpoint.heartbeat import DrainRequest, Heartbeat
+    from airflow_eos.checkpoint.heartbeat import DrainRequest
     from airflow_eos.checkpoint.store import CheckpointStore
 
 LOOKS_MISSED = 3
@@ -234,73 +232,3 @@ def hand_over(store: CheckpointStore, *, requested_by: str, reason: str) -> Drai
         # heartbeat: by this request, whoever started it learns that it was not superseded.
         request_drain(store, requested_by=BY_STANDBY, reason=said, submission=beat.submission)
     return request
-
-
-# --- processes ------------------------------------------------------------------------------------
-# Whether a process is gone. One that cannot be seen from here is not known, and counts as alive.
-
-
-class ProcessEnd(Evidence, frozen=True, kw_only=True):
-    """The note that whoever started a driver, by ``submission``, saw its process end."""
-
-    words: ClassVar[tuple[str, ...]] = ("found",)
-
-    submission: str
-    found: str
-
-
-def note_process_end(store: CheckpointStore, submission: str, found: str) -> None:
-    """Write, for whoever stands by, that the process of this start was seen to end."""
-    store.put(PROCESS_END, encode(ProcessEnd(submission=submission, found=found)))
-
-
-def process_mark(pid: int) -> str:
-    """Return what tells a process from all others: its machine's boot, pid namespace, start time.
-
-    Empty where the system does not tell.
-    """
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        space = Path("/proc/self/ns/pid").readlink()
-        stat = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-        state, started = stat[0], stat[19].decode()
-    except (OSError, IndexError, UnicodeDecodeError):
-        return ""
-    return "" if state in (b"Z", b"X") else f"{boot} {space} {started}"
-
-
-def is_gone(heartbeat: Heartbeat) -> bool:
-    """Whether the driver's process is seen from here to have ended; False: it lives, or not known.
-
-    A process of another machine or container is not looked for: its number means another here.
-    """
-    here = process_mark(os.getpid()).rpartition(" ")[0]
-    if not here or heartbeat.process.rpartition(" ")[0] != here:
-        return False
-    try:
-        os.kill(heartbeat.pid, 0)
-    except ProcessLookupError:
-        return True
-    except OSError:  # the process is another user's
-        return False
-    return _is_another(heartbeat)
-
-
-def _is_another(heartbeat: Heartbeat) -> bool:
-    """Whether the driver's pid was given to another process since, or its process has ended."""
-    try:
-        stat = Path(f"/proc/{heartbeat.pid}/stat").read_bytes()
-    except OSError:  # hidden from us, or just gone: the next look tells
-        return False
-    return bool(stat) and process_mark(heartbeat.pid) != heartbeat.process
-
-
-def process_end_of(store: CheckpointStore, heartbeat: Heartbeat) -> ProcessEnd | None:
-    """Return what was noted of the end of this driver's process; None: nobody has seen it."""
-    if heartbeat.submission is None:
-        return None
-    try:
-        end = store.read(PROCESS_END, ProcessEnd)
-    except CheckpointFormatError:
-        return None
-    return end if end is not None and end.submission == heartbeat.submission else None

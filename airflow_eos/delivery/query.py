@@ -33,8 +33,9 @@ from airflow_eos.checkpoint.heartbeat import (
     request_to,
     withdraw_hand_over,
 )
+from airflow_eos.checkpoint.liveness import process_mark
 from airflow_eos.checkpoint.progress import StateSize, read_state_size, write_state_size
-from airflow_eos.checkpoint.standby import LOOKS_MISSED, process_mark, standbys
+from airflow_eos.checkpoint.standby import LOOKS_MISSED, standbys
 from airflow_eos.checkpoint.terms import is_newest
 from airflow_eos.delivery.causes import cause_of
 from airflow_eos.errors import CheckpointError, CheckpointFormatError, EosError, SupersededError

@@ -30,13 +30,8 @@ from airflow_eos.checkpoint.heartbeat import (
     beat_interval,
     who_asked,
 )
-from airflow_eos.checkpoint.standby import (
-    Standby,
-    is_gone,
-    process_end_of,
-    remove_standby,
-    write_standby,
-)
+from airflow_eos.checkpoint.liveness import process_state, why_gone
+from airflow_eos.checkpoint.standby import Standby, remove_standby, write_standby
 from airflow_eos.checkpoint.terms import newest_planned
 from airflow_eos.closing import Closable
 from airflow_eos.delivery.causes import cause_of
@@ -207,7 +202,7 @@ class StandingBy:
         while True:
             look_at = self._clock() + (0.0 if sign is None else self._pause_s(sign))
             while (left := look_at - self._clock()) > 0 and not (
-                sign and sign.current and is_gone(sign.current)
+                sign and sign.current and process_state(sign.current) == "gone"
             ):
                 self._sleep(min(_STEP_S, left))
             try:
@@ -260,10 +255,7 @@ class StandingBy:
         beat, gone = sign.current, None
         request = None if beat is None else drain_of(self._store, beat)
         if beat is not None and beat.phase not in ENDED:
-            if is_gone(beat):
-                gone = "no such process is on this machine any more"
-            elif (end := process_end_of(self._store, beat)) is not None:
-                gone = end.found
+            gone = why_gone(self._store, beat)
         self._is_ending = request is not None
         # A driver that ended while we were examined, which takes time, had not ended before.
         is_new = self._found_driving and beat is not None and beat.phase in ENDED

@@ -24,7 +24,8 @@ from airflow_eos.checkpoint.heartbeat import (
     refusals_noted,
     request_to,
 )
-from airflow_eos.checkpoint.standby import note_process_end, standby_of, standbys
+from airflow_eos.checkpoint.liveness import note_process_end
+from airflow_eos.checkpoint.standby import standby_of, standbys
 from airflow_eos.delivery.policy import Failure
 from airflow_eos.errors import (
     AppFailedError,

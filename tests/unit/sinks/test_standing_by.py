@@ -37,13 +37,11 @@ from airflow_eos.checkpoint.heartbeat import (
     missed_looks,
     request_to,
 )
+from airflow_eos.checkpoint.liveness import note_process_end, process_mark, process_state
 from airflow_eos.checkpoint.standby import (
     Standby,
     StandbyWatch,
     hand_over,
-    is_gone,
-    note_process_end,
-    process_mark,
     remove_standby,
     standby_of,
     standbys,
@@ -660,16 +658,18 @@ def test_a_process_is_told_by_its_machine_its_container_and_its_start():
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         mark = process_mark(process.pid)
         beat = heartbeat(pid=process.pid, process=mark)
-        assert not is_gone(beat)
-        assert is_gone(msgspec.structs.replace(beat, process=f"{mark}0")), "its number is another's"
+        assert process_state(beat) == "lives here"
+        given_again = msgspec.structs.replace(beat, process=f"{mark}0")
+        assert process_state(given_again) == "gone", "its number is another's"
         process.kill()
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-        assert is_gone(beat), "its parent has not looked yet"
+        assert process_state(beat) == "gone", "its parent has not looked yet"
         process.wait()
-        assert is_gone(beat)
+        assert process_state(beat) == "gone"
         elsewhere = msgspec.structs.replace(beat, process=f"other {mark.partition(' ')[2]}")
-        assert not is_gone(elsewhere), "a process of another machine was looked for here"
-        assert not is_gone(msgspec.structs.replace(beat, process="")), "not known is not gone"
+        assert process_state(elsewhere) == "not known", "one of another machine was looked for here"
+        unmarked = msgspec.structs.replace(beat, process="")
+        assert process_state(unmarked) == "not known", "not known is not gone"
 
 
 # --- what people are told of it -------------------------------------------------------------------

@@ -10,7 +10,8 @@ import pytest
 
 from airflow_eos.checkpoint import CheckpointStore, StartedBy, request_drain, write_heartbeat
 from airflow_eos.checkpoint.heartbeat import BY_STANDBY, refusal_of, request_to
-from airflow_eos.checkpoint.standby import Standby, process_end_of, write_standby
+from airflow_eos.checkpoint.liveness import process_end_of
+from airflow_eos.checkpoint.standby import Standby, write_standby
 from airflow_eos.delivery.policy import FixedDelay
 from airflow_eos.errors import AppFailedError, AppRefusedError, ForeignDriverError
 from airflow_eos.supervision.exit_status import ExitKind, Patience
