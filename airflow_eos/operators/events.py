@@ -13,6 +13,7 @@ from airflow.sdk import Asset, AssetAlias
 
 from airflow_eos import errors
 from airflow_eos.arguments import Duration, taken
+from airflow_eos.hooks.answers import answered
 from airflow_eos.hooks.arguments import CheckedArguments, as_rendered, no_retry_where_useless
 from airflow_eos.hooks.store import checkpoint_of
 from airflow_eos.lineage import BatchLineage
@@ -180,11 +181,12 @@ class EmitSettledBatchesOperator(BatchLineage, CheckedArguments):
         last = newest_of(pipeline, [each.extra for each in ours])
         notes = _notes(context, self.asset)
         if notes is not None:
-            noted = newest_of(pipeline, [notes.get(_NOTE)])
+            noted = newest_of(pipeline, [answered(notes.get, _NOTE)])
             if last is not None and (noted is None or noted.to_batch < last.to_batch):
                 stored = max((each.extra for each in ours), key=lambda extra: extra["to_batch"])
                 # A sign that it told hours, which may be many.
-                notes.set(_NOTE, last.as_extra() | {"hours": stored.get("hours", [])[-1:]})
+                told = last.as_extra() | {"hours": stored.get("hours", [])[-1:]}
+                answered(notes.set, _NOTE, told)
             elif noted is not None and (last is None or last.to_batch < noted.to_batch):
                 last = noted
         return last, max((each.timestamp for each in ours), default=None)
@@ -265,7 +267,8 @@ class EmitCompleteHoursOperator(EmitSettledBatchesOperator):
         extras: list[Any] = []
         if last is None:  # then what Airflow has noted is of a predecessor, as are the events
             notes = _notes(context, self.asset)
-            extras = [*(each.extra for each in self._stand), notes and notes.get(_NOTE)]
+            extras = [each.extra for each in self._stand]
+            extras += [] if notes is None else [answered(notes.get, _NOTE)]
         hourly = [each for each in extras if isinstance(each, Mapping) and each.get("hours")]
         told = [event for event in map(SettledEvent.from_extra, hourly) if event is not None]
         self._former_ms = max((event.watermark_reached_ms or 0 for event in told), default=None)
@@ -346,12 +349,12 @@ def _stored_events(context: Context, asset: Asset, pipeline: str) -> list[Any]:
 
     stood = context["inlet_events"][asset]
     if not hasattr(stood, "ascending"):  # below Airflow 3.2, which gives all that stand at once
-        return list(stood)
+        return answered(list, stood)
     stand: list[Any] = []
     before, at_most = None, _LOOK_BACK
     while True:
         asked = stood.ascending(ascending=False).limit(at_most)
-        page = list(asked if before is None else asked.before(before.isoformat()))
+        page = answered(list, asked if before is None else asked.before(before.isoformat()))
         stand += page
         if len(page) < at_most:
             return stand
