@@ -36,9 +36,8 @@ def task_state(
     map_index: int | None = None,
 ) -> str | None:
     """Return the state of a run's task; None: it has none yet, or its row is gone."""
-    found = answered(
-        ti.get_task_states, dag_id, map_index=map_index, task_ids=[task_id], run_ids=[run_id]
-    )
+    mapped: dict[str, Any] = {} if map_index is None else {"map_index": map_index}
+    found = answered(ti.get_task_states, dag_id, task_ids=[task_id], run_ids=[run_id], **mapped)
     return next(iter(found.get(run_id, {}).values()), None)
 
 
