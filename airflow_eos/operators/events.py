@@ -15,6 +15,7 @@ from airflow_eos import errors
 from airflow_eos.arguments import Duration, taken
 from airflow_eos.hooks.answers import answered
 from airflow_eos.hooks.arguments import CheckedArguments, as_rendered, no_retry_where_useless
+from airflow_eos.hooks.deadlines import Deadline
 from airflow_eos.hooks.store import checkpoint_of
 from airflow_eos.lineage import BatchLineage
 
@@ -107,9 +108,9 @@ class EmitSettledBatchesOperator(BatchLineage, CheckedArguments):
                 older copy.
             EosError: the checkpoint cannot be read.
         """
-        return self._tell(context, has_waited=False)
+        return self._tell(context, Deadline.of(self), has_waited=False)
 
-    def _tell(self, context: Context, *, has_waited: bool) -> list[str]:
+    def _tell(self, context: Context, deadline: Deadline, *, has_waited: bool) -> list[str]:
         from airflow_eos.events import pipeline_of
 
         with no_retry_where_useless():
@@ -126,20 +127,22 @@ class EmitSettledBatchesOperator(BatchLineage, CheckedArguments):
             due_at = told_at + self.every if told_at else None
             left = timedelta(0) if due_at is None else due_at - datetime.now(UTC)
             if self.deferrable and left > timedelta(0) and not has_waited:  # else by a wrong clock
-                self._wait(after, due_at)
+                self._wait(after, due_at, deadline)
             if not self.deferrable and timedelta(0) < left <= self.every:
                 raise AirflowSkipException(f"The next event is due at {due_at}.")
             found = self._found(store, last)
             events = self._due(self._events(last, found))
         if not events and self.deferrable:
-            self._wait(found.newest, due_at)  # the newest batch was looked at, too
+            self._wait(found.newest, due_at, deadline)  # the newest was looked at, too
         if not events:
             raise AirflowSkipException(f"Nothing was settled after batch {after}.")
         self._emit(context, events)
         self._told = events
         return [event.key for event in events]
 
-    def execute_complete(self, context: Context, event: Mapping[str, Any]) -> list[str]:
+    def execute_complete(
+        self, context: Context, event: Mapping[str, Any], until_s: float | None = None
+    ) -> list[str]:
         """Read the settled batches again and emit: what was read before the wait is old.
 
         Raises:
@@ -148,7 +151,8 @@ class EmitSettledBatchesOperator(BatchLineage, CheckedArguments):
         if event["error"]:
             with no_retry_where_useless():
                 raise getattr(errors, event["raised"])(event["error"])
-        return self._tell(context, has_waited=True)
+        with Deadline(until_s).kept():
+            return self._tell(context, Deadline(until_s), has_waited=True)
 
     def _found(self, store: CheckpointStore, last: SettledEvent | None) -> Settled:
         from airflow_eos.events import read_settled
@@ -205,7 +209,7 @@ class EmitSettledBatchesOperator(BatchLineage, CheckedArguments):
                     f"this one has replaced it for good, say former_emitter={other!r}."
                 )
 
-    def _wait(self, after: int | None, due_at: datetime | None) -> None:
+    def _wait(self, after: int | None, due_at: datetime | None, deadline: Deadline) -> None:
         from airflow_eos.triggers.settled import SettledBatchesTrigger
 
         self.defer(
@@ -219,6 +223,8 @@ class EmitSettledBatchesOperator(BatchLineage, CheckedArguments):
                 poke_interval=self.poke_interval.total_seconds(),
             ),
             method_name="execute_complete",
+            kwargs=deadline.kwargs,
+            timeout=deadline.left,
         )
 
     def _emit(self, context: Context, events: Sequence[SettledEvent]) -> None:

@@ -1,4 +1,4 @@
-"""A real Airflow's watchdog: what it costs while nothing happens, and what a paused recovery says."""
+"""A real Airflow's watchdog: what it costs where all is well, and what a paused recovery says."""
 
 from __future__ import annotations
 
