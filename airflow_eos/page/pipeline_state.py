@@ -335,7 +335,8 @@ class Look:
             watchdog_warning(looked, 1000 * self._watchdog.lasts_s(looked)),
         )
         progress, heart = found.state, found.heartbeat
-        flying = [s.rows for s in progress.sources] if progress.in_flight is not None else [0]
+        # What is unread is not asked for here: without a batch in flight the lag is not known.
+        flying = [s.rows for s in progress.sources] if progress.in_flight is not None else [None]
         alive = state in ("running", "idle", "draining", "stalled")
         return PipelineRow(
             **self._named(),
