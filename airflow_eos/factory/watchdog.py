@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
@@ -493,7 +493,7 @@ class WatchdogSensor(CheckpointProgressSensor):
         """Look until the pipeline's health is known."""
         while True:
             found = self.poke(context)
-            seen: Mapping[str, Any] = found.xcom_value
+            seen = cast("Mapping[str, Any]", found.xcom_value)
             if found.is_done or seen["health"] == "stalled":
                 return seen
             time.sleep(_AGAIN_S)

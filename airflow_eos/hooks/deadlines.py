@@ -50,5 +50,5 @@ class Deadline:
             return
         from airflow.sdk.execution_time.timeout import timeout
 
-        with timeout(max(left.total_seconds(), 0.001)):
+        with timeout(max(left.total_seconds(), 0.001)):  # type: ignore[no-untyped-call]
             yield

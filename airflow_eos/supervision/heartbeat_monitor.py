@@ -363,8 +363,7 @@ def is_known_gone(store: CheckpointStore, submission: str) -> bool:
         beat = read_heartbeat(store)
     except EosError:
         return False
-    ours = beat is not None and beat.submission == submission
-    return ours and process_state(beat) == "gone"
+    return beat is not None and beat.submission == submission and process_state(beat) == "gone"
 
 
 def kill_if_it_beats(store: CheckpointStore, submission: str, manager: ClusterManager) -> str:
