@@ -511,12 +511,17 @@ def test_a_recovery_says_that_the_pipelines_own_dag_is_paused(call, store, airfl
             call("orders_recovery", "verdict")
 
 
-def test_a_look_without_an_answer_keeps_the_other_from_nothing(look, store):
+@pytest.mark.parametrize(
+    "found",
+    [{"health": None, "works": HALF_TIME["works"]}, {"health": "stalled", "works": None}],
+    ids=["progress", "open work"],
+)
+def test_a_look_without_an_answer_keeps_the_other_from_nothing(look, store, found):
     """The cluster that is read is away, and the work that runs out is a database's."""
     write_heartbeat(store, beat(**X, phase="failed"))
-    found = look(health=None, works=HALF_TIME["works"])
-    assert (found.state, len(found.started)) == ("red", 1)
-    assert "no broker answers" in found.said
+    seen = look(**found)
+    assert (seen.state, len(seen.started)) == ("red", 1)
+    assert "no broker answers" in seen.said
 
 
 def test_a_look_without_an_answer_forgets_nothing(look, store, airflow):
