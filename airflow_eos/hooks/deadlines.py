@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Deadline:
+class TaskDeadline:
     """When the time of a task ends, in seconds since the epoch; None: it has no timeout.
 
     It goes along with each deferral, as ``kwargs``, to the process that the task resumes in.
@@ -24,7 +24,7 @@ class Deadline:
     until_s: float | None = None
 
     @classmethod
-    def of(cls, task: BaseOperator) -> Deadline:
+    def of(cls, task: BaseOperator) -> TaskDeadline:
         """Return the deadline of a task that begins now."""
         allowed = task.execution_timeout
         return cls() if allowed is None else cls(time.time() + allowed.total_seconds())

@@ -15,7 +15,7 @@ from airflow_eos import errors
 from airflow_eos.arguments import Duration, taken
 from airflow_eos.hooks.answers import answered
 from airflow_eos.hooks.arguments import CheckedArguments, as_rendered, no_retry_where_useless
-from airflow_eos.hooks.deadlines import Deadline
+from airflow_eos.hooks.deadlines import TaskDeadline
 from airflow_eos.hooks.store import checkpoint_of
 from airflow_eos.lineage import BatchLineage
 
@@ -108,9 +108,9 @@ class EmitSettledBatchesOperator(BatchLineage, CheckedArguments):
                 older copy.
             EosError: the checkpoint cannot be read.
         """
-        return self._tell(context, Deadline.of(self), has_waited=False)
+        return self._tell(context, TaskDeadline.of(self), has_waited=False)
 
-    def _tell(self, context: Context, deadline: Deadline, *, has_waited: bool) -> list[str]:
+    def _tell(self, context: Context, deadline: TaskDeadline, *, has_waited: bool) -> list[str]:
         from airflow_eos.events import pipeline_of
 
         with no_retry_where_useless():
@@ -151,8 +151,8 @@ class EmitSettledBatchesOperator(BatchLineage, CheckedArguments):
         if event["error"]:
             with no_retry_where_useless():
                 raise getattr(errors, event["raised"])(event["error"])
-        with Deadline(until_s).kept():
-            return self._tell(context, Deadline(until_s), has_waited=True)
+        with TaskDeadline(until_s).kept():
+            return self._tell(context, TaskDeadline(until_s), has_waited=True)
 
     def _found(self, store: CheckpointStore, last: SettledEvent | None) -> Settled:
         from airflow_eos.events import read_settled
@@ -209,7 +209,7 @@ class EmitSettledBatchesOperator(BatchLineage, CheckedArguments):
                     f"this one has replaced it for good, say former_emitter={other!r}."
                 )
 
-    def _wait(self, after: int | None, due_at: datetime | None, deadline: Deadline) -> None:
+    def _wait(self, after: int | None, due_at: datetime | None, deadline: TaskDeadline) -> None:
         from airflow_eos.triggers.settled import SettledBatchesTrigger
 
         self.defer(

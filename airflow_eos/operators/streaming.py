@@ -23,7 +23,7 @@ from airflow_eos.hooks.arguments import (
     no_retry_where_useless,
     own_arguments,
 )
-from airflow_eos.hooks.deadlines import Deadline
+from airflow_eos.hooks.deadlines import TaskDeadline
 from airflow_eos.hooks.store import checkpoint_of
 from airflow_eos.lineage import BatchLineage
 from airflow_eos.links import LINKS
@@ -330,7 +330,7 @@ class SparkStreamingOperator(StreamingArguments):
             AppFailedError: the app failed once more than it may be restarted.
             AppStoppedError: the task was stopped; see ``cancel``.
         """
-        return self._see_through(context, None, Deadline.of(self))
+        return self._see_through(context, None, TaskDeadline.of(self))
 
     def execute_complete(
         self, context: Context, event: Mapping[str, Any], until_s: float | None = None
@@ -344,7 +344,7 @@ class SparkStreamingOperator(StreamingArguments):
         """
         from airflow_eos.supervision.trigger_watch import AppResult
 
-        deadline = Deadline(until_s)
+        deadline = TaskDeadline(until_s)
         try:
             with deadline.kept():
                 return self._see_through(context, AppResult.of_event(event), deadline)
@@ -399,7 +399,7 @@ class SparkStreamingOperator(StreamingArguments):
         ).stop("the task ran into its execution_timeout")
 
     def _see_through(
-        self, context: Context, before: AppResult | None, deadline: Deadline
+        self, context: Context, before: AppResult | None, deadline: TaskDeadline
     ) -> dict[str, Any]:
         from airflow_eos.operators.submission import secrets_of, trigger_of
         from airflow_eos.supervision.packaging import (

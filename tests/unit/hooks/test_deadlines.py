@@ -9,23 +9,23 @@ from types import SimpleNamespace
 import pytest
 from airflow.providers.common.compat.sdk import AirflowTaskTimeout
 
-from airflow_eos.hooks.deadlines import Deadline
+from airflow_eos.hooks.deadlines import TaskDeadline
 
 
 def test_a_task_without_a_timeout_has_all_the_time():
-    none = Deadline.of(SimpleNamespace(execution_timeout=None))
+    none = TaskDeadline.of(SimpleNamespace(execution_timeout=None))
     assert (none.kwargs, none.left) == ({}, None)
     with none.kept():
         pass
 
 
 def test_the_time_left_goes_along_and_does_not_begin_anew():
-    begun = Deadline.of(SimpleNamespace(execution_timeout=timedelta(seconds=100)))
-    resumed = Deadline(**begun.kwargs)
+    begun = TaskDeadline.of(SimpleNamespace(execution_timeout=timedelta(seconds=100)))
+    resumed = TaskDeadline(**begun.kwargs)
     assert timedelta(seconds=90) < resumed.left <= timedelta(seconds=100)
-    assert Deadline(time.time() - 5).left == timedelta(0)
+    assert TaskDeadline(time.time() - 5).left == timedelta(0)
 
 
 def test_a_resumed_task_ends_at_its_deadline():
-    with pytest.raises(AirflowTaskTimeout), Deadline(time.time() + 0.05).kept():
+    with pytest.raises(AirflowTaskTimeout), TaskDeadline(time.time() + 0.05).kept():
         time.sleep(30)
