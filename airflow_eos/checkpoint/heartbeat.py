@@ -215,9 +215,37 @@ class DrainRequest(Evidence, frozen=True, kw_only=True):
             self.submission is not None and self.submission == submission
         )
 
+    def is_of_before(self, term: int | None) -> bool:
+        """Whether the request is for a driver that had a term before this one."""
+        return self.term is not None and term is not None and self.term < term
+
     def is_for_who_came_after(self, term: int | None) -> bool:
         """Whether the request is for a driver that took a term after this one."""
         return self.term is not None and term is not None and self.term > term
+
+
+class Beginning(msgspec.Struct, frozen=True):
+    """The moment at which a start began, or a standby came, by the request that stood there then.
+
+    That one is over for it: somebody has started it all the same. What a person asks for later he
+    asks of it, too, although it has no term yet that the request could name.
+    """
+
+    standing: DrainRequest | None
+
+    @classmethod
+    def now(cls, store: CheckpointStore) -> Beginning:
+        """Look at the request that stands there."""
+        return cls(standing_request(store))
+
+    def is_before(self, request: DrainRequest) -> bool:
+        """Whether a person has asked for this since; whom it names may have changed meanwhile."""
+        is_it = self.standing is not None and _asked(request) == _asked(self.standing)
+        return request.requested_by not in NOT_FOR_GOOD and not is_it
+
+
+def _asked(request: DrainRequest) -> tuple[str, str, int]:
+    return request.requested_by, request.reason, request.requested_at_ms
 
 
 class Replacement(Evidence, frozen=True, kw_only=True):
@@ -484,13 +512,7 @@ def request_drain(
     Asking the same driver again changes nothing, but that a hand-over gives way to whoever wants it
     to stop. A request to another term, which has ended or is superseded, gives way.
     """
-    request = DrainRequest(
-        term=term,
-        submission=submission,
-        requested_by=requested_by,
-        reason=reason,
-        requested_at_ms=time.time_ns() // 1_000_000,
-    )
+    request = _request(requested_by, reason, term=term, submission=submission)
     if submission is not None:
         if store.create(drain_path(submission), encode(request)):
             return request
@@ -510,17 +532,65 @@ def request_drain(
         and (requested_by in NOT_FOR_GOOD or standing.requested_by not in NOT_FOR_GOOD)
     ):
         return standing
-    store.put(DRAIN, encode(request))
-    return request
+    return _in_its_place(store, request)
 
 
 def drain_newest(store: CheckpointStore, *, requested_by: str, reason: str) -> DrainRequest:
-    """Ask the newest driver to stop after its batch; return the request that stands there.
+    """Ask the newest driver, and whoever is about to follow it, to stop; return the request.
 
-    The request names the driver's term; before the first is taken, it is for whoever runs then.
+    The request names the driver's term; before the first is taken, it is for whoever runs then. It
+    is always a new one: a start that has found the last one there takes that for over. Asked again
+    where a term was taken meanwhile: who takes one later finds the request after that.
     """
-    term = newest_term(store) or None
-    return request_drain(store, requested_by=requested_by, reason=reason, term=term)
+    while True:
+        term = newest_term(store) or None
+        request = _request(requested_by, reason, term=term)
+        if not store.create(DRAIN, encode(request)):
+            _in_its_place(store, request)
+        if (newest_term(store) or None) == term:
+            return request
+
+
+def _request(
+    requested_by: str, reason: str, *, term: int | None, submission: str | None = None
+) -> DrainRequest:
+    return DrainRequest(
+        term=term,
+        submission=submission,
+        requested_by=requested_by,
+        reason=reason,
+        requested_at_ms=time.time_ns() // 1_000_000,
+    )
+
+
+# No store removes or replaces only what was read. So a person's request that replaces another one
+# is written beside it first, and whoever has removed or replaced one looks there afterwards.
+
+
+def _in_its_place(store: CheckpointStore, request: DrainRequest) -> DrainRequest:
+    """Replace the request that was read; return the one that stands there now."""
+    is_a_persons = request.requested_by not in NOT_FOR_GOOD
+    if is_a_persons:
+        store.put(_beside(request.term), encode(request))
+    store.put(DRAIN, encode(request))
+    return request if is_a_persons else _put_back(store, request.term) or request
+
+
+def _remove(store: CheckpointStore, term: int | None) -> None:
+    store.delete([DRAIN])
+    _put_back(store, term)
+
+
+def _put_back(store: CheckpointStore, term: int | None) -> DrainRequest | None:
+    """Write a person's request to this term again; return it, or None where there is none."""
+    request = _read(store, _beside(term))
+    if request is not None:
+        store.put(DRAIN, encode(request))
+    return request
+
+
+def _beside(term: int | None) -> str:
+    return drain_path(f"term-{term or 0}")
 
 
 def drain_requested(
@@ -528,12 +598,14 @@ def drain_requested(
     *,
     term: int | None = None,
     submission: str | None = None,
+    began: Beginning | None = None,
 ) -> DrainRequest | None:
     """Return the request that is for the driver of this term and submission, or None.
 
-    A person's request goes first: what a person asks for ends in order, whoever else asks.
+    A person's request goes first: what a person asks for ends in order, whoever else asks. One to a
+    former term is for this driver, too, where it came after that one ``began``.
     """
-    return _meant(partial(_read, store), term, submission)
+    return _meant(partial(_read, store), term, submission, began=began)
 
 
 def _meant(
@@ -542,10 +614,13 @@ def _meant(
     submission: str | None,
     *,
     or_after: bool = False,
+    began: Beginning | None = None,
 ) -> DrainRequest | None:
     standing = read(DRAIN)
     if standing is not None and not (
-        standing.is_for(term, submission) or (or_after and standing.is_for_who_came_after(term))
+        standing.is_for(term, submission)
+        or (or_after and standing.is_for_who_came_after(term))
+        or (began is not None and began.is_before(standing) and standing.is_of_before(term))
     ):
         standing = None
     if submission is None or (standing is not None and standing.requested_by != BY_STANDBY):
@@ -593,22 +668,35 @@ def is_asked_for_nothing(store: CheckpointStore, term: int) -> bool:
     return standing_request(store) is None and newest_term(store) == term
 
 
-def clear_drain(store: CheckpointStore, *, term: int | None, submission: str | None) -> None:
+def clear_drain(
+    store: CheckpointStore,
+    *,
+    term: int | None,
+    submission: str | None,
+    began: Beginning | None = None,
+) -> None:
     """Remove a request that named no driver, or a former term: a starting driver's first step.
 
-    A request that names the driver itself stays: it was stopped before it had begun. So does one to
-    another start, which may be about to come up; none is waited for longer than ``DRAINS_KEPT``.
+    A request that names the driver itself stays: it was stopped before it had begun. So does what a
+    person has asked for since the driver ``began``, which nobody has heard: it names this driver
+    from now on, by which others see whom it is for. And one to another start, which may be about to
+    come up; none is waited for longer than ``DRAINS_KEPT``.
     """
     _prune(store, submission)
-    standing = standing_request(store)
-    if standing is None:
-        store.delete([DRAIN])  # there is none, or one that nobody can read
+    try:
+        standing = store.read(DRAIN, DrainRequest)
+    except CheckpointFormatError:
+        _remove(store, term)
         return
-    if term is not None and standing.term is not None and standing.term > term:
+    if standing is None or standing.is_for_who_came_after(term):
+        return
+    if began is not None and began.is_before(standing):
+        if standing.is_of_before(term):
+            store.put(DRAIN, encode(msgspec.structs.replace(standing, term=term)))
         return
     names_nobody = standing.term is None and standing.submission is None
     if names_nobody or not standing.is_for(term, submission):
-        store.delete([DRAIN])
+        _remove(store, term)
 
 
 def withdraw_hand_over(store: CheckpointStore, *, term: int | None, submission: str | None) -> None:
@@ -618,6 +706,8 @@ def withdraw_hand_over(store: CheckpointStore, *, term: int | None, submission: 
         asked = _read(store, path)
         if asked and asked.requested_by == BY_STANDBY and asked.is_for(term, submission):
             store.delete([path])
+            if path == DRAIN:
+                _put_back(store, term)
 
 
 def _prune(store: CheckpointStore, ours: str | None) -> None:

@@ -17,9 +17,11 @@ from airflow_eos.checkpoint.backend import DRIVERS, STANDBYS, standby_path
 from airflow_eos.checkpoint.heartbeat import (
     BY_STANDBY,
     DRAINS_KEPT,
+    NOT_FOR_GOOD,
     StartedBy,
-    read_heartbeat,
+    heard,
     request_drain,
+    standing_request,
 )
 from airflow_eos.checkpoint.liveness import process_mark as process_mark  # its former place
 from airflow_eos.checkpoint.terms import newest_term
@@ -66,9 +68,25 @@ class Standby(Evidence, frozen=True, kw_only=True):
         return f"driver {self.application_id} on {self.host}{whose}"
 
 
+STANDBYS_KEPT = 20
+"""How many files of standbys are left, the newest: one that lives writes its own all the time."""
+
+
 def write_standby(store: CheckpointStore, standby: Standby) -> None:
     """Write that the driver stands by, or why it stands by no more."""
     store.put(standby_path(standby.name), encode(standby))
+
+
+def prune_standbys(store: CheckpointStore) -> None:
+    """Remove what a week ago was said last, and all but the newest: done by who comes and goes.
+
+    By the store's clock, which reads at least the newest of these times.
+    """
+    listed = sorted(store.list(STANDBYS), key=lambda each: each.modified_at_ms, reverse=True)
+    newest_ms = listed[0].modified_at_ms if listed else 0
+    oldest_ms = newest_ms - DRAINS_KEPT // timedelta(milliseconds=1)
+    old = (each.path for each in listed[:STANDBYS_KEPT] if each.modified_at_ms < oldest_ms)
+    store.delete([*old, *(each.path for each in listed[STANDBYS_KEPT:])])
 
 
 def standbys(store: CheckpointStore) -> tuple[Standby, ...]:
@@ -101,12 +119,9 @@ def standby_of(store: CheckpointStore, submission: str) -> Standby | None:
 
 
 def remove_standby(store: CheckpointStore, name: str) -> None:
-    """Remove the file of a standby that drives now, and files a week old that nobody removed."""
-    listed = store.list(STANDBYS)  # its own file is just written: now, by the store's clock
-    now_ms = max((each.modified_at_ms for each in listed), default=0)
-    oldest_ms = now_ms - DRAINS_KEPT // timedelta(milliseconds=1)
-    old = [each.path for each in listed if each.modified_at_ms < oldest_ms]
-    store.delete({*old, standby_path(name)})
+    """Remove the file of a standby that drives now, and what others have left."""
+    prune_standbys(store)  # first: its own file is just written, now by the store's clock
+    store.delete([standby_path(name)])
 
 
 Standing = Literal["stands by", "not known", "gone", "refused", "failed"]
@@ -122,9 +137,14 @@ class StandbySeen(msgspec.Struct, frozen=True):
     standby: Standby
     standing: Standing
 
+    @property
+    def lives(self) -> bool:
+        """Whether it was seen to change, and not to stand still since."""
+        return self.standing == "stands by"
+
     def __str__(self) -> str:
         """Say whether the driver stands by, for people."""
-        if self.standing == "stands by":
+        if self.lives:
             found = f"; asked to go on, it could not: {self.standby.reason}"
             return f"{self.standby} stands by{found if self.standby.reason else ''}"
         if self.standing == "not known":
@@ -194,7 +214,7 @@ class StandbyWatch:
 def living_standbys(store: CheckpointStore) -> tuple[Standby, ...]:
     """Return the standbys that were seen to change; takes three of their intervals at most."""
     found = StandbyWatch().until_known(store)
-    return tuple(each.standby for each in found if each.standing == "stands by")
+    return tuple(each.standby for each in found if each.lives)
 
 
 def hand_over(store: CheckpointStore, *, requested_by: str, reason: str) -> DrainRequest:
@@ -219,8 +239,10 @@ def hand_over(store: CheckpointStore, *, requested_by: str, reason: str) -> Drai
             Remedy(change="start the new version of the app with --standby, then hand over"),
         )
     said = f"{requested_by} hands over to {living[0]}: {reason}"
-    beat = read_heartbeat(store)
-    request = request_drain(store, requested_by=BY_STANDBY, reason=said, term=term)
+    beat, _ = heard(store)
+    request = standing_request(store)  # a person's to a former term may not have been heard yet
+    if request is None or request.requested_by in NOT_FOR_GOOD:
+        request = request_drain(store, requested_by=BY_STANDBY, reason=said, term=term)
     if request.requested_by != BY_STANDBY:
         raise ConfigurationError(
             f"{request.requested_by} has asked the driver of term {term} to stop "

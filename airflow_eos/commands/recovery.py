@@ -516,11 +516,11 @@ def drain(
     Exit status: 0 the driver stopped, 1 not within --wait, or it failed or gave way to another, 2
     an error.
     """
-    from airflow_eos.checkpoint import CheckpointStore, drain_newest, newest_term, read_heartbeat
-    from airflow_eos.checkpoint.heartbeat import ENDED, is_asked_for_nothing
+    from airflow_eos.checkpoint import CheckpointStore, drain_newest, newest_term
+    from airflow_eos.checkpoint.heartbeat import ENDED, heard, is_asked_for_nothing
 
     store = CheckpointStore.open(checkpoint, storage_options=storage_options(storage_option))
-    if read_heartbeat(store) is None and newest_term(store) == 0:
+    if newest_term(store) == 0 and heard(store) == (None, ""):
         raise ConfigurationError(
             f"No driver has ever beaten in {store.location}/eos: there is nothing to drain. Give "
             "the checkpointLocation of the query."
@@ -559,8 +559,8 @@ def handover(
     Exit status: 0 it has taken over, 1 not within --wait, or the driver goes on as none is ready,
     2 an error, as where none stands by.
     """
-    from airflow_eos.checkpoint import CheckpointStore, read_heartbeat
-    from airflow_eos.checkpoint.heartbeat import is_asked_for_nothing
+    from airflow_eos.checkpoint import CheckpointStore
+    from airflow_eos.checkpoint.heartbeat import heard, is_asked_for_nothing
     from airflow_eos.checkpoint.standby import StandbyWatch, hand_over
 
     store = CheckpointStore.open(checkpoint, storage_options=storage_options(storage_option))
@@ -568,7 +568,7 @@ def handover(
     term, deadline = request.term or 0, time.monotonic() + wait
     driven, said = False, f"Asked; no other driver has taken over within {wait:g} s"
     while time.monotonic() < deadline:
-        if driven := (newest := _term(read_heartbeat(store))) > term:
+        if driven := (newest := _term(heard(store)[0])) > term:
             said = "Handed over"
             break
         if is_asked_for_nothing(store, term):
@@ -587,9 +587,9 @@ def _term(heartbeat: Heartbeat | None) -> int:
 
 def _driver(store: CheckpointStore, request: DrainRequest) -> Heartbeat | None:
     """Return the asked driver's heartbeat; that of a former driver, which has stopped, is None."""
-    from airflow_eos.checkpoint import read_heartbeat
+    from airflow_eos.checkpoint.heartbeat import heard
 
-    heartbeat = read_heartbeat(store)
+    heartbeat, _ = heard(store)
     return None if heartbeat is None or _term(heartbeat) < (request.term or 0) else heartbeat
 
 

@@ -27,6 +27,7 @@ from airflow_eos.checkpoint.heartbeat import (
     BY_AIRFLOW,
     BY_STANDBY,
     STARTED_BY,
+    Beginning,
     Standstill,
     beat_interval,
     read_look,
@@ -35,7 +36,7 @@ from airflow_eos.checkpoint.heartbeat import (
 )
 from airflow_eos.checkpoint.liveness import process_mark
 from airflow_eos.checkpoint.progress import StateSize, read_state_size, write_state_size
-from airflow_eos.checkpoint.standby import LOOKS_MISSED, standbys
+from airflow_eos.checkpoint.standby import LOOKS_MISSED, StandbyWatch
 from airflow_eos.checkpoint.terms import is_newest
 from airflow_eos.delivery.causes import cause_of
 from airflow_eos.errors import CheckpointError, CheckpointFormatError, EosError, SupersededError
@@ -133,10 +134,11 @@ class HeartbeatWriter:
         deploy_mode: str = "",
         namespace: str = "",
         observer: Observer | None = None,
+        began: Beginning | None = None,
     ) -> None:
         self.observer = observer
         """The observer that is told of phases and batches, for the figures; None by default."""
-        self._store = store
+        self._store, self._began = store, began or Beginning.now(store)
         self._usual = self._interval = beat_interval(store.location)
         self._application_id = application_id
         self._trigger = trigger
@@ -173,7 +175,7 @@ class HeartbeatWriter:
         if self._thread is not None:
             return
         self.term = term
-        clear_drain(self._store, term=term, submission=self._submission)
+        clear_drain(self._store, term=term, submission=self._submission, began=self._began)
         if self.observer is not None:
             self.observer(Started())
         self._thread = threading.Thread(target=self._run, name="airflow-eos-heartbeat", daemon=True)
@@ -255,8 +257,8 @@ class HeartbeatWriter:
         So it is where one lives and only takes long. Where none can go on, or none was seen to
         live, the hand-over is taken back.
         """
-        began = time.monotonic()
-        beat_at, first = began + self._interval.total_seconds(), dict[str, int]()
+        began, watch = time.monotonic(), StandbyWatch()
+        beat_at = began + self._interval.total_seconds()
         while not (self._ended.wait(self._look_s) or self.draining.is_set()):
             if (now := time.monotonic()) >= beat_at:
                 self._beat()
@@ -265,16 +267,16 @@ class HeartbeatWriter:
                 self._hear()
                 if not self._hands_over:
                     return
-                there = [each for each in standbys(self._store) if each.behind == self.term]
                 # One that has died says for ever what it said last.
-                live = [s for s in there if first.setdefault(s.name, s.beat) != s.beat]
+                there = [each.standby for each in watch.look(self._store) if each.lives]
+                live = [each for each in there if each.behind == self.term]
                 able = [each for each in live if not each.reason]
                 waits_s = _REFUSED_WITHIN_S if live and not able else _READY_WITHIN_S
                 is_over = now - began >= waits_s
                 if is_over and not able:
                     self._keep(live)
                     return
-                if is_over or any(each.is_ready for each in there):
+                if is_over or any(each.is_ready for each in able):
                     self.draining.set()
             except CheckpointError:
                 continue  # as good as not ready yet

@@ -21,17 +21,23 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import structlog
 from msgspec.structs import replace
 
-from airflow_eos.checkpoint import StartedBy, drain_of, read_heartbeat
+from airflow_eos.checkpoint import StartedBy, drain_requested, read_heartbeat
 from airflow_eos.checkpoint.backend import COMMITS, METADATA, OFFSETS, SOURCES, STATE_STORES
 from airflow_eos.checkpoint.heartbeat import (
     ENDED,
     NOT_FOR_GOOD,
     STARTED_BY,
+    Beginning,
     beat_interval,
     who_asked,
 )
 from airflow_eos.checkpoint.liveness import process_state, why_gone
-from airflow_eos.checkpoint.standby import Standby, remove_standby, write_standby
+from airflow_eos.checkpoint.standby import (
+    Standby,
+    prune_standbys,
+    remove_standby,
+    write_standby,
+)
 from airflow_eos.checkpoint.terms import newest_planned
 from airflow_eos.closing import Closable
 from airflow_eos.delivery.causes import cause_of
@@ -62,6 +68,8 @@ _STEP_S = 0.1
 """The interval at which the driver's process is looked for on this machine."""
 _ENDING_LOOK_S, _ENDING_LOOK_DISK_S = 0.05, 0.02
 _LOOK_S = 0.25
+_ENDING_SAY_S = 0.5
+"""The interval at which a standby says that it lives while the driver before it ends."""
 _FRESH_S = 10.0
 """The age from which a start made ready while the driver ends is made ready anew."""
 _AGAIN_S = 2.0
@@ -153,6 +161,7 @@ class StandingBy:
         store: the checkpoint.
         application_id: Spark's id of this application.
         still_wanted: raises where this start was asked to end.
+        began: when this start began; now, where it is None.
         sleep, clock: seconds.
     """
 
@@ -162,10 +171,12 @@ class StandingBy:
         *,
         application_id: str,
         still_wanted: Callable[[], None],
+        began: Beginning | None = None,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store, self._still_wanted = store, still_wanted
+        self._began = began or Beginning.now(store)
         self._sleep, self._clock = sleep, clock
         self._interval_s = beat_interval(store.location).total_seconds()
         us = StartedBy.of_text(os.environ.get(STARTED_BY))
@@ -207,8 +218,9 @@ class StandingBy:
                 self._sleep(min(_STEP_S, left))
             try:
                 self._still_wanted()
-                sign = read_sign(self._store)
-                found = self._judged(sign, watch.hold(sign))
+                signs = watch.hold(read_sign(self._store))
+                sign = watch.seen
+                found = self._judged(sign, signs)
                 if found.turn is Turn.WAIT:
                     self._has_stood_by = True
                     if self._is_ending and not was_ending:  # what was said of another time is over
@@ -253,13 +265,17 @@ class StandingBy:
 
     def _judged(self, sign: Sign, signs: tuple[str, ...] | None) -> TurnDecision:
         beat, gone = sign.current, None
-        request = None if beat is None else drain_of(self._store, beat)
+        submission = None if beat is None else beat.submission
+        request = drain_requested(
+            self._store, term=sign.term, submission=submission, began=self._began
+        )
         if beat is not None and beat.phase not in ENDED:
             gone = why_gone(self._store, beat)
         self._is_ending = request is not None
         # A driver that ended while we were examined, which takes time, had not ended before.
         is_new = self._found_driving and beat is not None and beat.phase in ENDED
-        has_stood_by = self._has_stood_by or is_new
+        asked_since = request is not None and self._began.is_before(request)
+        has_stood_by = self._has_stood_by or is_new or asked_since
         return whose_turn(sign, signs, gone=gone, request=request, has_stood_by=has_stood_by)
 
     def _pause_s(self, sign: Sign) -> float:
@@ -271,9 +287,11 @@ class StandingBy:
 
     def _say(self, term: int, why_not: str | None) -> None:
         """Say behind whom we stand by and whether we are ready: on a change, and each interval."""
-        now = self._clock()
+        now, every_s = self._clock(), self._interval_s
+        if self._is_ending:  # who hands over goes by what it sees change since it was asked
+            every_s = min(every_s, _ENDING_SAY_S)
         said = {"behind": term, "is_ready": why_not is None, "reason": why_not or ""}
-        due = self._said_at is None or now - self._said_at >= self._interval_s
+        due = self._said_at is None or now - self._said_at >= every_s
         if due or any(getattr(self._said, name) != value for name, value in said.items()):
             if self._said_at is None:
                 log.info("standing_by", behind_term=term, checkpoint=self._store.location)
@@ -283,6 +301,8 @@ class StandingBy:
     def _write(self, **changes: Any) -> None:
         said = replace(self._said, beat=self._said.beat + 1, **changes)
         write_standby(self._store, said)
+        if not self._said.beat:
+            prune_standbys(self._store)
         self._said = said  # and not before: what did not arrive is said again
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, cast, get_args
 
 from airflow_eos.checkpoint import CheckpointStore, DecisionLog, standing_request
 from airflow_eos.checkpoint.decisions import PerishableRows
-from airflow_eos.checkpoint.heartbeat import STARTED_BY, StartedBy, request_to
+from airflow_eos.checkpoint.heartbeat import STARTED_BY, Beginning, StartedBy, request_to
 from airflow_eos.checkpoint.mending import damage, lost_beginning, newest_known
 from airflow_eos.checkpoint.offsets import OFFSET_LOG_2, require_same_sources
 from airflow_eos.checkpoint.rehearsal import RehearsalRequest
@@ -439,12 +439,13 @@ def start_exactly_once(
     first = request()
     standing = StandingBy(
         first.store,
+        began=first.began,
         application_id=first.spark.sparkContext.applicationId,
         still_wanted=partial(require_not_cancelled, first.store),
     )
     warm_ups = WarmUps(*[lambda: first.warm_up(again=lambda: bool(warm_ups))] * WARM_UPS)
     # Asked anew when the turn comes: the earlier answers are as old as the wait.
-    anew = MadeReady(lambda: request(are_warm=True).asked(), warm_ups)
+    anew = MadeReady(lambda: request(are_warm=True, began=first.began).asked(), warm_ups)
     with ExitStack() as warm, closing(anew):
 
         def examine() -> None:
@@ -467,6 +468,7 @@ class _StartRequest:
     spark: SparkSession
     location: str
     store: CheckpointStore
+    began: Beginning
     observer: Observer | None
     read: _Read
     sink: OneSink | Outputs
@@ -491,8 +493,12 @@ class _StartRequest:
         policy: CheckpointPolicy,
         consumer_group: ProgressPlace | None,
         are_warm: bool = False,
+        began: Beginning | None = None,
     ) -> _StartRequest:
-        """Refuse a start that cannot work; unless ``are_warm``, let the workers import modules."""
+        """Refuse a start that cannot work; unless ``are_warm``, let the workers import modules.
+
+        ``began``: when the start began that this is the rest of.
+        """
         spark = active_session() if is_own(df) else classic_session(cast("DataFrame", df))
         trigger = chosen_trigger(trigger, policy)
         trigger_interval(trigger)
@@ -504,6 +510,7 @@ class _StartRequest:
         store = CheckpointStore.open(location, storage_options=storage_options)
         observer = observer_of(store.location)
         store = observed_store(store, observer)
+        began = began or Beginning.now(store)
         read = _read(df, spark, store, guarantee)
         check_policy(policy, guarantee)
         whole = beside(read.own, _one(sink, guarantee).bound(store))
@@ -517,6 +524,7 @@ class _StartRequest:
             spark,
             location,
             store,
+            began,
             observer,
             read,
             whole,
@@ -596,7 +604,7 @@ class _StartRequest:
             source = self._input(resources) if asked is None else asked.source
             if asked is not None:
                 resources.enter_context(asked.resources)
-            heartbeat = _heartbeat(self.spark, self.store, self.interval, self.observer)
+            heartbeat = _heartbeat(self.spark, self.store, self.interval, self.observer, self.began)
             evaluation = RunningPlan()
 
             def governed(sink: BatchSink) -> BatchSink:
@@ -726,7 +734,11 @@ def _one(sink: Sink | Sequence[Output], guarantee: Guarantee) -> OneSink | Outpu
 
 
 def _heartbeat(
-    spark: SparkSession, store: CheckpointStore, interval: timedelta, observer: Observer | None
+    spark: SparkSession,
+    store: CheckpointStore,
+    interval: timedelta,
+    observer: Observer | None,
+    began: Beginning,
 ) -> HeartbeatWriter:
     return HeartbeatWriter(
         store,
@@ -736,6 +748,7 @@ def _heartbeat(
         deploy_mode=deploy_mode(spark),
         namespace=namespace(spark),
         observer=observer,
+        began=began,
     )
 
 

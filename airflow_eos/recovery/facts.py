@@ -12,12 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from airflow_eos.checkpoint.heartbeat import ENDED, read_heartbeat
+from airflow_eos.checkpoint.backend import HEARTBEAT
+from airflow_eos.checkpoint.heartbeat import ENDED, beat_interval, read_heartbeat
 from airflow_eos.checkpoint.liveness import last_word
 from airflow_eos.checkpoint.rulings import with_rulings
 from airflow_eos.checkpoint.snapshot import admitted, lookalikes, read_snapshot
 from airflow_eos.checkpoint.spark_log import SparkLog
 from airflow_eos.checkpoint.terms import newest_term
+from airflow_eos.errors import CheckpointFormatError
 from airflow_eos.failpoints import failpoint
 from airflow_eos.protocol.decision import Outcome
 from airflow_eos.protocol.promise import Promise, PromisedWork, named_by
@@ -65,6 +67,10 @@ class Sign:
     committed: int | None = None
     gone: str | None = None
     """The evidence that the driver's process is gone: see ``checkpoint.liveness``."""
+    unread: bytes | None = None
+    """What stands in the place of a heartbeat and cannot be read: damaged, or of another release.
+    It says nothing, but that somebody lives where it is seen to change."""
+    usual_s: float = UNTOLD_INTERVAL_S
 
     @property
     def current(self) -> Heartbeat | None:
@@ -79,12 +85,12 @@ class Sign:
         A batch that is planned where no driver of ours has left a trace is another program's.
         """
         if self.heartbeat is None:
-            return self.term == 0 and self.planned is None
+            return self.term == 0 and self.planned is None and self.unread is None
         return self.current is not None and self.current.phase in ENDED
 
     def is_as(self, other: Sign | None) -> bool:
         """Whether nothing that the newest driver would change has changed since ``other``."""
-        return other is not None and self.own == other.own
+        return other is not None and self.own == other.own and not _is_written_anew(other, self)
 
     @property
     def own(self) -> tuple[object, ...]:
@@ -94,8 +100,13 @@ class Sign:
     @property
     def silent_after_s(self) -> float:
         """The seconds without a change after which the driver counts as dead."""
+        untold_s = self.usual_s if self.term else UNTOLD_INTERVAL_S
         beat = self.heartbeat
-        return MISSED_BEATS * (beat.interval_ms / 1000 if beat else UNTOLD_INTERVAL_S)
+        return MISSED_BEATS * (beat.interval_ms / 1000 if beat else untold_s)
+
+
+def _is_written_anew(last: Sign, sign: Sign) -> bool:
+    return None not in (last.unread, sign.unread) and last.unread != sign.unread
 
 
 def read_sign(store: CheckpointStore) -> Sign:
@@ -103,15 +114,22 @@ def read_sign(store: CheckpointStore) -> Sign:
 
     Raises:
         StoreError: no answer, which says nothing of the driver.
-        CheckpointFormatError: the heartbeat is foreign, or of a newer release.
+        CheckpointFormatError: something foreign stands among terms, or in Spark's log.
     """
     log = SparkLog(store)
     planned, committed = log.newest("offsets"), log.newest("commits")
+    beat, unread = None, None
+    try:
+        beat = read_heartbeat(store)
+    except CheckpointFormatError:
+        unread = store.get(HEARTBEAT)
     return Sign(
-        heartbeat=read_heartbeat(store),
+        heartbeat=beat,
         term=newest_term(store),
         planned=int(planned.name) if planned else None,
         committed=int(committed.name) if committed else None,
+        unread=unread,
+        usual_s=beat_interval(store.location).total_seconds(),
     )
 
 
@@ -132,7 +150,8 @@ class LifeWatch:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._last: Sign | None = None
+        self.seen: Sign | None = None
+        """The last look, with the newest heartbeat that could be read."""
         self._looked_at = 0.0
         self._signs: tuple[str, ...] = ()
         self.silent_s = 0.0
@@ -140,8 +159,11 @@ class LifeWatch:
 
     def hold(self, sign: Sign) -> tuple[str, ...] | None:
         """Return why the pipeline is alive, a sentence each; empty: it is not; None: not known."""
-        now, last = self._clock(), self._last
-        gap_s, self._last, self._looked_at = now - self._looked_at, sign, now
+        now, last = self._clock(), self.seen
+        if sign.heartbeat is None and last is not None and sign.term == last.term:
+            # What is not there, or cannot be read, says nothing: silence is counted on.
+            sign = replace(sign, heartbeat=last.heartbeat)
+        gap_s, self.seen, self._looked_at = now - self._looked_at, sign, now
         if sign.is_over:
             self._signs, self.silent_s = _changes(last, sign), 0.0
             return self._signs
@@ -207,6 +229,8 @@ def _changes(last: Sign | None, sign: Sign) -> tuple[str, ...]:
             f"driver {beat.application_id} (process {beat.pid} on {beat.host}) gave a heartbeat "
             f"while it was looked at, phase {beat.phase!r}"
         )
+    if _is_written_anew(last, sign):
+        signs.append(f"{HEARTBEAT}, which cannot be read, was written while it was looked at")
     if sign.term > last.term and last.term:
         signs.append(f"a driver took term {sign.term} while it was looked at")
     for what, batch, before in (

@@ -18,16 +18,24 @@ from functools import partial
 import pytest
 
 from airflow_eos.errors import EosError
-from tests.model import mutations
+from tests.model import mutations, who_drives
 from tests.model.history import run_history
 from tests.model.judge import ProtocolBroken
 from tests.model.mutations import AT_MOST, KNOWN, known
 from tests.model.quiet import quiet
 
 _APART = 1_000_000_000
-_ALL = (*mutations.MUTATIONS, *mutations.ON_A_DISK, *mutations.LOSSY)
+_ALL = (*mutations.MUTATIONS, *mutations.ON_A_DISK, *mutations.LOSSY, *mutations.WHO_DRIVES)
 ON_A_DISK = {broken.__name__ for broken in mutations.ON_A_DISK}
 LOSSY = {broken.__name__ for broken in mutations.LOSSY}
+WHO_DRIVES = {broken.__name__ for broken in mutations.WHO_DRIVES}
+
+
+def play(seed: int, *, who_drives_it: bool = False, **kind: bool) -> list[str]:
+    """Play one history, of rows or of who drives; return its trace."""
+    if who_drives_it:
+        return who_drives.run_history(seed).history
+    return run_history(seed, **kind).world.judge.history
 
 
 def search(seed: int, first: int, count: int, broken: str = "", **kind: bool) -> str | None:
@@ -37,7 +45,7 @@ def search(seed: int, first: int, count: int, broken: str = "", **kind: bool) ->
             getattr(mutations, broken)(patch)
         for number in range(first, first + count):
             try:
-                run_history(seed * _APART + number, **kind)
+                play(seed * _APART + number, **kind)
             except ProtocolBroken as broken:
                 return str(broken)
             except Exception as error:  # noqa: BLE001 - an error that ends no process of this world
@@ -51,7 +59,12 @@ def first_that_shows(broken: str) -> int | None:
         getattr(mutations, broken)(patch)
         for seed in range(AT_MOST):
             try:
-                run_history(seed, disk=broken in ON_A_DISK, lossy=broken in LOSSY)
+                play(
+                    seed,
+                    disk=broken in ON_A_DISK,
+                    lossy=broken in LOSSY,
+                    who_drives_it=broken in WHO_DRIVES,
+                )
             except (ProtocolBroken, EosError):
                 return seed
     return None
@@ -81,15 +94,22 @@ def main() -> int:
     parser.add_argument("--lossy", action="store_true", help="with an input that forgets rows")
     parser.add_argument("--several", action="store_true", help="with two outputs")
     parser.add_argument("--standbys", action="store_true", help="each driver has stood by")
+    parser.add_argument(
+        "--who-drives",
+        action="store_true",
+        dest="who_drives_it",
+        help="drivers, standbys and persons, without rows",
+    )
     parser.add_argument("--learn", action="store_true", help="write known.json again")
     given = parser.parse_args()
-    kind = {name: getattr(given, name) for name in ("disk", "lossy", "several", "standbys")}
+    kinds = ("disk", "lossy", "several", "standbys", "who_drives_it")
+    kind = {name: getattr(given, name) for name in kinds}
     if given.learn:
         return learn(given.jobs, given.broken)
     if given.only is not None:
         with quiet():
-            played = run_history(given.only, **kind)
-        print("\n".join(played.world.judge.history))  # noqa: T201
+            played = play(given.only, **kind)
+        print("\n".join(played))  # noqa: T201
         return 0
     started, done = time.monotonic(), 0
     size = max(1, given.histories // (10 * given.jobs))

@@ -9,9 +9,18 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.checkpoint import CheckpointStore, OffsetLog, Tenure, offsets, snapshot, terms
+from airflow_eos.checkpoint import (
+    CheckpointStore,
+    OffsetLog,
+    Tenure,
+    heartbeat,
+    offsets,
+    snapshot,
+    terms,
+)
 from airflow_eos.checkpoint import backend as paths
-from airflow_eos.delivery import replay, takeover
+from airflow_eos.checkpoint import standby as records
+from airflow_eos.delivery import replay, standby, takeover
 from airflow_eos.delivery.batch import Attempts, Authority, ExactlyOnceBatch
 from airflow_eos.errors import KafkaUnavailableError, SupersededError
 from airflow_eos.kafka.client.errors import Deadline
@@ -30,7 +39,7 @@ from airflow_eos.protocol.participant import Owner, Ownership, StartFacts
 from airflow_eos.protocol.promise import Promise
 from airflow_eos.recovery import execute as execution
 from airflow_eos.recovery import facts, plan
-from tests.model import world
+from tests.model import who_drives, world
 from tests.model.ledger import SteppedLedger
 from tests.model.scheduler import current
 from tests.support.pipelines import owner_at
@@ -380,6 +389,41 @@ def promise_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Promise, "of", classmethod(lambda *_: None))
 
 
+def a_request_to_who_was_followed_is_removed(patch: pytest.MonkeyPatch) -> None:
+    """Around a pipeline: a person's drain is lost while a standby takes over."""
+    patch.setattr(heartbeat.Beginning, "is_before", lambda *_: False)
+
+
+def a_request_to_a_term_that_is_over_stays_so(patch: pytest.MonkeyPatch) -> None:
+    """Around a pipeline: who asks does not look whether a term was taken meanwhile."""
+
+    def once(store: Any, **asked: Any) -> Any:
+        return heartbeat.request_drain(store, term=terms.newest_term(store) or None, **asked)
+
+    patch.setattr(who_drives, "drain_newest", once)
+
+
+def a_request_goes_with_the_hand_over_that_it_replaced(patch: pytest.MonkeyPatch) -> None:
+    """Around a pipeline: what a driver takes back is deleted, whatever stands there by then."""
+    patch.setattr(heartbeat, "_put_back", lambda *_: None)
+
+
+def damage_begins_the_watch_anew(patch: pytest.MonkeyPatch) -> None:
+    """Around a pipeline: a standby waits for ever behind a damaged heartbeat."""
+    read = facts.read_sign
+
+    def sound(store: Any) -> Any:
+        heartbeat.read_heartbeat(store)
+        return read(store)
+
+    patch.setattr(standby, "read_sign", sound)
+
+
+def who_was_ready_once_is_ready(patch: pytest.MonkeyPatch) -> None:
+    """Around a pipeline: handed over to one that has died."""
+    patch.setattr(records.StandbySeen, "lives", True)
+
+
 def loss_is_ignored(patch: pytest.MonkeyPatch) -> None:
     """Rule 2: a promised transaction that timed out is not missed."""
     patch.setattr(Promise, "missing_rows", lambda *_: 0)
@@ -416,6 +460,15 @@ def what_is_left_is_written_whole(patch: pytest.MonkeyPatch) -> None:
 
 LOSSY: tuple[Mutation, ...] = (what_is_left_is_written_whole,)
 """What histories show whose input forgets rows."""
+
+WHO_DRIVES: tuple[Mutation, ...] = (
+    a_request_to_who_was_followed_is_removed,
+    a_request_to_a_term_that_is_over_stays_so,
+    a_request_goes_with_the_hand_over_that_it_replaced,
+    damage_begins_the_watch_anew,
+    who_was_ready_once_is_ready,
+)
+"""What histories of ``who_drives.py`` show."""
 
 ON_A_DISK: tuple[Mutation, ...] = (nothing_is_synced, nothing_is_mended, continuity_is_not_asked)
 """What histories on a disk show, where power is cut and somebody skips a batch."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_eos.errors import EosError
-from tests.model import mutations
+from tests.model import mutations, who_drives
 from tests.model.history import run_history
 from tests.model.judge import ProtocolBroken
 from tests.model.mutations import AT_MOST, Mutation, known
@@ -52,9 +52,25 @@ def test_the_model_notices_every_rule_of_lost_input_that_is_broken(
         _run_histories(seed, lossy=True)
 
 
+@pytest.mark.parametrize("broken", mutations.WHO_DRIVES, ids=lambda broken: broken.__name__)
+def test_the_model_notices_every_rule_of_who_drives_that_is_broken(
+    broken: Mutation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = SEEDS.get(broken.__name__, 0)
+    who_drives.run_history(first)
+    broken(monkeypatch)
+    with pytest.raises(ProtocolBroken):
+        _play_who_drives(first)
+
+
 @pytest.mark.parametrize("seed", sorted(set(SEEDS.values())))
 def test_the_same_histories_hold_where_nothing_is_broken(seed: int) -> None:
     run_history(seed)
+
+
+def _play_who_drives(first: int) -> None:
+    for seed in (first, *range(AT_MOST)):
+        who_drives.run_history(seed)
 
 
 def _run_histories(first: int, *, disk: bool = False, lossy: bool = False) -> None:

@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from tests.model import who_drives
 from tests.model.history import run_history
 
 pytestmark = [pytest.mark.unit, pytest.mark.slow]
@@ -33,6 +34,11 @@ def test_every_row_is_delivered_exactly_once_by_drivers_that_stood_by_rightly_or
 def test_what_the_input_has_left_is_delivered_once_and_what_lacks_was_announced():
     for seed in range(HISTORIES // 12):
         run_history(seed, lossy=True)
+
+
+def test_who_is_asked_to_stop_stops_and_else_somebody_drives_whoever_dies_when() -> None:
+    for seed in range(HISTORIES // 6):
+        who_drives.run_history(seed)
 
 
 def test_the_same_seed_is_the_same_history():

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
+from itertools import count
 from typing import Any
 
 import msgspec
@@ -29,7 +32,7 @@ from airflow_eos.checkpoint.terms import is_newest
 from airflow_eos.delivery import query as module
 from airflow_eos.delivery.query import HeartbeatWriter
 from airflow_eos.errors import ConfigurationError, RowError, SupersededError
-from tests.support.beats import heartbeat, standby
+from tests.support.beats import beside, heartbeat, standby
 from tests.unit.supervision.lives import started
 
 SPARKS = "ValueError: see the driver's log"
@@ -181,16 +184,44 @@ def hand_over_to(store, **standing: Any) -> None:
     request_drain(store, requested_by=BY_STANDBY, reason="upgrade", term=1)
 
 
+@contextmanager
+def one_that_lives(store, **said: Any) -> Iterator[None]:
+    """One that stands by, and says so again and again."""
+
+    def say(ended: threading.Event) -> None:
+        for n in count(1):
+            if ended.wait(0.02):
+                return
+            write_standby(store, standby(beat=n, **said))
+
+    with beside(say):
+        yield
+
+
 def test_a_driver_that_hands_over_goes_on_until_the_standby_is_ready(writer, store):
     """What the standby has to ask takes a second, in which rows would stand still."""
     hand_over_to(store)
     driver = writer()
     driver.start(1)
     assert not driver.draining.wait(0.3), "the standby was not ready"
-    write_standby(store, standby(behind=2, is_ready=True))
-    assert not driver.draining.wait(0.3), "it was ready for another driver"
-    write_standby(store, standby(is_ready=True))
-    assert driver.draining.wait(60)
+    with one_that_lives(store, behind=2, is_ready=True):
+        assert not driver.draining.wait(0.3), "it was ready for another driver"
+    with one_that_lives(store, is_ready=True):
+        assert driver.draining.wait(60)
+
+
+def test_nobody_is_handed_over_to_who_was_ready_and_has_died_since(writer, store, monkeypatch):
+    """It says for ever what it said last; and one that died in this hand-over lives no more."""
+    monkeypatch.setattr(module, "_READY_WITHIN_S", 2.5)
+    write_standby(store, standby(name="s3", is_ready=True))
+    hand_over_to(store)
+    driver = writer()
+    driver.start(1)
+    _until(lambda: read_heartbeat(store).drained_by == BY_STANDBY)
+    with one_that_lives(store, interval_ms=100):
+        assert not driver.draining.wait(0.3)
+    _until(lambda: driver.draining.is_set() or drain_requested(store, term=1) is None)
+    assert not driver.draining.is_set(), "it has handed over to one that died"
 
 
 def test_a_driver_hands_over_all_the_same_where_a_standby_only_takes_long(
@@ -248,9 +279,9 @@ def test_a_driver_that_nobody_could_follow_goes_on_and_takes_the_hand_over_back(
     assert not driver.draining.is_set()
     _until(lambda: read_heartbeat(store).drained_by is None)
     assert request_to(store, "s1") is None
-    write_standby(store, standby(is_ready=True))
     request_drain(store, requested_by=BY_STANDBY, reason="upgrade", term=1)
-    assert driver.draining.wait(60), "asked again, it does not hear"
+    with one_that_lives(store, is_ready=True):
+        assert driver.draining.wait(60), "asked again, it does not hear"
 
 
 def test_what_asks_a_driver_to_stop_outlasts_the_hand_over_that_it_takes_back(store):
@@ -306,10 +337,11 @@ def test_a_person_who_stops_a_driver_that_waits_to_hand_over_is_not_kept_waiting
 
 def test_a_driver_that_handed_over_holds_still_until_the_next_one_has_begun_a_batch(writer, store):
     """On one machine its shutdown would take the processor from the batch that is waited for."""
-    hand_over_to(store, is_ready=True)
+    hand_over_to(store)
     driver = writer()
     driver.start(1)
-    assert driver.draining.wait(60)
+    with one_that_lives(store, is_ready=True):
+        assert driver.draining.wait(60)
     driver.stop("stopped")
     assert read_heartbeat(store).end == "drained"
     ended = threading.Thread(target=driver.hold_still)
@@ -323,10 +355,11 @@ def test_a_driver_that_handed_over_holds_still_until_the_next_one_has_begun_a_ba
 
 def test_a_driver_that_handed_over_ends_also_where_nobody_follows(writer, store, monkeypatch):
     monkeypatch.setattr(module, "_FOLLOWED_WITHIN_S", 0.2)
-    hand_over_to(store, is_ready=True)
+    hand_over_to(store)
     driver = writer()
     driver.start(1)
-    assert driver.draining.wait(60)
+    with one_that_lives(store, is_ready=True):
+        assert driver.draining.wait(60)
     driver.stop("stopped")
     assert read_heartbeat(store).end == "drained"
     driver.hold_still()
@@ -351,8 +384,8 @@ def test_a_hand_over_that_is_taken_back_is_none(writer, store):
     _until(lambda: read_heartbeat(store).drained_by == BY_STANDBY)
     store.delete([DRAIN])
     _until(lambda: read_heartbeat(store).drained_by is None)
-    write_standby(store, standby(is_ready=True))
-    assert not driver.draining.wait(0.3)
+    with one_that_lives(store, is_ready=True):
+        assert not driver.draining.wait(0.3)
 
 
 def test_a_driver_that_waits_to_hand_over_beats_and_asks_no_more_than_it_must(

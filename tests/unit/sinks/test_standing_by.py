@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import pairwise
 from typing import Any
 from unittest.mock import MagicMock
@@ -20,6 +21,7 @@ from airflow_eos.checkpoint import (
     CheckpointStore,
     DrainRequest,
     StartedBy,
+    drain_newest,
     newest_term,
     request_drain,
     standing_request,
@@ -27,7 +29,7 @@ from airflow_eos.checkpoint import (
     write_heartbeat,
 )
 from airflow_eos.checkpoint import standby as records
-from airflow_eos.checkpoint.backend import STANDBYS, WATCHDOG, standby_path
+from airflow_eos.checkpoint.backend import HEARTBEAT, STANDBYS, WATCHDOG, standby_path
 from airflow_eos.checkpoint.heartbeat import (
     BY_AIRFLOW,
     BY_STANDBY,
@@ -39,6 +41,7 @@ from airflow_eos.checkpoint.heartbeat import (
 )
 from airflow_eos.checkpoint.liveness import note_process_end, process_mark, process_state
 from airflow_eos.checkpoint.standby import (
+    STANDBYS_KEPT,
     Standby,
     StandbyWatch,
     hand_over,
@@ -436,6 +439,77 @@ def test_a_store_that_does_not_answer_is_no_end_of_a_driver(world, monkeypatch, 
     assert world.now >= 40.0
 
 
+OF_ANOTHER_RELEASE = b'{"format_version": 9, "beat": %d}'
+DAMAGED = [b"", b"\0" * 300, b'{"format_ver', OF_ANOTHER_RELEASE % 1, None]
+
+
+@pytest.mark.parametrize("at", [0.0, 20.0], ids=["before it came", "while it stood by"])
+@pytest.mark.parametrize("left", DAMAGED, ids=["empty", "NULs", "cut off", "newer", "removed"])
+def test_a_standby_behind_a_damaged_heartbeat_takes_over_once_term_and_log_stand_still(
+    world, left, at
+):
+    """A power cut: the driver is dead, and nobody writes its heartbeat anew."""
+
+    def dies() -> None:
+        world.stops()
+        world.store.delete([HEARTBEAT])
+        if left is not None:
+            world.store.put(HEARTBEAT, left)
+
+    world.at[at] = dies
+    if not at:
+        world.sleep(0.0)
+    assert world.standing().until_our_turn() == 1
+    assert at + 4.0 <= world.now < at + 9.0
+
+
+def test_a_heartbeat_that_cannot_be_read_now_and_then_does_not_begin_the_silence_anew(world):
+    """A store that gives another answer at each look: none of them says that the driver lives."""
+    sound, torn = encode(world.beat), b""
+    world.stops()
+    for n in range(1, 40):
+        world.at[n * 0.7] = partial(world.store.put, HEARTBEAT, torn if n % 2 else sound)
+    assert world.standing().until_our_turn() == 1
+    assert world.now < 9.0
+
+
+def test_a_driver_of_another_release_that_lives_is_not_taken_for_dead(world):
+    """What it writes cannot be read here; that it changes can be seen."""
+    world.stops()
+    for n in range(30):
+        world.at[2.0 * n] = partial(world.store.put, HEARTBEAT, OF_ANOTHER_RELEASE % n)
+    assert world.standing().until_our_turn() == 1
+    assert world.now >= 58.0
+
+
+@pytest.mark.parametrize("beat", ["the one before's", "none", "damaged"])
+def test_a_person_who_stops_a_driver_that_has_not_beaten_yet_is_heard_by_who_stands_by(world, beat):
+    take_term(world.store, taken_by="second")
+    world.stops()
+    if beat != "the one before's":
+        world.store.delete([HEARTBEAT])
+    if beat == "damaged":
+        world.store.put(HEARTBEAT, b"")
+    world.at[3.0] = lambda: drain_newest(world.store, requested_by=PERSON, reason="x")
+    with pytest.raises(CalledOffError, match="cli ops had asked it to end"):
+        world.standing().until_our_turn()
+
+
+@pytest.mark.parametrize("comes_first", [True, False])
+def test_what_a_person_asks_for_once_a_standby_has_come_calls_it_off_however_the_driver_ends(
+    world, comes_first
+):
+    """Its examination takes a minute: the driver may be gone before the standby's first look."""
+    comes = world.standing() if comes_first else None
+    drain_newest(world.store, requested_by=PERSON, reason="maintenance")
+    world.stops(pid=2**22 + 1, process=process_mark(os.getpid()))
+    if comes is None:  # who comes later is wanted
+        assert world.standing().until_our_turn() == 1
+        return
+    with pytest.raises(CalledOffError, match="cli ops had asked it to end"):
+        comes.until_our_turn()
+
+
 def test_who_slept_himself_has_not_seen_the_driver_be_silent(world):
     """SIGSTOP'd, or on a machine that was suspended: a long pause between two looks is one look."""
     world.at[10.0] = lambda: setattr(world, "now", world.now + 3600)
@@ -751,6 +825,18 @@ def test_of_who_was_called_off_or_stands_beside_another_nothing_is_told(world, l
     assert looked.look() == ["failed"]
     write_standby(world.store, lives(world, 1))
     assert looked.look() == ["not known"], "whether another one stands by is what matters"
+
+
+def test_standbys_that_come_and_die_without_end_leave_a_bounded_number_of_files(world):
+    """Each start of a task has a name of its own; the driver before them may run for months."""
+
+    def refused() -> None:
+        raise OwnershipError("another pipeline's")
+
+    for _ in range(STANDBYS_KEPT + 5):
+        with pytest.raises(OwnershipError):
+            follow(world, lambda _: pytest.fail("it started"), refused)
+    assert len(world.store.list(STANDBYS)) == STANDBYS_KEPT
 
 
 def test_who_drives_removes_those_of_a_week_ago_by_the_stores_clock(tmp_path, monkeypatch):
