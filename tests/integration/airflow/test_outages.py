@@ -38,7 +38,6 @@ run, *_ = eos_pipeline(
     prefix={topic!r},
     input_topic={topic!r},
     output_topic={topic!r},
-    packages="",
 )
 with DAG("deferred", schedule=None) as deferred:
     SparkStreamingOperator(
