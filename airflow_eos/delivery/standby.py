@@ -218,8 +218,9 @@ class StandingBy:
                 self._sleep(min(_STEP_S, left))
             try:
                 self._still_wanted()
-                signs = watch.hold(read_sign(self._store))
-                sign = watch.seen
+                found_now = read_sign(self._store)
+                signs = watch.hold(found_now)
+                sign = watch.seen or found_now
                 found = self._judged(sign, signs)
                 if found.turn is Turn.WAIT:
                     self._has_stood_by = True

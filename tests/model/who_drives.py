@@ -87,7 +87,7 @@ class Shift:
     def sleep(self, seconds: float) -> None:
         until, process = self.now + seconds, current()
         assert process is not None
-        process.until = until  # type: ignore[attr-defined]
+        process.until = until
         process.wait_until(lambda: self.now >= until, "sleep")
 
     def drive(self, name: str) -> None:
@@ -253,7 +253,7 @@ class Shift:
             if process.error is not None:
                 self.note(f"{process.name} ends: {process.error}")
         elif alive := self.scheduler.alive:
-            self.now = min(each.until for each in alive)  # type: ignore[attr-defined]
+            self.now = min(each.until for each in alive)
         else:
             return False
         return True

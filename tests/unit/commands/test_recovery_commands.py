@@ -26,7 +26,7 @@ from airflow_eos.checkpoint import (
     write_heartbeat,
 )
 from airflow_eos.checkpoint import standby as records
-from airflow_eos.checkpoint.backend import DRAIN
+from airflow_eos.checkpoint.backend import DRAIN, HEARTBEAT
 from airflow_eos.checkpoint.heartbeat import BY_AIRFLOW, BY_STANDBY, withdraw_hand_over
 from airflow_eos.checkpoint.rulings import accept, skipped_input
 from airflow_eos.cli import app
@@ -284,6 +284,21 @@ def test_a_heartbeat_that_is_gone_is_not_that_no_driver_has_ever_run(tmp_path: P
     result = CliRunner().invoke(app, ["drain", str(tmp_path), "--wait", "0"])
     assert result.exit_code == 1
     assert standing_request(store) is not None
+
+
+@pytest.mark.parametrize("left", [b"", b"\0" * 200, b'{"format_version": 9}'])
+def test_a_driver_whose_heartbeat_cannot_be_read_is_asked_to_drain_all_the_same(
+    tmp_path: Path, left: bytes
+):
+    """A power cut, or another release: whom to ask the term says."""
+    store = CheckpointStore.open(tmp_path)
+    take_term(store, taken_by="x")
+    store.put(HEARTBEAT, left)
+    result = CliRunner().invoke(app, ["drain", str(tmp_path), "--wait", "0"])
+    assert "the driver has not stopped within" in result.stdout, result.exception
+    request = standing_request(store)
+    assert request is not None
+    assert request.term == 1
 
 
 @pytest.mark.parametrize(

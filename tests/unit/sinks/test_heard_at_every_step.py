@@ -41,10 +41,11 @@ class Interrupted:
 
     def __init__(self) -> None:
         self.real = MemoryStore()
-        self.left, self.comes = -1, lambda: None
+        self.left = -1
+        self.comes: Callable[[], object] = lambda: None
 
     def before(self, call: int, comes: Callable[[], object]) -> None:
-        self.left, self.comes = call, lambda: comes() and None
+        self.left, self.comes = call, comes
 
     def __getattr__(self, name: str) -> Any:
         asked = getattr(self.real, name)
@@ -58,7 +59,10 @@ class Interrupted:
         return answer
 
 
-def played(story: Callable[[CheckpointStore], object]) -> list[object]:
+Story = Callable[[CheckpointStore, Callable[[], None]], object]
+
+
+def played(story: Story) -> list[object]:
     """What the story ends with, for each of its calls before which a person asks."""
     ends: list[object] = []
     for call in range(CALLS_AT_MOST):
@@ -163,6 +167,17 @@ def test_what_a_person_asked_for_before_a_start_began_is_over_for_it():
     store = CheckpointStore(MemoryStore(), "memory")
     take_term(store, taken_by="former")
     assert story(store, lambda: None) == "drives: None"
+
+
+def test_a_request_that_another_driver_took_on_is_no_new_one():
+    """Two starts come: the first obeys what the second had found, under the first one's term."""
+    store = CheckpointStore(MemoryStore(), "memory")
+    take_term(store, taken_by="former")
+    first = Beginning.now(store)
+    drain_newest(store, requested_by=ANN, reason="x")
+    second = Beginning.now(store)
+    assert driver(store, first, 1) == f"drains: {ANN}"
+    assert driver(store, second, 2) == "drives: None"
 
 
 @pytest.mark.parametrize("step", ["it is asked for", "it is taken back"])
