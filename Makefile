@@ -11,8 +11,12 @@ export AIRFLOW__CORE__LOAD_EXAMPLES := False
 unexport CI
 # And its last lines have room for why it failed.
 export COLUMNS := 240
+# Four workers for two cores, since tests wait more than they work; each keeps a broker of its own. In the order of the
+# folders, since the files with few tests are the long ones: last, they would leave the others idle.
+PYTEST = $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder --durations=30
+FILES = $(if $(ROOM),files=$$($(BIN)/python -m tests.suite $(ROOM)) || exit 2;)
 
-.PHONY: setup test classes proof examples browser cluster brokers mysql postgres docs servers lint unit matrix mutants demo chaos bench clean
+.PHONY: setup test long classes proof examples browser cluster brokers mysql postgres docs servers lint unit matrix mutants demo chaos bench clean
 
 setup: $(STAMP)
 
@@ -20,11 +24,17 @@ $(STAMP): pyproject.toml uv.lock scripts/bootstrap $(wildcard airflow_eos/local/
 	scripts/bootstrap
 	@touch $@
 
-# Three workers for two cores, since tests wait more than they work; each keeps a broker of its own. In the order of the folders, since the
-# files with few tests are the long ones: last, they would leave one worker idle.
-test: setup servers
-	@$(MAKE) --no-print-directory --output-sync=target -j2 lint classes
-	$(BIN)/python -m pytest -m "not demo and not proof and not examples and not cluster and not browser" -n 3 --dist loadfile --no-loadscope-reorder --durations=60
+# make test ROOM=kinds/postgres: of the tests those that a change of airflow_eos/kinds/postgres can break.
+# Lint runs beside them, and is told whole.
+test: setup servers classes
+	@mkdir -p .build; $(FILES) \
+	make --no-print-directory lint >.build/lint.log 2>&1 & lint=$$!; trap 'kill $$lint' INT TERM; \
+	$(PYTEST) -m "$$($(BIN)/python -m tests.suite)" $$files; tests=$$?; \
+	wait $$lint; lint=$$?; cat .build/lint.log; [ $$tests -eq 0 ] && [ $$lint -eq 0 ]
+
+# What takes longer than a second and no mutant names: each night, before a release, and where a room is changed (ROOM).
+long: setup servers classes
+	@$(FILES) $(PYTEST) -m long $$files --junit-xml=.build/long.xml
 
 # The archive of Spark's classes that every JVM of the tests maps; else all workers wait for the first of them.
 classes: setup
@@ -75,8 +85,9 @@ lint: setup
 	$(BIN)/mypy airflow_eos demo tests $(patsubst %/,%,$(sort $(dir $(wildcard dags/*.py spark_apps/*.py benchmarks/*.py))))
 	$(BIN)/lint-imports
 
+# What needs no server: in two minutes.
 unit: setup
-	$(BIN)/python -m pytest -m "unit and not slow"
+	$(BIN)/python -m pytest -m "unit and not slow" -n 3 --dist loadfile tests/unit tests/model
 
 # The unit tests on the lowest and the newest of Airflow, pyspark and Python that are declared.
 matrix: setup

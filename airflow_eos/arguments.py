@@ -311,7 +311,8 @@ def nearest(word: str, words: Iterable[str]) -> str | None:
 
 
 _KINDS: Mapping[ArgumentType, str] = {
-    Text(): "application archives checkpoint checkpoint_location conn_id consumer_group dag_id "
+    Text(): "application archives checkpoint checkpoint_location conn_id consumer_group content "
+    "dag_id "
     "dead_letter_id dead_letter_topic driver_class_path driver_memory exclude_packages "
     "executor_memory files former_emitter id_expression jars kafka_config_id keep keytab name "
     "order_by order_id output_topic packages prefix principal properties_file proxy_user py_files "

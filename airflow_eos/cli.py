@@ -64,27 +64,43 @@ def _of_every_command(
     """Take the options that stand before a command."""
 
 
-# Groups with add_typer, single commands with app.command("name")(function).
-app.command("try")(new.try_out)
-app.command("new")(new.new)
-app.add_typer(broker.app, name="broker")
-app.command("plan")(recovery.plan)
-app.command("recover")(recovery.recover)
-app.command("accept")(recovery.accept)
-app.command("audit")(audit.audit)
-app.command("doctor")(doctor.doctor)
-app.command("status")(status.status)
-app.command("ui")(status.ui)
-app.command("drain")(recovery.drain)
-app.command("rehearse")(upgrade.rehearse)
-app.command("handover")(recovery.handover)
-app.command("repartition")(upgrade.repartition)
-app.command("disown")(recovery.disown)
-app.command("blocked")(transactions.blocked)
-app.command("hanging")(transactions.hanging)
-app.add_typer(foreign.app, name="foreign")
-app.command("package")(package.package)
-app.command("demo", context_settings=broker.TO_THE_DEMO)(broker.demo)
+TRY, LOOK, ACT, CHANGE, RARE = (
+    "Try it out",
+    "Look; changes nothing",
+    "Act on a pipeline",
+    "A new version",
+    "When something else is in the way",
+)
+_AT = "checkpoints/orders -b kafka-1:9092"
+_COMMANDS = (  # panel, name, function, example
+    (TRY, "try", new.try_out, ""),
+    (TRY, "new", new.new, "orders --kind windows"),
+    (TRY, "demo", broker.demo, ""),
+    (LOOK, "doctor", doctor.doctor, f"{_AT} --topic orders.out --prefix orders"),
+    (LOOK, "status", status.status, f"{_AT} --watch"),
+    (LOOK, "plan", recovery.plan, _AT),
+    (LOOK, "audit", audit.audit, "orders orders.out -b kafka-1:9092 --id value.id"),
+    (LOOK, "blocked", transactions.blocked, "orders.out -b kafka-1:9092"),
+    (LOOK, "ui", status.ui, "checkpoints/orders"),
+    (ACT, "recover", recovery.recover, _AT),
+    (ACT, "drain", recovery.drain, "checkpoints/orders --wait '1 minute'"),
+    (ACT, "handover", recovery.handover, "checkpoints/orders"),
+    (ACT, "accept", recovery.accept, f"{_AT} --batch 17"),
+    (CHANGE, "rehearse", upgrade.rehearse, "checkpoints/orders --app orders_v2.py"),
+    (CHANGE, "repartition", upgrade.repartition, "checkpoints/orders --partitions 8"),
+    (CHANGE, "package", package.package, "--environment environment.tar.gz --also pandas"),
+    (RARE, "disown", recovery.disown, "orders -b kafka-1:9092"),
+    (RARE, "hanging", transactions.hanging, "orders.out -b kafka-1:9092"),
+)
+for _panel, _name, _function, _example in _COMMANDS:
+    app.command(
+        _name,
+        rich_help_panel=_panel,
+        epilog=f"Example: airflow-eos {_name} {_example}".strip(),
+        context_settings=broker.TO_THE_DEMO if _name == "demo" else None,
+    )(_function)
+app.add_typer(broker.app, name="broker", rich_help_panel=TRY)
+app.add_typer(foreign.app, name="foreign", rich_help_panel=RARE)
 
 
 def main() -> None:

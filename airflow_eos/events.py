@@ -57,8 +57,9 @@ class SettledBatch:
         end: where the batch ended, by source.
         rows: how many were delivered, by participant; None where no decision tells (any more), or
             a person let the batch go on without some of them.
-        watermark_ms: the event time up to which readers have the query's rows, ms since the epoch;
-            None where the query has no watermark.
+        watermark_ms: the event time that the query's watermark has reached, ms since the epoch, but
+            never later than ``settled_at_ms``: a row with a time to come moves the watermark there,
+            and says nothing of the rows until then. None where the query has no watermark.
         settled_at_ms: when ``commits/N`` was written, ms since the epoch, by the store's clock.
     """
 
@@ -263,9 +264,9 @@ def hours_between(event: SettledEvent, *, since: datetime | None = None) -> rang
 def hours_completed(event: SettledEvent, *, since: datetime | None = None) -> tuple[str, ...]:
     """Return the hours of event time that this event completes: ``2026-11-25T09``, in UTC.
 
-    An hour is complete once the watermark has reached its end: a row that comes later for the hour
-    is a late row. Events of a pipeline follow one another without a gap, so each hour is completed
-    by exactly one of them.
+    An hour is complete once the watermark has reached its end, which it never does before the hour
+    is over by the store's clock: a row that comes later for the hour is a late row. Events of a
+    pipeline follow one another without a gap, so each hour is completed by exactly one of them.
 
     Args:
         event: one of a query with a watermark.
@@ -380,11 +381,12 @@ def _batch(
         entry = parse_offsets(decided.encode(), f"the decision of batch {batch}")
     if commit is None or written is None or entry is None:
         return None
+    watermark_ms = entry.watermark_ms if keeps_state else commit.next_watermark_ms
     return SettledBatch(
         batch_id=batch,
         end=_ends(entry),
         rows=None if promise is None or is_accepted(store, batch) else _rows(promise),
-        watermark_ms=(entry.watermark_ms if keeps_state else commit.next_watermark_ms) or None,
+        watermark_ms=min(watermark_ms or 0, written.modified_at_ms) or None,
         settled_at_ms=written.modified_at_ms,
     )
 

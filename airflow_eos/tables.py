@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 
 from rich.console import Console, RenderableType
 from rich.table import Table
@@ -14,9 +15,9 @@ WIDTH = 100
 
 
 def show(view: RenderableType) -> None:
-    """Print to the terminal; a pipe or a log file gets 100 columns."""
+    """Print to the terminal; a pipe or a log file gets 100 columns, or as many as COLUMNS says."""
     console = Console()
-    if not console.is_terminal:
+    if not console.is_terminal and not os.environ.get("COLUMNS", "").isdigit():
         console = Console(width=WIDTH)
     console.print(view)
 

@@ -41,6 +41,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 
+NO_ORDER = "none"
+"""The ``order_by`` by which nobody asks for the order."""
+
+
 class Unjudged(msgspec.Struct, frozen=True):
     """One question of the audit that has no answer.
 
@@ -76,6 +80,7 @@ def unjudged(
     sources: Sources,
     moved: Sequence[str],
     expression: str,
+    order_by: str = "key",
 ) -> tuple[Unjudged, ...]:
     """Return all questions without an answer; an audit is exact only where there are none.
 
@@ -86,11 +91,13 @@ def unjudged(
         sources: the input as the checkpoint tells it.
         moved: topics of the input that were written to, or cut off, while they were audited.
         expression: the one that names a row.
+        order_by: the one that gives a row's key.
     """
     return (
         *_nothing_compared(inputs, outputs, compared, expression),
         *_not_there(inputs, outputs),
         *_of_rows(compared, moved),
+        *of_order(compared, order_by),
         *_of_checkpoint(compared, sources),
     )
 
@@ -216,6 +223,26 @@ def _of_rows(compared: Comparison, moved: Sequence[str]) -> Iterator[Unjudged]:
         )
 
 
+def of_order(compared: Comparison, order_by: str) -> Iterator[Unjudged]:
+    """Return what is not known of the order; nothing where nobody has asked for it."""
+    if order_by == NO_ORDER:
+        return
+    leave = f"say {NO_ORDER!r} for order_by (--order-by) where no order is promised"
+    if compared.keyless:
+        yield Unjudged(
+            f"rows of the input have no {order_by!r}: their order is not judged",
+            f"say with order_by (--order-by) what their key is; or {leave}",
+            compared.keyless,
+        )
+    if compared.spread:
+        yield Unjudged(
+            f"rows of one {order_by!r} are in several partitions of a topic: in which order they "
+            "went in or came out is not judged",
+            f"say with order_by (--order-by) a key that stays in its partition; or {leave}",
+            compared.spread,
+        )
+
+
 def _of_checkpoint(compared: Comparison, sources: Sources) -> Iterator[Unjudged]:
     if compared.unread:
         yield Unjudged(
@@ -290,6 +317,7 @@ def _outside(
 _TEXT_AT_MOST = 80
 _KINDS = ("lost", "duplicated", "reordered", "unexpected")
 Verdict = Literal["exact", "violated", "unknown"]
+Order = Literal["kept", "broken", "not judged", "not asked"]
 
 
 class Offender(msgspec.Struct, frozen=True):
@@ -314,7 +342,7 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
     what the topics do not tell any more, or not yet. ``whole_until`` has, by topic and partition of
     the input, the offset before which every row has come out, and ``again`` how many rows behind
     that offset have come out, too: where a new checkpoint goes on, and how many rows then come
-    twice. Both are None where the outputs do not tell.
+    twice. Both are None where the outputs do not tell. ``order`` is the verdict on the order.
     """
 
     format_version: int = 1
@@ -337,6 +365,7 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     whole_until: dict[str, dict[int, int]] | None = None
     again: int | None = None
+    order: Order = "not judged"
 
     @property
     def violations(self) -> int:
@@ -368,8 +397,8 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
             f"duplicated {self.duplicated}, reordered {self.reordered}, "
             f"unexpected {self.unexpected}, visible undecided "
             f"{'not checked' if self.visible_undecided is None else self.visible_undecided}, "
-            f"still open {self.open_rows}, given up by a person {self.given_up}"
-            + "".join(f"; not known: {e.why}" for e in self.unjudged)
+            f"still open {self.open_rows}, given up by a person {self.given_up}, "
+            f"order {self.order}" + "".join(f"; not known: {e.why}" for e in self.unjudged)
         )
 
     def require_ok(self) -> None:
@@ -415,7 +444,8 @@ def audit(
         output_topic: The topic that the app writes.
         id_expression: What names a row in both topics; see ``expression.parse``. A row without
             that part is named by its whole value.
-        order_by: The key, in the input, within which the order must be kept.
+        order_by: The key, in the input, within which the order must be kept; ``none``: nobody asks
+            for the order.
         dead_letter_topic: Where malformed rows go; a row must be there or in the output.
         dead_letter_id: What names a row there, if not ``id_expression``.
         checkpoint: The app's checkpoint: then rows that no retained decision names are found, and
@@ -430,7 +460,7 @@ def audit(
     """
     started = time.monotonic()
     settings = kafka if isinstance(kafka, KafkaSettings) else KafkaSettings.from_librdkafka(kafka)
-    identify, key_of = parse(id_expression), parse(order_by)
+    identify, key_of = parse(id_expression), _key_of(order_by)
     inputs = [input_topic] if isinstance(input_topic, str) else list(dict.fromkeys(input_topic))
     names = {output_topic: identify}
     _require_apart(inputs, [output_topic, dead_letter_topic])
@@ -460,11 +490,8 @@ def audit(
     compared = compare(given, came, read=sources.read, skipped=sources.skipped, others=others)
     meaningless = without_meaning(given, came, compared)
     found = {k: Violations(0) if k in meaningless else getattr(compared, k) for k in _KINDS}
-    still_open = {
-        (each.topic, partition): end.high - end.stable
-        for each in came
-        for partition, end in each.ends.items()
-    }
+    still_open = _still_open(came)
+    said = {"expression": id_expression, "order_by": order_by}
     whole_until = None if "lost" in meaningless else compared.whole_until
     if undecided is not None:
         found["visible_undecided"] = undecided
@@ -480,14 +507,33 @@ def audit(
         unidentified=sum(each.unidentified for each in given),
         matched=compared.matched,
         given_up=0 if "lost" in meaningless else compared.given_up,
-        unjudged=unjudged(
-            given, came, compared, sources=sources, moved=moved, expression=id_expression
-        ),
+        unjudged=unjudged(given, came, compared, sources=sources, moved=moved, **said),
+        order=_order(found["reordered"].count, compared, order_by),
         whole_until=whole_until,
         again=None if whole_until is None else compared.again,
         offenders=tuple(_offenders(settings, found, dict.fromkeys(inputs, identify) | names)),
         seconds=round(time.monotonic() - started, 3),
     )
+
+
+def _still_open(came: Sequence[TopicRows]) -> dict[tuple[str, int], int]:
+    return {
+        (each.topic, partition): end.high - end.stable
+        for each in came
+        for partition, end in each.ends.items()
+    }
+
+
+def _key_of(order_by: str) -> Extract:
+    return (lambda _message: None) if order_by == NO_ORDER else parse(order_by)
+
+
+def _order(reordered: int, compared: Comparison, order_by: str) -> Order:
+    if order_by == NO_ORDER:
+        return "not asked"
+    if reordered:
+        return "broken"
+    return "kept" if compared.matched and not any(of_order(compared, order_by)) else "not judged"
 
 
 def _at_rest(settings: KafkaSettings, read: TopicRows, timeout_s: float) -> bool:

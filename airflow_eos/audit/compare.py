@@ -55,6 +55,8 @@ class Comparison:
     has too: their number is compared, and not which they are. ``whole_until``: by topic and
     partition of the input, the offset before which every row has come out; a query that reads on
     from there delivers ``again`` rows a second time. None where the outputs have lost rows.
+    ``keyless`` and ``spread``: rows whose order is not judged: of no key; of a key that is in
+    several partitions of a topic, whose order among one another nobody tells.
     """
 
     lost: Violations
@@ -70,6 +72,8 @@ class Comparison:
     shared: int
     whole_until: dict[str, dict[int, int]] | None
     again: int
+    keyless: int
+    spread: int
 
 
 Read = Mapping[tuple[str, int], tuple[int, int]]
@@ -176,6 +180,8 @@ def compare(
         shared=int(times_given[times_given > 1].sum()),
         whole_until=whole_until if all(each.whole for each in outputs) else None,
         again=beyond - int(counts[wanted].sum()),
+        keyless=sum(each.keyless for each in sources),
+        spread=_spread(given_rows, out, origin),
     )
 
 
@@ -298,6 +304,36 @@ def _reordered(source: _AllRows, out: _AllRows, origins: Indices) -> Violations:
         )
         first.append(out.place(int(rows[order[i]]), detail))
     return Violations(len(back), tuple(first))
+
+
+def _spread(source: _AllRows, out: _AllRows, origins: Indices) -> int:
+    """Count rows of keys that are in several partitions of a topic, where they came from or went.
+
+    Of several topics each is by itself: a key's rows are routed by what they say.
+    """
+    read = np.flatnonzero(source.keys != NO_KEY)
+    written = np.flatnonzero(origins >= 0)
+    written = written[source.keys[origins[written]] != NO_KEY]
+    lanes = (*source.lanes(origins[written]), out.topic[written])
+    apart_in = _apart([source.keys[read], source.topic[read]], source.partition[read])
+    apart_out = _apart(lanes, out.partition[written])
+    return len(np.union1d(read[apart_in], origins[written[apart_out]]))
+
+
+def _apart(
+    group: Sequence[npt.NDArray[Any]], partition: npt.NDArray[np.int32]
+) -> npt.NDArray[np.bool_]:
+    """Return for each row whether its group is in more than one partition."""
+    order = np.lexsort((partition, *group))
+    same = np.ones(max(0, len(order) - 1), bool)
+    for each in group:
+        same &= np.diff(each[order]) == 0
+    number = np.concatenate([[0], np.cumsum(~same)])[: len(order)]
+    changes = same & (np.diff(partition[order]) != 0)
+    several = np.bincount(number[1:], changes, minlength=len(order)) > 0
+    found = np.zeros(len(order), bool)
+    found[order] = several[number]
+    return found
 
 
 # --- expression -----------------------------------------------------------------------------------

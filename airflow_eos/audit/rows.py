@@ -243,8 +243,8 @@ class TopicRows:
 
     Several million rows stay far from a chance collision of 64 bits. ``keys`` is ``NO_KEY`` where
     a row has none; ``unidentified`` counts rows that are named by their whole value because they
-    lack the part that should name them (malformed rows, as in a dead-letter topic). ``compacted``
-    is None where the broker does not tell.
+    lack the part that should name them (malformed rows, as in a dead-letter topic). ``keyless``
+    counts the other rows that have no key. ``compacted`` is None where the broker does not tell.
     """
 
     topic: str
@@ -255,6 +255,7 @@ class TopicRows:
     unidentified: int
     ends: dict[int, PartitionEnds]
     compacted: bool | None = False
+    keyless: int = 0
 
     @property
     def whole(self) -> bool:
@@ -271,14 +272,16 @@ class _MessageColumns:
     partitions: array[int]
     offsets: array[int]
     unidentified: int = 0
+    keyless: int = 0
 
     def add(self, message: Message, identify: Extract, key_of: Extract) -> None:
-        name = identify(message)
+        name, key = identify(message), key_of(message)
+        if name is not None and key is None:
+            self.keyless += 1
         if name is None:
             self.unidentified += 1
             value: Any = message.value()
             name = b"\0whole value\0" + (value or b"")
-        key = key_of(message)
         self.ids.append(hash(name))
         self.keys.append(NO_KEY if key is None else hash(key) or 1)
         self.partitions.append(message.partition() or 0)
@@ -310,6 +313,7 @@ def read_topic(
         partitions=np.frombuffer(columns.partitions, np.int32),
         offsets=np.frombuffer(columns.offsets, np.int64),
         unidentified=columns.unidentified,
+        keyless=columns.keyless,
         ends=ends,
         compacted=is_compacted(settings, topic, timeout_s),
     )

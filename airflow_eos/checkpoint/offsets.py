@@ -25,6 +25,7 @@ from airflow_eos.checkpoint.backend import (
     SPENT,
 )
 from airflow_eos.checkpoint.decisions import DecisionLog
+from airflow_eos.checkpoint.inputs import require_held
 from airflow_eos.checkpoint.mending import damage, decided_offsets, mend, newest_known
 from airflow_eos.checkpoint.spark_log import OffsetsEntry, SparkLog, kafka_offsets, parse_offsets
 from airflow_eos.checkpoint.terms import batch_folders, newest_planned
@@ -79,10 +80,11 @@ class OffsetLog:
 
         Raises:
             SupersededError: another driver has replaced the entry that says where it begins.
-            ContinuityError: Spark was told to begin elsewhere.
+            ContinuityError: Spark was told to begin elsewhere, or offsets stand for other rows.
         """
         self.require_as_decided(batch_id - 1)
         require_continuous(self._store, SparkLog(self._store), batch_id)
+        require_held(self._store, self._decisions)
 
     def require_as_decided(self, batch_id: int) -> None:
         """Require that the batch's entry says what its first COMMIT decision says, if any.

@@ -263,7 +263,8 @@ class OutputComparison(msgspec.Struct, frozen=True):
 
     Attributes:
         batch: Spark's number.
-        output: the participant's name; empty where the batch as a whole could not be compared.
+        output: the participant's name; empty where the batch as a whole could not be compared, or
+            where it is what is read that differs, of the newest batch.
         verdict: ``not known`` where rows could not be compared, and never ``same``.
         delivered: rows that were promised; None where no decision says so.
         rehearsed: rows that the new version gives; None where it was not evaluated.
@@ -337,6 +338,11 @@ class RehearsalReport(Stored, frozen=True, kw_only=True):
         if "differs" in verdicts:
             return DIFFERS
         return SAME if verdicts == {"same"} and not self.is_empty else NOT_KNOWN
+
+    @property
+    def has_other_rows(self) -> bool:
+        """Whether an output differs, and not only what is read."""
+        return any(each.verdict == "differs" and each.output for each in self.compared)
 
     @property
     def is_empty(self) -> bool:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from airflow_eos.checkpoint.backend import COMMITS, DECISIONS, PIPELINE, mark_path
 from airflow_eos.checkpoint.decisions import DecisionLog
 from airflow_eos.checkpoint.heartbeat import heard
+from airflow_eos.checkpoint.inputs import require_held
 from airflow_eos.checkpoint.mending import damage, decided_offsets, lost_beginning, newest_known
 from airflow_eos.checkpoint.offsets import require_continuous
 from airflow_eos.checkpoint.pipeline import owner_of, read_pipeline
@@ -192,6 +193,7 @@ def start_facts(
         return StartFacts(asking, newest_planned=planned, refused=lost)
     try:
         _require_continuous(store)
+        require_held(store, log)
     except ContinuityError as error:
         return StartFacts(asking, newest_planned=planned, refused=error)
     over = [Promise.of(log.of_batch(batch)) for batch in _settled(store, planned)]

@@ -407,6 +407,14 @@ def refuse_remade(store: CheckpointStore, found: Mapping[str, str]) -> Mapping[s
     return known
 
 
+def are_noted(store: CheckpointStore, source: int, topics: TopicsRead) -> bool:
+    """Whether all topics of a source have an id, which was noted: none is of another cluster."""
+    noted, found = store.read(TOPICS, SourceTopicIds), topics.ids()
+    ids = noted.ids if noted is not None else {}
+    prefix = f"{source}/" if source else ""
+    return bool(found) and all(ids.get(prefix + name) == its for name, its in found.items())
+
+
 def name_of(noted: str) -> str:
     """Return the topic's name, without the number of its source."""
     return noted.rpartition("/")[2]

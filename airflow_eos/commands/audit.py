@@ -43,7 +43,10 @@ def audit(
         ),
     ] = "value.id",
     order_by: Annotated[
-        str, typer.Option(help="The key, in the input, within which order must be kept.")
+        str,
+        typer.Option(
+            help="The key, in the input, within which order must be kept; none: no order is asked."
+        ),
     ] = "key",
     dead_letter: Annotated[
         str | None, typer.Option(help="Topic of malformed rows; each row is there or in OUTPUT.")
@@ -61,8 +64,8 @@ def audit(
 ) -> None:
     """Find rows lost, duplicated, out of order, visible before decided, or still open.
 
-    Exit status: 0 every row exactly once, 1 violations, 2 an error, 3 not known: nothing is
-    violated that can be judged, and the topics do not tell of all rows any more.
+    Exit status: 0 every row exactly once and in order, 1 violations, 2 an error, 3 not known:
+    nothing is violated that can be judged, and not every row, or not its order, can be judged.
     """
     from airflow_eos.audit.audit import audit as run
 
@@ -101,13 +104,14 @@ def audit_view(report: AuditReport) -> RenderableType:
     for name, count in (
         ("lost", report.lost),
         ("duplicated", report.duplicated),
-        ("reordered", report.reordered),
+        ("reordered", report.reordered if report.order in ("kept", "broken") else None),
         ("unexpected", report.unexpected),
         ("visible before decided", report.visible_undecided),
         ("in transactions still open", report.open_rows),
     ):
         style = "" if count is None else "green" if count == 0 else "bold red"
         counts.add_row(name, Text("not checked" if count is None else f"{count:,}", style=style))
+    counts.add_row("order", report.order)
     for topic, offsets in (report.whole_until or {}).items():
         counts.add_row(f"all of {topic} is out before", json.dumps(offsets))
     if report.again:
@@ -131,9 +135,11 @@ def audit_view(report: AuditReport) -> RenderableType:
         parts.append(unknown)
     verdict = {
         "exact": "Every row exactly once"
+        + {"kept": " and in order", "not asked": "; no order was asked for"}.get(report.order, "")
         + (", but for those that a person has given up." if report.given_up else "."),
         "violated": "VIOLATED: see above.",
-        "unknown": "NOT KNOWN: no violation was found, but not everything could be judged.",
+        "unknown": "NOT KNOWN: no violation was found, but not everything could be judged"
+        + (": not the order." if report.order == "not judged" else "."),
     }[report.verdict]
     parts.append(Text(f"{verdict} ({report.seconds:.1f} s)", style="bold"))
     return Group(*parts)

@@ -19,8 +19,8 @@ from airflow_eos.commands.options import AsJson, word
 from airflow_eos.errors import ConfigurationError
 
 _TEMPLATES = Path(__file__).parent / "templates"
-_CALLED = "clicks"
-"""The pipeline's name in the templates, which are an app and a DAG that work."""
+_CALLED = "my_pipeline"
+"""The pipeline's name in the templates, where no column and no field is called so."""
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,59}", re.ASCII)
 
 
@@ -59,14 +59,17 @@ def make_project(name: str, kind: Kind, folder: Path) -> list[Path]:
         ConfigurationError: the name does not fit a Python module and a topic, or the folder is
             there already, or cannot be written.
     """
-    reserved = " is a word of Python's own" if keyword.iskeyword(name) else ""
-    fits = _NAME.fullmatch(name) is not None
-    if fits and (found := find_spec(name)) is not None and found.origin is not None:
-        reserved = " is a module that is here, in whose place the app would be imported"
-    if reserved or not fits:
+    if _NAME.fullmatch(name) is None:
         raise ConfigurationError(
-            f"name {name!r}{reserved}: expected a letter, then up to 59 letters, digits or "
-            "underscores, all lower case, as for a Python module: orders, clicks_eu."
+            f"name {name!r}: expected a letter, then up to 59 letters, digits or underscores, all "
+            "lower case, as for a Python module: orders, clicks_eu."
+        )
+    if keyword.iskeyword(name):
+        raise ConfigurationError(f"{name!r} is a word of Python's own: choose another name.")
+    if (found := find_spec(name)) is not None and found.origin is not None:
+        raise ConfigurationError(
+            f"{name!r} is the name of a Python module that is installed here, and the app would be "
+            "imported in its place: choose another name."
         )
     if folder.exists():
         raise ConfigurationError(

@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import structlog
 
@@ -34,6 +34,7 @@ from airflow_eos.protocol.decision import (
     MIN_TIME_LEFT,
     Outcome,
     PreparedWork,
+    SourceRead,
     WorkIdentity,
     by_time_left,
 )
@@ -68,6 +69,7 @@ class ExactlyOnceBatch:
         progress: gives the work without rows that each decision names; None: there is none.
         kept: rows kept beside work that its system may end by itself; None: nothing is kept.
         reading: checks the input before a promised batch is evaluated once more.
+        reads: returns what a batch reads, by its number and its ``offsets/N``.
     """
 
     def __init__(
@@ -84,11 +86,12 @@ class ExactlyOnceBatch:
         progress: Progress | None = None,
         kept: PerishableRows | None = None,
         reading: ReplayChecks | None = None,
+        reads: Callable[[int, str], tuple[SourceRead, ...]] = lambda _batch, _offsets: (),
     ) -> None:
         self._sink = sink
         self._reading = reading or ReplayChecks()
         self._participant = participant
-        self._attempts = Attempts(decisions, authority, driver, kept)
+        self._attempts = Attempts(decisions, authority, driver, kept, reads)
         self._authority = authority
         self._rulings = rulings
         self._accepted = accepted
@@ -317,6 +320,7 @@ class Attempts:
         authority: tells whether this driver may still go on.
         driver: the name of this run for people, in every decision that it writes.
         kept: the rows kept beside the work of attempts; None: nothing is ever kept.
+        reads: returns what a batch reads, by its number and its ``offsets/N``.
     """
 
     def __init__(
@@ -325,11 +329,14 @@ class Attempts:
         authority: Authority,
         driver: str,
         kept: PerishableRows | None = None,
+        reads: Callable[[int, str], tuple[SourceRead, ...]] = lambda _batch, _offsets: (),
     ) -> None:
         self.authority = authority
         self.kept = kept
         self.offsets = ""
         """The ``offsets/N`` that the running batch is evaluated with."""
+        self._reads = reads
+        self._read: tuple[SourceRead, ...] = ()
         self._decisions = decisions
         self._driver = driver
         self._alone = False
@@ -352,6 +359,7 @@ class Attempts:
         """
         left = self.kept.listed(batch_id) if self.kept is not None and not self._alone else ()
         self.offsets = self.authority.begin(batch_id)
+        self._read = self._reads(batch_id, self.offsets)
         decided = self._decisions.of_batch(batch_id)
         while not self._alone:
             attempt = len(decided) + 1
@@ -381,6 +389,7 @@ class Attempts:
             verdict=Verdict.COMMIT,
             works=tuple(works),
             offsets=self.offsets,
+            read=self._read,
             term=self.authority.term,
             decided_by=self._driver,
             decided_at_ms=time.time_ns() // 1_000_000,
@@ -614,9 +623,8 @@ class RunningPlan:
         Raises:
             ConfigurationError: this Spark does not tell the time stamp.
         """
-        query = self._query.result(_STARTED_WITHIN_S)
         try:
-            execution = query._jsq.streamingQuery().lastExecution()  # noqa: SLF001 - see above
+            execution = self._execution()
             found, planned_at_ms = (
                 execution.currentBatchId(),
                 execution.offsetSeqMetadata().batchTimestampMs(),
@@ -632,3 +640,29 @@ class RunningPlan:
                 "micro-batches, one at a time. Leave asynchronous progress tracking off."
             )
         return int(planned_at_ms)
+
+    def files(self) -> Sequence[str]:
+        """Return the files of all streams that Spark evaluates the running batch with.
+
+        The relation of a file source is V1's in Spark 4.0 to 4.2; that of a source without new rows
+        has none.
+        """
+        found = self._execution().logical().collectLeaves()
+        leaves = [found.apply(number) for number in range(found.length())]
+        relations = [
+            each.relation()
+            for each in leaves
+            if each.isStreaming() and each.getClass().getSimpleName() == "LogicalRelation"
+        ]
+        listed = [
+            str(each.location().rootPaths().mkString("\0"))
+            for each in relations
+            if each.getClass().getSimpleName() == "HadoopFsRelation"
+            # not a table's own index, such as Delta's, whose offsets name the table's version
+            and each.location().getClass().getSimpleName() == "InMemoryFileIndex"
+        ]
+        return [path for paths in listed for path in paths.split("\0") if path]
+
+    def _execution(self) -> Any:
+        query = self._query.result(_STARTED_WITHIN_S)
+        return query._jsq.streamingQuery().lastExecution()  # noqa: SLF001 - see above

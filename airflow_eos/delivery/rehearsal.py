@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import structlog
 
 from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.checkpoint.inputs import SERVERS, input_differences
 from airflow_eos.checkpoint.pipeline import read_pipeline
 from airflow_eos.checkpoint.rehearsal import (
     REPORT,
@@ -29,7 +30,12 @@ from airflow_eos.checkpoint.rehearsal import (
     compared,
     rehearsable,
 )
-from airflow_eos.checkpoint.topics import LostInput, lost_in_flight, same_topics_watched
+from airflow_eos.checkpoint.topics import (
+    LostInput,
+    are_noted,
+    lost_in_flight,
+    same_topics_watched,
+)
 from airflow_eos.delivery.causes import cause_of
 from airflow_eos.delivery.outputs import OneSink
 from airflow_eos.delivery.port import PROGRESS
@@ -48,7 +54,7 @@ if TYPE_CHECKING:
     from airflow_eos.checkpoint.topics import TopicsRead
     from airflow_eos.delivery.outputs import Outputs
     from airflow_eos.delivery.port import TaskReport
-    from airflow_eos.protocol.decision import PreparedWork
+    from airflow_eos.protocol.decision import PreparedWork, SourceRead
 
 log = structlog.get_logger(__name__)
 
@@ -96,10 +102,14 @@ class Rehearsal:
         sink: OneSink | Outputs,
         topics: Callable[[ExitStack], tuple[TopicsRead, ...]],
         *,
+        reads: Sequence[SourceRead],
         output_mode: str,
         query_name: str | None,
     ) -> NoReturn:
         """Evaluate and compare all batches, write the report, and end the process.
+
+        ``reads``: what the new version reads. The range of a batch that was delivered cannot show
+        what it would read besides, or leave out, of what comes.
 
         Raises:
             SystemExit: 0, whatever was found: the report tells it.
@@ -111,6 +121,7 @@ class Rehearsal:
         with ExitStack() as resources:
             read = topics(resources)
             same_topics_watched(self._original, [each.ids for each in read])
+            found += self._of_input(reads, read)
             self._keeps_state = bool(stateful(frame))
             self._kept = kept_in(self._told.keep, sink) if self._told.keep else {}
             evaluate = partial(self._evaluated, frame, sink, output_mode, query_name)
@@ -147,6 +158,22 @@ class Rehearsal:
         )
         self.store.put(REPORT, encode(report))
         sys.exit(0)
+
+    def _of_input(
+        self, reads: Sequence[SourceRead], topics: Sequence[TopicsRead]
+    ) -> list[OutputComparison]:
+        """Compare what the new version reads with what the newest batch was promised to be of."""
+        if not self._plan.batches:
+            return []
+        newest = self._plan.batches[-1]
+        differences = input_differences(self._plan.promises[newest].commits[-1].read, reads)
+        # Topics of the ids that were noted are of the same cluster, whatever its brokers' names.
+        is_one = all(are_noted(self._original, n, each) for n, each in enumerate(topics))
+        return [
+            OutputComparison(newest, "", "differs" if is_sure else "not known", why=why)
+            for is_sure, why in differences
+            if not (is_one and topics and SERVERS in why)
+        ]
 
     def _evaluated(
         self,

@@ -6,6 +6,7 @@ query has, wherever in the query they stand: the leaves of its analysed plan.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -16,9 +17,12 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
 import structlog
 
+from airflow_eos.checkpoint.inputs import SERVERS
 from airflow_eos.checkpoint.topics import NO_ID, TopicsRead, no_such_topic, tell_of_no_ids
 from airflow_eos.delivery.outputs import OneSink
 from airflow_eos.errors import ConfigurationError, KafkaError, Remedy
+from airflow_eos.protocol.decision import SourceRead
+from airflow_eos.secret_names import is_secret
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,10 +44,21 @@ _NAMES_TOPICS = ("subscribe", "subscribepattern", "assign")
 
 @dataclass(frozen=True, slots=True)
 class StreamSource:
-    """One source of a query: Spark's short name, and its options, whose names are in lower case."""
+    """One source of a query.
+
+    Attributes:
+        name: Spark's short name.
+        options: its options, whose names are in lower case; of files with their ``format``, and the
+            columns that it gives (``schema``), as Spark's JSON.
+    """
 
     name: str
     options: Mapping[str, str]
+
+    @property
+    def is_of_files(self) -> bool:
+        """Whether it is Spark's file source, whatever the format: its name has the folder."""
+        return self.name.startswith("FileSource[")
 
     @property
     def topics(self) -> frozenset[str] | None:
@@ -153,12 +168,97 @@ def sources_of(df: DataFrame) -> tuple[StreamSource, ...]:
         ) from error
 
 
-def _options(leaf: object) -> dict[str, str]:
-    """Return a copy of the source's options; {} for files, whose relation has them elsewhere."""
-    if not leaf.getClass().getSimpleName().endswith("V2"):  # type: ignore[attr-defined]
-        return {}
-    options = leaf.extraOptions()  # type: ignore[attr-defined]
-    return {str(name).lower(): str(options.get(name)) for name in options.keySet().toArray()}
+def _options(leaf: Any) -> dict[str, str]:
+    """Return a copy of the source's options; of files, whose relation has them elsewhere, too."""
+    if leaf.getClass().getSimpleName().endswith("V2"):
+        options = leaf.extraOptions()
+        return {str(name).lower(): str(options.get(name)) for name in options.keySet().toArray()}
+    found = leaf.dataSource()
+    options, names = found.options(), found.options().keys().toSeq()
+    given = [str(names.apply(number)) for number in range(names.size())]
+    options = {name.lower(): str(options.apply(name)) for name in given}
+    its = {"format": str(found.className()), "schema": str(leaf.schema().json())}
+    return options | its
+
+
+# --- what is read ---------------------------------------------------------------------------------
+# What a source reads, by its options, as decisions promise it and two versions are compared by it.
+
+
+_OTHERWISE: Mapping[str, Mapping[str, str]] = {
+    "kafka": {
+        "startingoffsets": "latest",
+        "failondataloss": "true",
+        "includeheaders": "false",
+        "kafka.isolation.level": "read_uncommitted",
+    },
+    "rate": {"rowspersecond": "1", "rampuptime": "0s"},
+    "rate-micro-batch": {"advancemillisperbatch": "1000", "starttimestamp": "0"},
+}
+"""What Spark takes where an option is not given, of the sources whose options are known."""
+_SAY_NOTHING = frozenset(
+    {
+        *("maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay", "minpartitions"),
+        *("maxrecordsperpartition", "fetchoffset.numretries", "fetchoffset.retryintervalms"),
+        *("groupidprefix", "kafkaconsumer.polltimeoutms", "maxfilespertrigger"),
+        *("maxbytespertrigger", "maxcachedfiles", "discardcachedinputratio", "numpartitions"),
+    }
+)
+"""Options of these sources that say how fast or by how many tasks rows are read, not which."""
+_OF_THE_CLIENT = frozenset({SERVERS, "kafka.isolation.level"})
+_SHOWN_AT_MOST = 1000
+
+
+def reads(source: StreamSource) -> SourceRead:
+    """Return what the source reads, for a decision: bounded in size, and without secrets."""
+    name = source.options.get("format", source.name) if source.is_of_files else source.name
+    is_known = source.is_of_files or source.name in _OTHERWISE
+    options = {**_OTHERWISE.get(source.name, {}), **source.options}
+    if source.name == "kafka":
+        options = {
+            each: _unordered(each, value)
+            for each, value in options.items()
+            if each in _OF_THE_CLIENT or not each.startswith(_PREFIX)
+        }
+    said = {
+        each: _shown(value) if is_known else _digest(value)
+        for each, value in sorted(options.items())
+        if not is_secret(each) and not (is_known and each in _SAY_NOTHING)
+    }
+    return SourceRead(name, said)
+
+
+def _unordered(name: str, value: str) -> str:
+    """Return the value of an option of Kafka's source, whose order and spaces mean nothing."""
+    if name in ("subscribe", SERVERS):
+        return ",".join(sorted({each.strip() for each in value.split(",")}))
+    try:
+        found = json.loads(value) if value.startswith("{") else value
+    except ValueError:
+        return value  # Spark says what is wrong with it
+    return value if found == value else json.dumps(found, sort_keys=True)
+
+
+def _shown(value: str) -> str:
+    """Return the value, or a digest where it is long, or may have a password before a host."""
+    return _digest(value) if len(value) > _SHOWN_AT_MOST or "@" in value else value
+
+
+def _digest(value: str) -> str:
+    return f"sha256 {hashlib.sha256(value.encode()).hexdigest()[:16]}"
+
+
+def tell_of_unheld(sources: Sequence[StreamSource]) -> None:
+    """Name sources of which nothing but their offsets is promised: what these mean is theirs."""
+    for source in sources:
+        if not source.is_of_files and source.name not in _OTHERWISE:
+            log.warning(
+                "offsets_are_taken_at_their_word",
+                source=source.name,
+                hint="what rows an offset of this source stands for is not known here: where it "
+                "gives other rows for the same offsets after a restart, rows of a promised batch "
+                "are noticed, and later ones are not",
+            )
 
 
 # --- source topics --------------------------------------------------------------------------------
@@ -358,6 +458,10 @@ class OpenedSource(Protocol):
 
     def topics(self, resources: ExitStack) -> TopicsRead:
         """Return the source's topics as :class:`TopicsRead`, which asks their cluster."""
+        ...
+
+    def reads(self) -> SourceRead:
+        """Return what the source reads, as :func:`reads` says it of one of Spark's."""
         ...
 
 

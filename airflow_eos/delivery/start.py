@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, cast, get_args
 from airflow_eos.checkpoint import CheckpointStore, DecisionLog, standing_request
 from airflow_eos.checkpoint.decisions import PerishableRows
 from airflow_eos.checkpoint.heartbeat import STARTED_BY, Beginning, StartedBy, request_to
+from airflow_eos.checkpoint.inputs import BatchInput, require_computed_alike
 from airflow_eos.checkpoint.mending import damage, lost_beginning, newest_known
 from airflow_eos.checkpoint.offsets import OFFSET_LOG_2, require_same_sources
 from airflow_eos.checkpoint.rehearsal import RehearsalRequest
@@ -46,7 +47,9 @@ from airflow_eos.delivery.source import (
     beside,
     check_sources,
     is_own,
+    reads,
     require_one_cluster,
+    tell_of_unheld,
     topics_read,
 )
 from airflow_eos.delivery.spark_session import (
@@ -92,6 +95,7 @@ if TYPE_CHECKING:
     from airflow_eos.delivery.port import BatchSink, Progress, ProgressPlace, Sink
     from airflow_eos.delivery.source import OpenedSource, StreamSource
     from airflow_eos.figures.events import Observer
+    from airflow_eos.protocol.decision import SourceRead
     from airflow_eos.protocol.participant import Participant
 
 _REFUSED_SETTINGS = {
@@ -208,11 +212,12 @@ def make_batch_function(
     unreadable: Callable[[], Iterable[Mend]] = tuple,
     reached: _Participants | None = None,
     in_plan: InPlanSink | None = None,
+    reads: Sequence[SourceRead] = (),
 ) -> ExactlyOnceBatch | AtLeastOnceBatch | AtMostOnceBatch:
     """Refuse what cannot work; then take the term, which stops a running driver; then recover.
 
     ``after``: take the term after this one, or none. ``reached``: participants reached before.
-    ``in_plan``: the sink in the query's plan, analysed before.
+    ``in_plan``: the sink in the query's plan, analysed before. ``reads``: what each source reads.
     """
     warn_where_it_is_lost(store)
     if sink.guarantee != "exactly_once":
@@ -268,6 +273,7 @@ def make_batch_function(
         progress=progress,
         kept=kept,
         reading=reading,
+        reads=BatchInput(store, decisions, reads, evaluation).promised,
     )
 
 
@@ -591,6 +597,7 @@ class _StartRequest:
         )
         change().require_accepted()
         self.read.require_same_sources(self.store)
+        require_computed_alike(self.store, self.read.reads)
         return _Input(topics, look, change)
 
     def start(
@@ -630,6 +637,7 @@ class _StartRequest:
                     lambda: source.change().mends(),
                     None if asked is None else asked.reached,
                     None if asked is None else asked.in_plan,
+                    self.read.reads,
                 )
                 streamed = batch.streamed(self.read.frame)
                 heartbeat.start()
@@ -691,7 +699,14 @@ def _rehearse(
     alone = _one(sink, "exactly_once").bound(rehearsal.store)
     require_startable(alone.rows(read.frame), output_mode=output_mode, query_name=query_name)
     topics = partial(read.topics, spark)
-    rehearsal.run(read.frame, alone, topics, output_mode=output_mode, query_name=query_name)
+    rehearsal.run(
+        read.frame,
+        alone,
+        topics,
+        reads=read.reads,
+        output_mode=output_mode,
+        query_name=query_name,
+    )
 
 
 @dataclass(frozen=True)
@@ -701,6 +716,11 @@ class _Read:
     frame: DataFrame
     own: OpenedSource | None
     sources: Sequence[StreamSource]
+
+    @property
+    def reads(self) -> tuple[SourceRead, ...]:
+        """What each source reads, as its decisions promise it."""
+        return (self.own.reads(),) if self.own is not None else tuple(map(reads, self.sources))
 
     def require_same_sources(self, store: CheckpointStore) -> None:
         """Refuse changed sources before the term: Spark refuses some after it, others never."""
@@ -723,7 +743,10 @@ def _read(
         )
     own = df.opened(spark, store) if is_own(df) else None
     frame = own.frame if own is not None else cast("DataFrame", df)
-    return _Read(frame, own, check_sources(frame, guarantee))
+    found = _Read(frame, own, check_sources(frame, guarantee))
+    if own is None and guarantee == "exactly_once":
+        tell_of_unheld(found.sources)
+    return found
 
 
 def _one(sink: Sink | Sequence[Output], guarantee: Guarantee) -> OneSink | Outputs:

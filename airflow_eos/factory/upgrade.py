@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
+import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
 from airflow.providers.standard.operators.hitl import HITLOperator
 from airflow.sdk import DAG, Param, PokeReturnValue, chain, get_current_context, task
 
-from airflow_eos.arguments import taken
+from airflow_eos.arguments import is_template, taken
 from airflow_eos.errors import EosError
 from airflow_eos.factory.pipeline import (
     NO_MORE,
@@ -24,8 +23,10 @@ from airflow_eos.factory.pipeline import (
 from airflow_eos.factory.settings import Pipeline, pinned
 from airflow_eos.factory.watchdog import last_heartbeat, store_of
 from airflow_eos.hooks.answers import answered
+from airflow_eos.hooks.arguments import no_retry_where_useless
 from airflow_eos.operators import RehearseOperator
 from airflow_eos.sensors import CheckpointProgressSensor
+from airflow_eos.supervision.packaging import content_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -35,6 +36,7 @@ APPROVE = "Let the new version deliver"
 KEEP = "Keep the version that runs"
 NEW, FORMER = "new", "former"
 """The ids of the tasks that run the two versions."""
+_CONTENT = "{{{{ ti.xcom_pull(task_ids='versions')['{}'] }}}}"
 _ASKED = "asked"
 """The XCom with the term of the driver that this try of the task has asked to hand over."""
 
@@ -78,12 +80,13 @@ def eos_upgrade(
         # The former run goes on until its version has handed over to that of the next one.
         **pinned() | {"max_active_runs": 2},
     ) as dag:
-        chosen, approved = versions(), require_approved()
+        chosen, approved = _versions(pipeline), _approved(pipeline)
         _asked(pipeline, chosen, approved, notifiers)
         new = streaming(
             pipeline,
             task_id=NEW,
             application="{{ params.application }}",
+            content=_CONTENT.format(NEW),
             standby=True,
             # A failed new version is not started again: it would stand by behind the former one.
             max_restarts=0,
@@ -93,6 +96,7 @@ def eos_upgrade(
             pipeline,
             task_id=FORMER,
             application="{{ params.former_application }}",
+            content=_CONTENT.format(FORMER),
             standby=True,
         )
         watched = NewVersionSensor(
@@ -121,6 +125,7 @@ def _asked(pipeline: Pipeline, chosen: Any, approved: Any, notifiers: Sequence[A
         batches="{{ params.batches }}",
         scratch=pipeline.scratch,
         fail_on_difference=False,
+        content=_CONTENT.format(NEW),
         **app_arguments(pipeline) | {"application": "{{ params.application }}"},
     )
     ask = HITLOperator(
@@ -137,30 +142,33 @@ def _asked(pipeline: Pipeline, chosen: Any, approved: Any, notifiers: Sequence[A
     asked >> approved
 
 
-@task
-def versions() -> dict[str, str]:
-    """Return digests of both files: the approved version must start, the former one be kept."""
-    params = get_current_context()["params"]
-    files = {NEW: params["application"], FORMER: params["former_application"]}
-    held = {name: content_of(path) for name, path in files.items()}
-    if held[NEW] == held[FORMER]:
-        raise AirflowFailException(
-            f"{files[NEW]} holds the same as {files[FORMER]}: expected a new version in a file of "
-            "its own, and the former one where it was, since going back starts that. Nothing was "
-            "started."
-        )
-    return held
+def _versions(pipeline: Pipeline) -> Any:
+    @task
+    def versions() -> dict[str, str]:
+        """Return digests of both versions' files: of these alone one starts, at each start."""
+        params = get_current_context()["params"]
+        files = {NEW: params["application"], FORMER: params["former_application"]}
+        held = {name: _held(pipeline, path) for name, path in files.items()}
+        new, former = (next(iter(json.loads(held[name]).values())) for name in files)  # the app's
+        if new == former:
+            raise AirflowFailException(
+                f"{files[NEW]} holds the same as {files[FORMER]}: expected a new version in a file "
+                "of its own, and the former one where it was, since going back starts that. "
+                "Nothing was started."
+            )
+        return held
+
+    return versions()
 
 
-def content_of(path: str) -> str:
-    """Return a digest of an app's file."""
-    try:
-        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
-    except OSError as error:
-        raise AirflowFailException(
-            f"The app {path} cannot be read on this worker ({error}), so which version it holds is "
-            "not known. Nothing was started."
-        ) from error
+def _held(pipeline: Pipeline, application: str) -> str:
+    """Return the digests of a version's files."""
+    given: dict[str, Any] = {"conf": pipeline.conf, "jars": pipeline.jars}
+    if is_template(str(given)):  # as the operators render them
+        context = get_current_context()
+        given = context["task"].render_template(given, context)
+    with no_retry_where_useless():
+        return content_of(application, **given)
 
 
 @task.branch
@@ -193,24 +201,28 @@ def who_approves() -> str:
     return "ask"
 
 
-@task(trigger_rule="none_failed_min_one_success")
-def require_approved() -> None:
-    """Go on where nothing differs or a person approves; refuse files changed since rehearsal."""
-    context = get_current_context()
-    ti, params = context["ti"], context["params"]
-    same = answered(ti.xcom_pull, task_ids="rehearse")["verdict"] == "same"
-    answer = answered(ti.xcom_pull, task_ids="ask") or {}
-    if not same and answer.get("chosen_options") != [APPROVE]:
-        raise AirflowSkipException(
-            "Nobody has approved the new version: the one that runs goes on."
-        )
-    before = answered(ti.xcom_pull, task_ids="versions")
-    for name, path in ((NEW, params["application"]), (FORMER, params["former_application"])):
-        if content_of(path) != before[name]:
-            raise AirflowFailException(
-                f"{path} was changed since it was rehearsed: nobody has approved what it holds "
-                "now. Nothing was started; start another run."
+def _approved(pipeline: Pipeline) -> Any:
+    @task(trigger_rule="none_failed_min_one_success")
+    def require_approved() -> None:
+        """Go on where nothing differs or a person approves; refuse files changed since."""
+        context = get_current_context()
+        ti, params = context["ti"], context["params"]
+        same = answered(ti.xcom_pull, task_ids="rehearse")["verdict"] == "same"
+        answer = answered(ti.xcom_pull, task_ids="ask") or {}
+        if not same and answer.get("chosen_options") != [APPROVE]:
+            raise AirflowSkipException(
+                "Nobody has approved the new version: the one that runs goes on."
             )
+        before = answered(ti.xcom_pull, task_ids="versions")
+        for name, path in ((NEW, params["application"]), (FORMER, params["former_application"])):
+            if _held(pipeline, path) != before[name]:
+                raise AirflowFailException(
+                    f"{path}, or a file that it is submitted with, was changed since it was "
+                    "rehearsed: nobody has approved what it holds now. Nothing was started; start "
+                    "another run."
+                )
+
+    return require_approved()
 
 
 class NewVersionSensor(CheckpointProgressSensor):

@@ -239,11 +239,13 @@ class EmitSettledBatchesOperator(BatchLineage, CheckedArguments):
 class EmitCompleteHoursOperator(EmitSettledBatchesOperator):
     """Emits an asset event when hours of event time are complete: each hour in exactly one event.
 
-    An hour is complete once the watermark of a settled batch has reached its end. The event is that
-    of :class:`EmitSettledBatchesOperator`, about all batches since the one before, and its
-    ``extra`` has ``hours`` beside: ``["2026-11-25T09"]``, in UTC; several after a pause. From
-    Airflow 3.3 on each hour is a partition of the asset: one event each, of the same batches, and
-    a DAG with ``PartitionedAssetTimetable`` runs for each. What makes it exactly once is the same.
+    An hour is complete once the watermark of a settled batch has reached its end, and it is over by
+    the clock of the checkpoint's store: readers have the rows of it that were read by then. A query
+    without state delivers those that come later all the same. The event is that of
+    :class:`EmitSettledBatchesOperator`, about all batches since the one before, and its ``extra``
+    has ``hours`` beside: ``["2026-11-25T09"]``, in UTC; several after a pause. From Airflow 3.3 on
+    each hour is a partition of the asset: one event each, of the same batches, and a DAG with
+    ``PartitionedAssetTimetable`` runs for each. What makes it exactly once is the same.
 
     ``late`` says how many rows came behind the watermark so far, so that Spark has left them out;
     None where that is not known.

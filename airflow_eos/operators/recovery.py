@@ -181,10 +181,11 @@ class RecoverTransactionsOperator(PlanRecoveryOperator):
 class AuditOperator(CheckedArguments):
     """Fails unless a ``read_committed`` reader has every row exactly once and in order.
 
-    It fails also where that is not known, as behind retention. The input must be at rest: a row
-    that the app has not come to yet counts as lost, unless its checkpoint is given. Returns the
-    report as a dictionary (XCom): ``verdict`` (``exact``, ``violated``, ``unknown``), the counts,
-    the first offending rows, and ``unjudged``.
+    It fails also where that is not known, as behind retention or of rows without a key. The input
+    must be at rest: a row that the app has not come to yet counts as lost, unless its checkpoint is
+    given. Returns the report as a dictionary (XCom): ``verdict`` (``exact``, ``violated``,
+    ``unknown``), the counts, ``order`` (``kept``, ``broken``, ``not judged``, ``not asked``), the
+    first offending rows, and ``unjudged``.
 
     Args:
         input_topic: what the app reads; a list of several topics (templated).
@@ -192,7 +193,8 @@ class AuditOperator(CheckedArguments):
         kafka_config_id: Kafka connection (templated).
         id_expression: what names a row in both topics: ``key``, ``value.<field>`` or
             ``headers.<name>`` (templated).
-        order_by: the key, in the input, within which the order must be kept (templated).
+        order_by: the key, in the input, within which the order must be kept; ``none``: nobody asks
+            for the order (templated).
         dead_letter_topic: where malformed rows go (templated).
         dead_letter_id: what names a row there, if it is not ``id_expression`` (templated).
         checkpoint_location: of the app: then rows that no decision names are found (templated).

@@ -172,6 +172,7 @@ class StreamingArguments(BatchLineage, SparkArguments):
         "outputs",
         "guarantee",
         "consumer_group",
+        "content",
     )
 
     def __init__(
@@ -187,6 +188,7 @@ class StreamingArguments(BatchLineage, SparkArguments):
         outputs: Sequence[Mapping[str, Any]] | str | XComArg | None = None,
         guarantee: str | XComArg = "exactly_once",
         consumer_group: str | XComArg | None = None,
+        content: str | XComArg | None = None,
         trigger_interval: Duration = INTERVAL,
         batch_within: Duration = timedelta(minutes=1),
         recover_within: Duration = timedelta(minutes=5),
@@ -215,6 +217,7 @@ class StreamingArguments(BatchLineage, SparkArguments):
         self.outputs: Sequence[Mapping[str, Any]] | str | None = as_rendered(outputs)
         self.guarantee: str = as_rendered(guarantee)
         self.consumer_group: str | None = as_rendered(consumer_group)
+        self.content: str | None = as_rendered(content)
         self.policy = policy or CheckpointPolicy()
         self.restart_delay: timedelta = taken("restart_delay", restart_delay)
         interval, self.restart = self.policy.beside(
@@ -291,6 +294,9 @@ class SparkStreamingOperator(StreamingArguments):
         storage_conn_id, storage_options, participant_conn_ids: see :class:`PlanRecoveryOperator`.
         outputs, guarantee, consumer_group: where the rows go in the place of the app's own topic,
             what is promised, and who shows how far it is: see docs/sinks.md (templated).
+        content: digests of the files that were approved, as
+            :func:`~airflow_eos.operators.submission.content_of` gives them: files of another
+            content are not started, at no start and restart. None: whatever they hold (templated).
         trigger_interval, batch_within, recover_within, transaction_timeout: the budget of a
             transaction: the last must cover the sum of the first three, and the broker's
             ``transaction.max.timeout.ms`` must allow it.

@@ -25,7 +25,9 @@ from airflow_eos.supervision.packaging import (
     Secrets,
     app_environment,
     build_archive,
+    local_files,
     remove_leftovers,
+    require_content,
 )
 from airflow_eos.supervision.run import Rules
 from airflow_eos.supervision.trigger_watch import AppResult, AppWatch
@@ -51,6 +53,7 @@ def submission_of(
     secrets: Secrets,
 ) -> SparkSubmission:
     """Make the submission that starts the app; unless it is a standby, no driver is alive now."""
+    _require_content(task)
     if not task.standby:
         remove_leftovers(folder, task.checkpoint_location)
     told = _told(task, started_by) | ({"EOS_STANDBY": "true"} if task.standby else {})
@@ -83,6 +86,7 @@ def rehearsal_of(
     secrets: Secrets,
 ) -> SparkSubmission:
     """Make a rehearsal's submission: it delivers nothing; the pipeline may run, its files stay."""
+    _require_content(task)
     if target.is_cluster:
         raise ConfigurationError(
             "A rehearsal runs its driver on the worker: expected deploy_mode='client'."
@@ -133,9 +137,7 @@ def _require_upload_path(task: StreamingArguments, target: SubmitTarget) -> None
         return  # properties_file may set the upload folder, and only Spark reads that file
     if (task.conf or {}).get(_UPLOAD):
         return
-    lists = filter(None, (task.py_files, task.files, task.jars, task.archives))
-    named = [task.application, *(name for each in lists for name in each.split(","))]
-    local = [name for name in named if ":" not in name or name.startswith("file:")]
+    local = local_files(task.application, *(getattr(task, each) for each in _LISTS))
     if task.ship_package:
         local.append("this package (ship_package)")
     if local:
@@ -145,6 +147,16 @@ def _require_upload_path(task: StreamingArguments, target: SubmitTarget) -> None
             f"package, as that of deploy/Dockerfile; or set conf[{_UPLOAD!r}] to a folder that "
             "the pods reach, too (s3a://…, hdfs://…)."
         )
+
+
+_LISTS = ("py_files", "files", "jars", "archives")
+"""The arguments that list files."""
+
+
+def _require_content(task: StreamingArguments) -> None:
+    lists = {each: getattr(task, each) for each in _LISTS}
+    if task.content is not None:
+        require_content(task.content, task.application, conf=task.conf, **lists)
 
 
 def _require_no_secret(env_vars: Mapping[str, object]) -> None:

@@ -166,6 +166,11 @@ def require_own(works: Iterable[PreparedWork | WorkIdentity], kind: str, partici
 # release has written is refused.
 
 
+Fields = dict[str, Any]
+Upgrades = Mapping[int, Callable[[Fields], Fields]]
+"""Maps a former version to a function from the fields of that version to those of the next."""
+
+
 class Stored(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An object of ours in a checkpoint; a subclass begins with its newest ``format_version``.
 
@@ -174,11 +179,13 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             kept as :func:`one_line`, whoever wrote it.
         at_most: the largest size that is read, in bytes. None: no limit.
         proves: whether delivery rests on the object, which nobody can write anew.
+        upgrades: how the fields of a former version read as those of the next one.
     """
 
     words: ClassVar[tuple[str, ...]] = ()
     at_most: ClassVar[int | None] = None
     proves: ClassVar[bool] = True
+    upgrades: ClassVar[Upgrades] = {}
 
     format_version: int = 1
 
@@ -197,10 +204,6 @@ class Evidence(Stored, frozen=True, kw_only=True):
 
 
 T = TypeVar("T", bound=Stored)
-
-Fields = dict[str, Any]
-Upgrades = Mapping[int, Callable[[Fields], Fields]]
-"""Maps a former version to a function from the fields of that version to those of the next."""
 
 
 WORDS_AT_MOST = 2000
@@ -251,7 +254,7 @@ def decode(data: bytes, kind: type[T], where: str, *, upgrades: Upgrades | None 
         )
     try:
         for former in range(version, newest):
-            raw = (upgrades or {})[former](raw)
+            raw = (upgrades or kind.upgrades)[former](raw)
         missing = sorted(set(kind.__struct_encode_fields__) - raw.keys())
         if missing:
             raise msgspec.ValidationError(f"it lacks {', '.join(missing)}")  # noqa: TRY301
@@ -310,13 +313,30 @@ class Verdict(enum.Enum):
     ABORT = "abort"
 
 
+class SourceRead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What one source of a query reads.
+
+    Attributes:
+        name: Spark's name of the kind of source; empty where that is not known.
+        options: those of its options that say what is read, names in lower case; what may be secret
+            as a digest.
+        holds: a digest of what the offsets of a batch stand for; empty where they say it
+            themselves, or nothing tells.
+    """
+
+    name: str
+    options: dict[str, str]
+    holds: str = ""
+
+
 class Decision(Stored, frozen=True, kw_only=True):
     """The decision about attempt ``attempt`` (from 1) of Spark's batch ``batch_id`` (from 0).
 
     A COMMIT names all work whose rows are promised (none for an empty batch) and the range
     of the source that they were read from: ``offsets`` is the whole content of Spark's
     ``offsets/N`` with which this attempt was *evaluated*. Spark's log may say otherwise, since it
-    is not exclusive; then the decision is right. An ABORT names neither and gives a reason.
+    is not exclusive; then the decision is right. ``read`` is what that range is of, by source;
+    empty where an older release decided. An ABORT names none of these and gives a reason.
 
     ``term`` is that of the driver, None for a recovery. ``decided_by`` names the writer to people;
     ``decided_at_ms`` is milliseconds since the epoch. ``nonce`` is a fresh ``uuid4().hex``: no two
@@ -326,11 +346,15 @@ class Decision(Stored, frozen=True, kw_only=True):
         ValueError: a field contradicts the above; a stored one gives CheckpointFormatError.
     """
 
+    upgrades: ClassVar[Upgrades] = {1: lambda fields: added(fields, read=())}
+
+    format_version: int = 2
     batch_id: int
     attempt: int
     verdict: Verdict
     works: tuple[PreparedWork, ...] = ()
     offsets: str | None = None
+    read: tuple[SourceRead, ...] = ()
     reason: str = ""
     term: int | None = None
     decided_by: str

@@ -42,7 +42,8 @@ def plan_view(plan: Plan) -> RenderableType:
     elif plan.refusal is None:
         parts.append(Text("Nothing to do: nothing is open, nothing that was promised is missing."))
     parts += [plain(f"DAMAGED: {each}", style="yellow") for each in plan.mends]
-    parts += [plain(f"ALIVE: {sign}", style="bold red") for sign in plan.alive]
+    alarming = "bold red" if plan.steps else ""  # beside nothing to do, a driver that lives is well
+    parts += [plain(f"ALIVE: {sign}", style=alarming) for sign in plan.alive]
     parts += [plain(f"What to do: {each}", style="bold") for each in plan.said]
     return Group(*parts)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -10,8 +11,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 
+from airflow_eos.checkpoint.inputs import SERVERS
 from airflow_eos.checkpoint.rulings import skipped_input
 from airflow_eos.checkpoint.topics import TopicsRead
+from airflow_eos.delivery.source import StreamSource, reads
 from airflow_eos.delivery.task import columns_number, in_arrow, is_fixed
 from airflow_eos.delivery.workers import check_workers
 from airflow_eos.errors import ConfigurationError
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
     from airflow_eos.delivery.port import Sink
     from airflow_eos.delivery.task import SinkTask
+    from airflow_eos.protocol.decision import SourceRead
     from airflow_eos.sinks.app import App
     from airflow_eos.sources.task import Transformation
 
@@ -251,6 +255,19 @@ class OpenedKafkaSource:
         name = f"arrow_kafka_{uuid.uuid4().hex[:8]}"  # a query keeps the class of its own name
         self._spark.dataSource.register(data_source(self._read, name, work))
         return self._spark.readStream.format(name).load()
+
+    def reads(self) -> SourceRead:
+        """Return what is read, in the options of Spark's own source of Kafka."""
+        starting = self._read.starting
+        told = {
+            SERVERS: self._read.settings.bootstrap_servers,
+            "kafka.isolation.level": f"read_{'' if self._read.committed_only else 'un'}committed",
+            "subscribe": ",".join(self._read.topics),
+            "startingoffsets": starting if isinstance(starting, str) else json.dumps(starting),
+            "failondataloss": str(self._task.fail_on_data_loss).lower(),
+            "includeheaders": "true",
+        }
+        return reads(StreamSource("kafka", told))
 
     def topics(self, resources: ExitStack) -> TopicsRead:
         """Return the source's topics as :class:`TopicsRead`, which asks their cluster."""

@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_eos.arguments import milliseconds
 from airflow_eos.checkpoint.heartbeat import STARTED_BY
-from airflow_eos.errors import ConfigurationError
+from airflow_eos.errors import ConfigurationError, Remedy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -486,3 +486,68 @@ def write_private(path: Path, text: str) -> str:
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(text)
     return str(path)
+
+
+# --- content --------------------------------------------------------------------------------------
+# What the files hold that an app is submitted with: a person has approved that, and no path.
+
+
+_NAME_FILES = ("spark.submit.pyFiles", "spark.files", "spark.jars", "spark.archives")
+
+
+def local_files(application: str, *lists: str | None) -> list[str]:
+    """Return the app and what ``lists`` name, comma-separated, of this machine's files."""
+    named = [application, *(name for each in lists if each for name in each.split(","))]
+    return [name for name in named if ":" not in name or name.startswith("file:")]
+
+
+def content_of(application: str, *, conf: Mapping[str, str] | None, **lists: str | None) -> str:
+    """Return the digests of the app's files on this machine, by path, as JSON; the app's is first.
+
+    Args:
+        application: the app's file.
+        conf: Spark properties, some of which name files.
+        lists: comma-separated ``py_files``, ``files``, ``jars``, ``archives``.
+
+    Raises:
+        ConfigurationError: a file cannot be read here.
+    """
+    if not local_files(application):
+        raise ConfigurationError(
+            f"{application} is no file of this worker, so which version it holds is not known. "
+            "Nothing was started."
+        )
+    by_conf = ((conf or {}).get(each) for each in _NAME_FILES)
+    found: dict[str, str] = {}
+    for name in local_files(application, *lists.values(), *by_conf):
+        path = name.strip().removeprefix("file://").removeprefix("file:").partition("#")[0]
+        folder, pattern = Path(path).parent, Path(path).name
+        for each in sorted(folder.glob(pattern)) or [Path(path)]:
+            try:
+                found[str(each)] = hashlib.sha256(each.read_bytes()).hexdigest()
+            except OSError as error:
+                raise ConfigurationError(
+                    f"{each}, a file of the app, cannot be read on this worker ({error}), so which "
+                    "version it holds is not known. Nothing was started."
+                ) from error
+    return json.dumps(found)
+
+
+def require_content(
+    approved: str, application: str, *, conf: Mapping[str, str] | None, **lists: str | None
+) -> None:
+    """Refuse files of another content than ``approved``, which :func:`content_of` gave.
+
+    Raises:
+        ConfigurationError: a file is another, or cannot be read.
+    """
+    before = json.loads(approved)
+    found = json.loads(content_of(application, conf=conf, **lists))
+    others = sorted(path for path in {*before, *found} if before.get(path) != found.get(path))
+    if others:
+        raise ConfigurationError(
+            f"{', '.join(others)}: changed since it was rehearsed, or not among what was: nobody "
+            "has approved what is there now. Nothing was started.",
+            Remedy(change="put it back as it was rehearsed, and clear this task"),
+            Remedy(change="start another run of the upgrade, which rehearses what is there now"),
+        )

@@ -111,6 +111,8 @@ def sentence(report: RehearsalReport) -> str:
         "failed": "The new version FAILED",
         "not known": "NOT KNOWN: nothing differs that could be compared, and not all could be",
     }[report.verdict]
+    if report.verdict == "differs" and not report.has_other_rows:
+        said = "The new version READS OTHER INPUT"
     if report.verdict == "not known" and report.compared and report.is_empty:
         said = "NOT KNOWN: none of these batches has a row. Rehearse more of them"
     return f"{said} ({len(batches)} batches of {report.checkpoint}, {report.seconds:.1f} s)."

@@ -8,6 +8,7 @@ import shlex
 import signal
 import sys
 from collections import Counter
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -185,6 +186,13 @@ def _killed_with_a_promise(run: TrialRun) -> Plan:
     )
 
 
+def _doing(console: Console, what: str) -> AbstractContextManager[object]:
+    """Show what is being done; a file or a pipe gets a line, where a spinner would be nothing."""
+    if not console.is_terminal:
+        console.print(f"{what} …")
+    return console.status(what)
+
+
 def play(project: Project, folder: Path, bootstrap_servers: str, console: Console) -> TrialResult:
     """Kill the project's app, recover it, start it again, and count its rows."""
     name = project.name
@@ -195,7 +203,7 @@ def play(project: Project, folder: Path, bootstrap_servers: str, console: Consol
         create_topic(bootstrap_servers, topic, _PARTITIONS, {})
     write_rows(bootstrap_servers, name, project.rows)
     console.print(f"{len(project.rows)} rows are in topic {name}.")
-    with console.status(f"Running {name}, to be killed right after it has promised a batch"):
+    with _doing(console, f"Running {name}, to be killed right after it has promised a batch"):
         plan = _killed_with_a_promise(run)
     console.print(
         "The app was killed (SIGKILL) in the middle of a batch: promised, not one row committed. "
@@ -207,11 +215,11 @@ def play(project: Project, folder: Path, bootstrap_servers: str, console: Consol
     console.print(
         f"Recovered, with the app still dead. Readers have {run.readers_have().total()} rows."
     )
-    with console.status(f"Starting {name} again"):
+    with _doing(console, f"Starting {name} again"):
         run.start()
     found = run.readers_have()
     console.print(f"Started again, it went on to its end. Readers have {found.total()} rows.")
-    with console.status(f"Running {name} undisturbed, over the same input, to compare"):
+    with _doing(console, f"Running {name} undisturbed, over the same input, to compare"):
         undisturbed.start()
     expected = undisturbed.readers_have()
     lost, twice = (expected - found).total(), (found - expected).total()

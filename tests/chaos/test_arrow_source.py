@@ -34,6 +34,7 @@ def test_a_promise_that_timed_out_is_read_again(arena: Arena, kind: str) -> None
     exact(arena, left, again, kind=kind)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("how", "api", "nth"),
     [

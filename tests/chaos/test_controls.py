@@ -24,6 +24,7 @@ def broken(arena: Arena, control: str, incident: Incident, **changes: object) ->
     return play(arena, scenario)
 
 
+@pytest.mark.proof
 def test_without_the_decision_step(arena: Arena) -> None:
     """Rows are seen that no decision names, and a crash before commits/N delivers twice."""
     killed = Incident(fault="kill", failpoints="settled=kill@2")

@@ -32,6 +32,8 @@ from tests.chaos.scenario import (
 )
 from tests.chaos.settings import PATIENT_S
 
+pytestmark = pytest.mark.proof
+
 LONG = pytest.mark.proof
 
 _numbers = count(1)

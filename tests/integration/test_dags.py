@@ -130,6 +130,7 @@ def read_dags(home: Path, **more: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long
 def test_the_dags_have_the_tasks_that_the_guide_names_and_no_secrets(home):
     found = read_dags(home)
 
@@ -142,6 +143,7 @@ def test_the_dags_have_the_tasks_that_the_guide_names_and_no_secrets(home):
     assert not [word for word in ("password", "secret", "sasl", "token") if word in stored]
 
 
+@pytest.mark.long
 def test_airflow_lists_no_import_errors(home):
     airflow(home, "dags", "reserialize")
     assert "No data found" in airflow(home, "dags", "list-import-errors")
@@ -167,6 +169,7 @@ def test_no_dag_asks_airflows_database_while_it_is_parsed(home, tmp_path):
     assert "ASKED" in parse_alone(home, asks), "or nothing would be seen"
 
 
+@pytest.mark.long
 def test_the_environment_changes_what_differs(home):
     given = json.dumps({"checkpoint": "s3://lake/ckpt", "watchdog_schedule": "*/5 * * * *"})
 
@@ -177,6 +180,7 @@ def test_the_environment_changes_what_differs(home):
     assert "*/5 * * * *" in json.dumps(found["serialized"]["eos_watchdog"])
 
 
+@pytest.mark.long
 def test_a_misspelt_setting_is_an_import_error_that_names_it(home):
     found = read_dags(
         home, EOS_ORDERS_ETL='{"chekpoint": "/data"}', EOS_EXAMPLES='{"word_cuont": {}}'

@@ -51,6 +51,7 @@ def wait_for_text(demo: subprocess.Popen[str], wanted: str) -> str:
     raise AssertionError(f"the demo ended without {wanted!r}:\n{said}")
 
 
+@pytest.mark.proof
 def test_processes_are_told_apart_by_their_environment_and_ended_with_their_children():
     command = [sys.executable, "-c", "import subprocess; subprocess.run(['sleep', '100'])"]
     ours = subprocess.Popen(command, env={**os.environ, "EOS_TEST": "one"})
@@ -69,6 +70,7 @@ def test_processes_are_told_apart_by_their_environment_and_ended_with_their_chil
         other.wait()
 
 
+@pytest.mark.proof
 def test_the_worker_is_killed_and_what_its_task_has_started_lives(tmp_path):
     """As in the fifth act: a worker's task runs spark-submit, which runs the driver."""
     said = tmp_path / "driver"
@@ -100,6 +102,7 @@ def test_an_app_that_had_ended_is_told_apart_from_one_that_was_started_beside_it
         require_same(app, heartbeat(application_id="app-2"))
 
 
+@pytest.mark.proof
 def test_without_java_the_demo_says_one_clear_sentence(tmp_path):
     demo = start(tmp_path, JAVA_HOME=str(tmp_path / "nowhere"))
     said, _ = demo.communicate(timeout=300)

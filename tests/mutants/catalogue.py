@@ -29,6 +29,21 @@ class Mutant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     new: str
     tests: tuple[str, ...]
 
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The files and node ids among ``tests``."""
+        return tuple(each for each in self.tests if each.startswith("tests/"))
+
+    @property
+    def names_a_unit_test(self) -> bool:
+        """Whether one of ``tests`` is among those that ``make test`` runs whatever their marks."""
+        return any(path.startswith("tests/unit/") for path in self.paths)
+
+    @property
+    def keyword(self) -> str:
+        """What ``-k`` asks for; empty: every test."""
+        return self.tests[self.tests.index("-k") + 1] if "-k" in self.tests else ""
+
     def applied(self, text: str) -> str:
         """The text of ``file`` with the mutation in it.
 

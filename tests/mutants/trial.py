@@ -1,4 +1,7 @@
-"""One mutant on trial: the tests that it names, run on a copy of the tree with it and without."""
+"""One mutant on trial: the tests that it names, run on a copy of the tree with it and without.
+
+Of these tests those count that ``make test`` runs: another would not notice in time.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.mutants.catalogue import Mutant, UnsoundMutantError
+from tests.suite import EXPRESSION
 
 COPIED = ("airflow_eos", "dags", "demo", "deploy", "docs", "spark_apps", "tests", "pyproject.toml")
 TEST_SECONDS = 120
@@ -120,8 +124,9 @@ class Tree:
 
     def _pytest(self, tests: tuple[str, ...]) -> tuple[int, str]:
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-rfE", "--tb=no", "--no-header"]
-        command += ["-p", "no:cacheprovider", "-W", "ignore", "-p", "pytest_timeout"]
-        command += [f"--timeout={TEST_SECONDS}", "--timeout-method=signal", *tests]
+        command += ["-m", EXPRESSION, "-p", "no:cacheprovider", "-W", "ignore"]
+        command += ["-p", "pytest_timeout", "--timeout-method=signal"]
+        command += [f"--timeout={TEST_SECONDS}", *tests]
         environment = {**os.environ, "PYTHONPATH": str(self.folder), "COLUMNS": "200"}
         # Loading every plugin that is installed takes longer than most of the tests.
         environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"

@@ -142,11 +142,11 @@ def test_the_project_has_one_address():
             assert other.endswith(("airflow-eos/airflow-eos", "airflow-eos/airflow-eos.")), page
 
 
-def test_the_site_has_at_most_28_000_words():
+def test_the_site_has_at_most_30_000_words():
     """As ``wc -w`` counts, code and tables with the rest; the reference is made of docstrings."""
     left_out = {ROOT / "docs" / "protocol.md", *(ROOT / "docs" / "reference").glob("*.md")}
     pages = set((ROOT / "docs").rglob("*.md")) - left_out
-    assert sum(len(page.read_text(encoding="utf-8").split()) for page in pages) <= 28_000
+    assert sum(len(page.read_text(encoding="utf-8").split()) for page in pages) <= 30_000
 
 
 # --- runbook --------------------------------------------------------------------------------------

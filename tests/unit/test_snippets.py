@@ -217,6 +217,24 @@ def test_a_command_line_of_a_page_is_understood(arguments):
     understood(typer.main.get_command(app), arguments)
 
 
+EXAMPLES = [
+    each.epilog.removeprefix("Example: airflow-eos ")
+    for each in typer.main.get_command(app).commands.values()
+    if each.epilog
+]
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_an_example_of_a_command_s_help_is_understood(example):
+    understood(typer.main.get_command(app), shlex.split(example))
+
+
+def test_each_command_s_help_has_an_example():
+    commands = typer.main.get_command(app).commands.values()
+    without = {each.name for each in commands if not each.epilog and not hasattr(each, "commands")}
+    assert without == set()
+
+
 @pytest.mark.parametrize(
     "wrong", ["recovr CHECKPOINT", "status", "status CHECKPOINT --wach", "accept C --batch x"]
 )

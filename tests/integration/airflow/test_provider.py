@@ -13,6 +13,8 @@ import pytest
 from airflow_eos.get_provider_info import get_provider_info
 from tests.integration.page.conftest import recorded_checkpoint
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def airflow(tmp_path):

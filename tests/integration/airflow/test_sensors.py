@@ -57,6 +57,7 @@ def read(topic: str, **partitions: int) -> SourceProgress:
     return SourceProgress(0, "kafka", None, end, "-")
 
 
+@pytest.mark.long
 def test_unread_offsets_are_counted_to_the_end_of_every_partition(kafka_broker, settings, topic):
     orders = topic("orders", 2)
     producer = Producer({"bootstrap.servers": kafka_broker.bootstrap_servers})
@@ -70,6 +71,7 @@ def test_unread_offsets_are_counted_to_the_end_of_every_partition(kafka_broker, 
         unread_offsets(settings, [read(orders, p0=7, p1=4)])
 
 
+@pytest.mark.long
 def test_rows_of_an_open_transaction_upstream_are_not_unread(settings, topic, left_open):
     orders = topic("orders")
     left_open(orders, f"{orders}-eos-0-0")
@@ -81,6 +83,7 @@ def test_sources_whose_ends_are_not_known_are_not_counted(settings):
     assert unread_offsets(settings, [SourceProgress(0, "other", None, None, "{}")]) is None
 
 
+@pytest.mark.long
 def test_a_topic_that_is_gone_is_not_idle(settings):
     with pytest.raises(TopicError, match="not-there"):
         unread_offsets(settings, [read("not-there", p0=0)])
@@ -125,6 +128,7 @@ def world(server: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch) -> Iterator
     end_all(made)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("connections")
 def test_what_waits_in_a_database_is_seen_also_where_a_prefix_is_given(
     world: World, tmp_path: Path

@@ -24,7 +24,7 @@ from airflow_eos.sinks import CheckpointPolicy, ExponentialDelay, FailureRate, F
 from tests.support.pipeline import ROOT, wait_until
 from tests.support.topics import produce
 
-pytestmark = [pytest.mark.usefixtures("connections"), pytest.mark.slow]
+pytestmark = [pytest.mark.proof, pytest.mark.usefixtures("connections"), pytest.mark.slow]
 ROWS = 600
 
 
@@ -96,7 +96,6 @@ def test_killed_after_its_decision_it_is_recovered_restarted_and_exact(etl, tmp_
     assert (report["ok"], report["rows_in"], report["rows_out"][etl.output]) == (True, ROWS, ROWS)
 
 
-@pytest.mark.proof
 def test_a_failure_too_many_fails_the_try_and_the_next_one_waits_longer_each_time(
     etl, tmp_path, caplog
 ):

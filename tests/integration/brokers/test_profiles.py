@@ -63,6 +63,7 @@ def of(profiles: list[Profile], *, thin: bool = False) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("proxy", cases, indirect=True)
 
 
+@pytest.mark.proof
 @of(DELIVERS, thin=True)
 def test_a_driver_that_died_half_way_is_followed_by_one_that_delivers_each_row_once(
     pipeline: Direct, proxy: ProfileProxy, die_at: Callable[[str], None]
@@ -103,6 +104,7 @@ def named(name: str) -> list[Profile]:
     return [each for each in PROFILES if each.name == name]
 
 
+@pytest.mark.proof
 @of(named("WarpStream"))
 def test_somebody_elses_transaction_that_holds_readers_up_keeps_no_batch_from_its_end(
     pipeline: Direct, proxy: ProfileProxy, kafka_broker, raw_kafka: Callable[[str], Any]
@@ -137,6 +139,7 @@ def test_a_marker_that_nobody_can_write_is_said_by_the_name_of_what_is_missing(
     assert KEYS["WriteTxnMarkers"] not in proxy.asked
 
 
+@pytest.mark.proof
 @of(named("Azure Event Hubs"))
 def test_what_a_start_refuses_the_look_before_it_the_doctor_and_a_recovery_refuse_too(
     pipeline: Direct, proxy: ProfileProxy
@@ -153,6 +156,7 @@ def test_what_a_start_refuses_the_look_before_it_the_doctor_and_a_recovery_refus
         connect(member, pipeline.settings, timeout_s=100).close()
 
 
+@pytest.mark.proof
 @of(named("Redpanda"))
 def test_what_is_unproven_is_said_once_by_the_start_and_by_the_doctor(
     pipeline: Direct, proxy: ProfileProxy

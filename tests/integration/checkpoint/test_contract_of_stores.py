@@ -91,6 +91,7 @@ def reading(look: Callable[[], bytes | None]) -> Iterator[set[bytes | None]]:
     assert not failures, failures
 
 
+@pytest.mark.long
 def test_of_threads_that_create_at_once_one_wins_and_every_reader_sees_him_whole(
     where: Where, name: str
 ) -> None:
@@ -118,6 +119,7 @@ def race(where: Where, name: str, writer: int, gate: Barrier, told: SimpleQueue[
     told.put(None)
 
 
+@pytest.mark.long
 def test_of_processes_that_create_at_once_one_wins_each_place(where: Where, name: str) -> None:
     spawn = multiprocessing.get_context("spawn")
     gate, told = spawn.Barrier(PROCESSES), spawn.SimpleQueue()
@@ -142,6 +144,7 @@ def test_of_processes_that_create_at_once_one_wins_each_place(where: Where, name
         assert store.get(f"eos/decisions/{batch}/1.json") == content(winner)
 
 
+@pytest.mark.long
 def test_the_race_of_a_start_is_passed_and_leaves_nothing(store: CheckpointStore) -> None:
     store.check_create_if_absent()
     found = race_create(store, rounds=ROUNDS)
@@ -225,6 +228,7 @@ def decide(folder: Path, name: str, gate: Barrier, told: SimpleQueue[tuple[int, 
     told.put((-1, name))
 
 
+@pytest.mark.long
 def test_of_eight_processes_exactly_one_decides_each_attempt(tmp_path):
     # Forked after use, as Airflow and Spark fork: obstore's own local store hangs in the child.
     assert CheckpointStore.open(tmp_path).create("eos/used-before-the-fork", b"1")
@@ -268,6 +272,7 @@ for batch_id in range(int(sys.argv[2]), 1_000_000):
 """
 
 
+@pytest.mark.long
 def test_a_killed_writer_leaves_whole_decisions_only(tmp_path):
     log = DecisionLog(CheckpointStore.open(tmp_path))
     recorded = -1

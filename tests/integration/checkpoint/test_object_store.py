@@ -37,6 +37,7 @@ def opened(s3: EmbeddedS3, name: str) -> CheckpointStore:
     )
 
 
+@pytest.mark.long
 def test_a_checkpoint_on_s3_with_client_options_among_the_storage_options(
     store: CheckpointStore,
 ) -> None:
@@ -57,6 +58,7 @@ def test_a_checkpoint_on_s3_with_client_options_among_the_storage_options(
     assert store.head("eos/decisions/7/1.json") is None
 
 
+@pytest.mark.long
 def test_of_all_who_create_at_once_one_wins_and_his_content_stands(s3: EmbeddedS3) -> None:
     """Each with a client of its own, as drivers on other machines."""
     name = uuid.uuid4().hex
@@ -91,6 +93,7 @@ def test_no_two_drivers_on_s3_have_one_term(s3: EmbeddedS3) -> None:
     assert len(set(taken)) == RACERS, taken
 
 
+@pytest.mark.long
 def test_a_listing_has_what_was_written_before_it_also_past_a_page(store: CheckpointStore) -> None:
     """Amazon lists 1,000 at a time; a superseded driver must see the newest of all."""
     with ThreadPoolExecutor(RACERS) as pool:
@@ -99,6 +102,7 @@ def test_a_listing_has_what_was_written_before_it_also_past_a_page(store: Checkp
     assert len(store.list("offsets")) == 1_020
 
 
+@pytest.mark.long
 def test_the_mark_that_s3a_makes_of_a_folder_is_no_batch() -> None:
     """A recovery of a checkpoint that Spark keeps on S3 called it foreign."""
     with moto() as where:
@@ -113,6 +117,7 @@ def test_the_mark_that_s3a_makes_of_a_folder_is_no_batch() -> None:
         assert [entry.name for entry in store.list("offsets")] == ["0"]
 
 
+@pytest.mark.long
 def test_a_bucket_that_is_not_there_is_refused(s3: EmbeddedS3) -> None:
     nowhere = CheckpointStore.open("s3://nobucket/query", storage_options=s3.storage_options)
     with pytest.raises(StoreError, match="nobucket"):

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from airflow_eos.local import EmbeddedKafka
 
+pytestmark = pytest.mark.long
+
 
 APP = """
 import sys, time

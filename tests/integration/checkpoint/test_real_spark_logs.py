@@ -177,6 +177,7 @@ def takes_every_number_for_a_batch(open_log: Callable[[], Log], folder: Path) ->
     return [*told, log.listed(), open_log().latest()]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "steps",
     [
@@ -361,6 +362,7 @@ def query(spark: SparkSession, tmp_path: Path) -> Iterator[RealQuery]:
         spark.conf.unset(name)
 
 
+@pytest.mark.long
 def test_a_query_purges_and_starts_again_as_spark_does(query: RealQuery, tmp_path: Path) -> None:
     """What the logs hold while each batch runs, in two runs, the first killed in its batch 4."""
     query.run(stop_in=4)
@@ -382,6 +384,7 @@ def test_a_query_purges_and_starts_again_as_spark_does(query: RealQuery, tmp_pat
     assert query.seen == seen
 
 
+@pytest.mark.long
 def test_a_batch_that_runs_again_keeps_its_time(query: RealQuery, tmp_path: Path) -> None:
     query.run(stop_in=2)
     planned = (tmp_path / "checkpoint" / "offsets" / "2").read_text()

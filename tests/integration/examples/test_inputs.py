@@ -30,6 +30,7 @@ def test_each_fifth_message_is_sent_again():
     assert len(ids) - len(set(ids)) == 20
 
 
+@pytest.mark.long
 def test_rows_come_to_the_topic_and_avro_by_the_registry(kafka_broker, topic):
     people = topic("people")
     with registry.running() as running:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 
+import pytest
+
 from demo.inputs import line
 from tests.support.topics import produce, read_topic
 
@@ -12,6 +14,7 @@ COUNTS = Counter(once=4, exactly=1, all=1, enough=1, für=1, alle=1, à=1, la=1,
 COUNTS.update(["and", "for", "is"])
 
 
+@pytest.mark.long
 def test_each_word_has_its_count_and_no_count_comes_twice(example, play, topic, kafka_broker):
     lines, counts = topic("lines"), topic("counts", 2)
     app = example(

@@ -5,9 +5,12 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pyarrow.dataset as ds
+import pytest
 
 from airflow_eos.sinks import FileSink, start_exactly_once
 from tests.support.otlp import attributes, otlp_receiver, process_that_sends_to
+
+pytestmark = pytest.mark.long
 
 STEPS = ["plan", "look", "prepare", "decide", "settle", "commit"]
 

@@ -60,6 +60,7 @@ def lines(folder: Path) -> Counter[tuple[str, str]]:
     )
 
 
+@pytest.mark.long
 def test_lines_and_folders_are_those_of_spark_s_own_writer(rows, tmp_path):
     delivered(FileSink(f"{tmp_path}/ours", format="json", partition_by=("day", "even")), rows)
     rows.write.partitionBy("day", "even").options(
@@ -69,6 +70,7 @@ def test_lines_and_folders_are_those_of_spark_s_own_writer(rows, tmp_path):
     assert len(tree(tmp_path / "ours")) == 14
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", ["parquet", "json"])
 def test_spark_reads_what_was_given(spark, rows, tmp_path, form):
     schema = rows.schema
@@ -91,6 +93,7 @@ def test_pyarrow_reads_what_was_given(spark, rows, tmp_path):
     assert sorted(found["id"].to_pylist()) == list(range(3000))
 
 
+@pytest.mark.long
 def test_a_line_is_a_row_whatever_its_text_holds(rows, tmp_path):
     delivered(FileSink(str(tmp_path), format="json"), rows)
     read = [
@@ -102,6 +105,7 @@ def test_a_line_is_a_row_whatever_its_text_holds(rows, tmp_path):
     assert next(row for row in read if row["id"] == 1)["at"] == "1970-01-01T00:00:01.000003Z"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", ["parquet", "json"])
 def test_what_was_delivered_is_read_back_as_it_was_given_to_the_tasks(spark, rows, tmp_path, form):
     """Where a replay does not pair, rows are compared one by one."""

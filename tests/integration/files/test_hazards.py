@@ -55,6 +55,7 @@ def of_days(stage: Stage, days: list[str]) -> PreparedWork:
     return work
 
 
+@pytest.mark.long
 def test_a_partition_whose_value_does_not_print_is_settled(stage):
     """A space that does not break, a joiner of an emoji: they come with the data."""
     work = of_days(stage, ODD)
@@ -317,6 +318,7 @@ def test_two_forms_that_start_at_once_in_an_empty_folder_are_not_both_let_in(sta
     assert stage.participant.open() == (), "the first one goes on"
 
 
+@pytest.mark.long
 @by_batches
 def test_a_log_that_lacks_an_entry_says_so_where_the_next_one_holds_all(stage):
     """Not that somebody else writes there: nobody does."""

@@ -76,6 +76,7 @@ def test_spark_reads_each_batch_as_a_whole_through_every_compaction(spark, sink)
     assert participant.open() == ()
 
 
+@pytest.mark.proof
 def test_spark_streams_from_the_folder_as_from_its_own(spark, sink, tmp_path):
     participant = sink.connect(timedelta())
     for batch in range(12):
@@ -93,6 +94,7 @@ def test_spark_streams_from_the_folder_as_from_its_own(spark, sink, tmp_path):
     assert spark.read.parquet(str(tmp_path / "copied")).count() == 1200
 
 
+@pytest.mark.proof
 def test_a_reader_sees_all_of_a_batch_or_nothing(spark, sink):
     participant = sink.connect(timedelta())
     looks: list[int] = []
@@ -114,6 +116,7 @@ def test_a_reader_sees_all_of_a_batch_or_nothing(spark, sink):
     assert looks == sorted(looks)
 
 
+@pytest.mark.proof
 def test_spark_s_own_sink_s_folder_is_refused(spark, sink, tmp_path):
     """And its form is the one that we write."""
     spark.range(10).write.parquet(str(tmp_path / "in"))
@@ -135,6 +138,7 @@ def test_spark_s_own_sink_s_folder_is_refused(spark, sink, tmp_path):
     assert msgspec.json.decode(theirs[1]).keys() == msgspec.json.decode(ours).keys()
 
 
+@pytest.mark.proof
 def test_where_a_file_is_gone_the_whole_batch_is_lost_for_good_and_written_again(spark, sink):
     participant = sink.connect(timedelta())
     works = prepare(spark, sink, 0)
@@ -149,6 +153,7 @@ def test_where_a_file_is_gone_the_whole_batch_is_lost_for_good_and_written_again
     assert seen(spark, sink) == list(range(100))
 
 
+@pytest.mark.proof
 def test_a_zombie_s_entry_below_a_compaction_is_seen_by_nobody(spark, sink):
     """It looked before twenty batches; the number that it creates was free again."""
     participant = sink.connect(timedelta())
@@ -172,6 +177,7 @@ def test_a_zombie_s_entry_below_a_compaction_is_seen_by_nobody(spark, sink):
     assert seen(spark, sink) == list(range(2300))
 
 
+@pytest.mark.proof
 def test_rows_that_nothing_decides_survive_a_compaction(spark, sink):
     """At least once: each task adds an entry, and looks whether it is read."""
     sink.connect(timedelta())
@@ -181,6 +187,7 @@ def test_rows_that_nothing_decides_survive_a_compaction(spark, sink):
     assert seen(spark, sink) == list(range(1200))
 
 
+@pytest.mark.proof
 def test_rows_that_nothing_decides_start_in_a_fresh_folder(spark, sink):
     """Nothing connects for them: the first task would find its own file, and no log."""
     rows = spark.range(0, 200, 1, 2).selectExpr("id", "CAST(NULL AS STRING) AS day")

@@ -189,6 +189,7 @@ def test_two_sinks_in_one_folder_see_each_their_own_work(folder: Any, tmp_path: 
         assert participant.open() == ()
 
 
+@pytest.mark.long
 def test_spark_reads_the_decided_rows_of_both_forms(spark, tmp_path: Path):
     for publish in ("listing", "manifest"):
         for by in ((), ("day",)):

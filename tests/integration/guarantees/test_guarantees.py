@@ -14,6 +14,8 @@ from airflow_eos.local import EmbeddedKafka
 from tests.support.host import Host
 from tests.support.pipeline import KILLED, Pipeline
 
+pytestmark = pytest.mark.proof
+
 
 @pytest.mark.parametrize(
     ("guarantee", "missing", "twice"),

@@ -47,6 +47,7 @@ def test_a_start_ends_what_lost_tasks_left_open_before_there_is_a_batch(direct: 
     direct.assert_exactly_once()
 
 
+@pytest.mark.long
 def test_a_start_commits_what_was_promised_before_the_batch_comes_again(
     direct: Direct, die_at: Callable[[str], None]
 ) -> None:
@@ -138,6 +139,7 @@ def replayed(direct: Direct, die_at: Die) -> Direct:
     return direct
 
 
+@pytest.mark.long
 def test_a_replay_that_is_delivered_owes_nothing_whatever_retention_took(replayed: Direct) -> None:
     assert plan_recovery(str(replayed.checkpoint), replayed.settings).steps == ()
     there = sorted(replayed.visible())
@@ -147,6 +149,7 @@ def test_a_replay_that_is_delivered_owes_nothing_whatever_retention_took(replaye
     assert replayed.open_transactions() == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("outcome", [Outcome.COMMITTED, Outcome.ABORTED])
 def test_a_ruling_that_stands_from_before_makes_nothing_more_known_than_was_promised(
     replayed: Direct, outcome: Outcome
@@ -160,6 +163,7 @@ def test_a_ruling_that_stands_from_before_makes_nothing_more_known_than_was_prom
     assert len(commits(replayed)) == 2
 
 
+@pytest.mark.long
 def test_a_ruling_that_contradicts_what_is_proven_is_refused_with_what_is_proven(
     replayed: Direct,
 ) -> None:
@@ -174,6 +178,7 @@ def test_a_ruling_that_contradicts_what_is_proven_is_refused_with_what_is_proven
     replayed.run()
 
 
+@pytest.mark.long
 def test_where_the_replay_is_lost_in_part_too_only_that_is_replayed(
     direct: Direct, die_at: Die
 ) -> None:

@@ -27,6 +27,8 @@ from airflow_eos.recovery import Action, Result, execute_recovery, plan_recovery
 from airflow_eos.supervision import doctor
 from tests.integration.hazards.direct import Direct, wait_for
 
+pytestmark = pytest.mark.proof
+
 SOURCE = Path(__file__).parents[2] / "java" / "clock" / "SystemTime.java"
 HOUR_MS = 3_600_000
 

@@ -20,6 +20,8 @@ from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, Outcome
 from airflow_eos.recovery import resolve
 from tests.integration.hazards.direct import Direct, wait_for
 
+pytestmark = pytest.mark.long
+
 PARTITIONS = 2
 COMPACTING = {
     "cleanup.policy": "compact",

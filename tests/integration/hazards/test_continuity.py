@@ -36,6 +36,7 @@ def died_in_batch_1(direct: Direct, die_at: Callable[[str], None], place: str) -
     die_at("")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("recovers", [False, True], ids=["open", "committed by a recovery"])
 def test_a_promised_batch_that_was_skipped_is_refused_and_the_advice_leads_on(
     direct, die_at, recovers
@@ -63,6 +64,7 @@ def test_a_promised_batch_that_was_skipped_is_refused_and_the_advice_leads_on(
     direct.assert_exactly_once()
 
 
+@pytest.mark.long
 def test_a_batch_that_nobody_promised_may_be_skipped_and_is_read_again(direct, die_at) -> None:
     died_in_batch_1(direct, die_at, "prepared")
     skipped(direct, 1)
@@ -88,6 +90,7 @@ def test_offsets_that_go_past_a_promise_are_refused(direct) -> None:
         pass
 
 
+@pytest.mark.long
 def test_a_control_batch_after_a_drain_is_let_in(direct) -> None:
     direct.feed_numbers(50)
     direct.run()
@@ -102,6 +105,7 @@ def test_a_control_batch_after_a_drain_is_let_in(direct) -> None:
     direct.assert_exactly_once()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("delivered", "error"), [(2, ContinuityError), (1, OwnershipError)], ids=["one stands", "none"]
 )

@@ -63,6 +63,7 @@ def set_transactions(wire: ConnectionPool, minimum: str) -> None:
     wait_for(lambda: wire.cluster.topic_config(TRANSACTIONS, list(wanted)) == wanted)
 
 
+@pytest.mark.long
 def test_what_one_broker_may_take_with_it_is_said(brokers: EmbeddedKafka) -> None:
     state: dict[str, Any] = {TRANSACTIONS: SAFE}
     assert told(brokers, SAFE) == state, "before it exists: what it will be created with"

@@ -268,6 +268,7 @@ def night_put_back(orders: Orders, *, group: bool, die_at: Callable[[str], None]
         orders.usual(group=group).run()
 
 
+@pytest.mark.proof
 def test_last_nights_checkpoint_and_on_from_the_group(
     orders: Orders, die_at: Callable[[str], None]
 ) -> None:
@@ -283,6 +284,7 @@ def test_last_nights_checkpoint_and_on_from_the_group(
     orders.require()
 
 
+@pytest.mark.proof
 def test_last_nights_checkpoint_and_on_from_what_the_output_has(
     orders: Orders, die_at: Callable[[str], None]
 ) -> None:
@@ -297,6 +299,7 @@ def test_last_nights_checkpoint_and_on_from_what_the_output_has(
     orders.require()
 
 
+@pytest.mark.proof
 def test_what_comes_twice_is_said_before_to_the_row(
     orders: Orders, die_at: Callable[[str], None]
 ) -> None:
@@ -312,6 +315,7 @@ def test_what_comes_twice_is_said_before_to_the_row(
     orders.require(twice=again)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("dropped", [pytest.param(0, marks=pytest.mark.proof), 10])
 def test_the_cluster_is_lost_and_a_mirror_takes_over(
     orders: Orders, mirror: EmbeddedKafka, die_at: Callable[[str], None], dropped: int
@@ -343,6 +347,7 @@ def copy(mirror: EmbeddedKafka, rows: list[Any], topic: str) -> None:
     send(mirror.bootstrap_servers, topic, told)
 
 
+@pytest.mark.proof
 def test_the_topic_of_prefixes_is_lost(mirror: EmbeddedKafka, tmp_path: Path) -> None:
     orders = Orders(mirror, f"orders-{uuid.uuid4().hex[:8]}", tmp_path)
     for _ in range(2):
@@ -368,6 +373,7 @@ def delete_topic(broker: EmbeddedKafka, name: str) -> None:
     wait_for(lambda: name not in admin.list_topics(timeout=60).topics)
 
 
+@pytest.mark.proof
 def test_a_checkpoint_moves(orders: Orders) -> None:
     orders.feed()
     orders.usual().run()
@@ -377,6 +383,7 @@ def test_a_checkpoint_moves(orders: Orders) -> None:
     orders.require()
 
 
+@pytest.mark.proof
 def test_a_driver_of_another_release_starts_beside_a_running_one(orders: Orders) -> None:
     """The older one need not understand the newer one's term, only that it is there."""
     orders.feed()
@@ -394,6 +401,7 @@ def test_a_driver_of_another_release_starts_beside_a_running_one(orders: Orders)
     orders.require()
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("written", ["pipeline.json", "decisions/1/*.json"])
 def test_what_a_newer_release_wrote_is_refused_in_one_sentence(
     orders: Orders, written: str

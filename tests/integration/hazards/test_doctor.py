@@ -38,6 +38,7 @@ def doctor(checkpoint: Path, *arguments: str, status: int) -> dict[str, dict[str
     return {line["what"]: line for line in json.loads(answer.output)}
 
 
+@pytest.mark.proof
 def test_what_a_start_would_refuse_is_told_line_by_line(
     kafka_broker: EmbeddedKafka, topic: Callable[..., str], tmp_path: Path
 ) -> None:
@@ -67,6 +68,7 @@ def wrong(found: dict[str, dict[str, str]], verdict: str = "fail") -> set[str]:
     return {what for what, line in found.items() if line["verdict"] == verdict}
 
 
+@pytest.mark.proof
 def test_rights_on_input_group_and_transactional_ids_are_told_one_by_one(
     guarded: Guarded, tmp_path: Path
 ) -> None:
@@ -105,6 +107,7 @@ def test_rights_on_input_group_and_transactional_ids_are_told_one_by_one(
     assert found["broker's clock"]["found"].endswith("s against this machine")
 
 
+@pytest.mark.proof
 def test_without_transactions_no_right_to_them_is_asked_for(
     kafka_broker: EmbeddedKafka, tmp_path: Path
 ) -> None:
@@ -172,6 +175,7 @@ def test_workers_that_cannot_import_it_are_named_with_what_they_lack(tmp_path: P
     assert str(bare) in line["found"]
 
 
+@pytest.mark.proof
 def test_a_right_that_is_missing_is_told_and_none_beside_it(
     guarded: Guarded, tmp_path: Path
 ) -> None:

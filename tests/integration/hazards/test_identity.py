@@ -87,6 +87,7 @@ def disown(pipeline: Direct, *more: str) -> Result:
     return cli("disown", pipeline.prefix, *config_of(pipeline), "--yes", *more)
 
 
+@pytest.mark.long
 def test_an_older_checkpoint_with_higher_numbers_is_refused(pipeline: Direct) -> None:
     run(pipeline, 3)
     aside = pipeline.folder / "aside"
@@ -108,6 +109,7 @@ def test_an_older_checkpoint_with_higher_numbers_is_refused(pipeline: Direct) ->
     assert len(pipeline.visible()) == 120
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", ["{}-0-7", "{}-eos-0-7"])
 def test_a_first_start_leaves_open_work_of_another_program_alone(
     pipeline: Direct, flink: Any, form: str
@@ -132,6 +134,7 @@ def test_a_first_start_leaves_open_work_of_another_program_alone(
     pipeline.assert_exactly_once()
 
 
+@pytest.mark.long
 def test_a_persons_word_ends_what_another_program_left_and_then_the_start_goes_on(
     pipeline: Direct, flink: Any
 ) -> None:
@@ -145,6 +148,7 @@ def test_a_persons_word_ends_what_another_program_left_and_then_the_start_goes_o
     pipeline.assert_exactly_once()
 
 
+@pytest.mark.long
 def test_a_program_beside_us_under_our_prefix_is_never_ended(pipeline: Direct, flink: Any) -> None:
     run(pipeline)
     for form in ("{}-0-7", "{}-3", "{}-etl-eos-0-0"):
@@ -174,6 +178,7 @@ def refused_by_all(pipeline: Direct, words: str) -> None:
     pipeline.batches.pop()
 
 
+@pytest.mark.long
 def test_an_older_copy_is_refused_by_every_command(pipeline: Direct) -> None:
     run(pipeline, 2)
     shutil.copytree(pipeline.checkpoint, night := pipeline.folder / "night")
@@ -183,6 +188,7 @@ def test_an_older_copy_is_refused_by_every_command(pipeline: Direct) -> None:
     refused_by_all(pipeline, "older copy")
 
 
+@pytest.mark.long
 def test_a_copy_elsewhere_is_refused_until_a_person_says_that_it_was_moved(
     pipeline: Direct,
 ) -> None:
@@ -204,6 +210,7 @@ def test_a_copy_elsewhere_is_refused_until_a_person_says_that_it_was_moved(
     pipeline.assert_exactly_once()
 
 
+@pytest.mark.long
 def test_a_copy_is_refused_once_another_copy_has_gone_on_with_the_name_given_up(
     pipeline: Direct,
 ) -> None:
@@ -225,6 +232,7 @@ def test_a_copy_is_refused_once_another_copy_has_gone_on_with_the_name_given_up(
     pipeline.run()
 
 
+@pytest.mark.long
 def test_a_checkpoint_that_was_deleted_is_another_pipeline(pipeline: Direct) -> None:
     run(pipeline, 2)
     shutil.rmtree(pipeline.checkpoint)
@@ -259,6 +267,7 @@ def test_a_memory_that_is_gone_is_noted_anew_and_refuses_an_older_copy(pipeline:
     refused_by_all(pipeline, "older copy")
 
 
+@pytest.mark.long
 def test_decisions_without_their_pipeline_are_nobodys(pipeline: Direct) -> None:
     """Under another prefix the checkpoint would pass for a new pipeline, and deliver again."""
     run(pipeline, 2)
@@ -270,6 +279,7 @@ def test_decisions_without_their_pipeline_are_nobodys(pipeline: Direct) -> None:
     assert len(pipeline.visible()) == 60
 
 
+@pytest.mark.long
 def test_a_recovery_notes_although_the_topic_of_prefixes_was_deleted(
     pipeline: Direct, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -298,6 +308,7 @@ def forget_all(pipeline: Direct) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.long
 def test_a_checkpoint_remembers_its_topic_of_prefixes(pipeline: Direct) -> None:
     """Under another one nothing would be remembered: it is another address, and refused."""
     run(pipeline)
@@ -327,6 +338,7 @@ def test_a_checkpoint_that_names_a_topic_of_its_own_gets_nobodys_prefix(pipeline
     assert cli("plan", pipeline.checkpoint, *config_of(pipeline)).exit_code == 0
 
 
+@pytest.mark.long
 def test_a_living_owner_is_not_disowned(pipeline: Direct) -> None:
     run(pipeline)
     with beating(pipeline.store, heartbeat("waiting")):
@@ -346,6 +358,7 @@ def test_disown_says_what_it_could_not_know(pipeline: Direct) -> None:
     assert "is not known: no heartbeat is there" in said(done)
 
 
+@pytest.mark.long
 def test_a_record_that_nobody_understands_is_removed_by_disown(pipeline: Direct) -> None:
     run(pipeline)
     producer = Producer({"bootstrap.servers": pipeline.bootstrap})

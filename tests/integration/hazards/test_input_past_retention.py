@@ -25,6 +25,8 @@ from tests.integration.hazards.spark_job import Job
 from tests.support.follow import Person
 from tests.support.pipeline import wait_until
 
+pytestmark = pytest.mark.proof
+
 FED, GONE, ALL = 300, 60, OFFSET_END
 
 

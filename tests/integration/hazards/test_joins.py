@@ -17,6 +17,8 @@ from tests.support.host import Host
 from tests.support.pipeline import KILLED, Pipeline
 from tests.support.topics import produce
 
+pytestmark = pytest.mark.proof
+
 BEGIN, ORDERS, HOUR = 1_790_000_000, 1200, 3600
 KEYS = 50
 

@@ -134,6 +134,7 @@ def test_the_table_is_found():
     assert {acl.role for acl in documented()} == {"app", "recovery", "audit"}
 
 
+@pytest.mark.long
 def test_the_app_needs_no_more(guarded: Guarded, die_at: Callable[[str], None]) -> None:
     guarded.grant(*of_role("app"))
     run_app(guarded, die_at)
@@ -172,6 +173,7 @@ def test_an_acl_that_the_app_lacks_is_named(guarded: Guarded, missing: Acl) -> N
     assert guarded.direct.visible() == []
 
 
+@pytest.mark.long
 def test_recovery_needs_no_more(guarded: Guarded, die_at: Callable[[str], None]) -> None:
     half_settled(guarded, die_at)
     guarded.grant(*of_role("recovery"))
@@ -179,6 +181,7 @@ def test_recovery_needs_no_more(guarded: Guarded, die_at: Callable[[str], None])
     assert len(guarded.direct.visible()) == 50
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("missing", of_role("recovery"), ids=lambda a: f"{a.operation}-{a.name}")
 def test_an_acl_that_recovery_lacks_is_named(
     guarded: Guarded, die_at: Callable[[str], None], missing: Acl
@@ -190,6 +193,7 @@ def test_an_acl_that_recovery_lacks_is_named(
     names(str(refused.value), missing, guarded)
 
 
+@pytest.mark.long
 def test_the_right_to_describe_is_enough_to_plan_and_not_to_end(
     guarded: Guarded, die_at: Callable[[str], None]
 ) -> None:
@@ -201,6 +205,7 @@ def test_the_right_to_describe_is_enough_to_plan_and_not_to_end(
         run_recovery(guarded)
 
 
+@pytest.mark.long
 def test_the_audit_needs_no_more(guarded: Guarded) -> None:
     guarded.grant(*of_role("audit"))
     assert run_audit(guarded).verdict == "exact"
@@ -218,6 +223,7 @@ def test_an_acl_that_the_audit_lacks_is_named(guarded: Guarded, missing: Acl) ->
     names(str(refused.value), missing, guarded)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "missing", of_audit("DescribeConfigs"), ids=lambda a: f"{a.operation}-{a.name}"
 )

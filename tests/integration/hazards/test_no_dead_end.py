@@ -23,6 +23,8 @@ from tests.integration.hazards.direct import Direct, Frame
 from tests.support.follow import Person
 from tests.support.topics import read_topic
 
+pytestmark = pytest.mark.proof
+
 ROWS = 90
 Die = Callable[[str], None]
 

@@ -16,6 +16,8 @@ from airflow_eos.supervision.doctor import DoctorRequest, examine
 from airflow_eos.supervision.preflight import require_prefix_free
 from tests.integration.hazards.direct import Direct
 
+pytestmark = pytest.mark.proof
+
 
 def died(direct: Direct, die_at: Callable[[str], None], place: str) -> None:
     die_at(place)

@@ -36,6 +36,8 @@ from tests.integration.hazards.spark_job import Job
 from tests.integration.hazards.test_shapes import set_limit
 from tests.support.topics import produce
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def job(spark: SparkSession, kafka_broker: EmbeddedKafka, tmp_path: Path) -> Iterator[Job]:

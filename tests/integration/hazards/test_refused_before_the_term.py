@@ -47,6 +47,7 @@ def healthy(job: Job) -> Iterator[ExactlyOnceQuery]:
     query.stop()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -78,6 +79,7 @@ def test_a_second_start_whose_input_is_missing(
     _refused(job, healthy, TopicError, "no-such-input.*does not exist", df=rows)
 
 
+@pytest.mark.long
 def test_a_second_start_whose_input_is_another_than_was_read(
     job: Job, healthy: ExactlyOnceQuery
 ) -> None:

@@ -89,6 +89,7 @@ def loud(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> N
             caplog.set_level(logging.DEBUG, logger=name)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("loud")
 def test_nothing_that_a_pipeline_says_or_leaves_holds_the_password(
     pipeline: Direct,
@@ -137,6 +138,7 @@ ATTEMPTS: dict[str, Callable[[Direct], Any]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("attempt", ATTEMPTS.values(), ids=ATTEMPTS)
 def test_a_wrong_password_is_said_soon_and_never_shown(
     pipeline: Direct,
@@ -158,6 +160,7 @@ def test_a_wrong_password_is_said_soon_and_never_shown(
     assert_not_in("".join(capfd.readouterr()), "the output")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("password", [SECRET, WRONG], ids=["right", "wrong"])
 @pytest.mark.parametrize("command", ["plan", "status", "recover"])
 def test_the_command_line_never_shows_the_password(

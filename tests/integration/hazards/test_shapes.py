@@ -65,6 +65,7 @@ def test_a_batch_of_one_row_and_batches_without_any(direct: Direct) -> None:
     assert all(each[-1].offsets for each in decided)
 
 
+@pytest.mark.long
 def test_a_row_of_exactly_the_limit_is_delivered_and_one_byte_more_is_refused(
     direct: Direct, kafka_broker: EmbeddedKafka
 ) -> None:
@@ -89,6 +90,7 @@ def test_a_row_of_exactly_the_limit_is_delivered_and_one_byte_more_is_refused(
     direct.assert_exactly_once()
 
 
+@pytest.mark.long
 def test_a_topic_taken_away_while_running_is_named(
     direct: Direct, kafka_broker: EmbeddedKafka
 ) -> None:

@@ -26,6 +26,8 @@ from airflow_eos.sinks import start_exactly_once
 from tests.integration.hazards.spark_job import Job
 from tests.support.pipeline import wait_until
 
+pytestmark = pytest.mark.long
+
 PAUSED = CheckpointPolicy(interval=timedelta(milliseconds=200), min_pause=timedelta(minutes=5))
 QUICK = CheckpointPolicy(interval=timedelta(milliseconds=200))
 

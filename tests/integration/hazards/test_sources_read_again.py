@@ -45,6 +45,7 @@ def test_a_socket_may_be_read_at_most_once(job: Job) -> None:
         job.deliver(df=socket(job.spark), guarantee="at_most_once")
 
 
+@pytest.mark.long
 def test_rate_gives_the_same_rows_again(job: Job, die_at: Callable[[str], None]) -> None:
     """Its rows are computed from the offsets and a moment that the checkpoint keeps."""
 

@@ -64,6 +64,7 @@ def before(method: Callable[..., Any], action: Callable[[], Any]) -> Callable[..
     return called
 
 
+@pytest.mark.proof
 def test_the_leader_is_killed_while_a_task_writes_and_the_coordinator_while_it_is_settled(
     brokers: EmbeddedKafka, pipeline: Direct
 ) -> None:

@@ -19,6 +19,8 @@ from airflow_eos.protocol.participant import Member
 from airflow_eos.recovery import Action, Result, execute_recovery
 from tests.integration.hazards.direct import Direct, wait_for
 
+pytestmark = pytest.mark.proof
+
 
 @pytest.fixture(
     scope="module",

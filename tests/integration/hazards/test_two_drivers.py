@@ -22,6 +22,7 @@ def pipeline(kafka_broker: EmbeddedKafka, host: Host, tmp_path: Path) -> Pipelin
     return Pipeline(kafka_broker, tmp_path, host=host)
 
 
+@pytest.mark.proof
 def test_two_drivers_started_together(pipeline: Pipeline, spark: SparkSession) -> None:
     """Both have recovered and sealed before either writes; only one of them can decide."""
     pipeline.feed(6000)

@@ -21,7 +21,7 @@ from tests.support.jvm import SHORT_LIVED
 from tests.support.pipeline import APP, ROOT, Pipeline
 from tests.support.topics import produce
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.proof, pytest.mark.slow, pytest.mark.timeout(600)]
 
 SOMETHING_TO_DO = 3
 
@@ -123,7 +123,6 @@ def test_an_error_without_airflow_is_one_line(base: Environment, tmp_path: Path)
     assert "Traceback" not in nowhere.stderr
 
 
-@pytest.mark.proof
 def test_a_spark_app_gets_the_package_as_an_archive(
     base: Environment, kafka_broker: EmbeddedKafka, tmp_path: Path
 ) -> None:

@@ -23,7 +23,7 @@ from tests.integration.hazards.stopping import stopped_at, wake
 from tests.support.host import Host
 from tests.support.pipeline import KILLED, Pipeline, finish
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(900)]
 
 RETAIN_TWO: Mapping[str, Any] = {
     "spark_conf": {"spark.sql.streaming.minBatchesToRetain": "2"},

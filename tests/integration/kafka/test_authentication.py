@@ -214,12 +214,14 @@ def deliver(broker: EmbeddedKafka, read: Callable[..., list[Any]]) -> Callable[.
     return through
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("producer", PRODUCERS)
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_rows_are_delivered_with_a_login(broker, endpoint, deliver, mechanism, producer):
     assert deliver(sasl(broker, mechanism, SECRET, endpoint), producer) == [b"a", b"b"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("producer", PRODUCERS)
 def test_rows_are_delivered_with_a_certificate(broker, authority, deliver, producer):
     assert deliver(mutual_tls(broker, authority, "client"), producer) == [b"a", b"b"]

@@ -135,6 +135,7 @@ def test_the_choice_is_made_by_name(opened, producer, topic):
     assert type(opened(topic())) is kind
 
 
+@pytest.mark.long
 def test_every_column_arrives_as_it_was_given(opened, producer, topic, read, wire):
     default, other = topic("default", partitions=4), topic("other", partitions=2)
     at = dt.datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=dt.UTC)
@@ -245,6 +246,7 @@ print(msgspec.json.encode(writer.prepare().identity).decode())
 """
 
 
+@pytest.mark.long
 def test_what_was_prepared_stays_open_when_its_process_exits(
     producer, topic, read, wire, kafka_broker
 ):
@@ -302,6 +304,7 @@ def test_taking_the_id_aborts_what_was_left_open_under_it(opened, producer, topi
     assert values(read(name)) == [b"new"]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("at_once")
 def test_whoever_lost_the_id_is_fenced(opened, producer, topic, read, wire):
     name = topic()
@@ -347,6 +350,7 @@ def test_a_row_too_large_is_refused_by_name_before_any_is_sent(opened, producer,
     assert read(name) == []
 
 
+@pytest.mark.long
 def test_a_row_that_only_fits_compressed_is_sent(opened, producer, topic, read, wire):
     name = topic(config={"max.message.bytes": "20000"})
     writer = opened(name, "zstd")
@@ -356,6 +360,7 @@ def test_a_row_that_only_fits_compressed_is_sent(opened, producer, topic, read, 
     assert [len(value) for value in values(read(name))] == [5, 2_000_000, 5]
 
 
+@pytest.mark.long
 def test_record_batches_stay_under_the_topics_limit(opened, producer, topic, read, wire):
     name = topic(partitions=2, config={"max.message.bytes": "20000"})
     noise = random.Random(3)
@@ -368,6 +373,7 @@ def test_record_batches_stay_under_the_topics_limit(opened, producer, topic, rea
     assert values(read(name)) == contents
 
 
+@pytest.mark.long
 def test_a_missing_topic_is_refused_before_any_row_is_sent(opened, producer, topic, read):
     name = topic()
     writer = opened(name)
@@ -398,6 +404,7 @@ def test_rows_that_cannot_be_sent_are_refused(
     writer.abort()
 
 
+@pytest.mark.long
 def test_without_a_transaction_rows_are_visible_at_once(opened, topic, read):
     name = topic(partitions=2)
     writer = opened(name)
@@ -411,6 +418,7 @@ def test_without_a_transaction_rows_are_visible_at_once(opened, topic, read):
     writer.abort()
 
 
+@pytest.mark.long
 def test_offsets_are_ours_where_others_write_in_between(opened, producer, topic, read, wire):
     name = topic()
     writer = opened(name)

@@ -112,6 +112,7 @@ def row_of(identity: TransactionIdentity, *, sequence: int) -> bytes:
     return bytes(builder.buffer())
 
 
+@pytest.mark.long
 def test_a_high_watermark_that_lags_is_waited_for_and_nobody_is_asked(
     brokers: EmbeddedKafka, kafka: RawKafka
 ) -> None:

@@ -61,6 +61,7 @@ def actions(steps: Any) -> dict[str, str]:
     return {each["transactional_id"]: each["action"] for each in steps}
 
 
+@pytest.mark.long
 def test_promised_ones_are_committed_begun_ones_aborted_and_strangers_left(
     left: Left, read: Callable[..., list[Any]]
 ) -> None:

@@ -49,6 +49,7 @@ def hang(kafka: Any, topic: str, partition: int = 0) -> PreparedTransaction:
     return written
 
 
+@pytest.mark.long
 def test_one_that_hangs_is_found_and_aborted_and_readers_get_on(kafka: Any, out: str) -> None:
     promised = hang(kafka, out, partition=1)
     assert kafka.end(promised).name == "LOOK"  # its coordinator cannot end it

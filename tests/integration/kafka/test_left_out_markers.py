@@ -142,6 +142,7 @@ def end(settings: KafkaSettings, prepared: PreparedTransaction, *, commit: bool)
     assert ended[prepared.identity].name == "DONE"
 
 
+@pytest.mark.proof
 def test_kafka_says_done_and_readers_never_get_past_it(
     settings: KafkaSettings, topic: str, prepared: PreparedTransaction, leaderless: Any
 ) -> None:

@@ -24,6 +24,8 @@ from airflow_eos.recovery import audit
 from airflow_eos.supervision.preflight import require_prefix_free
 from airflow_eos.supervision.progress import unread_offsets
 
+pytestmark = pytest.mark.long
+
 
 def command(*arguments):
     def run(settings, topic):

@@ -29,7 +29,7 @@ from airflow_eos.kinds.kafka.sink import PRODUCERS, Producer, open_writer
 from airflow_eos.local import EmbeddedKafka
 from tests.integration.kafka.conftest import stable, until
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("at_once")]
+pytestmark = [pytest.mark.proof, pytest.mark.slow, pytest.mark.usefixtures("at_once")]
 
 PARTITIONS = 3
 CHUNK = 200

@@ -57,6 +57,7 @@ def expiring(broker: EmbeddedKafka, kafka: Any) -> dict[Outcome, Any]:
     return {Outcome.COMMITTED: committed, Outcome.ABORTED: aborted}
 
 
+@pytest.mark.proof
 def test_the_wire_knows_the_finalized_transaction_version(kafka, request):
     assert f"transaction-version-{kafka.wire.cluster.transaction_version}" in request.node.name
 
@@ -66,6 +67,7 @@ def test_open(kafka, out):
     assert kafka.outcome(prepared) is Outcome.OPEN
 
 
+@pytest.mark.proof
 def test_committed(kafka, out):
     prepared = kafka.prepare("t-0-0", out)
     assert kafka.end(prepared) is EndResult.DONE
@@ -77,6 +79,7 @@ def test_committed_twice_is_answered_the_same(kafka, out):
     assert [kafka.end(prepared) for _ in range(3)] == [EndResult.DONE] * 3
 
 
+@pytest.mark.proof
 def test_aborted_by_a_client(kafka, out):
     prepared = kafka.prepare("t-0-0", out)
     assert kafka.end(prepared, commit=False) is EndResult.DONE
@@ -91,6 +94,7 @@ def test_an_abort_after_the_commit_changes_nothing(kafka, out):
     assert kafka.closed_outcome(prepared) is Outcome.COMMITTED
 
 
+@pytest.mark.proof
 def test_aborted_by_its_timeout(kafka, out):
     prepared = kafka.prepare("t-0-0", out, timeout_ms=500)
     kafka.await_no_longer_open(prepared)
@@ -98,6 +102,7 @@ def test_aborted_by_its_timeout(kafka, out):
     assert kafka.outcome(prepared) is Outcome.ABORTED
 
 
+@pytest.mark.proof
 def test_the_id_taken_again_after_the_commit(kafka, out):
     first = kafka.prepare("t-0-0", out)
     kafka.end(first)
@@ -107,6 +112,7 @@ def test_the_id_taken_again_after_the_commit(kafka, out):
     assert kafka.outcome(second) is Outcome.OPEN
 
 
+@pytest.mark.proof
 def test_the_id_taken_again_while_open(kafka, out):
     first = kafka.prepare("t-0-0", out)
     second = kafka.prepare("t-0-0", out)
@@ -123,6 +129,7 @@ def test_ended_by_a_zombie_only_under_its_own_epoch(kafka, out):
     assert kafka.outcome(second) is Outcome.OPEN
 
 
+@pytest.mark.proof
 def test_the_id_expired(kafka, expiring, wait_until):
     for outcome, prepared in expiring.items():
         wait_until(lambda prepared=prepared: kafka.end(prepared, commit=True) is EndResult.LOOK)
@@ -144,6 +151,7 @@ def test_rows_past_retention_are_unknown(kafka, out):
     assert kafka.outcome(prepared) is Outcome.UNKNOWN
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("commit", [True, False])
 def test_rows_that_compaction_removed_are_unknown(kafka, broker, wait_until, commit):
     topic = broker.create_topic(
@@ -169,6 +177,7 @@ def test_rows_that_compaction_removed_are_unknown(kafka, broker, wait_until, com
     wait_until(compacted)
 
 
+@pytest.mark.proof
 def test_a_topic_that_is_gone_or_new_is_unknown(kafka, broker, out):
     prepared = kafka.prepare("t-0-0", out)
     kafka.end(prepared)
@@ -239,6 +248,7 @@ def test_outcomes_of_one_producer_id_are_kept_apart_by_offset(kafka, out):
     ]
 
 
+@pytest.mark.proof
 def test_settle_commits_what_is_open_and_looks_up_the_rest(kafka, out):
     opened = kafka.prepare("t-0-0", out)
     aborted = kafka.prepare("t-1-0", out, partition=1)
@@ -254,6 +264,7 @@ def test_settle_commits_what_is_open_and_looks_up_the_rest(kafka, out):
     }
 
 
+@pytest.mark.proof
 def test_settle_never_returns_open(kafka, out):
     other = kafka.prepare("other-0-0", out)
     ours = kafka.prepare("t-0-0", out)

@@ -25,6 +25,7 @@ def keys() -> list[bytes]:
     return [noise.randbytes(noise.choice(lengths)) for _ in range(3_000)] + [b"", b"\xff" * 21]
 
 
+@pytest.mark.long
 def test_every_row_goes_where_the_java_producer_sends_it(kafka_broker, topic, keys):
     name = topic(partitions=PARTITIONS)
     lines = java(

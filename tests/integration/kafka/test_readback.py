@@ -25,6 +25,7 @@ def read(raw, *prepared, **kwargs):
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_what_librdkafka_wrote_in_a_transaction(raw, kafka_broker, topic, codec):
     out, name = topic(partitions=2), f"rd-{uuid.uuid4().hex[:6]}-eos-0-0"

@@ -65,6 +65,7 @@ def as_we_have_it(row: dict[str, Any]) -> dict[str, Any]:
     return chosen | {"timestamp": stamp}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stamped_by", ["CreateTime", "LogAppendTime"])
 def test_every_row_of_every_codec_is_as_librdkafka_has_it(
     kafka_broker: EmbeddedKafka, raw: Any, read: Callable[..., list[Any]], stamped_by: str
@@ -138,6 +139,7 @@ def test_rows_of_aborted_transactions_are_no_rows(
         assert inside == [each for each in found if each[0] >= first_offset]
 
 
+@pytest.mark.long
 def test_rows_of_an_open_transaction_are_for_those_who_ask_for_them(raw: Any, topic: str) -> None:
     raw.plain(topic, [(b"a", b"plain")])
     prepared = raw.prepare(f"{topic}-1", topic, rows=[(b"b", b"open")])
@@ -160,6 +162,7 @@ def test_a_range_past_retention_is_an_error_that_names_it(raw: Any, topic: str) 
     assert len(rows(raw, topic, first=4)) == 6
 
 
+@pytest.mark.long
 def test_a_topic_deleted_while_it_is_read_is_an_error_that_names_it(raw: Any, topic: str) -> None:
     raw.plain(topic, [(b"a", b"1")] * 10)
     assert len(rows(raw, topic)) == 10
@@ -170,6 +173,7 @@ def test_a_topic_deleted_while_it_is_read_is_an_error_that_names_it(raw: Any, to
         partitions_of(raw.wire, [topic], refresh=True)
 
 
+@pytest.mark.long
 def test_what_compaction_has_left_of_a_range_is_read_and_no_more(
     kafka_broker: EmbeddedKafka, raw: Any, wait_until: Callable[..., Any]
 ) -> None:
@@ -189,6 +193,7 @@ def test_what_compaction_has_left_of_a_range_is_read_and_no_more(
     assert rows(raw, topic, first=0, until=36) == []
 
 
+@pytest.mark.long
 def test_a_tombstone_that_the_cleaner_has_marked_keeps_its_time(
     kafka_broker: EmbeddedKafka, raw: Any, wait_until: Callable[..., Any]
 ) -> None:

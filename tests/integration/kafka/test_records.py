@@ -27,6 +27,8 @@ from airflow_eos.local.jars import java_program, logging_jars
 from tests.support.jvm import SHORT_LIVED
 from tests.unit.kafka.record_rows import HEADERS, expected, record_rows
 
+pytestmark = pytest.mark.long
+
 JAVA = Path(__file__).parents[2] / "java"
 NO_TIME = -1
 # Hypothesis picks times from 1970 to the year 292278994, which brokers refuse by default.

@@ -16,6 +16,8 @@ from airflow_eos.kafka.transactions.coordinator import end_transactions
 from airflow_eos.kinds.kafka.sink import Producer, open_writer
 from airflow_eos.local import EmbeddedKafka
 
+pytestmark = pytest.mark.proof
+
 BYTES_PER_S = 500_000
 ROWS, ROW_BYTES = 800, 10_000
 """8 MB; Kafka measures over ten seconds (quota.window.num), so the first 5 MB pass at any pace."""

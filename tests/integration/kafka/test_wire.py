@@ -68,6 +68,7 @@ def test_the_cluster_tells_about_itself(wire, kafka_broker, topic):
     assert wire.cluster.transaction_version == 2
 
 
+@pytest.mark.long
 def test_a_missing_topic_is_an_error_and_is_not_created(wire):
     for _ in range(2):
         with pytest.raises(TopicError, match="does not exist"):
@@ -171,6 +172,7 @@ def test_many_transactions_are_listed_and_ended_in_pieces(
     assert list_open(raw.wire, "many") == ()
 
 
+@pytest.mark.long
 def test_a_wire_outlives_a_restart_of_the_broker(raw_kafka, wait_until):
     with EmbeddedKafka() as broker:
         raw = raw_kafka(broker.bootstrap_servers)
@@ -224,6 +226,7 @@ def login(broker: EmbeddedKafka, password: str) -> ConnectionPool:
     return ConnectionPool(KafkaSettings.from_librdkafka(config), timeout_s=400)
 
 
+@pytest.mark.long
 def test_a_wrong_password_is_said_at_once_and_shown_nowhere(guarded, caplog):
     caplog.set_level(logging.DEBUG)
     started = time.monotonic()

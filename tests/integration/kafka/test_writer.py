@@ -19,6 +19,8 @@ from airflow_eos.kafka.transactions.coordinator import end_transactions
 from airflow_eos.kafka.transactions.listing import list_open
 from airflow_eos.local import EmbeddedKafka
 
+pytestmark = pytest.mark.proof
+
 TIMEOUT_MS = 60_000
 
 

@@ -426,6 +426,7 @@ def test_neither_the_password_nor_a_row_is_told_to_anybody(upsert, server, store
     assert "777" not in str(refused.value)
 
 
+@pytest.mark.long
 def test_what_is_counted_stays_where_a_commit_would_begin_the_next_transaction():
     """``completion_type``: a number that was rolled back would look like a target set back."""
     with mysql_server("--completion-type=1") as server:

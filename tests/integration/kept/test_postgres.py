@@ -604,6 +604,7 @@ def test_what_a_pooler_makes_of_a_session_loses_no_commit(store):
         target.close()
 
 
+@pytest.mark.long
 def test_a_standby_is_refused_until_the_failover_is_over(store):
     """A name may lead to the former primary for minutes: that is nothing for a person to mend."""
     with EmbeddedPostgres() as server:

@@ -106,6 +106,7 @@ def test_nothing_is_written_before_the_commit_and_all_of_it_after(upsert, store,
     assert client.hgetall("t:a").keys() == {"id", "value", "_eos"}
 
 
+@pytest.mark.long
 def test_rows_of_more_columns_than_one_command_takes_for_hundreds_of_rows_are_written(
     upsert, store, client
 ):

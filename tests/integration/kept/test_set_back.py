@@ -294,6 +294,7 @@ def test_a_target_that_lost_batches_that_are_over_is_refused_until_a_person_lets
     pipeline.starts().close()
 
 
+@pytest.mark.long
 def test_batches_without_rows_hide_no_loss(pipeline: Pipeline, base: Base, tmp_path: Path):
     pipeline.delivers(8)
     copy = base.copied(tmp_path / "copy")
@@ -385,6 +386,7 @@ def test_what_a_failover_takes_away_within_a_commit_is_never_marked_as_applied(
     pipeline.starts().close()
 
 
+@pytest.mark.long
 def test_a_target_that_was_given_up_and_taken_again_is_none_that_was_set_back(
     pipeline: Pipeline, base: Base
 ):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 import pytest
 from _pytest.mark import ParameterSet
 
@@ -30,34 +28,15 @@ TASKS = ("task-wrote@2", "task-prepared@2")
 STOPPED = ("before-prepare@2", "prepared@2", "decided@2", "settled-some@2", "settled@2")
 RECOVERY = ("recovery-listed", "recovery-sealed", "settled-some", "recovery-acted-first")
 
-# One kind for each way in which something is prepared; the others are the same code in other words.
-_EACH_WAY = {"files", "postgres", "mysql", "delta", "wal", "upsert-postgres", "kafka+postgres"}
-
 # What ``make test`` has of it, beside what it has of Kafka alone (sinks/test_crashes.py,
-# hazards/test_two_drivers.py): each kind killed once it has decided, some recovered without the app
-# (then also before the decision), and asleep in the middle of a commit of their own that somebody
-# else ends meanwhile; and the places of one kind only.
-_THIN = {"decided@2"}
-_OF_THEIR_OWN = {"mysql", "delta", "wal"}  # their place after the decision is one that others lack
-_THIN_STOP = {"settled-some@2"}
-_ASLEEP = {"delta"}
-WITHOUT_ITS_APP = {"kafka+postgres"}
-VISIBLE_AT_ONCE = {"files"}  # whose folder nothing but the start makes, as no participant is asked
-_THIN_OF_A_KIND = {
-    ("wal", "kept-applied@2"),
-    ("delta", "looked@2"),
-    ("iceberg", "task-filed@2"),
-    ("mysql", "moved@2"),
-    ("kafka+files", "task-wrote@2"),
-}
-
-_SLOW_TO_START = {"upsert-hbase"}  # half a minute: all of it is left to ``make proof``
+# hazards/test_two_drivers.py): one death of each way that has a system of its own.
+_THIN = {("files", "decided@2"), ("postgres", "decided@2"), ("mysql", "decided@2")}
 
 
 def places() -> list[ParameterSet]:
     """Each kind with each place that its driver can die at."""
     return [
-        _case(kind, place, thin=_is_thin(kind, place, _THIN))
+        _case(kind, place, thin=(kind, place) in _THIN)
         for kind, its in KINDS.items()
         for place in (*DRIVER, *its.own_places)
     ]
@@ -65,46 +44,29 @@ def places() -> list[ParameterSet]:
 
 def tasks() -> list[ParameterSet]:
     """Each kind with each place that a task of it can die at."""
-    return [
-        _case(kind, place, thin=_is_thin(kind, place, set()))
-        for kind, its in KINDS.items()
-        for place in (*TASKS, *its.own_tasks)
-    ]
+    return [_case(kind, place) for kind, its in KINDS.items() for place in (*TASKS, *its.own_tasks)]
 
 
 def stops() -> list[ParameterSet]:
     """Each kind with each place that a driver sleeps at while another takes over."""
-    return [
-        _case(kind, place, thin=place in _THIN_STOP and kind in _ASLEEP)
-        for kind in KINDS
-        for place in STOPPED
-    ]
+    return [_case(kind, place) for kind in KINDS for place in STOPPED]
 
 
-def each(thin: Collection[str] = ()) -> list[ParameterSet]:
-    """Each kind; ``make test`` has those of ``thin``."""
-    return [_case(kind, thin=kind in thin) for kind in KINDS]
+def each() -> list[ParameterSet]:
+    """Each kind."""
+    return [_case(kind) for kind in KINDS]
 
 
 def rowwise() -> list[ParameterSet]:
     """Each kind that takes rows as they are."""
-    return [_case(kind, thin=False) for kind, its in KINDS.items() if its.query == "map"]
+    return [_case(kind) for kind, its in KINDS.items() if its.query == "map"]
 
 
 def with_servers() -> list[ParameterSet]:
     """Each kind that has a server of its own."""
-    thin = {"kafka", "mysql", "upsert-redis", "kafka+postgres+delta"}
-    return [_case(kind, thin=kind in thin) for kind, its in KINDS.items() if its.servers]
+    return [_case(kind) for kind, its in KINDS.items() if its.servers]
 
 
-def _is_thin(kind: str, place: str, of_each: set[str]) -> bool:
-    return (place in of_each and kind in _EACH_WAY - _OF_THEIR_OWN) or (
-        kind,
-        place,
-    ) in _THIN_OF_A_KIND
-
-
-def _case(*values: str, thin: bool) -> ParameterSet:
-    thin = thin and values[0] not in _SLOW_TO_START
+def _case(*values: str, thin: bool = False) -> ParameterSet:
     marks = () if thin else (pytest.mark.proof,)
     return pytest.param(*values, marks=marks, id="-".join(values))

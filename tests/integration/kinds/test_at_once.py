@@ -21,6 +21,7 @@ PLACES = {
 }
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "place",

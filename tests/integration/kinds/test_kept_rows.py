@@ -124,6 +124,7 @@ def test_what_was_kept_and_never_decided_is_left_nowhere(delivery: Delivery) -> 
     assert kept_beside(delivery.at, 1) == {}
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("kind", ["random-kept-delta"])
 def test_a_table_gets_the_very_rows_that_were_lost_with_its_files(delivery: Delivery) -> None:
     """Who is alone has them kept too: as a list of one output, under the name of a sink alone."""

@@ -1,6 +1,6 @@
 """The placed crashes, on every kind: each row is delivered once, and nothing is left prepared.
 
-``make test`` runs a part of it for each kind, ``make proof`` all; see ``cases.py``.
+``make test`` runs three of them, ``make proof`` all; see ``cases.py``.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from tests.integration.kinds.cases import (
     DRIVER,
     OWN,
     RECOVERY,
-    VISIBLE_AT_ONCE,
-    WITHOUT_ITS_APP,
     each,
     places,
     rowwise,
@@ -63,7 +61,7 @@ def test_python_worker_killed(delivery: Delivery, place: str) -> None:
     delivery.assert_exactly_once()
 
 
-@pytest.mark.parametrize("kind", each(WITHOUT_ITS_APP))
+@pytest.mark.parametrize("kind", each())
 def test_a_recovery_without_the_app(delivery: Delivery) -> None:
     """What was decided it makes visible, and what was not it removes."""
     plan = delivery.decided()
@@ -138,7 +136,7 @@ def test_two_drivers_started_together(delivery: Delivery) -> None:
     delivery.assert_exactly_once()
 
 
-@pytest.mark.parametrize("kind", each(VISIBLE_AT_ONCE))
+@pytest.mark.parametrize("kind", each())
 def test_at_least_once_the_rows_are_visible_at_once(delivery: Delivery) -> None:
     delivery.pipeline.feed(BATCH)
     delivery.resume(guarantee="at_least_once")

@@ -21,6 +21,8 @@ from tests.support.host import Host
 from tests.support.kinds.one import Delta, Iceberg
 from tests.support.servers.postgres import EmbeddedPostgres
 
+pytestmark = pytest.mark.proof
+
 SECRET = re.compile(r"password=(\S+)|//\w+:([^@]+)@")
 
 

@@ -122,6 +122,7 @@ def test_another_file_of_the_same_size_is_not_what_was_promised(stage: Stage):
     assert stage.values().total() == 0
 
 
+@pytest.mark.long
 def test_a_committer_that_saw_the_file_loses_to_the_one_that_wrote_its_loss(stage: Stage):
     work = stage.prepare(1)
     stage.decide(work)
@@ -135,6 +136,7 @@ def test_a_committer_that_saw_the_file_loses_to_the_one_that_wrote_its_loss(stag
     assert stage.values().total() == 0
 
 
+@pytest.mark.long
 def test_two_committers_at_once_add_the_rows_once(stage: Stage):
     works = [stage.prepare(1), stage.prepare(2, task=1)]
     stage.decide(*works)
@@ -147,6 +149,7 @@ def test_two_committers_at_once_add_the_rows_once(stage: Stage):
     assert stage.kind.commits(stage.table) == commits
 
 
+@pytest.mark.long
 def test_a_committer_that_slept_through_the_next_batch_changes_nothing(stage: Stage):
     work = stage.prepare(1)
     stage.decide(work)
@@ -160,6 +163,7 @@ def test_a_committer_that_slept_through_the_next_batch_changes_nothing(stage: St
     assert stage.values() == {1: 1, 2: 1}
 
 
+@pytest.mark.long
 def test_a_writer_beside_us_makes_nobody_lose(stage: Stage):
     """Others write to the table too; each of our commits is still there once."""
     works = [stage.prepare(n, task=n) for n in range(2)]
@@ -223,6 +227,7 @@ def test_killed_after_the_commit_before_its_note_went(stage: Stage):
     assert stage.noted() == set()
 
 
+@pytest.mark.long
 def test_killed_before_the_commit(stage: Stage):
     work = stage.prepare(1)
     stage.decide(work)

@@ -80,6 +80,7 @@ def write_and_read(broker, topic):
         reader.close()
 
 
+@pytest.mark.proof
 def test_a_row_goes_in_and_comes_out(kafka_broker, topic):
     assert write_and_read(kafka_broker, topic(partitions=1)) == b"hello"
 
@@ -92,6 +93,7 @@ def test_a_topic_has_the_partitions_and_the_configuration_asked_for(kafka_broker
         kafka_broker.create_topic(name)
 
 
+@pytest.mark.proof
 def test_a_second_broker_gets_other_ports_and_closing_leaves_nothing(kafka_broker):
     with EmbeddedKafka() as other:
         assert other.bootstrap_servers != kafka_broker.bootstrap_servers
@@ -102,6 +104,7 @@ def test_a_second_broker_gets_other_ports_and_closing_leaves_nothing(kafka_broke
     assert (other.log_folder / "node-1" / "server.log").stat().st_size > 0
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_no_broker_outlives_the_process_that_started_it(how):
     with subprocess.Popen(
@@ -123,8 +126,10 @@ def test_a_guard_that_is_killed_takes_its_broker_along():
         data = str(broker._data)
         os.kill(broker._processes[1]._process.pid, signal.SIGKILL)
         wait_until(lambda: not brokers_of(data))
+        assert not broker.running, "`airflow-eos broker start` brings it back"
 
 
+@pytest.mark.proof
 def test_a_killed_broker_starts_again_with_its_data():
     with EmbeddedKafka() as broker:
         name = broker.create_topic("kept")
@@ -144,6 +149,7 @@ def test_three_brokers_form_a_cluster_that_lives_on_without_one():
         assert set(admin.list_topics(timeout=60).brokers) == {1, 2, 3}
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("level", [0, 1])
 def test_features_are_formatted_as_asked(level):
     with EmbeddedKafka(features={"transaction.version": level}) as broker:
@@ -153,6 +159,7 @@ def test_features_are_formatted_as_asked(level):
     assert found.get("finalized", (0, 0))[1] == level  # level 0 is not listed
 
 
+@pytest.mark.proof
 def test_a_further_listener_speaks_its_protocol():
     module = "org.apache.kafka.common.security.plain.PlainLoginModule"
     login = f'{module} required user_ann="secret";'
@@ -172,6 +179,7 @@ def test_a_further_listener_speaks_its_protocol():
         assert set(admin.list_topics(timeout=60).brokers) == {1}
 
 
+@pytest.mark.proof
 def test_a_property_that_kafka_refuses_is_named_and_nothing_is_left():
     broker = EmbeddedKafka({"log.retention.ms": "many"})
     with pytest.raises(LocalEnvironmentError, match=r"many"):
@@ -180,6 +188,7 @@ def test_a_property_that_kafka_refuses_is_named_and_nothing_is_left():
     assert not broker._data.exists()
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("brokers", [1, pytest.param(3, marks=pytest.mark.proof)])
 def test_a_broker_differs_from_kafkas_defaults_in_what_is_listed_and_in_nothing_else(brokers):
     """Asked of the running broker: what was told to it, each with Kafka's default beside it."""

@@ -45,6 +45,7 @@ def await_answer(address: str) -> None:
         assert time.monotonic() < deadline
 
 
+@pytest.mark.proof
 def test_a_broker_in_the_background_starts_once_and_stops(run):
     assert run("status", "--json").returncode == 1
     started = run("start", "--json")
@@ -96,6 +97,7 @@ def test_a_start_that_is_ended_early_leaves_no_broker_that_comes_up_later(run, t
     assert json.loads(run("status", "--json").stdout) == {"running": False}
 
 
+@pytest.mark.proof
 def test_topics_are_made_written_and_read_without_kafkas_own_tools(run):
     refused = run("topic", "clicks")
     assert refused.returncode != 0
@@ -131,6 +133,7 @@ def test_topics_are_made_written_and_read_without_kafkas_own_tools(run):
         assert "airflow-eos broker topic nowhere" in missing.stderr
 
 
+@pytest.mark.proof
 def test_a_broker_that_was_stopped_or_has_died_is_there_again_with_its_rows_and_its_address(run):
     address = json.loads(run("start", "--json").stdout)["bootstrap_servers"]
     run("topic", "clicks", "--partitions", "1")
@@ -152,6 +155,7 @@ def test_a_broker_that_was_stopped_or_has_died_is_there_again_with_its_rows_and_
     assert "airflow-eos broker topic clicks" in run("read", "clicks").stderr
 
 
+@pytest.mark.proof
 def test_where_the_port_of_the_tutorial_is_taken_another_one_is_told(run):
     with socket.socket() as other:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 
+import pytest
+
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.local import broker as classes
 from airflow_eos.local.broker import class_archive
 
 
+@pytest.mark.long
 def test_the_archive_is_mapped_and_not_silently_refused(tmp_path):
     log = tmp_path / "classes.log"
     with EmbeddedKafka(java_options=[f"-Xlog:class+load:file={log}"]):
@@ -18,6 +21,7 @@ def test_the_archive_is_mapped_and_not_silently_refused(tmp_path):
     assert len(mapped) > 0.9 * len(kafka), kafka[:3]
 
 
+@pytest.mark.long
 def test_a_broker_starts_without_an_archive_that_could_not_be_made(tmp_path):
     empty = tmp_path / "empty.jsa"
     empty.touch()

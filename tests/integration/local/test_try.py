@@ -18,6 +18,7 @@ from tests.support.wheel import build_sdist, build_wheel, install, run
 PROGRAM = str(Path(sys.executable).with_name("airflow-eos"))
 
 
+@pytest.mark.proof
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
     "kind", ["map", *(pytest.param(k, marks=pytest.mark.examples) for k in ("windows", "upsert"))]
@@ -42,6 +43,7 @@ def test_a_new_pipeline_is_killed_recovered_and_every_row_is_there_once(tmp_path
     assert "lost 0, duplicated 0" in said
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     "how", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.proof)]
 )

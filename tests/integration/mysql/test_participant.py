@@ -99,6 +99,7 @@ def test_a_table_dropped_late_is_swept_and_so_is_that_of_a_task_given_up_for_los
     assert world.sql(f"SELECT 1 FROM airflow_eos_staged WHERE name = '{world.tag}.orders'") == []
 
 
+@pytest.mark.long
 def test_a_server_that_is_killed_in_the_middle_loses_nothing(world: World):
     my = world.participant()
     works = [world.prepare(1), world.prepare(2, task=1)]
@@ -115,6 +116,7 @@ def test_a_server_that_is_killed_in_the_middle_loses_nothing(world: World):
     assert world.seen() == [1, 2]
 
 
+@pytest.mark.long
 def test_a_server_that_is_gone_is_no_answer(world: World):
     my, work = world.participant(answer_within=timedelta(seconds=1)), world.prepare()
     world.server.kill()
@@ -175,6 +177,7 @@ def test_below_the_floor_nothing_is_done_and_nothing_concluded(world: World):
     assert my.outcome([work]) == became([work], Outcome.UNKNOWN)
 
 
+@pytest.mark.long
 def test_old_witnesses_go_and_the_floor_moves_before_them(
     world: World, monkeypatch: pytest.MonkeyPatch
 ):
@@ -334,6 +337,7 @@ def test_a_null_that_a_staging_table_would_number_by_itself_is_refused(
     assert world.participant().open() == ()
 
 
+@pytest.mark.long
 def test_what_is_noted_stays_where_a_commit_would_begin_the_next_transaction():
     """``completion_type``: what follows it in autocommit would be rolled back at the end."""
     with mysql_server("--completion-type=1") as server:

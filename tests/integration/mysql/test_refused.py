@@ -232,6 +232,7 @@ def test_a_user_without_rights_is_told_what_to_grant(world: World):
     assert world.server._password not in str(refused.value)
 
 
+@pytest.mark.long
 def test_a_server_that_loses_commits_in_a_power_cut_is_refused(world: World):
     with (
         mysql_server("--innodb-flush-log-at-trx-commit=2") as lax,
@@ -240,6 +241,7 @@ def test_a_server_that_loses_commits_in_a_power_cut_is_refused(world: World):
         world.participant(url=lax.url)
 
 
+@pytest.mark.long
 def test_a_replica_is_no_witness():
     with mysql_server("--read-only") as replica:
         sink = MySqlSink(replica.url, table="t", prefix="t")
@@ -247,6 +249,7 @@ def test_a_replica_is_no_witness():
             sink.connect(timedelta(seconds=1))
 
 
+@pytest.mark.long
 @pytest.mark.skipif(TOLD is not None, reason="MySQL has no Galera of its own")
 def test_a_cluster_of_several_writers_is_no_witness():
     """Another node may apply a commit late: what is not there is not ABORTED."""
@@ -281,6 +284,7 @@ def test_a_task_that_fails_after_it_prepared_leaves_nothing(unique: World):
     assert (my.open(), unique.holdings()) == ((), before)
 
 
+@pytest.mark.long
 def test_a_password_is_shown_nowhere(world: World):
     my, work = world.participant(), world.prepare()
     password = world.server._password

@@ -14,6 +14,8 @@ from airflow_eos.errors import StoreError
 from airflow_eos.kinds.mysql.session import MySqlConnection, asked, connected, done
 from tests.integration.mysql.conftest import World
 
+pytestmark = pytest.mark.long
+
 
 def test_a_server_that_vanishes_is_noticed_within_the_time(world: World):
     """No packet says that it is gone, so the kernel has to ask."""

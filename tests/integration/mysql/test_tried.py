@@ -178,6 +178,7 @@ def test_what_is_cancelled_all_the_same_is_named_with_the_way_on(number: int, wa
     assert named.value.remedies[0].start
 
 
+@pytest.mark.long
 def test_a_servers_clock_makes_no_decided_work_unaskable(
     world: World, monkeypatch: pytest.MonkeyPatch
 ):

@@ -33,6 +33,7 @@ def refused(pipeline: Pipeline, spark: SparkSession, **changes: Any) -> str:
     return f"{type(error.value).__name__}: {error.value}"
 
 
+@pytest.mark.proof
 def test_a_drained_pipeline_goes_on_exactly_again_and_again(
     pipeline: Pipeline, spark: SparkSession
 ) -> None:
@@ -50,6 +51,7 @@ def test_a_drained_pipeline_goes_on_exactly_again_and_again(
     assert sum(GroupSeen(pipeline.bootstrap, f"{pipeline.name}-etl").offsets().values()) == 12_000
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     "place",
     [
@@ -74,6 +76,7 @@ def test_one_that_was_not_drained_is_refused(
     assert pipeline.visible() == before
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("place", ["settled", pytest.param("prepared", marks=pytest.mark.proof)])
 def test_one_that_went_on_after_it_was_drained_is_refused(
     pipeline: Pipeline, spark: SparkSession, place: str
@@ -107,6 +110,7 @@ def test_a_group_that_was_put_back_to_when_it_was_drained_is_not_believed(
     assert pipeline.visible() == before
 
 
+@pytest.mark.proof
 def test_without_being_told_so_nothing_goes_on_from_a_group(
     pipeline: Pipeline, spark: SparkSession
 ) -> None:
@@ -118,6 +122,7 @@ def test_without_being_told_so_nothing_goes_on_from_a_group(
     pipeline.assert_exactly_once()
 
 
+@pytest.mark.proof
 def test_killed_while_it_takes_the_group_over(pipeline: Pipeline, spark: SparkSession) -> None:
     pipeline.feed(2000)
     pipeline.resume(spark)
@@ -129,6 +134,7 @@ def test_killed_while_it_takes_the_group_over(pipeline: Pipeline, spark: SparkSe
     pipeline.assert_exactly_once()
 
 
+@pytest.mark.proof
 def test_a_source_that_begins_elsewhere_is_refused_before_the_first_row(
     pipeline: Pipeline, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,12 +156,14 @@ def test_a_source_that_begins_elsewhere_is_refused_before_the_first_row(
     pipeline.assert_exactly_once()
 
 
+@pytest.mark.proof
 def test_a_query_with_state_is_refused(pipeline: Pipeline, spark: SparkSession) -> None:
     pipeline.feed(100)
     with pytest.raises(ConfigurationError, match=r"keeps state \(Aggregate\).*--resume-from-group"):
         pipeline.resume(spark, kind="count", resume=True)
 
 
+@pytest.mark.proof
 def test_a_group_of_somebody_else_is_gone_on_from_and_never_overwritten(
     pipeline: Pipeline, spark: SparkSession
 ) -> None:
@@ -172,6 +180,7 @@ def test_a_group_of_somebody_else_is_gone_on_from_and_never_overwritten(
     assert sum(seen.offsets().values()) == 3000
 
 
+@pytest.mark.proof
 def test_a_group_without_offsets_is_no_place_to_start(
     pipeline: Pipeline, spark: SparkSession
 ) -> None:

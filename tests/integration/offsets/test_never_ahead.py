@@ -34,6 +34,7 @@ def watch(pipeline: Pipeline) -> Watch:
     )
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     "place",
     [

@@ -163,6 +163,7 @@ def test_offsets_are_committed_again_as_they_are_before_they_expire(
     assert participant.offsets.read() == before
 
 
+@pytest.mark.long
 def test_a_topic_that_is_gone_holds_nobody_up(
     stage: Stage, participant: ConsumerGroupParticipant
 ) -> None:

@@ -113,6 +113,7 @@ def test_a_recovery_that_reaches_both_is_exact_and_one_that_takes_one_for_the_ot
     pipeline.assert_whole()
 
 
+@pytest.mark.proof
 def test_a_drained_pipeline_goes_on_from_the_group_of_the_other_cluster(
     pipeline: Across, spark: SparkSession
 ) -> None:

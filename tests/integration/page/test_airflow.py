@@ -72,6 +72,7 @@ def runs(server, dag_id: str) -> list[str]:
     ]
 
 
+@pytest.mark.long
 def test_nobody_sees_anything_without_a_login(server, ann):
     path = pipeline(ann)
     with server.client() as nobody:
@@ -135,6 +136,7 @@ def test_who_may_only_look_sees_all_and_presses_nothing(server, ann, checkpoint)
     assert standing_request(CheckpointStore.open(checkpoint)) is None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", BUTTONS)
 def test_a_valid_token_is_no_permission(server, ann, checkpoint, name):
     """She was given none; with one of her own, permission is what is missing."""
@@ -147,6 +149,7 @@ def test_a_valid_token_is_no_permission(server, ann, checkpoint, name):
     assert runs(server, "orders_etl") == runs(server, "orders_recovery") == []
 
 
+@pytest.mark.long
 def test_the_same_token_of_who_may_gets_past_the_permission(server, ann, checkpoint):
     """Else the test above would show nothing: hers ends at what is alive, not at who she is."""
     beats(checkpoint)
@@ -212,6 +215,7 @@ def test_drain_stands_in_the_checkpoint_and_in_the_audit_log(server, ann, checkp
     clear_drain(store, term=None, submission="the next")
 
 
+@pytest.mark.long
 def test_what_is_alive_is_neither_recovered_nor_resumed(server, ann, checkpoint):
     falls_silent(checkpoint)
     pressed = {name: button(ann, name) for name in ("recover", "resume")}
@@ -225,6 +229,7 @@ def test_what_is_alive_is_neither_recovered_nor_resumed(server, ann, checkpoint)
     assert runs(server, "orders_etl") == runs(server, "orders_recovery") == []
 
 
+@pytest.mark.long
 def test_recover_starts_the_dag_once_whoever_presses_how_often(server, ann, checkpoint):
     falls_silent(checkpoint)
     path, headers = pipeline(ann), button(ann, "recover")
@@ -252,6 +257,7 @@ def test_resume_replaces_a_driver_once_also_beside_eos_recovery(server, ann, che
     assert told == ("ann",)
 
 
+@pytest.mark.long
 def test_a_paused_dag_is_not_started_to_wait_for_ever(server, ann, checkpoint):
     falls_silent(checkpoint)
     assert ann.patch("/api/v2/dags/orders_etl", json={"is_paused": True}).status_code == 200

@@ -52,6 +52,7 @@ def decisions(job: Job) -> list[Verdict]:
     return [each.verdict for each in log.of_batch(0)]
 
 
+@pytest.mark.proof
 def test_it_is_failed_aborted_and_run_again_exactly(job: Job, slow: Path) -> None:
     job.feed(ROWS)
     started = time.monotonic()

@@ -13,6 +13,8 @@ from airflow_eos.errors import ContinuityError, RecoveryError
 from tests.integration.hazards.spark_job import Job
 from tests.integration.policy.test_state_store import configured, count
 
+pytestmark = pytest.mark.long
+
 
 def test_a_skipped_promise_is_refused_and_a_drained_one_is_repartitioned(
     job: Job, monkeypatch: pytest.MonkeyPatch

@@ -65,6 +65,7 @@ def logged(job: Job) -> set[str]:
     return {str(each.relative_to(root)) for each in found}
 
 
+@pytest.mark.proof
 def test_batches_start_at_the_interval(job: Job) -> None:
     """Spark has a tick each 2 s of its clock: a batch that took longer delays the next one, so that
     two may start nearer to each other than the interval, but never between the same two ticks. What
@@ -79,6 +80,7 @@ def test_batches_start_at_the_interval(job: Job) -> None:
     job.assert_exactly_once()
 
 
+@pytest.mark.proof
 def test_a_pause_follows_each_batch(job: Job) -> None:
     """The next batch is planned no earlier than that after the last one was decided."""
     policy = CheckpointPolicy(interval=timedelta(milliseconds=100), min_pause=2 * SECOND)
@@ -101,6 +103,7 @@ CANCELLED = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.proof
 @CANCELLED
 def test_a_pause_ends_when_somebody_ends_the_stream(job: Job, end: Callable[[Any], None]) -> None:
     job.feed(5)
@@ -130,6 +133,7 @@ def test_who_cancels_a_stream_removes_nothing_of_its_checkpoint(
     job.assert_exactly_once()
 
 
+@pytest.mark.proof
 def test_who_is_stopped_in_the_pause_delivers_no_row_twice(job: Job) -> None:
     """The batch is settled, and Spark has no ``commits/N`` of it yet."""
     job.feed(5)
@@ -141,6 +145,7 @@ def test_who_is_stopped_in_the_pause_delivers_no_row_twice(job: Job) -> None:
     job.assert_exactly_once()
 
 
+@pytest.mark.proof
 def test_as_many_batches_are_kept_as_were_asked_for(job: Job) -> None:
     before = job.spark.conf.get("spark.sql.streaming.minBatchesToRetain")
     with running(job, CheckpointPolicy(interval=SECOND / 10, num_retained=3)) as query:

@@ -18,6 +18,8 @@ from airflow_eos.local import EmbeddedKafka
 from tests.integration.hazards.spark_job import Job
 from tests.support.topics import produce
 
+pytestmark = pytest.mark.long
+
 FORMAT_2 = {"spark.sql.streaming.offsetLog.formatVersion": "2"}
 NAMES = {"spark.sql.streaming.queryEvolution.enableSourceEvolution": "true"}
 NAMED_SINKS = {"spark.sql.streaming.queryEvolution.enableSinkEvolution": "true"}

@@ -14,6 +14,8 @@ from airflow_eos.sinks.app import App, argument_parser
 from tests.integration.hazards.spark_job import Job
 from tests.support.pipeline import wait_until
 
+pytestmark = pytest.mark.long
+
 HOUR_MS = 3_600_000
 # Brokers take no time stamp that is an hour ahead, and retention removes old ones.
 BASE_MS = (time.time_ns() // 1_000_000 // HOUR_MS - 12) * HOUR_MS

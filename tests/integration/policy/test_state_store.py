@@ -18,6 +18,8 @@ from airflow_eos.sinks.source import stateful_spark_conf
 from tests.integration.hazards.spark_job import Job
 from tests.support.topics import produce
 
+pytestmark = pytest.mark.long
+
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 
 

@@ -12,11 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from pyspark import cloudpickle
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from tests.integration.hazards.spark_job import Job
+
+pytestmark = pytest.mark.long
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # Spark's workers know no tests
 

@@ -81,6 +81,7 @@ def test_a_server_that_crashes_in_the_middle_loses_nothing(world: World):
     assert world.seen() == [1, 2]
 
 
+@pytest.mark.long
 def test_a_server_that_is_gone_is_no_answer(world: World):
     pg, work = world.participant(answer_within=timedelta(seconds=1)), world.prepare()
     world.server.stop()
@@ -204,6 +205,7 @@ def test_staged_rows_that_would_not_all_arrive_do_not_arrive(server):
     assert (world.seen(), pg.outcome([work])) == ([], became([work], Outcome.OPEN))
 
 
+@pytest.mark.long
 def test_a_commit_waits_for_a_lock_as_long_as_the_sink_was_told(server: EmbeddedPostgres):
     """Of staged rows: what is prepared has its locks."""
     world = World(server, two_phase=False, columns="id bigint UNIQUE, name text")

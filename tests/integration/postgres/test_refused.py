@@ -36,6 +36,7 @@ def without_slots() -> Iterator[EmbeddedPostgres]:
         yield server
 
 
+@pytest.mark.long
 def test_a_server_without_prepared_transactions_is_refused_and_staged_rows_are_not(without_slots):
     world = World(without_slots)
     with pytest.raises(

@@ -32,6 +32,7 @@ def promised(nonce: str, *works: PreparedWork, batch: int = 7, attempt: int = 1)
     return commit_of(batch, *works, attempt=attempt, offsets=OFFSETS, nonce=nonce * 32)
 
 
+@pytest.mark.long
 def test_the_first_checkpoint_owns_the_name(two_phase: World):
     pg = two_phase.participant()
     pg.claim(owner_at("/a"))
@@ -91,6 +92,7 @@ def test_a_commit_that_a_failover_lost_is_never_rolled_back(two_phase: World):
         require_owner(pg, "/a", 8, b7=(promised("a", work),))
 
 
+@pytest.mark.long
 def test_old_witnesses_go_and_the_floor_moves_before_them(
     two_phase: World, monkeypatch: pytest.MonkeyPatch
 ):
@@ -116,6 +118,7 @@ def own_server() -> Iterator[EmbeddedPostgres]:
         yield server
 
 
+@pytest.mark.long
 def test_a_standby_is_no_witness_and_a_failover_stops_whoever_runs(own_server: EmbeddedPostgres):
     """Prepared transactions survive it; a start goes on, a process that ran before does not."""
     world = World(own_server)

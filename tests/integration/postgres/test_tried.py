@@ -230,6 +230,7 @@ def test_what_no_prepared_transaction_may_do_is_refused_with_both_ways_on(world:
         assert world.seen() == [1]
 
 
+@pytest.mark.long
 def test_a_notification_of_a_trial_is_never_heard(server: EmbeddedPostgres):
     world = World(server, two_phase=False)
     world.sql(

@@ -173,6 +173,7 @@ def test_what_was_visible_at_once_is_not_taken_back(unique: World):
     assert unique.seen() == [1]
 
 
+@pytest.mark.long
 def test_two_outputs_at_one_server_need_the_slots_of_both_and_the_error_says_so():
     with EmbeddedPostgres(max_prepared_transactions=2) as server:
         worlds = World(server), World(server)

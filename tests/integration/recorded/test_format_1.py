@@ -82,6 +82,7 @@ def require_resumed_exactly_once(pipeline: RecordedPipeline) -> None:
     assert plan_recovery(pipeline.checkpoint, kafka(pipeline)).steps == ()
 
 
+@pytest.mark.proof
 def test_killed_between_two_commits_of_a_decided_batch(
     recorded: dict[str, RecordedPipeline],
 ) -> None:

@@ -10,11 +10,13 @@ from confluent_kafka.admin import AdminClient
 
 from airflow_eos.audit.rows import topic_id
 from airflow_eos.checkpoint.topics import require_same_topics
+from airflow_eos.commands.audit import audit_view
 from airflow_eos.delivery.weaker_guarantees import VisibilityMarkers
 from airflow_eos.errors import AuditError, ConfigurationError, KafkaUnavailableError, TopicError
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.offsets import topic_ids
 from airflow_eos.recovery import audit
+from airflow_eos.tables import as_text
 from tests.integration.recovery.conftest import BATCH
 
 
@@ -56,6 +58,7 @@ def run(dead, source, dead_letters=None, checkpoint=None):
     )
 
 
+@pytest.mark.long
 def test_clean(dead, source, topic, kafka_broker):
     letters = topic("dead")
     send(kafka_broker, letters, [(None, b"no json")])
@@ -70,6 +73,7 @@ def test_clean(dead, source, topic, kafka_broker):
     report.require_ok()
 
 
+@pytest.mark.long
 def test_aborted_rows_are_not_counted(dead, source):
     """The eye is a read_committed reader: an attempt that was aborted leaves no duplicate."""
     aborted = dead.write(1, values([order(n) for n in range(20)]))
@@ -79,6 +83,7 @@ def test_aborted_rows_are_not_counted(dead, source):
     assert run(dead, source).duplicated == 0
 
 
+@pytest.mark.long
 def test_lost_duplicated_and_reordered_are_found_with_their_ids(dead, source):
     kept = [order(n) for n in range(20) if n != 7]
     kept[3], kept[5] = kept[5], kept[3]  # both of customer-1
@@ -95,6 +100,7 @@ def test_lost_duplicated_and_reordered_are_found_with_their_ids(dead, source):
         report.require_ok()
 
 
+@pytest.mark.long
 def test_still_open_is_found(dead, source):
     commit(dead, [order(n) for n in range(20)])
     dead.write(1, values([order(99)]))
@@ -106,6 +112,7 @@ def test_still_open_is_found(dead, source):
     assert not report.ok
 
 
+@pytest.mark.long
 def test_visible_without_a_decision_is_found(dead, source):
     """The negative control of the decision step: rows that nobody promised became visible."""
     commit(dead, [order(n) for n in range(10)])
@@ -117,6 +124,7 @@ def test_visible_without_a_decision_is_found(dead, source):
     assert "visible_undecided" in {o.kind for o in report.offenders}
 
 
+@pytest.mark.long
 def test_rows_out_of_nowhere_are_found(dead, source):
     commit(dead, [order(n) for n in [*range(20), 500]])
 
@@ -136,11 +144,13 @@ def test_a_wrong_id_is_an_error_and_not_a_verdict(dead, source):
         audit(dead.settings, source, dead.topic, id_expression="value.order_id")
 
 
+@pytest.mark.long
 def test_an_unreachable_broker_is_an_error(dead):
     with pytest.raises(KafkaUnavailableError, match="did not answer"):
         audit({"bootstrap.servers": "127.0.0.1:1"}, "in", "out", timeout_s=2)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("complete", "status"), [(True, 0), (False, 1)])
 def test_exit_status_says_it(dead, source, complete, status):
     commit(dead, [*(order(n) for n in range(20 if complete else 19)), (None, b"no json")])
@@ -152,6 +162,7 @@ def test_exit_status_says_it(dead, source, complete, status):
     assert json.loads(out)["ok"] is complete
 
 
+@pytest.mark.long
 def test_the_table_names_the_offenders(dead, source):
     commit(dead, [order(n) for n in range(20)])
 
@@ -163,6 +174,7 @@ def test_the_table_names_the_offenders(dead, source):
     assert f"{source}/0@20" in out
 
 
+@pytest.mark.long
 def test_what_the_inputs_retention_took_is_not_known_and_twice_is_twice(dead, source, kafka_broker):
     commit(dead, [*(order(n) for n in range(20)), (None, b"no json")])
     passed(kafka_broker, source, 2)
@@ -179,6 +191,32 @@ def test_what_the_inputs_retention_took_is_not_known_and_twice_is_twice(dead, so
     assert (report.verdict, report.duplicated) == ("violated", 2)
 
 
+@pytest.mark.parametrize(
+    ("order_by", "status", "said"),
+    [("key", 0, "kept"), ("value.custommer", 3, "not judged"), ("none", 0, "not asked")],
+)
+def test_an_order_that_was_not_judged_is_not_called_kept(dead, source, order_by, status, said):
+    commit(dead, [*(order(n) for n in range(20)), (None, b"no json")])
+
+    process = dead.cli("audit", source, dead.topic, "--order-by", order_by, "--json")
+    out, errors = process.communicate(timeout=300)
+
+    assert process.returncode == status, errors
+    assert json.loads(out)["order"] == said
+    report = audit(dead.settings, source, dead.topic, order_by=order_by)
+    assert ("and in order" in as_text(audit_view(report))) == (said == "kept")
+
+
+def test_rows_without_keys_have_no_order_that_could_be_judged(dead, kafka_broker, topic):
+    name = topic("in")
+    send(kafka_broker, name, [(None, order(n)[1]) for n in range(3)])
+    commit(dead, [order(n) for n in range(3)])
+    report = run(dead, name)
+    assert (report.verdict, report.order) == ("unknown", "not judged")
+    assert "have no 'key'" in report.summary()
+
+
+@pytest.mark.long
 def test_rows_that_the_input_aborted_are_gaps_and_no_rows(dead, kafka_broker, topic):
     """A transactional writer of the input: markers and aborted rows take offsets, too."""
     name = topic("in")
@@ -196,6 +234,7 @@ def test_rows_that_the_input_aborted_are_gaps_and_no_rows(dead, kafka_broker, to
     assert run(dead, name).unexpected == 1, "an app that reads uncommitted rows"
 
 
+@pytest.mark.long
 def test_a_compacted_topic_is_not_judged(dead, kafka_broker, topic):
     name = topic("in", config={"cleanup.policy": "compact"})
     send(kafka_broker, name, [order(n) for n in range(3)])
@@ -205,6 +244,7 @@ def test_a_compacted_topic_is_not_judged(dead, kafka_broker, topic):
     assert f"{name} is compacted" in report.summary()
 
 
+@pytest.mark.long
 def test_several_topics_of_the_input_are_compared_as_one(dead, source, kafka_broker, topic):
     other = topic("in")
     send(kafka_broker, other, [order(n) for n in range(20, 25)])
@@ -213,6 +253,7 @@ def test_several_topics_of_the_input_are_compared_as_one(dead, source, kafka_bro
     assert run(dead, [source, other]).verdict == "exact"
 
 
+@pytest.mark.long
 def test_a_topic_made_again_since_the_query_read_it_is_not_judged(dead, source, kafka_broker):
     commit(dead, [*(order(n) for n in range(20)), (None, b"no json")])
     dead.spark_wrote(offsets=BATCH, commits=BATCH, reads=source)
@@ -229,6 +270,7 @@ def test_a_topic_made_again_since_the_query_read_it_is_not_judged(dead, source, 
     assert "made again" in report.summary()
 
 
+@pytest.mark.long
 def test_rows_that_the_app_has_not_come_to_are_unread_and_not_lost(dead, source):
     commit(dead, [order(n) for n in range(15) if n != 7])
     dead.spark_wrote(offsets=BATCH, commits=BATCH, reads=source, until=15)

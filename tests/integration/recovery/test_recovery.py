@@ -52,6 +52,7 @@ def results(report):
     return [(each.step.action, each.result) for each in report.results]
 
 
+@pytest.mark.long
 def test_open_and_named_is_committed_and_readers_see_it(dead):
     promised = dead.write(0, ["a", "b"])
     dead.decided(promised)
@@ -110,6 +111,7 @@ def test_lost_and_delivered_by_a_later_decision_needs_nothing(dead):
     assert planned(dead).steps == ()
 
 
+@pytest.mark.long
 def test_the_id_of_a_promised_one_was_taken_again(dead):
     """Only the producer id and epoch tell the two apart."""
     lost = dead.write(0, ["a"])
@@ -227,6 +229,7 @@ def test_an_older_copy_of_the_checkpoint_is_refused(dead):
         planned(dead)
 
 
+@pytest.mark.long
 def test_twice_does_nothing_the_second_time(dead):
     promised = dead.write(0, ["a"])
     dead.decided(promised)
@@ -243,6 +246,7 @@ def test_twice_does_nothing_the_second_time(dead):
     assert plan_recovery(dead.store.location, settings).steps == ()
 
 
+@pytest.mark.long
 def test_the_same_plan_executed_twice_hits_nothing_new(dead):
     """A stale plan: between the two, the id is taken for a new transaction of a live app."""
     dead.write(0, ["a"])
@@ -256,6 +260,7 @@ def test_the_same_plan_executed_twice_hits_nothing_new(dead):
     assert dead.still_open() == [newer.transactional_id]
 
 
+@pytest.mark.long
 def test_a_stale_plan_does_not_abort_what_was_decided_since(dead):
     promised = dead.write(0, ["a"])
     plan = planned(dead)
@@ -269,6 +274,7 @@ def test_a_stale_plan_does_not_abort_what_was_decided_since(dead):
     assert dead.visible() == ["a"]
 
 
+@pytest.mark.long
 def test_a_stale_plan_does_not_seal_a_batch_that_came_later(dead):
     dead.write(0, ["a"])
     plan = planned(dead)
@@ -331,6 +337,7 @@ def test_alive_is_refused_with_the_evidence_unless_forced(dead):
     assert dead.still_open() == []
 
 
+@pytest.mark.long
 def test_nothing_to_do_is_no_refusal_for_a_live_pipeline(dead):
     dead.spark_wrote(offsets=BATCH, commits=BATCH)
     dead.store.put("commits/5", b'v1\n{"nextBatchWatermarkMs":0}')
@@ -342,6 +349,7 @@ def test_nothing_to_do_is_no_refusal_for_a_live_pipeline(dead):
     assert results(execute(plan, dead.store, dead.participant)) == []
 
 
+@pytest.mark.long
 def test_commit_only_seals_nothing_and_aborts_nothing(dead):
     promised = dead.write(0, ["a"])
     dead.decided(promised)
@@ -354,6 +362,7 @@ def test_commit_only_seals_nothing_and_aborts_nothing(dead):
     assert dead.still_open() == [straggler.transactional_id]
 
 
+@pytest.mark.long
 def test_promised_but_timed_out_by_the_broker_is_replayed(dead):
     """The plan says COMMIT, the broker's timeout is faster: nobody is told that it is done."""
     dead.timeout_ms = 1_000
@@ -372,6 +381,7 @@ def test_promised_but_timed_out_by_the_broker_is_replayed(dead):
     assert actions(planned(dead)) == [REPLAY]
 
 
+@pytest.mark.long
 def test_an_older_open_transaction_hides_outcomes_and_recovery_tells_them_all_the_same(dead):
     """The last stable offset stands before them: the plan cannot know, execution finds out."""
     dead.write(9, ["never promised, and first in the partition"])

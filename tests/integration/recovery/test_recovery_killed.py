@@ -63,6 +63,7 @@ def test_two_at_once(dead):
     assert_recovered(dead)
 
 
+@pytest.mark.proof
 def test_plan_to_a_file_then_recover_from_it(dead, tmp_path):
     a_mixture(dead)
     file = tmp_path / "plan.json"
@@ -83,6 +84,7 @@ def test_plan_to_a_file_then_recover_from_it(dead, tmp_path):
     assert_recovered(dead)
 
 
+@pytest.mark.proof
 def test_dry_run_changes_nothing(dead):
     a_mixture(dead)
     before = dead.still_open()
@@ -95,6 +97,7 @@ def test_dry_run_changes_nothing(dead):
     assert len(dead.log.of_batch(5)) == 1
 
 
+@pytest.mark.proof
 def test_a_ruling_from_the_command_line(dead):
     promised = dead.write(0, ["a"])
     dead.decided(promised)
@@ -130,6 +133,7 @@ def test_a_ruling_from_the_command_line(dead):
     assert clean.returncode == 0
 
 
+@pytest.mark.proof
 def test_status_shows_progress_and_what_is_open(dead):
     a_mixture(dead)
 
@@ -143,6 +147,7 @@ def test_status_shows_progress_and_what_is_open(dead):
     assert all(each["time_left_ms"] > 0 for each in facts["open_work"])
 
 
+@pytest.mark.proof
 def test_an_unreachable_broker_is_said_quickly(dead):
     started = time.monotonic()
 

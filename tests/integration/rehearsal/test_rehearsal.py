@@ -23,6 +23,7 @@ from airflow_eos.checkpoint.rehearsal import REHEARSAL, REPORT, CheckpointCopy, 
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.sinks import FileSink, KafkaSink, Output
+from airflow_eos.sources import ArrowKafkaSource
 from tests.integration.hazards.spark_job import Job
 from tests.integration.policy.test_state_store import configured
 from tests.support.topics import read_messages, read_topic
@@ -114,6 +115,51 @@ def test_the_same_app_gives_the_same_rows_and_leaves_no_trace(
     assert sorted(written) == sorted(job.visible()) == had
 
 
+def test_a_version_that_would_read_other_topics_is_not_the_same(job: Rehearsed) -> None:
+    """The offsets of a delivered batch name the topics that the old version reads, and no other."""
+    job.feed(50)
+    job.deliver(df=job.rows())
+    name = f"{job.name}-in"
+    job.broker.create_topic(f"{name}-2", 1)
+    common = {"kafka.bootstrap.servers": job.bootstrap, "startingOffsets": "earliest"}
+
+    def reading(**options: str) -> RehearsalReport:
+        given = {each.replace("__", "."): value for each, value in options.items()}
+        source = job.spark.readStream.format("kafka").options(**(common | given))
+        return job.rehearse(source.load().select("key", "value"))
+
+    def told(report: RehearsalReport) -> tuple[str, str]:
+        return report.verdict, " ".join(each.why for each in report.compared if not each.output)
+
+    assert told(reading(subscribe=name)) == ("same", "")
+    faster = {"maxOffsetsPerTrigger": "7", "kafka__max.poll.records": "100"}
+    assert told(reading(subscribe=name, **faster)) == ("same", "")
+    elsewhere = job.bootstrap.replace("127.0.0.1", "localhost")
+    assert told(reading(subscribe=name, kafka__bootstrap__servers=elsewhere)) == ("same", "")
+    for options, names in (
+        ({"subscribe": f"{name},{name}-2"}, f"{name}-2"),
+        ({"subscribePattern": f"{name}.*"}, "subscribepattern is"),
+        ({"subscribe": name, "kafka__isolation.level": "read_committed"}, "read_committed"),
+        ({"subscribe": name, "failOnDataLoss": "false"}, "failondataloss is false"),
+    ):
+        verdict, why = told(reading(**options))
+        assert (verdict, names in why) == ("differs", True), why
+    verdict, why = told(reading(subscribe=name, startingOffsets="latest"))
+    assert (verdict, "startingoffsets is latest" in why) == ("not known", True)
+
+
+def test_what_an_arrow_source_reads_is_compared_as_that_of_spark(job: Rehearsed) -> None:
+    job.feed(20)
+    name = f"{job.name}-in"
+    job.broker.create_topic(f"{name}-2", 1)
+    one = ArrowKafkaSource(job.bootstrap, name).select("key", "value")
+    job.deliver(df=one)
+    assert job.rehearse(one).verdict == "same"
+    report = job.rehearse(replace(one, topics=[name, f"{name}-2"], committed_only=False))
+    assert report.verdict == "differs"
+    assert {f"{name}-2" in each.why for each in report.compared if not each.output} == {True, False}
+
+
 def test_rows_are_kept_in_an_empty_topic_and_in_no_other(job: Rehearsed) -> None:
     job.feed(250)
     job.deliver(df=job.rows())
@@ -135,6 +181,7 @@ def test_rows_are_kept_in_an_empty_topic_and_in_no_other(job: Rehearsed) -> None
     assert sorted(job.visible()) == had
 
 
+@pytest.mark.proof
 def test_a_changed_app_is_told_by_key(job: Rehearsed) -> None:
     job.feed(200)
     job.deliver(df=job.rows())
@@ -164,6 +211,7 @@ def test_a_changed_app_is_told_by_key(job: Rehearsed) -> None:
     assert sorted(job.visible()) == had
 
 
+@pytest.mark.proof
 def test_outputs_are_compared_each_and_one_that_is_gone_or_new_is_told(job: Rehearsed) -> None:
     def to(prefix: str, topic: str = "") -> KafkaSink:
         topic = topic or f"{job.name}-out"
@@ -187,6 +235,7 @@ def test_outputs_are_compared_each_and_one_that_is_gone_or_new_is_told(job: Rehe
     assert len(job.visible()) == 300
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("store", ["default", pytest.param("rocksdb", marks=pytest.mark.proof)])
 def test_a_stateful_app_goes_on_from_the_state_at_that_batch(job: Rehearsed, store: str) -> None:
     with configured(job) if store == "rocksdb" else nullcontext():
@@ -269,7 +318,6 @@ def test_state_that_is_gone_is_no_failure_of_the_new_version(job: Rehearsed) -> 
     assert "files of the state are gone" in found.why
 
 
-@pytest.mark.proof
 def test_input_that_is_compacted_proves_nothing_of_rows_that_are_fewer_or_counted(
     job: Rehearsed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -365,6 +413,7 @@ def test_an_output_without_a_row_is_not_the_same_where_the_other_version_has_non
     }
 
 
+@pytest.mark.proof
 def test_a_version_that_fails_is_told_with_the_batch(job: Rehearsed) -> None:
     job.feed(200)
     job.deliver(df=job.rows())

@@ -113,6 +113,7 @@ def test_rows_that_differ_have_other_fingerprints(spark, hazard):
     assert len(hashes) == 2
 
 
+@pytest.mark.long
 def test_what_spark_need_not_agree_on_is_one_row(spark):
     """Whether a null can be there is another thing in a batch than in a stream."""
     sure = spark.sql("SELECT array(1, 2) AS a, named_struct('x', 1) AS b")

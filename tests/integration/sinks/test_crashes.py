@@ -50,6 +50,7 @@ def test_driver_killed(alone: Pipeline, spark: SparkSession, place: str) -> None
     assert alone.open_transactions() == ()
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("place", ["prepared", pytest.param("decided", marks=LONG)])
 def test_driver_killed_after_a_shuffle(pipeline: Pipeline, spark: SparkSession, place: str) -> None:
     pipeline.feed(4000)
@@ -67,6 +68,7 @@ def test_python_worker_killed(pipeline: Pipeline, place: str) -> None:
     assert pipeline.open_transactions() == ()
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     "place", ["decided", pytest.param("prepared", marks=LONG), pytest.param("settled", marks=LONG)]
 )

@@ -103,6 +103,7 @@ def test_rows_of_a_key_keep_their_order_through_replays_of_every_width(widths: W
     pipeline.assert_ordered()
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("columns", "output"),
     [

@@ -12,6 +12,8 @@ from tests.support.app import without_decisions
 from tests.support.host import Host
 from tests.support.pipeline import KILLED, Pipeline, wait_until
 
+pytestmark = pytest.mark.proof
+
 
 @pytest.fixture
 def pipeline(kafka_broker: EmbeddedKafka, host: Host, tmp_path: Path) -> Pipeline:

@@ -12,6 +12,8 @@ from tests.support.host import Host
 from tests.support.pipeline import Pipeline
 from tests.support.topics import read_topic
 
+pytestmark = pytest.mark.proof
+
 
 @pytest.fixture
 def pipeline(kafka_broker: EmbeddedKafka, host: Host, tmp_path: Path) -> Pipeline:
@@ -32,7 +34,6 @@ def test_rows_arrive_once_and_in_order_of_their_keys(
     pipeline.assert_exactly_once()
 
 
-@pytest.mark.proof
 def test_a_checkpoint_goes_on_with_tuned_spark_conf_and_back_without_it(
     pipeline: Pipeline, spark: SparkSession
 ) -> None:
@@ -53,7 +54,6 @@ def test_a_checkpoint_goes_on_with_tuned_spark_conf_and_back_without_it(
     pipeline.assert_exactly_once()
 
 
-@pytest.mark.proof
 def test_rows_arrive_once_after_a_shuffle_with_retried_and_speculative_tasks(
     pipeline: Pipeline,
 ) -> None:

@@ -70,6 +70,7 @@ def said(bare, other, tmp_path_factory) -> dict[str, str]:
     return answers
 
 
+@pytest.mark.long
 def test_a_python_without_our_packages_is_named_with_all_that_it_lacks(said, bare):
     lacks = sorted({"airflow_eos", *TASK_MODULES} - {"pyarrow"})
     assert said[bare].startswith(f"Spark's Python workers run {bare} ({THIS}.")
@@ -115,6 +116,7 @@ def loaded_by(*modules):
     return set(done.stdout.split())
 
 
+@pytest.mark.long
 def test_every_package_that_a_task_imports_is_looked_for():
     loaded = loaded_by("airflow_eos.kinds.kafka.sink", "airflow_eos.kafka.producer.writer")
     declared = {"msgspec", "numpy", "pyarrow", "kafka", "crc32c", "lz4", "cramjam", "structlog"}
@@ -122,6 +124,7 @@ def test_every_package_that_a_task_imports_is_looked_for():
     assert declared & loaded == set(TASK_MODULES)
 
 
+@pytest.mark.long
 def test_a_tasks_sink_does_not_load_what_only_a_driver_logs_with():
     loaded = loaded_by("airflow_eos.kinds.postgres.sink")
     assert "psycopg" in loaded

@@ -32,6 +32,8 @@ from airflow_eos.sources import ArrowKafkaSource
 from tests.support.pipeline import Pipeline
 from tests.support.topics import produce, read_messages
 
+pytestmark = pytest.mark.proof
+
 
 @pytest.fixture
 def pipeline(kafka_broker: EmbeddedKafka, tmp_path: Path) -> Pipeline:

@@ -17,6 +17,7 @@ def pipeline(kafka_broker: EmbeddedKafka, host: Host, tmp_path: Path) -> Pipelin
     return Pipeline(kafka_broker, tmp_path, host=host)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     "place",
     [

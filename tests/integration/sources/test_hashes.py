@@ -55,6 +55,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
         monkeypatch.setattr(loops, "_loaded", [])
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("way")
 def test_a_kafka_sinks_rows_are_what_spark_makes_of_them(spark: SparkSession) -> None:
     given = spark.createDataFrame(_kafka_rows(random.Random(7)), _as_made()).select(

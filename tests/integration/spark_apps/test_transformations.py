@@ -74,6 +74,7 @@ def rows(spark: SparkSession, *values: object) -> DataFrame:
     )
 
 
+@pytest.mark.long
 def test_an_order_is_cleaned_and_enriched(spark):
     [row] = clean_orders(rows(spark, ORDER), dead_letter_topic="bad").collect()
 
@@ -113,6 +114,7 @@ def test_every_row_in_is_one_row_out_in_the_same_order(spark):
     assert [row.key for row in out] == [f"c-{at}" for at in range(50)]
 
 
+@pytest.mark.long
 def test_the_arrow_form_of_the_app_gives_the_very_bytes_that_sparks_form_gives(spark):
     """So a pipeline can go from one to the other, and a reader of its topics sees no difference."""
     values = [order.value.decode() for order in orders(2_000)]
@@ -141,6 +143,7 @@ def test_the_arrow_form_of_the_app_gives_the_very_bytes_that_sparks_form_gives(s
         assert written[name].equals(read[name])
 
 
+@pytest.mark.long
 def test_page_views_are_counted_for_each_app_and_other_rows_are_not_views(spark):
     seen = rows(spark, {"app": "shop"}, {"app": "blog"}, "noise", {"page": 1}, {"app": "shop"})
 

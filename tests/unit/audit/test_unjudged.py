@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from airflow_eos.audit.audit import Sources, unjudged, without_meaning
+from airflow_eos.audit.audit import (
+    NO_ORDER,
+    Sources,
+    _order,
+    of_order,
+    unjudged,
+    without_meaning,
+)
 from airflow_eos.audit.compare import compare
-from airflow_eos.audit.rows import PartitionEnds
+from airflow_eos.audit.rows import NO_KEY, PartitionEnds, _MessageColumns
 from tests.unit.audit.test_compare import in_a_line, rows
 
 NOTHING_SAID = Sources()
@@ -173,3 +183,70 @@ def test_rows_that_share_an_id_are_counted_and_which_of_them_came_is_not_known()
     counts, unknown = judged(rows(in_a_line([1, 1, 2, 3])), rows(in_a_line([1, 1, 2, 3])))
     assert counts == {}
     assert "2 rows of the input share their 'value.id'" in unknown
+
+
+def test_the_order_of_rows_without_a_key_is_not_judged():
+    """As of all of them where ``order_by`` is misspelt: none of them is ever found out of order."""
+    source = replace(rows(in_a_line([1, 2, 3], key=NO_KEY), "in"), keyless=3)
+    counts, unknown = judged(source, rows(in_a_line([3, 2, 1], key=NO_KEY)))
+    assert counts == {}
+    assert "no 'key': their order is not judged" in unknown
+
+
+@pytest.mark.parametrize("side", ["in", "out"])
+def test_the_order_of_a_key_that_is_in_several_partitions_is_not_judged(side):
+    one, several = in_a_line([1, 2, 3]), [(1, 1, 0, 0), (2, 1, 1, 0), (3, 1, 0, 1)]
+    source, output = (several, one) if side == "in" else (one, several)
+    counts, unknown = judged(rows(source, "in"), rows(output, "out"))
+    assert counts == {}
+    assert "rows of one 'key' are in several partitions" in unknown
+
+
+def test_keys_that_stay_in_their_partitions_and_are_routed_to_several_topics_are_in_order():
+    entries = [(1, 1, 0, 0), (2, 2, 1, 0), (3, 1, 0, 1), (4, 2, 1, 1)]
+    source, outputs = rows(entries, "in"), [rows(entries[:2], "out"), rows(entries[2:], "dead")]
+    assert compare([source], outputs).spread == 0
+    assert compare([source, rows([(5, 1, 1, 0)], "other")], outputs).spread == 0, "each by itself"
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1), st.integers(0, 1)), max_size=9))
+def test_rows_of_spread_keys_are_counted_as_an_obvious_count_counts_them(placed):
+    """Each a key (0: none), the partition where it was, and where it came out."""
+    source = rows([(n, key, p, n) for n, (key, p, _) in enumerate(placed)], "in")
+    output = rows([(n, key, p, n) for n, (key, _, p) in enumerate(placed)], "out")
+
+    def partitions(of, which):
+        alike = [each for each in placed if each[0] == of[0] and (which == 1 or each[1] == of[1])]
+        return {each[which] for each in alike}
+
+    spread = [e for e in placed if e[0] and any(len(partitions(e, at)) > 1 for at in (1, 2))]
+    assert compare([source], [output]).spread == len(spread)
+
+
+def test_no_order_is_judged_where_nobody_asks_for_one():
+    source = replace(rows(in_a_line([1, 2], key=NO_KEY), "in"), keyless=2)
+    compared = compare([source], [rows(in_a_line([2, 1], key=NO_KEY))])
+    assert not any(of_order(compared, NO_ORDER))
+    assert _order(0, compared, NO_ORDER) == "not asked"
+    assert _order(0, compared, "key") == "not judged"
+    assert _order(1, compared, "key") == "broken"
+
+
+def test_a_row_that_has_no_id_has_no_key_either_and_is_no_row_of_unknown_order():
+    columns = _MessageColumns(*(array(kind) for kind in "qqiq"))
+    for name, key in ((b"1", b"k"), (None, None), (b"2", None)):
+        columns.add(Row(), lambda _, name=name: name, lambda _, key=key: key)
+    assert (columns.unidentified, columns.keyless) == (1, 1)
+
+
+class Row:
+    """A message of which only its place counts."""
+
+    def value(self):
+        return b""
+
+    def partition(self):
+        return 0
+
+    def offset(self):
+        return 0

@@ -26,8 +26,28 @@ def test_a_new_project_names_itself_everywhere_and_nothing_of_the_template(tmp_p
         if file.suffix == ".py":
             ast.parse(text)
         if file.name != "rows.tsv":
-            assert "clicks.out" not in text
+            assert "my_pipeline" not in text
             assert "orders" in text
+
+
+@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("name", ["page", "start", "clicks", "count", "value", "user", "at"])
+def test_a_name_that_is_a_field_of_the_rows_changes_no_field(tmp_path, kind, name):
+    """``new page --kind windows`` wrote a value with two fields ``page``."""
+    computes = [
+        [
+            ast.dump(function)
+            for function in ast.parse((folder / f"spark_apps/{called}.py").read_text()).body
+            if isinstance(function, ast.FunctionDef) and function.name != "main"
+        ]
+        for called in (name, "another")
+        for folder in [tmp_path / called]
+        if make_project(called, kind, folder)
+    ]
+    assert computes[0] == computes[1] != []
+    if kind is Kind.windows:
+        chosen = json.loads((tmp_path / name / "outputs.json").read_text())
+        assert "'$.clicks'" in chosen[1]["rows"]
 
 
 @pytest.mark.parametrize("kind", Kind)
@@ -51,9 +71,7 @@ def test_the_two_outputs_can_be_chosen_and_have_a_prefix_each(tmp_path):
     assert prefixes == [None, "orders-busy"]  # None: the app's own
 
 
-@pytest.mark.parametrize(
-    "name", ["", "Orders", "a-b", "1st", "class", "a b", "../x", "é", "x" * 61]
-)
+@pytest.mark.parametrize("name", ["", "Orders", "a-b", "1st", "a b", "../x", "é", "x" * 61])
 def test_a_name_that_is_no_module_is_refused_and_nothing_is_written(tmp_path, name):
     with pytest.raises(ConfigurationError, match="expected a letter"):
         make_project(name, Kind.map, tmp_path / "made")
@@ -68,7 +86,7 @@ def test_a_name_that_python_keeps_for_itself_is_said_to_be_one(tmp_path):
 @pytest.mark.parametrize("name", ["email", "time", "pyspark", "kafka"])
 def test_a_name_by_which_python_or_spark_would_import_the_app_is_refused(tmp_path, name):
     """The folder of the program comes first: ``import email`` within Python would be the app."""
-    with pytest.raises(ConfigurationError, match="is a module that is here"):
+    with pytest.raises(ConfigurationError, match="Python module that is installed here"):
         make_project(name, Kind.map, tmp_path / "made")
     assert list(tmp_path.iterdir()) == []
 

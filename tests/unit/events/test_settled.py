@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -179,6 +180,22 @@ def test_a_query_with_state_has_given_what_the_watermark_of_its_batch_lets_go(tm
     store.put("state/0/0/1.delta", b"")
     marks = [each.watermark_ms for each in read_settled(store, after=None).batches]
     assert marks == [None, None, 10]
+
+
+def test_a_row_with_a_time_to_come_tells_no_hour_before_the_stores_clock_has_passed_it(tmp_path):
+    """One row of next year told 8,757 hours in one event; each is told once, when it is over."""
+    logs = SettledLogs(tmp_path, watermark_step_ms=80 * 366 * 24 * 3_600_000)
+    store, start = CheckpointStore.open(tmp_path), datetime(2005, 1, 1, tzinfo=UTC)
+    told: list[tuple[str, ...]] = []
+    last: SettledEvent | None = None
+    for number, minutes in enumerate((59, 60, 61, 185, 70, 245)):
+        logs.settle()
+        seconds = (start + timedelta(minutes=minutes)).timestamp()
+        os.utime(tmp_path / f"commits/{number}", (seconds, seconds))
+        [last] = events_since(last, read_settled(store, after=number - 1 if last else None))
+        told.append(hours_completed(last, since=start))
+    hours = [f"2005-01-01T0{hour}" for hour in range(4)]
+    assert told == [(), (hours[0],), (), (hours[1], hours[2]), (), (hours[3],)]
 
 
 def test_batches_that_spark_purged_are_left_out_and_the_oldest_are_read_first(tmp_path):

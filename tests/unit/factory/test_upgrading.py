@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,6 +24,7 @@ from airflow_eos.factory import Pipeline, eos_upgrade, upgrade
 from airflow_eos.factory.upgrade import APPROVE, KEEP
 from airflow_eos.hooks.arguments import no_retry_where_useless
 from airflow_eos.sensors import CheckpointProgressSensor
+from airflow_eos.supervision.packaging import require_content
 from tests.support.beats import standby
 from tests.unit.factory.test_settings import LEAST
 from tests.unit.supervision.lives import beat, started
@@ -144,10 +147,58 @@ def test_what_was_changed_since_it_was_rehearsed_does_not_start(dag, ti, tmp_pat
         call(dag, "require_approved")
 
 
+@pytest.mark.parametrize("task_id", ["rehearse", "new", "former"])
+def test_the_digest_travels_with_each_task_that_starts_a_version(dag, ti, tmp_path, task_id):
+    ti.answers["versions"] = call(dag, "versions")
+    task = dag.get_task(task_id)
+    params = {"application": tmp_path / "new.py", "former_application": tmp_path / "former.py"}
+    task.render_template_fields({"ti": ti, "params": dict(batches=1, trigger="1 s", **params)})
+    assert list(json.loads(task.content)) == [task.application]
+    require_content(task.content, task.application, conf=task.conf)
+    Path(task.application).write_text("3")
+    with pytest.raises(ConfigurationError, match="changed since it was rehearsed"):
+        require_content(task.content, task.application, conf=task.conf)
+
+
+def test_a_jar_that_was_changed_since_is_not_started_either(dag, ti, tmp_path, monkeypatch):
+    jar = tmp_path / "more.jar"
+    jar.write_bytes(b"1")
+    params = dict.fromkeys(("application", "former_application"), str(tmp_path / "new.py"))
+    params["former_application"] = str(tmp_path / "former.py")
+    monkeypatch.setattr(upgrade, "get_current_context", lambda: {"ti": ti, "params": params})
+    made = eos_upgrade(Pipeline(**LEAST, jars=str(jar)))
+    ti.answers["versions"] = call(made, "versions")
+    rehearsed(ti, "same")
+    call(made, "require_approved")
+    jar.write_bytes(b"2")
+    with pytest.raises(AirflowFailException, match="was changed since"):
+        call(made, "require_approved")
+
+
 def test_a_new_version_in_the_place_of_the_former_one_is_refused(dag, tmp_path):
     (tmp_path / "former.py").write_text("2")
     with pytest.raises(AirflowFailException, match="holds the same"):
         call(dag, "versions")
+
+
+@pytest.mark.parametrize("application", ["gone.py", "s3a://apps/new.py"])
+def test_a_version_that_is_not_on_the_worker_is_not_known(dag, monkeypatch, application):
+    params = {"application": application, "former_application": application}
+    monkeypatch.setattr(upgrade, "get_current_context", lambda: {"params": params})
+    with pytest.raises(AirflowFailException, match=f"{application}.*not known"):
+        call(dag, "versions")
+
+
+def test_files_that_a_template_names_are_compared_as_the_task_renders_them(monkeypatch, tmp_path):
+    for name in ("new.py", "former.py", "more.jar"):
+        (tmp_path / name).write_text(name)
+    made = eos_upgrade(Pipeline(**LEAST, conf={"spark.jars": "{{ params.folder }}/more.jar"}))
+    params = {"application": str(tmp_path / "new.py"), "folder": str(tmp_path)}
+    params |= {"former_application": str(tmp_path / "former.py"), "trigger": "1 s", "batches": 1}
+    context = {"params": params, "task": made.get_task("versions")}
+    monkeypatch.setattr(upgrade, "get_current_context", lambda: context)
+    held = call(made, "versions")
+    assert str(tmp_path / "more.jar") in held["new"]
 
 
 def test_a_version_that_cannot_be_read_is_not_known(dag, tmp_path):

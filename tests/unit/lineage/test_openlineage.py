@@ -208,6 +208,20 @@ def test_an_emitter_has_the_batches_that_it_told(logs):
     }
 
 
+def test_a_task_tells_of_its_output_with_its_offsets_too(logs):
+    decision = commit_of(0, written(0), offsets=logs.plan(0), decided_by="a test")
+    logs._write(decision_path(0, 1), encode(decision).decode())
+    logs.commit(0)
+    task = BatchLineage()
+    task.checkpoint_location, task.kafka_config_id = str(logs.folder), "kafka_default"
+    task.storage_conn_id = task.storage_options = None
+    [output] = task.get_openlineage_facets_on_complete(started(60)).outputs
+    assert (output.namespace, output.name) == ("kafka://k1:9092", "clean")
+    assert output.facets["kafkaOffsets"].fields == {
+        "partitions": [{"partition": 0, "start": 0, "end": 10}]
+    }
+
+
 def test_our_operators_are_asked():
     for operator in (EmitSettledBatchesOperator, SparkStreamingOperator):
         assert callable(operator.get_openlineage_facets_on_complete)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.mutants.catalogue import ROOT, Mutant, UnsoundMutantError, read_catalogue
 from tests.mutants.trial import COPIED, Tree, Verdict
+from tests.suite import LEFT
 
 CATALOGUE = read_catalogue()
 CODE = "def double(x):\n    return 2 * x\n"
@@ -18,9 +23,39 @@ def test_every_mutation_still_applies_and_names_tests_that_exist(mutant):
     changed = mutant.applied((ROOT / mutant.file).read_text(encoding="utf-8"))
     if mutant.file.endswith(".py"):
         compile(changed, mutant.file, "exec")
-    named = [each.partition("::")[0] for each in mutant.tests if each.startswith("tests/")]
+    named = [path.partition("::")[0] for path in mutant.paths]
     assert named
     assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+def test_each_mutant_names_a_test_that_make_test_runs():
+    asked = [sys.executable, "-m", "tests.mutants.found"]
+    told = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True)
+    assert told.returncode == 0, told.stdout[-2000:] + told.stderr
+    found = json.loads(told.stdout.rpartition("\n")[2])
+    elsewhere = {mutant.name for mutant in CATALOGUE if not mutant.names_a_unit_test}
+    assert found.keys() == elsewhere
+    assert [name for name, tests in found.items() if not tests] == []
+
+
+def test_unit_tests_are_never_left_to_another_command():
+    left = re.compile(rf"pytest\.mark\.({'|'.join(LEFT)})\b")
+    files = (ROOT / "tests/unit").rglob("test_*.py")
+    assert [file for file in files if left.search(file.read_text(encoding="utf-8"))] == []
+
+
+WHOLE = ("tests/unit/", "tests/model/", "tests/chaos/test_checker.py")
+"""Where all tests of a file together take seconds."""
+
+
+def test_a_mutant_names_the_test_where_its_file_takes_long():
+    whole = {
+        mutant.name: path
+        for mutant in CATALOGUE
+        for path in mutant.paths
+        if not ("::" in path or mutant.keyword or path.startswith(WHOLE))
+    }
+    assert whole == {}
 
 
 def mutant(**changed: object) -> Mutant:

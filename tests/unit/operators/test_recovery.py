@@ -33,7 +33,7 @@ from airflow_eos.operators import (
 )
 from airflow_eos.protocol.decision import Outcome, WorkIdentity, encode
 from airflow_eos.recovery import Action, AuditReport, Step, read_rulings
-from airflow_eos.supervision.packaging import leave_behind, private_folder
+from airflow_eos.supervision.packaging import content_of, leave_behind, private_folder
 from tests.support.beats import beating, heartbeat
 from tests.unit.operators.conftest import FakeSpark
 
@@ -311,6 +311,17 @@ def test_the_same_rows_are_green_and_the_app_is_no_driver_of_the_pipeline(operat
     assert STARTED_BY not in env
     assert spark.calls == ["submit /apps/new.py"]
     assert not Path(told.scratch).exists(), "the copy is removed"
+
+
+def test_another_content_than_was_noted_is_not_rehearsed(operator, spark, tmp_path):
+    app = tmp_path / "new.py"
+    app.write_text("1")
+    task = operator()
+    task.application, task.content = str(app), content_of(str(app), conf=None)
+    app.write_text("2")
+    with pytest.raises(AirflowFailException, match="changed since it was rehearsed"):
+        task.execute({})
+    assert not spark.calls
 
 
 @pytest.mark.parametrize("verdict", ["differs", "not known"])

@@ -13,7 +13,9 @@ import tempfile
 import threading
 import time
 import zipfile
+from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -45,7 +47,7 @@ from airflow_eos.errors import (
 )
 from airflow_eos.protocol.decision import WorkIdentity
 from airflow_eos.recovery import Action, Step
-from airflow_eos.supervision.packaging import leave_behind, private_folder
+from airflow_eos.supervision.packaging import content_of, leave_behind, private_folder
 from tests.unit.operators.conftest import PASSWORD, FakeSpark, heartbeat, started_by
 
 CRASH = AirflowException("Cannot execute: spark-submit. Error code is: 137.")
@@ -216,6 +218,49 @@ def test_a_start_that_recovery_refuses_for_good_is_told_in_the_checkpoint(
     assert found.reason.startswith("ContinuityError: batch 7 begins too early.")
 
 
+@pytest.mark.parametrize("changed", ["app.py", "more.py", "by-conf.py"])
+def test_what_was_rehearsed_is_what_each_start_and_restart_starts(
+    operator, spark, says, tmp_path, changed
+):
+    for name in ("app.py", "more.py", "by-conf.py"):
+        (tmp_path / name).write_text("1")
+    files = {"py_files": str(tmp_path / "more.py"), "files": "hdfs://nn/f"}
+    conf = {"spark.submit.pyFiles": f"file://{tmp_path}/by-conf.py"}
+    app = str(tmp_path / "app.py")
+    held = content_of(app, conf=conf, **files)
+
+    def fails(fake: FakeSpark) -> None:
+        says("preparing")(fake)
+        (tmp_path / changed).write_text("2")
+        raise CRASH
+
+    spark.runs = [fails]
+    with pytest.raises(AirflowFailException, match=f"{changed}: changed since it was rehearsed"):
+        operator(application=app, conf=conf, content=held, max_restarts=3, **files).execute({})
+    with pytest.raises(AirflowFailException, match="nobody has approved what is there now"):
+        operator(application=app, conf=conf, content=held, **files).execute({})
+    assert len(spark.calls) == 1
+    (tmp_path / changed).write_text("1")
+    spark.runs = [says("stopped")]
+    operator(application=app, conf=conf, content=held, **files).execute({})
+    assert len(spark.calls) == 2
+
+
+def test_a_file_that_was_not_rehearsed_is_not_started(operator, spark, tmp_path):
+    for name in ("app.py", "more.py"):
+        (tmp_path / name).write_text("1")
+    app = str(tmp_path / "app.py")
+    task = operator(
+        application=app, content=content_of(app, conf=None), py_files=str(tmp_path / "*.py")
+    )
+    with pytest.raises(AirflowFailException, match=r"more\.py: changed since .*, or not among"):
+        task.execute({})
+    (tmp_path / "app.py").unlink()
+    with pytest.raises(AirflowFailException, match="cannot be read on this worker"):
+        operator(application=app, content="{}").execute({})
+    assert not spark.calls
+
+
 def test_a_restart_that_goes_well_is_a_success(operator, spark, says):
     spark.runs = [says("settling", CRASH), says("stopped")]
     assert operator().execute({})["restarts"] == 1
@@ -321,6 +366,27 @@ def beating(store):
     fall_silent()
 
 
+@pytest.fixture
+def once_taken_over(caplog):
+    """``once_taken_over(event)``: what becomes of the living app when the operator has it."""
+    caplog.set_level("INFO", logger="airflow_eos.supervision.run")
+    threads: list[threading.Thread] = []
+
+    def begin(event: Callable[[], object]) -> None:
+        def run() -> None:
+            deadline = time.monotonic() + 300
+            while "Taking the app over" not in caplog.text and time.monotonic() < deadline:
+                time.sleep(0.005)
+            event()
+
+        threads.append(threading.Thread(target=run))
+        threads[-1].start()
+
+    yield begin
+    for each in threads:
+        each.join()
+
+
 def of_task(run_id="r1", **other) -> dict[str, Any]:
     ti = {"dag_id": "d", "task_id": "etl", "run_id": run_id, "map_index": -1, **other}
     pushed: dict[str, str] = {}
@@ -360,48 +426,42 @@ def test_a_living_app_of_somebody_else_is_refused_by_name_and_not_retried(
 
 
 def test_a_living_app_of_an_earlier_try_is_watched_to_its_end_and_no_second_one_started(
-    operator, spark, beating, store, kafka
+    operator, spark, beating, store, kafka, once_taken_over
 ):
     ended = beating(started_by=life_of())
 
     def finish():
-        time.sleep(0.3)
         ended.set()
         write_heartbeat(store, heartbeat("stopped", end="finished", started_by=life_of()))
 
-    thread = threading.Thread(target=finish)
-    thread.start()
+    once_taken_over(finish)
     assert operator().execute(of_task())["end"] == "succeeded"
-    thread.join()
     assert spark.calls == []
     assert kafka.calls == ["plan", "force"], "the look whether something is left open"
 
 
 def test_an_adopted_app_that_the_try_before_drains_is_not_green_and_another_is_started(
-    operator, spark, beating, store, says
+    operator, spark, beating, store, says, once_taken_over
 ):
     """The former try's on_kill comes after this one has looked, and taken the app over."""
     ended = beating(started_by=life_of())
 
     def drained():
-        time.sleep(0.3)
         ended.set()
         off = {"end": "drained", "reason": "airflow: on_kill", "drained_by": "airflow"}
         write_heartbeat(store, heartbeat("stopped", started_by=life_of(), **off))
 
-    thread = threading.Thread(target=drained)
-    thread.start()
+    once_taken_over(drained)
     spark.runs = [says("stopped")]
     assert operator().execute(of_task()) == {"batch_id": None, "restarts": 0, "end": "succeeded"}
-    thread.join()
     assert len(spark.calls) == 1
 
 
 def test_an_adopted_app_that_falls_silent_is_recovered_and_started_again(
-    operator, spark, beating, says, kafka
+    operator, spark, beating, says, kafka, once_taken_over
 ):
     ended = beating(started_by=life_of(), interval_ms=300)
-    threading.Timer(0.3, ended.set).start()
+    once_taken_over(ended.set)
     spark.runs = [says("stopped")]
     task = operator(patience=timedelta(seconds=0.3))
     assert task.execute(of_task())["restarts"] == 1
@@ -409,20 +469,19 @@ def test_an_adopted_app_that_falls_silent_is_recovered_and_started_again(
     assert len(spark.calls) == 1
 
 
-def test_an_adopted_app_that_says_that_it_failed_is_never_green(operator, beating, store, spark):
+def test_an_adopted_app_that_says_that_it_failed_is_never_green(
+    operator, beating, store, spark, once_taken_over
+):
     ended = beating(started_by=life_of())
 
     def fail():
-        time.sleep(0.2)
         ended.set()
         died = heartbeat("failed", end="failed", reason="RowError: too big", started_by=life_of())
         write_heartbeat(store, died)
 
-    thread = threading.Thread(target=fail)
-    thread.start()
+    once_taken_over(fail)
     with pytest.raises(AppFailedError, match="RowError: too big"):
         operator(max_restarts=0).execute(of_task())
-    thread.join()
     assert spark.calls == []
 
 
@@ -474,11 +533,12 @@ def test_after_a_crash_another_driver_is_still_noticed(operator, spark, beating)
     assert len(spark.calls) == 1
 
 
-def test_a_superseded_app_gives_way_to_the_newer_one_of_its_task(operator, spark, beating, store):
+def test_a_superseded_app_gives_way_to_the_newer_one_of_its_task(
+    operator, spark, beating, store, once_taken_over
+):
     def superseded(_):
         ended = beating(started_by=life_of())
-        time.sleep(0.05)
-        threading.Timer(0.3, finish, [ended]).start()
+        once_taken_over(partial(finish, ended))
         raise CRASH
 
     def finish(ended):

@@ -1,6 +1,6 @@
 """Clicks that have a page, as they came. `cleaned` is the function to change.
 
-spark-submit --packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0 clicks.py \
+spark-submit --packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0 my_pipeline.py \
         --bootstrap-servers localhost:9092 --checkpoint checkpoint
 """
 
@@ -13,14 +13,16 @@ from airflow_eos.sinks.app import App, argument_parser, run_app
 
 def main() -> None:
     """Run until drained, or until everything is read with ``--trigger available-now``."""
-    parser = argument_parser("Clean clicks.", prefix="clicks")
-    parser.add_argument("--input-topic", default="clicks")
-    parser.add_argument("--output-topic", default="clicks.out")
+    parser = argument_parser("Clean clicks.", prefix="my_pipeline")
+    parser.add_argument("--input-topic", default="my_pipeline")
+    parser.add_argument("--output-topic", default="my_pipeline.out")
     args = parser.parse_args()
     app = App.of(args)
-    spark = SparkSession.builder.appName("clicks").getOrCreate()
+    spark = (
+        SparkSession.builder.appName("my_pipeline").config("spark.log.level", "WARN").getOrCreate()
+    )
     rows = cleaned(app.read(spark, args.input_topic))
-    app.start(rows, topic=args.output_topic, query_name="clicks").awaitTermination()
+    app.start(rows, topic=args.output_topic, query_name="my_pipeline").awaitTermination()
 
 
 def cleaned(rows: DataFrame) -> DataFrame:

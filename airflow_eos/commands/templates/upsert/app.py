@@ -3,7 +3,7 @@
 The counts are kept in Spark's state and exact through any crash. A reader of the topic keeps the
 last row of a key; `outputs` in the DAG sends the rows to PostgreSQL, MySQL, Redis or HBase instead.
 
-    spark-submit --packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0 clicks.py \
+    spark-submit --packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0 my_pipeline.py \
         --bootstrap-servers localhost:9092 --checkpoint checkpoint
 """
 
@@ -18,13 +18,14 @@ from airflow_eos.sinks.source import stateful_spark_conf
 
 def main() -> None:
     """Run until drained, or until everything is read with ``--trigger available-now``."""
-    parser = argument_parser("Count clicks of each user.", prefix="clicks")
-    parser.add_argument("--input-topic", default="clicks")
-    parser.add_argument("--output-topic", default="clicks.out")
+    parser = argument_parser("Count clicks of each user.", prefix="my_pipeline")
+    parser.add_argument("--input-topic", default="my_pipeline")
+    parser.add_argument("--output-topic", default="my_pipeline.out")
     args = parser.parse_args()
     app = App.of(args)
     spark = (
-        SparkSession.builder.appName("clicks")
+        SparkSession.builder.appName("my_pipeline")
+        .config("spark.log.level", "WARN")
         .config("spark.sql.shuffle.partitions", 2)  # fixed by the first start of a checkpoint
         .config(map={**stateful_spark_conf()})
         .getOrCreate()
@@ -33,7 +34,7 @@ def main() -> None:
         counted(app.read(spark, args.input_topic)),
         topic=args.output_topic,
         output_mode="update",
-        query_name="clicks",
+        query_name="my_pipeline",
     ).awaitTermination()
 
 

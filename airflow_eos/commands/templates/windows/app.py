@@ -4,7 +4,7 @@ A window is written once, when the watermark has passed its end. `outputs.json` 
 go: every window to one topic, the busy ones also to a second. A batch is delivered to both, or to
 neither.
 
-    spark-submit --packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0 clicks.py \
+    spark-submit --packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0 my_pipeline.py \
         --bootstrap-servers localhost:9092 --checkpoint checkpoint --outputs outputs.json
 """
 
@@ -19,20 +19,21 @@ from airflow_eos.sinks.source import stateful_spark_conf
 
 def main() -> None:
     """Run until drained, or until everything is read with ``--trigger available-now``."""
-    parser = argument_parser("Count clicks in windows.", prefix="clicks")
-    parser.add_argument("--input-topic", default="clicks")
-    parser.add_argument("--output-topic", default="clicks.out", help="without --outputs")
+    parser = argument_parser("Count clicks in windows.", prefix="my_pipeline")
+    parser.add_argument("--input-topic", default="my_pipeline")
+    parser.add_argument("--output-topic", default="my_pipeline.out", help="without --outputs")
     args = parser.parse_args()
     app = App.of(args)
     spark = (
-        SparkSession.builder.appName("clicks")
+        SparkSession.builder.appName("my_pipeline")
+        .config("spark.log.level", "WARN")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", 2)  # fixed by the first start of a checkpoint
         .config(map={**stateful_spark_conf()})
         .getOrCreate()
     )
     rows = counted(app.read(spark, args.input_topic))
-    app.start(rows, topic=args.output_topic, query_name="clicks").awaitTermination()
+    app.start(rows, topic=args.output_topic, query_name="my_pipeline").awaitTermination()
 
 
 def counted(rows: DataFrame) -> DataFrame:
