@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
@@ -154,7 +154,8 @@ class Watching:
             self.run.run_after = datetime(2026, 11, 1, tzinfo=UTC)
         state, said = "green", ""
         try:
-            self.dag.get_task("look").execute({"ti": self.airflow, "dag_run": self.run})
+            context = cast("Any", {"ti": self.airflow, "dag_run": self.run})
+            self.dag.get_task("look").execute(context)
         except AirflowSkipException as why:
             state, said = "skipped", str(why)
         except (AirflowFailException, EosError) as why:

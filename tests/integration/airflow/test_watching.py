@@ -116,7 +116,7 @@ def test_a_look_at_an_idle_pipeline_is_one_task_and_a_paused_recovery_is_red_at_
     assert "idle_recovery is paused: its runs wait for ever" in idle.logs()[-1].read_text()
     idle.airflow.api.unpause("idle_recovery")
     wait_until(
-        lambda: idle.rows("select 1 from dag_run where dag_id = 'idle_recovery'"),
+        lambda: bool(idle.rows("select 1 from dag_run where dag_id = 'idle_recovery'")),
         timeout=300,
         every=1,
         what="the recovery to start",

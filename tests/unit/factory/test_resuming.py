@@ -348,7 +348,8 @@ def look(watching, run) -> Callable[..., Looked]:
     def once(*, minutes: float = 1, **found: Any) -> Looked:
         run.run_id = f"{run.run_id}+"
         run.run_after += timedelta(minutes=minutes)
-        return watching.look(STALL, **found)
+        seen: Looked = watching.look(STALL, **found)
+        return seen
 
     return once
 

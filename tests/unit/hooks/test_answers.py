@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +14,6 @@ from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
 from airflow.sdk.execution_time import task_runner
 from airflow.sdk.execution_time.comms import ErrorResponse
 
-from airflow_eos.hooks import answers
 from airflow_eos.hooks.answers import aanswered, answered
 from airflow_eos.hooks.kafka import KafkaSettingsHook
 from airflow_eos.hooks.store import CheckpointStoreHook, ParticipantsHook
@@ -47,8 +47,8 @@ def slept(monkeypatch) -> list[float]:
     async def asleep(pause_s: float) -> None:
         pauses.append(pause_s)
 
-    monkeypatch.setattr(answers.time, "sleep", pauses.append)
-    monkeypatch.setattr(answers.asyncio, "sleep", asleep)
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    monkeypatch.setattr(asyncio, "sleep", asleep)
     return pauses
 
 
@@ -97,7 +97,7 @@ def test_a_refusal_is_an_answer(slept, error):
 
 def test_a_server_that_is_away_for_good_ends_the_task_at_last(monkeypatch, slept):
     now = iter(range(0, 10_000, 100))
-    monkeypatch.setattr(answers.time, "monotonic", lambda: next(now))
+    monkeypatch.setattr(time, "monotonic", lambda: next(now))
     with pytest.raises(AirflowRuntimeError):
         answered(Question(*[AWAY] * 99))
     assert 3 < len(slept) < 9

@@ -21,7 +21,7 @@ from airflow.providers.common.compat.sdk import (
 from airflow.triggers.base import BaseTrigger
 
 from airflow_eos.checkpoint import StartedBy, drain_requested, read_heartbeat, write_heartbeat
-from airflow_eos.checkpoint.heartbeat import STARTED_BY, request_to
+from airflow_eos.checkpoint.heartbeat import STARTED_BY, Phase, request_to
 from airflow_eos.errors import AppFailedError, AppStoppedError
 from airflow_eos.hooks.spark import SubmitTarget
 from airflow_eos.operators import SparkStreamingOperator
@@ -471,7 +471,7 @@ def driving(store):
         n = 0
         while not ended.wait(0.01):
             n += 1
-            phase = "waiting" if request_to(store, "s0") is None else "stopped"
+            phase: Phase = "waiting" if request_to(store, "s0") is None else "stopped"
             write_heartbeat(store, heartbeat(phase, started_by=us, beat_at_ms=n))
             if phase == "stopped":
                 return
@@ -498,7 +498,7 @@ def test_the_time_of_a_task_goes_along_from_deferral_to_deferral(operator):
         operator(**allowed).execute(of_task())
     assert timedelta(minutes=50) < first.value.timeout <= timedelta(hours=1)
     until_s = time.time() + 600
-    assert 0 <= until_s + 3000 - first.value.kwargs["until_s"] < 600
+    assert 0 <= until_s + 3000 - (first.value.kwargs or {})["until_s"] < 600
     with pytest.raises(TaskDeferred) as second:
         operator(**allowed).execute_complete(of_task(), UNWATCHED, until_s=until_s)
     assert timedelta(0) < second.value.timeout <= timedelta(seconds=600)

@@ -211,7 +211,12 @@ def killed(tmp_path):
         store = CheckpointStore.open(tmp_path)
         last = heartbeat("preparing", term=1, pid=process.pid, process=process_mark(process.pid))
         write_heartbeat(store, last)
-        yield SimpleNamespace(store=store, last=last, kill=lambda: (process.kill(), process.wait()))
+
+        def kill() -> None:
+            process.kill()
+            process.wait()
+
+        yield SimpleNamespace(store=store, last=last, kill=kill)
     finally:
         process.kill()
         process.wait()
