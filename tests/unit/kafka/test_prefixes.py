@@ -98,7 +98,7 @@ def test_a_persons_word_is_no_record_to_forget_once_more():
     assert len(ownership([claimed("/a"), noted(3)], "etl").keys) == 2
     found = ownership([claimed("/a"), claimed(None), word], "etl")
     assert found.given_up
-    assert found.notes == found.keys == ()
+    assert (found.notes, found.keys) == ((), ())
 
 
 def test_a_sleeper_that_notes_an_old_batch_takes_nothing_back():
