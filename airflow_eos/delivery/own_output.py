@@ -7,13 +7,15 @@ of one name, and one cluster may be reached by two addresses. Folders are told b
 from __future__ import annotations
 
 import fnmatch
+import glob
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from airflow_eos.checkpoint.locations import located
+from airflow_eos.checkpoint.locations import LOCAL, located
 from airflow_eos.delivery.outputs import OneSink, Outputs, WrappedSink
 from airflow_eos.errors import ConfigurationError, EosError, Remedy
 
@@ -125,18 +127,29 @@ def _refuse(place: str) -> NoReturn:
 
 def _meet(read: str, written: str) -> bool:
     """Whether one of two folders is the other or in it; ``read`` may be a glob of Hadoop's."""
-    ours = _parts(written)
-    for one in _expanded(read):
-        if all(fnmatch.fnmatchcase(o, r) for o, r in zip(ours, _parts(one), strict=False)):
-            return True
-    return False
+    ours = _parts(written, is_real=True)
+    return any(
+        all(fnmatch.fnmatchcase(o, r) for o, r in zip(ours, theirs, strict=False))
+        for one in _expanded(read)
+        for theirs in _read_by(one.replace("[^", "[!"))
+    )
 
 
-def _parts(location: str) -> list[str]:
-    """Return scheme and authority, and the folders of a path."""
+def _read_by(one: str) -> Iterator[list[str]]:
+    """Yield the parts of a glob, and of each folder on a disk that it finds: it may be a link."""
+    yield _parts(one)
+    found = located(one).local
+    if found is not None:
+        for folder in Path("/").glob(str(found.relative_to("/"))):
+            if folder.is_dir():
+                yield _parts(glob.escape(str(folder.resolve())))
+
+
+def _parts(location: str, *, is_real: bool = False) -> list[str]:
+    """Return scheme and authority, and the folders of a path; ``is_real``: without links."""
     found = located(location)
     if found.local is not None:
-        return ["file", *found.local.parts]
+        return [LOCAL, *(found.local.resolve() if is_real else found.local).parts]
     scheme, _, rest = str(found).partition("://")
     return [scheme.removesuffix("a") if scheme == "s3a" else scheme, *rest.strip("/").split("/")]
 

@@ -106,6 +106,11 @@ class IcebergSink:
         require_outside(store.location, str(folder), hidden=True)  # remove_orphan_files
         return replace(self, store=store, folder=folder, schema=schema)
 
+    @property
+    def written_folder(self) -> str:
+        """Where rows go, once the sink is bound; see ``delivery/own_output.py``."""
+        return str(self.folder or "")
+
     def check(self, spark: SparkSession) -> None:
         """See :meth:`Sink.check`."""
         check_workers(spark, modules=TASK_MODULES)
