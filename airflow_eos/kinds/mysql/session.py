@@ -12,7 +12,15 @@ import pymysql
 
 from airflow_eos.errors import ConfigurationError, DeliveryError, EosError, Remedy, StoreError
 from airflow_eos.kinds.sql.participant import DatabaseConnection, LostError
-from airflow_eos.kinds.sql.servers import ABOUT, PINNED, TRANSACTIONS, parts_of, require_witness
+from airflow_eos.kinds.sql.servers import (
+    ABOUT,
+    PINNED,
+    TRANSACTIONS,
+    UNLIKE_MYSQL,
+    has_snapshot_isolation,
+    parts_of,
+    require_witness,
+)
 
 NO_SUCH_TABLE = 1146
 LOCK_WAIT = 1205
@@ -66,7 +74,10 @@ def meaning(doing: str, place: str) -> Iterator[None]:
     try:
         yield
     except pymysql.MySQLError as error:
-        raise _meant(f"MySQL {place}, while {doing}: {reason(error)}.", error) from error
+        said = f"MySQL {place}, while {doing}: {reason(error)}."
+        if not refuses_rows(error):  # the text of those quotes values
+            said = f"{said.removesuffix('.')}: {str(error.args[-1] if error.args else '').strip()}"
+        raise _meant(said, error) from error
 
 
 def _meant(said: str, error: pymysql.MySQLError) -> EosError:
@@ -173,7 +184,10 @@ def connected(url: str, *, lock_timeout_s: float, timeout_s: float) -> Connectio
     try:
         connection.connect(_line((connection.host, connection.port), max(2, int(timeout_s))))
         done(connection, TRANSACTIONS)
-        require_witness(dict(asked(connection, ABOUT)), printable(url))
+        about = dict(asked(connection, ABOUT))
+        require_witness(about, printable(url))
+        if has_snapshot_isolation(about):
+            done(connection, UNLIKE_MYSQL)
     except BaseException:
         if connection.open:
             connection.close()

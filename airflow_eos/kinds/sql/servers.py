@@ -28,9 +28,19 @@ TRANSACTIONS = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ WR
 ABOUT = """
 SHOW GLOBAL VARIABLES WHERE Variable_name IN ('read_only', 'innodb_read_only',
 'innodb_flush_log_at_trx_commit', 'log_bin', 'sync_binlog',
-'wsrep_on', 'group_replication_group_name', 'group_replication_single_primary_mode',
-'group_replication_consistency')
+'innodb_snapshot_isolation', 'wsrep_on', 'group_replication_group_name',
+'group_replication_single_primary_mode', 'group_replication_consistency')
 """
+
+
+UNLIKE_MYSQL = "SET SESSION innodb_snapshot_isolation = 0"
+"""On in MariaDB from 11.6.2 on: to lock a row that another has changed since our transaction's view
+(a foreign key's parent, our own row of a name) is error 1020 then. MySQL locks the newest."""
+
+
+def has_snapshot_isolation(settings: Mapping[str, str]) -> bool:
+    """Whether the server refuses to lock rows that are newer than the view of a transaction."""
+    return settings.get("innodb_snapshot_isolation") in _ON
 
 
 def require_witness(settings: Mapping[str, str], place: str) -> None:

@@ -24,7 +24,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import structlog
 
@@ -241,6 +241,25 @@ _OWNED = ("owner_location", "owner_checkpoint", "owner_epoch")
 _NOTED = ("note_batch", "note_attempt", "note_decision")
 
 
+# Of redis-py's options those that change neither what a value is nor how long is waited for it.
+_URL_OPTIONS = frozenset(
+    {"db", "username", "password", "protocol", "client_name", "health_check_interval"}
+    | {"socket_keepalive", "ssl_ca_certs", "ssl_ca_path", "ssl_cert_reqs", "ssl_certfile"}
+    | {"ssl_check_hostname", "ssl_keyfile"}
+)
+
+
+def require_known_options(query: str) -> None:
+    """Refuse an option of a URL that is not known here (ConfigurationError); no value is quoted."""
+    given = [name for name, _ in parse_qsl(query, keep_blank_values=True)]
+    if unknown := sorted(set(given) - _URL_OPTIONS):
+        raise ConfigurationError(
+            f"The URL of Redis has the options {', '.join(unknown)}: this sink reads bytes and has "
+            f"timeouts of its own. Expected none, or one of {', '.join(sorted(_URL_OPTIONS))}.",
+            Remedy(change=f"take {', '.join(unknown)} out of the URL", start=True),
+        )
+
+
 @dataclass(frozen=True)
 class RedisUpsert:
     """An upsert target: a prefix of keys in one Redis that is no cluster.
@@ -298,6 +317,7 @@ class RedisTarget:
         self._not_told = redis.ResponseError
         try:
             parts = urlsplit(url)
+            require_known_options(parts.query)
             database = parts.path.strip("/")
             if parts.scheme != "unix" and database and not database.isdecimal():
                 raise ValueError  # noqa: TRY301 - the client would take database 0
@@ -307,7 +327,8 @@ class RedisTarget:
         except (ValueError, TypeError):
             raise ConfigurationError(
                 "The URL of Redis cannot be read: expected redis://[user:password@]host:port/db, "
-                "rediss://… or unix://path, db a number, each part in percent-encoding."
+                "rediss://… or unix://path, db a number, each part in percent-encoding, options "
+                "with values that redis-py can read."
             ) from None  # the cause may quote the password
 
     @property
