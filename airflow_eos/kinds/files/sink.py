@@ -42,6 +42,7 @@ from airflow_eos.protocol.decision import (
     PreparedWork,
     check_name,
 )
+from airflow_eos.texts import refuse_texts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -242,6 +243,7 @@ class FilesOfTask:
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Hold rows by partition; where they are too many, write the largest partition's."""
+        refuse_texts(rows, f"a reader of {self._sink.format} files")
         self._opened_at_ms = self._opened_at_ms or time.time_ns() // 1_000_000
         for folder, part in self._split(rows):
             if folder not in self._files:

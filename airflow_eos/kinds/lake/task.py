@@ -14,6 +14,7 @@ from airflow_eos.errors import ConfigurationError, DeliveryError, StoreError
 from airflow_eos.failpoints import failpoint
 from airflow_eos.kinds.lake.participant import DataFile, WorkNotes
 from airflow_eos.protocol.decision import PreparedWork
+from airflow_eos.texts import refuse_texts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -100,6 +101,7 @@ class ParquetOfTask:
         Raises:
             StoreError: the disk refuses.
         """
+        refuse_texts(rows, "a reader of Parquet files")
         with self._disk():
             if self._writer is None:
                 self._writer = self._begun(rows.schema)

@@ -24,9 +24,7 @@ from airflow_eos.kinds.mysql.session import (
     asked,
     done,
     holes,
-    number_of,
     quoted,
-    reason,
     refuses_rows,
 )
 from airflow_eos.kinds.sql.participant import (
@@ -38,7 +36,7 @@ from airflow_eos.kinds.sql.participant import (
     generation_of,
     would_not_all_arrive,
 )
-from airflow_eos.kinds.sql.servers import as_text
+from airflow_eos.kinds.sql.servers import as_text, number_of, reason
 from airflow_eos.protocol.decision import PreparedWork
 from airflow_eos.protocol.participant import Member, Note
 

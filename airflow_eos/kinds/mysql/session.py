@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
@@ -15,10 +14,12 @@ from airflow_eos.kinds.sql.participant import DatabaseConnection, LostError
 from airflow_eos.kinds.sql.servers import (
     ABOUT,
     PINNED,
+    ROW_ERRORS,
     TRANSACTIONS,
-    UNLIKE_MYSQL,
-    has_snapshot_isolation,
+    number_of,
+    of_innodb,
     parts_of,
+    reason,
     require_witness,
 )
 
@@ -28,37 +29,17 @@ _CLIENT = range(2000, 3000)  # error numbers of the client library: no answer, o
 _GONE = {1053, 1077, 1079, 1080, 1184, 1927, 3169, 4031}
 _AGAIN = {1213}  # the victim of a deadlock: its whole transaction was rolled back
 _RIGHTS = {1044, 1045, 1049, 1142, 1143, 1227, 1370, 1698}
-# Errors of a trigger, of checks (MySQL's and MariaDB's), of values that a column cannot hold, of a
-# row without a partition, of a generated column (MySQL's and MariaDB's); then of a number beyond
-# the last, and of a row too large.
-_CHECKS = {1644, 1645, 1442, 3819, 4025, 1292, 1364, 1365, 1366, 1411, 1690, 3140, 1526, 3105, 1906}
-_CHECKS |= {1467, 1118}
 # A column is gone, or a trigger's definer, or a function that a trigger calls.
 _CHANGED = {1054, 1449, 1305}
 _CANCELLED = {1317, 1969, 3024}  # killed, or ended by a time limit (MariaDB's, MySQL's)
 _OF_USER = {1203, 1226}  # the user's limit of connections, or of statements an hour
-_KEY = re.compile(r"for key '(?:[^'.]+\.)?([^']+)'$")  # MySQL 8.0.19 and newer name its table
 _REFUSED = (pymysql.err.IntegrityError, pymysql.err.DataError)
-
-
-def number_of(error: pymysql.MySQLError) -> int:
-    """Return the error number of the server or the client library; 0 where there is none."""
-    first = error.args[0] if error.args else 0
-    return first if isinstance(first, int) else 0
 
 
 def refuses_rows(error: pymysql.MySQLError) -> bool:
     """Whether the error comes from a row, or from the table as it is."""
     return isinstance(error, (*_REFUSED, pymysql.err.ProgrammingError)) or (
-        number_of(error) in _CHECKS | _CHANGED
-    )
-
-
-def reason(error: pymysql.MySQLError) -> str:
-    """Return the error's name and number, and the unique key that a second row has."""
-    key = _KEY.search(str(error.args[-1])) if error.args else None
-    return f"{type(error).__name__} {number_of(error)}" + (
-        f", a second row for the unique key {key[1]!r}" if key else ""
+        number_of(error) in ROW_ERRORS | _CHANGED
     )
 
 
@@ -74,10 +55,7 @@ def meaning(doing: str, place: str) -> Iterator[None]:
     try:
         yield
     except pymysql.MySQLError as error:
-        said = f"MySQL {place}, while {doing}: {reason(error)}."
-        if not refuses_rows(error):  # the text of those quotes values
-            said = f"{said.removesuffix('.')}: {str(error.args[-1] if error.args else '').strip()}"
-        raise _meant(said, error) from error
+        raise _meant(f"MySQL {place}, while {doing}: {reason(error)}.", error) from error
 
 
 def _meant(said: str, error: pymysql.MySQLError) -> EosError:
@@ -112,7 +90,7 @@ def _meant(said: str, error: pymysql.MySQLError) -> EosError:
                 start=True,
             ),
         )
-    if isinstance(error, _REFUSED) or number in _CHECKS:
+    if isinstance(error, _REFUSED) or number in ROW_ERRORS:
         return DeliveryError(
             f"{said} The table does not take a row as it is; nothing was made visible.",
             Remedy(change="correct the rows in the query, or the table", start=True),
@@ -184,10 +162,10 @@ def connected(url: str, *, lock_timeout_s: float, timeout_s: float) -> Connectio
     try:
         connection.connect(_line((connection.host, connection.port), max(2, int(timeout_s))))
         done(connection, TRANSACTIONS)
-        about = dict(asked(connection, ABOUT))
-        require_witness(about, printable(url))
-        if has_snapshot_isolation(about):
-            done(connection, UNLIKE_MYSQL)
+        settings = dict(asked(connection, ABOUT))
+        require_witness(settings, printable(url))
+        for statement in of_innodb(settings):
+            done(connection, statement)
     except BaseException:
         if connection.open:
             connection.close()

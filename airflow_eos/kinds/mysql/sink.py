@@ -58,11 +58,11 @@ from airflow_eos.kinds.upsert.columns import (
     refuse_longer,
     refuse_nulls,
     refuse_numbers,
-    refuse_texts,
     refuse_times,
 )
 from airflow_eos.kinds.upsert.mysql import TRIGGERS, fits, limits
 from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork, check_name
+from airflow_eos.texts import refuse_texts
 
 if TYPE_CHECKING:
     import pyarrow as pa

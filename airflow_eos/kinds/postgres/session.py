@@ -38,7 +38,7 @@ _GONE = (
 
 @contextlib.contextmanager
 def meaning(doing: str, place: str) -> Iterator[None]:
-    """Translate PostgreSQL errors into ours, with their message and hint: the detail holds rows.
+    """Translate PostgreSQL errors into ours, with its hint; the detail holds values of rows.
 
     Raises:
         ConfigurationError: a right, a table or a setting is missing.
@@ -162,7 +162,7 @@ _HINTS: tuple[
 def _said(doing: str, place: str, error: psycopg.Error) -> str:
     primary = error.diag.message_primary or str(error).strip().partition("\n")[0]
     state = f" ({error.sqlstate})" if error.sqlstate else ""
-    hint = f" The server's hint: {error.diag.message_hint}" if error.diag.message_hint else ""
+    hint = f" {error.diag.message_hint}" if error.diag.message_hint else ""
     return f"PostgreSQL {place}, while {doing}: {primary}{state}.{hint}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
@@ -27,20 +28,25 @@ end the move of decided rows at every start, or let in rows that were tried by o
 TRANSACTIONS = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ WRITE"
 ABOUT = """
 SHOW GLOBAL VARIABLES WHERE Variable_name IN ('read_only', 'innodb_read_only',
+'innodb_snapshot_isolation',
 'innodb_flush_log_at_trx_commit', 'log_bin', 'sync_binlog',
-'innodb_snapshot_isolation', 'wsrep_on', 'group_replication_group_name',
-'group_replication_single_primary_mode', 'group_replication_consistency')
+'wsrep_on', 'group_replication_group_name', 'group_replication_single_primary_mode',
+'group_replication_consistency')
 """
 
 
-UNLIKE_MYSQL = "SET SESSION innodb_snapshot_isolation = 0"
-"""On in MariaDB from 11.6.2 on: to lock a row that another has changed since our transaction's view
-(a foreign key's parent, our own row of a name) is error 1020 then. MySQL locks the newest."""
+def of_innodb(settings: Mapping[str, str]) -> list[str]:
+    """Return the statements for a session, besides ``PINNED``, of settings that few servers have.
 
+    MariaDB 11.6.2 and newer refuse to lock a row that is newer than the transaction's view (error
+    1020), as of a foreign key's parent that others change. Our statements look at what stands.
 
-def has_snapshot_isolation(settings: Mapping[str, str]) -> bool:
-    """Whether the server refuses to lock rows that are newer than the view of a transaction."""
-    return settings.get("innodb_snapshot_isolation") in _ON
+    Args:
+        settings: as for :func:`require_witness`.
+    """
+    if "innodb_snapshot_isolation" not in settings:
+        return []
+    return ["SET SESSION innodb_snapshot_isolation = OFF"]
 
 
 def require_witness(settings: Mapping[str, str], place: str) -> None:
@@ -92,6 +98,39 @@ def _of_several(settings: Mapping[str, str]) -> str | None:
         if settings.get("group_replication_consistency") == "EVENTUAL":
             return "group_replication_consistency = EVENTUAL (BEFORE_ON_PRIMARY_FAILOVER will do)"
     return None
+
+
+# --- mysql errors ---------------------------------------------------------------------------------
+
+
+_KEY = re.compile(r"for key '(?:[^'.]+\.)?([^']+)'$")  # MySQL 8.0.19 and newer name its table
+_QUOTED = re.compile(r"(['\"`]).*\1", re.DOTALL)
+_OF_ROWS = ("IntegrityError", "DataError")
+# Errors of a trigger, of checks (MySQL's and MariaDB's), of values that a column cannot hold, of a
+# row without a partition, of a generated column (MySQL's and MariaDB's); then of a number beyond
+# the last, and of a row too large.
+ROW_ERRORS = {1644, 1645, 1442, 3819, 4025, 1292, 1364, 1365, 1366, 1411, 1690, 3140, 1526, 3105}
+ROW_ERRORS |= {1906, 1467, 1118}
+
+
+def number_of(error: Any) -> int:
+    """Return the error number of the server or the client library; 0 where there is none."""
+    first = error.args[0] if error.args else 0
+    return first if isinstance(first, int) else 0
+
+
+def reason(error: Any) -> str:
+    """Return the name, number and text of PyMySQL's error, without values of rows.
+
+    The text of an error of rows holds values, so of it there is the unique key that a second row
+    has; of other texts what is between their first and last quote is left out.
+    """
+    kind, text = type(error).__name__, str(error.args[-1]) if len(error.args) > 1 else ""
+    said = f"{kind} {number_of(error)}"
+    if kind in _OF_ROWS or number_of(error) in ROW_ERRORS:
+        key = _KEY.search(text)
+        return f"{said}, a second row for the unique key {key[1]!r}" if key else said
+    return f"{said}: {_QUOTED.sub('…', text).rstrip('.')}" if text else said
 
 
 # --- mysql url ------------------------------------------------------------------------------------
@@ -208,6 +247,10 @@ def as_text(system: str, reach: object) -> str | None:
         return " ".join(f"{name}={_libpq(value)}" for name, value in parts.items())
     if system == "mysql":
         return _mysql(parts)
+    if unknown := sorted(parts.keys() - {"url"}):
+        raise ConfigurationError(
+            f"{system} is told {', '.join(unknown)}, which is not known here: expected url alone."
+        )
     return parts.get("url")
 
 

@@ -209,18 +209,6 @@ def refuse_times(rows: pa.RecordBatch, system: str, *, first_year: int = 1) -> N
             )
 
 
-def refuse_texts(rows: pa.RecordBatch, system: str) -> None:
-    """Refuse texts that are no UTF-8: Spark makes a string of any bytes (DeliveryError)."""
-    for name, column in _columns(rows, _is_text):
-        try:
-            column.validate(full=True)
-        except pa.ArrowInvalid:
-            raise refused(
-                f"A text in column {name} is not UTF-8, which {system} cannot hold",
-                "Send it as binary, or make a text of it (decode)",
-            ) from None  # Arrow's error quotes no value, and says less
-
-
 def refuse_nulls(rows: pa.RecordBatch, never_null: Collection[str], table: str) -> None:
     """Refuse nulls in columns where the table would replace them by own values (DeliveryError)."""
     for name, column in zip(rows.schema.names, rows.columns, strict=True):

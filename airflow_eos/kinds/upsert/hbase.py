@@ -499,9 +499,7 @@ class HBaseTarget:
         refuse_schema(self._table, self._family, self._rest.schema(self._table))
         if self._rest.schema(self._ours) is None:
             self._rest.create(self._ours, _FAMILY)
-        # No cell has that value, so nothing is written; but a user that may not write is refused.
-        column, never = f"{self._family}:{NULLS}", uuid.uuid4().bytes
-        self._rest.swap(self._table, self._row, {column: never}, column, never)
+        self._try_write()
         # A server can be configured to refuse timestamps that are far from today.
         self._rest.put(self._ours, self._row, _PROBE, NEWEST)
 
@@ -577,9 +575,19 @@ class HBaseTarget:
             self._rest.put_all(self._table, body)
         return 0
 
+    def tried(self, rows: pa.Table, about: RowSchema) -> None:
+        """See :meth:`UpsertConnection.tried`: HBase rolls nothing back, so nothing is written."""
+        del rows, about
+        self._try_write()
+
     def close(self) -> None:
         """Close the connection."""
         self._rest.close()
+
+    def _try_write(self) -> None:
+        # No cell has that value, so nothing is written; but a user that may not write is refused.
+        column, never = f"{self._family}:{NULLS}", uuid.uuid4().bytes
+        self._rest.swap(self._table, self._row, {column: never}, column, never)
 
     def _tally(self) -> bytes:
         return self._rest.row(self._ours, self._row).get(_TALLY, b"")

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import re
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -22,27 +22,38 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from airflow_eos.errors import ConfigurationError, DeliveryError
-from airflow_eos.kinds.sql.servers import ABOUT, PINNED, TRANSACTIONS, parts_of, require_witness
+from airflow_eos.kinds.sql.servers import (
+    ABOUT,
+    PINNED,
+    TRANSACTIONS,
+    of_innodb,
+    parts_of,
+    reason,
+    require_witness,
+)
 from airflow_eos.kinds.upsert.columns import (
     VERSION,
     Limits,
     refuse_long_rows,
     refuse_longer,
     refuse_numbers,
-    refuse_texts,
     refuse_times,
 )
 from airflow_eos.kinds.upsert.target import (
+    LAST_ORDER,
     OURS,
     OWNER,
+    TRYING,
     TableSession,
     TableTarget,
     TargetOwner,
     epoch_text,
     lacking,
+    left_by,
     one_of_each_number,
     with_tombstones,
 )
+from airflow_eos.texts import refuse_texts
 
 if TYPE_CHECKING:
     from airflow_eos.kinds.upsert.target import RowSchema
@@ -329,7 +340,10 @@ class MySqlDatabase(TableSession):
         """Refuse a server that does not take writes, or may lose them (ConfigurationError)."""
         with self.connected.cursor() as cursor:
             place = f"{self._reach['host']}:{self._reach['port']}/{self._reach['database']}"
-            require_witness(dict(rows_of(cursor, ABOUT)), place)
+            settings = dict(rows_of(cursor, ABOUT))
+            require_witness(settings, place)
+            for statement in of_innodb(settings):
+                cursor.execute(statement)
 
     @contextlib.contextmanager
     def asking(self, doing: str) -> Iterator[Any]:
@@ -361,11 +375,9 @@ class MySqlDatabase(TableSession):
             self.close()
             if not isinstance(error, self.client.Error):
                 raise
-            number = error.args[0] if error.args else "?"  # its text may hold values of rows
             raise DeliveryError(
                 f"MySQL refused or did not answer while {doing} ({self.table}): "
-                f"{type(error).__name__} {number}. What was written is not known, and writing it "
-                "again is harmless: put that right, then start the query again or run a recovery."
+                f"{reason(error)}. {left_by(doing)}"
             ) from error
 
 
@@ -530,21 +542,49 @@ class MySqlTarget(TableTarget):
 
     def apply(self, rows: pa.Table, about: RowSchema, checkpoint: str, order: str) -> int:
         """See :meth:`UpsertConnection.apply`; returns 0, since MySQL does not count older rows."""
+
+        def version_of(cursor: Any) -> str:
+            cursor.execute(OWNER + " LOCK IN SHARE MODE", (self._table,))
+            found = cursor.fetchone()
+            if not found or found[1] != checkpoint:
+                cursor.execute("ROLLBACK")
+                raise self.not_ours(TargetOwner(*found) if found else None)
+            return epoch_text(found[2]) + order
+
+        self._write(rows, about, version_of)
+        return 0
+
+    def tried(self, rows: pa.Table, about: RowSchema) -> None:
+        """See :meth:`UpsertConnection.tried`."""
+
+        def version_of(cursor: Any) -> str:
+            owner = rows_of(cursor, OWNER, self._table)
+            if not owner:
+                raise self.not_ours(None)
+            return epoch_text(owner[0][2]) + LAST_ORDER
+
+        self._write(rows, about, version_of, is_trial=True)
+
+    def _write(
+        self,
+        rows: pa.Table,
+        about: RowSchema,
+        version_of: Callable[[Any], str],
+        *,
+        is_trial: bool = False,
+    ) -> None:
+        """Write the rows in a transaction, as often as a deadlock or a lock lets nobody."""
         rows = one_of_each_number(rows, about.key)
         statement = upserted(self._table, rows.column_names, about.key)
         for left in reversed(range(_TRIES)):
-            with self.asking("writing rows") as cursor:
+            with self.asking(TRYING if is_trial else "writing rows") as cursor:
                 cursor.execute("BEGIN")
-                cursor.execute(OWNER + " LOCK IN SHARE MODE", (self._table,))
-                found = cursor.fetchone()
-                if not found or found[1] != checkpoint:
-                    cursor.execute("ROLLBACK")
-                    raise self.not_ours(TargetOwner(*found) if found else None)
-                version = epoch_text(found[2]) + order
+                version = version_of(cursor)
                 try:
                     for some in values(rows, about, version):
-                        cursor.executemany(statement, some)
-                    cursor.execute("COMMIT")
+                        again = some[:is_trial]  # a row that stands now is replaced
+                        cursor.executemany(statement, [*some, *again])
+                    cursor.execute("ROLLBACK" if is_trial else "COMMIT")
                 except self._session.client.Error as error:
                     if error.args[0] == _TOO_GREAT:
                         raise self.outranked() from None  # the cause quotes values of the row
@@ -554,4 +594,3 @@ class MySqlTarget(TableTarget):
                     cursor.execute("ROLLBACK")
                 else:
                     break
-        return 0

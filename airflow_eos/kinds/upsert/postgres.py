@@ -2,8 +2,9 @@
 
 The table has a unique key of just the key columns, and a column ``eos_version`` (text) for the
 version of each row. The owner is in a row of ``airflow_eos_upserts``, a small table of ours. Rows
-go by COPY into a temporary table, and from there by one statement, in one transaction: each row
-with its version, and only while this checkpoint is the owner.
+go as arrays, one of each column, in one transaction: each row with its version, and only while this
+checkpoint is the owner. No table is made for them, which a rule on DDL could forbid. A task has
+tried them before they are decided, in a transaction that it rolled back.
 
 A deleted row stays as a tombstone: its flag, its key and its version, all else null. Readers leave
 it out (``WHERE NOT gone``, or a view).
@@ -12,15 +13,15 @@ it out (``WHERE NOT gone``, or a view).
 from __future__ import annotations
 
 import contextlib
-import io
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyarrow import csv
+import pyarrow.compute as pc
 
 from airflow_eos.errors import ConfigurationError, DeliveryError, StoreError
 from airflow_eos.kinds.sql.servers import FAILOVER, OF_SESSION, OF_TRANSACTION, attentive
@@ -31,27 +32,30 @@ from airflow_eos.kinds.upsert.columns import (
     refuse_columns,
     refuse_long_keys,
     refuse_nul,
-    refuse_texts,
     refuse_times,
 )
 from airflow_eos.kinds.upsert.target import (
+    LAST_ORDER,
     OURS,
     OWNER,
+    TRYING,
+    RowSchema,
     TableSession,
     TableTarget,
     TargetOwner,
     epoch_text,
     lacking,
+    left_by,
     one_of_each_number,
     with_tombstones,
 )
+from airflow_eos.texts import refuse_texts
 
 if TYPE_CHECKING:
-    from airflow_eos.kinds.upsert.target import RowSchema
     from airflow_eos.protocol.participant import Note
 
-_ROWS = 50_000  # rows in a piece of CSV
-_ROWS_OF_BATCH = "eos_rows"
+_ROWS = 10_000  # rows of a statement, as many as Spark gives a task at once
+_BYTES = 32 * 1024 * 1024  # of a statement; the server refuses a gigabyte
 
 # For one transaction: a pooler may give the next one another connection.
 LOCKS = "SELECT set_config('lock_timeout', %s, true)"
@@ -97,8 +101,6 @@ JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)
 RIGHTS = """
 SELECT wanted FROM unnest(ARRAY['SELECT', 'INSERT', 'UPDATE']) AS wanted
 WHERE NOT has_table_privilege(%(oid)s, wanted)
-UNION ALL SELECT 'TEMPORARY (of the database)'
-WHERE NOT has_database_privilege(current_database(), 'TEMPORARY')
 """
 COLUMNS = """
 SELECT attname, format_type(atttypid, atttypmod),
@@ -143,6 +145,14 @@ AND EXISTS (SELECT 1 FROM pg_publication_tables JOIN pg_publication USING (pubna
 UNION ALL SELECT 'has row-level security, which could refuse a row (use a role with BYPASSRLS)'
 WHERE row_security_active(%(oid)s)
 """
+NOTHING = "UPDATE {} SET eos_version = eos_version WHERE false"
+"""The statement that changes no row, and is refused where a publication lets none be replaced."""
+# By their inner names, without lengths: a cast to varchar(9) cuts a text, and an insert refuses it.
+TYPES = """
+SELECT attname, format('%%I.%%I', nspname, typname) FROM pg_attribute
+JOIN pg_type AS t ON t.oid = atttypid JOIN pg_namespace AS n ON n.oid = typnamespace
+WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped
+"""
 INEXACT = """
 SELECT a.attname FROM pg_attribute AS a JOIN pg_collation AS c ON c.oid = a.attcollation
 WHERE a.attrelid = %s AND NOT c.collisdeterministic
@@ -176,24 +186,8 @@ def quoted(table: str) -> str:
     return ".".join(map(_name, table.split(".")))
 
 
-def temporary(table: str, names: Sequence[str]) -> str:
-    """Return the statement for a temporary table with the rows' columns, in the target's types."""
-    return (
-        f"CREATE TEMPORARY TABLE {_ROWS_OF_BATCH} ON COMMIT DROP AS "  # noqa: S608 - in quotes
-        f"SELECT {_list(names)} FROM {quoted(table)} WITH NO DATA"
-    )
-
-
-def copied(names: Sequence[str]) -> str:
-    """Return the COPY statement that fills the temporary table."""
-    return f"COPY {_ROWS_OF_BATCH} ({_list(names)}) FROM STDIN (FORMAT csv, ENCODING 'UTF8')"
-
-
-def upserted(table: str, names: Sequence[str], key: Sequence[str]) -> str:
-    """Return the statement that upserts from the temporary table; its argument is the version.
-
-    In the order of the key: so two committers of the same rows never deadlock.
-    """
+def upserted(table: str, names: Sequence[str], key: Sequence[str], types: Mapping[str, str]) -> str:
+    """Return the statement that upserts rows; its arguments are the version, then the arrays."""
     given = [*(name for name in names if name not in key), VERSION]
     values = ", ".join(f"{_name(name)} = excluded.{_name(name)}" for name in given)
     target, columns, by, values = (
@@ -201,30 +195,64 @@ def upserted(table: str, names: Sequence[str], key: Sequence[str]) -> str:
     )
     return (
         f"INSERT INTO {target} AS t ({columns}, {VERSION}) "  # noqa: S608 - names in quotes
-        f"SELECT {columns}, %s FROM {_ROWS_OF_BATCH} ORDER BY {by} "
+        f"SELECT {columns}, %s FROM {_rows(names, types)} "
         f"ON CONFLICT ({by}) DO UPDATE SET {values} WHERE t.{VERSION} IS NULL "
         f'OR t.{VERSION} COLLATE "C" <= excluded.{VERSION} COLLATE "C"'
     )
 
 
-def outranking(table: str, key: Sequence[str]) -> str:
-    """Return the query for a row of the batch in the target whose epoch is above its argument."""
+def outranking(table: str, key: Sequence[str], types: Mapping[str, str]) -> str:
+    """Return the query for a row in the target whose epoch is above; arguments: keys, the epoch."""
     target, by = (text.replace("%", "%%") for text in (quoted(table), _list(key)))
     return (
-        f"SELECT 1 FROM {target} JOIN {_ROWS_OF_BATCH} USING ({by}) "  # noqa: S608 - in quotes
+        f"SELECT 1 FROM {target} JOIN {_rows(key, types)} USING ({by}) "  # noqa: S608 - in quotes
         f'WHERE left({VERSION}, 16) COLLATE "C" > %s LIMIT 1'
     )
 
 
-def as_csv(rows: pa.Table, about: RowSchema) -> Iterator[bytes]:
-    """Yield rows as CSV for COPY: text in quotes, a null as nothing; deleted rows keep the key."""
-    columns = [_text(column) for column in with_tombstones(rows, about).columns]
+def _rows(names: Sequence[str], types: Mapping[str, str]) -> str:
+    """Return the rows of arrays, one of each column, as statements name them."""
+    arrays = ", ".join(f"%s::{types[name]}[]" for name in names)
+    return f"unnest({arrays}) AS eos_rows ({_list(names).replace('%', '%%')})"
+
+
+def pieces(rows: pa.Table, about: RowSchema) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield how many rows, and the array of each column, for one statement after the other.
+
+    In the order of the key: so tasks and committers of the same rows never deadlock. Deleted rows
+    keep their key alone.
+    """
+    ordered = rows.sort_by([(name, "ascending") for name in about.key])
+    columns = [_text(each) for each in with_tombstones(ordered, about).columns]
     text = pa.table(columns, names=rows.column_names)
-    options = csv.WriteOptions(include_header=False)
     for at in range(0, text.num_rows, _ROWS):
-        piece = io.BytesIO()
-        csv.write_csv(text.slice(at, _ROWS), piece, options)
-        yield piece.getvalue()
+        for some in _halves(text.slice(at, _ROWS)):
+            yield some.num_rows, {name: as_array(some[name]) for name in some.column_names}
+
+
+def _halves(rows: pa.Table) -> Iterator[pa.Table]:
+    """Yield rows in pieces that a statement holds, however the long ones lie among them."""
+    if rows.num_rows < 2 or rows.nbytes <= _BYTES:
+        yield rows
+        return
+    half = rows.num_rows // 2
+    yield from _halves(rows.slice(0, half))
+    yield from _halves(rows.slice(half))
+
+
+def as_array(texts: pa.ChunkedArray) -> str:
+    """Return texts as an array of PostgreSQL: each in quotes, a null as NULL."""
+    whole = texts.cast(pa.large_string())
+    for mark, instead in (("\\", "\\\\"), ('"', '\\"')):
+        whole = pc.replace_substring(whole, mark, instead)
+    quote, none = (pa.scalar(each, pa.large_string()) for each in ('"', ""))
+    each = pc.fill_null(pc.binary_join_element_wise(quote, whole, quote, none), "NULL")
+    one = each.combine_chunks()
+    ends = pa.array([0, len(one)], pa.int64())
+    joined = pc.binary_join(
+        pa.LargeListArray.from_arrays(ends, one).cast(pa.list_(pa.string())), ","
+    )
+    return "{" + (joined[0].as_py() or "") + "}"
 
 
 def _text(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -249,6 +277,7 @@ def _name(name: str) -> str:
 
 Ask = Callable[..., list[Any]]
 
+_DEADLOCKS = 4  # with others who lock the same rows; ours lock them in one order
 _LOCKS_MS = 60_000  # for another committer of the same rows, which is at the same batch
 
 
@@ -339,12 +368,12 @@ class PostgresTable(TableSession):
             )
 
     def _meant(self, doing: str, error: Any) -> DeliveryError:
-        # The first line only: it has no DSN, and the other lines hold values of rows.
+        # No detail: it holds values of rows. The first line of an error without parts has no DSN.
         said = error.diag.message_primary or str(error).partition("\n")[0]
+        hint = f" {error.diag.message_hint}" if error.diag.message_hint else ""
         return DeliveryError(
             f"PostgreSQL refused or did not answer while {doing} ({self._asked_for}): "
-            f"{type(error).__name__}: {said}. What was written is not known, and writing it again "
-            "is harmless: put that right, then start the query again or run a recovery."
+            f"{type(error).__name__}: {said}.{hint} {left_by(doing)}"
         )
 
     @property
@@ -362,6 +391,11 @@ class PostgresTable(TableSession):
         """The table's full name ``schema.name``, which no other spelling of it changes."""
         _, schema, name = self._place
         return f"{schema}.{name}"
+
+    @property
+    def types(self) -> dict[str, str]:
+        """The type of each column, without its length."""
+        return dict(self._ask(TYPES, (self.oid,)))
 
     @property
     def ours(self) -> str:
@@ -475,10 +509,22 @@ class PostgresTarget(TableTarget):
                 uniques=[names for names, _ in indexes],
                 constraints=[name for (name,) in ask(CONSTRAINTS, (found,))],
                 lacking=[right for (right,) in ask(RIGHTS, {"oid": found})],
-                unfit=[what for (what,) in ask(PARTS, {"oid": found})],
+                unfit=[*(what for (what,) in ask(PARTS, {"oid": found})), *self._not_updated()],
                 inexact=frozenset(name for (name,) in ask(INEXACT, (found,))),
                 encoding=ask(ENCODING)[0][0],
             )
+
+    def _not_updated(self) -> list[str]:
+        """Return why no row can be replaced, as for a publication's row filter; else nothing."""
+        errors = self._session.client.errors
+        try:
+            self._session.connected.execute(NOTHING.format(quoted(self._session.table)))
+        except (errors.ObjectNotInPrerequisiteState, errors.InvalidColumnReference) as error:
+            more = " ".join(filter(None, (error.diag.message_detail, error.diag.message_hint)))
+            return [f"refuses to replace a row: {error.diag.message_primary} ({more})"]
+        except (errors.InsufficientPrivilege, errors.UndefinedColumn):
+            pass  # told with the rights, and with the columns
+        return []
 
     def indexes(self) -> tuple[tuple[str, ...], ...]:
         """Return the columns of each index whose entries are limited in length."""
@@ -525,20 +571,64 @@ class PostgresTarget(TableTarget):
 
     def apply(self, rows: pa.Table, about: RowSchema, checkpoint: str, order: str) -> int:
         """See :meth:`UpsertConnection.apply`."""
+        return self._unless_deadlocked(partial(self._apply, rows, about, checkpoint, order))
+
+    def tried(self, rows: pa.Table, about: RowSchema) -> None:
+        """See :meth:`UpsertConnection.tried`."""
+        self._unless_deadlocked(partial(self._try, rows, about))
+
+    def _apply(self, rows: pa.Table, about: RowSchema, checkpoint: str, order: str) -> int:
         rows = one_of_each_number(rows, about.key)
-        names = rows.column_names
-        written = upserted(self._session.table, names, about.key)
         with self._session.writing("writing rows") as ask:
+            written = self._statement(rows.column_names, about)
             owner = ask(OWNER_KEPT, (self._session.table,))
             if not owner or owner[0][1] != checkpoint:
                 raise self.not_ours(TargetOwner(*owner[0]) if owner else None)
-            ask(temporary(self._session.table, names))
-            with self._session.connected.cursor() as cursor, cursor.copy(copied(names)) as copy:
-                for chunk in as_csv(rows, about):
-                    copy.write(chunk)
-            epoch = epoch_text(owner[0][2])
-            count = self._session.connected.execute(written, (epoch + order,)).rowcount
-            older = int(rows.num_rows - count)
-            if older and ask(outranking(self._session.table, about.key), (epoch,)):
+            epoch, older = epoch_text(owner[0][2]), 0
+            for count, arrays in pieces(rows, about):
+                older += count - self._write(written, epoch + order, arrays)
+            if older and self._is_outranked(rows, about, epoch):
                 raise self.outranked()
         return older
+
+    def _try(self, rows: pa.Table, about: RowSchema) -> int:
+        rows = one_of_each_number(rows, about.key)
+        with self._session.writing(TRYING) as ask:
+            written = self._statement(rows.column_names, about)
+            owner = ask(OWNER, (self._session.table,))
+            if not owner:
+                raise self.not_ours(None)
+            version = epoch_text(owner[0][2]) + LAST_ORDER
+            for count, arrays in pieces(rows, about):
+                if self._write(written, version, arrays) < count:  # no version of ours is as great
+                    raise self.outranked()
+            # A publication may take new rows, and refuse to replace one: a row that stands now is.
+            for _, arrays in pieces(rows.slice(0, 1), about):
+                self._write(written, version, arrays)
+            raise self._session.client.Rollback
+        return 0
+
+    def _unless_deadlocked(self, step: Callable[[], int]) -> int:
+        """Return what ``step`` returns, done again after it was the victim of a deadlock."""
+        for _ in range(_DEADLOCKS):
+            try:
+                return step()
+            except DeliveryError as error:
+                if not isinstance(error.__cause__, self._session.client.errors.DeadlockDetected):
+                    raise
+        return step()
+
+    def _statement(self, names: Sequence[str], about: RowSchema) -> str:
+        return upserted(self._session.table, names, about.key, self._session.types)
+
+    def _write(self, statement: str, version: str, arrays: Mapping[str, str]) -> int:
+        """Run the statement of a piece; return how many rows it wrote."""
+        return int(self._session.connected.execute(statement, (version, *arrays.values())).rowcount)
+
+    def _is_outranked(self, rows: pa.Table, about: RowSchema, epoch: str) -> bool:
+        asked = outranking(self._session.table, about.key, self._session.types)
+        keys = rows.select(list(about.key))
+        return any(
+            self._session.connected.execute(asked, (*arrays.values(), epoch)).fetchone()
+            for _, arrays in pieces(keys, RowSchema(about.key))
+        )

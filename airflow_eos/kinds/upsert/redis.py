@@ -24,17 +24,19 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import structlog
 
 from airflow_eos.errors import ConfigurationError, DeliveryError, Remedy, StoreError
 from airflow_eos.kinds.upsert.columns import refuse_times
 from airflow_eos.kinds.upsert.target import (
+    TRYING,
     TargetOwner,
     flags_of,
     keys_of,
     lacking,
+    left_by,
     not_ours,
     outranked,
     require_plain,
@@ -173,15 +175,52 @@ return redis.call('HINCRBY', KEYS[1], 'tally', 1)
 TRY = """
 redis.call('PTTL', KEYS[1])
 redis.call('HGET', KEYS[1], '_eos')
-redis.call('DEL', KEYS[1])
 redis.call('HSET', KEYS[1], '_eos', '')
 return redis.call('DEL', KEYS[1])
 """
 
+# Returns the version of a row that stands, or else what keeps promised rows out of its place.
+_STANDS = """
+local function stands_at(key)
+  if redis.call('PTTL', key) >= 0 then
+    return nil, redis.error_reply('EXPIRY the row ' .. key .. ' has a time to live, and would be '
+      .. 'forgotten with its version: PERSIST it')
+  end
+  local stands = redis.pcall('HGET', key, '_eos')
+  if type(stands) == 'table' then
+    return nil, redis.error_reply('OTHER the key ' .. key .. ' is no row of this target: RENAME it '
+      .. 'or DEL it (' .. stands.err .. ')')
+  end
+  if stands and (#stands ~= 45 or string.find(stands, '%D')) then
+    return nil, redis.error_reply('OTHER the row ' .. key .. ' has a version that is none of ours, '
+      .. 'which tells not what is newer: HDEL its field _eos')
+  end
+  return stands
+end
+"""
+
+# KEYS: the target's hash, then rows. Refuses what the script that writes them refuses; gives a
+# greater epoch of another's row, negated.
+LOOK = (
+    _STANDS
+    + """
+local epoch = redis.call('HGET', KEYS[1], 'owner_epoch')
+for i = 2, #KEYS do
+  local stands, refused = stands_at(KEYS[i])
+  if refused then return refused end
+  local theirs = stands and tonumber(string.sub(stands, 1, 16))
+  if theirs and epoch and theirs > tonumber(epoch) then return -theirs end
+end
+return 0
+"""
+)
+
 # KEYS: the target's hash, then the rows. ARGV: checkpoint, order, number of columns n, their names;
 # then for each row whether it is deleted ('1'), and n values: '+' and the value, or '-' for a null.
 # Gives how many rows were older; -1 where another is the owner, and less: a greater epoch's.
-APPLY = """
+APPLY = (
+    _STANDS
+    + """
 if redis.call('HGET', KEYS[1], 'owner_checkpoint') ~= ARGV[1] then return -1 end
 local epoch = redis.call('HGET', KEYS[1], 'owner_epoch')
 local version = string.rep('0', 16 - #epoch) .. epoch .. ARGV[2]
@@ -189,19 +228,8 @@ local n = tonumber(ARGV[3])
 local at = 4 + n
 local older = 0
 for i = 2, #KEYS do
-  if redis.call('PTTL', KEYS[i]) >= 0 then
-    return redis.error_reply('EXPIRY the row ' .. KEYS[i] .. ' has a time to live, and would be '
-      .. 'forgotten with its version: PERSIST it')
-  end
-  local stands = redis.pcall('HGET', KEYS[i], '_eos')
-  if type(stands) == 'table' then
-    return redis.error_reply('OTHER the key ' .. KEYS[i] .. ' is no row of this target: RENAME it '
-      .. 'or DEL it (' .. stands.err .. ')')
-  end
-  if stands and (#stands ~= #version or string.find(stands, '%D')) then
-    return redis.error_reply('OTHER the row ' .. KEYS[i] .. ' has a version that is none of ours, '
-      .. 'which tells not what is newer: HDEL its field _eos')
-  end
+  local stands, refused = stands_at(KEYS[i])
+  if refused then return refused end
   local theirs = stands and tonumber(string.sub(stands, 1, 16))
   if theirs and theirs > tonumber(epoch) then return -theirs end
   if stands and stands > version then
@@ -226,6 +254,7 @@ for i = 2, #KEYS do
 end
 return older
 """
+)
 
 
 # --- redis ----------------------------------------------------------------------------------------
@@ -241,22 +270,37 @@ _OWNED = ("owner_location", "owner_checkpoint", "owner_epoch")
 _NOTED = ("note_batch", "note_attempt", "note_decision")
 
 
-# Of redis-py's options those that change neither what a value is nor how long is waited for it.
-_URL_OPTIONS = frozenset(
-    {"db", "username", "password", "protocol", "client_name", "health_check_interval"}
-    | {"socket_keepalive", "ssl_ca_certs", "ssl_ca_path", "ssl_cert_reqs", "ssl_certfile"}
-    | {"ssl_check_hostname", "ssl_keyfile"}
-)
+_ALLOWED = """
+    client_name db health_check_interval password protocol retry_on_timeout socket_connect_timeout
+    socket_keepalive socket_timeout ssl_ca_certs ssl_ca_data ssl_ca_path ssl_cert_reqs ssl_certfile
+    ssl_check_hostname ssl_keyfile ssl_keyfile_password ssl_min_version username
+"""
+_OPTIONS = frozenset(_ALLOWED.split())
+"""The settings of a URL that leave the answers as they are, which we read as bytes."""
 
 
-def require_known_options(query: str) -> None:
-    """Refuse an option of a URL that is not known here (ConfigurationError); no value is quoted."""
-    given = [name for name, _ in parse_qsl(query, keep_blank_values=True)]
-    if unknown := sorted(set(given) - _URL_OPTIONS):
+def unreadable() -> ConfigurationError:
+    """Return the error for a URL that nobody can read; it is not quoted."""
+    return ConfigurationError(
+        "The URL of Redis cannot be read: expected redis://[user:password@]host:port/db, "
+        "rediss://… or unix://path, db a number, each part in percent-encoding."
+    )
+
+
+def refuse_options(url: str) -> None:
+    """Refuse settings behind the ``?`` of a URL that are not known to do no harm.
+
+    Raises:
+        ConfigurationError: with their names; values may be secrets.
+    """
+    settings = url.partition("?")[2]
+    if "@" in settings:  # the rest of a password, which is not quoted
+        raise unreadable()
+    unknown = sorted(parse_qs(settings, keep_blank_values=True).keys() - _OPTIONS)
+    if unknown:
         raise ConfigurationError(
-            f"The URL of Redis has the options {', '.join(unknown)}: this sink reads bytes and has "
-            f"timeouts of its own. Expected none, or one of {', '.join(sorted(_URL_OPTIONS))}.",
-            Remedy(change=f"take {', '.join(unknown)} out of the URL", start=True),
+            f"The URL of Redis has the settings {', '.join(unknown)}, which are not known here, or "
+            f"change what is read and written: expected none but {', '.join(sorted(_OPTIONS))}."
         )
 
 
@@ -273,6 +317,7 @@ class RedisUpsert:
     prefix: str
 
     def __post_init__(self) -> None:
+        refuse_options(self.url)
         ours = self.prefix.startswith(_META) or _META.startswith(self.prefix)
         if ours or not self.prefix.isprintable():
             raise ConfigurationError(
@@ -315,9 +360,9 @@ class RedisTarget:
         self._meta = f"{_META}{prefix}"
         self._errors = redis.RedisError
         self._not_told = redis.ResponseError
+        self._full = redis.OutOfMemoryError
         try:
             parts = urlsplit(url)
-            require_known_options(parts.query)
             database = parts.path.strip("/")
             if parts.scheme != "unix" and database and not database.isdecimal():
                 raise ValueError  # noqa: TRY301 - the client would take database 0
@@ -325,11 +370,7 @@ class RedisTarget:
                 url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s
             )
         except (ValueError, TypeError):
-            raise ConfigurationError(
-                "The URL of Redis cannot be read: expected redis://[user:password@]host:port/db, "
-                "rediss://… or unix://path, db a number, each part in percent-encoding, options "
-                "with values that redis-py can read."
-            ) from None  # the cause may quote the password
+            raise unreadable() from None  # the cause may quote the password
 
     @property
     def address(self) -> Mapping[str, str]:
@@ -362,6 +403,8 @@ class RedisTarget:
         """Refuse a user that may not write rows, before any row is decided (ConfigurationError)."""
         try:
             self._client.register_script(TRY)(keys=[f"{self._prefix}{uuid.uuid4().hex}"])
+        except self._full:
+            raise
         except self._not_told as error:
             raise ConfigurationError(
                 f"This Redis takes no row under {self._prefix!r} of this user: {error}.",
@@ -454,11 +497,30 @@ class RedisTarget:
                     answers = pipeline.execute()
             if -1 in answers:
                 raise self._not_ours()
-            if (least := min(answers)) < 0:
-                above = f"redis-cli HSET {shlex.quote(self._meta)} last_epoch {-least}"
-                raise outranked(f"Prefix {self._prefix!r} in Redis", f"{self.give_up} and {above}")
+            self._require_greatest(min(answers))
             older += sum(answers)
         return older
+
+    def tried(self, rows: pa.Table, about: RowSchema) -> None:
+        """See :meth:`UpsertConnection.tried`: what stands is looked at, and one row is written.
+
+        Redis rolls nothing back; memory that ends between this and the commit is waited for.
+        """
+        keys = keys_of(rows, about.key, self._prefix)
+        with self._asking(TRYING):
+            self._client.register_script(TRY)(keys=[f"{self._prefix}{uuid.uuid4().hex}"])
+            script = self._client.register_script(LOOK)
+            answers = [
+                script(keys=[self._meta, *keys[at : at + _ROWS]])
+                for at in range(0, len(keys), _ROWS)
+            ]
+        self._require_greatest(min(answers, default=0))
+
+    def _require_greatest(self, answer: int) -> None:
+        """Refuse a target where a script has found a greater epoch (OwnershipError)."""
+        if answer < 0:
+            above = f"redis-cli HSET {shlex.quote(self._meta)} last_epoch {-answer}"
+            raise outranked(f"Prefix {self._prefix!r} in Redis", f"{self.give_up} and {above}")
 
     def close(self) -> None:
         """Close the connections."""
@@ -495,6 +557,5 @@ class RedisTarget:
         except self._errors as error:
             raise DeliveryError(
                 f"Redis refused or did not answer while {doing} ({self._prefix}…): "
-                f"{type(error).__name__}: {error}. What was written is not known, and writing it "
-                "again is harmless: put that right, then start the query again or run a recovery."
+                f"{type(error).__name__}: {error}. {left_by(doing)}"
             ) from error

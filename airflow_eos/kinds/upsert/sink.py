@@ -25,7 +25,7 @@ from airflow_eos.kinds.upsert.mysql import MySqlUpsert
 from airflow_eos.kinds.upsert.participant import KIND, UpsertParticipant, made, target_of
 from airflow_eos.kinds.upsert.postgres import PostgresUpsert
 from airflow_eos.kinds.upsert.redis import RedisUpsert
-from airflow_eos.kinds.upsert.target import RowSchema, TargetSpec
+from airflow_eos.kinds.upsert.target import RowSchema, TargetSpec, last_of_each
 from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork, check_name
 from airflow_eos.protocol.participant import Owner
 
@@ -131,7 +131,7 @@ class UpsertSink:
             task,
             attempt,
             about=RowSchema(tuple(self.key), self.deleted).metadata(),
-            look=self._refuse,
+            look=self._tried if transactional else self._refuse,
             now=None if transactional else self._now,
         )
 
@@ -161,6 +161,15 @@ class UpsertSink:
                 "its batch was written. Filter such rows out, or give them a key (coalesce)."
             )
         self.target.refuse_rows(rows, self.key)
+
+    def _tried(self, rows: pa.RecordBatch) -> None:
+        """Refuse rows also by what the target says of them, since kept rows must be written."""
+        import pyarrow as pa
+
+        self._refuse(rows)
+        about = RowSchema(tuple(self.key), self.deleted)
+        with closing(self.target.open(timeout_s=_TIMEOUT_S)) as target:
+            target.tried(last_of_each(pa.Table.from_batches([rows]), about.key), about)
 
     def _participant(self) -> UpsertParticipant:
         with closed_on_error(self.target.open(timeout_s=_TIMEOUT_S)) as target:

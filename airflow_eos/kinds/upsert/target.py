@@ -36,6 +36,8 @@ from airflow_eos.protocol.participant import Note
 
 _ABOUT = b"eos.upsert"
 _TASK_DIGITS = 10
+LAST_ORDER = "9" * (19 + _TASK_DIGITS)
+"""The rest of the version that a trial writes: it replaces every row of its epoch."""
 
 
 class RowSchema(msgspec.Struct, frozen=True):
@@ -149,6 +151,17 @@ class UpsertConnection(Protocol):
         """
         ...
 
+    def tried(self, rows: pa.Table, about: RowSchema) -> None:
+        """Refuse rows that the target does not take, in a task, before they are decided.
+
+        Where a system has transactions all is done that :meth:`apply` does to them, over whatever
+        stands, and one row is replaced; and all is rolled back.
+
+        Raises:
+            DeliveryError: the system refused, or did not answer; nothing was written.
+            OwnershipError: the target belongs to nobody, or has rows of a greater epoch.
+        """
+
     def close(self) -> None:
         """Close the connections."""
 
@@ -166,6 +179,20 @@ def lacking(system: str, package: str) -> ConfigurationError:
     return ConfigurationError(
         f"An upsert into {system} needs the package {package}, which is not installed here: "
         f"pip install 'airflow-provider-eos[{system}]'."
+    )
+
+
+TRYING = "trying rows before they are decided"
+"""What a task does, in errors; see :meth:`UpsertConnection.tried`."""
+
+
+def left_by(doing: str) -> str:
+    """Return what an error has left behind in the target, and what to do."""
+    if doing == TRYING:
+        return "Nothing of its batch was written: put that right, then start the query again."
+    return (
+        "What was written is not known, and writing it again is harmless: put that right, then "
+        "start the query again or run a recovery."
     )
 
 

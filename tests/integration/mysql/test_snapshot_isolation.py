@@ -10,6 +10,7 @@ import pytest
 
 from airflow_eos.kinds.mysql.session import asked, connected, done
 from airflow_eos.kinds.sql.servers import parts_of
+from airflow_eos.kinds.upsert.mysql import MySqlUpsert
 from tests.support.servers.mariadb import EmbeddedMariaDb
 
 
@@ -35,3 +36,10 @@ def test_a_parent_that_was_changed_since_our_view_refuses_no_row(newest: Embedde
         ours.commit()
         assert asked(beside, "SELECT @@global.innodb_snapshot_isolation") == [(1,)]
         assert asked(beside, "SELECT * FROM orders") == [(1, 1)]
+
+
+def test_a_session_of_upserts_has_it_off(newest: EmbeddedMariaDb):
+    target = MySqlUpsert(newest.url, "totals").open(timeout_s=10)
+    with closing(target), target.asking("asking") as cursor:
+        cursor.execute("SELECT @@global.innodb_snapshot_isolation, @@innodb_snapshot_isolation")
+        assert cursor.fetchall() == ((1, 0),)

@@ -411,23 +411,6 @@ def test_a_server_that_does_not_answer_for_the_time_is_given_up(monkeypatch: pyt
     assert clock.now > 70
 
 
-@pytest.mark.parametrize(
-    "option",
-    ["decode_responses=True", "encoding=latin-1", "single_connection_client=True", "tiemout=hush"],
-)
-def test_an_option_of_redis_that_is_not_known_is_refused_by_its_name(option: str):
-    """With decode_responses values were texts, which ended in a bare TypeError."""
-    name, _, value = option.partition("=")
-    with pytest.raises(ConfigurationError, match=rf"has the options {name}:") as refused:
-        RedisTarget(f"redis://:hush@h:1/0?protocol=3&{option}", "t:", timeout_s=1)
-    assert value not in str(refused.value)
-
-
-def test_options_of_redis_that_change_no_value_are_taken():
-    options = "protocol=3&client_name=eos&health_check_interval=1&socket_keepalive=True"
-    RedisTarget(f"rediss://h:1/0?{options}&ssl_cert_reqs=required", "t:", timeout_s=1)
-
-
 @pytest.mark.parametrize("url", ["redis://h:6379/orders", "redis://h/1x", "redis://:12/hush@h"])
 def test_a_database_of_redis_that_is_no_number_is_not_database_0(url: str):
     """redis-py takes it for none, and another pipeline's rows of these keys may be in that one."""

@@ -8,9 +8,8 @@ import pyarrow as pa
 import pytest
 
 from airflow_eos.errors import ConfigurationError, DeliveryError, StoreError
-from airflow_eos.kinds.mysql.session import reason
 from airflow_eos.kinds.mysql.sink import statements
-from airflow_eos.kinds.sql.servers import keywords_of, parts_of, require_witness
+from airflow_eos.kinds.sql.servers import keywords_of, parts_of, reason, require_witness
 
 pytest.importorskip("pymysql")
 

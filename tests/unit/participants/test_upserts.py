@@ -1,0 +1,125 @@
+"""What an upsert says to a server, what it is told, and what no reader could read."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from airflow_eos.errors import ConfigurationError, DeliveryError
+from airflow_eos.kinds.sql.servers import as_text, of_innodb, reason
+from airflow_eos.kinds.upsert.postgres import as_array, pieces
+from airflow_eos.kinds.upsert.redis import RedisUpsert
+from airflow_eos.kinds.upsert.target import RowSchema
+from airflow_eos.texts import refuse_texts
+
+
+def texts(*values: bytes) -> pa.StringArray:
+    """Texts of any bytes, as Spark makes them."""
+    made = pa.array(values, pa.binary())
+    return pa.StringArray.from_buffers(len(made), *made.buffers()[1:3], made.buffers()[0])
+
+
+BAD = texts(b"caf\xe9")
+NESTED = {
+    "flat": BAD,
+    "list": pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), BAD),
+    "struct": pa.StructArray.from_arrays([BAD], ["v"]),
+    "key of a map": pa.MapArray.from_arrays(pa.array([0, 1], pa.int32()), BAD, pa.array([1])),
+    "value of a map": pa.MapArray.from_arrays(pa.array([0, 1], pa.int32()), pa.array([1]), BAD),
+}
+
+
+@pytest.mark.parametrize("column", NESTED.values(), ids=NESTED)
+def test_a_text_that_is_no_utf8_is_refused_wherever_it_is_nested(column: pa.Array):
+    rows = pa.RecordBatch.from_arrays([pa.array([1]), column], names=["id", "v"])
+    with pytest.raises(DeliveryError, match="A text in column v is not UTF-8"):
+        refuse_texts(rows, "a reader")
+
+
+def test_bytes_are_no_text_and_texts_of_utf8_are_taken():
+    refuse_texts(
+        pa.RecordBatch.from_arrays(
+            [pa.array([b"caf\xe9"]), pa.array(["café"]), pa.array([[None]], pa.list_(pa.string()))],
+            names=["bytes", "text", "nested"],
+        ),
+        "a reader",
+    )
+
+
+def test_an_array_of_postgres_has_every_text_as_it_was():
+    given = pa.chunked_array([['a,"b"', "c\\d", None], ["NULL", "", "{}"]])
+    assert as_array(given) == '{"a,\\"b\\"","c\\\\d",NULL,"NULL","","{}"}'
+    assert as_array(pa.chunked_array([], pa.string())) == "{}"
+
+
+def test_rows_go_in_the_order_of_the_key_whatever_order_a_task_has_them_in():
+    rows = pa.table({"id": [3, 1, 2], "v": ["c", "a", "b"]})
+    assert list(pieces(rows, RowSchema(("id",)))) == [(3, {"id": '{"1","2","3"}', "v": ABC})]
+
+
+ABC = '{"a","b","c"}'
+
+
+def test_long_rows_that_lie_together_go_in_statements_that_a_server_takes():
+    """By the mean length of all rows they went in one statement: the server has a limit."""
+    texts = ["x" * 6_000_000 if 500 <= at < 520 else "x" for at in range(2000)]
+    rows = pa.table({"id": range(2000), "v": texts})
+    given = list(pieces(rows, RowSchema(("id",))))
+    assert sum(count for count, _ in given) == 2000
+    assert max(len(arrays["v"]) for _, arrays in given) < 40_000_000
+
+
+class OperationalError(Exception):
+    """As PyMySQL's, which carries a number and a text."""
+
+
+class IntegrityError(Exception):
+    """As PyMySQL's."""
+
+
+def test_an_unknown_error_of_mysql_has_the_servers_text_without_what_it_quotes():
+    said = reason(OperationalError(1173, "This table type requires a primary key"))
+    assert said == "OperationalError 1173: This table type requires a primary key"
+    said = reason(OperationalError(9999, "Bad value 'it's a secret' at `x`.'hidden' there"))
+    assert said == "OperationalError 9999: Bad value … there"
+
+
+@pytest.mark.parametrize(
+    "error", [OperationalError(1644, "a trigger says secret"), IntegrityError(1048, "secret")]
+)
+def test_an_error_of_rows_of_mysql_has_no_text_since_it_holds_values(error: Exception):
+    assert "secret" not in reason(error)
+
+
+def test_snapshot_isolation_is_switched_off_where_a_server_knows_it_and_nowhere_else():
+    assert of_innodb({"innodb_snapshot_isolation": "ON"}) == [
+        "SET SESSION innodb_snapshot_isolation = OFF"
+    ]
+    assert of_innodb({"read_only": "OFF"}) == []
+
+
+@pytest.mark.parametrize(
+    "setting", ["decode_responses=True", "encoding=latin-1", "single_connection_client=1", "odd="]
+)
+def test_a_setting_of_a_redis_url_that_changes_what_is_read_is_refused_by_its_name(setting: str):
+    with pytest.raises(ConfigurationError, match=setting.partition("=")[0]):
+        RedisUpsert(f"redis://localhost:6379?{setting}", "t:")
+    RedisUpsert("redis://localhost:6379?protocol=3&db=2&client_name=eos", "t:")
+
+
+def test_no_value_of_a_setting_of_redis_is_told():
+    with pytest.raises(ConfigurationError, match="tiemout") as refused:
+        RedisUpsert("redis://localhost:6379?tiemout=hush", "t:")
+    assert "hush" not in str(refused.value)
+
+
+def test_a_question_mark_in_a_password_of_redis_shows_nothing_of_it():
+    with pytest.raises(ConfigurationError, match="cannot be read") as refused:
+        RedisUpsert("redis://:my?hunter2@localhost:6379/0", "t:")
+    assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize("system", ["redis", "hbase"])
+def test_a_part_of_a_connection_that_nobody_knows_is_refused_by_its_name(system: str):
+    with pytest.raises(ConfigurationError, match="decode_responses"):
+        as_text(system, {"url": "redis://localhost", "decode_responses": "True"})
