@@ -277,8 +277,9 @@ def _name(name: str) -> str:
 
 Ask = Callable[..., list[Any]]
 
-_DEADLOCKS = 4  # with others who lock the same rows; ours lock them in one order
+_TRIES = 5  # where others lock the same rows; ours lock them in one order
 _LOCKS_MS = 60_000  # for another committer of the same rows, which is at the same batch
+_TRIAL_LOCKS_MS = 10_000  # for another task's trial, or a committer
 
 
 class PostgresTable(TableSession):
@@ -341,7 +342,7 @@ class PostgresTable(TableSession):
         """Yield the function of :meth:`asking`, in one transaction, durable when the block ends."""
         with self.asking(doing) as ask, self.connected.transaction():
             ask(OF_TRANSACTION)
-            ask(LOCKS, (str(_LOCKS_MS),))
+            ask(LOCKS, (str(_TRIAL_LOCKS_MS if doing == TRYING else _LOCKS_MS),))
             yield ask
 
     def rows(self, doing: str, statement: str, *given: object) -> list[Any]:
@@ -571,11 +572,11 @@ class PostgresTarget(TableTarget):
 
     def apply(self, rows: pa.Table, about: RowSchema, checkpoint: str, order: str) -> int:
         """See :meth:`UpsertConnection.apply`."""
-        return self._unless_deadlocked(partial(self._apply, rows, about, checkpoint, order))
+        return self._unless_locked(partial(self._apply, rows, about, checkpoint, order))
 
     def tried(self, rows: pa.Table, about: RowSchema) -> None:
         """See :meth:`UpsertConnection.tried`."""
-        self._unless_deadlocked(partial(self._try, rows, about))
+        self._unless_locked(partial(self._try, rows, about))
 
     def _apply(self, rows: pa.Table, about: RowSchema, checkpoint: str, order: str) -> int:
         rows = one_of_each_number(rows, about.key)
@@ -608,13 +609,19 @@ class PostgresTarget(TableTarget):
             raise self._session.client.Rollback
         return 0
 
-    def _unless_deadlocked(self, step: Callable[[], int]) -> int:
-        """Return what ``step`` returns, done again after it was the victim of a deadlock."""
-        for _ in range(_DEADLOCKS):
+    def _unless_locked(self, step: Callable[[], int]) -> int:
+        """Return what ``step`` returns, done again after a deadlock, or a lock that it waits for.
+
+        Of a transaction that ends so nothing is left.
+        """
+        errors = self._session.client.errors
+        for _ in range(_TRIES - 1):
             try:
                 return step()
             except DeliveryError as error:
-                if not isinstance(error.__cause__, self._session.client.errors.DeadlockDetected):
+                if not isinstance(
+                    error.__cause__, (errors.DeadlockDetected, errors.LockNotAvailable)
+                ):
                     raise
         return step()
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.errors import ConfigurationError, DeliveryError
 from airflow_eos.kinds.sql.servers import as_text, of_innodb, reason
 from airflow_eos.kinds.upsert.postgres import as_array, pieces
 from airflow_eos.kinds.upsert.redis import RedisUpsert
+from airflow_eos.kinds.upsert.sink import UpsertSink
 from airflow_eos.kinds.upsert.target import RowSchema
 from airflow_eos.texts import refuse_texts
 
@@ -123,3 +125,33 @@ def test_a_question_mark_in_a_password_of_redis_shows_nothing_of_it():
 def test_a_part_of_a_connection_that_nobody_knows_is_refused_by_its_name(system: str):
     with pytest.raises(ConfigurationError, match="decode_responses"):
         as_text(system, {"url": "redis://localhost", "decode_responses": "True"})
+
+
+class Full:
+    """A target that takes columns and values, and says only when rows are tried that it is full."""
+
+    def refuse_rows(self, rows: pa.RecordBatch, key: tuple[str, ...]) -> None:
+        """Refuse nothing."""
+
+    def told(self) -> Full:
+        return self
+
+    def open(self, *, timeout_s: float) -> Full:
+        assert timeout_s
+        return self
+
+    def tried(self, rows: pa.Table, about: RowSchema) -> None:
+        raise DeliveryError(f"full: {rows.to_pylist()} by {about}")
+
+    def close(self) -> None:
+        """Close nothing."""
+
+
+def test_a_task_tries_its_rows_before_it_keeps_them(tmp_path, monkeypatch):
+    """Of a key that comes twice the last row is tried, which is the one that is written."""
+    monkeypatch.setattr("airflow_eos.kinds.spill.task.running_batch", lambda: 7)
+    sink = UpsertSink(Full(), ["id"]).bound(CheckpointStore.open(tmp_path / "checkpoint"))
+    rows = pa.RecordBatch.from_pydict({"id": [1, 1], "v": ["a", "b"]})
+    with pytest.raises(DeliveryError, match=r"full: \[{'id': 1, 'v': 'b'}\] by key id"):
+        sink.opened(0, 0).write(rows)
+    sink.opened(0, 0, transactional=False).write(rows)  # its tasks write to the target themselves
