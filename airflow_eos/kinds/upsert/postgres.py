@@ -371,6 +371,9 @@ class PostgresTable(TableSession):
     def _meant(self, doing: str, error: Any) -> DeliveryError:
         # No detail: it holds values of rows. The first line of an error without parts has no DSN.
         said = error.diag.message_primary or str(error).partition("\n")[0]
+        errors = self.client.errors
+        if isinstance(error, (errors.ObjectNotInPrerequisiteState, errors.InvalidColumnReference)):
+            said = f"{said}: {error.diag.message_detail or ''}".rstrip(": .")  # of the table alone
         hint = f" {error.diag.message_hint}" if error.diag.message_hint else ""
         return DeliveryError(
             f"PostgreSQL refused or did not answer while {doing} ({self._asked_for}): "

@@ -147,7 +147,7 @@ def test_what_keeps_a_row_out_is_refused_before_it_is_decided(upsert, server, cl
 
 
 def test_a_row_of_a_greater_epoch_is_refused_before_it_is_decided(upsert, server, client):
-    client.hset("t:a", "_eos", f"{7:016}{'0' * 29}")
+    client.hset("t:a", "_eos", f"{10**15:016}{'0' * 29}")
     with closing(RedisUpsert(server.url, "t:").open(timeout_s=30)) as task:
         with pytest.raises(OwnershipError, match="rows of a greater epoch"):
             task.tried(pa.table({"id": ["a"], "value": [1]}), RowSchema(("id",)))
