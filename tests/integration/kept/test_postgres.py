@@ -583,7 +583,7 @@ def test_a_row_that_may_not_be_replaced_any_more_is_refused_before_it_is_decided
         base.execute("INSERT INTO totals (id, value) VALUES ('a', 1)")
     base.execute("CREATE PUBLICATION filtered FOR TABLE totals WHERE (value > 0)")
     try:
-        with pytest.raises(DeliveryError, match=r"cannot update table.*: Column used.*WHERE expression"):
+        with pytest.raises(DeliveryError, match=r"cannot update table.*: Column.*WHERE expr"):
             target.tried(rows, ABOUT)
         with pytest.raises(ConfigurationError, match=r"refuses to replace a row.*WHERE expression"):
             PostgresUpsert(server.dsn, "totals").refuse(

@@ -82,6 +82,7 @@ class IntegrityError(Exception):
 def test_an_unknown_error_of_mysql_has_the_servers_text_without_what_it_quotes():
     said = reason(OperationalError(1173, "This table type requires a primary key"))
     assert said == "OperationalError 1173: This table type requires a primary key"
+    assert reason(OperationalError(1118, "Row size too large (> 8126)")).endswith("(> 8126)")
     said = reason(OperationalError(9999, "Bad value 'it's a secret' at `x`.'hidden' there"))
     assert said == "OperationalError 9999: Bad value … there"
 
