@@ -110,7 +110,8 @@ _OF_ROWS = ("IntegrityError", "DataError")
 # row without a partition, of a generated column (MySQL's and MariaDB's); then of a number beyond
 # the last, and of a row too large.
 ROW_ERRORS = {1644, 1645, 1442, 3819, 4025, 1292, 1364, 1365, 1366, 1411, 1690, 3140, 1526, 3105}
-ROW_ERRORS |= {1906, 1467, 1118}
+_TOO_LARGE = 1118  # its text tells the limit, and no value
+ROW_ERRORS |= {1906, 1467, _TOO_LARGE}
 
 
 def number_of(error: Any) -> int:
@@ -127,7 +128,7 @@ def reason(error: Any) -> str:
     """
     kind, text = type(error).__name__, str(error.args[-1]) if len(error.args) > 1 else ""
     said = f"{kind} {number_of(error)}"
-    if kind in _OF_ROWS or number_of(error) in ROW_ERRORS:
+    if kind in _OF_ROWS or number_of(error) in ROW_ERRORS - {_TOO_LARGE}:
         key = _KEY.search(text)
         return f"{said}, a second row for the unique key {key[1]!r}" if key else said
     return f"{said}: {_QUOTED.sub('…', text).rstrip('.')}" if text else said

@@ -40,7 +40,7 @@ from airflow_eos.kinds.upsert.columns import (
     refuse_times,
 )
 from airflow_eos.kinds.upsert.target import (
-    NEWEST_OF_ALL,
+    LAST_ORDER,
     OURS,
     OWNER,
     TRYING,
@@ -551,33 +551,40 @@ class MySqlTarget(TableTarget):
                 raise self.not_ours(TargetOwner(*found) if found else None)
             return epoch_text(found[2]) + order
 
-        self._write("writing rows", rows, about, version_of, end="COMMIT")
+        self._write(rows, about, version_of)
         return 0
 
     def tried(self, rows: pa.Table, about: RowSchema) -> None:
-        """See :meth:`UpsertConnection.tried`: they are written over all that stands."""
-        self._write(TRYING, rows, about, lambda _: NEWEST_OF_ALL, end="ROLLBACK")
+        """See :meth:`UpsertConnection.tried`."""
+
+        def version_of(cursor: Any) -> str:
+            owner = rows_of(cursor, OWNER, self._table)
+            if not owner:
+                raise self.not_ours(None)
+            return epoch_text(owner[0][2]) + LAST_ORDER
+
+        self._write(rows, about, version_of, is_trial=True)
 
     def _write(
         self,
-        doing: str,
         rows: pa.Table,
         about: RowSchema,
         version_of: Callable[[Any], str],
         *,
-        end: str,
+        is_trial: bool = False,
     ) -> None:
         """Write the rows in a transaction, as often as a deadlock or a lock lets nobody."""
         rows = one_of_each_number(rows, about.key)
         statement = upserted(self._table, rows.column_names, about.key)
         for left in reversed(range(_TRIES)):
-            with self.asking(doing) as cursor:
+            with self.asking(TRYING if is_trial else "writing rows") as cursor:
                 cursor.execute("BEGIN")
                 version = version_of(cursor)
                 try:
                     for some in values(rows, about, version):
-                        cursor.executemany(statement, some)
-                    cursor.execute(end)
+                        again = some[:is_trial]  # a row that stands now is replaced
+                        cursor.executemany(statement, [*some, *again])
+                    cursor.execute("ROLLBACK" if is_trial else "COMMIT")
                 except self._session.client.Error as error:
                     if error.args[0] == _TOO_GREAT:
                         raise self.outranked() from None  # the cause quotes values of the row

@@ -17,6 +17,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -34,7 +35,7 @@ from airflow_eos.kinds.upsert.columns import (
     refuse_times,
 )
 from airflow_eos.kinds.upsert.target import (
-    NEWEST_OF_ALL,
+    LAST_ORDER,
     OURS,
     OWNER,
     TRYING,
@@ -146,6 +147,12 @@ WHERE row_security_active(%(oid)s)
 """
 NOTHING = "UPDATE {} SET eos_version = eos_version WHERE false"
 """The statement that changes no row, and is refused where a publication lets none be replaced."""
+# By their inner names, without lengths: a cast to varchar(9) cuts a text, and an insert refuses it.
+TYPES = """
+SELECT attname, format('%%I.%%I', nspname, typname) FROM pg_attribute
+JOIN pg_type AS t ON t.oid = atttypid JOIN pg_namespace AS n ON n.oid = typnamespace
+WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped
+"""
 INEXACT = """
 SELECT a.attname FROM pg_attribute AS a JOIN pg_collation AS c ON c.oid = a.attcollation
 WHERE a.attrelid = %s AND NOT c.collisdeterministic
@@ -212,16 +219,25 @@ def _rows(names: Sequence[str], types: Mapping[str, str]) -> str:
 def pieces(rows: pa.Table, about: RowSchema) -> Iterator[tuple[int, dict[str, str]]]:
     """Yield how many rows, and the array of each column, for one statement after the other.
 
-    In the order of the key: so two committers of the same rows never deadlock. Deleted rows keep
-    their key alone.
+    In the order of the key: so tasks and committers of the same rows never deadlock. Deleted rows
+    keep their key alone.
     """
     ordered = rows.sort_by([(name, "ascending") for name in about.key])
     columns = [_text(each) for each in with_tombstones(ordered, about).columns]
     text = pa.table(columns, names=rows.column_names)
-    count = max(1, min(_ROWS, _BYTES * text.num_rows // max(1, text.nbytes)))
-    for at in range(0, text.num_rows, count):
-        some = text.slice(at, count)
-        yield some.num_rows, {name: as_array(some[name]) for name in some.column_names}
+    for at in range(0, text.num_rows, _ROWS):
+        for some in _halves(text.slice(at, _ROWS)):
+            yield some.num_rows, {name: as_array(some[name]) for name in some.column_names}
+
+
+def _halves(rows: pa.Table) -> Iterator[pa.Table]:
+    """Yield rows in pieces that a statement holds, however the long ones lie among them."""
+    if rows.num_rows < 2 or rows.nbytes <= _BYTES:
+        yield rows
+        return
+    half = rows.num_rows // 2
+    yield from _halves(rows.slice(0, half))
+    yield from _halves(rows.slice(half))
 
 
 def as_array(texts: pa.ChunkedArray) -> str:
@@ -261,7 +277,9 @@ def _name(name: str) -> str:
 
 Ask = Callable[..., list[Any]]
 
+_TRIES = 5  # where others lock the same rows; ours lock them in one order
 _LOCKS_MS = 60_000  # for another committer of the same rows, which is at the same batch
+_TRIAL_LOCKS_MS = 10_000  # for another task's trial, or a committer
 
 
 class PostgresTable(TableSession):
@@ -282,7 +300,6 @@ class PostgresTable(TableSession):
         self._dsn = dsn
         self._asked_for = table
         self._found: tuple[int, str, str] | None = None
-        self._types: dict[str, str] | None = None
 
     @contextlib.contextmanager
     def asking(self, doing: str) -> Iterator[Ask]:
@@ -325,7 +342,7 @@ class PostgresTable(TableSession):
         """Yield the function of :meth:`asking`, in one transaction, durable when the block ends."""
         with self.asking(doing) as ask, self.connected.transaction():
             ask(OF_TRANSACTION)
-            ask(LOCKS, (str(_LOCKS_MS),))
+            ask(LOCKS, (str(_TRIAL_LOCKS_MS if doing == TRYING else _LOCKS_MS),))
             yield ask
 
     def rows(self, doing: str, statement: str, *given: object) -> list[Any]:
@@ -354,6 +371,9 @@ class PostgresTable(TableSession):
     def _meant(self, doing: str, error: Any) -> DeliveryError:
         # No detail: it holds values of rows. The first line of an error without parts has no DSN.
         said = error.diag.message_primary or str(error).partition("\n")[0]
+        errors = self.client.errors
+        if isinstance(error, (errors.ObjectNotInPrerequisiteState, errors.InvalidColumnReference)):
+            said = f"{said}: {error.diag.message_detail or ''}".rstrip(": .")  # of the table alone
         hint = f" {error.diag.message_hint}" if error.diag.message_hint else ""
         return DeliveryError(
             f"PostgreSQL refused or did not answer while {doing} ({self._asked_for}): "
@@ -378,10 +398,8 @@ class PostgresTable(TableSession):
 
     @property
     def types(self) -> dict[str, str]:
-        """The type of each column, asked for once."""
-        if self._types is None:
-            self._types = {name: kind for name, kind, *_ in self._ask(COLUMNS, (self.oid,))}
-        return self._types
+        """The type of each column, without its length."""
+        return dict(self._ask(TYPES, (self.oid,)))
 
     @property
     def ours(self) -> str:
@@ -557,6 +575,13 @@ class PostgresTarget(TableTarget):
 
     def apply(self, rows: pa.Table, about: RowSchema, checkpoint: str, order: str) -> int:
         """See :meth:`UpsertConnection.apply`."""
+        return self._unless_locked(partial(self._apply, rows, about, checkpoint, order))
+
+    def tried(self, rows: pa.Table, about: RowSchema) -> None:
+        """See :meth:`UpsertConnection.tried`."""
+        self._unless_locked(partial(self._try, rows, about))
+
+    def _apply(self, rows: pa.Table, about: RowSchema, checkpoint: str, order: str) -> int:
         rows = one_of_each_number(rows, about.key)
         with self._session.writing("writing rows") as ask:
             written = self._statement(rows.column_names, about)
@@ -570,14 +595,38 @@ class PostgresTarget(TableTarget):
                 raise self.outranked()
         return older
 
-    def tried(self, rows: pa.Table, about: RowSchema) -> None:
-        """See :meth:`UpsertConnection.tried`: they are written over all that stands."""
+    def _try(self, rows: pa.Table, about: RowSchema) -> int:
         rows = one_of_each_number(rows, about.key)
-        with self._session.writing(TRYING):
+        with self._session.writing(TRYING) as ask:
             written = self._statement(rows.column_names, about)
-            for _, arrays in pieces(rows, about):
-                self._write(written, NEWEST_OF_ALL, arrays)
+            owner = ask(OWNER, (self._session.table,))
+            if not owner:
+                raise self.not_ours(None)
+            version = epoch_text(owner[0][2]) + LAST_ORDER
+            for count, arrays in pieces(rows, about):
+                if self._write(written, version, arrays) < count:  # no version of ours is as great
+                    raise self.outranked()
+            # A publication may take new rows, and refuse to replace one: a row that stands now is.
+            for _, arrays in pieces(rows.slice(0, 1), about):
+                self._write(written, version, arrays)
             raise self._session.client.Rollback
+        return 0
+
+    def _unless_locked(self, step: Callable[[], int]) -> int:
+        """Return what ``step`` returns, done again after a deadlock, or a lock that it waits for.
+
+        Of a transaction that ends so nothing is left.
+        """
+        errors = self._session.client.errors
+        for _ in range(_TRIES - 1):
+            try:
+                return step()
+            except DeliveryError as error:
+                if not isinstance(
+                    error.__cause__, (errors.DeadlockDetected, errors.LockNotAvailable)
+                ):
+                    raise
+        return step()
 
     def _statement(self, names: Sequence[str], about: RowSchema) -> str:
         return upserted(self._session.table, names, about.key, self._session.types)

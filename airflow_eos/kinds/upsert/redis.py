@@ -175,7 +175,6 @@ return redis.call('HINCRBY', KEYS[1], 'tally', 1)
 TRY = """
 redis.call('PTTL', KEYS[1])
 redis.call('HGET', KEYS[1], '_eos')
-redis.call('DEL', KEYS[1])
 redis.call('HSET', KEYS[1], '_eos', '')
 return redis.call('DEL', KEYS[1])
 """
@@ -200,14 +199,19 @@ local function stands_at(key)
 end
 """
 
-# KEYS: rows. Refuses what the script that writes them refuses.
+# KEYS: the target's hash, then rows. Refuses what the script that writes them refuses; gives a
+# greater epoch of another's row, negated.
 LOOK = (
     _STANDS
     + """
-for i = 1, #KEYS do
-  local _, refused = stands_at(KEYS[i])
+local epoch = redis.call('HGET', KEYS[1], 'owner_epoch')
+for i = 2, #KEYS do
+  local stands, refused = stands_at(KEYS[i])
   if refused then return refused end
+  local theirs = stands and tonumber(string.sub(stands, 1, 16))
+  if theirs and epoch and theirs > tonumber(epoch) then return -theirs end
 end
+return 0
 """
 )
 
@@ -356,6 +360,7 @@ class RedisTarget:
         self._meta = f"{_META}{prefix}"
         self._errors = redis.RedisError
         self._not_told = redis.ResponseError
+        self._full = redis.OutOfMemoryError
         try:
             parts = urlsplit(url)
             database = parts.path.strip("/")
@@ -398,6 +403,8 @@ class RedisTarget:
         """Refuse a user that may not write rows, before any row is decided (ConfigurationError)."""
         try:
             self._client.register_script(TRY)(keys=[f"{self._prefix}{uuid.uuid4().hex}"])
+        except self._full:
+            raise
         except self._not_told as error:
             raise ConfigurationError(
                 f"This Redis takes no row under {self._prefix!r} of this user: {error}.",
@@ -490,9 +497,7 @@ class RedisTarget:
                     answers = pipeline.execute()
             if -1 in answers:
                 raise self._not_ours()
-            if (least := min(answers)) < 0:
-                above = f"redis-cli HSET {shlex.quote(self._meta)} last_epoch {-least}"
-                raise outranked(f"Prefix {self._prefix!r} in Redis", f"{self.give_up} and {above}")
+            self._require_greatest(min(answers))
             older += sum(answers)
         return older
 
@@ -505,8 +510,17 @@ class RedisTarget:
         with self._asking(TRYING):
             self._client.register_script(TRY)(keys=[f"{self._prefix}{uuid.uuid4().hex}"])
             script = self._client.register_script(LOOK)
-            for at in range(0, len(keys), _ROWS):
-                script(keys=keys[at : at + _ROWS])
+            answers = [
+                script(keys=[self._meta, *keys[at : at + _ROWS]])
+                for at in range(0, len(keys), _ROWS)
+            ]
+        self._require_greatest(min(answers, default=0))
+
+    def _require_greatest(self, answer: int) -> None:
+        """Refuse a target where a script has found a greater epoch (OwnershipError)."""
+        if answer < 0:
+            above = f"redis-cli HSET {shlex.quote(self._meta)} last_epoch {-answer}"
+            raise outranked(f"Prefix {self._prefix!r} in Redis", f"{self.give_up} and {above}")
 
     def close(self) -> None:
         """Close the connections."""

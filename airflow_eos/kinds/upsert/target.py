@@ -36,8 +36,8 @@ from airflow_eos.protocol.participant import Note
 
 _ABOUT = b"eos.upsert"
 _TASK_DIGITS = 10
-NEWEST_OF_ALL = "9" * (16 + 19 + _TASK_DIGITS)
-"""The version that a trial writes: every row that stands is replaced by it."""
+LAST_ORDER = "9" * (19 + _TASK_DIGITS)
+"""The rest of the version that a trial writes: it replaces every row of its epoch."""
 
 
 class RowSchema(msgspec.Struct, frozen=True):
@@ -155,10 +155,11 @@ class UpsertConnection(Protocol):
         """Refuse rows that the target does not take, in a task, before they are decided.
 
         Where a system has transactions all is done that :meth:`apply` does to them, over whatever
-        stands, and is rolled back.
+        stands, and one row is replaced; and all is rolled back.
 
         Raises:
             DeliveryError: the system refused, or did not answer; nothing was written.
+            OwnershipError: the target belongs to nobody, or has rows of a greater epoch.
         """
 
     def close(self) -> None:

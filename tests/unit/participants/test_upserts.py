@@ -5,10 +5,13 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.errors import ConfigurationError, DeliveryError
 from airflow_eos.kinds.sql.servers import as_text, of_innodb, reason
-from airflow_eos.kinds.upsert.postgres import as_array
+from airflow_eos.kinds.upsert.postgres import as_array, pieces
 from airflow_eos.kinds.upsert.redis import RedisUpsert
+from airflow_eos.kinds.upsert.sink import UpsertSink
+from airflow_eos.kinds.upsert.target import RowSchema
 from airflow_eos.texts import refuse_texts
 
 
@@ -51,6 +54,23 @@ def test_an_array_of_postgres_has_every_text_as_it_was():
     assert as_array(pa.chunked_array([], pa.string())) == "{}"
 
 
+def test_rows_go_in_the_order_of_the_key_whatever_order_a_task_has_them_in():
+    rows = pa.table({"id": [3, 1, 2], "v": ["c", "a", "b"]})
+    assert list(pieces(rows, RowSchema(("id",)))) == [(3, {"id": '{"1","2","3"}', "v": ABC})]
+
+
+ABC = '{"a","b","c"}'
+
+
+def test_long_rows_that_lie_together_go_in_statements_that_a_server_takes():
+    """By the mean length of all rows they went in one statement: the server has a limit."""
+    texts = ["x" * 6_000_000 if 500 <= at < 520 else "x" for at in range(2000)]
+    rows = pa.table({"id": range(2000), "v": texts})
+    given = list(pieces(rows, RowSchema(("id",))))
+    assert sum(count for count, _ in given) == 2000
+    assert max(len(arrays["v"]) for _, arrays in given) < 40_000_000
+
+
 class OperationalError(Exception):
     """As PyMySQL's, which carries a number and a text."""
 
@@ -62,6 +82,7 @@ class IntegrityError(Exception):
 def test_an_unknown_error_of_mysql_has_the_servers_text_without_what_it_quotes():
     said = reason(OperationalError(1173, "This table type requires a primary key"))
     assert said == "OperationalError 1173: This table type requires a primary key"
+    assert reason(OperationalError(1118, "Row size too large (> 8126)")).endswith("(> 8126)")
     said = reason(OperationalError(9999, "Bad value 'it's a secret' at `x`.'hidden' there"))
     assert said == "OperationalError 9999: Bad value … there"
 
@@ -89,6 +110,12 @@ def test_a_setting_of_a_redis_url_that_changes_what_is_read_is_refused_by_its_na
     RedisUpsert("redis://localhost:6379?protocol=3&db=2&client_name=eos", "t:")
 
 
+def test_no_value_of_a_setting_of_redis_is_told():
+    with pytest.raises(ConfigurationError, match="tiemout") as refused:
+        RedisUpsert("redis://localhost:6379?tiemout=hush", "t:")
+    assert "hush" not in str(refused.value)
+
+
 def test_a_question_mark_in_a_password_of_redis_shows_nothing_of_it():
     with pytest.raises(ConfigurationError, match="cannot be read") as refused:
         RedisUpsert("redis://:my?hunter2@localhost:6379/0", "t:")
@@ -99,3 +126,33 @@ def test_a_question_mark_in_a_password_of_redis_shows_nothing_of_it():
 def test_a_part_of_a_connection_that_nobody_knows_is_refused_by_its_name(system: str):
     with pytest.raises(ConfigurationError, match="decode_responses"):
         as_text(system, {"url": "redis://localhost", "decode_responses": "True"})
+
+
+class Full:
+    """A target that takes columns and values, and says only when rows are tried that it is full."""
+
+    def refuse_rows(self, rows: pa.RecordBatch, key: tuple[str, ...]) -> None:
+        """Refuse nothing."""
+
+    def told(self) -> Full:
+        return self
+
+    def open(self, *, timeout_s: float) -> Full:
+        assert timeout_s
+        return self
+
+    def tried(self, rows: pa.Table, about: RowSchema) -> None:
+        raise DeliveryError(f"full: {rows.to_pylist()} by {about}")
+
+    def close(self) -> None:
+        """Close nothing."""
+
+
+def test_a_task_tries_its_rows_before_it_keeps_them(tmp_path, monkeypatch):
+    """Of a key that comes twice the last row is tried, which is the one that is written."""
+    monkeypatch.setattr("airflow_eos.kinds.spill.task.running_batch", lambda: 7)
+    sink = UpsertSink(Full(), ["id"]).bound(CheckpointStore.open(tmp_path / "checkpoint"))
+    rows = pa.RecordBatch.from_pydict({"id": [1, 1], "v": ["a", "b"]})
+    with pytest.raises(DeliveryError, match=r"full: \[{'id': 1, 'v': 'b'}\] by key id"):
+        sink.opened(0, 0).write(rows)
+    sink.opened(0, 0, transactional=False).write(rows)  # its tasks write to the target themselves
