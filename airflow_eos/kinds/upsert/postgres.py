@@ -19,6 +19,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -218,10 +219,15 @@ def pieces(rows: pa.Table, about: RowSchema) -> Iterator[tuple[int, dict[str, st
     ordered = rows.sort_by([(name, "ascending") for name in about.key])
     columns = [_text(each) for each in with_tombstones(ordered, about).columns]
     text = pa.table(columns, names=rows.column_names)
-    count = max(1, min(_ROWS, _BYTES * text.num_rows // max(1, text.nbytes)))
-    for at in range(0, text.num_rows, count):
-        some = text.slice(at, count)
+    # By what each row has: long ones may stand together among many short ones.
+    lengths = (pc.fill_null(pc.binary_length(each), 0).to_numpy() for each in text.columns)
+    ends = np.concatenate([[0], np.cumsum(sum(lengths))])
+    at = 0
+    while at < text.num_rows:
+        fit = int(np.searchsorted(ends, ends[at] + _BYTES, side="right")) - 1 - at
+        some = text.slice(at, max(1, min(fit, _ROWS)))
         yield some.num_rows, {name: as_array(some[name]) for name in some.column_names}
+        at += some.num_rows
 
 
 def as_array(texts: pa.ChunkedArray) -> str:
@@ -242,13 +248,13 @@ def as_array(texts: pa.ChunkedArray) -> str:
 def _text(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
         chunks = [bytea_text(chunk.cast(pa.large_binary())) for chunk in column.chunks]
-        return pa.chunked_array(chunks, pa.large_string()).cast(pa.string())
+        return pa.chunked_array(chunks, pa.large_string())
     if pa.types.is_floating(column.type):
         column = column.cast(pa.float64())  # the table's column may be wider, and hold more digits
     if pa.types.is_timestamp(column.type) and column.type.tz is not None:
         # In UTC: the text of an offset lacks the seconds that some zones once had.
         column = column.cast(pa.timestamp("us", "UTC"))
-    return column.cast(pa.string())
+    return column.cast(pa.large_string())
 
 
 def _list(names: Sequence[str]) -> str:
