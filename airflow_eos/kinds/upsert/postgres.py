@@ -24,7 +24,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_eos.errors import ConfigurationError, DeliveryError, StoreError
-from airflow_eos.kinds.sql.servers import FAILOVER, OF_SESSION, OF_TRANSACTION, attentive
+from airflow_eos.kinds.sql.participant import ddl_published, ddl_refused
+from airflow_eos.kinds.sql.servers import (
+    FAILOVER,
+    OF_SESSION,
+    OF_TRANSACTION,
+    attentive,
+    published,
+)
 from airflow_eos.kinds.upsert.columns import (
     VERSION,
     TableDescription,
@@ -372,6 +379,11 @@ class PostgresTable(TableSession):
         return self._place[0]
 
     @property
+    def plain_schema(self) -> str:
+        """The table's schema."""
+        return self._place[1]
+
+    @property
     def schema(self) -> str:
         """The table's schema, in quotes."""
         return quoted(self._place[1])
@@ -444,6 +456,7 @@ class PostgresUpsert:
             DeliveryError: the database does not answer.
         """
         with closing(self.open(timeout_s=30.0)) as target:
+            target.has_ours()
             refuse_columns(self.table, target.described(), columns, key, deleted)
 
     def told(self) -> PostgresUpsert:
@@ -480,15 +493,36 @@ class PostgresTarget(TableTarget):
         self._session = PostgresTable(dsn, table, timeout_s=timeout_s)
 
     def check(self) -> None:
-        """Refuse a standby, and create our own table where it is missing."""
-        if self._session.has_ours("looking at the server"):
+        """Refuse a standby, and create our own table where it is missing (ConfigurationError)."""
+        if self.has_ours():
             return
-        # Where two sessions create it at once, one gets this error in spite of IF NOT EXISTS.
-        with (
-            self._session.asking("looking at the server") as ask,
-            contextlib.suppress(self._session.client.errors.UniqueViolation),
-        ):
-            ask(CREATE_OURS)
+        client, ours = self._session.client, self._session.ours
+        with self._session.asking("looking at the server") as ask:
+            try:
+                ask(CREATE_OURS)
+            except client.errors.UniqueViolation:
+                pass  # two sessions create it at once, in spite of IF NOT EXISTS
+            except client.OperationalError:
+                raise
+            except client.Error as error:  # a right, or an event trigger, which has any code
+                said = f"{error.diag.message_primary} ({error.sqlstate})"
+                refused = f"The table {ours} cannot be made: {said}."
+                raise ddl_refused(refused, self._by_hand) from error
+
+    def has_ours(self) -> bool:
+        """Whether our table is there; refuse to make it where a subscriber would miss it."""
+        with self._session.asking("looking at the server"):
+            there = self._session.has_ours("looking at the server")
+            connection, schema = self._session.connected, self._session.plain_schema
+            if not there and (names := published(connection, schema)):
+                raise ddl_published(names, self._by_hand)
+        return there
+
+    @property
+    def _by_hand(self) -> str:
+        ours = self._session.ours
+        made = CREATE_OURS.replace(OURS, ours).strip()
+        return f"{made};\nGRANT SELECT, INSERT, UPDATE ON {ours} TO the role."
 
     def described(self) -> TableDescription:
         """Return the database's description of the table (ConfigurationError: there is none)."""
