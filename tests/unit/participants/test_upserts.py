@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -83,6 +84,15 @@ def test_a_task_may_hold_more_text_than_a_column_of_two_gigabytes(kind: pa.DataT
     assert kept.schema.metadata == {b"k": b"v"}
     assert text_of(kept["v"]).type == pa.large_binary()
     assert [count for count, _ in pieces(kept, RowSchema(("id",)))] == [2]
+
+
+def test_a_value_longer_than_redis_takes_is_refused_before_it_is_decided():
+    """Redis would close the connection over it, at each commit."""
+    ends = pa.py_buffer(np.array([0, 512 << 20], np.int32))
+    text = pa.StringArray.from_buffers(1, ends, pa.py_buffer(np.zeros(512 << 20, np.uint8)))
+    rows = pa.RecordBatch.from_arrays([pa.array([1]), text], ["id", "v"])
+    with pytest.raises(DeliveryError, match="a cell of Redis holds"):
+        RedisUpsert("redis://unused", "totals:").refuse_rows(rows, ["id"])
 
 
 class OperationalError(Exception):
