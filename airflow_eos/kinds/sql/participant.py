@@ -851,7 +851,7 @@ def ddl_refused(what: str, statements: str) -> ConfigurationError:
 def ddl_published(names: str, statements: str) -> ConfigurationError:
     """Return the error for publications that would take our new tables to who lacks them."""
     return ddl_refused(
-        f"The publication {names!r} of all tables (of a schema) would have ours, too, and a "
+        f"The publication {names!r} would have ours, too, as it has every new table there, and a "
         "subscriber that lacks them stands still: make them at each subscriber first, then here.",
         statements,
     )

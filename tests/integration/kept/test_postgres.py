@@ -680,7 +680,7 @@ def test_our_table_joins_no_publication_whose_subscribers_lack_it(server, store,
     """A subscriber that lacks it stands still, with all that it subscribes to."""
     base.execute(f"CREATE PUBLICATION everything {what}")
     try:
-        with pytest.raises(ConfigurationError, match=r"'everything' .* would have ours") as refused:
+        with pytest.raises(ConfigurationError, match=r"'everything' would have ours") as refused:
             opened(server, store)
         with pytest.raises(ConfigurationError, match="would have ours"):
             PostgresUpsert(server.dsn, "totals").refuse(

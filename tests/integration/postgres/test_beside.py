@@ -106,7 +106,7 @@ def test_our_tables_join_no_publication_of_their_schema_either(publishing: Embed
     world = World(publishing, two_phase=False, columns="id bigint PRIMARY KEY, name text")
     world.sql("CREATE SCHEMA IF NOT EXISTS airflow_eos")
     world.sql("CREATE PUBLICATION of_a_schema FOR TABLES IN SCHEMA airflow_eos")
-    with pytest.raises(ConfigurationError, match=r"'of_a_schema' .* would have ours"):
+    with pytest.raises(ConfigurationError, match=r"'of_a_schema' would have ours"):
         world.participant()
     world.sql("DROP PUBLICATION of_a_schema; CREATE PUBLICATION p FOR TABLES IN SCHEMA public")
     world.participant().close()
