@@ -843,6 +843,15 @@ def would_not_all_arrive(work: PreparedWork, taken: int, where: str) -> Decision
 def ddl_refused(what: str, statements: str) -> ConfigurationError:
     """Return the error for a server or role that lets nobody make our tables at a start."""
     return ConfigurationError(
-        f"{what} The pipelines of a database share two tables, which a first start makes by DDL; "
+        f"{what} The pipelines of a database share tables, which a first start makes by DDL; "
         f"no later step makes or drops any. Let somebody who may run this once:\n{statements}"
+    )
+
+
+def ddl_published(names: str, statements: str) -> ConfigurationError:
+    """Return the error for publications that would take our new tables to who lacks them."""
+    return ddl_refused(
+        f"The publication {names!r} would have ours, too, as it has every new table there, and a "
+        "subscriber that lacks them stands still: make them at each subscriber first, then here.",
+        statements,
     )

@@ -20,11 +20,19 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_eos.errors import ConfigurationError, DeliveryError, StoreError
-from airflow_eos.kinds.sql.servers import FAILOVER, OF_SESSION, OF_TRANSACTION, attentive
+from airflow_eos.kinds.sql.participant import ddl_published, ddl_refused
+from airflow_eos.kinds.sql.servers import (
+    FAILOVER,
+    OF_SESSION,
+    OF_TRANSACTION,
+    attentive,
+    published,
+)
 from airflow_eos.kinds.upsert.columns import (
     VERSION,
     TableDescription,
@@ -225,19 +233,15 @@ def pieces(rows: pa.Table, about: RowSchema) -> Iterator[tuple[int, dict[str, st
     ordered = rows.sort_by([(name, "ascending") for name in about.key])
     columns = [_text(each) for each in with_tombstones(ordered, about).columns]
     text = pa.table(columns, names=rows.column_names)
-    for at in range(0, text.num_rows, _ROWS):
-        for some in _halves(text.slice(at, _ROWS)):
-            yield some.num_rows, {name: as_array(some[name]) for name in some.column_names}
-
-
-def _halves(rows: pa.Table) -> Iterator[pa.Table]:
-    """Yield rows in pieces that a statement holds, however the long ones lie among them."""
-    if rows.num_rows < 2 or rows.nbytes <= _BYTES:
-        yield rows
-        return
-    half = rows.num_rows // 2
-    yield from _halves(rows.slice(0, half))
-    yield from _halves(rows.slice(half))
+    # By what each row has: long ones may stand together among many short ones.
+    lengths = (pc.fill_null(pc.binary_length(each), 0).to_numpy() for each in text.columns)
+    ends = np.concatenate([[0], np.cumsum(sum(lengths))])
+    at = 0
+    while at < text.num_rows:
+        fit = int(np.searchsorted(ends, ends[at] + _BYTES, side="right")) - 1 - at
+        some = text.slice(at, max(1, min(fit, _ROWS)))
+        yield some.num_rows, {name: as_array(some[name]) for name in some.column_names}
+        at += some.num_rows
 
 
 def as_array(texts: pa.ChunkedArray) -> str:
@@ -258,13 +262,13 @@ def as_array(texts: pa.ChunkedArray) -> str:
 def _text(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
         chunks = [bytea_text(chunk.cast(pa.large_binary())) for chunk in column.chunks]
-        return pa.chunked_array(chunks, pa.large_string()).cast(pa.string())
+        return pa.chunked_array(chunks, pa.large_string())
     if pa.types.is_floating(column.type):
         column = column.cast(pa.float64())  # the table's column may be wider, and hold more digits
     if pa.types.is_timestamp(column.type) and column.type.tz is not None:
         # In UTC: the text of an offset lacks the seconds that some zones once had.
         column = column.cast(pa.timestamp("us", "UTC"))
-    return column.cast(pa.string())
+    return column.cast(pa.large_string())
 
 
 def _list(names: Sequence[str]) -> str:
@@ -386,6 +390,11 @@ class PostgresTable(TableSession):
         return self._place[0]
 
     @property
+    def plain_schema(self) -> str:
+        """The table's schema."""
+        return self._place[1]
+
+    @property
     def schema(self) -> str:
         """The table's schema, in quotes."""
         return quoted(self._place[1])
@@ -456,6 +465,7 @@ class PostgresUpsert:
             DeliveryError: the database does not answer.
         """
         with closing(self.open(timeout_s=30.0)) as target:
+            target.has_ours()
             refuse_columns(self.table, target.described(), columns, key, deleted)
 
     def told(self) -> PostgresUpsert:
@@ -492,15 +502,36 @@ class PostgresTarget(TableTarget):
         self._session = PostgresTable(dsn, table, timeout_s=timeout_s)
 
     def check(self) -> None:
-        """Refuse a standby, and create our own table where it is missing."""
-        if self._session.has_ours("looking at the server"):
+        """Refuse a standby, and create our own table where it is missing (ConfigurationError)."""
+        if self.has_ours():
             return
-        # Where two sessions create it at once, one gets this error in spite of IF NOT EXISTS.
-        with (
-            self._session.asking("looking at the server") as ask,
-            contextlib.suppress(self._session.client.errors.UniqueViolation),
-        ):
-            ask(CREATE_OURS)
+        client, ours = self._session.client, self._session.ours
+        with self._session.asking("looking at the server") as ask:
+            try:
+                ask(CREATE_OURS)
+            except client.errors.UniqueViolation:
+                pass  # two sessions create it at once, in spite of IF NOT EXISTS
+            except client.OperationalError:
+                raise
+            except client.Error as error:  # a right, or an event trigger, which has any code
+                said = f"{error.diag.message_primary} ({error.sqlstate})"
+                refused = f"The table {ours} cannot be made: {said}."
+                raise ddl_refused(refused, self._by_hand) from error
+
+    def has_ours(self) -> bool:
+        """Whether our table is there; refuse to make it where a subscriber would miss it."""
+        with self._session.asking("looking at the server"):
+            there = self._session.has_ours("looking at the server")
+            connection, schema = self._session.connected, self._session.plain_schema
+            if not there and (names := published(connection, schema)):
+                raise ddl_published(names, self._by_hand)
+        return there
+
+    @property
+    def _by_hand(self) -> str:
+        ours = self._session.ours
+        made = CREATE_OURS.replace(OURS, ours).strip()
+        return f"{made};\nGRANT SELECT, INSERT, UPDATE ON {ours} TO the role."
 
     def described(self) -> TableDescription:
         """Return the database's description of the table (ConfigurationError: there is none)."""

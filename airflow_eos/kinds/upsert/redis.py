@@ -29,7 +29,7 @@ from urllib.parse import parse_qs, urlsplit
 import structlog
 
 from airflow_eos.errors import ConfigurationError, DeliveryError, Remedy, StoreError
-from airflow_eos.kinds.upsert.columns import refuse_times
+from airflow_eos.kinds.upsert.columns import refuse_cells, refuse_times
 from airflow_eos.kinds.upsert.target import (
     TRYING,
     TargetOwner,
@@ -265,6 +265,7 @@ log = structlog.get_logger(__name__)
 _META = "eos-upsert:"
 _ROWS = 500  # rows a script: no other client is served while it runs, about a millisecond
 _VALUES = 500_000  # values a script, or one row: Redis takes a command of a million arguments
+_LONGEST = (512 << 20) - 1024  # bytes of a value, less its sign: proto-max-bulk-len, by default
 _SCRIPTS = 16  # scripts in a pipeline
 _OWNED = ("owner_location", "owner_checkpoint", "owner_epoch")
 _NOTED = ("note_batch", "note_attempt", "note_decision")
@@ -339,9 +340,10 @@ class RedisUpsert:
         return self
 
     def refuse_rows(self, rows: pa.RecordBatch, key: Sequence[str]) -> None:
-        """Refuse times that cannot be written as text; any other value fits."""
+        """Refuse times that cannot be written as text, and values beyond what Redis takes."""
         del key
         refuse_times(rows, "text")
+        refuse_cells(rows, _LONGEST, "Redis")
 
     def open(self, *, timeout_s: float) -> RedisTarget:
         """Return a connection to the target; nothing is connected yet."""

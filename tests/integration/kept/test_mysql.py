@@ -478,3 +478,34 @@ def test_what_is_counted_stays_where_a_commit_would_begin_the_next_transaction()
         target.close()
         assert target.tally() == 1
         target.close()
+
+
+def test_a_user_who_may_not_create_needs_our_table_alone_and_is_told_its_statement(
+    server, store, base
+):
+    root, url = as_root(server), urlsplit(server.url)
+    root("DROP USER IF EXISTS poor@'%'")
+    root("CREATE USER poor@'%' IDENTIFIED BY 'poor'")
+    root("GRANT SELECT, INSERT, UPDATE, TRIGGER ON eos.* TO poor@'%'")
+    their = MySqlUpsert(f"mysql://poor:poor@{url.hostname}:{url.port}/eos", "totals")
+    with pytest.raises(ConfigurationError, match=r"run this once") as refused:
+        made(store, "totals", their.open(timeout_s=30))
+    statement = str(refused.value).partition("CREATE TABLE")[2].partition(";")[0]
+    base.execute(f"CREATE TABLE{statement}")
+    made(store, "totals", their.open(timeout_s=30)).close()
+
+
+def test_rows_are_cut_into_statements_that_the_server_takes(server, store, base):
+    root = as_root(server)
+    root("SET GLOBAL max_allowed_packet = 65536")
+    try:
+        base.target.close()
+        upsert = opened(server, store)
+        upsert.claim(owner_at("/a"))
+        work = prepare(store, 0, **{f"key-{at:030}": at for at in range(3000)})
+        assert upsert.commit([work]) == {work.identity: Outcome.COMMITTED}
+        assert len(seen(base)) == 3000
+        upsert.close()
+    finally:
+        root("SET GLOBAL max_allowed_packet = 16777216")
+        base.target.close()

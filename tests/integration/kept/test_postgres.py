@@ -738,3 +738,47 @@ def test_a_standby_is_refused_until_the_failover_is_over(store):
         with psycopg.connect(server.dsn, autocommit=True) as base:
             base.execute("SELECT pg_promote(wait_seconds => 30)")
         opened(server, store).claim(owner_at(store.location))
+
+
+def made_by_hand(refused: ConfigurationError) -> str:
+    """The statement of an error, as a person copies it."""
+    text = str(refused)
+    return text[text.index("CREATE TABLE") : text.index("GRANT")]
+
+
+@pytest.mark.parametrize("what", ["FOR ALL TABLES", "FOR TABLES IN SCHEMA public"])
+def test_our_table_joins_no_publication_whose_subscribers_lack_it(server, store, base, what: str):
+    """A subscriber that lacks it stands still, with all that it subscribes to."""
+    base.execute(f"CREATE PUBLICATION everything {what}")
+    try:
+        with pytest.raises(ConfigurationError, match=r"'everything' would have ours") as refused:
+            opened(server, store)
+        with pytest.raises(ConfigurationError, match="would have ours"):
+            PostgresUpsert(server.dsn, "totals").refuse(
+                {"id": "string", "value": "bigint"}, ("id",), None
+            )
+        assert base.execute("SELECT to_regclass('airflow_eos_upserts')").fetchone() == (None,)
+        base.execute(made_by_hand(refused.value))
+        opened(server, store).close()
+    finally:
+        base.execute("DROP PUBLICATION everything")
+
+
+def test_where_our_table_may_not_be_made_the_error_has_the_statement(server, store, base):
+    base.execute(
+        "CREATE FUNCTION no_ddl() RETURNS event_trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN RAISE EXCEPTION 'DDL only by migrations'; END $$"
+    )
+    base.execute("CREATE EVENT TRIGGER no_ddl ON ddl_command_start EXECUTE FUNCTION no_ddl()")
+    try:
+        with pytest.raises(
+            ConfigurationError, match=r"DDL only by migrations.*run this once"
+        ) as refused:
+            opened(server, store)
+        base.execute("ALTER EVENT TRIGGER no_ddl DISABLE")
+        base.execute(made_by_hand(refused.value))
+        base.execute("ALTER EVENT TRIGGER no_ddl ENABLE")
+        opened(server, store).close()
+    finally:
+        base.execute("DROP EVENT TRIGGER no_ddl")
+        base.execute("DROP FUNCTION no_ddl")

@@ -102,6 +102,16 @@ def test_a_subscriber_to_all_tables_gets_the_rows_and_nothing_that_it_lacks(
         pg.close()
 
 
+def test_our_tables_join_no_publication_of_their_schema_either(publishing: EmbeddedPostgres):
+    world = World(publishing, two_phase=False, columns="id bigint PRIMARY KEY, name text")
+    world.sql("CREATE SCHEMA IF NOT EXISTS airflow_eos")
+    world.sql("CREATE PUBLICATION of_a_schema FOR TABLES IN SCHEMA airflow_eos")
+    with pytest.raises(ConfigurationError, match=r"'of_a_schema' would have ours"):
+        world.participant()
+    world.sql("DROP PUBLICATION of_a_schema; CREATE PUBLICATION p FOR TABLES IN SCHEMA public")
+    world.participant().close()
+
+
 def test_where_ddl_is_forbidden_a_pipeline_runs_and_a_first_start_says_what_to_make():
     """It was told as a bad row, and after the decision as a missing key."""
     with EmbeddedPostgres() as server:

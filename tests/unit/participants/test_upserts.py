@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.errors import ConfigurationError, DeliveryError
 from airflow_eos.kinds.sql.servers import as_text, of_innodb, reason
+from airflow_eos.kinds.upsert import postgres
 from airflow_eos.kinds.upsert.postgres import as_array, pieces
 from airflow_eos.kinds.upsert.redis import RedisUpsert
 from airflow_eos.kinds.upsert.sink import UpsertSink
-from airflow_eos.kinds.upsert.target import RowSchema
+from airflow_eos.kinds.upsert.target import RowSchema, last_of_each, text_of
 from airflow_eos.texts import refuse_texts
 
 
@@ -62,13 +64,45 @@ def test_rows_go_in_the_order_of_the_key_whatever_order_a_task_has_them_in():
 ABC = '{"a","b","c"}'
 
 
-def test_long_rows_that_lie_together_go_in_statements_that_a_server_takes():
-    """By the mean length of all rows they went in one statement: the server has a limit."""
-    texts = ["x" * 6_000_000 if 500 <= at < 520 else "x" for at in range(2000)]
-    rows = pa.table({"id": range(2000), "v": texts})
-    given = list(pieces(rows, RowSchema(("id",))))
-    assert sum(count for count, _ in given) == 2000
-    assert max(len(arrays["v"]) for _, arrays in given) < 40_000_000
+def test_long_texts_together_among_many_short_ones_are_sent_in_pieces_that_the_server_takes(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    # Each was tried among its like; a gigabyte in one statement is refused, after the decision.
+    monkeypatch.setattr(postgres, "_BYTES", 10_000)
+    rows = pa.table({"id": range(1100), "v": [*(["x"] * 1000), *(["y" * 1000] * 100)]})
+    found = list(pieces(rows, RowSchema(("id",))))
+    assert sum(count for count, _ in found) == rows.num_rows
+    assert max(len(arrays["v"]) for _, arrays in found) < 12_000
+    sent = [each for _, arrays in found for each in arrays["id"].strip("{}").split(",")]
+    assert sent == [f'"{each}"' for each in range(1100)]
+
+
+def test_a_row_longer_than_a_piece_is_sent_by_itself(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(postgres, "_BYTES", 10)
+    rows = pa.table({"id": [1, 2, 3], "v": ["x" * 50, None, "z" * 50]})
+    assert [count for count, _ in pieces(rows, RowSchema(("id",)))] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.binary()], ids=str)
+def test_a_task_may_hold_more_text_than_a_column_of_two_gigabytes(kind: pa.DataType):
+    # Arrow sorts a column of the small type into one that cannot hold more, after the decision.
+    v = pa.chunked_array([pa.array(["a", "b"]).cast(kind), pa.array([None]).cast(kind)])
+    rows = pa.table({"id": [1, 1, 2], "v": v}).replace_schema_metadata({b"k": b"v"})
+    kept = last_of_each(rows, ["id"])
+    assert kept["v"].type in (pa.large_string(), pa.large_binary())
+    assert kept["v"].cast(kind).to_pylist() == [pa.array(["b"]).cast(kind)[0].as_py(), None]
+    assert kept.schema.metadata == {b"k": b"v"}
+    assert text_of(kept["v"]).type == pa.large_binary()
+    assert [count for count, _ in pieces(kept, RowSchema(("id",)))] == [2]
+
+
+def test_a_value_longer_than_redis_takes_is_refused_before_it_is_decided():
+    """Redis would close the connection over it, at each commit."""
+    ends = pa.py_buffer(np.array([0, 512 << 20], np.int32))
+    text = pa.StringArray.from_buffers(1, ends, pa.py_buffer(np.zeros(512 << 20, np.uint8)))
+    rows = pa.RecordBatch.from_arrays([pa.array([1]), text], ["id", "v"])
+    with pytest.raises(DeliveryError, match="a cell of Redis holds"):
+        RedisUpsert("redis://unused", "totals:").refuse_rows(rows, ["id"])
 
 
 class OperationalError(Exception):
