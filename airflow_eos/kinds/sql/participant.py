@@ -500,7 +500,8 @@ class SqlParticipant(ABC):
             in_turn(partial(self._end, work) for work in owed)
         raise StoreError(
             f"{(owed or works)[0].identity} still waits for {self._session.place} after "
-            f"{_LOOKS_AT_MOST} commits. Nothing was guessed: look at the server's log, then try again."
+            f"{_LOOKS_AT_MOST} commits. Nothing was guessed: look at the server's log, then try "
+            "again."
         )
 
     def _end(self, work: PreparedWork) -> None:
