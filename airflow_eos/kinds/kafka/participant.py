@@ -284,18 +284,16 @@ def connect(
         wire.cluster.capabilities().require()
     ledger = PrefixLedger(wire.settings, prefix=prefix, topic=_topic(member))
     with closed_on_error(wire):
-        timeouts = _timeouts_of(member, store)
+        timeouts = set() if store is None else timeouts_of(member.name, store)
     return KafkaParticipant(
         wire, ledger, name=member.name, target=member.target, timeouts_ms=timeouts
     )
 
 
-def _timeouts_of(member: Member, store: CheckpointStore | None) -> set[int]:
-    """Return the timeouts of the member's transactions that the newest decisions name."""
-    if store is None:
-        return set()
+def timeouts_of(name: str, store: CheckpointStore) -> set[int]:
+    """Return the timeouts of the participant's transactions that the newest decisions name."""
     promises = newest_promises(store, DecisionLog(store))
-    works = (work for each in promises for work in each.part(member.name).works)
+    works = (work for each in promises for work in each.part(name).works)
     return {work.timeout_ms for work in works if work.timeout_ms is not None}
 
 

@@ -83,6 +83,8 @@ class KafkaSink:
             confluent-kafka's producer, slower, for those who prefer its bytes on the wire.
         kafka_config: further librdkafka properties: security.protocol, sasl.*, ssl.* ...
         name: the participant's name in the decisions of the pipeline.
+        former_timeouts_ms: what a former driver may have left open has one of these timeouts; see
+            :meth:`bound`.
     """
 
     bootstrap_servers: str
@@ -95,6 +97,7 @@ class KafkaSink:
     producer: Producer = "arrow"
     kafka_config: Mapping[str, Any] = field(default_factory=dict, repr=False)
     name: str = DEFAULT_PARTICIPANT
+    former_timeouts_ms: frozenset[int] = field(default=frozenset(), repr=False, compare=False)
 
     perishable: ClassVar[bool] = True  # see delivery/spill.py
     fixed_columns: ClassVar[bool] = True  # see delivery/task.py
@@ -121,6 +124,11 @@ class KafkaSink:
         """The transaction timeout in milliseconds."""
         return int(self.transaction_timeout.total_seconds() * 1000)
 
+    @property
+    def timeouts_ms(self) -> frozenset[int]:
+        """The timeouts that the pipeline's open transactions may have."""
+        return self.former_timeouts_ms | {self.timeout_ms}
+
     def check(self, spark: SparkSession) -> None:
         """See :meth:`Sink.check`: refuse executors that lack the modules of the tasks."""
         check_importable(self.producer)
@@ -145,13 +153,14 @@ class KafkaSink:
         ledger = PrefixLedger(self.settings, prefix=self.transactional_id_prefix)
         target = f"{KIND}:{self.topic or BY_ROW}"
         return KafkaParticipant(
-            wire, ledger, name=self.name, target=target, timeouts_ms={self.timeout_ms}
+            wire, ledger, name=self.name, target=target, timeouts_ms=self.timeouts_ms
         )
 
     def bound(self, store: CheckpointStore) -> KafkaSink:
-        """See :meth:`Sink.bound`: the sink is the same for every checkpoint."""
-        del store
-        return self
+        """See :meth:`Sink.bound`: the sink knows its timeouts so far, which may have changed."""
+        from airflow_eos.kinds.kafka.participant import timeouts_of
+
+        return replace(self, former_timeouts_ms=frozenset(timeouts_of(self.name, store)))
 
     def columns(self, schema: StructType, row: str = "") -> list[str]:
         """See :meth:`Sink.columns`; the columns are those of Spark's own Kafka sink."""

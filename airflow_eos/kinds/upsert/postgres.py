@@ -641,7 +641,7 @@ class PostgresTarget(TableTarget):
             for _, arrays in pieces(rows.slice(0, 1), about):
                 self._write(written, version, arrays)
             raise self._session.client.Rollback
-        return 0
+        return 0  # type: ignore[unreachable]  # Rollback ends the transaction, and no more
 
     def _unless_locked(self, step: Callable[[], int]) -> int:
         """Return what ``step`` returns, done again after a deadlock, or a lock that it waits for.

@@ -636,12 +636,12 @@ def test_a_hint_of_the_server_is_told_and_no_detail_which_holds_rows(server):
     session.close()
     assert "hunter2" not in str(told.value)
     with (
-        pytest.raises(EosError, match=r"no \(P0001\)\. Ask Ann\.") as told,
+        pytest.raises(EosError, match=r"no \(P0001\)\. Ask Ann\.") as meant,
         psycopg.connect(server.dsn) as base,
         meaning("writing", "here"),
     ):
         base.execute(raised)
-    assert "hunter2" not in str(told.value)
+    assert "hunter2" not in str(meant.value)
 
 
 def test_a_rule_that_forbids_ddl_stops_no_commit(upsert, store, base):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from concurrent.futures import Future
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +15,7 @@ from confluent_kafka import KafkaException
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_eos.checkpoint import Decision
+from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog
 from airflow_eos.errors import (
     CheckpointFormatError,
     ConfigurationError,
@@ -41,6 +42,7 @@ from airflow_eos.kafka.transactions.identity import (
 )
 from airflow_eos.kafka.transactions.ownership import GIVEN_UP, ownership
 from airflow_eos.kinds.kafka.participant import KafkaParticipant
+from airflow_eos.kinds.kafka.sink import KafkaSink
 from airflow_eos.protocol.decision import WorkIdentity
 from airflow_eos.protocol.participant import Note, Owner, same_place
 from tests.model.wire import VirtualTime
@@ -482,6 +484,16 @@ def test_a_decision_of_another_pipeline_ends_nothing_of_either(theirs):
     for asked in (participant.check, participant.commit, participant.outcome):
         with pytest.raises(CheckpointFormatError, match="another pipeline's decision"):
             asked([ours, foreign])
+
+
+def test_what_a_retry_left_open_is_ours_though_the_timeout_was_changed_since(tmp_path):
+    """Else a start with another transaction_timeout would leave it to Flink, before all readers."""
+    store = CheckpointStore.open(tmp_path)
+    DecisionLog(store).record(commit_of(4, as_work(PREPARED, "orders")))
+    sink = KafkaSink("127.0.0.1:1", "out", "etl", timedelta(minutes=9), name="orders").bound(store)
+    left = OpenTransaction("etl-eos-0-3", 7, 0, 1_000, PREPARED.timeout_ms)
+    assert not not_ours(left, sink.timeouts_ms)
+    assert not not_ours(msgspec.structs.replace(left, timeout_ms=540_000), sink.timeouts_ms)
 
 
 @pytest.mark.parametrize(

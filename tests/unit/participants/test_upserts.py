@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -185,7 +187,8 @@ class Full:
 def test_a_task_tries_its_rows_before_it_keeps_them(tmp_path, monkeypatch):
     """Of a key that comes twice the last row is tried, which is the one that is written."""
     monkeypatch.setattr("airflow_eos.kinds.spill.task.running_batch", lambda: 7)
-    sink = UpsertSink(Full(), ["id"]).bound(CheckpointStore.open(tmp_path / "checkpoint"))
+    full: Any = Full()
+    sink = UpsertSink(full, ["id"]).bound(CheckpointStore.open(tmp_path / "checkpoint"))
     rows = pa.RecordBatch.from_pydict({"id": [1, 1], "v": ["a", "b"]})
     with pytest.raises(DeliveryError, match=r"full: \[{'id': 1, 'v': 'b'}\] by key id"):
         sink.opened(0, 0).write(rows)
