@@ -92,6 +92,12 @@ def test_a_task_may_hold_more_text_than_a_column_of_two_gigabytes(kind: pa.DataT
     assert [count for count, _ in pieces(kept, RowSchema(("id",)))] == [2]
 
 
+def test_a_setting_of_tls_is_refused_by_name_without_tls():
+    with pytest.raises(ConfigurationError, match=r"settings ssl_cert_reqs.*rediss"):
+        RedisUpsert("redis://host:6379/0?ssl_cert_reqs=none", "totals:")
+    RedisUpsert("rediss://host:6379/0?ssl_cert_reqs=none", "totals:")
+
+
 def test_a_value_longer_than_redis_takes_is_refused_before_it_is_decided():
     """Redis would close the connection over it, at each commit."""
     ends = pa.py_buffer(np.array([0, 512 << 20], np.int32))
