@@ -13,6 +13,7 @@ it out (``WHERE NOT gone``, or a view).
 from __future__ import annotations
 
 import contextlib
+import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -62,6 +63,7 @@ from airflow_eos.texts import refuse_texts
 if TYPE_CHECKING:
     from airflow_eos.protocol.participant import Note
 
+_LENGTH = re.compile(r"\(\d+(,-?\d+)?\)")
 _ROWS = 10_000  # rows of a statement, as many as Spark gives a task at once
 _BYTES = 32 * 1024 * 1024  # of a statement; the server refuses a gigabyte
 
@@ -220,7 +222,8 @@ def outranking(table: str, key: Sequence[str], types: Mapping[str, str]) -> str:
 
 def _rows(names: Sequence[str], types: Mapping[str, str]) -> str:
     """Return the rows of arrays, one of each column, as statements name them."""
-    arrays = ", ".join(f"%s::{types[name]}[]" for name in names)
+    # Without lengths: a cast to varchar(9) cuts in silence, which its column refuses.
+    arrays = ", ".join(f"%s::{_LENGTH.sub('', types[name])}[]" for name in names)
     return f"unnest({arrays}) AS eos_rows ({_list(names).replace('%', '%%')})"
 
 

@@ -297,11 +297,14 @@ def refuse_options(url: str) -> None:
     settings = url.partition("?")[2]
     if "@" in settings:  # the rest of a password, which is not quoted
         raise unreadable()
-    unknown = sorted(parse_qs(settings, keep_blank_values=True).keys() - _OPTIONS)
+    is_tls = url.startswith("rediss:")  # the client raises a TypeError for its settings elsewhere
+    taken = {each for each in _OPTIONS if is_tls or not each.startswith("ssl_")}
+    unknown = sorted(parse_qs(settings, keep_blank_values=True).keys() - taken)
     if unknown:
         raise ConfigurationError(
             f"The URL of Redis has the settings {', '.join(unknown)}, which are not known here, or "
-            f"change what is read and written: expected none but {', '.join(sorted(_OPTIONS))}."
+            f"change what is read and written: expected none but {', '.join(sorted(taken))}; "
+            "ssl_… go with rediss:// alone."
         )
 
 

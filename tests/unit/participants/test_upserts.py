@@ -79,6 +79,12 @@ def test_long_texts_together_among_many_short_ones_are_sent_in_pieces_that_the_s
     assert sent == [f'"{each}"' for each in range(1100)]
 
 
+def test_a_column_that_was_made_shorter_refuses_a_text_and_no_cast_cuts_it():
+    types = {"id": "bigint", "v": "character varying(9)", "n": "numeric(10,2)"}
+    sent = postgres.upserted("t", list(types), ["id"], types)
+    assert "%s::bigint[], %s::character varying[], %s::numeric[]" in sent
+
+
 def test_a_row_longer_than_a_piece_is_sent_by_itself(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(postgres, "_BYTES", 10)
     rows = pa.table({"id": [1, 2, 3], "v": ["x" * 50, None, "z" * 50]})
@@ -96,6 +102,12 @@ def test_a_task_may_hold_more_text_than_a_column_of_two_gigabytes(kind: pa.DataT
     assert kept.schema.metadata == {b"k": b"v"}
     assert text_of(kept["v"]).type == pa.large_binary()
     assert [count for count, _ in pieces(kept, RowSchema(("id",)))] == [2]
+
+
+def test_a_setting_of_tls_is_refused_by_name_without_tls():
+    with pytest.raises(ConfigurationError, match=r"settings ssl_cert_reqs.*rediss"):
+        RedisUpsert("redis://host:6379/0?ssl_cert_reqs=none", "totals:")
+    RedisUpsert("rediss://host:6379/0?ssl_cert_reqs=none", "totals:")
 
 
 def test_a_value_longer_than_redis_takes_is_refused_before_it_is_decided():
