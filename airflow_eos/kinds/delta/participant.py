@@ -5,32 +5,35 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
-from airflow_eos.checkpoint.locations import sync
+from airflow_eos.checkpoint.locations import located, printable
 from airflow_eos.checkpoint.pipeline import checkpoint_of
 from airflow_eos.errors import ConfigurationError, Remedy, StoreError
 from airflow_eos.kinds.lake import participant as lake
+from airflow_eos.kinds.lake.files import InBucket, table_files
 from airflow_eos.kinds.lake.participant import (
     APPLICATION,
     DataFile,
     LakeParticipant,
     LostRaceError,
-    sync_if_there,
+    name_of,
 )
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
 
     from airflow_eos.checkpoint.store import CheckpointStore
+    from airflow_eos.kinds.lake.files import TableFiles
     from airflow_eos.protocol.participant import Member
 
 # --- log ------------------------------------------------------------------------------------------
-# A Delta table on a local disk: read a snapshot of its log, and commit on top of that snapshot.
+# A Delta table on a disk or in a bucket: read a snapshot, and commit on top of that snapshot.
 #
 # delta-rs refuses a commit whose application id is among those of the commits since its snapshot;
 # it does not look into the snapshot itself. So witness and commit go by one and the same snapshot.
@@ -102,6 +105,7 @@ def _plain(kind: Any) -> Any:
 
 
 _LOG = "_delta_log"
+_LAST = "_last_checkpoint"
 _COLUMN = {"name": "a", "type": "long", "nullable": True, "metadata": {}}
 
 
@@ -175,15 +179,39 @@ _REFUSED_UNLESS = {
 }
 
 
-def opened(folder: Path) -> DeltaTable:
+@dataclass(frozen=True, repr=False)
+class DeltaPlace:
+    """Where a Delta table is: a path or URL, and how a bucket is reached, as pairs."""
+
+    location: str
+    storage_options: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def of(cls, location: str, storage_options: Mapping[str, str] | None) -> DeltaPlace:
+        """Return the place of a table, alike for each way to write its location."""
+        return cls(str(located(location)), tuple(sorted((storage_options or {}).items())))
+
+    def __str__(self) -> str:
+        """Return the location without secrets, as messages name it."""
+        return printable(self.location)
+
+    __repr__ = __str__
+
+    @property
+    def files(self) -> TableFiles:
+        """The table's files."""
+        return table_files(self.location, dict(self.storage_options))
+
+
+def opened(folder: DeltaPlace) -> DeltaTable:
     """Load the table as it is now (StoreError: it is not there, or cannot be read)."""
     with asked(folder):
         from deltalake import DeltaTable
 
-        return DeltaTable(folder)
+        return DeltaTable(folder.location, storage_options=dict(folder.storage_options) or None)
 
 
-def refuse(folder: Path, table: DeltaTable) -> None:
+def refuse(folder: DeltaPlace, table: DeltaTable) -> None:
     """Refuse a table that we cannot write, or that forgets its witnesses.
 
     Raises:
@@ -215,7 +243,7 @@ def refuse(folder: Path, table: DeltaTable) -> None:
         )
 
 
-def require_fit(folder: Path, rows: str) -> None:
+def require_fit(folder: DeltaPlace, rows: str) -> None:
     """Refuse rows that do not fit the table's columns as they are now, before they are promised.
 
     Args:
@@ -236,24 +264,25 @@ def require_fit(folder: Path, rows: str) -> None:
         )
 
 
-def _as_it_is(folder: Path) -> DeltaTable:
+def _as_it_is(folder: DeltaPlace) -> DeltaTable:
     """Load the table, for each batch: of one opened before, read only the new part of its log."""
     table = _opened_once(folder)
     with contextlib.suppress(Exception):  # another log, or none that can be read: opening tells
         table.update_incremental()
-        if (folder / "_delta_log" / f"{table.version():020d}.json").exists():
+        (newest,) = folder.files.find([f"{_LOG}/{table.version():020d}.json"])
+        if newest is not None:
             return table
     _opened_once.cache_clear()
     return _opened_once(folder)
 
 
 @lru_cache(maxsize=64)
-def _opened_once(folder: Path) -> DeltaTable:
+def _opened_once(folder: DeltaPlace) -> DeltaTable:
     return opened(folder)
 
 
 @contextlib.contextmanager
-def asked(folder: Path) -> Iterator[None]:
+def asked(folder: DeltaPlace) -> Iterator[None]:
     """Translate errors of delta-rs and the disk into StoreError."""
     from deltalake.exceptions import DeltaError, TableNotFoundError
 
@@ -274,18 +303,22 @@ def asked(folder: Path) -> Iterator[None]:
 # The files that versions of a Delta table have added, as far back as its log goes.
 
 
-def added_before(folder: Path, files: Collection[Path]) -> frozenset[Path]:
+def added_before(folder: TableFiles, files: Collection[str]) -> frozenset[str]:
     """Return the existing files that any commit names: readers can go back to its version.
 
     The whole log is read, since the times of files and commits may be of two machines. Our file
     names have no character that JSON escapes. A file that is gone is left out: nobody can remove it
     any more.
     """
-    wanted = {quote(file.name).encode(): file for file in files if file.exists()}
-    found = set()
-    for commit in (folder / "_delta_log").glob("*.json") if wanted else ():
-        text = commit.read_bytes()
-        found |= {file for name, file in wanted.items() if name in text}
+    paths = list(files)
+    there = zip(paths, folder.find(paths), strict=True)
+    wanted = {quote(name_of(path)).encode(): path for path, found in there if found is not None}
+    found: set[str] = set()
+    for commit in folder.names(_LOG) if wanted else ():
+        if commit.endswith(".json"):
+            with contextlib.suppress(FileNotFoundError):  # cleaned since it was listed
+                text = folder.read(f"{_LOG}/{commit}")
+                found |= {path for name, path in wanted.items() if name in text}
     return frozenset(found)
 
 
@@ -300,15 +333,17 @@ class DeltaLog:
         table_id: the id in the table's metadata; a table with another id is refused.
     """
 
-    def __init__(self, folder: Path, table_id: str) -> None:
+    data = ""
+
+    def __init__(self, folder: DeltaPlace, table_id: str) -> None:
         self.folder = folder
-        self.data = folder
+        self.files = folder.files
         self._table_id = table_id
 
     @property
     def address(self) -> dict[str, str]:
         """The table's folder, and its id."""
-        return {"table": str(self.folder), "id": self._table_id}
+        return {"table": self.folder.location, "id": self._table_id}
 
     def look(self) -> DeltaSnapshot:
         """See :meth:`LakeTable.look`: load a new snapshot."""
@@ -326,8 +361,9 @@ class DeltaLog:
 class DeltaSnapshot:
     """See :class:`airflow_eos.kinds.lake.participant.TableSnapshot`."""
 
-    def __init__(self, folder: Path, table: DeltaTable) -> None:
+    def __init__(self, folder: DeltaPlace, table: DeltaTable) -> None:
         self._folder = folder
+        self._files = folder.files
         self._table = table
 
     def witness(self, slot: str) -> int | None:
@@ -335,18 +371,16 @@ class DeltaSnapshot:
         with asked(self._folder):
             return self._table.transaction_version(slot)
 
-    def names(self, files: Collection[Path]) -> frozenset[Path]:
+    def names(self, files: Collection[str]) -> frozenset[str]:
         """Return those of the files that this snapshot reads."""
         with asked(self._folder):
-            uris = self._table.file_uris()
-        named = {Path(unquote(uri.removeprefix("file://"))).name for uri in uris}
-        named |= {Path(uri).name for uri in uris}
-        return frozenset(file for file in files if file.name in named)
+            named = {name_of(unquote(uri)) for uri in self._table.file_uris()}
+        return frozenset(path for path in files if name_of(path) in named)
 
-    def still_names(self, files: Collection[Path]) -> frozenset[Path]:
+    def still_names(self, files: Collection[str]) -> frozenset[str]:
         """Return those of the files that this or, by the remaining log, a former version names."""
         with asked(self._folder):
-            return self.names(files) | added_before(self._folder, files)
+            return self.names(files) | added_before(self._files, files)
 
     def check(self, files: Sequence[DataFile]) -> None:
         """Refuse files whose own columns do not fit the table's."""
@@ -355,7 +389,8 @@ class DeltaSnapshot:
 
         for file in files:
             try:
-                written = Schema.from_arrow(pq.read_schema(file.path))
+                with self._files.open(file.path) as data:
+                    written = Schema.from_arrow(pq.read_schema(data))
             except FileNotFoundError as error:
                 raise LostRaceError(f"{file.path} is gone") from error
             rows = json.loads(written.to_json())
@@ -382,15 +417,16 @@ class DeltaSnapshot:
 
         A checkpoint was written of commits that were synced, or is newer than this look.
         """
-        log = self._folder / "_delta_log"
+        if isinstance(self._files, InBucket):
+            return
         newest = self._table.version()
-        with asked(self._folder):
-            since = _newest_checkpoint(log)
-            for version in range(min(since, newest), newest + 1):
-                for name in (f"{version:020d}.json", f"{version:020d}.checkpoint.parquet"):
-                    sync_if_there(log / name)
-            sync_if_there(log / "_last_checkpoint")
-            sync(log)
+        since = _newest_checkpoint(self._files)
+        names = [
+            f"{version:020d}.{end}"
+            for version in range(min(since, newest), newest + 1)
+            for end in ("json", "checkpoint.parquet")
+        ]
+        self._files.sync([*(f"{_LOG}/{name}" for name in (*names, _LAST)), _LOG])
 
     def _commit(self, files: Sequence[DataFile], properties: CommitProperties | None) -> None:
         from deltalake.exceptions import DeltaError
@@ -398,7 +434,7 @@ class DeltaSnapshot:
 
         adds = [
             AddAction(
-                path=quote(file.path.name),
+                path=quote(file.path),
                 size=file.size,
                 partition_values={},
                 modification_time=file.modified_at_ms,
@@ -419,7 +455,7 @@ class DeltaSnapshot:
         return json.loads(self._table.schema().to_json())
 
 
-def publish(folder: Path, file: DataFile) -> None:
+def publish(folder: DeltaPlace, file: DataFile) -> None:
     """Make one file visible at once, among concurrent writes, at least once.
 
     Raises:
@@ -430,12 +466,12 @@ def publish(folder: Path, file: DataFile) -> None:
     try:
         DeltaSnapshot(folder, table).append_at_once([file])
     except LostRaceError as error:
-        raise StoreError(f"{folder} does not take {file.path.name}: {error}") from error
+        raise StoreError(f"{folder} does not take {file.path}: {error}") from error
 
 
-def _newest_checkpoint(log: Path) -> int:
+def _newest_checkpoint(files: TableFiles) -> int:
     try:
-        found = json.loads((log / "_last_checkpoint").read_bytes())
+        found = json.loads(files.read(f"{_LOG}/{_LAST}"))
         return int(found["version"])
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return 0
@@ -456,7 +492,9 @@ class DeltaParticipant(LakeParticipant):
     spared_ms = SPARED_MS
 
 
-def made(folder: Path, *, name: str, application: str, store: CheckpointStore) -> LakeParticipant:
+def made(
+    folder: DeltaPlace, *, name: str, application: str, store: CheckpointStore
+) -> LakeParticipant:
     """Make the participant of a sink that starts.
 
     Raises:
@@ -471,9 +509,15 @@ def made(folder: Path, *, name: str, application: str, store: CheckpointStore) -
 
 
 def connect(
-    member: Member, _how: object, *, store: CheckpointStore | None = None, timeout_s: float = 30.0
+    member: Member, how: object, *, store: CheckpointStore | None = None, timeout_s: float = 30.0
 ) -> LakeParticipant:
-    """Connect to the table of ``member``, for which only the checkpoint is needed.
+    """Connect to the table of ``member``.
+
+    Args:
+        member: as ``eos/pipeline.json`` has it.
+        how: the storage options of a bucket; not needed where the environment has them.
+        store: the pipeline's checkpoint.
+        timeout_s: not used: a store has timeouts of its own.
 
     Raises:
         ConfigurationError: the address is not a table's, deltalake is missing, or no checkpoint.
@@ -486,7 +530,7 @@ def connect(
     if folder is None or table_id is None or application is None:
         raise ConfigurationError(f"{member} has no table: eos/pipeline.json is not of Delta.")
     kept = checkpoint_of(member, store)
-    log = DeltaLog(Path(folder), table_id)
+    log = DeltaLog(DeltaPlace.of(folder, how if isinstance(how, Mapping) else None), table_id)
     log.look()
     return DeltaParticipant(log, name=member.name, application=application, store=kept)
 

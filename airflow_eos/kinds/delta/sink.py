@@ -1,20 +1,20 @@
 """The Delta sink: a task writes one Parquet file, which the decision's commit adds to the table.
 
-The table must be there: on a local disk, without partitions, constraints and computed columns.
+The table must be there: on a disk or in a bucket, without partitions, constraints and computed
+columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_eos.checkpoint.locations import as_local_path, require_outside
+from airflow_eos.checkpoint.locations import printable, require_outside
 from airflow_eos.checkpoint.store import CheckpointStore
-from airflow_eos.delivery.options import AppFacts, SinkOptions
+from airflow_eos.delivery.options import AppFacts, SinkOptions, unreached
 from airflow_eos.delivery.port import bound_store
 from airflow_eos.delivery.task import own_columns
 from airflow_eos.delivery.workers import check_workers
@@ -22,16 +22,19 @@ from airflow_eos.errors import ConfigurationError
 from airflow_eos.kinds.delta.participant import (
     KIND,
     SPARED_MS,
+    DeltaPlace,
     made,
     publish,
     require_fit,
     require_library,
 )
+from airflow_eos.kinds.lake.files import table_files
 from airflow_eos.kinds.lake.task import (
     ParquetOfTask,
     TaskFileSpec,
     application_of,
     check_application,
+    read_files,
 )
 from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork, check_name
 
@@ -50,7 +53,10 @@ class DeltaSink:
     """The Delta sink: table and settings.
 
     Attributes:
-        table_uri: an absolute path (or ``file://``) on a disk that driver and executors have.
+        table_uri: an absolute path on a disk that driver and executors share, or a URL of a bucket:
+            ``s3://``, ``gs://``, ``az://``, ``abfss://``.
+        storage_options: how a bucket is reached, by the keys of object_store (``aws_endpoint``, …);
+            never shown. Without them the environment decides.
         application_id: the name of this output in the table's log; for ever of one pipeline.
         compression: of the Parquet files: none, snappy, gzip, brotli, lz4 or zstd.
         name: the participant's name in the decisions of the pipeline.
@@ -59,6 +65,7 @@ class DeltaSink:
 
     table_uri: str
     application_id: str = field(kw_only=True)
+    storage_options: Mapping[str, str] | None = field(default=None, repr=False, hash=False)
     compression: str = "zstd"
     name: str = DEFAULT_PARTICIPANT
     store: CheckpointStore | None = field(default=None, repr=False, compare=False)
@@ -68,20 +75,17 @@ class DeltaSink:
     def __post_init__(self) -> None:
         check_name(self.name)
         check_application(self.application_id)
-        is_path = "://" not in self.table_uri and Path(self.table_uri).is_absolute()
-        if not is_path and not self.table_uri.startswith("file:/"):
+        if "://" not in self.table_uri and not self.table_uri.startswith(("/", "file:/")):
             raise ConfigurationError(
-                f"table_uri {self.table_uri.partition('?')[0]!r}: expected an absolute path on a "
-                "disk, the same for the driver and all executors. Object stores are not supported."
+                f"table_uri {printable(self.table_uri)!r}: expected an absolute path on a disk, "
+                "the same for the driver and all executors, or a URL of a bucket."
             )
+        table_files(self.table_uri, self.storage_options)  # refuses a scheme or an option
 
     @property
-    def folder(self) -> Path:
-        """The folder of the table."""
-        found = as_local_path(self.table_uri)
-        if found is None:  # pragma: no cover - refused above
-            raise ConfigurationError(f"{self.table_uri} is no path of this machine.")
-        return found
+    def folder(self) -> DeltaPlace:
+        """The place of the table."""
+        return DeltaPlace.of(self.table_uri, self.storage_options)
 
     def bound(self, store: CheckpointStore) -> DeltaSink:
         """See :meth:`Sink.bound`: the sink notes its files in that checkpoint.
@@ -89,7 +93,7 @@ class DeltaSink:
         Raises:
             ConfigurationError: the checkpoint is in a folder where VACUUM removes it.
         """
-        require_outside(store.location, str(self.folder), hidden=True)
+        require_outside(store.location, self.folder.location, hidden=True)
         return replace(self, store=store)
 
     @property
@@ -121,8 +125,16 @@ class DeltaSink:
 
     def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
         """Return the writer of one task, in a Spark worker."""
-        log = self.folder / "_delta_log"
-        what = TaskFileSpec(KIND, self.name, self.folder, self.compression, SPARED_MS, log)
+        what = TaskFileSpec(
+            KIND,
+            self.name,
+            self.folder.location,
+            "",
+            "_delta_log",
+            self.compression,
+            SPARED_MS,
+            storage_options=self.storage_options,
+        )
         store = bound_store(self.store, KIND) if transactional else None
         return ParquetOfTask(
             what, task, attempt, store=store, publish=partial(publish, self.folder)
@@ -130,7 +142,8 @@ class DeltaSink:
 
     def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
         """See :meth:`Sink.delivered`: read the works' own files, also if the table is compacted."""
-        return spark.read.parquet(*(f"{self.folder}/{work.key}.parquet" for work in works))
+        paths = [f"{work.key}.parquet" for work in works]
+        return read_files(spark, self.folder.location, paths, self.storage_options)
 
 
 class DeltaOptions(SinkOptions, frozen=True):
@@ -142,8 +155,10 @@ class DeltaOptions(SinkOptions, frozen=True):
 
     def sink(self, name: str, app: AppFacts, how: Any) -> DeltaSink:
         """See :meth:`SinkOptions.sink`."""
-        del how
-        return DeltaSink(name=name, **{**application_of(name, app), **self.given()})
+        if how is not None and not isinstance(how, Mapping):
+            raise unreached("the storage options of its bucket")
+        given = {**application_of(name, app), **self.given()}
+        return DeltaSink(name=name, storage_options=how, **given)
 
 
 OPTIONS = DeltaOptions

@@ -242,7 +242,12 @@ class FilesOfTask:
         self._opened_at_ms = 0
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Hold rows by partition; where they are too many, write the largest partition's."""
+        """Hold rows by partition; where they are too many, write the largest partition's.
+
+        Raises:
+            DeliveryError: a text that is no UTF-8.
+            StoreError: the disk or the store refuses.
+        """
         refuse_texts(rows, f"a reader of {self._sink.format} files")
         self._opened_at_ms = self._opened_at_ms or time.time_ns() // 1_000_000
         for folder, part in self._split(rows):

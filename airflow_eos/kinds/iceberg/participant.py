@@ -12,16 +12,17 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.checkpoint.locations import as_local_path
+from airflow_eos.checkpoint.locations import as_local_path, located, sync
 from airflow_eos.checkpoint.pipeline import checkpoint_of
 from airflow_eos.errors import ConfigurationError, Remedy, StoreError
 from airflow_eos.kinds.lake import participant as lake
+from airflow_eos.kinds.lake.files import InBucket, table_files
 from airflow_eos.kinds.lake.participant import (
     APPLICATION,
     DataFile,
     LakeParticipant,
     LostRaceError,
-    sync_if_there,
+    name_of,
 )
 
 if TYPE_CHECKING:
@@ -31,14 +32,14 @@ if TYPE_CHECKING:
     from pyiceberg.manifest import ManifestFile
     from pyiceberg.schema import Schema
     from pyiceberg.table import Table
-    from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.types import IcebergType, NestedField
 
     from airflow_eos.checkpoint.store import CheckpointStore
+    from airflow_eos.kinds.lake.files import TableFiles
     from airflow_eos.protocol.participant import Member
 
 # --- log ------------------------------------------------------------------------------------------
-# An Iceberg table on a local disk: read its snapshots, and add one on top of the newest.
+# An Iceberg table on a disk or in a bucket: read its snapshots, and add one on top of the newest.
 #
 # A commit asserts the snapshot that was looked at, or that there is none, and fails where another
 # was added since. The library would then try again on the newer snapshot, without a look at the
@@ -165,16 +166,46 @@ def opened(catalog: Catalog, identifier: str) -> Table:
         return catalog.load_table(identifier)
 
 
-def location(identifier: str, table: Table) -> Path:
-    """Return the folder of the table (ConfigurationError: it is not on a disk)."""
-    found = table.location()
-    folder = as_local_path(found)
-    if folder is None:
-        raise ConfigurationError(
-            f"The Iceberg table {identifier} is at {found.partition('?')[0]}: expected a path on a "
-            "disk, the same for the driver and all executors. Object stores are not supported."
-        )
-    return folder
+def location(table: Table) -> str:
+    """Return the folder of the table: a path or URL."""
+    return str(located(table.location()))
+
+
+# pyiceberg's names (https://py.iceberg.apache.org/configuration/#fileio), and obstore's.
+_STORE_OPTIONS = {
+    "s3.endpoint": "aws_endpoint",
+    "s3.access-key-id": "aws_access_key_id",
+    "s3.secret-access-key": "aws_secret_access_key",
+    "s3.session-token": "aws_session_token",
+    "s3.region": "aws_region",
+    "client.region": "aws_region",
+    "client.access-key-id": "aws_access_key_id",
+    "client.secret-access-key": "aws_secret_access_key",
+    "client.session-token": "aws_session_token",
+    "gcs.oauth2.token": "google_bearer_token",
+    "gcs.service.host": "google_base_url",
+    "adls.account-name": "azure_storage_account_name",
+    "adls.account-key": "azure_storage_account_key",
+    "adls.sas-token": "azure_storage_sas_key",
+    "adls.tenant-id": "azure_storage_tenant_id",
+    "adls.client-id": "azure_storage_client_id",
+    "adls.client-secret": "azure_storage_client_secret",
+}
+
+
+def store_options(table: Table) -> dict[str, str]:
+    """Return how the table's bucket is reached, by what its catalog says, credentials included.
+
+    What the catalog leaves out the environment decides, as for a checkpoint.
+    """
+    given = table.io.properties
+    found: dict[str, str] = {}
+    for key, option in _STORE_OPTIONS.items():
+        if given.get(key):
+            found.setdefault(option, str(given[key]))
+    if found.get("aws_endpoint", found.get("google_base_url", "")).startswith("http://"):
+        found["allow_http"] = "true"
+    return found
 
 
 def refuse(identifier: str, table: Table) -> None:
@@ -266,17 +297,16 @@ def summaries(table: Table, key: str) -> Iterator[str]:
             yield str(found)
 
 
-def named(table: Table, files: Collection[Path]) -> set[Path]:
-    """Return the existing files that any snapshot names: readers, or the table, can go back to it.
+def named(table: Table, files: Collection[str]) -> set[str]:
+    """Return those of the files that any snapshot names: readers, or the table, can go back to it.
 
-    All snapshots are read, since the times of files and snapshots may be of two machines. A file
-    that is gone is left out: nobody can remove it any more.
+    All snapshots are read, since the times of files and snapshots may be of two machines.
     """
-    by_name = {file.name: file for file in files if file.exists()}
-    found: set[Path] = set()
+    by_name = {name_of(path): path for path in files}
+    found: set[str] = set()
     for manifest in _manifests(table) if by_name else ():
         entries = manifest.fetch_manifest_entry(table.io, discard_deleted=True)
-        names = {Path(entry.data_file.file_path).name for entry in entries}
+        names = {name_of(entry.data_file.file_path) for entry in entries}
         found |= {by_name[name] for name in names & by_name.keys()}
     return found
 
@@ -295,6 +325,7 @@ def _manifests(table: Table) -> Iterator[ManifestFile]:
 
 
 _SLOT = "eos."
+DATA = "data/"
 _RETRIES = "commit.retry.num-retries"
 _MERGES = "commit.manifest-merge.enabled"
 _METRICS = "write.metadata.metrics."
@@ -308,15 +339,25 @@ class IcebergLog:
         catalog: the open catalog.
         identifier: ``namespace.table``.
         table_id: the table's uuid; a table with another uuid is refused.
-        folder: the table's location.
+        folder: the table's location, a path or URL.
+        storage_options: how its bucket is reached.
     """
 
-    def __init__(self, catalog: Catalog, identifier: str, table_id: str, folder: Path) -> None:
+    data = DATA
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        identifier: str,
+        table_id: str,
+        folder: str,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> None:
         self._catalog = catalog
         self._identifier = identifier
         self._table_id = table_id
-        self.folder = folder
-        self.data = folder / "data"
+        self._folder = folder
+        self.files = table_files(folder, storage_options)
 
     @property
     def address(self) -> dict[str, str]:
@@ -325,7 +366,7 @@ class IcebergLog:
             "catalog": self._catalog.name,
             "table": self._identifier,
             "id": self._table_id,
-            "location": str(self.folder),
+            "location": self._folder,
         }
 
     def look(self) -> IcebergSnapshot:
@@ -337,11 +378,7 @@ class IcebergLog:
                 f"{self._identifier} is not the table of this pipeline: its id is {found}, "
                 f"expected {self._table_id}. Was it made anew? Nothing was concluded from it."
             )
-        if not self.folder.is_dir():
-            raise StoreError(
-                f"{self.folder} is not there. Is the disk mounted here? Nothing was concluded "
-                "from what is not there."
-            )
+        self.files.require("")
         refuse(self._identifier, table)
         return IcebergSnapshot(self._identifier, table)
 
@@ -352,6 +389,7 @@ class IcebergSnapshot:
     def __init__(self, identifier: str, table: Table) -> None:
         self._identifier = identifier
         self._table = table
+        self._files = table_files(location(table), store_options(table))
 
     def witness(self, slot: str) -> int | None:
         """Return the witness from the table's property, which outlives its snapshot.
@@ -368,13 +406,13 @@ class IcebergSnapshot:
                 )
         return max(map(int, told), default=None)
 
-    def names(self, files: Collection[Path]) -> frozenset[Path]:
+    def names(self, files: Collection[str]) -> frozenset[str]:
         """Return those of the files that the current snapshot reads."""
         with asked(self._identifier):
-            planned = {Path(task.file.file_path).name for task in self._table.scan().plan_files()}
-        return frozenset(file for file in files if file.name in planned)
+            planned = {name_of(task.file.file_path) for task in self._table.scan().plan_files()}
+        return frozenset(path for path in files if name_of(path) in planned)
 
-    def still_names(self, files: Collection[Path]) -> frozenset[Path]:
+    def still_names(self, files: Collection[str]) -> frozenset[str]:
         """Return those of the files that a snapshot which has not expired names."""
         with asked(self._identifier):
             return frozenset(named(self._table, files))
@@ -382,7 +420,7 @@ class IcebergSnapshot:
     def check(self, files: Sequence[DataFile]) -> None:
         """Refuse files whose own columns do not fit the table's, compared by their ids."""
         for file in files:
-            why = drifted(_columns_of(file), self._table.schema())
+            why = drifted(_columns_of(self._files, file), self._table.schema())
             if why is not None:
                 raise ConfigurationError(
                     f"The table {self._identifier} was changed since rows were promised to it: "
@@ -412,8 +450,8 @@ class IcebergSnapshot:
         if there:
             raise StoreError(
                 f"The Iceberg table {self._identifier} has {len(there)} of {len(files)} files that "
-                f"are to be added ({min(there).name}), and no property {key} that says so: it was "
-                f"unset by hand. Nothing was added twice. Set it to {number}, then try again."
+                f"are to be added ({name_of(min(there))}), and no property {key} that says so: it "
+                f"was unset by hand. Nothing was added twice. Set it to {number}, then try again."
             )
 
     def append_at_once(self, files: Sequence[DataFile]) -> None:
@@ -422,6 +460,8 @@ class IcebergSnapshot:
 
     def make_durable(self) -> None:
         """Sync the metadata and the newest manifests, which the library does not."""
+        if isinstance(self._files, InBucket):
+            return
         with asked(self._identifier):
             snapshot = self._table.current_snapshot()
             if snapshot is not None:
@@ -452,6 +492,10 @@ class IcebergSnapshot:
                     snapshot.append_data_file(file)
             if properties:
                 change.set_properties(dict(properties))
+            # The library removes the manifests of a commit that was refused with 409. That may be
+            # the answer to the second of two requests, of which the first was done: then they are
+            # the table's. What a lost race leaves, remove_orphan_files takes away.
+            change._snapshot_producers = []  # noqa: SLF001
             change.commit_transaction()
         except LostRaceError:
             raise
@@ -466,46 +510,52 @@ class IcebergSnapshot:
         which only help readers to skip a file.
         """
         try:
-            return _described(file, self._table.metadata, self._table.metadata.properties)
+            return _described(self._files, file, self._table, self._table.metadata.properties)
         except (ArithmeticError, ValueError):
-            return _described(file, self._table.metadata, {f"{_METRICS}default": "counts"})
+            return _described(self._files, file, self._table, {f"{_METRICS}default": "counts"})
 
 
-def _columns_of(file: DataFile) -> Schema:
+def _columns_of(files: TableFiles, file: DataFile) -> Schema:
     import pyarrow.parquet as pq
     from pyiceberg.io.pyarrow import pyarrow_to_schema
 
     try:
-        return pyarrow_to_schema(pq.read_schema(file.path))
+        with files.open(file.path) as data:
+            return pyarrow_to_schema(pq.read_schema(data))
     except FileNotFoundError as error:
         raise LostRaceError(f"{file.path} is gone") from error
 
 
-def _described(file: DataFile, table: TableMetadata, properties: Mapping[str, str]) -> IcebergFile:
+def _described(
+    files: TableFiles, file: DataFile, table: Table, properties: Mapping[str, str]
+) -> IcebergFile:
     import pyarrow.parquet as pq
     from pyiceberg.io.pyarrow import (
         compute_statistics_plan,
         data_file_statistics_from_parquet_metadata,
         parquet_path_to_id_mapping,
+        pyarrow_to_schema,
     )
     from pyiceberg.manifest import DataFile as Described
     from pyiceberg.manifest import DataFileContent, FileFormat
     from pyiceberg.typedef import Record
 
-    columns = _columns_of(file)
+    with files.open(file.path) as data:
+        written = pq.read_metadata(data)
+    columns = pyarrow_to_schema(written.schema.to_arrow_schema())
     statistics = data_file_statistics_from_parquet_metadata(
-        parquet_metadata=pq.read_metadata(file.path),
+        parquet_metadata=written,
         stats_columns=compute_statistics_plan(columns, dict(properties)),
         parquet_column_mapping=parquet_path_to_id_mapping(columns),
     )
     return Described.from_args(
         content=DataFileContent.DATA,
-        file_path=f"file://{file.path}",
+        file_path=f"{table.location().rstrip('/')}/{file.path}",
         file_format=FileFormat.PARQUET,
         partition=Record(),
         file_size_in_bytes=file.size,
         sort_order_id=None,
-        spec_id=table.default_spec_id,
+        spec_id=table.metadata.default_spec_id,
         equality_ids=None,
         key_metadata=None,
         **statistics.to_serialized_dict(),
@@ -515,7 +565,8 @@ def _described(file: DataFile, table: TableMetadata, properties: Mapping[str, st
 def _sync(uri: str) -> None:
     path = as_local_path(uri)
     if path is not None:
-        sync_if_there(path)
+        with contextlib.suppress(FileNotFoundError):  # cleaned: a newer one stands for it
+            sync(path)
 
 
 # --- participant ----------------------------------------------------------------------------------
@@ -552,8 +603,9 @@ def made(
     """
     table = opened(catalog, identifier)
     refuse(identifier, table)
-    folder = location(identifier, table)
-    log = IcebergLog(catalog, identifier, str(table.metadata.table_uuid), folder)
+    log = IcebergLog(
+        catalog, identifier, str(table.metadata.table_uuid), location(table), store_options(table)
+    )
     return IcebergParticipant(catalog, log, name=name, application=application, store=store)
 
 
@@ -583,7 +635,8 @@ def connect(
         )
     kept = checkpoint_of(member, store)
     catalog = reached(at["catalog"], how)
-    log = IcebergLog(catalog, at["table"], at["id"], Path(at["location"]))
+    options = store_options(opened(catalog, at["table"]))
+    log = IcebergLog(catalog, at["table"], at["id"], at["location"], options)
     log.look()
     return IcebergParticipant(
         catalog, log, name=member.name, application=at[APPLICATION], store=kept

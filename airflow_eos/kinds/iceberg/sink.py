@@ -1,6 +1,7 @@
 """The Iceberg sink: a task writes one Parquet file, which the decision's commit adds as a snapshot.
 
-The table must be there: in a catalog that pyiceberg knows, on a local disk, without partitions.
+The table must be there: in a catalog that pyiceberg knows, on a disk or in a bucket, without
+partitions.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from airflow_eos.delivery.task import in_arrow, own_columns
 from airflow_eos.delivery.workers import check_workers
 from airflow_eos.errors import ConfigurationError, StoreError
 from airflow_eos.kinds.iceberg.participant import (
+    DATA,
     KIND,
     SPARED_MS,
     IcebergSnapshot,
@@ -29,6 +31,7 @@ from airflow_eos.kinds.iceberg.participant import (
     reached,
     refuse,
     require_fit,
+    store_options,
     with_ids,
 )
 from airflow_eos.kinds.lake.participant import LostRaceError
@@ -37,12 +40,11 @@ from airflow_eos.kinds.lake.task import (
     TaskFileSpec,
     application_of,
     check_application,
+    read_files,
 )
 from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork, check_name
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
@@ -75,6 +77,7 @@ class IcebergSink:
         name: the participant's name in the decisions of the pipeline.
         store: the checkpoint; see :meth:`bound`.
         folder: the table's folder, once the sink is bound: so tasks need no catalog.
+        storage_options: how the table's bucket is reached, once the sink is bound.
         schema: the table's Arrow schema with the ids of its columns, once the sink is bound.
     """
 
@@ -85,7 +88,8 @@ class IcebergSink:
     compression: str = "zstd"
     name: str = DEFAULT_PARTICIPANT
     store: CheckpointStore | None = field(default=None, repr=False, compare=False)
-    folder: Path | None = field(default=None, repr=False, compare=False)
+    folder: str | None = field(default=None, repr=False, compare=False)
+    storage_options: Mapping[str, str] | None = field(default=None, repr=False, compare=False)
     schema: pa.Schema | None = field(default=None, repr=False, compare=False)
 
     perishable: ClassVar[bool] = True  # see delivery/spill.py: remove_orphan_files
@@ -102,9 +106,15 @@ class IcebergSink:
         """See :meth:`Sink.bound`: the sink notes files in that checkpoint, and has its table."""
         with closing(reached(self.catalog_name, self.catalog)) as catalog:
             table = opened(catalog, self.identifier)
-        folder, schema = location(self.identifier, table), table.schema().as_arrow()
-        require_outside(store.location, str(folder), hidden=True)  # remove_orphan_files
-        return replace(self, store=store, folder=folder, schema=schema)
+        folder = location(table)
+        require_outside(store.location, folder, hidden=True)  # remove_orphan_files
+        return replace(
+            self,
+            store=store,
+            folder=folder,
+            storage_options=store_options(table),
+            schema=table.schema().as_arrow(),
+        )
 
     @property
     def written_folder(self) -> str:
@@ -147,11 +157,13 @@ class IcebergSink:
         what = TaskFileSpec(
             KIND,
             self.name,
-            self.folder / "data",
+            self.folder,
+            DATA,
+            "",
             self.compression,
             SPARED_MS,
-            self.folder,
             partial(with_ids, table=self.schema),
+            self.storage_options,
         )
         return ParquetOfTask(
             what,
@@ -163,7 +175,8 @@ class IcebergSink:
 
     def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
         """See :meth:`Sink.delivered`: read the works' own files, also if the table is compacted."""
-        return spark.read.parquet(*(f"{self.folder}/data/{work.key}.parquet" for work in works))
+        paths = [f"{DATA}{work.key}.parquet" for work in works]
+        return read_files(spark, str(self.folder), paths, self.storage_options)
 
     def _publish(self, file: DataFile) -> None:
         """Make one file visible at once, among concurrent writes; not twice by this process."""
@@ -181,7 +194,7 @@ class IcebergSink:
                 except LostRaceError as error:
                     if tried == _TRIES_AT_ONCE:
                         raise StoreError(
-                            f"{self.identifier} does not take {file.path.name}: {error}"
+                            f"{self.identifier} does not take {file.name}: {error}"
                         ) from error
         return None
 

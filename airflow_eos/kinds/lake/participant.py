@@ -19,16 +19,14 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar
 
 from airflow_eos.checkpoint.backend import DECISIONS, EOS
 from airflow_eos.checkpoint.decisions import DecisionLog
-from airflow_eos.checkpoint.locations import sync, tail_in
 from airflow_eos.checkpoint.pipeline import OwnedBeside, OwnershipFile, pipeline_of
 from airflow_eos.checkpoint.store import CheckpointStore
 from airflow_eos.errors import CheckpointFormatError, ConfigurationError, StoreError
@@ -46,6 +44,7 @@ from airflow_eos.protocol.participant import Member
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from airflow_eos.kinds.lake.files import TableFiles
     from airflow_eos.protocol.decision import Decision, PreparedWork
     from airflow_eos.protocol.promise import OperatorRuling, Promise
 
@@ -56,12 +55,22 @@ class LostRaceError(Exception):
 
 @dataclass(frozen=True)
 class DataFile:
-    """A complete Parquet file in the table's folder: path, bytes, rows, time in epoch ms."""
+    """A complete Parquet file: path within the table's folder, bytes, rows, time in epoch ms."""
 
-    path: Path
+    path: str
     size: int
     rows: int
     modified_at_ms: int
+
+    @property
+    def name(self) -> str:
+        """The file's own name, which no other file of any table has."""
+        return name_of(self.path)
+
+
+def name_of(path: str) -> str:
+    """Return the last part of a path or a URI."""
+    return path.rpartition("/")[2]
 
 
 class TableSnapshot(Protocol):
@@ -71,11 +80,11 @@ class TableSnapshot(Protocol):
         """Return the number last written in this slot, in the same commit as its rows."""
         ...
 
-    def names(self, files: Collection[Path]) -> frozenset[Path]:
+    def names(self, files: Collection[str]) -> frozenset[str]:
         """Return those of the given files that this version of the table names."""
         ...
 
-    def still_names(self, files: Collection[Path]) -> frozenset[Path]:
+    def still_names(self, files: Collection[str]) -> frozenset[str]:
         """Return those of the files that this or any former, still readable version names."""
         ...
 
@@ -110,13 +119,13 @@ class LakeTable(Protocol):
         ...
 
     @property
-    def folder(self) -> Path:
-        """The table's folder; this package keeps files there in ``_eos``, which cleaners spare."""
+    def files(self) -> TableFiles:
+        """The table's files; this package keeps some in ``_eos``, which cleaners spare."""
         ...
 
     @property
-    def data(self) -> Path:
-        """The folder of the data files."""
+    def data(self) -> str:
+        """What the path of a data file begins with: empty, or a folder and a slash."""
         ...
 
     def look(self) -> TableSnapshot:
@@ -260,21 +269,6 @@ def checked(key: str) -> str:
     return key
 
 
-def sync_if_there(file: Path) -> None:
-    """Sync the file; a missing one was cleaned meanwhile, and a newer one stands for it."""
-    with contextlib.suppress(FileNotFoundError):
-        sync(file)
-
-
-def is_there(file: Path) -> bool:
-    """Whether the file exists; unlike ``Path.exists``, raises where the disk does not answer."""
-    try:
-        file.stat()
-    except FileNotFoundError:
-        return False
-    return True
-
-
 # --- participant ----------------------------------------------------------------------------------
 
 
@@ -301,20 +295,21 @@ class LakeParticipant(OwnedBeside):
         self, table: LakeTable, *, name: str, application: str, store: CheckpointStore
     ) -> None:
         self._table = table
+        self._files = table.files
         self._name = name
         self._application = application
         self._store = store
         self._notes = WorkNotes(store, name)
         self._beside = OwnershipFile(
-            CheckpointStore.open(table.folder / "_eos" / application),
-            f"application {application!r} in {table.folder}",
+            table.files.store(f"_eos/{application}"),
+            f"application {application!r} in {table.files.address}",
         )
 
     @property
     def members(self) -> tuple[Member, ...]:
         """The participant, by the table's own id and the output's name in the table's log."""
         address = self._table.address | {APPLICATION: self._application}
-        target = f"{self.kind}:{self._table.folder}"
+        target = f"{self.kind}:{self._files.address}"
         return (Member(self._name, self.kind, address, target),)
 
     def check(self, works: Sequence[PreparedWork]) -> None:
@@ -361,17 +356,17 @@ class LakeParticipant(OwnedBeside):
         self._require_own(works)
         if not works:
             return {}
-        with self._disk("removing prepared files"):
-            files = {work: self._file(work.key) for work in works}
-            rows = self._table.look().still_names(files.values())
-            ended = {}
-            for work, file in files.items():
-                was_open = file not in rows and (self._notes.has(work.key) or is_there(file))
-                if was_open:
-                    file.unlink(missing_ok=True)
-                self._notes.forget([work.key])
-                ended[work] = was_open
-            return ended
+        files = {work: self._file(work.key) for work in works}
+        rows = self._table.look().still_names(files.values())
+        found = dict(zip(files, self._files.find(list(files.values())), strict=True))
+        ended = {}
+        for work, file in files.items():
+            was_open = file not in rows and (self._notes.has(work.key) or found[work] is not None)
+            if was_open:
+                self._files.remove([file])
+            self._notes.forget([work.key])
+            ended[work] = was_open
+        return ended
 
     def abandon(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
         """Commit the loss of each decision that names one of ``works``, as a whole."""
@@ -409,7 +404,14 @@ class LakeParticipant(OwnedBeside):
         """
         known = {work.key for work in besides}
         found = [
-            OpenWork(self.kind, self._name, key, at, self.spared_ms, (str(self._file(key)),))
+            OpenWork(
+                self.kind,
+                self._name,
+                key,
+                at,
+                self.spared_ms,
+                (f"{self._files.address}/{self._file(key)}",),
+            )
             for key, at in self._notes.listed()
             if key not in known
         ]
@@ -444,7 +446,7 @@ class LakeParticipant(OwnedBeside):
             except LostRaceError as error:
                 reason = f": {error}"
         raise StoreError(
-            f"The table {self._table.folder} did not take the commit of batch "
+            f"The table {self._files.address} did not take the commit of batch "
             f"{decision.batch_id} in {len(_PAUSES_S)} tries{reason}. Nothing was guessed, and "
             "what is promised stays promised: try again, or look who else writes so often."
         )
@@ -464,12 +466,10 @@ class LakeParticipant(OwnedBeside):
         """Remove notes and lost files of ended work, once its outcome is durable."""
         view.make_durable()
         failpoint("settled-some")
-        with self._disk("removing what was not committed"):
-            if outcome is Outcome.COMMITTED:
-                self._require_there(works)
-            elif outcome is Outcome.ABORTED:
-                for work in works:
-                    self._file(work.key).unlink(missing_ok=True)
+        if outcome is Outcome.COMMITTED:
+            self._require_there(works)
+        elif outcome is Outcome.ABORTED:
+            self._files.remove([self._file(work.key) for work in works])
         if outcome is not Outcome.UNKNOWN:
             self._notes.forget(work.key for work in works)
         return outcome
@@ -478,11 +478,16 @@ class LakeParticipant(OwnedBeside):
         """Raise where a cleaner removed a file while it was being committed (StoreError)."""
         if not any(self._notes.has(work.key) for work in works):
             return  # settled before: its files may be compacted and cleaned by now
-        gone = [work.key for work in works if not is_there(self._file(work.key))]
-        if gone and self._table.look().names([self._file(key) for key in gone]):
+        files = [self._file(work.key) for work in works]
+        gone = [
+            file
+            for file, found in zip(files, self._files.find(files), strict=True)
+            if found is None
+        ]
+        if gone and self._table.look().names(gone):
             raise StoreError(
-                f"{self._table.folder} names {len(gone)} files that are not there, first "
-                f"{gone[0]}.parquet: they were removed while they were being committed. Does "
+                f"{self._files.address} names {len(gone)} files that are not there, first "
+                f"{name_of(gone[0])}: they were removed while they were being committed. Does "
                 "somebody clean the table with a retention shorter than the default? Remove them "
                 "from its log, and write their rows again by hand."
             )
@@ -494,38 +499,19 @@ class LakeParticipant(OwnedBeside):
     def _pipeline(self) -> str:
         return pipeline_of(self._store).id
 
-    def _file(self, key: str) -> Path:
-        return self._table.data / f"{checked(key)}.parquet"
+    def _file(self, key: str) -> str:
+        return f"{self._table.data}{checked(key)}.parquet"
 
     def _whole(self, works: Sequence[PreparedWork]) -> list[DataFile]:
         """Return the files of ``works``; none where one is missing, or not as it was promised."""
+        paths = [self._file(work.key) for work in works]
         files = []
-        with self._disk("looking for prepared files"):
-            for work in works:
-                file = self._file(work.key)
-                try:
-                    found = file.stat()
-                    with file.open("rb") as opened:
-                        tail = tail_in(opened, found.st_size)
-                except FileNotFoundError:
-                    return []
-                if (found.st_size, tail) != (work.detail["bytes"], work.detail.get("tail")):
-                    return []
-                modified_at_ms = found.st_mtime_ns // 1_000_000
-                files.append(DataFile(file, found.st_size, work.rows, modified_at_ms))
+        for path, work, found in zip(paths, works, self._files.find(paths), strict=True):
+            promised = (work.detail["bytes"], work.detail.get("tail"))
+            if found is None or (found.size, found.tail) != promised:
+                return []
+            files.append(DataFile(path, found.size, work.rows, found.modified_at_ms))
         return files
-
-    @contextlib.contextmanager
-    def _disk(self, doing: str) -> Iterator[None]:
-        """Translate an error of the disk into StoreError, so that it is never read as an answer."""
-        try:
-            yield
-        except OSError as error:
-            raise StoreError(
-                f"The disk refused while {doing} of {self._table.folder}: {error}. Driver, tasks "
-                "and recovery must be one user that may write there. Nothing was guessed; try "
-                "again."
-            ) from error
 
 
 def _place(decision: Decision) -> tuple[int, int]:

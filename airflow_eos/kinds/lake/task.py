@@ -6,21 +6,21 @@ import contextlib
 import re
 import time
 import uuid
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
-from airflow_eos.checkpoint.locations import make_durable, tail_in
-from airflow_eos.errors import ConfigurationError, DeliveryError, StoreError
+from airflow_eos.errors import ConfigurationError, DeliveryError
 from airflow_eos.failpoints import failpoint
+from airflow_eos.kinds.lake.files import table_files
 from airflow_eos.kinds.lake.participant import DataFile, WorkNotes
 from airflow_eos.protocol.decision import PreparedWork
 from airflow_eos.texts import refuse_texts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
 
     from airflow_eos.checkpoint.store import CheckpointStore
     from airflow_eos.delivery.options import AppFacts
@@ -49,20 +49,24 @@ class TaskFileSpec:
     Attributes:
         kind: of the participant.
         name: of the participant.
-        folder: of the data files.
+        location: the table's folder, a path or URL.
+        data: what the path of a data file in it begins with: empty, or a folder and a slash.
+        known: a folder of the table, which is there wherever the table's disk is; empty: its own.
         compression: of Parquet.
         spared_ms: how long the table's cleaner spares a file that the log does not name.
-        known: a folder of the table, which is there wherever the table's disk is.
+        storage_options: of a bucket.
         columns: returns the file's columns for those of the rows, with the table's ids for them.
     """
 
     kind: str
     name: str
-    folder: Path
+    location: str
+    data: str
+    known: str
     compression: str
     spared_ms: int
-    known: Path
     columns: Callable[[pa.Schema], pa.Schema] = lambda rows: rows
+    storage_options: Mapping[str, str] | None = field(default=None, repr=False)
 
 
 class ParquetOfTask:
@@ -87,7 +91,9 @@ class ParquetOfTask:
     ) -> None:
         self._what = what
         self._key = f"{task}-{attempt}-{uuid.uuid4().hex}"
-        self._file = what.folder / f"{self._key}.parquet"
+        self._path = f"{what.data}{self._key}.parquet"
+        self._files = table_files(what.location, what.storage_options)
+        self._file: Any = None
         self._notes = None if store is None else WorkNotes(store, what.name)
         self._publish = publish
         self._writer: pa.parquet.ParquetWriter | None = None
@@ -99,10 +105,11 @@ class ParquetOfTask:
         """Append a row group; the first row group makes the note, then the file.
 
         Raises:
-            StoreError: the disk refuses.
+            DeliveryError: a text that is no UTF-8.
+            StoreError: the disk or the store refuses.
         """
         refuse_texts(rows, "a reader of Parquet files")
-        with self._disk():
+        with self._refusing():
             if self._writer is None:
                 self._writer = self._begun(rows.schema)
             self._writer.write_batch(rows)
@@ -117,23 +124,16 @@ class ParquetOfTask:
         """
         if self._writer is None:
             return None
-        with self._disk():
+        with self._refusing():
             self._writer.close()
-            make_durable(self._file)
-            found = self._file.stat()
-            with self._file.open("rb") as opened:
-                tail = tail_in(opened, found.st_size)
+            found = self._files.keep(self._path, self._file)
         failpoint("task-filed")
         if self._notes is None:
-            modified_at_ms = found.st_mtime_ns // 1_000_000
             self._may_be_named = True
-            self._publish(DataFile(self._file, found.st_size, self._rows, modified_at_ms))
+            self._publish(DataFile(self._path, found.size, self._rows, found.modified_at_ms))
             return None
         if not self._notes.has(self._key):
-            raise DeliveryError(
-                f"{self._file} was aborted while it was written: another attempt took over. "
-                "Nothing of it is visible, and nothing is lost."
-            )
+            raise self._aborted()
         return PreparedWork(
             kind=self._what.kind,
             participant=self._what.name,
@@ -142,7 +142,7 @@ class ParquetOfTask:
             fingerprint=fingerprint,
             opened_at_ms=self._opened_at_ms,
             timeout_ms=self._what.spared_ms,
-            detail={"bytes": found.st_size, "tail": tail},
+            detail={"bytes": found.size, "tail": found.tail},
         )
 
     def abort(self) -> None:
@@ -156,37 +156,35 @@ class ParquetOfTask:
             if self._writer is not None:
                 self._writer.close()
         if self._opened_at_ms:
-            self._file.unlink(missing_ok=True)
+            self._files.drop(self._path, self._file)
             if self._notes is not None:
                 self._notes.forget([self._key])
 
+    def _aborted(self) -> DeliveryError:
+        return DeliveryError(
+            f"{self._path} was aborted while it was written: another attempt took over. "
+            "Nothing of it is visible, and nothing is lost."
+        )
+
     @contextlib.contextmanager
-    def _disk(self) -> Iterator[None]:
-        try:
-            yield
-        except FileNotFoundError:  # aborted meanwhile, as prepare finds by the note
-            raise
-        except OSError as error:
-            raise StoreError(
-                f"The disk refused the file of a task, {self._file}: {error}. Make room there, or "
-                "give driver and executors one user that may write; then start again. Nothing of "
-                "it is visible, and nothing is lost."
-            ) from error
+    def _refusing(self) -> Iterator[None]:
+        with self._files.refusing("writing the file of a task"):
+            try:
+                yield
+            except FileNotFoundError as error:  # on a disk
+                if self._notes is None or self._notes.has(self._key):
+                    raise
+                raise self._aborted() from error
 
     def _begun(self, schema: pa.Schema) -> pa.parquet.ParquetWriter:
         import pyarrow.parquet as pq
 
-        if not self._what.known.is_dir():  # made here, the file would be promised, and never found
-            raise StoreError(
-                f"{self._what.known} is not there, where a task is to write a file of the table. "
-                "Is the disk mounted here, as on the driver and every executor? Nothing of this "
-                "batch is promised."
-            )
+        self._files.require(self._what.known)
         self._opened_at_ms = time.time_ns() // 1_000_000
         if self._notes is not None:
-            self._notes.write(self._key, str(self._file))
+            self._notes.write(self._key, f"{self._files.address}/{self._path}")
         failpoint("task-noted")
-        self._file.parent.mkdir(exist_ok=True)
+        self._file = self._files.begin(self._path)
         # Without Arrow's own schema an instant is read as one, not as a time in the session's zone.
         return pq.ParquetWriter(
             self._file,
@@ -194,3 +192,39 @@ class ParquetOfTask:
             compression=self._what.compression,
             store_schema=False,
         )
+
+
+def read_files(
+    spark: SparkSession,
+    location: str,
+    paths: Sequence[str],
+    storage_options: Mapping[str, str] | None,
+) -> DataFrame:
+    """Read the rows of data files back in Spark tasks: compacting a table leaves its old files."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    read = _ReadFiles(location, storage_options)
+    schema = from_arrow_schema(read.of(paths[0]).schema, prefer_timestamp_ntz=True)
+    wanted = spark.createDataFrame([(path,) for path in paths], "path string")
+    tasks = min(len(paths), spark.sparkContext.defaultParallelism)
+    return wanted.repartition(tasks).mapInArrow(read, schema)
+
+
+@dataclass(frozen=True)
+class _ReadFiles:
+    """The function that Spark runs in tasks: paths in, their rows out."""
+
+    location: str
+    storage_options: Mapping[str, str] | None = field(repr=False)
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for path in batch.column("path").to_pylist():
+                yield from self.of(path).to_batches(max_chunksize=10_000)
+
+    def of(self, path: str) -> pa.Table:
+        """Read one file, without the ids of its columns."""
+        import pyarrow.parquet as pq
+
+        with table_files(self.location, self.storage_options).open(path) as data:
+            return pq.read_table(data)

@@ -1,7 +1,9 @@
-"""Delta and Iceberg, each as the tests make and read its tables."""
+"""Delta and Iceberg, on a disk and in a bucket, each as the tests make and read its tables."""
 
 from __future__ import annotations
 
+import json
+import os
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import pyarrow as pa
 from airflow_eos.kinds.delta.sink import DeltaSink
 from airflow_eos.kinds.iceberg.sink import IcebergSink
 from tests.integration.lake.stage import SCHEMA, Kind
+from tests.support.kinds.lake_by_hand import S3
 
 
 class Delta:
@@ -19,37 +22,44 @@ class Delta:
     def create(self, folder: Path, schema: pa.Schema = SCHEMA) -> None:
         from deltalake import DeltaTable
 
-        DeltaTable.create(str(folder), schema=schema)
+        DeltaTable.create(self.uri(folder), schema=schema, storage_options=self.options)
+
+    def table(self, folder: Path) -> Path:
+        return folder / "table"
+
+    options: dict[str, str] | None = None
+
+    def uri(self, folder: Path) -> str:
+        return str(folder)
+
+    def at(self, folder: Path) -> Any:
+        from deltalake import DeltaTable
+
+        return DeltaTable(self.uri(folder), storage_options=self.options)
 
     def sink(self, folder: Path) -> DeltaSink:
-        return DeltaSink(str(folder), application_id="etl")
+        return DeltaSink(self.uri(folder), application_id="etl", storage_options=self.options)
 
     def reach(self, _folder: Path) -> dict[str, Any]:
-        return {}
+        return {} if self.options is None else {"delta": self.options}
 
     def rows(self, folder: Path) -> pa.Table:
-        from deltalake import DeltaTable
-
-        return DeltaTable(folder).to_pyarrow_table()
+        return self.at(folder).to_pyarrow_table()
 
     def commits(self, folder: Path) -> int:
-        from deltalake import DeltaTable
-
-        return DeltaTable(folder).version()
+        return int(self.at(folder).version())
 
     def files(self, folder: Path) -> Path:
         return folder
 
     def clear(self, folder: Path) -> None:
-        from deltalake import DeltaTable
-
-        DeltaTable(folder).delete()
+        self.at(folder).delete()
 
     def add_columns(self, folder: Path) -> None:
-        from deltalake import DeltaTable, Field, Schema
+        from deltalake import Field, Schema
         from deltalake.schema import PrimitiveType
 
-        DeltaTable(folder).alter.add_columns([Field("later", PrimitiveType("string"))])
+        self.at(folder).alter.add_columns([Field("later", PrimitiveType("string"))])
         assert len(Schema.from_arrow(self.rows(folder).schema).fields) == 3
 
 
@@ -59,7 +69,13 @@ class Iceberg:
     def create(self, folder: Path, schema: pa.Schema = SCHEMA) -> None:
         with closing(self.catalog(folder)) as catalog:
             catalog.create_namespace("db")
-            catalog.create_table("db.rows", schema=schema, location=f"file://{folder}")
+            catalog.create_table("db.rows", schema=schema, location=self.uri(folder))
+
+    def table(self, folder: Path) -> Path:
+        return folder / "table"
+
+    def uri(self, folder: Path) -> str:
+        return f"file://{folder}"
 
     def sink(self, folder: Path) -> IcebergSink:
         return IcebergSink("db.rows", self.properties(folder), application_id="etl")
@@ -91,10 +107,13 @@ class Iceberg:
         ):
             change.add_column("later", StringType())
 
+    def database(self, folder: Path) -> Path:
+        return folder.parent / "catalog.db"
+
     def properties(self, folder: Path) -> dict[str, str]:
         return {
             "type": "sql",
-            "uri": f"sqlite:///{folder.parent}/catalog.db",
+            "uri": f"sqlite:///{self.database(folder)}",
             "warehouse": f"file://{folder.parent}",
         }
 
@@ -104,5 +123,53 @@ class Iceberg:
         return load_catalog("default", **self.properties(folder))
 
 
+class _InBucket:
+    """A table whose objects the server keeps as files, which the tests look at."""
+
+    @property
+    def server(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(os.environ[S3])
+        return found
+
+    def table(self, folder: Path) -> Path:
+        return Path(self.server["data"]) / folder.name / "table"
+
+    def uri(self, folder: Path) -> str:
+        return f"{self.server['url']}/{folder.relative_to(self.server['data'])}"
+
+
+class DeltaInBucket(_InBucket, Delta):
+    name = "delta-s3"
+
+    @property
+    def options(self) -> dict[str, str]:  # type: ignore[override]
+        found: dict[str, str] = self.server["options"]
+        return found
+
+
+class IcebergInBucket(_InBucket, Iceberg):
+    name = "iceberg-s3"
+
+    def database(self, folder: Path) -> Path:
+        return Path(f"{self.server['data']}-{folder.parent.name}.db")
+
+    def properties(self, folder: Path) -> dict[str, str]:
+        options = self.server["options"]
+        return {
+            "type": "sql",
+            "uri": f"sqlite:///{self.database(folder)}",
+            "warehouse": self.server["url"],
+            "s3.endpoint": options["aws_endpoint"],
+            "s3.access-key-id": options["aws_access_key_id"],
+            "s3.secret-access-key": options["aws_secret_access_key"],
+            "s3.region": options["aws_region"],
+        }
+
+
 ICEBERG = Iceberg()
-KINDS: dict[str, Kind] = {"delta": Delta(), "iceberg": ICEBERG}
+KINDS: dict[str, Kind] = {
+    "delta": Delta(),
+    "iceberg": ICEBERG,
+    "delta-s3": DeltaInBucket(),
+    "iceberg-s3": IcebergInBucket(),
+}

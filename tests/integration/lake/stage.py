@@ -38,6 +38,7 @@ class Kind(Protocol):
     name: str
 
     def create(self, folder: Path, schema: pa.Schema = SCHEMA) -> None: ...
+    def table(self, folder: Path) -> Path: ...
     def sink(self, folder: Path) -> Any: ...
     def reach(self, folder: Path) -> dict[str, Any]: ...
     def rows(self, folder: Path) -> pa.Table: ...
@@ -76,7 +77,7 @@ class Stage:
 
     @property
     def table(self) -> Path:
-        return self.folder / "table"
+        return self.kind.table(self.folder)
 
     @property
     def store(self) -> CheckpointStore:

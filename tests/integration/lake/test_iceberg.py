@@ -5,10 +5,12 @@ from __future__ import annotations
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pyarrow as pa
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.transforms import IdentityTransform
 from pyspark.sql.types import (
@@ -61,6 +63,29 @@ def expire_the_first_snapshot(stage: Stage) -> None:
         table = catalog.load_table("db.rows")
         oldest = table.snapshots()[0].snapshot_id
         table.maintenance.expire_snapshots().by_id(oldest).commit()
+
+
+def test_a_commit_that_was_done_and_is_told_as_refused_is_there_once(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+):
+    """A proxy sent it twice, and the second answer says so: the library removed its manifests."""
+    commit = SqlCatalog.commit_table
+    told: list[Any] = []
+
+    def twice(catalog: SqlCatalog, *change: Any) -> Any:
+        answer = commit(catalog, *change)
+        if told:
+            return answer
+        told.append(answer)
+        return commit(catalog, *change)
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", twice)
+    work = stage.prepare(1)
+    stage.decide(work)
+    assert stage.participant().commit([work]) == {work.identity: Outcome.COMMITTED}
+    assert len(told) == 1
+    assert stage.values() == {1: 1}
+    assert KIND.commits(stage.table) == 1
 
 
 def test_the_witness_outlives_its_snapshot(stage: Stage):

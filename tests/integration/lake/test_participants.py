@@ -276,7 +276,9 @@ def test_a_disk_that_takes_no_more_is_said_by_name_and_nothing_of_it_is_left(sta
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
     try:
-        with pytest.raises(StoreError, match=r"The disk refused the file of a task.*Make room"):
+        with pytest.raises(
+            StoreError, match=r"efused while writing the file of a task.*(Make room|File too large)"
+        ):
             writer.write(batch(*range(100_000)))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -289,9 +291,9 @@ def test_who_reads_the_log_by_hand_finds_the_same_rows(stage: Stage):
     """Not by the library that wrote it: what both of its halves take wrongly nobody would see."""
 
     def by_hand() -> list[int]:
-        if stage.kind.name == "delta":
+        if stage.kind.name.startswith("delta"):
             return sorted(delta_rows(stage.table)["value"].to_pylist())
-        return sorted(iceberg_rows(stage.folder / "catalog.db", "rows")["value"].to_pylist())
+        return sorted(iceberg_rows(stage.kind.database(stage.table), "rows")["value"].to_pylist())
 
     assert by_hand() == []
     stage.prepare(9, task=9)
@@ -441,7 +443,7 @@ def test_work_of_another_participant_is_refused(stage: Stage):
 @pytest.mark.parametrize("key", ["../x", "a/b", "", "..", "/etc/passwd"])
 def test_a_key_never_leaves_the_folder(stage: Stage, key: str):
     with pytest.raises(ConfigurationError, match="no key"):
-        stage.participant().abort([WorkIdentity(stage.kind.name, "sink", key)])
+        stage.participant().abort([WorkIdentity(stage.kind.name.removesuffix("-s3"), "sink", key)])
 
 
 def test_the_first_checkpoint_owns_the_name(stage: Stage):

@@ -23,7 +23,7 @@ def writer_into(kind: str, table: Path) -> TaskWriter:
     if kind == "delta":
         return DeltaSink(str(table), application_id="etl").bound(store).opened(0, 0)
     sink = IcebergSink(
-        "shop.orders", {}, application_id="etl", store=store, folder=table, schema=COLUMNS
+        "shop.orders", {}, application_id="etl", store=store, folder=str(table), schema=COLUMNS
     )
     return sink.opened(0, 0)
 
