@@ -331,7 +331,7 @@ class PostgresParticipant(SqlParticipant):
 
     def _asked(
         self, works: Sequence[PreparedWork]
-    ) -> tuple[dict[WorkIdentity, Outcome], list[str]]:
+    ) -> tuple[dict[WorkIdentity, Outcome], list[str], list[str]]:
         # What waits in the checkpoint would be committed on a server left behind, and removed.
         self.check(works)
         for work in works:

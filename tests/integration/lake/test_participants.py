@@ -293,7 +293,9 @@ def test_who_reads_the_log_by_hand_finds_the_same_rows(stage: Stage):
     def by_hand() -> list[int]:
         if stage.kind.name.startswith("delta"):
             return sorted(delta_rows(stage.table)["value"].to_pylist())
-        return sorted(iceberg_rows(stage.kind.database(stage.table), "rows")["value"].to_pylist())
+        catalog: Any = stage.kind
+        found = iceberg_rows(catalog.database(stage.table), "rows")
+        return sorted(found["value"].to_pylist())
 
     assert by_hand() == []
     stage.prepare(9, task=9)
