@@ -53,13 +53,15 @@ def test_a_topic_that_rows_name_is_held_once_they_are_prepared():
         asked()
 
 
-def test_an_output_that_did_not_answer_is_asked_again_with_the_first_batch():
+def test_where_an_output_does_not_answer_nothing_is_concluded_of_a_topic_of_its_name():
     sink = Kafka()
     sink.answers = False
-    own, asked = read(sink, {"out": "A"})
-    assert asked() == {"out": "A"}
+    _, asked = read(sink, {"out": "A"})
+    with pytest.raises(KafkaUnavailableError):
+        asked()
+    _, beside = read(sink, {"in": "B"})
+    assert beside() == {"in": "B"}, "another name is another topic, whoever answers"
     sink.answers = True
-    own.note([])
     with pytest.raises(ConfigurationError, match="topic 'out'"):
         asked()
 
