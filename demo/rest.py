@@ -95,6 +95,10 @@ class AirflowApi:
         """Unpause a DAG, so that its runs start."""
         self._patiently("PATCH", f"/api/v2/dags/{dag_id}", {"is_paused": False})
 
+    def pause(self, dag_id: str) -> None:
+        """Pause a DAG, so that none of its runs gets on."""
+        self._patiently("PATCH", f"/api/v2/dags/{dag_id}", {"is_paused": True})
+
     def trigger(self, dag_id: str) -> DagRun:
         """Trigger a run of a DAG, and return it."""
         run_id = f"manual__{uuid.uuid4().hex[:12]}"  # our own id: asking twice starts no second run

@@ -6,6 +6,7 @@ work is durable, and nobody can decide the same attempt a second time.
 
 from __future__ import annotations
 
+import hashlib
 import re
 import time
 import uuid
@@ -25,6 +26,7 @@ from airflow_eos.protocol.participant import decision_lost
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
+    from io import BytesIO
 
     import pyarrow as pa
 
@@ -179,10 +181,28 @@ _KEPT = f"{EOS}/kept"
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 
 
+_SUM = b"sha256: "
+_SUM_BYTES = len(_SUM) + hashlib.sha256().digest_size + len(_END_OF_STREAM)
+
+
+def summed(stream: BytesIO) -> bytes:
+    """Return a whole Arrow stream with its sum behind it, where a reader of streams never looks."""
+    digest = hashlib.sha256(stream.getbuffer()).digest()
+    stream.write(_SUM + digest + _END_OF_STREAM)
+    return stream.getvalue()
+
+
+def _is_damaged(stream: bytes) -> bool:
+    """Whether the stream has other bytes than its sum is of; an older release wrote none."""
+    rows, tail = memoryview(stream)[:-_SUM_BYTES], stream[-_SUM_BYTES:]
+    return tail.startswith(_SUM) and not tail[len(_SUM) :].startswith(hashlib.sha256(rows).digest())
+
+
 def opened_rows(stream: bytes, where: str, *remedies: Remedy) -> pa.RecordBatchStreamReader:
     """Open rows that were kept as an Arrow stream, all of them.
 
-    Arrow takes a stream that was cut off between two of its messages for a shorter one.
+    Arrow takes a stream that was cut off between two of its messages for a shorter one, and bytes
+    that a disk has changed for other values, or ends the process over them.
 
     Raises:
         StoreError: ``stream`` is no such stream, or not all of it.
@@ -190,7 +210,9 @@ def opened_rows(stream: bytes, where: str, *remedies: Remedy) -> pa.RecordBatchS
     import pyarrow as pa
 
     found: object = "their end is missing"
-    if stream.endswith(_END_OF_STREAM):
+    if _is_damaged(stream):
+        found = "their sum is another"
+    elif stream.endswith(_END_OF_STREAM):
         try:
             return pa.ipc.open_stream(stream)
         except pa.ArrowInvalid as error:

@@ -76,8 +76,16 @@ class FileLog:
     @property
     def compacted(self) -> int:
         """The newest number that is in a compact file, or -1: Spark reads that file and later."""
-        done = [number for number, name in self._names.items() if name.endswith(".compact")]
-        return max(done, default=_BEFORE_THE_FIRST)
+        return max(self._compact, default=_BEFORE_THE_FIRST)
+
+    @property
+    def compacted_before(self) -> int:
+        """The one before it, or -1 where Spark has removed that file, or there was none."""
+        return max(self._compact - {self.compacted}, default=_BEFORE_THE_FIRST)
+
+    @property
+    def _compact(self) -> set[int]:
+        return {number for number, name in self._names.items() if name.endswith(".compact")}
 
     def files(self, first: int, last: int) -> list[_File] | None:
         """Return the files of the numbers ``first`` to ``last``, included.
@@ -101,9 +109,8 @@ class FileLog:
         return _digest("".join(lines).encode())
 
     def _of(self, number: int) -> list[_File]:
-        stands = [n for n, name in self._names.items() if n == number or name.endswith(".compact")]
-        at = min((each for each in stands if each >= number), default=None)
-        if at is None:
+        at = max(number, self.compacted)  # as Spark reads it, whatever else still stands there
+        if at not in self._names:
             return []
         if at not in self._parsed:
             self._parsed[at] = _files(self._store.get(f"{self._folder}/{self._names[at]}"))
@@ -164,6 +171,7 @@ class BatchInput:
 
         Raises:
             SupersededError: ``sources/`` names other files than Spark evaluates.
+        ContinuityError: Spark has compacted what another driver had replaced.
         """
         entry = parse_offsets(offsets.encode(), f"{OFFSETS}/{batch_id}")
         reads = self._reads
@@ -184,6 +192,8 @@ class BatchInput:
         begun = _begun(self._store, self._decisions, batch_id) or {}
         for position, (source, log, last) in logs.items():
             first = begun.get(source, _BEFORE_THE_FIRST) + 1
+            if log.compacted >= first:  # Spark has read the log again, and goes by what it found
+                require_held(self._store, self._decisions)
             files, digest = log.files(first, last), log.digest(first, last)
             if files is None or digest is None:
                 raise self._superseded(batch_id, f"{source}/{last} cannot be read")
@@ -241,8 +251,9 @@ def _promises(store: CheckpointStore, decisions: DecisionLog) -> Iterator[tuple[
 def require_held(store: CheckpointStore, decisions: DecisionLog) -> None:
     """Refuse to go on from offsets that stand for something else than was promised.
 
-    Looked at are the newest promises, as far back as Spark reads: of a file source to its newest
-    compact file. What an older release has promised has no digest, and is taken at its word.
+    Looked at are the newest promises: of a file source to its newest compact file. One that no
+    promise rests on yet is held against all promises since the one before. What an older release
+    has promised has no digest, and is taken at its word.
 
     Raises:
         ContinuityError: files, or the beginning of a source, are others; or are gone.
@@ -263,6 +274,7 @@ def require_held(store: CheckpointStore, decisions: DecisionLog) -> None:
 def _others(store: CheckpointStore, decisions: DecisionLog) -> Iterator[str]:
     """Yield each path, and batch, whose promise stood for something else."""
     logs: dict[str, FileLog] = {}
+    back_to: dict[str, int] = {}
     for batch, promise in _promises(store, decisions):
         if not any(each.holds for each in promise.read):
             return
@@ -284,7 +296,9 @@ def _others(store: CheckpointStore, decisions: DecisionLog) -> Iterator[str]:
                     f"{SOURCES}/{source}/{last} does not name the files that batch {batch} was "
                     "delivered from: another driver has replaced it, or it was lost"
                 )
-            is_read = is_read or last >= log.compacted
+            is_new = last < log.compacted
+            until = back_to.setdefault(source, log.compacted_before if is_new else log.compacted)
+            is_read = is_read or last >= until
         if not is_read:
             return
 

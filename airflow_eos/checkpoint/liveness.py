@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from airflow_eos.checkpoint.backend import PROCESS_END
+from airflow_eos.checkpoint.heartbeat import ENDED, heard
 from airflow_eos.errors import CheckpointFormatError
 from airflow_eos.protocol.decision import Evidence, encode
 
@@ -63,6 +64,27 @@ def why_gone(store: CheckpointStore, heartbeat: Heartbeat) -> str | None:
         return "no such process is on this machine any more"
     end = process_end_of(store, heartbeat)
     return None if end is None else end.found
+
+
+def last_word(
+    store: CheckpointStore, heartbeat: Heartbeat | None, *, noted: bool = True
+) -> tuple[Heartbeat | None, str | None]:
+    """Return the driver's last heartbeat, and the evidence that its process is gone, or None.
+
+    A driver writes its last word before its process ends: so that is read once more.
+
+    Args:
+        store: the checkpoint.
+        heartbeat: the last one, just read.
+        noted: also read what whoever started it has noted, which is a request more.
+    """
+    if heartbeat is None or heartbeat.phase in ENDED:
+        return heartbeat, None
+    gone = why_gone(store, heartbeat) if noted or process_state(heartbeat) == "gone" else None
+    if gone is None:
+        return heartbeat, None
+    again, _ = heard(store)
+    return (again or heartbeat), (gone if again == heartbeat else None)
 
 
 class ProcessEnd(Evidence, frozen=True, kw_only=True):

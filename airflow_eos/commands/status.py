@@ -140,7 +140,7 @@ def _look(
     from airflow_eos.checkpoint.progress import read_state, read_state_size, require_begun
     from airflow_eos.checkpoint.standby import StandbyWatch
     from airflow_eos.checkpoint.store import CheckpointStore
-    from airflow_eos.recovery.facts import read_sign, signs_of_life
+    from airflow_eos.recovery.facts import read_sign, signs_of_life, with_its_end
 
     store = CheckpointStore.open(checkpoint, storage_options=options)
     state, owner, (heart, unheard) = read_state(store), read_pipeline(store), heard(store)
@@ -148,7 +148,11 @@ def _look(
         require_begun(store, state)
     life = None
     if not unheard:
-        life = watch[0].hold(read_sign(store)) if watch is not None else signs_of_life(store)
+        life = (
+            watch[0].hold(with_its_end(store, read_sign(store)))
+            if watch is not None
+            else signs_of_life(store)
+        )
     standbys = watch[1].look(store) if watch is not None else StandbyWatch().until_known(store)
     now_ms = time.time_ns() // 1_000_000
     found, unseen = (plan(), None) if asked else _unasked(plan, owner)

@@ -143,11 +143,13 @@ def repartition(
     --undo. Exit status: 0 done, start the app again; 2 an error or a refusal.
     """
     from airflow_eos.checkpoint import CheckpointStore
+    from airflow_eos.checkpoint.progress import read_state, require_begun
     from airflow_eos.checkpoint.repartition import at_work
 
     if (partitions is None) != undo:
         raise ConfigurationError("Give either --partitions or --undo.")
     store = CheckpointStore.open(checkpoint, storage_options=storage_options(storage_option))
+    require_begun(store, read_state(store))  # else a mistyped place would become a folder
     if partitions is None:
         _undo(store, checkpoint, as_json=as_json)
         return
@@ -202,12 +204,9 @@ def _undo(store: CheckpointStore, checkpoint: str, *, as_json: bool) -> None:
 
 def _require_nobody_runs(store: CheckpointStore, checkpoint: str) -> None:
     """Refuse while a driver runs (PipelineAliveError)."""
-    from airflow_eos.checkpoint.heartbeat import heard
     from airflow_eos.recovery.facts import signs_of_life
 
-    unheard = heard(store)[1]
-    signs = (unheard,) if unheard else signs_of_life(store)
-    if signs:
+    if signs := signs_of_life(store):
         raise PipelineAliveError(
             f"The pipeline of {store.location} seems to be alive: {'; '.join(signs)}. Nothing was "
             "changed.",

@@ -7,15 +7,16 @@ of one name, and one cluster may be reached by two addresses. Folders are told b
 from __future__ import annotations
 
 import fnmatch
+import glob
 import re
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from airflow_eos.checkpoint.locations import located
+from airflow_eos.checkpoint.locations import LOCAL, located
 from airflow_eos.delivery.outputs import OneSink, Outputs, WrappedSink
-from airflow_eos.errors import ConfigurationError, EosError, Remedy
+from airflow_eos.errors import ConfigurationError, Remedy
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -42,29 +43,47 @@ class OwnOutput:
         )
         # Of an output whose rows are kept, the sink inside.
         self._sinks = () if wanted else tuple(getattr(each, "sink", each) for each in every)
-        self._written: dict[tuple[str, str], str] = {}
+        self._topics = {each.name: topics_of(()) for each, topics_of in self._of_topics()}
+        self._ids: dict[tuple[str, str], str] = {}
 
     def watched(
         self, asked: Sequence[Callable[[], Mapping[str, str]]]
     ) -> list[Callable[[], Mapping[str, str]]]:
         """Return the questions for topic → id of each source, with each answer held against ours.
 
-        An output whose cluster does not answer now is asked again with the first batch: its sink
-        tells more of it when it connects.
+        An output's cluster is asked for the ids of those topics alone whose names are read.
         """
-        with suppress(EosError):
-            self._note({})
         return [self._watched(each) for each in asked]
 
     def _watched(self, ids: Callable[[], Mapping[str, str]]) -> Callable[[], Mapping[str, str]]:
         def asked() -> Mapping[str, str]:
             found = ids()
-            ours = set(self._written.values())
+            ours = self._written(found)
             if both := sorted(name for name, its in found.items() if its in ours):
                 _refuse(f"topic {', '.join(map(repr, both))}")
             return found
 
         return asked
+
+    def _written(self, names: Collection[str]) -> set[str]:
+        """Return the ids of topics of these names that outputs write to; one without is left out.
+
+        Raises:
+            KafkaError: an output's cluster does not answer.
+        """
+        for each, _ in self._of_topics():
+            new = [
+                n for n in names if n in self._topics[each.name] and (each.name, n) not in self._ids
+            ]
+            if new:
+                told = each.topic_ids(new)
+                self._ids |= {(each.name, topic): told.get(topic, "") for topic in new}
+        return set(self._ids.values()) - {""}
+
+    def _of_topics(self) -> Iterator[tuple[Any, Callable[..., set[str]]]]:
+        for each in self._sinks:
+            if (topics_of := getattr(each, "topics_of", None)) is not None:
+                yield each, topics_of
 
     def noting(self, sink: BatchSink) -> BatchSink:
         """Return ``sink``; where rows name their topics, those of each batch are held, too."""
@@ -72,23 +91,9 @@ class OwnOutput:
 
     def note(self, reports: Sequence[TaskReport]) -> None:
         """Learn which topics a prepared batch has rows in."""
-        topics: dict[str, set[str]] = {}
-        for each in self._sinks:
-            if (topics_of := getattr(each, "topics_of", None)) is not None:
-                works = [r.work for r in reports if r.work and r.participant == each.name]
-                topics[each.name] = topics_of(works)
-        self._note(topics)
-
-    def _note(self, topics: Mapping[str, Collection[str]]) -> None:
-        for each in self._sinks:
-            if (topics_of := getattr(each, "topics_of", None)) is None:
-                continue
-            wanted = {*topics_of(()), *topics.get(each.name, ())}
-            new = [topic for topic in wanted if (each.name, topic) not in self._written]
-            if new:
-                ids = each.topic_ids(new)
-                # Without an id it is asked for once, and equal to none.
-                self._written |= {(each.name, topic): ids.get(topic, "") for topic in new}
+        for each, topics_of in self._of_topics():
+            works = [r.work for r in reports if r.work and r.participant == each.name]
+            self._topics[each.name] |= topics_of(works)
 
     def require_other_folders(self, sources: Sequence[StreamSource]) -> None:
         """Refuse a source of files, or of a table, in the folder of an output, or around it."""
@@ -125,18 +130,29 @@ def _refuse(place: str) -> NoReturn:
 
 def _meet(read: str, written: str) -> bool:
     """Whether one of two folders is the other or in it; ``read`` may be a glob of Hadoop's."""
-    ours = _parts(written)
-    for one in _expanded(read):
-        if all(fnmatch.fnmatchcase(o, r) for o, r in zip(ours, _parts(one), strict=False)):
-            return True
-    return False
+    ours = _parts(written, is_real=True)
+    return any(
+        all(fnmatch.fnmatchcase(o, r) for o, r in zip(ours, theirs, strict=False))
+        for one in _expanded(read)
+        for theirs in _read_by(one.replace("[^", "[!"))
+    )
 
 
-def _parts(location: str) -> list[str]:
-    """Return scheme and authority, and the folders of a path."""
+def _read_by(one: str) -> Iterator[list[str]]:
+    """Yield the parts of a glob, and of each folder on a disk that it finds: it may be a link."""
+    yield _parts(one)
+    found = located(one).local
+    if found is not None:
+        for folder in Path("/").glob(str(found.relative_to("/"))):
+            if folder.is_dir():
+                yield _parts(glob.escape(str(folder.resolve())))
+
+
+def _parts(location: str, *, is_real: bool = False) -> list[str]:
+    """Return scheme and authority, and the folders of a path; ``is_real``: without links."""
     found = located(location)
     if found.local is not None:
-        return ["file", *found.local.parts]
+        return [LOCAL, *(found.local.resolve() if is_real else found.local).parts]
     scheme, _, rest = str(found).partition("://")
     return [scheme.removesuffix("a") if scheme == "s3a" else scheme, *rest.strip("/").split("/")]
 

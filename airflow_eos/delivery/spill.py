@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, ClassVar
 
-from airflow_eos.checkpoint.decisions import PerishableRows
+from airflow_eos.checkpoint.decisions import PerishableRows, summed
 from airflow_eos.checkpoint.locations import as_local_path
 from airflow_eos.delivery.workers import check_workers
 from airflow_eos.errors import ConfigurationError, DeliveryError, StoreError
@@ -63,9 +63,10 @@ class SpillStream:
 
     def whole(self) -> bytes:
         """Return the complete stream; empty bytes where no rows came."""
-        if self._writer is not None:
-            self._writer.close()
-        return self._stream.getvalue()
+        if self._writer is None:
+            return b""
+        self._writer.close()
+        return summed(self._stream)
 
 
 def running_batch() -> int:

@@ -15,6 +15,7 @@ from airflow_eos.arguments import Duration, require_known, taken
 from airflow_eos.factory.pipeline import RUN, is_of, streaming
 from airflow_eos.factory.settings import Pipeline, pinned, rendered
 from airflow_eos.factory.watchdog import store_of
+from airflow_eos.hooks.answers import answered
 
 ROWS = 200
 """The number of rows written before the app's first batch, and again before the kill."""
@@ -136,10 +137,11 @@ def _drill(pipeline: Pipeline, limit_s: float, notifiers: list[Any], placed: dic
         try:
             report = made.run().told(limit_s)
         except EosError as error:
-            context["ti"].xcom_push(key="report", value={"ok": False, "why": str(error)})
+            report = {"ok": False, "why": str(error)}
+            answered(context["ti"].xcom_push, key="report", value=report)
             raise AirflowFailException(str(error)) from error
         # Also where the task fails: Airflow does not keep the return value of a failed task.
-        context["ti"].xcom_push(key="report", value=report)
+        answered(context["ti"].xcom_push, key="report", value=report)
         print(  # noqa: T201 - the log
             f"{report['killed']}; {report['seconds']} s until {report['successor']} committed"
         )

@@ -12,16 +12,17 @@ from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSki
 from airflow.sdk import DAG, PokeReturnValue, get_current_context, task
 
 from airflow_eos.arguments import require_known, taken
+from airflow_eos.factory.recovery import recovery
 from airflow_eos.factory.settings import Pipeline, pinned, rendered
 from airflow_eos.factory.watchdog import (
     last_heartbeat,
     note_that_it_begins,
     overtaken,
-    recovery,
     refusal_is_noted,
     store_of,
     watchdog,
 )
+from airflow_eos.hooks.runs import task_state
 from airflow_eos.hooks.store import checkpoint_of
 from airflow_eos.operators import SparkStreamingOperator
 from airflow_eos.sensors import CheckpointProgressSensor
@@ -84,9 +85,7 @@ class FirstBatchSensor(CheckpointProgressSensor):
 def state_of_task(context: Context, task_id: str) -> str | None:
     """Return the state of a task of this DAG run; None: it has none yet, or is not known."""
     ti = context["ti"]
-    found = ti.get_task_states(ti.dag_id, task_ids=[task_id], run_ids=[ti.run_id])
-    state: str | None = found.get(ti.run_id, {}).get(task_id)
-    return state
+    return task_state(ti, ti.dag_id, ti.run_id, task_id)
 
 
 def is_of(context: Mapping[str, Any], started: Heartbeat | Standby | None, task_id: str) -> bool:
@@ -147,6 +146,7 @@ def running(pipeline: Pipeline, tags: list[str]) -> DAG:
             max_age=pipeline.first_batch_within,
             poke_interval=5,
             timeout=WAITS.total_seconds(),
+            retries=pipeline.retries,
             deferrable=False,  # a trigger cannot look at the state of the task ``run``
             **pipeline.place,
         )
@@ -221,7 +221,8 @@ def _preflight(pipeline: Pipeline) -> Any:
 
 
 def _started(pipeline: Pipeline) -> Any:
-    @task.sensor(poke_interval=2, timeout=WAITS.total_seconds())
+    # Its try may be lost: a supervisor that Airflow's server does not answer for a minute ends it.
+    @task.sensor(poke_interval=2, timeout=WAITS.total_seconds(), retries=pipeline.retries)
     def started() -> PokeReturnValue:
         """Wait for the first heartbeat of a driver that this run has started.
 

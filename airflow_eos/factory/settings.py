@@ -10,6 +10,7 @@ from airflow.sdk import get_current_context
 
 from airflow_eos.arguments import Duration, Text, is_template, spelled, taken
 from airflow_eos.delivery.policy import INTERVAL
+from airflow_eos.hooks.answers import answered
 from airflow_eos.sinks.source import tuned_spark_conf
 
 TEMPLATES = frozenset(
@@ -195,4 +196,4 @@ def rendered(pipeline: Pipeline) -> Pipeline:
     if not templates:
         return pipeline
     context = get_current_context()
-    return replace(pipeline, **context["task"].render_template(templates, context))
+    return replace(pipeline, **answered(context["task"].render_template, templates, context))

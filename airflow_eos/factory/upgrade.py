@@ -22,6 +22,7 @@ from airflow_eos.factory.pipeline import (
 )
 from airflow_eos.factory.settings import Pipeline, pinned
 from airflow_eos.factory.watchdog import last_heartbeat, store_of
+from airflow_eos.hooks.answers import answered
 from airflow_eos.hooks.arguments import no_retry_where_useless
 from airflow_eos.operators import RehearseOperator
 from airflow_eos.sensors import CheckpointProgressSensor
@@ -105,6 +106,7 @@ def eos_upgrade(
             max_age=pipeline.first_batch_within,
             poke_interval=5,
             timeout=WAITS.total_seconds(),
+            retries=pipeline.retries,
             deferrable=False,
             silent_fail=True,  # a store that is away for a moment does not speak against it
             **pipeline.place,
@@ -180,7 +182,7 @@ def who_approves() -> str:
 
     context = get_current_context()
     ti, params = context["ti"], context["params"]
-    told = dict(ti.xcom_pull(task_ids="rehearse"))
+    told = dict(answered(ti.xcom_pull, task_ids="rehearse"))
     told.pop("verdict")  # it follows from the rest
     report = msgspec.convert(told, RehearsalReport)
     if report.error:
@@ -195,7 +197,7 @@ def who_approves() -> str:
         f"`{params['former_application']}`; what was delivered stays delivered.\n\n```\n{found}"
         "\n```"
     )
-    ti.xcom_push(key="words", value=words)
+    answered(ti.xcom_push, key="words", value=words)
     return "ask"
 
 
@@ -205,13 +207,13 @@ def _approved(pipeline: Pipeline) -> Any:
         """Go on where nothing differs or a person approves; refuse files changed since."""
         context = get_current_context()
         ti, params = context["ti"], context["params"]
-        same = ti.xcom_pull(task_ids="rehearse")["verdict"] == "same"
-        answer = ti.xcom_pull(task_ids="ask") or {}
+        same = answered(ti.xcom_pull, task_ids="rehearse")["verdict"] == "same"
+        answer = answered(ti.xcom_pull, task_ids="ask") or {}
         if not same and answer.get("chosen_options") != [APPROVE]:
             raise AirflowSkipException(
                 "Nobody has approved the new version: the one that runs goes on."
             )
-        before = ti.xcom_pull(task_ids="versions")
+        before = answered(ti.xcom_pull, task_ids="versions")
         for name, path in ((NEW, params["application"]), (FORMER, params["former_application"])):
             if _held(pipeline, path) != before[name]:
                 raise AirflowFailException(
@@ -252,7 +254,13 @@ class NewVersionSensor(CheckpointProgressSensor):
 
 
 def _handed_over(pipeline: Pipeline, to: str, name: str) -> Any:
-    @task.sensor(task_id=name, poke_interval=2, timeout=WAITS.total_seconds(), silent_fail=True)
+    @task.sensor(
+        task_id=name,
+        poke_interval=2,
+        timeout=WAITS.total_seconds(),
+        retries=pipeline.retries,
+        silent_fail=True,
+    )
     def handed_over() -> PokeReturnValue:
         """Ask the driver to hand over once the app stands by; done when that one drives.
 
@@ -278,14 +286,14 @@ def _handed_over(pipeline: Pipeline, to: str, name: str) -> Any:
         behind = (each for each in living if each.behind == term and is_of(context, each, to))
         ours = next(behind, None)
         if ours is not None and last is not None and last.phase not in ENDED:
-            asked = ti.xcom_pull(task_ids=name, key=_ASKED)
+            asked = answered(ti.xcom_pull, task_ids=name, key=_ASKED)
             if asked == term and is_asked_for_nothing(store, term):
                 raise AirflowFailException(
                     f"Not handed over, the driver goes on: {ours} could not ({ours.reason}). Mend "
                     f"that and clear this task; or mark the task {to} as failed, to give it up."
                 )
             hand_over(store, requested_by=f"{ti.dag_id}, {ti.run_id}", reason=name)
-            ti.xcom_push(key=_ASKED, value=term)
+            answered(ti.xcom_push, key=_ASKED, value=term)
         return PokeReturnValue(is_done=False)
 
     return handed_over()

@@ -1,22 +1,23 @@
-"""The watchdog DAG, which checks a pipeline every minute, and the DAG that recovers it."""
+"""The watchdog DAG, which checks a pipeline every minute, and what its tasks ask Airflow for."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, cast
 
+import msgspec
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
-from airflow.providers.standard.operators.empty import EmptyOperator
-from airflow.providers.standard.operators.hitl import HITLOperator
-from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
-from airflow.sdk import DAG, PokeReturnValue, chain, get_current_context, task
+from airflow.sdk import DAG, get_current_context
 
 from airflow_eos.arguments import milliseconds, taken
 from airflow_eos.factory.settings import Pipeline, pinned, rendered
-from airflow_eos.operators import AuditOperator, PlanRecoveryOperator, RecoverTransactionsOperator
-from airflow_eos.sensors import CheckpointProgressSensor, TransactionTimeoutSensor
+from airflow_eos.hooks.answers import answered
+from airflow_eos.hooks.runs import UNDER_WAY, count, start, task_state, why_it_stands
+from airflow_eos.protocol.decision import one_line
+from airflow_eos.sensors import CheckpointProgressSensor
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -30,8 +31,6 @@ STARTS = 20
 """The most runs that replace one dead driver, until an app lives to write a heartbeat."""
 ASKED_BY = "eos_asked_by"
 """The key in a run's configuration of the person who wants the app to run, even if drained."""
-UNDER_WAY = ("queued", "running")
-"""The states of a run that has not ended."""
 RESUME = "resume__"
 """The prefix of the run id of a resumption."""
 
@@ -62,9 +61,9 @@ def resumption(pipeline: Pipeline) -> str:
 
     def has_failed(number: int) -> bool | None:
         run_ids = [f"{RESUME}{driver}__{number}"]
-        if ti.get_dr_count(pipeline.dag_id, run_ids=run_ids, states=["failed"]):
+        if count(ti, pipeline.dag_id, "failed", run_ids=run_ids):
             return True
-        kept = ti.get_dr_count(pipeline.dag_id, run_ids=run_ids, states=[*UNDER_WAY, "success"])
+        kept = count(ti, pipeline.dag_id, *UNDER_WAY, "success", run_ids=run_ids)
         return False if kept else None
 
     number = next_start(resumption_of(store_of(pipeline), last), has_failed, STARTS)
@@ -129,35 +128,59 @@ def stays_down(pipeline: Pipeline) -> str | None:
     return "it ended in order" if last.phase == "stopped" else None
 
 
-def recovered_by(pipeline: Pipeline) -> str | None:
-    """Name the recovery that is under way, in a task; None where none is."""
-    count = get_current_context()["ti"].get_dr_count
-    found = count(pipeline.recovery, states=list(UNDER_WAY))
-    return f"a run of {pipeline.recovery} is under way" if found else None
+@dataclass(frozen=True, slots=True)
+class Rescue:
+    """Who brings a pipeline back, for people; ``stands`` says why that one does not get on."""
+
+    by: str
+    stands: str | None = None
+
+    def __str__(self) -> str:
+        """Name who it is, and why it stands."""
+        return f"{self.by}: {self.stands}" if self.stands else self.by
 
 
-def restart_in_progress(pipeline: Pipeline, besides: str | None = None) -> str | None:
-    """Name the standby, or run of the app's DAG, that brings the pipeline back, in a task.
+def restart_in_progress(
+    pipeline: Pipeline, queued: Collection[str] = (), *, besides: str | None = None
+) -> Rescue | None:
+    """Return the standby, or run of the app's DAG, that brings the pipeline back, in a task.
 
     None where there is neither.
 
     Args:
         pipeline: the pipeline.
+        queued: DAGs of which runs were queued, and none was at work, at the look before.
         besides: the id of a run that does not count.
     """
     from airflow_eos.checkpoint.heartbeat import brought_back_by
     from airflow_eos.checkpoint.standby import living_standbys
 
     if living := living_standbys(store_of(pipeline)):
-        return f"{living[0]} stands by"
-    count, states = get_current_context()["ti"].get_dr_count, list(UNDER_WAY)
-    found = count(pipeline.dag_id, states=states)
-    if besides is not None:
-        found -= count(pipeline.dag_id, run_ids=[besides], states=states)
+        return Rescue(f"{living[0]} stands by")
+    found = under_way(pipeline.dag_id, queued, besides=besides)
+    if found is None or found.stands:
+        return found
+    said = brought_back_by(store_of(pipeline), last_heartbeat(pipeline))
+    return replace(found, by=f"{found.by}: {said}") if said else found
+
+
+def under_way(
+    dag_id: str, queued: Collection[str] = (), *, besides: str | None = None
+) -> Rescue | None:
+    """Return that a run of the DAG is under way, and whether it gets on; None: there is none."""
+    ti = get_current_context()["ti"]
+    found = count(ti, dag_id, *UNDER_WAY)
+    if found and besides is not None:
+        found -= count(ti, dag_id, *UNDER_WAY, run_ids=[besides])
     if not found:
         return None
-    said = brought_back_by(store_of(pipeline), last_heartbeat(pipeline))
-    return f"a run of {pipeline.dag_id} is under way" + (f": {said}" if said else "")
+    stands = why_it_stands(ti, dag_id)
+    if stands is None and dag_id in queued and not count(ti, dag_id, "running"):
+        stands = (
+            "it was queued a look ago, and none runs. Look whether that DAG is paused or has no "
+            "slot, and at Airflow's scheduler"
+        )
+    return Rescue(f"a run of {dag_id} is under way", stands)
 
 
 def is_alive(pipeline: Pipeline) -> str | None:
@@ -215,17 +238,13 @@ def _marked_as_success(pipeline: Pipeline, last: Heartbeat) -> str | None:
         return None
     ti = get_current_context()["ti"]
     map_index = None if us.map_index < 0 else us.map_index
-    told = ti.get_task_states(
-        us.dag_id, map_index=map_index, task_ids=[us.task_id], run_ids=[us.run_id]
-    )
-    states = set(told.get(us.run_id, {}).values())  # a row that is gone is no state
-    if states == {"success"}:
+    if task_state(ti, us.dag_id, us.run_id, us.task_id, map_index) == "success":
         by = f"the person who marked {us} as a success"
         request_drain(store_of(pipeline), requested_by=by, reason="marked", term=last.term)
         return f"{us} was marked as a success"
     if us.dag_id == pipeline.dag_id:
         return None
-    if ti.get_dr_count(us.dag_id, run_ids=[us.run_id], states=list(UNDER_WAY)):
+    if count(ti, us.dag_id, *UNDER_WAY, run_ids=[us.run_id]):
         return f"{us} is under way, and brings it back"
     raise AirflowFailException(
         f"Airflow stopped the app that {us} had started, and no run of that DAG is under way. "
@@ -246,183 +265,295 @@ def store_of(pipeline: Pipeline) -> CheckpointStore:
 
 
 _A_LOOK = timedelta(minutes=10)
-"""The least timeout of a watchdog task: one that hangs would keep all later runs from starting."""
+"""The least timeout of a look: one that hangs would keep all later ones from starting."""
 _BESIDES = timedelta(minutes=1)
 """The time of a look beside the trigger interval for which it holds a suspicion."""
-SEEN = "seen"
-"""The XCom with the open work that ``timeouts`` has seen, and since when."""
-WANTED = "wanted"
-"""The XCom with the location of a pipeline that is to run; None: the pipeline is to be down."""
-STALLED = "stalled"
-"""The XCom with the stall that ``progress`` found, by which recovery starts; absent on an error."""
-IN_VAIN = "in_vain"
-"""The XCom with since when, and for how many drivers, no look has found batches to advance."""
-
+_AGAIN_S = 5.0
+MEMORY = "memory"
+"""The XCom with the :class:`Memory` of a look."""
 _DRIVERS_IN_VAIN = 3
 """The number of drivers, one after another, that are no accident: the first may have been well."""
+_SHOWN = 3
 
 
-class StallSensor(CheckpointProgressSensor):
-    """Reports a stalled pipeline, and whether a run or a standby is bringing it back.
+class InVain(msgspec.Struct, frozen=True):
+    """Drivers that came one after another, and settled nothing after batch ``batch``."""
 
-    Done where the pipeline is well, skipped where one does and has time left, else failed. Failed,
-    too, where drivers come and go: each is young for a while, and then about to be replaced.
+    batch: int | None
+    since_s: float
+    driver: str
+    drivers: int = 1
+
+    def and_now(self, batch: int | None, driver: str) -> InVain | None:
+        """Count the driver of now; None: another batch is settled since."""
+        if self.batch != batch:
+            return None
+        drivers = self.drivers + (self.driver != driver)
+        return msgspec.structs.replace(self, driver=driver, drivers=drivers)
+
+
+class Memory(msgspec.Struct):
+    """What a look remembers for the next; times in s since the epoch, by the scheduler's clock.
+
+    It is in Airflow, and not in the checkpoint, whose disappearance it has to outlast.
+
+    Attributes:
+        wanted: location of a pipeline that is to run; None: it is to be down.
+        open: since when which work is open.
+        half_time_s: since when work has passed the half of its timeout.
+        stalled: the driver that has stalled, and since when.
+        vain: drivers that came and settled nothing.
+        queued: DAGs of which runs were queued, and none was at work.
+    """
+
+    wanted: str | None = None
+    open: dict[str, float] = {}
+    half_time_s: float | None = None
+    stalled: tuple[str, float] | None = None
+    vain: InVain | None = None
+    queued: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """What a look has found amiss, for people; ``red`` where somebody may have to look."""
+
+    said: str
+    red: bool = True
+
+
+class WatchdogSensor(CheckpointProgressSensor):
+    """Looks once at a pipeline, and starts its recovery where nobody is at it.
+
+    Done where all is well; skipped where the pipeline is to be down, or is brought back and has
+    time left; else failed. It is one task: Airflow stores a row and a log for each.
 
     Args:
         pipeline: the pipeline.
+        transactional_id_prefix, participant_conn_ids: see
+            :class:`~airflow_eos.sensors.TransactionTimeoutSensor`.
     """
 
-    def __init__(self, *, pipeline: Pipeline, **kwargs: Any) -> None:
+    template_fields: Sequence[str] = (
+        *CheckpointProgressSensor.template_fields,
+        "transactional_id_prefix",
+        "participant_conn_ids",
+    )
+
+    def __init__(
+        self,
+        *,
+        pipeline: Pipeline,
+        transactional_id_prefix: str | None = None,
+        participant_conn_ids: Mapping[str, str] | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self._pipeline = pipeline
+        self.transactional_id_prefix = transactional_id_prefix
+        self.participant_conn_ids = participant_conn_ids
 
-    def poke(self, context: Context) -> PokeReturnValue:
-        """Look at the checkpoint, and compare with the looks before where a driver is at work.
+    def execute(self, context: Context) -> None:
+        """Look at the open work and at the progress; each also where the other got no answer.
 
         Raises:
-            AirflowFailException: the pipeline has stalled, or drivers come and go in vain.
-            AirflowSkipException: it has stalled, and is being brought back.
+            AirflowFailException: somebody may have to look: the reason.
+            AirflowSkipException: the pipeline is down, as it is to be, or about to be back.
+            EosError: a question got no answer, and nothing was found amiss.
         """
-        from airflow_eos.supervision.progress import Health
-
-        found = super().poke(context)
-        seen = cast("Mapping[str, Any]", found.xcom_value)
-        if seen["health"] == Health.WORKING.value and (why := self._in_vain(context, seen)):
-            raise AirflowFailException(f"{seen['reason']}; {why}.")
-        return found
+        memory = self._remembered(context["ti"])
+        if down := self._why_down(context, memory):
+            self._keep(context, Memory())
+            raise AirflowSkipException(down)
+        memory.wanted = store_of(self._pipeline).location
+        found: list[Trouble | None] = []
+        unanswered: list[Exception] = []
+        for look in (self._running_out, self._stall):
+            try:
+                found.append(look(context, memory))
+            except Exception as error:  # noqa: BLE001 - raised below, once the other has looked
+                unanswered.append(error)
+        memory.queued = (
+            tuple(filter(self._is_queued, (self._pipeline.recovery, self._pipeline.dag_id)))
+            if any(found)
+            else ()
+        )
+        self._keep(context, memory)
+        self._conclude([each for each in found if each is not None], unanswered)
 
     def stalled(self, context: Context, found: Conclusion) -> None:
-        """Push the stall as an XCom, and skip or fail the task, with the reason for people."""
-        from airflow_eos.checkpoint.heartbeat import driver_of, refusal_of
+        """Leave a stall to :meth:`execute`."""
 
-        ti, reason, run = context["ti"], found.error, context["dag_run"]
-        last = last_heartbeat(self._pipeline)
-        former = self._left_by_the_run_before(context, STALLED)
-        begun = since(former, driver_of(last)) or run.run_after.isoformat()
-        answer = {"reason": reason, "driver": driver_of(last), "since": begun}
-        ti.xcom_push(key=STALLED, value=answer)
+    def _conclude(self, found: Sequence[Trouble], unanswered: Sequence[Exception]) -> None:
+        if unanswered and not found:
+            raise unanswered[0]
+        said = ". ".join([each.said for each in found] + [str(each) for each in unanswered])
+        if unanswered or any(each.red for each in found):
+            raise AirflowFailException(f"{said}.")
+        if found:
+            raise AirflowSkipException(f"{said}.")
+
+    def _why_down(self, context: Context, memory: Memory) -> str | None:
+        """Return why there is nothing to watch; None: the app is to run, and may need help.
+
+        A heartbeat that is gone does not say that no driver has run: a term says that one did.
+        """
+        from airflow_eos.checkpoint import newest_term
+        from airflow_eos.checkpoint.heartbeat import WatchdogLook, note_look
+
+        pipeline = self._pipeline
+        last, store = last_heartbeat(pipeline), store_of(pipeline)
+        if last is None and newest_term(store) == 0:
+            _require_never_wanted(pipeline, store.location, memory)
+            return f"Nobody has started {pipeline.dag_id} yet."
+        interval_ms, run_id = interval_of(pipeline.watchdog_schedule), context["dag_run"].run_id
+        look = WatchdogLook(dag_id=pipeline.watchdog, run_id=run_id, interval_ms=interval_ms)
+        note_look(store, look)
+        return stays_down(pipeline) if last is not None and last.phase == "stopped" else None
+
+    def _running_out(self, context: Context, memory: Memory) -> Trouble | None:
+        """Look for open work at half time; where no system tells its age, the memory does."""
+        from airflow_eos.checkpoint.heartbeat import driver_of
+        from airflow_eos.supervision.progress import SeenOpen, TimeoutWatch
+
+        now_s = context["dag_run"].run_after.timestamp()
+        seen = SeenOpen(lambda: now_s, memory.open)
+        watch = TimeoutWatch(
+            prefix=self.transactional_id_prefix,
+            checkpoint=self.checkpoint_location,
+            part_left=0.5,
+            max_age_ms=milliseconds(_A_LOOK),
+        )
+        with self._asking():
+            found = watch.look(*self._settings(), self._reach(), seen)
+        memory.open = seen.since
+        if not found:
+            memory.half_time_s = None
+            return None
+        if memory.half_time_s is None:
+            memory.half_time_s = now_s
+        pipeline = self._pipeline
+        at_it = under_way(pipeline.recovery, memory.queued)
+        if at_it is None:  # unless a run that replaces the driver is at it
+            driver = driver_of(last_heartbeat(pipeline))
+            run_ids = [f"{RESUME}{driver}__{n}" for n in range(STARTS)]
+            if count(context["ti"], pipeline.dag_id, *UNDER_WAY, run_ids=run_ids):
+                at_it = under_way(pipeline.dag_id, memory.queued)
+        named = ", ".join(f"{each['key']} of {each['participant']}" for each in found[:_SHOWN])
+        said = one_line(f"{len(found)} pieces of open work run out of time ({named})")
+        return self._helped(context, said, at_it, now_s - memory.half_time_s)
+
+    def _stall(self, context: Context, memory: Memory) -> Trouble | None:
+        """Look whether the app makes progress; where it does not, who brings it back."""
+        from airflow_eos.checkpoint.heartbeat import driver_of, refusal_of
+        from airflow_eos.supervision.progress import Health
+
+        pipeline, now_s = self._pipeline, context["dag_run"].run_after.timestamp()
+        seen = self._seen(context)
+        health, last = Health(seen["health"]), last_heartbeat(pipeline)
+        driver, batch = driver_of(last), seen["batch_id"]
+        if health is not Health.STALLED:
+            memory.stalled = None
+        elif memory.stalled is None or memory.stalled[0] != driver:
+            memory.stalled = (driver, now_s)
+        vain = memory.vain and memory.vain.and_now(batch, driver)
+        at_work = health in (Health.WORKING, Health.STALLED)
+        memory.vain = vain or InVain(batch, now_s, driver) if at_work else None
+        in_vain = self._why_in_vain(memory.vain, now_s)
+        if memory.stalled is None:
+            return Trouble(f"{seen['reason']}; {in_vain}") if in_vain else None
+        refusal = None if seen["alive"] else refusal_of(store_of(pipeline), last)
+        reason = f"{self.checkpoint_location} has stalled: {seen['reason']}"
+        said = "; ".join(str(each) for each in (reason, refusal, in_vain) if each)
+        at_it = under_way(pipeline.recovery, memory.queued) or restart_in_progress(
+            pipeline, memory.queued
+        )
+        if at_it is None and (down := stays_down(pipeline)):
+            return Trouble(said if down in said else f"{said}. It stays down: {down}")
+        found = self._helped(context, said, at_it, now_s - memory.stalled[1])
         # A driver that lives and makes no progress is not about to be started again.
-        lives = found.value["alive"]
-        who = None if lives else recovered_by(self._pipeline) or restart_in_progress(self._pipeline)
-        refusal = None if lives else refusal_of(store_of(self._pipeline), last)
-        vain = self._in_vain(context, found.value)
-        # Both times are by the scheduler's clock.
-        lasts = run.run_after - datetime.fromisoformat(begun)
-        if who is not None and lasts < self._within and vain is None:
-            raise AirflowSkipException(f"{reason}. {who}.")
-        so_long = f"{who}, and nothing has come for {lasts.total_seconds():.0f} s."
-        why = "; ".join(str(each) for each in (reason, refusal, vain) if each)
-        raise AirflowFailException(f"{why}." if who is None else f"{why}. {so_long}")
+        return replace(found, red=found.red or bool(seen["alive"] or in_vain))
+
+    def _helped(self, context: Context, said: str, at_it: Rescue | None, lasts_s: float) -> Trouble:
+        """Start a recovery where nobody is at it; not red while somebody is, and has time left."""
+        if at_it is not None:
+            red = bool(at_it.stands) or lasts_s >= self._within_s
+            late = f", and nothing has come for {lasts_s:.0f} s" if red and not at_it.stands else ""
+            return Trouble(f"{said}. {at_it}{late}", red)
+        ti, recovery = context["ti"], self._pipeline.recovery
+        run_id = f"watchdog__{context['dag_run'].run_id}__{ti.try_number}"
+        stands = why_it_stands(ti, recovery) or start(recovery, run_id)
+        return Trouble(f"{said}. {stands or f'Run {run_id} of {recovery} was started'}")
+
+    def _is_queued(self, dag_id: str) -> bool:
+        ti = get_current_context()["ti"]
+        return bool(count(ti, dag_id, "queued")) and not count(ti, dag_id, "running")
+
+    def _seen(self, context: Context) -> Mapping[str, Any]:
+        """Look until the pipeline's health is known."""
+        while True:
+            found = self.poke(context)
+            seen = cast("Mapping[str, Any]", found.xcom_value)
+            if found.is_done or seen["health"] == "stalled":
+                return seen
+            time.sleep(_AGAIN_S)
 
     @property
-    def _within(self) -> timedelta:
+    def _within_s(self) -> float:
         within: timedelta = taken("first_batch_within", self._pipeline.first_batch_within)
-        return within
+        return within.total_seconds()
 
-    def _in_vain(self, context: Context, seen: Mapping[str, Any]) -> str | None:
-        """Return that drivers come and go and no batch is settled; None: that was not seen, yet.
-
-        Remembered from run to run, as long as none finds another batch, or the pipeline idle.
-        """
-        from airflow_eos.checkpoint.heartbeat import driver_of
-
-        driver, run = driver_of(last_heartbeat(self._pipeline)), context["dag_run"]
-        told = self._left_by_the_run_before(context, IN_VAIN)
-        if told is None or told["batch"] != seen["batch_id"]:
-            begun = run.run_after.isoformat()
-            told = {"batch": seen["batch_id"], "since": begun, "driver": driver, "drivers": 1}
-        drivers = told["drivers"] + (told["driver"] != driver)
-        context["ti"].xcom_push(key=IN_VAIN, value=told | {"driver": driver, "drivers": drivers})
-        lasts = run.run_after - datetime.fromisoformat(told["since"])
-        if drivers < _DRIVERS_IN_VAIN or lasts < self._within:
+    def _why_in_vain(self, vain: InVain | None, now_s: float) -> str | None:
+        """Return that drivers come and go and no batch is settled; None: that was not seen, yet."""
+        if vain is None or vain.drivers < _DRIVERS_IN_VAIN:
             return None
-        return f"{drivers} drivers came within {lasts.total_seconds():.0f} s, and settled no batch"
-
-    def _left_by_the_run_before(self, context: Context, key: str) -> Any:
-        """Return what this task has pushed in the run before; None: nothing, or there was none."""
-        before = context["ti"].get_previous_dagrun()
-        if before is None:
+        if (lasts_s := now_s - vain.since_s) < self._within_s:
             return None
-        return context["ti"].xcom_pull(
-            task_ids=self.task_id,
-            key=key,
-            run_id=before.run_id,
-            map_indexes=-1,  # one value: of several runs Airflow gives a list
-        )
+        return f"{vain.drivers} drivers came within {lasts_s:.0f} s, and settled no batch"
 
-
-def keep_for_later_runs(
-    context: Mapping[str, Any], schedule: str | None, key: str, value: object
-) -> None:
-    """Push ``value`` as an XCom for the looks of later runs.
-
-    Not from a run by hand of a scheduled DAG: it has no logical date, and PostgreSQL sorts such a
-    run as the newest for ever.
-    """
-    if schedule is None or context["dag_run"].logical_date is not None:
-        context["ti"].xcom_push(key=key, value=value)
-
-
-def kept_by_earlier_run(ti: Any, task_id: str, key: str) -> Any:
-    """Return the newest run's XCom; without a map index ``xcom_pull`` lists those of all runs."""
-    return ti.xcom_pull(task_ids=task_id, key=key, include_prior_dates=True, map_indexes=-1)
-
-
-class OpenWorkSensor(TransactionTimeoutSensor):
-    """Looks once a run, and keeps the open work it saw from run to run, by the scheduler's clock.
-
-    Skipped where nothing runs out of time: ``soft_fail`` would also skip a look without an answer.
-
-    Args:
-        schedule: of the DAG.
-    """
-
-    def __init__(self, *, schedule: str | None, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self._schedule = schedule
-
-    def poke(self, context: Context) -> PokeReturnValue:
-        """Look at the open work, and date it by the looks of the runs before."""
-        from airflow_eos.supervision.progress import SeenOpen
-
-        ti, now_s = context["ti"], context["dag_run"].run_after.timestamp()
-        # The age of work that no look has seen begins here, at 0, and triggers nothing.
-        before = self._remembered(ti)
-        self.seen = SeenOpen(lambda: now_s, before if before is not None else {})
-        found = super().poke(context)
-        keep_for_later_runs(context, self._schedule, SEEN, self.seen.since)
-        if not found.is_done:
-            raise AirflowSkipException("Nothing runs out of time.")
-        return found
-
-    def _remembered(self, ti: Any) -> Mapping[str, float] | None:
-        """Read the open work that earlier looks saw; None: none, or it cannot be read any more.
+    def _remembered(self, ti: Any) -> Memory:
+        """Return what the newest look remembered; nothing where nobody can read it any more.
 
         An XCom backend may have lost the value while its row stands: each look would fail by it.
         """
-        try:
-            before = kept_by_earlier_run(ti, self.task_id, SEEN)
-            return None if before is None else {name: float(at) for name, at in before.items()}
+        asked = {"task_ids": self.task_id, "key": MEMORY, "include_prior_dates": True}
+        try:  # without a map index Airflow lists those of all runs
+            told = answered(ti.xcom_pull, **asked, map_indexes=-1)
+            return Memory() if told is None else msgspec.convert(told, Memory)
         except Exception:
             self.log.exception("What looks before have seen cannot be read: it is seen anew")
-            return None
+            return Memory()
+
+    def _keep(self, context: Context, memory: Memory) -> None:
+        """Push the memory for later looks.
+
+        Not from a run by hand of a scheduled DAG: it has no logical date, and PostgreSQL sorts such
+        a run as the newest for ever.
+        """
+        by_hand = context["dag_run"].logical_date is None
+        if self._pipeline.watchdog_schedule is None or not by_hand:
+            answered(context["ti"].xcom_push, key=MEMORY, value=msgspec.to_builtins(memory))
 
 
-def since(former: dict[str, Any] | None, driver: str) -> str | None:
-    """Return since when a driver has stalled, by the look before; None where that saw no stall."""
-    if former is None or former["driver"] != driver:
-        return None
-    return str(former["since"])
+def _require_never_wanted(pipeline: Pipeline, location: str, memory: Memory) -> None:
+    """Refuse an empty folder where an earlier look has seen a pipeline that is to run."""
+    if memory.wanted:
+        raise AirflowFailException(
+            f"No driver has ever run at {location}, and a look before has seen one at "
+            f"{memory.wanted} that is to run: a disk that is not mounted, a checkpoint that was "
+            "deleted, or a setting that has changed. Nothing is started. Bring it back, or trigger "
+            f"{pipeline.dag_id} to begin anew there; pause this DAG where it is to stay down."
+        )
 
 
 def watchdog(pipeline: Pipeline, tags: list[str]) -> DAG:
     """Check whether the app makes progress and no transaction runs out of time; recover if not.
 
-    An app that has never run, or ended in order, or that a person has stopped, is left alone: to
-    keep it down, drain it. A run is red where somebody may have to look: the pipeline has stalled,
-    and nobody was bringing it back, or not in time; drivers come and go, and none settles a batch;
-    or a question got no answer, and then nothing is done. While a task restarts the app, or a
-    recovery is at work, runs are green, and say who.
+    Green: all is well. Skipped: the app is down as it is to be (nobody has started it, it ended in
+    order, a person has stopped it), or somebody brings it back and has time left. Red: somebody may
+    have to look. It has stalled, or work is at half time, and nobody was at it, or not in time, or
+    in a DAG that is paused; drivers come and go, and none settles a batch; or a question got no
+    answer, and then nothing is done. The task's log says which. To keep an app down, drain it.
     """
     look = max(_A_LOOK, 2 * (pipeline.trigger_interval + _BESIDES))
     with DAG(
@@ -434,66 +565,15 @@ def watchdog(pipeline: Pipeline, tags: list[str]) -> DAG:
         is_paused_upon_creation=False,
         **pinned(execution_timeout=look),
     ) as dag:
-        progress = StallSensor(
-            task_id="progress",
+        WatchdogSensor(
+            task_id="look",
             pipeline=pipeline,
             max_age=pipeline.stall_after,
-            poke_interval=5,
-            timeout=look.total_seconds() / 2,
             deferrable=False,
-            **pipeline.place,
-        )
-        timeouts = OpenWorkSensor(
-            task_id="timeouts",
-            schedule=pipeline.watchdog_schedule,
-            part_left=0.5,
-            deferrable=False,
+            do_xcom_push=False,
             **pipeline.transactions,
         )
-        recover = TriggerDagRunOperator(task_id="recover", trigger_dag_id=pipeline.recovery)
-        wanted = _needs_recovery(pipeline)
-        _should_be_running(pipeline) >> [progress, timeouts] >> wanted >> recover
-        progress >> EmptyOperator(task_id="well")
     return dag
-
-
-def _should_be_running(pipeline: Pipeline) -> Any:
-    from airflow_eos.checkpoint import newest_term
-    from airflow_eos.checkpoint.heartbeat import WatchdogLook, note_look
-
-    @task.short_circuit
-    def should_be_running() -> bool:
-        """Whether a person has started the app, and it has not ended in order or by request.
-
-        A heartbeat that is gone does not say that no driver has run: a term says that one did.
-        """
-        heartbeat, store = last_heartbeat(pipeline), store_of(pipeline)
-        if heartbeat is None and newest_term(store) == 0:
-            _require_never_wanted(pipeline, store.location)
-            return False
-        interval_ms = interval_of(pipeline.watchdog_schedule)
-        run_id = get_current_context()["dag_run"].run_id
-        note_look(
-            store, WatchdogLook(dag_id=pipeline.watchdog, run_id=run_id, interval_ms=interval_ms)
-        )
-        ended = heartbeat is not None and heartbeat.phase == "stopped"
-        is_wanted = not ended or stays_down(pipeline) is None
-        wanted = store.location if is_wanted else None
-        keep_for_later_runs(get_current_context(), pipeline.watchdog_schedule, WANTED, wanted)
-        return is_wanted
-
-    return should_be_running()
-
-
-def _require_never_wanted(pipeline: Pipeline, location: str) -> None:
-    """Refuse an empty folder where an earlier look has seen a pipeline that is to run."""
-    if seen := kept_by_earlier_run(get_current_context()["ti"], "should_be_running", WANTED):
-        raise AirflowFailException(
-            f"No driver has ever run at {location}, and a look before has seen one at {seen} that "
-            "is to run: a disk that is not mounted, a checkpoint that was deleted, or a setting "
-            f"that has changed. Nothing is started. Bring it back, or trigger {pipeline.dag_id} "
-            "to begin anew there; pause this DAG where it is to stay down."
-        )
 
 
 def interval_of(schedule: object) -> int | None:
@@ -512,175 +592,3 @@ def interval_of(schedule: object) -> int | None:
         return None
     longest_s: float = max(each.get_next() - each.get_prev() for each in around)
     return round(1000 * longest_s)
-
-
-def _needs_recovery(pipeline: Pipeline) -> Any:
-    # all_done: a stall fails `progress`. Other failures leave no XCom, and only an XCom counts.
-    @task.short_circuit(trigger_rule="all_done")
-    def needs_recovery() -> bool:
-        """Whether work is at half time, or the app stalls and nobody is bringing it back."""
-        from airflow_eos.checkpoint.heartbeat import driver_of
-
-        ti = get_current_context()["ti"]
-        if recovered_by(pipeline):
-            return False
-        if ti.xcom_pull(task_ids="timeouts"):  # unless a run that replaces the driver is at it
-            driver = driver_of(last_heartbeat(pipeline))
-            run_ids = [f"{RESUME}{driver}__{n}" for n in range(STARTS)]
-            return not ti.get_dr_count(pipeline.dag_id, run_ids=run_ids, states=list(UNDER_WAY))
-        if not ti.xcom_pull(task_ids="progress", key=STALLED):
-            return False
-        return not (stays_down(pipeline) or restart_in_progress(pipeline))
-
-    return needs_recovery()
-
-
-# --- recovery -------------------------------------------------------------------------------------
-
-
-COMMITTED = "Readers have the rows that nobody can tell of"
-ABORTED = "Readers do not have them: deliver them again"
-ORPHANS = "Abort what no checkpoint knows"
-LEAVE = "Leave all that alone"
-_CHOSEN = "((ti.xcom_pull(task_ids='ask') or {}).get('chosen_options') or [])"
-
-
-class CertainFirst(RecoverTransactionsOperator):
-    """Ends the transactions that need no person, before one is asked: they might time out else."""
-
-    def execute(self, context: Context) -> Any:
-        """Execute the plan; steps left for a person are no failure: the next task asks one."""
-        try:
-            return super().execute(context)
-        except AirflowFailException as left:
-            self.log.warning("Left to the person who is asked: %s", left)
-        return None
-
-
-def recovery(pipeline: Pipeline, tags: list[str], notifiers: Sequence[Any] = ()) -> DAG:
-    """Bring a dead pipeline back: plan, ask if need be, execute, audit, resume.
-
-    Harmless at any time. A pipeline that is alive is refused. Steps that only a person may decide
-    wait for one, once all others are done; unanswered they are left alone, and fail ``execute``.
-    """
-    with DAG(
-        pipeline.recovery,
-        schedule=None,
-        tags=tags,
-        doc_md=recovery.__doc__,
-        # It only acts on a pipeline that somebody has started; paused, a dead one waits for ever.
-        is_paused_upon_creation=False,
-        **pinned(),
-    ) as dag:
-        plan = PlanRecoveryOperator(task_id="plan", **pipeline.transactions)
-        planned = "{{ ti.xcom_pull(task_ids='plan') | tojson }}"
-        certain = CertainFirst(task_id="certain", plan=planned, **pipeline.transactions)
-        ask = HITLOperator(
-            task_id="ask",
-            subject=f"{pipeline.dag_id}: what recovery may not decide",
-            body="{{ ti.xcom_pull(task_ids='who_decides', key='words') }}",
-            options=[COMMITTED, ABORTED, ORPHANS, LEAVE],
-            defaults=[LEAVE],
-            multiple=True,
-            response_timeout=taken("ask_within", pipeline.ask_within),
-            notifiers=list(notifiers),
-        )
-        execute = RecoverTransactionsOperator(
-            task_id="execute",
-            plan=planned,
-            assume=_RULED,
-            allowed_actions=["commit", "abort", f"{{{{ {_ruling(ORPHANS)} or 'abort' }}}}"],
-            trigger_rule="none_failed_min_one_success",
-            **pipeline.transactions,
-        )
-        resume = TriggerDagRunOperator(
-            task_id="resume",
-            trigger_dag_id=pipeline.dag_id,
-            # Each dead driver is replaced once; again where its successor gave no sign of life.
-            trigger_run_id=RESUME + "{{ ti.xcom_pull(task_ids='verdict') }}",
-            skip_when_already_exists=True,
-        )
-        asked = who_decides()
-        chain(plan, asked, certain, ask, execute)
-        asked >> execute
-        steps: list[Any] = [execute]
-        if audited := pipeline.order_id if pipeline.audit and not pipeline.outputs else None:
-            audit = AuditOperator(
-                task_id="audit",
-                input_topic=pipeline.input_topic,
-                output_topic=pipeline.output_topic,
-                dead_letter_topic=pipeline.dead_letter_topic,
-                id_expression=audited,
-                fail_on_violation=False,  # rows that the app has yet to read are no loss
-                **pipeline.place,
-            )
-            steps.append(audit)
-        chain(*steps, _verdict(pipeline, audited=bool(audited)), resume)
-    return dag
-
-
-def _ruling(option: str) -> str:
-    """Return a template expression for the operator's argument; '' where it was not chosen."""
-    meaning = {COMMITTED: "committed", ABORTED: "aborted", ORPHANS: "orphan"}[option]
-    return f"({meaning!r} if {option!r} in {_CHOSEN} else '')"
-
-
-_LEFT = f"(' leave' if {LEAVE!r} in {_CHOSEN} and {_CHOSEN}[1:] else '')"
-# Answers that contradict each other are refused: their words joined are no known argument.
-_RULED = f"{{{{ {_ruling(COMMITTED)} ~ {_ruling(ABORTED)} ~ {_LEFT} }}}}"
-
-
-@task.branch
-def who_decides() -> str:
-    """Choose ``certain`` (all else, then a person decides) for ASK or ORPHAN; else ``execute``."""
-    import json
-
-    from airflow_eos.notifications import plan_in_words
-    from airflow_eos.recovery import Plan
-
-    ti = get_current_context()["ti"]
-    plan = Plan.from_json(json.dumps(ti.xcom_pull(task_ids="plan")))
-    ti.xcom_push(key="words", value=plan_in_words(plan))
-    return "certain" if plan.needs_person else "execute"
-
-
-def _require_nothing_wrong(report: Mapping[str, Any] | None) -> None:
-    """Refuse an audit with errors that unread rows cannot explain, or that has judged no row.
-
-    Some rows unjudged (behind retention) hold nobody up; no row judged means no answer to give.
-    """
-    if report is None:
-        raise AirflowFailException(
-            "The audit has no report: whether rows came twice is not known. Clear the task audit."
-        )
-    never = ("duplicated", "reordered", "visible_undecided", "unexpected")
-    if wrong := {name: report[name] for name in never if report[name]}:
-        raise AirflowFailException(f"The audit found {wrong}: {report['offenders'][:3]}")
-    if any(report["rows_out"].values()) and not report["matched"] and report["rows_in"]:
-        raise AirflowFailException(
-            f"The audit could judge no row: {report['unjudged'][0]['why']}. Correct order_id of "
-            "this pipeline, or take audit=False where its rows have no counterpart."
-        )
-
-
-def _verdict(pipeline: Pipeline, *, audited: bool) -> Any:
-    @task
-    def verdict() -> str:
-        """Fail on a wrong audit; else return the name of the resumption: dead driver and number.
-
-        Skipped, and the resumption with it, where the driver lives, or is to stay down, or a run or
-        a standby brings the pipeline back already.
-        """
-        if audited:
-            _require_nothing_wrong(get_current_context()["ti"].xcom_pull(task_ids="audit"))
-        if why := stays_down(pipeline) or is_alive(pipeline):
-            raise AirflowSkipException(
-                f"The app is not resumed: {why}. What was left open is ended; {pipeline.dag_id} "
-                "starts the app where it is to run all the same."
-            )
-        named = resumption(pipeline)
-        if why := restart_in_progress(pipeline, besides=f"{RESUME}{named}"):
-            raise AirflowSkipException(f"The app is not resumed: {why}.")
-        return named
-
-    return verdict()

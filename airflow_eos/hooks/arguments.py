@@ -13,6 +13,7 @@ from airflow.sdk import BaseOperator
 
 from airflow_eos.arguments import FIELDS, is_template
 from airflow_eos.errors import NO_RETRY_HEALS
+from airflow_eos.hooks.answers import answered
 from airflow_eos.hooks.store import mask_secrets
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ class CheckedArguments(BaseOperator):
         """Render the template fields, check all of them, and mask their secrets in logs."""
         self._is_rendered = True
         with no_retry_where_useless():
-            super().render_template_fields(context, jinja_env)
+            answered(super().render_template_fields, context, jinja_env)
             for name in set(self.template_fields) & own_arguments(type(self)).keys():
                 setattr(self, name, getattr(self, name))  # also what rendering left as it was
                 mask_secrets(getattr(self, name))  # the page of rendered templates shows it

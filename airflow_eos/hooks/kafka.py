@@ -7,9 +7,9 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowOptionalProviderFeatureException
-from airflow.sdk import BaseHook
 
 from airflow_eos.errors import ConfigurationError
+from airflow_eos.hooks.answers import AnsweredHook
 from airflow_eos.hooks.store import extra_of, mask_secrets
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _CALLBACK_NAMES = re.compile(r"_cb$|^on_commit$")
 
 
-class KafkaSettingsHook(BaseHook):
+class KafkaSettingsHook(AnsweredHook):
     """Reads a ``kafka`` connection; its whole ``extra`` is a librdkafka configuration.
 
     Args:

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
-from airflow.sdk import BaseHook
 
 from airflow_eos.errors import ConfigurationError
+from airflow_eos.hooks.answers import AnsweredHook
 from airflow_eos.hooks.store import extra_of
 from airflow_eos.secret_names import spark_redaction_regex
 from airflow_eos.supervision.heartbeat_monitor import ClusterManager
@@ -159,7 +159,7 @@ class SubmitTarget(ClusterManager):
                 setting by which the manager would run the driver again by itself.
             AirflowNotFoundException: no such connection (``SparkSubmitHook`` would go to YARN).
         """
-        connection = BaseHook.get_connection(conn_id)
+        connection = AnsweredHook.get_connection(conn_id)
         host = connection.host or ""
         by_host = (
             connection.conn_type == "spark" and host and ("://" in host or not connection.port)

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseHook
 from airflow.sdk.log import mask_secret
 
 from airflow_eos.errors import ConfigurationError
+from airflow_eos.hooks.answers import AnsweredHook
 from airflow_eos.secret_names import is_secret
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ STORES = frozenset(_TYPES)
 """The types of connections to an object store."""
 
 
-class CheckpointStoreHook(BaseHook):
+class CheckpointStoreHook(AnsweredHook):
     """Returns the options that open a checkpoint: a connection's, overridden by the DAG's own.
 
     Args:
@@ -254,7 +254,7 @@ def mask_secrets(value: object, name: str = "") -> None:
 _LIBPQ = {"host": "host", "port": "port", "user": "login", "password": "password"}
 
 
-class ParticipantsHook(BaseHook):
+class ParticipantsHook(AnsweredHook):
     """Reads a connection for each participant; Airflow masks its secrets in every log.
 
     =============  ===============================================================================

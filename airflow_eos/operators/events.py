@@ -13,7 +13,9 @@ from airflow.sdk import Asset, AssetAlias
 
 from airflow_eos import errors
 from airflow_eos.arguments import Duration, taken
+from airflow_eos.hooks.answers import answered
 from airflow_eos.hooks.arguments import CheckedArguments, as_rendered, no_retry_where_useless
+from airflow_eos.hooks.deadlines import TaskDeadline
 from airflow_eos.hooks.store import checkpoint_of
 from airflow_eos.lineage import BatchLineage
 
@@ -106,9 +108,9 @@ class EmitSettledBatchesOperator(BatchLineage, CheckedArguments):
                 older copy.
             EosError: the checkpoint cannot be read.
         """
-        return self._tell(context, has_waited=False)
+        return self._tell(context, TaskDeadline.of(self), has_waited=False)
 
-    def _tell(self, context: Context, *, has_waited: bool) -> list[str]:
+    def _tell(self, context: Context, deadline: TaskDeadline, *, has_waited: bool) -> list[str]:
         from airflow_eos.events import pipeline_of
 
         with no_retry_where_useless():
@@ -125,20 +127,22 @@ class EmitSettledBatchesOperator(BatchLineage, CheckedArguments):
             due_at = told_at + self.every if told_at else None
             left = timedelta(0) if due_at is None else due_at - datetime.now(UTC)
             if self.deferrable and left > timedelta(0) and not has_waited:  # else by a wrong clock
-                self._wait(after, due_at)
+                self._wait(after, due_at, deadline)
             if not self.deferrable and timedelta(0) < left <= self.every:
                 raise AirflowSkipException(f"The next event is due at {due_at}.")
             found = self._found(store, last)
             events = self._due(self._events(last, found))
         if not events and self.deferrable:
-            self._wait(found.newest, due_at)  # the newest batch was looked at, too
+            self._wait(found.newest, due_at, deadline)  # the newest was looked at, too
         if not events:
             raise AirflowSkipException(f"Nothing was settled after batch {after}.")
         self._emit(context, events)
         self._told = events
         return [event.key for event in events]
 
-    def execute_complete(self, context: Context, event: Mapping[str, Any]) -> list[str]:
+    def execute_complete(
+        self, context: Context, event: Mapping[str, Any], until_s: float | None = None
+    ) -> list[str]:
         """Read the settled batches again and emit: what was read before the wait is old.
 
         Raises:
@@ -147,7 +151,8 @@ class EmitSettledBatchesOperator(BatchLineage, CheckedArguments):
         if event["error"]:
             with no_retry_where_useless():
                 raise getattr(errors, event["raised"])(event["error"])
-        return self._tell(context, has_waited=True)
+        with TaskDeadline(until_s).kept():
+            return self._tell(context, TaskDeadline(until_s), has_waited=True)
 
     def _found(self, store: CheckpointStore, last: SettledEvent | None) -> Settled:
         from airflow_eos.events import read_settled
@@ -180,11 +185,12 @@ class EmitSettledBatchesOperator(BatchLineage, CheckedArguments):
         last = newest_of(pipeline, [each.extra for each in ours])
         notes = _notes(context, self.asset)
         if notes is not None:
-            noted = newest_of(pipeline, [notes.get(_NOTE)])
+            noted = newest_of(pipeline, [answered(notes.get, _NOTE)])
             if last is not None and (noted is None or noted.to_batch < last.to_batch):
                 stored = max((each.extra for each in ours), key=lambda extra: extra["to_batch"])
                 # A sign that it told hours, which may be many.
-                notes.set(_NOTE, last.as_extra() | {"hours": stored.get("hours", [])[-1:]})
+                told = last.as_extra() | {"hours": stored.get("hours", [])[-1:]}
+                answered(notes.set, _NOTE, told)
             elif noted is not None and (last is None or last.to_batch < noted.to_batch):
                 last = noted
         return last, max((each.timestamp for each in ours), default=None)
@@ -203,7 +209,7 @@ class EmitSettledBatchesOperator(BatchLineage, CheckedArguments):
                     f"this one has replaced it for good, say former_emitter={other!r}."
                 )
 
-    def _wait(self, after: int | None, due_at: datetime | None) -> None:
+    def _wait(self, after: int | None, due_at: datetime | None, deadline: TaskDeadline) -> None:
         from airflow_eos.triggers.settled import SettledBatchesTrigger
 
         self.defer(
@@ -217,6 +223,8 @@ class EmitSettledBatchesOperator(BatchLineage, CheckedArguments):
                 poke_interval=self.poke_interval.total_seconds(),
             ),
             method_name="execute_complete",
+            kwargs=deadline.kwargs,
+            timeout=deadline.left,
         )
 
     def _emit(self, context: Context, events: Sequence[SettledEvent]) -> None:
@@ -267,7 +275,8 @@ class EmitCompleteHoursOperator(EmitSettledBatchesOperator):
         extras: list[Any] = []
         if last is None:  # then what Airflow has noted is of a predecessor, as are the events
             notes = _notes(context, self.asset)
-            extras = [*(each.extra for each in self._stand), notes and notes.get(_NOTE)]
+            extras = [each.extra for each in self._stand]
+            extras += [] if notes is None else [answered(notes.get, _NOTE)]
         hourly = [each for each in extras if isinstance(each, Mapping) and each.get("hours")]
         told = [event for event in map(SettledEvent.from_extra, hourly) if event is not None]
         self._former_ms = max((event.watermark_reached_ms or 0 for event in told), default=None)
@@ -348,12 +357,12 @@ def _stored_events(context: Context, asset: Asset, pipeline: str) -> list[Any]:
 
     stood = context["inlet_events"][asset]
     if not hasattr(stood, "ascending"):  # below Airflow 3.2, which gives all that stand at once
-        return list(stood)
+        return answered(list, stood)
     stand: list[Any] = []
     before, at_most = None, _LOOK_BACK
     while True:
         asked = stood.ascending(ascending=False).limit(at_most)
-        page = list(asked if before is None else asked.before(before.isoformat()))
+        page = answered(list, asked if before is None else asked.before(before.isoformat()))
         stand += page
         if len(page) < at_most:
             return stand

@@ -10,6 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow.providers.common.compat.sdk import AirflowTaskTimeout
 from airflow.providers.common.compat.sdk import conf as airflow_conf
 
 from airflow_eos.arguments import Duration, taken
@@ -22,6 +23,7 @@ from airflow_eos.hooks.arguments import (
     no_retry_where_useless,
     own_arguments,
 )
+from airflow_eos.hooks.deadlines import TaskDeadline
 from airflow_eos.hooks.store import checkpoint_of
 from airflow_eos.lineage import BatchLineage
 from airflow_eos.links import LINKS
@@ -334,23 +336,77 @@ class SparkStreamingOperator(StreamingArguments):
             AppFailedError: the app failed once more than it may be restarted.
             AppStoppedError: the task was stopped; see ``cancel``.
         """
-        return self._see_through(context, None)
+        return self._see_through(context, None, TaskDeadline.of(self))
 
-    def execute_complete(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
+    def execute_complete(
+        self, context: Context, event: Mapping[str, Any], until_s: float | None = None
+    ) -> dict[str, Any]:
         """Finish, or recover and start the app again, by the end that the trigger has seen.
 
         Where the trigger could not go on watching, look at the app again: it may live.
+
+        Raises:
+            AirflowTaskTimeout: the time of the task is over, its deferrals counted.
         """
         from airflow_eos.supervision.trigger_watch import AppResult
 
-        return self._see_through(context, AppResult.of_event(event))
+        deadline = TaskDeadline(until_s)
+        try:
+            with deadline.kept():
+                return self._see_through(context, AppResult.of_event(event), deadline)
+        except AirflowTaskTimeout:
+            self._stop_unwatched(context)
+            raise
+
+    def resume_execution(
+        self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context
+    ) -> Any:
+        """Resume after the deferral; where the task's time ended meanwhile, stop the app.
+
+        Raises:
+            AirflowTaskTimeout: the task ran into its ``execution_timeout`` while it was deferred.
+        """
+        try:
+            return super().resume_execution(next_method, next_kwargs, context)
+        except Exception as error:
+            # By its name: the class is in one module in Airflow 3.1 and in another in 3.3.
+            if type(error).__name__ != "TaskDeferralTimeout":
+                raise
+            self._stop_unwatched(context)
+            raise AirflowTaskTimeout(
+                f"The task ran into its execution_timeout ({self.execution_timeout}) while the "
+                "triggerer watched its app."
+            ) from error
 
     def on_kill(self) -> None:
         """Stop the app as ``cancel`` says: Airflow calls on a user's action, timeout, shutdown."""
         if self._stream is not None:
             self._stream.stop(_STOPPED)
 
-    def _see_through(self, context: Context, before: AppResult | None) -> dict[str, Any]:
+    def _stop_unwatched(self, context: Context) -> None:
+        """Stop the app as ``cancel`` says where this process has not come to watch it."""
+        if self._stream is not None:
+            return  # which has stopped it
+
+        def nobody(*_: Any) -> Any:
+            raise AssertionError  # a run that only stops starts nothing
+
+        from airflow_eos.hooks.spark import SubmitTarget
+        from airflow_eos.operators.submission import rules_of, task_of
+        from airflow_eos.supervision.run import StreamRun
+
+        target = SubmitTarget.of(self.conn_id, deploy_mode=self.deploy_mode, conf=self.conf or {})
+        StreamRun(
+            checkpoint_of(self),
+            task_of(context),
+            submit=nobody,
+            recover=nobody,
+            rules=rules_of(self, target),
+        ).stop("the task ran into its execution_timeout")
+
+    def _see_through(
+        self, context: Context, before: AppResult | None, deadline: TaskDeadline
+    ) -> dict[str, Any]:
         from airflow_eos.operators.submission import secrets_of, trigger_of
         from airflow_eos.supervision.packaging import (
             leave_behind,
@@ -382,7 +438,10 @@ class SparkStreamingOperator(StreamingArguments):
                 if not target.is_cluster:  # else its files were shipped, and are secret
                     leave_behind(folder)
                 self.defer(
-                    trigger=trigger_of(self, target, outcome), method_name="execute_complete"
+                    trigger=trigger_of(self, target, outcome),
+                    method_name="execute_complete",
+                    kwargs=deadline.kwargs,
+                    timeout=deadline.left,
                 )
                 raise AssertionError  # it raised
             with no_retry_of_what_was_drained(how):

@@ -42,7 +42,7 @@ from airflow_eos.page.views import (
 )
 from airflow_eos.protocol.decision import Verdict, by_time_left
 from airflow_eos.protocol.promise import named_by
-from airflow_eos.recovery.facts import LifeWatch, Sign
+from airflow_eos.recovery.facts import LifeWatch, Sign, with_its_end
 from airflow_eos.supervision.progress import Health, Observation, judge, why_not_at_work
 
 if TYPE_CHECKING:
@@ -319,7 +319,7 @@ class Look:
         drain, beaten = drain_of(store, found.heartbeat), store.head(HEARTBEAT)
         planned, committed = found.state.latest_offsets, found.state.latest_commit
         sign = Sign(found.heartbeat, newest_term(store), planned, committed)
-        signs = self._life.hold(sign)
+        signs = self._life.hold(with_its_end(store, sign))
         state, reason = state_of(
             found,
             drain,
@@ -335,7 +335,8 @@ class Look:
             watchdog_warning(looked, 1000 * self._watchdog.lasts_s(looked)),
         )
         progress, heart = found.state, found.heartbeat
-        flying = [s.rows for s in progress.sources] if progress.in_flight is not None else [0]
+        # What is unread is not asked for here: without a batch in flight the lag is not known.
+        flying = [s.rows for s in progress.sources] if progress.in_flight is not None else [None]
         alive = state in ("running", "idle", "draining", "stalled")
         return PipelineRow(
             **self._named(),

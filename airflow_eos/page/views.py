@@ -69,11 +69,11 @@ class PipelineRow(msgspec.Struct, frozen=True, kw_only=True):
     """One pipeline in the list, from its checkpoint alone.
 
     ``batch`` is the newest complete batch, committed at ``committed_at_ms`` (the store's clock).
-    ``lag_rows`` counts offsets that are planned and not committed: only the plan's view counts
-    those that are not planned yet. ``rates`` are rows/s of the newest batches, oldest first;
-    ``rows_per_s`` is their mean over that time, None where the driver is not alive. An
-    ``unreadable`` pipeline has none of these. ``remarks`` say who restarts the pipeline, who stands
-    by, and that its watchdog does not look any more.
+    ``lag_rows`` counts the offsets of the batch in flight, None where there is none: only the
+    plan's view counts those that are not planned yet. ``rates`` are rows/s of the newest batches,
+    oldest first; ``rows_per_s`` is their mean over that time, None where the driver is not alive.
+    An ``unreadable`` pipeline has none of these. ``remarks`` say who restarts the pipeline, who
+    stands by, and that its watchdog does not look any more.
     """
 
     id: str

@@ -519,16 +519,21 @@ def pipelines(
     by_place = SaidOf.of(said)
     named = {(each.key, each.checkpoint_location) for each in setting}
     dogs = [watchdogs(said, each, by_place) for each in every]
-    looking = {dog for of_one in dogs for dog in of_one}
-    asleep = {dog for dog, is_paused in paused(looking).items() if is_paused} if looking else ()
+    needed = {name for of_one in dogs for name in of_one}
+    needed |= {name for each in every for name in (each.dag_id, each.recovery_dag_id) if name}
+    asleep = {name for name, is_paused in paused(needed).items() if is_paused} if needed else ()
     listed = []
     for each, name, of_one in zip(every, _names(every), dogs, strict=True):
         if each.recovery_dag_id is None and (why := recovery_of(said, each, by_place, may_see)[1]):
             remarks.append(why)
         remarks += (
-            f"{dog}, which watches {each.dag_id}, is paused: nobody notices when it dies."
-            for dog in of_one
-            if dog in asleep
+            f"{dag_id}, which {does}"
+            for dag_id, does in (
+                *((dog, f"watches {each.dag_id}, is paused: nobody watches it.") for dog in of_one),
+                (each.recovery_dag_id, f"recovers {each.dag_id}, is paused: nobody does."),
+                (each.dag_id, "runs the app, is paused: nothing starts it again."),
+            )
+            if dag_id in asleep
         )
         listed.append(_listed(each, name, by_setting=(each.key, each.checkpoint_location) in named))
     return listed, remarks

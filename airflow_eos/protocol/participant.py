@@ -100,7 +100,8 @@ class Ownership:
             stands for the location.
         unreadable: what is remembered of this name and not understood.
         given_up: a person has said so; nobody has delivered under the name since.
-        keys: the keys of all records that were read, by which they are forgotten.
+        keys: the keys of all records that were read, but a person's word, by which they are
+            forgotten.
     """
 
     called: str

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from airflow_eos.checkpoint.backend import HEARTBEAT
 from airflow_eos.checkpoint.heartbeat import ENDED, beat_interval, read_heartbeat
+from airflow_eos.checkpoint.liveness import last_word
 from airflow_eos.checkpoint.rulings import with_rulings
 from airflow_eos.checkpoint.snapshot import admitted, lookalikes, read_snapshot
 from airflow_eos.checkpoint.spark_log import SparkLog
@@ -65,6 +66,8 @@ class Sign:
     term: int
     planned: int | None = None
     committed: int | None = None
+    gone: str | None = None
+    """The evidence that the driver's process is gone: see ``checkpoint.liveness``."""
     unread: bytes | None = None
     """What stands in the place of a heartbeat and cannot be read: damaged, or of another release.
     It says nothing, but that somebody lives where it is seen to change."""
@@ -131,6 +134,14 @@ def read_sign(store: CheckpointStore) -> Sign:
     )
 
 
+def with_its_end(store: CheckpointStore, sign: Sign) -> Sign:
+    """Return a look with the evidence that the newest driver's process is gone, if there is any."""
+    if sign.current is None:
+        return sign
+    beat, gone = last_word(store, sign.current)
+    return replace(sign, heartbeat=beat, gone=gone)
+
+
 class LifeWatch:
     """A watch over one checkpoint's driver, which compares each look with the one before.
 
@@ -157,6 +168,9 @@ class LifeWatch:
         if sign.is_over:
             self._signs, self.silent_s = _changes(last, sign), 0.0
             return self._signs
+        if sign.gone is not None:
+            self._signs, self.silent_s = (), 0.0
+            return ()
         if last is None:
             return None
         if not sign.is_as(last):
@@ -186,7 +200,8 @@ def signs_of_life(
 ) -> tuple[str, ...] | None:
     """Look until it is known whether the pipeline is alive; return why, or nothing if it is dead.
 
-    A live pipeline takes one of its intervals, a dead one three.
+    A live pipeline takes one of its intervals, a dead one three, and none where its process is seen
+    from here to be gone.
 
     Args:
         store: the checkpoint.
@@ -196,7 +211,7 @@ def signs_of_life(
     """
     watch, until = LifeWatch(clock), None if within_s is None else clock() + within_s
     while True:
-        sign = read_sign(store)
+        sign = with_its_end(store, read_sign(store))
         signs = () if sign.is_as(_FOUND_SILENT.get(store.location)) else watch.hold(sign)
         if signs == ():
             _FOUND_SILENT[store.location] = sign

@@ -14,6 +14,7 @@ from airflow.providers.common.compat.sdk import (
     AirflowFailException,
     AirflowSensorTimeout,
     AirflowSkipException,
+    AirflowTaskTimeout,
     conf,
 )
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
@@ -80,7 +81,15 @@ class LookOnceSensor(CheckedArguments, BaseSensorOperator):
     ) -> Any:
         """Resume after the deferral, and end as a sensor that has not deferred would."""
         with self._unanswered_is_no_skip():
-            return super().resume_execution(next_method, next_kwargs, context)
+            try:
+                return super().resume_execution(next_method, next_kwargs, context)
+            except AirflowSensorTimeout as error:
+                allowed = self.execution_timeout
+                if allowed is None or allowed.total_seconds() >= self.timeout:
+                    raise
+                raise AirflowTaskTimeout(
+                    f"It waited for {allowed}, its execution_timeout."
+                ) from error
 
     @contextmanager
     def _unanswered_is_no_skip(self) -> Iterator[None]:
@@ -163,7 +172,7 @@ class LookOnceSensor(CheckedArguments, BaseSensorOperator):
                 poke_interval=self.poke_interval,
             ),
             method_name="execute_complete",
-            timeout=timedelta(seconds=self.timeout),
+            timeout=min(timedelta(seconds=self.timeout), self.execution_timeout or timedelta.max),
         )
 
     @abstractmethod

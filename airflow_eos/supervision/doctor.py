@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from airflow_eos.checkpoint import CheckpointStore, read_heartbeat, read_pipeline, read_state
 from airflow_eos.checkpoint.backend import EOS
+from airflow_eos.checkpoint.heartbeat import missed_looks
 from airflow_eos.checkpoint.locations import HDFS, KEPT, LOCAL, MOVE, is_temporary, located
 from airflow_eos.checkpoint.repartition import require_finished
 from airflow_eos.checkpoint.snapshot import admitted
@@ -154,6 +155,13 @@ def driver(heartbeat: Heartbeat | None, signs: tuple[str, ...]) -> Line:
         return Line("driver", "ok", "none has run here")
     term = "" if heartbeat.term is None else f", term {heartbeat.term}"
     return Line("driver", "ok", f"none; the last one is {heartbeat.phase!r}{term}")
+
+
+def watchdog(missed: str | None) -> Line:
+    """Report that nobody watches the driver any more, where a watchdog has."""
+    if missed is None:
+        return Line("watchdog", "ok", "no look of one is missed")
+    return Line("watchdog", "warn", missed, "a look each interval", "unpause it")
 
 
 def progress(state: CheckpointState) -> Line:
@@ -518,6 +526,7 @@ def _of_store(store: CheckpointStore, rounds: int, guarantee: Guarantee | None) 
     lines.append(sparks_own_logs(store.location, guarantee))
     lines += tried("checkpoint", lambda: _progress(store))
     lines += tried("driver", lambda: driver(read_heartbeat(store), signs_of_life(store) or ()))
+    lines += tried("watchdog", lambda: watchdog(missed_looks(store)))
     return lines
 
 

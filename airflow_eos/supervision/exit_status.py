@@ -15,6 +15,7 @@ exited with 0, elsewhere   ours: stopped, for a former try       CALLED_OFF
 exited with 0              none of ours, or another phase        FAILED
 elsewhere                  ours: stopped                         SUCCEEDED, DRAINED
 elsewhere                  ours: failed                          FAILED, SUPERSEDED
+elsewhere                  ours: its process is gone             VANISHED
 elsewhere                  ours: stood still for long            VANISHED
 elsewhere                  none of ours within the time allowed  NEVER_SEEN
 runs                       ours: stood still for long            STALLED
@@ -146,13 +147,13 @@ def ended(
         return _not_ours(seen, submission, patience, since_start_s)
     if seen.is_over:
         return _as_it_says(ours)
-    if seen.silent_s >= patience.of(seen):
-        return ExitStatus(
-            ExitKind.VANISHED,
-            f"driver {ours.application_id} on {ours.host}, batch {ours.batch_id}, phase "
-            f"{ours.phase!r}, was seen to be silent for {seen.silent_s:.0f} s",
-        )
-    return None
+    if seen.gone is None and seen.silent_s < patience.of(seen):
+        return None
+    return ExitStatus(
+        ExitKind.VANISHED,
+        f"driver {ours.application_id} on {ours.host}, batch {ours.batch_id}, phase "
+        f"{ours.phase!r}: {seen.gone or f'it was seen to be silent for {seen.silent_s:.0f} s'}",
+    )
 
 
 def left(standby: Standby) -> ExitStatus:
@@ -296,6 +297,7 @@ def _superseded(seen: HeartbeatObservation, submission: str) -> ExitStatus | Non
 # =============================================  ==================  =========
 # there was none                                                     START
 # has said that it ended                         anybody's           START
+# its process is gone                            anybody's           START
 # stood still for long enough                    anybody's           START
 # not seen for long enough to tell               anybody's           LOOK
 # beats, and is asked to drain                   anybody's           WAIT
@@ -333,6 +335,8 @@ def choose(
         return AdoptionDecision(NextAction.START, "no driver has ever run here")
     if seen.is_over:
         return AdoptionDecision(NextAction.START, f"{_driver(seen)} has ended")
+    if seen.gone is not None:
+        return AdoptionDecision(NextAction.START, f"{_driver(seen)} has ended: {seen.gone}")
     if seen.silent_s >= MISSED_BEATS * seen.interval_s:
         return AdoptionDecision(
             NextAction.START, f"{_driver(seen)} was seen to be silent for {seen.silent_s:.0f} s"

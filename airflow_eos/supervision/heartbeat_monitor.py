@@ -31,6 +31,7 @@ from airflow_eos.checkpoint.heartbeat import (
     StartedBy,
     beat_interval,
 )
+from airflow_eos.checkpoint.liveness import last_word, process_state
 from airflow_eos.errors import AppRefusedError, CheckpointFormatError, EosError, StoreError
 
 if TYPE_CHECKING:
@@ -58,12 +59,14 @@ class HeartbeatObservation:
         term: the newest term that was taken; 0 where none was.
         moved: whether the heartbeat was seen to change.
         silent_s: for how many seconds the heartbeat and the term were seen to stand still.
+        gone: the evidence that the newest driver's process is gone; None: there is none.
     """
 
     heartbeat: Heartbeat | None
     term: int = 0
     moved: bool = False
     silent_s: float = 0.0
+    gone: str | None = None
 
     @property
     def current(self) -> Heartbeat | None:
@@ -80,9 +83,9 @@ class HeartbeatObservation:
 
     @property
     def living(self) -> Heartbeat | None:
-        """The newest driver's heartbeat, where it was seen to change and does not say it ended."""
-        current = self.current
-        return current if current is not None and self.moved and not self.is_over else None
+        """The newest driver's heartbeat, where it was seen to change, and no end of it is known."""
+        current, is_over = self.current, self.is_over or self.gone is not None
+        return current if current is not None and self.moved and not is_over else None
 
     @property
     def is_over(self) -> bool:
@@ -101,14 +104,17 @@ def is_refusal(error: BaseException) -> bool:
     return isinstance(error, StoreError) and isinstance(error.__cause__, _REFUSALS)
 
 
-def read_pulse(store: CheckpointStore) -> tuple[int, Heartbeat | None]:
-    """Read the newest term and the last heartbeat: one listing and one read.
+def read_pulse(store: CheckpointStore) -> tuple[int, Heartbeat | None, str | None]:
+    """Read the newest term and the last heartbeat, and judge whether its process is gone.
+
+    One listing and one read; a driver elsewhere is gone once it was silent for long.
 
     Raises:
         StoreError: the store gave no answer, which says nothing of the driver.
         CheckpointFormatError: the heartbeat is foreign, or of a newer release.
     """
-    return newest_term(store), read_heartbeat(store)
+    term = newest_term(store)
+    return term, *last_word(store, read_heartbeat(store), noted=False)
 
 
 class Pulse:
@@ -146,7 +152,7 @@ class Pulse:
             StoreError, CheckpointFormatError: see :func:`read_pulse`.
         """
         try:
-            term, heartbeat = read_pulse(self.store)
+            found = read_pulse(self.store)
         except (CheckpointFormatError, StoreError) as error:
             self.no_answer()
             self._unanswered.lasts_s(
@@ -161,7 +167,7 @@ class Pulse:
             raise
         self._refused = 0
         self._unanswered.lasts_s(None)
-        return self.hold(term, heartbeat)
+        return self.hold(*found)
 
     def look_if_it_answers(self, *, refused: bool) -> HeartbeatObservation | None:
         """Return :meth:`look`, or None where the store does not answer, which says nothing.
@@ -185,10 +191,14 @@ class Pulse:
             log.warning("The checkpoint did not answer; asking again: %s", error)
             return None
 
-    def hold(self, term: int, heartbeat: Heartbeat | None) -> HeartbeatObservation:
-        """Compare a term and heartbeat that were just read with the looks before."""
+    def hold(
+        self, term: int, heartbeat: Heartbeat | None, gone: str | None = None
+    ) -> HeartbeatObservation:
+        """Compare what :func:`read_pulse` has just read with the looks before."""
         now, last = self._clock(), self._last
-        seen = HeartbeatObservation(heartbeat, term)
+        seen = HeartbeatObservation(heartbeat, term, gone=gone)
+        if seen.current is None:
+            seen = replace(seen, gone=None)  # a former driver's: the newest has another process
         if last is not None and heartbeat != last.heartbeat and seen.current is not None:
             seen = replace(seen, moved=True)
         elif last is not None and term == last.term:
@@ -347,6 +357,15 @@ def end_by_force(
     return f"{done}; {'it was asked to drain, too' if asked else 'it could not be asked to drain'}"
 
 
+def is_known_gone(store: CheckpointStore, submission: str) -> bool:
+    """Whether the process of this start, if it beat last, is seen from here to be gone."""
+    try:
+        beat = read_heartbeat(store)
+    except EosError:
+        return False
+    return beat is not None and beat.submission == submission and process_state(beat) == "gone"
+
+
 def kill_if_it_beats(store: CheckpointStore, submission: str, manager: ClusterManager) -> str:
     """Kill the driver of this start, wherever it is, if it beat last; return what was done.
 
@@ -399,6 +418,8 @@ def _kill_on_yarn(heartbeat: Heartbeat, tag: str) -> str:
 def _kill_here(heartbeat: Heartbeat, submission: str) -> str:
     """Kill a client-mode driver by its process id, if it runs here and is of this start."""
     who = f"process {heartbeat.pid} on {heartbeat.host[:_SHOWN]!r}"
+    if process_state(heartbeat) == "gone":
+        return f"{who} has ended already"
     if heartbeat.host != socket.gethostname():
         return f"{who} is on another machine: it cannot be ended from here"
     if not _is_that(heartbeat.pid, submission):
@@ -406,7 +427,7 @@ def _kill_here(heartbeat: Heartbeat, submission: str) -> str:
     try:
         os.kill(heartbeat.pid, signal.SIGKILL)
     except ProcessLookupError:
-        return f"{who} had ended already"
+        return f"{who} has ended already"
     except PermissionError:
         return f"{who} belongs to another user"
     return f"{who} was killed"

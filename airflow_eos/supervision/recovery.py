@@ -201,7 +201,7 @@ def leave_nothing_open(recovery: Recovery, submission: str) -> tuple[int | None,
     Raises:
         DeliveryError: promised rows are still missing; the next start replays them.
     """
-    term, heartbeat = read_pulse(recovery.store)
+    term, heartbeat, _ = read_pulse(recovery.store)
     is_last = HeartbeatObservation(heartbeat, term).of(submission) is not None
     if not recovery.nothing_known:
         plan = recovery.recover(act=is_last, force=is_last)

@@ -54,6 +54,7 @@ from airflow_eos.supervision.heartbeat_monitor import (
     Pulse,
     ask_to_drain,
     end_by_force,
+    is_known_gone,
     is_refusal,
     kill_elsewhere,
     require_not_drained,
@@ -150,9 +151,14 @@ class AppRun:
             pause(_GONE_S)
 
     def kill(self, store: CheckpointStore, reason: str, manager: ClusterManager) -> None:
-        """Kill the app wherever it is; ask a non-child to drain, too, as it may be out of reach."""
+        """Kill the app wherever it is; ask a non-child to drain, too, as it may be out of reach.
+
+        Where its process is seen to be gone there is nothing to kill, and nobody to ask.
+        """
         if self.is_child and self.process is not None:
             self.process.kill()
+            return
+        if is_known_gone(store, self.submission):
             return
         log.warning("Killing the app: %s", end_by_force(store, self.submission, reason, manager))
 
@@ -244,7 +250,7 @@ class Finder:
                 ):
                     self.found_dead = seen.heartbeat
                     log.info("No app to take over: %s", choice.reason)
-                    if not waits:
+                    if not waits and seen.gone is None:
                         self._end_the_silent(seen.heartbeat, exited)
                     return None
                 if told is None or choice.action is not told.action:

@@ -25,6 +25,9 @@ T = TypeVar("T")
 class StoredTrigger(BaseTrigger):
     """A trigger that keeps its arguments, each under its own name.
 
+    Airflow stores them as they are for a task that defers: whoever reads its database reads them.
+    So they are names of connections, and nothing of what is in these.
+
     Args:
         poke_interval: seconds between two looks.
         storage_conn_id: connection of the checkpoint's store; only its id is stored.
@@ -43,7 +46,7 @@ class StoredTrigger(BaseTrigger):
         self.storage_options = dict(storage_options or {})
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return the class path and the arguments, which Airflow stores encrypted.
+        """Return the class path and the arguments, which Airflow stores readable.
 
         Airflow takes triggers of equal arguments for one watcher.
         """

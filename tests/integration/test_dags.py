@@ -31,14 +31,7 @@ TASKS: dict[str, dict[str, set[str]]] = {
         "verdict": {"resume"},
         "resume": set(),
     },
-    "eos_watchdog": {
-        "should_be_running": {"progress", "timeouts"},
-        "progress": {"needs_recovery", "well"},
-        "timeouts": {"needs_recovery"},
-        "needs_recovery": {"recover"},
-        "recover": set(),
-        "well": set(),
-    },
+    "eos_watchdog": {"look": set()},
     "eos_orders_etl_upgrade": {
         "versions": {"rehearse"},
         "rehearse": {"who_approves"},

@@ -11,6 +11,8 @@ from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
+from crc32c import crc32c
+
 from airflow_eos.errors import KafkaUnavailableError
 from airflow_eos.kafka.client import errors as faults
 from airflow_eos.kafka.client.cluster import BrokerCapabilities
@@ -35,6 +37,7 @@ TOPIC = "out"
 _TRIES = 3
 _EARLIEST = -2  # ListOffsetsRequest.EARLIEST_TIMESTAMP
 _STATES = {State.OPEN: "Ongoing", State.COMMITTING: "PrepareCommit", State.ABORTING: "PrepareAbort"}
+_SUMMED_FROM = 21
 _HEADER = struct.Struct(">qiibIhiqqqhii")  # KIP-98, as in airflow_eos.kafka.client.fetch
 
 
@@ -74,6 +77,9 @@ class FakeCluster:
 
     def brokers(self) -> list[int]:
         return [1]
+
+    def topic_config(self, _topic: str, names: Collection[str]) -> dict[str, str]:
+        return {name: "delete" for name in names if name == "cleanup.policy"}
 
     def leaders(self, topic: str, *, refresh: bool = False) -> dict[int, int]:
         return self.find_leaders(topic, refresh=refresh)
@@ -193,7 +199,8 @@ class FakeWire:
             last_stable_offset=log.last_stable,
             preferred_read_replica=-1,
             partition_index=index,
-            records=b"".join(_batch(t) for t in at),
+            records=b"".join(_batch(t) for t in at)
+            or b"".join(_marker(t) for t in log.batches if t.marker == offset),
             aborted_transactions=[
                 SimpleNamespace(producer_id=t.identity.producer_id, first_offset=t.first)
                 for t in self._broker.aborted_over(index, offset)
@@ -234,6 +241,7 @@ class FakeWire:
                 coordinator_epoch=-1,
                 current_txn_start_offset=t.first,
                 last_timestamp=t.started_ms,
+                last_sequence=len(t.rows) - 1,
             )
             for t in opened
         ]
@@ -244,19 +252,17 @@ class FakeWire:
 
 
 def _batch(transaction: Transaction) -> bytes:
-    identity, rows = transaction.identity, len(transaction.rows)
-    return _HEADER.pack(
-        transaction.first,
-        _HEADER.size - 12,
-        0,
-        2,
-        0,
-        0x10,
-        rows - 1,
-        0,
-        0,
-        identity.producer_id,
-        identity.producer_epoch,
-        0,
-        0 if transaction.emptied else rows,
-    )
+    rows = len(transaction.rows)
+    told = 0 if transaction.emptied else rows
+    return _header(transaction, transaction.first, rows - 1, attributes=0x10, told=told)
+
+
+def _marker(transaction: Transaction) -> bytes:
+    return _header(transaction, transaction.marker, 0, attributes=0x30, told=1)
+
+
+def _header(transaction: Transaction, at: int, more: int, *, attributes: int, told: int) -> bytes:
+    whose = transaction.identity.producer_id, transaction.identity.producer_epoch
+    made = _HEADER.pack(at, _HEADER.size - 12, 0, 2, 0, attributes, more, 0, 0, *whose, 0, told)
+    summed = crc32c(made[_SUMMED_FROM:]).to_bytes(4, "big")
+    return made[: _SUMMED_FROM - 4] + summed + made[_SUMMED_FROM:]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,6 +13,7 @@ import msgspec
 
 from airflow_eos.checkpoint import CheckpointStore, Heartbeat, write_heartbeat
 from airflow_eos.checkpoint.heartbeat import Phase
+from airflow_eos.checkpoint.liveness import process_mark
 from airflow_eos.checkpoint.standby import Standby
 
 
@@ -42,6 +45,15 @@ def standby(**said: Any) -> Standby:
         "interval_ms": 700,
     }
     return Standby(**{**of_a_standby, **said})
+
+
+def of_a_killed_process() -> dict[str, Any]:
+    """What a driver says of its process, that was killed on this machine since."""
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    said = {"pid": process.pid, "process": process_mark(process.pid)}
+    process.kill()
+    process.wait()
+    return said
 
 
 @contextmanager

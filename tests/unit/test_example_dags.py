@@ -11,7 +11,6 @@ import shutil
 import sys
 import tomllib
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -23,18 +22,15 @@ from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSki
 
 from airflow_eos.checkpoint import CheckpointStore, write_heartbeat
 from airflow_eos.events import SettledEvent
-from airflow_eos.factory import eos_pipeline, watchdog
+from airflow_eos.factory import eos_pipeline, recovery, watchdog
 from tests.support.by_asset import ByAsset
+from tests.support.watchdog import HALF_TIME, NO_ANSWER, STALL, WELL, Airflow, Looked, Watching
 from tests.unit.supervision.lives import beat as dead
 
 ROOT = Path(__file__).parents[2]
 HATCH = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]
 WHEEL = HATCH["build"]["targets"]["wheel"]
 DEAD = "local-7"
-WELL = {"progress": {"health": "fresh"}}
-HALF_TIME = {"progress": {"health": "fresh"}, "timeouts": ["orders-etl-0-0"]}
-STALL: dict[str, Any] = {"progress.stalled": {"reason": "the driver failed"}}
-NO_ANSWER: dict[str, Any] = {}  # the sensors failed, and say nothing
 CLEAN = {
     "duplicated": 0,
     "reordered": 0,
@@ -46,49 +42,6 @@ CLEAN = {
     "unjudged": [],
     "offenders": [],
 }
-
-
-@dataclass
-class Airflow:
-    """Runs as Airflow's database has them, and what tasks before have answered."""
-
-    runs: dict[tuple[str, str], str] = field(default_factory=dict)
-    answers: dict[str, Any] = field(default_factory=dict)
-    left: list[Any] = field(default_factory=list)
-
-    def xcom_pull(
-        self,
-        *,
-        task_ids: str,
-        key: str = "return_value",
-        include_prior_dates: bool = False,
-        map_indexes: int | None = None,
-        **_: Any,
-    ) -> Any:
-        """As Airflow's: of several runs it is a list, but for one map index the newest."""
-        if include_prior_dates:
-            newest = self.left[-1] if self.left else None
-            return newest if map_indexes == -1 or len(self.left) < 2 else self.left
-        return self.answers.get(task_ids if key == "return_value" else f"{task_ids}.{key}")
-
-    def xcom_push(self, *, key: str, value: Any) -> None:  # noqa: ARG002 - Airflow's signature
-        """Of the one task that is looked at again and again."""
-        self.left.append(value)
-
-    def get_task_states(
-        self, dag_id: str, *, task_ids: list[str], run_ids: list[str], **_: Any
-    ) -> Any:
-        """Each task of a run is as its run is; of a row that is gone there is nothing."""
-        found = {each: self.runs.get((dag_id, each)) for each in run_ids}
-        return {of: dict.fromkeys(task_ids, state) for of, state in found.items() if state}
-
-    def get_dr_count(self, dag_id: str, *, states: list[str], run_ids=None) -> int:
-        found = [
-            run_id
-            for (of, run_id), state in self.runs.items()
-            if of == dag_id and state in states and (run_ids is None or run_id in run_ids)
-        ]
-        return len(found)
 
 
 @pytest.fixture
@@ -127,7 +80,8 @@ def beat() -> SimpleNamespace:
 
 @pytest.fixture
 def dags(read, monkeypatch, airflow, beat, tmp_path) -> ModuleType:
-    monkeypatch.setattr(watchdog, "get_current_context", lambda: {"ti": airflow})
+    for module in (watchdog, recovery):
+        monkeypatch.setattr(module, "get_current_context", lambda: {"ti": airflow})
     monkeypatch.setattr(watchdog, "last_heartbeat", lambda _: beat)
     store = CheckpointStore.open(tmp_path)
     write_heartbeat(store, dead("failed", application_id=DEAD))
@@ -136,9 +90,10 @@ def dags(read, monkeypatch, airflow, beat, tmp_path) -> ModuleType:
     return made
 
 
-def needs_recovery(dags: ModuleType) -> bool:
-    answer: bool = dags.eos_watchdog.get_task("needs_recovery").python_callable()
-    return answer
+@pytest.fixture
+def look(dags, airflow, monkeypatch) -> Callable[..., Looked]:
+    run = SimpleNamespace(run_id="scheduled__1", logical_date="1")
+    return Watching(dags.eos_watchdog, airflow, run, monkeypatch).look
 
 
 def resumed_as(dags: ModuleType, airflow: Airflow) -> str:
@@ -170,39 +125,42 @@ def test_what_retention_took_does_not_keep_a_recovery_from_its_end(dags, airflow
 @pytest.mark.parametrize(
     ("found", "expected"), [(WELL, False), (STALL, True), (HALF_TIME, True), (NO_ANSWER, False)]
 )
-def test_a_stall_and_a_transaction_at_half_time_are_recovered(dags, airflow, found, expected):
-    airflow.answers = found
-    assert needs_recovery(dags) is expected
+def test_a_stall_and_a_transaction_at_half_time_are_recovered(look, found, expected):
+    looked = look(found)
+    assert bool(looked.started) is expected
+    assert looked.state == ("green" if found is WELL else "red")
 
 
 @pytest.mark.parametrize("found", [STALL, HALF_TIME])
 @pytest.mark.parametrize("state", ["queued", "running"])
-def test_no_second_recovery_is_asked_for_while_one_is_at_it(dags, airflow, found, state):
-    airflow.answers, airflow.runs = found, {("eos_recovery", "manual__1"): state}
-    assert needs_recovery(dags) is False
+def test_no_second_recovery_is_asked_for_while_one_is_at_it(look, airflow, found, state):
+    airflow.runs = {("eos_recovery", "manual__1"): state}
+    assert look(found).started == []
 
 
 @pytest.mark.parametrize("state", ["queued", "running"])
-def test_no_second_recovery_while_the_resumed_app_has_yet_to_give_a_heartbeat(dags, airflow, state):
+def test_no_second_recovery_while_the_resumed_app_has_yet_to_give_a_heartbeat(
+    dags, look, airflow, state
+):
     airflow.runs = {
         ("eos_recovery", "manual__1"): "success",
         ("eos_orders_etl", resumed_as(dags, airflow)): state,
     }
-    assert needs_recovery(dags) is False
+    assert look(STALL).started == []
+    assert look(HALF_TIME).started == []
 
 
 def test_a_resumed_app_that_has_died_in_its_turn_is_recovered_once_its_run_has_given_up(
-    dags, airflow
+    look, airflow
 ):
     """While its run goes on, that starts it again: another run would only wait behind it."""
-    airflow.answers = STALL
     airflow.runs = {
         ("eos_recovery", "manual__1"): "failed",
         ("eos_orders_etl", "resume__local-6__0"): "running",
     }
-    assert needs_recovery(dags) is False
+    assert look(STALL).started == []
     airflow.runs["eos_orders_etl", "resume__local-6__0"] = "failed"
-    assert needs_recovery(dags) is True
+    assert look(STALL).started != []
 
 
 @pytest.mark.parametrize("state", ["queued", "running", "success"])
@@ -212,15 +170,14 @@ def test_a_dead_driver_is_replaced_once_however_many_recoveries_saw_it_dead(dags
     assert resumed_as(dags, airflow) == first
 
 
-def test_what_failed_while_it_drained_is_recovered_and_not_started_again(dags, airflow, beat):
+def test_what_failed_while_it_drained_is_recovered_and_not_started_again(dags, look, airflow, beat):
     """Its promises are kept in time; that it is to stop, a person has said."""
     beat.drained_by = "ada"
-    airflow.answers = HALF_TIME
-    assert needs_recovery(dags) is True
+    assert look(HALF_TIME).started != []
     with pytest.raises(AirflowSkipException, match="ada asked the app to stop, and it died"):
         resumed_as(dags, airflow)
-    airflow.answers = STALL
-    assert needs_recovery(dags) is False, "or every minute, for nothing"
+    airflow.runs.clear()
+    assert look(STALL).started == [], "or every minute, for nothing"
 
 
 def test_a_replacement_that_failed_before_its_first_heartbeat_is_replaced_itself(dags, airflow):
@@ -278,7 +235,7 @@ def test_outputs_by_configuration_are_run_watched_and_recovered_alike(read, monk
     etl, recovery, watchdog = dags.eos_orders_etl, dags.eos_recovery, dags.eos_watchdog
     run = etl.get_task("run")
     assert (run.outputs, run.transactional_id_prefix) == (outputs, "orders-etl")
-    looking = [*map(recovery.get_task, ("plan", "execute")), watchdog.get_task("timeouts")]
+    looking = [*map(recovery.get_task, ("plan", "execute")), watchdog.get_task("look")]
     for task in [run, *looking]:
         assert task.participant_conn_ids == {"totals": "shop"}, task.task_id
     assert [task.transactional_id_prefix for task in looking] == [None] * 3, "the checkpoint says"
@@ -304,7 +261,7 @@ def test_a_second_pipeline_is_a_call_and_not_a_copy(dags):
         "clicks_watchdog",
     ]
     assert recovery.get_task("resume").trigger_dag_id == "clicks"
-    assert watchdog.get_task("recover").trigger_dag_id == "clicks_recovery"
+    assert watchdog.get_task("look")._pipeline.recovery == "clicks_recovery"
     assert run.get_task("run").checkpoint_location == "s3://b/clicks"
 
 

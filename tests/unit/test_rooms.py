@@ -59,6 +59,7 @@ ALONE = {
     "delivery.rehearsal": "a mode of its own beside the start, which is long",
     "delivery.standby": "a mode of its own beside the start, which is long",
     "delivery.takeover": "where the protocol's order of a start is read",
+    "factory.recovery": "the DAG that recovers; the watchdog is long",
     "kafka.producer.partitioner": "which partition a row goes to; the writer is long",
     "kafka.producer.sender": "requests on their way, in order; the writer is long",
     "kafka.records.numba_kernels": "it alone loads Numba, where that is there",

@@ -16,7 +16,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import airflow.sdk
 import pytest
@@ -217,11 +217,8 @@ def test_a_command_line_of_a_page_is_understood(arguments):
     understood(typer.main.get_command(app), arguments)
 
 
-EXAMPLES = [
-    each.epilog.removeprefix("Example: airflow-eos ")
-    for each in typer.main.get_command(app).commands.values()
-    if each.epilog
-]
+EACH: Any = [*cast("Any", typer.main.get_command(app)).commands.values()]
+EXAMPLES = [each.epilog.removeprefix("Example: airflow-eos ") for each in EACH if each.epilog]
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
@@ -230,8 +227,7 @@ def test_an_example_of_a_command_s_help_is_understood(example):
 
 
 def test_each_command_s_help_has_an_example():
-    commands = typer.main.get_command(app).commands.values()
-    without = {each.name for each in commands if not each.epilog and not hasattr(each, "commands")}
+    without = {each.name for each in EACH if not each.epilog and not hasattr(each, "commands")}
     assert without == set()
 
 

@@ -93,19 +93,20 @@ def ownership(
                 notes[raw] = msgspec.json.decode(value, type=Note)
         except _NOT_JSON as error:
             unreadable[raw] = f"{raw[:200]!r}: {error}"
+    told = {raw: note for raw, note in notes.items() if note != GIVEN_UP}
     at = f" -b {servers}" if servers else ""
     disown = f"airflow-eos disown {prefix}{at}"
     end = f"airflow-eos recover CHECKPOINT{at} --prefix {prefix} --allow orphan"
     return Ownership(
         called=f"transactional id prefix {prefix!r}",
         owner=next(iter(claims.values()), None),
-        notes=tuple(each for each in notes.values() if each != GIVEN_UP),
-        given_up=GIVEN_UP in notes.values(),
+        notes=tuple(told.values()),
+        given_up=len(told) < len(notes),
         give_up=Remedy(commands=(f"{disown} --yes",), start=True),
         move=Remedy(commands=(f"{disown} --moved --yes",), start=True),
         clear=Remedy(commands=(end,), start=True),
         unreadable=tuple(unreadable.values()),
-        keys=(*claims, *notes, *unreadable),
+        keys=(*claims, *told, *unreadable),
     )
 
 

@@ -461,7 +461,8 @@ class FileSink:
         data = [name for name in schema.fieldNames() if name not in self.partition_by]
         if self.format == "json":
             fields = ", ".join(selected(data, row))
-            chosen = [f"to_json(struct({fields}), {_INSTANTS}) AS `{LINE_COLUMN}`"]
+            line = _unless_no_text(schema, data, row, f"to_json(struct({fields}), {_INSTANTS})")
+            chosen = [f"{line} AS `{LINE_COLUMN}`"]
         else:
             require_hashable(schema)
             _refuse_intervals(schema)
@@ -538,6 +539,20 @@ class FileSink:
                 f"partition_by {list(self.partition_by)} of columns {kinds}: expected some of "
                 "these columns, not all, and none that is nested or binary."
             )
+
+
+def _unless_no_text(schema: StructType, data: Sequence[str], row: str, line: str) -> str:
+    """Return the expression of a row's ``line``, or of bytes that a task refuses as no text.
+
+    Spark's ``to_json`` replaces what is no UTF-8 in silence; a cast to a text keeps each byte, at
+    any depth. What holds binary values, of any bytes, cannot be told.
+    """
+    kinds = {each.name: each.dataType.simpleString() for each in schema.fields}
+    texts = [n for n in data if "string" in kinds[n] and "binary" not in kinds[n]]
+    if not texts:
+        return line
+    whole = f"CAST(struct({', '.join(selected(texts, row))}) AS STRING)"
+    return f"if(is_valid_utf8({whole}), {line}, {whole})"
 
 
 def _refuse_intervals(schema: StructType) -> None:

@@ -121,6 +121,11 @@ class IcebergSink:
             schema=table.schema().as_arrow(),
         )
 
+    @property
+    def written_folder(self) -> str:
+        """Where rows go, once the sink is bound; see ``delivery/own_output.py``."""
+        return str(self.folder or "")
+
     def check(self, spark: SparkSession) -> None:
         """See :meth:`Sink.check`."""
         check_workers(spark, modules=TASK_MODULES)

@@ -34,7 +34,7 @@ from airflow_eos.kinds.sql.participant import (
     SqlParticipant,
     ddl_refused,
 )
-from airflow_eos.kinds.sql.servers import as_text, number_of, reason
+from airflow_eos.kinds.sql.servers import DENIED, as_text, number_of, reason
 from airflow_eos.protocol.decision import PreparedWork
 from airflow_eos.protocol.participant import Member
 
@@ -71,7 +71,6 @@ INSERT IGNORE INTO {WORKS} (work_key, name, row_count, generation) VALUES (%s, %
 _MADE = f"INSERT IGNORE INTO {NAMES} (name, mark) VALUES (%s, %s)"  # noqa: S608
 _UNMADE = f"DELETE FROM {WORKS} WHERE work_key = %s"  # noqa: S608
 _MARK = f"SELECT mark FROM {NAMES} WHERE name = %s"  # noqa: S608
-_DENIED = {1044, 1142, 1227, 1290}  # a right, or an option of the server
 
 
 def make_tables(session: MySqlConnection, tables: KeysOfName) -> str:
@@ -100,7 +99,7 @@ def _make(connection: Connection) -> None:
         for statement in _TABLES:
             done(connection, statement)
     except pymysql.MySQLError as error:
-        if number_of(error) not in _DENIED:
+        if number_of(error) not in DENIED:
             raise
         raise ddl_refused(
             f"The tables {NAMES} and {WORKS} cannot be made: {reason(error)}.",

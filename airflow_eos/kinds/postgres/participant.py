@@ -32,8 +32,10 @@ from airflow_eos.kinds.sql.participant import (
     KeysOfName,
     OwnershipTable,
     SqlParticipant,
+    ddl_published,
     ddl_refused,
 )
+from airflow_eos.kinds.sql.servers import published
 from airflow_eos.protocol.decision import Outcome, PreparedWork, WorkIdentity
 from airflow_eos.protocol.participant import Member
 
@@ -55,7 +57,6 @@ CREATE TABLE IF NOT EXISTS {schema}.works (
     generation bigint NOT NULL DEFAULT {newest});
 CREATE INDEX IF NOT EXISTS works_by_age ON {schema}.works (name, generation);
 """
-_PUBLISHED = "SELECT string_agg(pubname, ', ') FROM pg_publication WHERE puballtables"
 
 
 # The mark is also a witness: so a table that has lost all witnesses is noticed.
@@ -111,13 +112,8 @@ def _make(connection: Connection, tables: PostgresTableNames) -> None:
         f"{statements.as_string(connection)}\nGRANT USAGE ON SCHEMA … TO the role, and SELECT, "
         "INSERT, UPDATE, DELETE on its tables."
     )
-    [(published,)] = connection.execute(_PUBLISHED).fetchall()
-    if published is not None:
-        raise ddl_refused(
-            f"The publication of all tables {published!r} would have ours, too, and a subscriber "
-            "that lacks them stands still: make them at each subscriber first, then here.",
-            by_hand,
-        )
+    if names := published(connection, tables.schema):
+        raise ddl_published(names, by_hand)
     try:
         with durable(connection):
             connection.execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])
@@ -335,7 +331,7 @@ class PostgresParticipant(SqlParticipant):
 
     def _asked(
         self, works: Sequence[PreparedWork]
-    ) -> tuple[dict[WorkIdentity, Outcome], list[str]]:
+    ) -> tuple[dict[WorkIdentity, Outcome], list[str], list[str]]:
         # What waits in the checkpoint would be committed on a server left behind, and removed.
         self.check(works)
         for work in works:

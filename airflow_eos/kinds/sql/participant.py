@@ -489,16 +489,19 @@ class SqlParticipant(ABC):
     def commit(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
         """Commit each work; where a reply is lost, ask the witness for the outcome."""
         for _ in range(_LOOKS_AT_MOST):
-            became, over = self._asked(works)
+            became, over, lost = self._asked(works)
             owed = [work for work in works if became[work.identity] is Outcome.OPEN]
-            if not owed:
+            for key in lost:  # who has read the object before it went may still be about to commit
+                self._book.give_up(key)
+            if not owed and not lost:
                 if self._kept is not None:
                     self._kept.forget(over)
                 return became
             in_turn(partial(self._end, work) for work in owed)
         raise StoreError(
-            f"{owed[0].identity} still waits for {self._session.place} after {_LOOKS_AT_MOST} "
-            "commits. Nothing was guessed: look at the server's log, then try again."
+            f"{(owed or works)[0].identity} still waits for {self._session.place} after "
+            f"{_LOOKS_AT_MOST} commits. Nothing was guessed: look at the server's log, then try "
+            "again."
         )
 
     def _end(self, work: PreparedWork) -> None:
@@ -557,11 +560,15 @@ class SqlParticipant(ABC):
 
     def _asked(
         self, works: Sequence[PreparedWork]
-    ) -> tuple[dict[WorkIdentity, Outcome], list[str]]:
-        """Return each work's outcome, and the keys of what has ended and is still kept."""
+    ) -> tuple[dict[WorkIdentity, Outcome], list[str], list[str]]:
+        """Return each work's outcome, and two lists of keys.
+
+        The first is of what has ended and is still kept; the second of what was kept and is gone,
+        without a row that says how it ended.
+        """
         self.check(works)
         if not works:
-            return {}, []
+            return {}, [], []
         asked = self._book.ask([work.key for work in works])
 
         def became(work: PreparedWork) -> Outcome:
@@ -575,7 +582,15 @@ class SqlParticipant(ABC):
             return Outcome.OPEN if work.key in asked.open else self.absent(work)
 
         over = asked.open & (asked.there | asked.aborted)
-        return {work.identity: became(work) for work in works}, sorted(over)
+        found = {work.identity: became(work) for work in works}
+        lost = [
+            work.key
+            for work in works
+            if found[work.identity] is Outcome.ABORTED
+            and work.detail.get("form") == KEPT
+            and work.key not in asked.aborted
+        ]
+        return found, sorted(over), lost
 
     def open(self, *, besides: Collection[WorkIdentity] = ()) -> tuple[OpenWork, ...]:
         """List the work that waits under the name, in this database."""
@@ -843,6 +858,15 @@ def would_not_all_arrive(work: PreparedWork, taken: int, where: str) -> Decision
 def ddl_refused(what: str, statements: str) -> ConfigurationError:
     """Return the error for a server or role that lets nobody make our tables at a start."""
     return ConfigurationError(
-        f"{what} The pipelines of a database share two tables, which a first start makes by DDL; "
+        f"{what} The pipelines of a database share tables, which a first start makes by DDL; "
         f"no later step makes or drops any. Let somebody who may run this once:\n{statements}"
+    )
+
+
+def ddl_published(names: str, statements: str) -> ConfigurationError:
+    """Return the error for publications that would take our new tables to who lacks them."""
+    return ddl_refused(
+        f"The publication {names!r} would have ours, too, as it has every new table there, and a "
+        "subscriber that lacks them stands still: make them at each subscriber first, then here.",
+        statements,
     )

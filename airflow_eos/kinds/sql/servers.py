@@ -110,7 +110,12 @@ _OF_ROWS = ("IntegrityError", "DataError")
 # row without a partition, of a generated column (MySQL's and MariaDB's); then of a number beyond
 # the last, and of a row too large.
 ROW_ERRORS = {1644, 1645, 1442, 3819, 4025, 1292, 1364, 1365, 1366, 1411, 1690, 3140, 1526, 3105}
-ROW_ERRORS |= {1906, 1467, 1118}
+_TOO_LARGE = 1118  # its text tells the limit, and no value
+ROW_ERRORS |= {1906, 1467, _TOO_LARGE}
+
+
+DENIED = {1044, 1142, 1227, 1290}
+"""Errors of DDL that is not allowed: a right, or an option of the server."""
 
 
 def number_of(error: Any) -> int:
@@ -127,7 +132,7 @@ def reason(error: Any) -> str:
     """
     kind, text = type(error).__name__, str(error.args[-1]) if len(error.args) > 1 else ""
     said = f"{kind} {number_of(error)}"
-    if kind in _OF_ROWS or number_of(error) in ROW_ERRORS:
+    if kind in _OF_ROWS or number_of(error) in ROW_ERRORS - {_TOO_LARGE}:
         key = _KEY.search(text)
         return f"{said}, a second row for the unique key {key[1]!r}" if key else said
     return f"{said}: {_QUOTED.sub('…', text).rstrip('.')}" if text else said
@@ -188,6 +193,21 @@ would end the move of decided rows at every start. Nor may a role answer before 
 durable. A setting that the server does not know yet is left out."""
 OF_SESSION, OF_TRANSACTION = (_PINNED.format(is_local=each) for each in ("false", "true"))
 """The settings for a session, and for each transaction: a pooler may change the connection."""
+
+
+_OF_SCHEMAS = 150_000  # the first server with publications of all tables in a schema
+
+
+def published(connection: Any, schema: str) -> str | None:
+    """Name the publications that a new table of ``schema`` joins by itself; None: there is none."""
+    found = "SELECT pubname FROM pg_publication WHERE puballtables"
+    if connection.info.server_version >= _OF_SCHEMAS:
+        found += """ UNION SELECT pubname FROM pg_publication AS p
+        JOIN pg_publication_namespace ON pnpubid = p.oid
+        JOIN pg_namespace AS n ON n.oid = pnnspid WHERE nspname = %(schema)s"""
+    asked = f"SELECT string_agg(pubname, ', ') FROM ({found}) AS named"  # noqa: S608 - ours
+    [(names,)] = connection.execute(asked, {"schema": schema}).fetchall()
+    return None if names is None else str(names)
 
 
 def attentive(dsn: str, timeout_s: float) -> dict[str, Any]:

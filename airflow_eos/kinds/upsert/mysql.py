@@ -22,10 +22,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from airflow_eos.errors import ConfigurationError, DeliveryError
+from airflow_eos.kinds.sql.participant import ddl_refused
 from airflow_eos.kinds.sql.servers import (
     ABOUT,
+    DENIED,
     PINNED,
     TRANSACTIONS,
+    number_of,
     of_innodb,
     parts_of,
     reason,
@@ -40,7 +43,7 @@ from airflow_eos.kinds.upsert.columns import (
     refuse_times,
 )
 from airflow_eos.kinds.upsert.target import (
-    NEWEST_OF_ALL,
+    LAST_ORDER,
     OURS,
     OWNER,
     TRYING,
@@ -60,6 +63,7 @@ if TYPE_CHECKING:
     from airflow_eos.protocol.participant import Note
 
 _ROWS = 2000
+_PACKET_HEAD = 16  # bytes that a packet has besides its statement
 
 MODE = "STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION"
 LOCKS_S = 60
@@ -70,7 +74,7 @@ CREATE TABLE IF NOT EXISTS airflow_eos_upserts (
   mark char(32) NOT NULL, last_epoch bigint NOT NULL DEFAULT 0,
   owner_location text, owner_checkpoint text, owner_epoch bigint,
   note_batch bigint, note_attempt bigint, note_decision text,
-  tally bigint NOT NULL DEFAULT 0) ENGINE = InnoDB
+  tally bigint NOT NULL DEFAULT 0) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4
 """
 MARK = "INSERT IGNORE INTO airflow_eos_upserts (target, mark) VALUES (%s, %s)"
 # Assigned from left to right. An epoch is greater than all former ones, and than those of rows that
@@ -500,8 +504,23 @@ class MySqlTarget(TableTarget):
         self._table = table
 
     def check(self) -> None:
-        """Create our own table where it is missing; refuse a server that may lose writes."""
-        self._session.rows("looking at the server", CREATE_OURS)
+        """Create our own table where it is missing; refuse a server that may lose writes.
+
+        Raises:
+            ConfigurationError: the user may not create it; with the statement for who may.
+        """
+        if self._session.has_ours("looking at the server"):
+            return
+        with self.asking("looking at the server") as cursor:
+            try:
+                cursor.execute(CREATE_OURS)
+            except self._session.client.MySQLError as error:
+                if number_of(error) not in DENIED:
+                    raise
+                raise ddl_refused(
+                    f"The table {OURS} cannot be made: {reason(error)}.",
+                    f"{CREATE_OURS.strip()};\nGRANT SELECT, INSERT, UPDATE ON {OURS} to the user.",
+                ) from error
 
     def marked(self) -> str:
         """See :meth:`UpsertConnection.marked`."""
@@ -551,33 +570,42 @@ class MySqlTarget(TableTarget):
                 raise self.not_ours(TargetOwner(*found) if found else None)
             return epoch_text(found[2]) + order
 
-        self._write("writing rows", rows, about, version_of, end="COMMIT")
+        self._write(rows, about, version_of)
         return 0
 
     def tried(self, rows: pa.Table, about: RowSchema) -> None:
-        """See :meth:`UpsertConnection.tried`: they are written over all that stands."""
-        self._write(TRYING, rows, about, lambda _: NEWEST_OF_ALL, end="ROLLBACK")
+        """See :meth:`UpsertConnection.tried`."""
+
+        def version_of(cursor: Any) -> str:
+            owner = rows_of(cursor, OWNER, self._table)
+            if not owner:
+                raise self.not_ours(None)
+            return epoch_text(owner[0][2]) + LAST_ORDER
+
+        self._write(rows, about, version_of, is_trial=True)
 
     def _write(
         self,
-        doing: str,
         rows: pa.Table,
         about: RowSchema,
         version_of: Callable[[Any], str],
         *,
-        end: str,
+        is_trial: bool = False,
     ) -> None:
         """Write the rows in a transaction, as often as a deadlock or a lock lets nobody."""
         rows = one_of_each_number(rows, about.key)
         statement = upserted(self._table, rows.column_names, about.key)
         for left in reversed(range(_TRIES)):
-            with self.asking(doing) as cursor:
+            with self.asking(TRYING if is_trial else "writing rows") as cursor:
+                [(packet,)] = rows_of(cursor, "SELECT @@max_allowed_packet")
+                cursor.max_stmt_length = min(cursor.max_stmt_length, packet - _PACKET_HEAD)
                 cursor.execute("BEGIN")
                 version = version_of(cursor)
                 try:
                     for some in values(rows, about, version):
-                        cursor.executemany(statement, some)
-                    cursor.execute(end)
+                        again = some[:is_trial]  # a row that stands now is replaced
+                        cursor.executemany(statement, [*some, *again])
+                    cursor.execute("ROLLBACK" if is_trial else "COMMIT")
                 except self._session.client.Error as error:
                     if error.args[0] == _TOO_GREAT:
                         raise self.outranked() from None  # the cause quotes values of the row

@@ -13,17 +13,27 @@ it out (``WHERE NOT gone``, or a view).
 from __future__ import annotations
 
 import contextlib
+import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_eos.errors import ConfigurationError, DeliveryError, StoreError
-from airflow_eos.kinds.sql.servers import FAILOVER, OF_SESSION, OF_TRANSACTION, attentive
+from airflow_eos.kinds.sql.participant import ddl_published, ddl_refused
+from airflow_eos.kinds.sql.servers import (
+    FAILOVER,
+    OF_SESSION,
+    OF_TRANSACTION,
+    attentive,
+    published,
+)
 from airflow_eos.kinds.upsert.columns import (
     VERSION,
     TableDescription,
@@ -34,7 +44,7 @@ from airflow_eos.kinds.upsert.columns import (
     refuse_times,
 )
 from airflow_eos.kinds.upsert.target import (
-    NEWEST_OF_ALL,
+    LAST_ORDER,
     OURS,
     OWNER,
     TRYING,
@@ -53,6 +63,7 @@ from airflow_eos.texts import refuse_texts
 if TYPE_CHECKING:
     from airflow_eos.protocol.participant import Note
 
+_LENGTH = re.compile(r"\(\d+(,-?\d+)?\)")
 _ROWS = 10_000  # rows of a statement, as many as Spark gives a task at once
 _BYTES = 32 * 1024 * 1024  # of a statement; the server refuses a gigabyte
 
@@ -146,6 +157,12 @@ WHERE row_security_active(%(oid)s)
 """
 NOTHING = "UPDATE {} SET eos_version = eos_version WHERE false"
 """The statement that changes no row, and is refused where a publication lets none be replaced."""
+# By their inner names, without lengths: a cast to varchar(9) cuts a text, and an insert refuses it.
+TYPES = """
+SELECT attname, format('%%I.%%I', nspname, typname) FROM pg_attribute
+JOIN pg_type AS t ON t.oid = atttypid JOIN pg_namespace AS n ON n.oid = typnamespace
+WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped
+"""
 INEXACT = """
 SELECT a.attname FROM pg_attribute AS a JOIN pg_collation AS c ON c.oid = a.attcollation
 WHERE a.attrelid = %s AND NOT c.collisdeterministic
@@ -205,23 +222,29 @@ def outranking(table: str, key: Sequence[str], types: Mapping[str, str]) -> str:
 
 def _rows(names: Sequence[str], types: Mapping[str, str]) -> str:
     """Return the rows of arrays, one of each column, as statements name them."""
-    arrays = ", ".join(f"%s::{types[name]}[]" for name in names)
+    # Without lengths: a cast to varchar(9) cuts in silence, which its column refuses.
+    arrays = ", ".join(f"%s::{_LENGTH.sub('', types[name])}[]" for name in names)
     return f"unnest({arrays}) AS eos_rows ({_list(names).replace('%', '%%')})"
 
 
 def pieces(rows: pa.Table, about: RowSchema) -> Iterator[tuple[int, dict[str, str]]]:
     """Yield how many rows, and the array of each column, for one statement after the other.
 
-    In the order of the key: so two committers of the same rows never deadlock. Deleted rows keep
-    their key alone.
+    In the order of the key: so tasks and committers of the same rows never deadlock. Deleted rows
+    keep their key alone.
     """
     ordered = rows.sort_by([(name, "ascending") for name in about.key])
     columns = [_text(each) for each in with_tombstones(ordered, about).columns]
     text = pa.table(columns, names=rows.column_names)
-    count = max(1, min(_ROWS, _BYTES * text.num_rows // max(1, text.nbytes)))
-    for at in range(0, text.num_rows, count):
-        some = text.slice(at, count)
+    # By what each row has: long ones may stand together among many short ones.
+    lengths = (pc.fill_null(pc.binary_length(each), 0).to_numpy() for each in text.columns)
+    ends = np.concatenate([[0], np.cumsum(sum(lengths))])
+    at = 0
+    while at < text.num_rows:
+        fit = int(np.searchsorted(ends, ends[at] + _BYTES, side="right")) - 1 - at
+        some = text.slice(at, max(1, min(fit, _ROWS)))
         yield some.num_rows, {name: as_array(some[name]) for name in some.column_names}
+        at += some.num_rows
 
 
 def as_array(texts: pa.ChunkedArray) -> str:
@@ -242,13 +265,13 @@ def as_array(texts: pa.ChunkedArray) -> str:
 def _text(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
         chunks = [bytea_text(chunk.cast(pa.large_binary())) for chunk in column.chunks]
-        return pa.chunked_array(chunks, pa.large_string()).cast(pa.string())
+        return pa.chunked_array(chunks, pa.large_string())
     if pa.types.is_floating(column.type):
         column = column.cast(pa.float64())  # the table's column may be wider, and hold more digits
     if pa.types.is_timestamp(column.type) and column.type.tz is not None:
         # In UTC: the text of an offset lacks the seconds that some zones once had.
         column = column.cast(pa.timestamp("us", "UTC"))
-    return column.cast(pa.string())
+    return column.cast(pa.large_string())
 
 
 def _list(names: Sequence[str]) -> str:
@@ -261,7 +284,9 @@ def _name(name: str) -> str:
 
 Ask = Callable[..., list[Any]]
 
+_TRIES = 5  # where others lock the same rows; ours lock them in one order
 _LOCKS_MS = 60_000  # for another committer of the same rows, which is at the same batch
+_TRIAL_LOCKS_MS = 10_000  # for another task's trial, or a committer
 
 
 class PostgresTable(TableSession):
@@ -282,7 +307,6 @@ class PostgresTable(TableSession):
         self._dsn = dsn
         self._asked_for = table
         self._found: tuple[int, str, str] | None = None
-        self._types: dict[str, str] | None = None
 
     @contextlib.contextmanager
     def asking(self, doing: str) -> Iterator[Ask]:
@@ -325,7 +349,7 @@ class PostgresTable(TableSession):
         """Yield the function of :meth:`asking`, in one transaction, durable when the block ends."""
         with self.asking(doing) as ask, self.connected.transaction():
             ask(OF_TRANSACTION)
-            ask(LOCKS, (str(_LOCKS_MS),))
+            ask(LOCKS, (str(_TRIAL_LOCKS_MS if doing == TRYING else _LOCKS_MS),))
             yield ask
 
     def rows(self, doing: str, statement: str, *given: object) -> list[Any]:
@@ -354,6 +378,9 @@ class PostgresTable(TableSession):
     def _meant(self, doing: str, error: Any) -> DeliveryError:
         # No detail: it holds values of rows. The first line of an error without parts has no DSN.
         said = error.diag.message_primary or str(error).partition("\n")[0]
+        errors = self.client.errors
+        if isinstance(error, (errors.ObjectNotInPrerequisiteState, errors.InvalidColumnReference)):
+            said = f"{said}: {error.diag.message_detail or ''}".rstrip(": .")  # of the table alone
         hint = f" {error.diag.message_hint}" if error.diag.message_hint else ""
         return DeliveryError(
             f"PostgreSQL refused or did not answer while {doing} ({self._asked_for}): "
@@ -364,6 +391,11 @@ class PostgresTable(TableSession):
     def oid(self) -> int:
         """The table's id in the database."""
         return self._place[0]
+
+    @property
+    def plain_schema(self) -> str:
+        """The table's schema."""
+        return self._place[1]
 
     @property
     def schema(self) -> str:
@@ -378,10 +410,8 @@ class PostgresTable(TableSession):
 
     @property
     def types(self) -> dict[str, str]:
-        """The type of each column, asked for once."""
-        if self._types is None:
-            self._types = {name: kind for name, kind, *_ in self._ask(COLUMNS, (self.oid,))}
-        return self._types
+        """The type of each column, without its length."""
+        return dict(self._ask(TYPES, (self.oid,)))
 
     @property
     def ours(self) -> str:
@@ -438,6 +468,7 @@ class PostgresUpsert:
             DeliveryError: the database does not answer.
         """
         with closing(self.open(timeout_s=30.0)) as target:
+            target.has_ours()
             refuse_columns(self.table, target.described(), columns, key, deleted)
 
     def told(self) -> PostgresUpsert:
@@ -474,15 +505,36 @@ class PostgresTarget(TableTarget):
         self._session = PostgresTable(dsn, table, timeout_s=timeout_s)
 
     def check(self) -> None:
-        """Refuse a standby, and create our own table where it is missing."""
-        if self._session.has_ours("looking at the server"):
+        """Refuse a standby, and create our own table where it is missing (ConfigurationError)."""
+        if self.has_ours():
             return
-        # Where two sessions create it at once, one gets this error in spite of IF NOT EXISTS.
-        with (
-            self._session.asking("looking at the server") as ask,
-            contextlib.suppress(self._session.client.errors.UniqueViolation),
-        ):
-            ask(CREATE_OURS)
+        client, ours = self._session.client, self._session.ours
+        with self._session.asking("looking at the server") as ask:
+            try:
+                ask(CREATE_OURS)
+            except client.errors.UniqueViolation:
+                pass  # two sessions create it at once, in spite of IF NOT EXISTS
+            except client.OperationalError:
+                raise
+            except client.Error as error:  # a right, or an event trigger, which has any code
+                said = f"{error.diag.message_primary} ({error.sqlstate})"
+                refused = f"The table {ours} cannot be made: {said}."
+                raise ddl_refused(refused, self._by_hand) from error
+
+    def has_ours(self) -> bool:
+        """Whether our table is there; refuse to make it where a subscriber would miss it."""
+        with self._session.asking("looking at the server"):
+            there = self._session.has_ours("looking at the server")
+            connection, schema = self._session.connected, self._session.plain_schema
+            if not there and (names := published(connection, schema)):
+                raise ddl_published(names, self._by_hand)
+        return there
+
+    @property
+    def _by_hand(self) -> str:
+        ours = self._session.ours
+        made = CREATE_OURS.replace(OURS, ours).strip()
+        return f"{made};\nGRANT SELECT, INSERT, UPDATE ON {ours} TO the role."
 
     def described(self) -> TableDescription:
         """Return the database's description of the table (ConfigurationError: there is none)."""
@@ -557,6 +609,13 @@ class PostgresTarget(TableTarget):
 
     def apply(self, rows: pa.Table, about: RowSchema, checkpoint: str, order: str) -> int:
         """See :meth:`UpsertConnection.apply`."""
+        return self._unless_locked(partial(self._apply, rows, about, checkpoint, order))
+
+    def tried(self, rows: pa.Table, about: RowSchema) -> None:
+        """See :meth:`UpsertConnection.tried`."""
+        self._unless_locked(partial(self._try, rows, about))
+
+    def _apply(self, rows: pa.Table, about: RowSchema, checkpoint: str, order: str) -> int:
         rows = one_of_each_number(rows, about.key)
         with self._session.writing("writing rows") as ask:
             written = self._statement(rows.column_names, about)
@@ -570,14 +629,38 @@ class PostgresTarget(TableTarget):
                 raise self.outranked()
         return older
 
-    def tried(self, rows: pa.Table, about: RowSchema) -> None:
-        """See :meth:`UpsertConnection.tried`: they are written over all that stands."""
+    def _try(self, rows: pa.Table, about: RowSchema) -> int:
         rows = one_of_each_number(rows, about.key)
-        with self._session.writing(TRYING):
+        with self._session.writing(TRYING) as ask:
             written = self._statement(rows.column_names, about)
-            for _, arrays in pieces(rows, about):
-                self._write(written, NEWEST_OF_ALL, arrays)
+            owner = ask(OWNER, (self._session.table,))
+            if not owner:
+                raise self.not_ours(None)
+            version = epoch_text(owner[0][2]) + LAST_ORDER
+            for count, arrays in pieces(rows, about):
+                if self._write(written, version, arrays) < count:  # no version of ours is as great
+                    raise self.outranked()
+            # A publication may take new rows, and refuse to replace one: a row that stands now is.
+            for _, arrays in pieces(rows.slice(0, 1), about):
+                self._write(written, version, arrays)
             raise self._session.client.Rollback
+        return 0  # type: ignore[unreachable]  # Rollback ends the transaction, and no more
+
+    def _unless_locked(self, step: Callable[[], int]) -> int:
+        """Return what ``step`` returns, done again after a deadlock, or a lock that it waits for.
+
+        Of a transaction that ends so nothing is left.
+        """
+        errors = self._session.client.errors
+        for _ in range(_TRIES - 1):
+            try:
+                return step()
+            except DeliveryError as error:
+                if not isinstance(
+                    error.__cause__, (errors.DeadlockDetected, errors.LockNotAvailable)
+                ):
+                    raise
+        return step()
 
     def _statement(self, names: Sequence[str], about: RowSchema) -> str:
         return upserted(self._session.table, names, about.key, self._session.types)

@@ -29,7 +29,7 @@ from urllib.parse import parse_qs, urlsplit
 import structlog
 
 from airflow_eos.errors import ConfigurationError, DeliveryError, Remedy, StoreError
-from airflow_eos.kinds.upsert.columns import refuse_times
+from airflow_eos.kinds.upsert.columns import refuse_cells, refuse_times
 from airflow_eos.kinds.upsert.target import (
     TRYING,
     TargetOwner,
@@ -175,7 +175,6 @@ return redis.call('HINCRBY', KEYS[1], 'tally', 1)
 TRY = """
 redis.call('PTTL', KEYS[1])
 redis.call('HGET', KEYS[1], '_eos')
-redis.call('DEL', KEYS[1])
 redis.call('HSET', KEYS[1], '_eos', '')
 return redis.call('DEL', KEYS[1])
 """
@@ -200,14 +199,19 @@ local function stands_at(key)
 end
 """
 
-# KEYS: rows. Refuses what the script that writes them refuses.
+# KEYS: the target's hash, then rows. Refuses what the script that writes them refuses; gives a
+# greater epoch of another's row, negated.
 LOOK = (
     _STANDS
     + """
-for i = 1, #KEYS do
-  local _, refused = stands_at(KEYS[i])
+local epoch = redis.call('HGET', KEYS[1], 'owner_epoch')
+for i = 2, #KEYS do
+  local stands, refused = stands_at(KEYS[i])
   if refused then return refused end
+  local theirs = stands and tonumber(string.sub(stands, 1, 16))
+  if theirs and epoch and theirs > tonumber(epoch) then return -theirs end
 end
+return 0
 """
 )
 
@@ -261,6 +265,7 @@ log = structlog.get_logger(__name__)
 _META = "eos-upsert:"
 _ROWS = 500  # rows a script: no other client is served while it runs, about a millisecond
 _VALUES = 500_000  # values a script, or one row: Redis takes a command of a million arguments
+_LONGEST = (512 << 20) - 1024  # bytes of a value, less its sign: proto-max-bulk-len, by default
 _SCRIPTS = 16  # scripts in a pipeline
 _OWNED = ("owner_location", "owner_checkpoint", "owner_epoch")
 _NOTED = ("note_batch", "note_attempt", "note_decision")
@@ -292,11 +297,14 @@ def refuse_options(url: str) -> None:
     settings = url.partition("?")[2]
     if "@" in settings:  # the rest of a password, which is not quoted
         raise unreadable()
-    unknown = sorted(parse_qs(settings, keep_blank_values=True).keys() - _OPTIONS)
+    is_tls = url.startswith("rediss:")  # the client raises a TypeError for its settings elsewhere
+    taken = {each for each in _OPTIONS if is_tls or not each.startswith("ssl_")}
+    unknown = sorted(parse_qs(settings, keep_blank_values=True).keys() - taken)
     if unknown:
         raise ConfigurationError(
             f"The URL of Redis has the settings {', '.join(unknown)}, which are not known here, or "
-            f"change what is read and written: expected none but {', '.join(sorted(_OPTIONS))}."
+            f"change what is read and written: expected none but {', '.join(sorted(taken))}; "
+            "ssl_… go with rediss:// alone."
         )
 
 
@@ -335,9 +343,10 @@ class RedisUpsert:
         return self
 
     def refuse_rows(self, rows: pa.RecordBatch, key: Sequence[str]) -> None:
-        """Refuse times that cannot be written as text; any other value fits."""
+        """Refuse times that cannot be written as text, and values beyond what Redis takes."""
         del key
         refuse_times(rows, "text")
+        refuse_cells(rows, _LONGEST, "Redis")
 
     def open(self, *, timeout_s: float) -> RedisTarget:
         """Return a connection to the target; nothing is connected yet."""
@@ -356,6 +365,7 @@ class RedisTarget:
         self._meta = f"{_META}{prefix}"
         self._errors = redis.RedisError
         self._not_told = redis.ResponseError
+        self._full = redis.OutOfMemoryError
         try:
             parts = urlsplit(url)
             database = parts.path.strip("/")
@@ -398,6 +408,8 @@ class RedisTarget:
         """Refuse a user that may not write rows, before any row is decided (ConfigurationError)."""
         try:
             self._client.register_script(TRY)(keys=[f"{self._prefix}{uuid.uuid4().hex}"])
+        except self._full:
+            raise
         except self._not_told as error:
             raise ConfigurationError(
                 f"This Redis takes no row under {self._prefix!r} of this user: {error}.",
@@ -490,9 +502,7 @@ class RedisTarget:
                     answers = pipeline.execute()
             if -1 in answers:
                 raise self._not_ours()
-            if (least := min(answers)) < 0:
-                above = f"redis-cli HSET {shlex.quote(self._meta)} last_epoch {-least}"
-                raise outranked(f"Prefix {self._prefix!r} in Redis", f"{self.give_up} and {above}")
+            self._require_greatest(min(answers))
             older += sum(answers)
         return older
 
@@ -505,8 +515,17 @@ class RedisTarget:
         with self._asking(TRYING):
             self._client.register_script(TRY)(keys=[f"{self._prefix}{uuid.uuid4().hex}"])
             script = self._client.register_script(LOOK)
-            for at in range(0, len(keys), _ROWS):
-                script(keys=keys[at : at + _ROWS])
+            answers = [
+                script(keys=[self._meta, *keys[at : at + _ROWS]])
+                for at in range(0, len(keys), _ROWS)
+            ]
+        self._require_greatest(min(answers, default=0))
+
+    def _require_greatest(self, answer: int) -> None:
+        """Refuse a target where a script has found a greater epoch (OwnershipError)."""
+        if answer < 0:
+            above = f"redis-cli HSET {shlex.quote(self._meta)} last_epoch {-answer}"
+            raise outranked(f"Prefix {self._prefix!r} in Redis", f"{self.give_up} and {above}")
 
     def close(self) -> None:
         """Close the connections."""

@@ -36,8 +36,8 @@ from airflow_eos.protocol.participant import Note
 
 _ABOUT = b"eos.upsert"
 _TASK_DIGITS = 10
-NEWEST_OF_ALL = "9" * (16 + 19 + _TASK_DIGITS)
-"""The version that a trial writes: every row that stands is replaced by it."""
+LAST_ORDER = "9" * (19 + _TASK_DIGITS)
+"""The rest of the version that a trial writes: it replaces every row of its epoch."""
 
 
 class RowSchema(msgspec.Struct, frozen=True):
@@ -155,10 +155,11 @@ class UpsertConnection(Protocol):
         """Refuse rows that the target does not take, in a task, before they are decided.
 
         Where a system has transactions all is done that :meth:`apply` does to them, over whatever
-        stands, and is rolled back.
+        stands, and one row is replaced; and all is rolled back.
 
         Raises:
             DeliveryError: the system refused, or did not answer; nothing was written.
+            OwnershipError: the target belongs to nobody, or has rows of a greater epoch.
         """
 
     def close(self) -> None:
@@ -390,14 +391,25 @@ class TableTarget:
 # --- rows -----------------------------------------------------------------------------------------
 
 
+_LARGE = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
+
+
 def last_of_each(rows: pa.Table, key: Sequence[str]) -> pa.Table:
-    """Return the last row of each key, in the order of the rows."""
+    """Return the last row of each key, in the order of the rows.
+
+    Texts and bytes become large ones: a task may have more of them than the 2 GiB that a column of
+    the others holds once it is sorted.
+    """
+    kinds = [each.with_type(_LARGE.get(each.type, each.type)) for each in rows.schema]
+    rows = rows.cast(pa.schema(kinds, metadata=rows.schema.metadata))
     at = pa.array(np.arange(rows.num_rows))
     keys = rows.select(list(key)).append_column("__eos_at", at)
     last = keys.group_by(list(key), use_threads=False).aggregate([("__eos_at", "max")])
     if last.num_rows == rows.num_rows:
         return rows
-    return rows.take(pc.take(last["__eos_at_max"], pc.sort_indices(last["__eos_at_max"])))
+    stays = np.zeros(rows.num_rows, dtype=bool)
+    stays[last["__eos_at_max"].to_numpy()] = True
+    return rows.filter(pa.array(stays))
 
 
 def one_of_each_number(rows: pa.Table, key: Sequence[str]) -> pa.Table:
@@ -457,7 +469,7 @@ def joined_keys(rows: pa.Table, key: tuple[str, ...]) -> pa.ChunkedArray:
     if len(parts) > 1:
         for mark, instead in ((b"%", b"%25"), (b":", b"%3A")):
             parts = [pc.replace_substring(part, mark, instead) for part in parts]
-    return pc.binary_join_element_wise(*parts, pa.scalar(b":", pa.binary()))
+    return pc.binary_join_element_wise(*parts, pa.scalar(b":", pa.large_binary()))
 
 
 def flags_of(rows: pa.Table, deleted: str | None) -> list[bytes]:
@@ -483,7 +495,7 @@ def with_tombstones(rows: pa.Table, about: RowSchema) -> pa.Table:
 
 def values_of(column: pa.ChunkedArray) -> list[bytes]:
     """Return each value after a ``+``, or ``-`` for a null."""
-    plus, none = pa.scalar(b"+", pa.binary()), pa.scalar(b"", pa.binary())
+    plus, none = (pa.scalar(each, pa.large_binary()) for each in (b"+", b""))
     return list(
         pc.fill_null(pc.binary_join_element_wise(plus, text_of(column), none), b"-").to_pylist()
     )
@@ -495,4 +507,4 @@ def text_of(column: pa.ChunkedArray) -> pa.ChunkedArray:
         # An instant may be a key: it has one text, whatever the zone of the session is.
         column = column.cast(pa.timestamp("us", "UTC"))
     is_bytes = pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)
-    return (column if is_bytes else column.cast(pa.string())).cast(pa.binary())
+    return (column if is_bytes else column.cast(pa.large_string())).cast(pa.large_binary())

@@ -25,6 +25,7 @@ from airflow_eos.kinds.wal.participant import (
     made,
 )
 from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork, check_name
+from airflow_eos.texts import refuse_texts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -82,7 +83,7 @@ class WriteAheadSink:
         If not transactional, it calls the callable, with a token that no other task ever has.
         """
         store, now = bound_store(self.store, KIND), None if transactional else self._now
-        return SpilledTaskRows(KIND, self.name, store, task, attempt, now=now)
+        return SpilledTaskRows(KIND, self.name, store, task, attempt, look=_refuse, now=now)
 
     def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
         """Refuse to read rows back: kept rows are never lost, so nothing is compared with them.
@@ -95,6 +96,10 @@ class WriteAheadSink:
 
     def _now(self, work: PreparedWork, rows: pa.Table) -> None:
         loaded(self.deliver, self.reach)(work.key, rows)
+
+
+def _refuse(rows: pa.RecordBatch) -> None:
+    refuse_texts(rows, "a function")  # Python would raise an error of its own, after the decision
 
 
 class WriteAheadOptions(SinkOptions, frozen=True):

@@ -82,10 +82,11 @@ export class Detail {
 
   lag(row) {
     const unread = this.plan?.unread ?? null;
-    if (row.lag_rows === null) return "not known";
-    const total = row.lag_rows + (unread ?? 0);
+    const planned = row.in_flight === null ? 0 : row.lag_rows;
+    if (planned === null || (row.in_flight === null && unread === null)) return "not known";
+    const total = planned + (unread ?? 0);
     return [h("b", {}, `${count(total)}${unread === null ? "+" : ""} rows`),
-      h("small", {}, `${count(row.lag_rows)} planned, ${unread === null ? "what is unread is not known" : `${count(unread)} unread`}`)];
+      h("small", {}, `${count(planned)} planned, ${unread === null ? "what is unread is not known" : `${count(unread)} unread`}`)];
   }
 
   showOpen() {

@@ -11,7 +11,7 @@ const COLUMNS = [
   { key: "committed", label: "Last settled", title: "The newest complete batch, and its age", value: (row) => -(row.committed_at_ms ?? -1) },
   { key: "trend", label: "Newest 16 batches", title: "Rows/s of each of the newest 16 batches, the newest at the right" },
   { key: "rate", label: "Rows/s", title: "Mean of the last minute", value: (row) => -(row.rows_per_s ?? -1), right: true },
-  { key: "lag", label: "Lag", title: "Rows that are planned and not committed. What the input holds beyond that is in the pipeline's own view", value: (row) => -(row.lag_rows ?? -1), right: true },
+  { key: "lag", label: "Lag", title: "Rows of the batch in flight. Nobody asks here what the input holds beyond that: see the pipeline's own view", value: (row) => -(row.lag_rows ?? -1), right: true },
   { key: "open", label: "Promised, open", title: PROMISED, value: (row) => row.promised?.ends_at_ms ?? Infinity },
 ];
 
@@ -174,6 +174,6 @@ function line(row) {
     h("td", { class: "c-committed" }, known ? settled : ""),
     h("td", { class: "c-trend" }, sparkline(row.rates)),
     h("td", { class: "c-rate right" }, row.rows_per_s === null ? h("span", { class: "muted" }, "–") : rate(row.rows_per_s)),
-    h("td", { class: "c-lag right" }, !known ? "" : row.lag_rows === null ? "?" : row.lag_rows ? count(row.lag_rows) : h("span", { class: "muted" }, "0")),
+    h("td", { class: "c-lag right" }, !known || row.in_flight === null ? "" : row.lag_rows === null ? "?" : row.lag_rows ? count(row.lag_rows) : h("span", { class: "muted" }, "0")),
     h("td", { class: "c-open" }, row.promised ? timeLeft(row.promised.opened_at_ms, row.promised.ends_at_ms, row.name) : h("span", { class: "muted" }, known ? "none" : "")));
 }

@@ -13,7 +13,7 @@ import httpx
 import pytest
 from confluent_kafka import Producer
 
-from airflow_eos.factory.watchdog import LEAVE, ORPHANS
+from airflow_eos.factory.recovery import LEAVE, ORPHANS
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.transactions.identity import OpenTransaction

@@ -128,8 +128,8 @@ def test_the_watchdogs_schedule_brings_a_killed_app_back(etl: Etl, airflow: Priv
 
     assert states("eos_orders_etl", "manual") == {"failed"}, "the app that was killed"
     looks = runs("eos_watchdog", "scheduled")
-    saw_it = [run.state for run in looks if airflow.api.tasks(run)["recover"] == "success"]
-    assert "failed" in saw_it, "a stall turns the watchdog's run red"
-    assert "success" in states("eos_recovery", "manual")
+    assert {tuple(airflow.api.tasks(run)) for run in looks} == {("look",)}
+    assert "failed" in {run.state for run in looks}, "a stall turns the watchdog's run red"
+    assert "success" in states("eos_recovery", "watchdog")
     report = etl.audit()
     assert (report.ok, report.rows_in, report.open_rows) == (True, ROWS, 0)

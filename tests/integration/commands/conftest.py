@@ -10,15 +10,25 @@ from pathlib import Path
 
 import pytest
 
+from airflow_eos.checkpoint import write_heartbeat
 from tests.integration.kafka.conftest import raw_kafka as _raw_kafka
+from tests.integration.recovery.conftest import DeadPipeline
 from tests.integration.recovery.conftest import dead as _dead
+from tests.support.beats import heartbeat
 
 PROGRAM = str(Path(sys.executable).with_name("airflow-eos"))
 BARE = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}
 """No HOME, no terminal, no PYSPARK_PYTHON: what a unit file or a cron job has."""
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
-dead, raw_kafka = _dead, _raw_kafka
+raw_kafka, just_dead = _raw_kafka, _dead
+
+
+@pytest.fixture
+def dead(just_dead: DeadPipeline) -> DeadPipeline:
+    """Its driver has said that it ended, so that no command waits for its silence."""
+    write_heartbeat(just_dead.store, heartbeat("failed"))
+    return just_dead
 
 
 @pytest.fixture

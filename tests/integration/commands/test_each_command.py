@@ -73,7 +73,7 @@ def test_what_a_flink_job_left_is_planned_and_ended(
     left = Left(kafka_broker, raw_kafka(kafka_broker.bootstrap_servers), tmp_path)
     told = (str(left.checkpoint), "--prefix", left.prefix, "-b", left.servers, "--json")
     command("foreign", "plan", *told, status=3)
-    command("foreign", "recover", *told, "--yes")
+    command("foreign", "recover", *told, "--yes", "--wait", "0.1s")
     assert left.still_open() == {left.strangers.identity.transactional_id}
 
 

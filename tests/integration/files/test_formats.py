@@ -202,3 +202,21 @@ def test_a_task_that_may_not_write_says_so_by_name(spark, tmp_path):
     with pytest.raises(Exception, match="The disk refused while") as caught:
         batch.prepare(batch.rows(spark.range(100)))
     assert StoreError.__name__ in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["v", "array(v)", "struct(1 AS a, v AS b)", "map(v, 1)", "map('a', array(v))"],
+)
+def test_a_text_that_is_no_utf8_is_refused_before_spark_replaces_it_in_a_line(
+    spark, tmp_path, value: str
+):
+    """``to_json`` replaces its bytes in silence, at any depth."""
+    sink = FileSink(str(tmp_path), format="json")
+    bad = spark.sql("SELECT CAST(X'636166E9' AS STRING) AS v, X'FF' AS bytes")
+    with pytest.raises(Exception, match="is not UTF-8"):
+        delivered(sink, bad.selectExpr(f"{value} AS v", "bytes"))
+    good = spark.sql("SELECT 'caf\u00e9 \ufffd' AS v, X'FF' AS bytes")
+    delivered(sink, good.selectExpr(f"{value} AS v", "bytes"))
+    [line] = [path.read_text("utf-8") for path in tmp_path.glob("*.json")]
+    assert "caf\u00e9" in line

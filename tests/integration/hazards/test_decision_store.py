@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -230,7 +231,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "truncated": lambda data: data[: len(data) // 2],
     "garbled": lambda data: data.replace(b"commit", b"comm\xfft"),
     "foreign": lambda _: b"hello",
-    "another version": lambda data: data.replace(b'"format_version":1', b'"format_version":9'),
+    "another version": lambda data: re.sub(rb'"format_version":\d+', b'"format_version":9', data),
     "its works gone": lambda data: json.dumps(
         {k: v for k, v in json.loads(data).items() if k != "works"}
     ).encode(),

@@ -24,10 +24,15 @@ def test_one_row_of_next_year_tells_no_hour_that_is_not_over(
     now = datetime.now(UTC).replace(microsecond=0)
     begun = (now - 3 * HOUR).replace(minute=0, second=0)
     strange = ["1970-01-01T00:00:00Z", "1931-05-05T00:00:00Z", None]
-    batches = [[begun, *strange], [now + timedelta(days=365)], [now], [now]]
+    batches: list[list[datetime | str | None]] = [
+        [begun, *strange],
+        [now + timedelta(days=365)],
+        [now],
+        [now],
+    ]
     (tmp_path / "in").mkdir()
-    rows = spark.readStream.schema("at timestamp").option("maxFilesPerTrigger", 1)
-    rows = rows.json(str(tmp_path / "in")).withWatermark("at", "1 minute")
+    source = spark.readStream.schema("at timestamp").option("maxFilesPerTrigger", 1)
+    rows = source.json(str(tmp_path / "in")).withWatermark("at", "1 minute")
     if keeps_state:
         rows = rows.dropDuplicatesWithinWatermark(["at"])
     for number, times in enumerate(batches):

@@ -142,7 +142,8 @@ def test_what_spark_compacts_and_removes_is_no_fault(folders) -> None:
 def test_a_rate_that_would_compute_other_rows_is_refused(folders) -> None:
     def rate(rows: int) -> DataFrame:
         source = folders.spark.readStream.format("rate").option("rowsPerSecond", rows)
-        return source.load().selectExpr("cast(value AS string) AS value")
+        found: DataFrame = source.load().selectExpr("cast(value AS string) AS value")
+        return found
 
     def start(rows: int) -> Any:
         sink = [Output("rows", FileSink(str(folders.at / "out"), "json", name="rows"))]
@@ -192,7 +193,8 @@ def test_a_users_source_is_named_as_one_that_is_taken_at_its_word(folders, monke
     folders.spark.dataSource.register(Numbers)
 
     def rows(most: int) -> DataFrame:
-        return folders.spark.readStream.format("numbers").option("most", most).load()
+        found: DataFrame = folders.spark.readStream.format("numbers").option("most", most).load()
+        return found
 
     with capture_logs() as said:
         folders.run(rows(2))

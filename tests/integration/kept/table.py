@@ -1,13 +1,16 @@
 """What an upsert into a table owes, whatever database it is: its own module imports these.
 
 A module that does has the fixtures ``base`` (executes SQL), ``upsert`` (a participant that owns the
-table ``totals``), ``again`` (another one of a checkpoint) and ``how`` (to reach the database).
+table ``totals``), ``again`` (another one of a checkpoint), ``spec`` (the target as a user gives
+it), ``target`` (a task's connection to it) and ``how`` (to reach the database).
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -171,3 +174,39 @@ def test_rows_of_another_table_are_never_taken_for_newer_ones_in_silence(
     upsert.claim(owner_at(store.location))
     assert again(store).commit([work]) == {work.identity: Outcome.COMMITTED}
     assert seen(base) == {"a": 1, "b": 1}
+
+
+def test_what_the_commit_would_refuse_for_its_owner_is_refused_before_it_is_decided(
+    upsert, target, base
+):
+    """A row of a greater epoch, and a target that a person has given to nobody."""
+    rows = pa.table({"id": ["a"], "value": [1]})
+    base.execute("INSERT INTO totals VALUES ('a', 9, false, '0000000000000007')")
+    with pytest.raises(OwnershipError, match="rows of a greater epoch"):
+        target.tried(rows, RowSchema(("id",)))
+    base.execute("UPDATE totals SET eos_version = '0000000000000001'")
+    target.tried(rows, RowSchema(("id",)))
+    assert seen(base) == {"a": 9}
+    base.execute(target.give_up)
+    with pytest.raises(OwnershipError, match="belongs to nobody"):
+        target.tried(rows, RowSchema(("id",)))
+
+
+def test_tasks_of_the_same_keys_in_any_order_are_all_tried(upsert, spec, store, base):
+    """While a committer writes them, too: a trial holds up nobody for longer than it takes."""
+    keys = [f"k{at:04}" for at in range(1000)]
+    rows = pa.table({"id": keys, "value": range(1000)})
+    orders = [rows, rows.take(pa.array(range(999, -1, -1)))]
+
+    def tried(at: int) -> None:
+        with closing(spec.open(timeout_s=30)) as task:
+            for _ in range(3):
+                task.tried(orders[at % 2], RowSchema(("id",)))
+
+    with ThreadPoolExecutor(4) as tasks:
+        trials = [tasks.submit(tried, at) for at in range(4)]
+        for batch in range(3):
+            work = prepare(store, batch, **dict.fromkeys(keys, batch))
+            assert upsert.commit([work]) == {work.identity: Outcome.COMMITTED}
+        assert [trial.result(timeout=60) for trial in trials] == [None] * 4
+    assert seen(base) == dict.fromkeys(keys, 2)

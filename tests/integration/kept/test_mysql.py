@@ -35,7 +35,9 @@ from tests.integration.kept.table import (  # noqa: F401 - the tests of every da
     test_nothing_is_written_before_the_commit_and_all_of_it_after,
     test_repeating_a_commit_that_was_cut_short_is_harmless,
     test_rows_of_another_table_are_never_taken_for_newer_ones_in_silence,
+    test_tasks_of_the_same_keys_in_any_order_are_all_tried,
     test_two_committers_at_once_end_with_the_same_rows,
+    test_what_the_commit_would_refuse_for_its_owner_is_refused_before_it_is_decided,
 )
 from tests.support.mysql import EXACT_COLLATION, TOLD, as_root, mysql_server
 from tests.support.pipelines import owner_at
@@ -411,22 +413,40 @@ def test_a_value_longer_than_its_column_is_refused_before_it_is_decided(
         target.refuse_rows(rows, ("id",))
 
 
-def test_a_row_too_wide_for_a_page_is_refused_before_it_is_decided(server, base):
-    names = [f"c{at}" for at in range(190)]
-    columns = ", ".join(f"{name} varchar(60)" for name in names)
-    base.execute("SET SESSION innodb_strict_mode = OFF")
-    base.execute(f"CREATE TABLE t (id bigint PRIMARY KEY, {columns}, eos_version varchar(64))")
-    target = MySqlUpsert(server.url, "t").open(timeout_s=30)
-    about = RowSchema(("id",))
-    target.tried(pa.table({"id": [1], **{name: ["short"] for name in names}}), about)
-    with pytest.raises(DeliveryError, match=r"1118.*Nothing of its batch was written"):
-        target.tried(pa.table({"id": [2], **{name: ["x" * 50] for name in names}}), about)
-    assert base.execute("SELECT id FROM t") == []
+@pytest.fixture
+def spec(server: EmbeddedMariaDb) -> MySqlUpsert:
+    return MySqlUpsert(server.url, "totals")
+
+
+@pytest.fixture
+def target(spec: MySqlUpsert, upsert: UpsertParticipant) -> Iterator[MySqlTarget]:
+    """A task's connection to the table ``totals``, which ``upsert`` owns."""
+    target = spec.open(timeout_s=30)
+    yield target
     target.close()
 
 
-def test_snapshot_isolation_of_a_server_is_none_of_our_sessions(server, base):
-    assert base.execute("SELECT @@innodb_snapshot_isolation") == [(0,)]
+def test_a_row_too_wide_for_a_page_is_refused_before_it_is_decided(target, base):
+    names = [f"c{at}" for at in range(190)]
+    base.execute("SET SESSION innodb_strict_mode = OFF")
+    base.execute(f"ALTER TABLE totals {', '.join(f'ADD {name} varchar(60)' for name in names)}")
+    about = RowSchema(("id",))
+    target.tried(pa.table({"id": ["a"], **{name: ["short"] for name in names}}), about)
+    with pytest.raises(DeliveryError, match=r"1118: Row size too large.*Nothing of its"):
+        target.tried(pa.table({"id": ["b"], **{name: ["x" * 50] for name in names}}), about)
+    assert base.execute("SELECT id FROM totals") == []
+
+
+def test_a_new_row_that_may_not_be_replaced_is_refused_before_it_is_decided(target, base):
+    """Another task of the batch may have its key, and one of the two replaces."""
+    base.execute(
+        "CREATE TRIGGER forbids BEFORE UPDATE ON totals FOR EACH ROW "
+        "SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'hunter2'"
+    )
+    with pytest.raises(DeliveryError, match="1644") as told:
+        target.tried(pa.table({"id": ["a"], "value": [1]}), RowSchema(("id",)))
+    assert "hunter2" not in str(told.value)
+    assert base.execute("SELECT id FROM totals") == []
 
 
 def test_neither_the_password_nor_a_row_is_told_to_anybody(upsert, server, store, base):
@@ -458,3 +478,34 @@ def test_what_is_counted_stays_where_a_commit_would_begin_the_next_transaction()
         target.close()
         assert target.tally() == 1
         target.close()
+
+
+def test_a_user_who_may_not_create_needs_our_table_alone_and_is_told_its_statement(
+    server, store, base
+):
+    root, url = as_root(server), urlsplit(server.url)
+    root("DROP USER IF EXISTS poor@'%'")
+    root("CREATE USER poor@'%' IDENTIFIED BY 'poor'")
+    root("GRANT SELECT, INSERT, UPDATE, TRIGGER ON eos.* TO poor@'%'")
+    their = MySqlUpsert(f"mysql://poor:poor@{url.hostname}:{url.port}/eos", "totals")
+    with pytest.raises(ConfigurationError, match=r"run this once") as refused:
+        made(store, "totals", their.open(timeout_s=30))
+    statement = str(refused.value).partition("CREATE TABLE")[2].partition(";")[0]
+    base.execute(f"CREATE TABLE{statement}")
+    made(store, "totals", their.open(timeout_s=30)).close()
+
+
+def test_rows_are_cut_into_statements_that_the_server_takes(server, store, base):
+    root = as_root(server)
+    root("SET GLOBAL max_allowed_packet = 65536")
+    try:
+        base.target.close()
+        upsert = opened(server, store)
+        upsert.claim(owner_at("/a"))
+        work = prepare(store, 0, **{f"key-{at:030}": at for at in range(3000)})
+        assert upsert.commit([work]) == {work.identity: Outcome.COMMITTED}
+        assert len(seen(base)) == 3000
+        upsert.close()
+    finally:
+        root("SET GLOBAL max_allowed_packet = 16777216")
+        base.target.close()

@@ -10,6 +10,7 @@ import signal
 import socket
 import struct
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,15 +22,18 @@ from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.errors import (
     ConfigurationError,
     DeliveryError,
+    EosError,
     OwnershipError,
     StoreError,
     exit_status,
 )
+from airflow_eos.kinds.postgres.session import meaning
 from airflow_eos.kinds.upsert import target as idle
 from airflow_eos.kinds.upsert.participant import UpsertParticipant, connect, made
-from airflow_eos.kinds.upsert.postgres import PostgresUpsert
+from airflow_eos.kinds.upsert.postgres import PostgresTable, PostgresTarget, PostgresUpsert
 from airflow_eos.kinds.upsert.target import RowSchema
 from airflow_eos.protocol.decision import Outcome
+from tests.integration.kept.keeping import keep
 from tests.integration.kept.table import (  # noqa: F401 - the tests of every database
     Again,
     prepare,
@@ -42,8 +46,11 @@ from tests.integration.kept.table import (  # noqa: F401 - the tests of every da
     test_nothing_is_written_before_the_commit_and_all_of_it_after,
     test_repeating_a_commit_that_was_cut_short_is_harmless,
     test_rows_of_another_table_are_never_taken_for_newer_ones_in_silence,
+    test_tasks_of_the_same_keys_in_any_order_are_all_tried,
     test_two_committers_at_once_end_with_the_same_rows,
+    test_what_the_commit_would_refuse_for_its_owner_is_refused_before_it_is_decided,
 )
+from tests.support.pipeline import wait_until
 from tests.support.pipelines import owner_at, require_at
 from tests.support.servers.postgres import EmbeddedPostgres
 
@@ -540,37 +547,101 @@ def test_a_sessions_limits_are_ours_and_not_its_roles(server, base, store):
     base.execute("DROP OWNED BY app; DROP ROLE app")
 
 
-def test_a_row_too_wide_for_a_page_is_refused_before_it_is_decided(server, base):
-    """Its length shows only once the server has made a tuple of it; and nothing is left of it."""
-    names = [f"c{at}" for at in range(500)]
-    columns = ", ".join(f"{name} text" for name in names)
-    base.execute(f"DROP TABLE IF EXISTS t; CREATE TABLE t (id text PRIMARY KEY, {columns})")
-    base.execute("ALTER TABLE t ADD eos_version text")
-    target = PostgresUpsert(server.dsn, "t").open(timeout_s=30)
-    about = RowSchema(("id",))
-    target.tried(pa.table({"id": ["a"], **{name: ["short"] for name in names}}), about)
-    with pytest.raises(DeliveryError, match=r"row is too big.*Nothing of its batch was written"):
-        target.tried(pa.table({"id": ["b"], **{name: ["x" * 30] for name in names}}), about)
-    assert list(base.execute("SELECT id FROM t")) == []
+ABOUT = RowSchema(("id",))
+
+
+@pytest.fixture
+def spec(server: EmbeddedPostgres) -> PostgresUpsert:
+    return PostgresUpsert(server.dsn, "totals")
+
+
+@pytest.fixture
+def target(spec: PostgresUpsert, upsert: UpsertParticipant) -> Iterator[PostgresTarget]:
+    """A task's connection to the table ``totals``, which ``upsert`` owns."""
+    target = spec.open(timeout_s=30)
+    yield target
     target.close()
 
 
-def test_a_row_that_may_not_be_replaced_any_more_is_refused_before_it_is_decided(server, base):
-    target = PostgresUpsert(server.dsn, "totals").open(timeout_s=30)
+def test_a_row_too_wide_for_a_page_is_refused_before_it_is_decided(target, base):
+    """Its length shows only once the server has made a tuple of it; and nothing is left of it."""
+    names = [f"c{at}" for at in range(500)]
+    base.execute(f"ALTER TABLE totals {', '.join(f'ADD {name} text' for name in names)}")
+    target.tried(pa.table({"id": ["a"], **{name: ["short"] for name in names}}), ABOUT)
+    with pytest.raises(DeliveryError, match=r"row is too big.*Nothing of its batch was written"):
+        target.tried(pa.table({"id": ["b"], **{name: ["x" * 30] for name in names}}), ABOUT)
+    assert list(base.execute("SELECT id FROM totals")) == []
+
+
+@pytest.mark.parametrize("stands", [True, False], ids=["a row that stands", "a new row"])
+def test_a_row_that_may_not_be_replaced_any_more_is_refused_before_it_is_decided(
+    target, server, base, stands: bool
+):
+    """Also a new one: another task of the batch may have its key, and one of the two replaces."""
     rows = pa.table({"id": ["a"], "value": [2]})
-    base.execute("INSERT INTO totals (id, value) VALUES ('a', 1)")
+    if stands:
+        base.execute("INSERT INTO totals (id, value) VALUES ('a', 1)")
     base.execute("CREATE PUBLICATION filtered FOR TABLE totals WHERE (value > 0)")
     try:
-        with pytest.raises(DeliveryError, match="cannot update table"):
-            target.tried(rows, RowSchema(("id",)))
+        with pytest.raises(DeliveryError, match=r"cannot update table.*: Column.*WHERE expr"):
+            target.tried(rows, ABOUT)
         with pytest.raises(ConfigurationError, match=r"refuses to replace a row.*WHERE expression"):
             PostgresUpsert(server.dsn, "totals").refuse(
                 {"id": "string", "value": "bigint"}, ("id",), None
             )
     finally:
         base.execute("DROP PUBLICATION filtered")
-    assert list(base.execute("SELECT value FROM totals")) == [(1,)]
-    target.close()
+    assert list(base.execute("SELECT value FROM totals")) == [(1,)] * stands
+
+
+def test_a_column_that_was_made_shorter_is_no_text_cut_short(upsert, target, store, base):
+    """A cast to varchar(3) cuts a text without a word."""
+    base.execute("ALTER TABLE totals ADD v varchar(3)")
+    rows = pa.table({"id": ["a"], "value": [1], "v": ["abcd"]})
+    with pytest.raises(DeliveryError, match="value too long"):
+        target.tried(rows, ABOUT)
+    work = keep(
+        store,
+        rows.replace_schema_metadata(ABOUT.metadata()),
+        kind="upsert",
+        name="totals",
+        batch=0,
+    )
+    with pytest.raises(DeliveryError, match="value too long"):
+        upsert.commit([work])
+    base.execute("ALTER TABLE totals ALTER v TYPE text")  # while the committer stays connected
+    assert upsert.commit([work]) == {work.identity: Outcome.COMMITTED}
+    assert list(base.execute("SELECT v FROM totals")) == [("abcd",)]
+
+
+def test_a_deadlock_with_somebody_else_is_tried_again(target, server, base):
+    base.execute("INSERT INTO totals (id) VALUES ('a'), ('b')")
+    rows = pa.table({"id": ["b", "a"], "value": [2, 1]})
+    with psycopg.connect(server.dsn) as other, ThreadPoolExecutor(1) as tasks:
+        other.execute("SET deadlock_timeout = '1min'")  # so the task is the victim
+        other.execute("UPDATE totals SET value = 0 WHERE id = 'b'")
+        trial = tasks.submit(target.tried, rows, ABOUT)
+        waits = "SELECT FROM pg_stat_activity WHERE wait_event = 'transactionid'"
+        wait_until(lambda: bool(list(base.execute(waits))), what="the task waits", timeout=30)
+        other.execute("UPDATE totals SET value = 0 WHERE id = 'a'")
+        other.commit()
+        assert trial.result(timeout=30) is None
+
+
+def test_a_hint_of_the_server_is_told_and_no_detail_which_holds_rows(server):
+    raised = "DO $$ BEGIN RAISE 'no' USING HINT = 'Ask Ann.', DETAIL = 'hunter2'; END $$"
+    session = PostgresTable(server.dsn, "totals", timeout_s=30)
+    with pytest.raises(DeliveryError, match=r"no\. Ask Ann\.") as told:
+        session.rows("asking", raised)
+    session.close()
+    assert "hunter2" not in str(told.value)
+    with (
+        pytest.raises(EosError, match=r"no \(P0001\)\. Ask Ann\.") as meant,
+        psycopg.connect(server.dsn) as base,
+        meaning("writing", "here"),
+    ):
+        base.execute(raised)
+    assert "hunter2" not in str(meant.value)
 
 
 def test_a_rule_that_forbids_ddl_stops_no_commit(upsert, store, base):
@@ -667,3 +738,47 @@ def test_a_standby_is_refused_until_the_failover_is_over(store):
         with psycopg.connect(server.dsn, autocommit=True) as base:
             base.execute("SELECT pg_promote(wait_seconds => 30)")
         opened(server, store).claim(owner_at(store.location))
+
+
+def made_by_hand(refused: ConfigurationError) -> str:
+    """The statement of an error, as a person copies it."""
+    text = str(refused)
+    return text[text.index("CREATE TABLE") : text.index("GRANT")]
+
+
+@pytest.mark.parametrize("what", ["FOR ALL TABLES", "FOR TABLES IN SCHEMA public"])
+def test_our_table_joins_no_publication_whose_subscribers_lack_it(server, store, base, what: str):
+    """A subscriber that lacks it stands still, with all that it subscribes to."""
+    base.execute(f"CREATE PUBLICATION everything {what}")
+    try:
+        with pytest.raises(ConfigurationError, match=r"'everything' would have ours") as refused:
+            opened(server, store)
+        with pytest.raises(ConfigurationError, match="would have ours"):
+            PostgresUpsert(server.dsn, "totals").refuse(
+                {"id": "string", "value": "bigint"}, ("id",), None
+            )
+        assert base.execute("SELECT to_regclass('airflow_eos_upserts')").fetchone() == (None,)
+        base.execute(made_by_hand(refused.value))
+        opened(server, store).close()
+    finally:
+        base.execute("DROP PUBLICATION everything")
+
+
+def test_where_our_table_may_not_be_made_the_error_has_the_statement(server, store, base):
+    base.execute(
+        "CREATE FUNCTION no_ddl() RETURNS event_trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN RAISE EXCEPTION 'DDL only by migrations'; END $$"
+    )
+    base.execute("CREATE EVENT TRIGGER no_ddl ON ddl_command_start EXECUTE FUNCTION no_ddl()")
+    try:
+        with pytest.raises(
+            ConfigurationError, match=r"DDL only by migrations.*run this once"
+        ) as refused:
+            opened(server, store)
+        base.execute("ALTER EVENT TRIGGER no_ddl DISABLE")
+        base.execute(made_by_hand(refused.value))
+        base.execute("ALTER EVENT TRIGGER no_ddl ENABLE")
+        opened(server, store).close()
+    finally:
+        base.execute("DROP EVENT TRIGGER no_ddl")
+        base.execute("DROP FUNCTION no_ddl")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,38 @@ def test_rows_of_more_columns_than_one_command_takes_for_hundreds_of_rows_are_wr
             found = client.hgetall(f"t:{width}-{row}")
             assert found.keys() == {"id", "_eos", *columns}
             assert found[f"c{width - 1}"] == str(width - 1)
+
+
+def test_what_keeps_a_row_out_is_refused_before_it_is_decided(upsert, server, client):
+    """A key of another type, a time to live, memory that ended; nothing is left of the trial."""
+    rows = pa.table({"id": ["a"], "value": [1]})
+    with closing(RedisUpsert(server.url, "t:").open(timeout_s=30)) as task:
+        client.rpush("t:a", "a list")
+        with pytest.raises(DeliveryError, match=r"OTHER.*Nothing of its batch was written"):
+            task.tried(rows, RowSchema(("id",)))
+        client.delete("t:a")
+        client.hset("t:a", "_eos", "0" * 45)
+        client.expire("t:a", 1000)
+        with pytest.raises(DeliveryError, match="EXPIRY"):
+            task.tried(rows, RowSchema(("id",)))
+        client.persist("t:a")
+        try:
+            client.config_set("maxmemory", "1")
+            with pytest.raises(DeliveryError, match="maxmemory"):
+                task.tried(rows, RowSchema(("id",)))
+        finally:
+            client.config_set("maxmemory", "0")
+        task.tried(rows, RowSchema(("id",)))
+    assert client.keys("t:*") == ["t:a"]
+    assert client.hgetall("t:a") == {"_eos": "0" * 45}
+
+
+def test_a_row_of_a_greater_epoch_is_refused_before_it_is_decided(upsert, server, client):
+    client.hset("t:a", "_eos", f"{10**15:016}{'0' * 29}")
+    with closing(RedisUpsert(server.url, "t:").open(timeout_s=30)) as task:
+        with pytest.raises(OwnershipError, match="rows of a greater epoch"):
+            task.tried(pa.table({"id": ["a"], "value": [1]}), RowSchema(("id",)))
+        task.tried(pa.table({"id": ["b"], "value": [1]}), RowSchema(("id",)))
 
 
 def test_a_late_driver_never_puts_an_older_value_over_a_newer_one(upsert, server, store, client):

@@ -28,6 +28,7 @@ from tests.integration.sql.keeping import (  # noqa: F401 - the tests of every d
     test_an_object_that_is_not_the_promised_one_is_not_delivered,
     test_rows_are_committed_again_where_a_failover_lost_their_commit,
     test_who_has_read_the_rows_and_sleeps_over_an_abort_commits_nothing,
+    test_who_has_read_the_rows_before_they_were_removed_commits_nothing_that_was_called_lost,
     test_who_sleeps_over_anothers_commit_delivers_nothing_twice,
     test_who_sleeps_until_nobody_knows_the_abort_any_more_commits_nothing,
     test_work_without_its_digest_is_of_another_release,

@@ -29,6 +29,7 @@ from tests.integration.sql.keeping import (  # noqa: F401 - the tests of every d
     test_an_object_that_is_not_the_promised_one_is_not_delivered,
     test_rows_are_committed_again_where_a_failover_lost_their_commit,
     test_who_has_read_the_rows_and_sleeps_over_an_abort_commits_nothing,
+    test_who_has_read_the_rows_before_they_were_removed_commits_nothing_that_was_called_lost,
     test_who_sleeps_over_anothers_commit_delivers_nothing_twice,
     test_who_sleeps_until_nobody_knows_the_abort_any_more_commits_nothing,
     test_work_without_its_digest_is_of_another_release,
@@ -100,6 +101,16 @@ def test_a_subscriber_to_all_tables_gets_the_rows_and_nothing_that_it_lacks(
         reader.execute("ALTER SUBSCRIPTION s SET (slot_name = NONE)")
         reader.execute("DROP SUBSCRIPTION s")
         pg.close()
+
+
+def test_our_tables_join_no_publication_of_their_schema_either(publishing: EmbeddedPostgres):
+    world = World(publishing, two_phase=False, columns="id bigint PRIMARY KEY, name text")
+    world.sql("CREATE SCHEMA IF NOT EXISTS airflow_eos")
+    world.sql("CREATE PUBLICATION of_a_schema FOR TABLES IN SCHEMA airflow_eos")
+    with pytest.raises(ConfigurationError, match=r"'of_a_schema' would have ours"):
+        world.participant()
+    world.sql("DROP PUBLICATION of_a_schema; CREATE PUBLICATION p FOR TABLES IN SCHEMA public")
+    world.participant().close()
 
 
 def test_where_ddl_is_forbidden_a_pipeline_runs_and_a_first_start_says_what_to_make():

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from airflow_eos.recovery import plan_recovery
 from airflow_eos.recovery.plan import Action

@@ -44,7 +44,9 @@ class Rehearsed(Job):
         counted = self.rows().groupBy("key").count()
         return counted.select("key", (F.col("count") + add).cast("string").alias("value"))
 
-    def rehearse(self, df: DataFrame, batches: int = 20, **changes: Any) -> RehearsalReport:
+    def rehearse(
+        self, df: DataFrame | ArrowKafkaSource, batches: int = 20, **changes: Any
+    ) -> RehearsalReport:
         """As the command does it, but in this process."""
         with pytest.raises(SystemExit) as ended:
             self.begin(df, batches, **changes)
@@ -53,7 +55,7 @@ class Rehearsed(Job):
         assert report is not None
         return report
 
-    def begin(self, df: DataFrame, batches: int = 20, **changes: Any) -> None:
+    def begin(self, df: DataFrame | ArrowKafkaSource, batches: int = 20, **changes: Any) -> None:
         """The same to its end, whichever that is."""
         self._count += 1
         told: dict[str, Any] = {"checkpoint": self.checkpoint, "scratch": self.scratch}

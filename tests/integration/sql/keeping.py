@@ -77,6 +77,23 @@ def test_who_sleeps_over_anothers_commit_delivers_nothing_twice(keeping: SqlWorl
     assert (keeping.seen(), keeping.kept()) == ([1, 2, 3], [])
 
 
+def test_who_has_read_the_rows_before_they_were_removed_commits_nothing_that_was_called_lost(
+    keeping: SqlWorld, once_read: Any
+):
+    """A person removes them, as the error of a damaged object says: the app computes them again."""
+    zombie, ours, work = keeping.participant(), keeping.participant(), keeping.prepare()
+    said: list[Any] = []
+
+    def meanwhile() -> None:
+        keeping.store.delete(keeping.kept())
+        said.append(ours.commit([work]))
+
+    once_read(meanwhile)
+    assert zombie.commit([work]) == became([work], Outcome.ABORTED)
+    assert said == [became([work], Outcome.ABORTED)]
+    assert keeping.seen() == []
+
+
 @pytest.mark.parametrize("how", ["cut off", "of the same size"])
 def test_an_object_that_is_not_the_promised_one_is_not_delivered(keeping: SqlWorld, how: str):
     ours, work, other = keeping.participant(), keeping.prepare(), keeping.prepare(4, 5, 6, task=1)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -233,10 +235,15 @@ def test_no_order_is_judged_where_nobody_asks_for_one():
 
 
 def test_a_row_that_has_no_id_has_no_key_either_and_is_no_row_of_unknown_order():
-    columns = _MessageColumns(*(array(kind) for kind in "qqiq"))
-    for name, key in ((b"1", b"k"), (None, None), (b"2", None)):
-        columns.add(Row(), lambda _, name=name: name, lambda _, key=key: key)
+    columns = _MessageColumns(array("q"), array("q"), array("i"), array("q"))
+    said: list[tuple[bytes | None, bytes | None]] = [(b"1", b"k"), (None, None), (b"2", None)]
+    for name, key in said:
+        columns.add(cast("Any", Row()), constant(name), constant(key))
     assert (columns.unidentified, columns.keyless) == (1, 1)
+
+
+def constant(value: bytes | None) -> Callable[[Any], bytes | None]:
+    return lambda _: value
 
 
 class Row:

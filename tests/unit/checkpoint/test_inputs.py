@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -99,7 +99,7 @@ def test_a_late_rename_of_a_file_sources_log_is_refused_by_start_plan_and_page(s
     with pytest.raises(ContinuityError, match=f"{path} does not name the files.*batch {batch}"):
         held(store)
     claim(store, kafka_pipeline())
-    assert "does not name the files" in str(start_facts(store, NoNames()).refused)
+    assert "does not name the files" in str(start_facts(store, cast("Any", NoNames())).refused)
     with pytest.raises(ContinuityError):
         OffsetLog(store, DecisionLog(store)).require_begins_where_promised(3)
 
@@ -131,6 +131,28 @@ def test_no_more_is_read_than_spark_reads(store):
     store.delete(["eos/decisions/1/1.json"])
     store.put("eos/decisions/1/1.json", b"nobody reads it")
     held(store)
+
+
+@pytest.mark.parametrize("former", [None, 1], ids=["first", "second"])
+def test_a_late_rename_that_spark_has_compacted_is_refused_before_a_promise_rests_on_it(
+    store, former
+):
+    """Spark makes a compact file of what stands in the folder: one replaced entry is in it then."""
+    for batch in range(6):
+        logged(store, batch, f"{batch}%20a")
+        delivered(store, batch, batch, f"file:/in/{batch} a")
+        if batch == former:
+            compacted(store, batch)
+    names = [f"{n}%20a" for n in range(7)]
+    names[2] = "another"
+    text = "v1" + "".join(entry(number, name) for number, name in enumerate(names))
+    store.put("sources/0/6.compact", text.encode())
+    with pytest.raises(ContinuityError, match="sources/0/2 does not name the files that batch 2"):
+        held(store)
+    with pytest.raises(ContinuityError, match="sources/0/2 does not name the files that batch 2"):
+        delivered(store, 6, 6, "file:/in/6 a")
+    store.put("sources/0/6.compact", text.replace("another", "2%20a").encode())
+    delivered(store, 6, 6, "file:/in/6 a")
 
 
 def test_a_batch_stands_for_all_numbers_since_the_one_before(store):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import io
+import uuid
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from airflow_eos.checkpoint import CheckpointStore
-from airflow_eos.checkpoint.decisions import PerishableRows
+from airflow_eos.checkpoint.decisions import PerishableRows, opened_rows
+from airflow_eos.delivery.spill import SpillStream
 from airflow_eos.errors import StoreError
 
 
@@ -90,6 +92,21 @@ def test_rows_that_are_not_all_there_are_no_fewer_rows(store, cut):
     with pytest.raises(StoreError, match="truncated or foreign") as refused:
         rows.opened("orders", 0, "b")
     assert "eos/kept/orders/perishable/0/b" in refused.value.remedies[0].change
+
+
+def test_kept_rows_with_a_bit_of_another_value_are_no_rows(store):
+    """Arrow gives other values for them, or ends the process, again at each start."""
+    spill = SpillStream({"about": "these"})
+    spill.add(pa.record_batch({"value": [uuid.uuid4().bytes for _ in range(20)]}))
+    stream = spill.whole()
+    rows = PerishableRows(store)
+    rows.keep("orders", 0, "whole", stream)
+    assert rows.opened("orders", 0, "whole").read_all().num_rows == 20
+    for at in range(0, len(stream) - 48, 5):
+        damaged = bytearray(stream)
+        damaged[at] ^= 4
+        with pytest.raises(StoreError, match="their sum is another"):
+            opened_rows(bytes(damaged), "there")
 
 
 def test_a_batch_that_is_over_and_those_before_it_go_and_later_ones_stay(store):

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from pathlib import Path
@@ -368,10 +369,43 @@ def test_a_driver_that_may_run_is_drained_first(store):
 
 
 def test_that_nobody_can_read_the_heartbeat_is_not_that_nobody_runs(store):
+    """As that of a driver of a newer release, which goes on beating."""
+    ended = threading.Event()
+
+    def beat(number: int = 0) -> None:
+        store.put("eos/driver.json", b'{"format_version":99,"beat":%d}' % number)
+        if not ended.wait(0.1):
+            beat(number + 1)
+
+    driver = threading.Thread(target=beat)
+    driver.start()
+    try:
+        with pytest.raises(PipelineAliveError, match="written while it was looked at"):
+            repartition(store)
+    finally:
+        ended.set()
+        driver.join()
+
+
+def test_a_heartbeat_that_a_power_cut_damaged_holds_up_no_repartition_for_ever(store):
+    """No query starts on a half repartitioned state, so none would write the heartbeat anew."""
+    entry = (
+        '{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{"spark.sql.shuffle.partitions":"%s"}}'
+    )
+    for batch, partitions in enumerate((2, 5)):
+        store.put(f"offsets/{batch}", f'v1\n{entry % partitions}\n{{"in":{{"0":1}}}}'.encode())
     store.put("commits/0", b'v1\n{"nextBatchWatermarkMs":0}')
     store.put("eos/driver.json", b"")
-    with pytest.raises(PipelineAliveError, match="is not known"):
-        repartition(store)
+    module.repartition(store.location, partitions=None, undo=True)
+    assert store.get("offsets/1") is None
+
+
+def test_a_mistyped_place_is_no_checkpoint_and_becomes_none(tmp_path):
+    place = tmp_path / "mistyped"
+    for how in ({"partitions": 5}, {"undo": True, "partitions": None}):
+        with pytest.raises(ConfigurationError, match="holds no Spark checkpoint"):
+            module.repartition(str(place), **how)
+    assert not place.exists()
 
 
 def test_a_batch_in_flight_would_be_skipped(store):

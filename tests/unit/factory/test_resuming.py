@@ -6,7 +6,6 @@ import json
 import shutil
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +17,7 @@ from airflow.providers.common.compat.sdk import (
     AirflowSkipException,
     AirflowTaskTimeout,
 )
-from airflow.sdk import DAG, PokeReturnValue
+from airflow.sdk import DAG
 
 from airflow_eos.checkpoint import CheckpointStore, request_drain, take_term, write_heartbeat
 from airflow_eos.checkpoint.heartbeat import (
@@ -31,16 +30,14 @@ from airflow_eos.checkpoint.heartbeat import (
 )
 from airflow_eos.checkpoint.standby import write_standby
 from airflow_eos.errors import CheckpointFormatError, OwnershipError
-from airflow_eos.factory import eos_pipeline, watchdog
-from airflow_eos.factory.watchdog import IN_VAIN, STALLED
+from airflow_eos.factory import eos_pipeline, recovery, watchdog
 from airflow_eos.plugins import actions as acting
 from airflow_eos.protocol.decision import OpenWork
-from airflow_eos.sensors import CheckpointProgressSensor
-from airflow_eos.supervision.progress import Conclusion, TimeoutWatch
+from airflow_eos.supervision.progress import TimeoutWatch
 from tests.support.beats import standby
+from tests.support.watchdog import HALF_TIME, STALL, WELL, Airflow, Looked, Watching
 from tests.unit.page.conftest import listed
 from tests.unit.supervision.lives import beat, started
-from tests.unit.test_example_dags import HALF_TIME, STALL, Airflow
 
 X: dict[str, Any] = {
     "application_id": "X",
@@ -85,7 +82,8 @@ def run() -> SimpleNamespace:
 @pytest.fixture
 def dags(tmp_path, monkeypatch, airflow, run) -> dict[str, DAG]:
     context = {"ti": airflow, "dag_run": run}
-    monkeypatch.setattr(watchdog, "get_current_context", lambda: context)
+    for module in (watchdog, recovery):
+        monkeypatch.setattr(module, "get_current_context", lambda: context)
     monkeypatch.setattr(watchdog, "_LOOK_S", 0.02)
     monkeypatch.setattr("airflow_eos.hooks.kafka.KafkaSettingsHook.settings", lambda _: None)
     monkeypatch.setattr("airflow_eos.kafka.client.connection.ConnectionPool", _begins)
@@ -111,6 +109,11 @@ def _begins(_: Any) -> None:
 @pytest.fixture
 def call(dags) -> Callable[[str, str], Any]:
     return lambda dag_id, task_id: dags[dag_id].get_task(task_id).python_callable()
+
+
+@pytest.fixture
+def watching(dags, airflow, run, monkeypatch) -> Watching:
+    return Watching(dags["orders_watchdog"], airflow, run, monkeypatch)
 
 
 def skips(call: Callable[[str, str], Any], dag_id: str, task_id: str) -> str:
@@ -255,10 +258,9 @@ def test_an_app_that_lives_is_not_resumed_however_long_its_batch_is(call, store)
         thread.join()
 
 
-def test_nothing_is_recovered_while_a_driver_was_seen_to_stand_by(call, store, airflow):
+def test_nothing_is_recovered_while_a_driver_was_seen_to_stand_by(call, store, watching):
     """One that has died since says so no more, and keeps nobody from it."""
     write_heartbeat(store, beat(**X, phase="failed"))
-    airflow.answers = STALL
     said = standby(application_id="Z")
     ended = threading.Event()
 
@@ -272,12 +274,12 @@ def test_nothing_is_recovered_while_a_driver_was_seen_to_stand_by(call, store, a
     thread = threading.Thread(target=stands_by)
     thread.start()
     try:
-        assert call("orders_watchdog", "needs_recovery") is False
+        assert watching.look(STALL).started == []
         assert "driver Z on h stands by" in skips(call, "orders_recovery", "verdict")
     finally:
         ended.set()
         thread.join()
-    assert call("orders_watchdog", "needs_recovery") is True
+    assert watching.look(STALL).started != []
 
 
 # --- an app that Airflow has drained, and no person
@@ -286,140 +288,97 @@ def test_nothing_is_recovered_while_a_driver_was_seen_to_stand_by(call, store, a
 @pytest.mark.parametrize("state", ["failed", None, "success", "running"])
 @pytest.mark.parametrize("phase", ["stopped", "failed"])
 def test_what_airflow_drained_is_brought_back_unless_a_person_marked_it_or_its_run_does(
-    call, store, airflow, state, phase
+    call, store, airflow, watching, state, phase
 ):
     """A row that is gone (None: `airflow db clean`) is nobody's wish."""
     down, back = state == "success", state in ("failed", None)
     write_heartbeat(store, beat(**X, **(BROKEN_OFF | {"phase": phase})))
-    airflow.answers = STALL
-    if state is not None:
-        airflow.runs = {("orders", "r1"): state}
-    assert call("orders_watchdog", "should_be_running") is (phase == "failed" or not down)
-    assert call("orders_watchdog", "needs_recovery") is back
+    runs = {} if state is None else {("orders", "r1"): state}
+    airflow.runs = dict(runs)
+    found = watching.look(STALL)
+    assert bool(found.started) is back
+    assert (found.state == "skipped") is (state == "running" or (down and phase == "stopped"))
+    airflow.runs = dict(runs)
     assert bool(skips(call, "orders_recovery", "verdict")) is not back
     assert bool(skips(call, "orders", "preflight")) is down
-    airflow.answers = HALF_TIME
-    assert call("orders_watchdog", "needs_recovery") is True, "what runs out is recovered"
+    if phase == "failed":
+        assert watching.look(HALF_TIME).started != [], "what runs out is recovered"
 
 
-def test_that_a_person_marked_it_lasts_when_airflows_rows_are_gone(call, store, airflow):
+def test_that_a_person_marked_it_lasts_when_airflows_rows_are_gone(call, store, airflow, watching):
     write_heartbeat(store, beat(**X, **BROKEN_OFF))
     request_drain(store, requested_by=BY_AIRFLOW, reason="on_kill", submission="s1")
     airflow.runs = {("orders", "r1"): "success"}
-    assert call("orders_watchdog", "should_be_running") is False
+    assert "was marked as a success" in watching.look(STALL).said
     airflow.runs.clear()  # housekeeping
-    assert call("orders_watchdog", "should_be_running") is False
+    assert watching.look(STALL).state == "skipped"
     assert "marked" in skips(call, "orders_recovery", "verdict")
 
 
 def test_what_a_dag_of_another_name_has_started_is_left_to_it_and_red_where_it_is_gone(
-    call, store, airflow
+    store, airflow, watching
 ):
     whose = started("s1", dag_id="another", run_id="r1")
     write_heartbeat(store, beat(application_id="X", started_by=whose, **BROKEN_OFF))
-    airflow.runs = {("another", "r1"): "running"}
-    assert call("orders_watchdog", "should_be_running") is False
-    airflow.runs = {("another", "r1"): "success"}
-    assert call("orders_watchdog", "should_be_running") is False
+    for state in ("running", "success"):
+        airflow.runs = {("another", "r1"): state}
+        assert watching.look(STALL).state == "skipped"
 
 
 @pytest.mark.parametrize("state", ["failed", None])
 def test_whose_an_app_is_that_another_dag_left_down_is_not_known_and_nothing_starts(
-    call, store, airflow, state
+    store, airflow, watching, state
 ):
     whose = started("s1", dag_id="another", run_id="r1")
     write_heartbeat(store, beat(application_id="X", started_by=whose, **BROKEN_OFF))
     airflow.runs = {("another", "r1"): state} if state else {}
-    with pytest.raises(AirflowFailException, match="not known here: nothing is started"):
-        call("orders_watchdog", "should_be_running")
-    airflow.answers = {}  # the tasks behind it have not run
-    assert call("orders_watchdog", "needs_recovery") is False
+    found = watching.look(STALL)
+    assert (found.state, found.started) == ("red", [])
+    assert "not known here: nothing is started" in found.said
 
 
 # --- a look of the watchdog
 
 
 @pytest.fixture
-def look(dags, airflow, run, monkeypatch):
-    """One look at a pipeline that has stalled: what it raised."""
+def look(watching, run) -> Callable[..., Looked]:
+    """One look at a pipeline that has stalled, some minutes after the one before."""
     run.run_id, run.run_after = "scheduled__1", datetime(2026, 11, 1, tzinfo=UTC)
-    before = SimpleNamespace(run_id=None)
-    airflow.get_previous_dagrun = lambda: SimpleNamespace(run_id=before.run_id)
 
-    left: dict[str, dict[str, Any]] = {STALLED: {}, IN_VAIN: {}}
-    others = airflow.xcom_pull
-
-    def pushed(*, key: str, value: Any) -> None:
-        left[key][run.run_id] = value
-
-    def pulled(
-        *,
-        task_ids: str,
-        key: str = "return_value",
-        run_id: str = "",
-        map_indexes: int | None = None,
-        include_prior_dates: bool = False,
-    ) -> Any:
-        """As Airflow's: without a map index it is a list, but for exactly one value."""
-        if key not in left:
-            return others(task_ids=task_ids, key=key)
-        of = run_id or run.run_id
-        found = [value for each, value in left[key].items() if include_prior_dates or each == of]
-        if map_indexes == -1:
-            return found[-1] if found else None
-        return found[0] if len(found) == 1 else found or None
-
-    airflow.xcom_push, airflow.xcom_pull = pushed, pulled
-
-    def once(
-        *, alive: bool = False, minutes: float = 1, health: str = "stalled", batch: int = 7
-    ) -> Exception | None:
-        before.run_id, run.run_id = run.run_id, f"{run.run_id}+"
+    def once(*, minutes: float = 1, **found: Any) -> Looked:
+        run.run_id = f"{run.run_id}+"
         run.run_after += timedelta(minutes=minutes)
-        value = {"alive": alive, "batch_id": batch, "health": health, "reason": "it is young"}
-        sensor = dags["orders_watchdog"].get_task("progress")
-        context: Any = {"ti": airflow, "dag_run": run}
-
-        def seen(*_: Any) -> PokeReturnValue:
-            if health == "stalled":
-                sensor.stalled(context, Conclusion(error="it has stalled", value=value))
-            return PokeReturnValue(is_done=True, xcom_value=value)
-
-        monkeypatch.setattr(CheckpointProgressSensor, "poke", seen)
-        try:
-            sensor.poke(context)
-        except (AirflowSkipException, AirflowFailException) as raised:
-            return raised
-        return None
+        seen: Looked = watching.look(STALL, **found)
+        return seen
 
     return once
 
 
-def test_a_pipeline_that_has_stalled_many_times_is_recovered_each_time(look, store, call):
+def test_a_pipeline_that_has_stalled_many_times_is_recovered_each_time(look, store, airflow):
     """Airflow gives the answers of all runs before as a list, once there are two."""
     for number in range(4):
         write_heartbeat(store, beat(**X | {"application_id": f"X{number}"}, phase="failed"))
-        assert isinstance(look(), AirflowFailException)
-        assert call("orders_watchdog", "needs_recovery") is True
+        airflow.runs.clear()
+        found = look()
+        assert (found.state, len(found.started)) == ("red", 1)
+    assert airflow.left[-1]["stalled"][0] == "X3"
 
 
-def test_a_stall_is_red_where_nobody_was_bringing_it_back(look, store, call):
+def test_a_stall_is_red_where_nobody_was_bringing_it_back(look, store):
     write_heartbeat(store, beat(**X, phase="failed"))
-    assert isinstance(look(), AirflowFailException)
-    assert call("orders_watchdog", "needs_recovery") is True
+    found = look()
+    assert (found.state, found.started) == ("red", ["watchdog__scheduled__1+__1"])
+    assert "Run watchdog__scheduled__1+__1 of orders_recovery was started" in found.said
 
 
-def test_while_its_task_restarts_it_the_watchdog_is_green_and_says_who_it_is(
-    look, store, airflow, call
-):
+def test_while_its_task_restarts_it_the_watchdog_is_green_and_says_who_it_is(look, store, airflow):
     write_heartbeat(store, beat(**X, phase="failed"))
     airflow.runs = {("orders", "r1"): "running"}
     by = Replacement(driver="X", number=1, limit=3, by="task orders.run of run r1")
     note_restart(store, by)
-    why = look()
-    assert isinstance(why, AirflowSkipException)
-    assert "restart 1 of 3, by task orders.run of run r1" in str(why)
-    assert call("orders_watchdog", "needs_recovery") is False
+    found = look()
+    assert (found.state, found.started) == ("skipped", [])
+    assert "restart 1 of 3, by task orders.run of run r1" in found.said
 
 
 def refused(store, run_id: str = "resume__X__0") -> None:
@@ -436,11 +395,12 @@ def test_what_was_refused_before_its_first_heartbeat_is_resumed_by_nobody(call, 
     assert "exited with status 78" in skips(call, "orders", "preflight")
 
 
-def test_a_refused_start_is_red_says_why_and_is_not_recovered_again(look, store, call):
+def test_a_refused_start_is_red_says_why_and_is_not_recovered_again(look, store):
     write_heartbeat(store, beat(**X, phase="failed"))
     refused(store)
-    assert "refused for: the app exited with status 78" in str(look())
-    assert call("orders_watchdog", "needs_recovery") is False
+    found = look()
+    assert (found.state, found.started) == ("red", [])
+    assert found.said.count("refused for: the app exited with status 78") == 1
 
 
 def test_a_person_who_mended_it_clears_the_run_that_was_refused_or_triggers_another(
@@ -460,22 +420,117 @@ def test_once_another_driver_beats_a_refusal_before_it_says_nothing(call, store)
     assert skips(call, "orders_recovery", "verdict") == ""
 
 
-def test_who_brings_it_back_and_does_not_for_too_long_is_no_excuse(look, store, airflow, call):
-    """A DAG that is paused, a triggerer that is down: its run is under way for ever."""
+def test_who_brings_it_back_and_does_not_for_too_long_is_no_excuse(look, store, airflow):
+    """A triggerer that is down, a pool without a slot: its run is under way for ever."""
     write_heartbeat(store, beat(**X, phase="failed"))
     airflow.runs = {("orders", "r1"): "running"}
     looks = [look(minutes=2) for _ in range(4)]
-    green = [isinstance(each, AirflowSkipException) for each in looks]
-    assert green == [True, True, True, False], "first_batch_within is five minutes"
-    assert "nothing has come for 360 s" in str(looks[-1])
-    assert call("orders_watchdog", "needs_recovery") is False, "a second run would wait behind it"
+    assert [each.state for each in looks] == [*["skipped"] * 3, "red"], "five minutes"
+    assert "nothing has come for 360 s" in looks[-1].said
+    assert looks[-1].started == [], "a second run would wait behind it"
 
 
-def test_one_that_lives_and_does_not_get_on_is_red_whoever_runs_it(look, store, airflow, call):
+def test_one_that_lives_and_does_not_get_on_is_red_whoever_runs_it(look, store, airflow):
     write_heartbeat(store, beat(**X, phase="settling"))
     airflow.runs = {("orders", "r1"): "running"}
-    assert isinstance(look(alive=True), AirflowFailException)
-    assert call("orders_watchdog", "needs_recovery") is False
+    found = look(alive=True)
+    assert (found.state, found.started) == ("red", [])
+
+
+# --- a DAG of which no run gets on
+
+
+@pytest.mark.parametrize("found", [STALL, HALF_TIME], ids=["stall", "half time"])
+@pytest.mark.parametrize("dag_id", ["orders_recovery", "orders"])
+def test_a_paused_dag_brings_nothing_back_and_is_said_at_once(
+    look, store, airflow, watching, dag_id, found
+):
+    """Its run was queued for ever, and each look was green: somebody was at it."""
+    write_heartbeat(store, beat(**X, phase="failed"))
+    airflow.paused = {dag_id}
+    airflow.runs = {(dag_id, "resume__X__0"): "queued"}
+    for _ in range(2):
+        seen = look(**found)
+        assert (seen.state, seen.started) == ("red", [])
+        assert f"{dag_id} is paused: its runs wait for ever" in seen.said
+
+
+def test_no_run_is_queued_behind_a_recovery_that_is_paused(look, store, airflow):
+    write_heartbeat(store, beat(**X, phase="failed"))
+    airflow.paused = {"orders_recovery"}
+    found = look()
+    assert (found.state, found.started) == ("red", [])
+    assert "orders_recovery is paused" in found.said
+
+
+@pytest.mark.parametrize(
+    "why", ["Dag with dag_id: 'orders_recovery' not found", "it has import errors"]
+)
+def test_a_recovery_that_airflow_does_not_start_is_said(look, store, airflow, why):
+    write_heartbeat(store, beat(**X, phase="failed"))
+    airflow.absent = {"orders_recovery": why}
+    found = look()
+    assert (found.state, found.started) == ("red", [])
+    assert found.said.endswith(f"Airflow starts no run of orders_recovery: {why}.")
+
+
+@pytest.mark.parametrize("found", [STALL, HALF_TIME], ids=["stall", "half time"])
+def test_a_recovery_that_stays_queued_is_no_excuse_at_the_second_look(
+    look, store, airflow, watching, monkeypatch, found
+):
+    """Below Airflow 3.2 no task is told that a DAG is paused; a scheduler may be down, too."""
+    monkeypatch.delattr(Airflow, "get_dag")
+    write_heartbeat(store, beat(**X, phase="failed"))
+    first = look(**found)
+    assert len(first.started) == 1
+    second = look(**found)
+    assert (second.state, second.started) == ("red", [])
+    assert "it was queued a look ago, and none runs" in second.said
+    airflow.runs["orders_recovery", first.started[0]] = "running"
+    assert look(**found).state == "skipped"
+
+
+def test_open_work_that_a_recovery_does_not_end_is_red(look, store, airflow):
+    """It was green without limit, as long as any run was under way; and where each one failed."""
+    write_heartbeat(store, beat(**X, phase="waiting"))
+    for _ in range(3):
+        found = look(**HALF_TIME)
+        assert (found.state, len(found.started)) == ("red", 1)
+        airflow.runs["orders_recovery", found.started[0]] = "failed"
+    airflow.runs["orders_recovery", "by hand"] = "running"
+    seen = [look(minutes=2, **HALF_TIME).state for _ in range(3)]
+    assert seen[-1] == "red", "five minutes since it was seen first"
+
+
+@pytest.mark.parametrize("dag_id", ["orders"])
+def test_a_recovery_says_that_the_pipelines_own_dag_is_paused(call, store, airflow, dag_id):
+    write_heartbeat(store, beat(**X, phase="failed"))
+    airflow.paused = {dag_id}
+    for runs in ({}, {("orders", "manual__1"): "queued"}):
+        airflow.runs = runs
+        with pytest.raises(AirflowFailException, match=r"not resumed: .*orders is paused"):
+            call("orders_recovery", "verdict")
+
+
+@pytest.mark.parametrize(
+    "found",
+    [{"health": None, "works": HALF_TIME["works"]}, {"health": "stalled", "works": None}],
+    ids=["progress", "open work"],
+)
+def test_a_look_without_an_answer_keeps_the_other_from_nothing(look, store, found):
+    """The cluster that is read is away, and the work that runs out is a database's."""
+    write_heartbeat(store, beat(**X, phase="failed"))
+    seen = look(**found)
+    assert (seen.state, len(seen.started)) == ("red", 1)
+    assert "no broker answers" in seen.said
+
+
+def test_a_look_without_an_answer_forgets_nothing(look, store, airflow):
+    write_heartbeat(store, beat(**X, phase="failed"))
+    airflow.runs = {("orders", "r1"): "running"}
+    assert look().state == "skipped"
+    assert look(health=None, minutes=6).state == "red"
+    assert "nothing has come for 420 s" in look().said
 
 
 def come_and_go(look, store, *, batches: Sequence[int] = (7,) * 4, between: str = "stalled") -> str:
@@ -487,16 +542,15 @@ def come_and_go(look, store, *, batches: Sequence[int] = (7,) * 4, between: str 
         found.append(look(alive=True, health="working", batch=batch))
         write_heartbeat(store, beat(**named, phase="failed"))
         found.append(look(batch=batch, health=between))
-    return "".join("R" if isinstance(each, AirflowFailException) else "." for each in found)
+    return "".join("R" if each.state == "red" else "." for each in found)
 
 
 def test_drivers_that_come_and_go_and_settle_no_batch_are_red(look, store, airflow):
     """Each alone is green: young, and then about to be replaced by the next one."""
     airflow.runs = {("orders", "r1"): "running"}
     assert come_and_go(look, store) == ".....RRR", "first_batch_within is five minutes"
-    assert "4 drivers came within 480 s, and settled no batch" in str(
-        look(alive=True, health="working")
-    )
+    found = look(alive=True, health="working")
+    assert "4 drivers came within 480 s, and settled no batch" in found.said
 
 
 def test_drivers_that_come_and_go_and_settle_a_batch_each_get_on(look, store, airflow):
@@ -514,48 +568,44 @@ def test_drivers_that_come_and_go_where_there_is_nothing_to_read_have_not_stalle
 def test_each_stall_has_its_own_time(look, store, airflow):
     write_heartbeat(store, beat(**X, phase="failed"))
     airflow.runs = {("orders", "r1"): "running"}
-    assert isinstance(look(), AirflowSkipException)
+    assert look().state == "skipped"
     write_heartbeat(store, beat(**OTHER, phase="failed"))
-    assert isinstance(look(minutes=20), AirflowSkipException), "another driver has come, and died"
+    assert look(minutes=20).state == "skipped", "another driver has come, and died"
 
 
 def test_a_watchdog_remembers_from_run_to_run_what_is_open_where_no_clock_is_told(
-    dags, airflow, run, monkeypatch
+    look, store, airflow, run, watching, monkeypatch
 ):
     """Each run is a process of its own, and a cluster need not tell its time.
 
     Of a third look on Airflow gave a list, which nobody could read: all was seen anew, for ever.
     """
-    task, work = dags["orders_watchdog"].get_task("timeouts"), OpenWork("kafka", "sink", "k", 0, 60)
-    run.run_after = datetime(2026, 11, 1, tzinfo=UTC)
+    write_heartbeat(store, beat(**X, phase="waiting"))
+    watching.finds()
 
-    def look(*given: Any) -> list[dict[str, Any]]:
-        [lasts_ms] = given[-1].lasts_ms([work])
+    def listed(*given: Any) -> list[dict[str, Any]]:
+        [lasts_ms] = given[-1].lasts_ms([WORK])
         of = {"participant": "sink", "key": "k", "age_ms": lasts_ms, "time_left_ms": 0}
         return [of] if lasts_ms > 180_000 else []
 
-    monkeypatch.setattr(TimeoutWatch, "look", look)
-    for name in ("_settings", "_reach"):
-        monkeypatch.setattr(type(task), name, lambda *_: {})
-    fires = []
+    monkeypatch.setattr(TimeoutWatch, "look", listed)
+    states = []
     for _ in range(5):
-        with suppress(AirflowSkipException):
-            fires.append(task.poke({"ti": airflow, "dag_run": run}).is_done)
+        states.append(watching.look_again().state)
         run.run_after += timedelta(minutes=1)
-    assert fires == [True], "those before are skips"
+    assert states == [*["green"] * 4, "red"]
     json.dumps(airflow.left)
     run.logical_date, before = None, list(airflow.left)  # by hand: PostgreSQL sorts it first
-    task.poke({"ti": airflow, "dag_run": run})
+    watching.look_again()
     assert airflow.left == before, "later looks would see by it alone"
 
 
 @pytest.mark.parametrize("lost", [True, False], ids=["its backend lost it", "it is no such thing"])
 def test_a_look_whose_memory_cannot_be_read_looks_all_the_same_and_remembers_anew(
-    dags, airflow, run, monkeypatch, lost
+    store, airflow, watching, run, monkeypatch, lost
 ):
     """Its row still stands: by it each later look would fail, and none would ever see anything."""
-    kept: dict[str, Any] = {}
-    airflow.xcom_push = lambda *, key, value: kept.update({key: value})
+    write_heartbeat(store, beat(**X, phase="waiting"))
 
     def pull(**_: Any) -> Any:
         if lost:
@@ -563,80 +613,74 @@ def test_a_look_whose_memory_cannot_be_read_looks_all_the_same_and_remembers_ane
         return "gibberish"
 
     airflow.xcom_pull = pull
+    watching.finds()
     monkeypatch.setattr(TimeoutWatch, "look", lambda *given: given[-1].lasts_ms([WORK]) and [])
-    task = dags["orders_watchdog"].get_task("timeouts")
-    for name in ("_settings", "_reach"):
-        monkeypatch.setattr(type(task), name, lambda *_: {})
-    run.run_after = datetime(2026, 11, 1, tzinfo=UTC)
-    with pytest.raises(AirflowSkipException, match="Nothing runs out of time"):
-        task.poke({"ti": airflow, "dag_run": run})
-    assert kept["seen"] == {"sink k": run.run_after.timestamp()}
+    assert watching.look_again().state == "green"
+    assert airflow.left[-1]["open"] == {"sink k": run.run_after.timestamp()}
 
 
 @pytest.mark.parametrize("error", [OwnershipError("another's"), AirflowTaskTimeout("hangs")])
 def test_a_watchdog_is_red_that_could_not_ask_what_runs_out_of_time(
-    dags, airflow, run, monkeypatch, error
+    store, watching, monkeypatch, error
 ):
-    """Airflow skips with ``soft_fail`` whatever fails for good: nobody would ever look."""
-
-    def look(*_: Any) -> Any:
+    def listed(*_: Any) -> Any:
         raise error
 
-    monkeypatch.setattr(TimeoutWatch, "look", look)
-    task = dags["orders_watchdog"].get_task("timeouts")
-    for name in ("_settings", "_reach"):
-        monkeypatch.setattr(type(task), name, lambda *_: {})
-    run.run_after = datetime(2026, 11, 1, tzinfo=UTC)
-    with pytest.raises((AirflowFailException, AirflowTaskTimeout)):
-        task.execute({"ti": airflow, "dag_run": run})
+    write_heartbeat(store, beat(**X, phase="waiting"))
+    watching.finds()
+    monkeypatch.setattr(TimeoutWatch, "look", listed)
+    if isinstance(error, AirflowTaskTimeout):
+        with pytest.raises(AirflowTaskTimeout):
+            watching.look_again()
+    else:
+        assert watching.look_again().state == "red"
 
 
-def test_a_heartbeat_that_is_gone_is_not_that_nobody_has_started_it(call, store):
+def test_a_heartbeat_that_is_gone_is_not_that_nobody_has_started_it(store, watching):
     take_term(store, taken_by="whose heartbeat is gone")
-    assert call("orders_watchdog", "should_be_running")
+    assert watching.look(STALL).started != []
 
 
 @pytest.mark.parametrize("to_run", [True, False])
 def test_a_checkpoint_that_is_gone_is_not_that_nobody_has_started_it(
-    call, store, airflow, tmp_path, to_run
+    store, watching, tmp_path, to_run
 ):
     """A disk that is not mounted is an empty folder, and a watchdog would be green for ever."""
     finished = {"phase": "stopped", "end": "finished"}
-    ended: dict[str, Any] = {"phase": "failed"} if to_run else finished
+    ended: dict[str, Any] = {"phase": "waiting"} if to_run else finished
     write_heartbeat(store, beat(**X, **ended))
     take_term(store, taken_by="X")
     for _ in range(2):
-        assert call("orders_watchdog", "should_be_running") is to_run
+        assert watching.look(WELL).state == ("green" if to_run else "skipped")
     shutil.rmtree(tmp_path / "eos")
     for _ in range(2):
-        if not to_run:
-            assert call("orders_watchdog", "should_be_running") is False
-            continue
-        with pytest.raises(AirflowFailException, match="a look before has seen one"):
-            call("orders_watchdog", "should_be_running")
+        found = watching.look(WELL)
+        assert found.state == ("red" if to_run else "skipped")
+        assert ("a look before has seen one" in found.said) is to_run
 
 
 def test_a_request_to_stop_that_cannot_be_read_keeps_everybody_from_starting_it(
-    call, store, airflow
+    call, store, watching
 ):
     """Whoever asked may have been a person; only another word of one starts it."""
     write_heartbeat(store, beat(**X, phase="failed"))
     request_drain(store, requested_by="ada", reason="x", term=1)
     store.put("eos/drain.json", b'{"format_ver')
-    airflow.answers = STALL
-    for ask in (("orders_watchdog", "needs_recovery"), ("orders_recovery", "verdict")):
-        with pytest.raises(CheckpointFormatError, match="not known, and nobody starts it"):
-            call(*ask)
+    found = watching.look(STALL)
+    assert (found.state, found.started) == ("red", [])
+    assert "not known, and nobody starts it" in found.said
+    with pytest.raises(CheckpointFormatError, match="not known, and nobody starts it"):
+        call("orders_recovery", "verdict")
     request_drain(store, requested_by="ada", reason="x", term=1)
     assert "ada asked" in skips(call, "orders_recovery", "verdict")
 
 
-def test_a_watchdog_says_in_the_checkpoint_that_it_looks(call, store, run):
+def test_a_watchdog_says_in_the_checkpoint_that_it_looks(store, run, watching):
     run.run_id = "scheduled__7"
-    assert call("orders_watchdog", "should_be_running") is False, "nobody has started it"
+    assert "Nobody has started orders yet" in watching.look().said
     assert read_look(store) is None
     write_heartbeat(store, beat(**X, phase="failed"))
-    call("orders_watchdog", "should_be_running")
+    watching.look()
     noted = read_look(store)
     assert noted is not None
     assert (noted.dag_id, noted.run_id, noted.interval_ms) == (

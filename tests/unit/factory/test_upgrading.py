@@ -194,7 +194,7 @@ def test_files_that_a_template_names_are_compared_as_the_task_renders_them(monke
         (tmp_path / name).write_text(name)
     made = eos_upgrade(Pipeline(**LEAST, conf={"spark.jars": "{{ params.folder }}/more.jar"}))
     params = {"application": str(tmp_path / "new.py"), "folder": str(tmp_path)}
-    params |= {"former_application": str(tmp_path / "former.py"), "trigger": "1 s", "batches": 1}
+    params |= {"former_application": str(tmp_path / "former.py"), "trigger": "1 s", "batches": "1"}
     context = {"params": params, "task": made.get_task("versions")}
     monkeypatch.setattr(upgrade, "get_current_context", lambda: context)
     held = call(made, "versions")

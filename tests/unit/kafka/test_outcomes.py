@@ -293,7 +293,7 @@ def test_how_old_a_transaction_is_says_the_clusters_clock_and_not_the_readers(
     ids=["stands still", "writes rows of one time", "rows of a year to come"],
 )
 def test_what_hangs_is_told_by_what_grows_and_not_by_a_time_that_its_writer_chose(
-    monkeypatch: pytest.MonkeyPatch, looks: list[dict[str, int]], hangs: bool
+    monkeypatch: pytest.MonkeyPatch, looks: list[dict[str, Any]], hangs: bool
 ) -> None:
     seen = [HangingTransaction("t", 0, 5, 7, 0, 0, **look) for look in looks]
     answers = iter(seen)

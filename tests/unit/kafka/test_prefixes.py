@@ -39,7 +39,7 @@ from airflow_eos.kafka.transactions.identity import (
     transactional_id_of,
     whose,
 )
-from airflow_eos.kafka.transactions.ownership import ownership
+from airflow_eos.kafka.transactions.ownership import GIVEN_UP, ownership
 from airflow_eos.kinds.kafka.participant import KafkaParticipant
 from airflow_eos.protocol.decision import WorkIdentity
 from airflow_eos.protocol.participant import Note, Owner, same_place
@@ -91,6 +91,14 @@ def test_another_prefix_owns_nothing_here():
 def test_a_prefix_that_was_given_up_belongs_to_who_comes_next():
     records = [claimed("/a", "n1"), noted(7), claimed(None, "n1"), claimed("/b", "n2")]
     assert ownership(records, "etl").owner == owner_at("/b")
+
+
+def test_a_persons_word_is_no_record_to_forget_once_more():
+    word = msgspec.json.encode({"prefix": "etl", "note": "-1-0--"}), msgspec.json.encode(GIVEN_UP)
+    assert len(ownership([claimed("/a"), noted(3)], "etl").keys) == 2
+    found = ownership([claimed("/a"), claimed(None), word], "etl")
+    assert found.given_up
+    assert (found.notes, found.keys) == ((), ())
 
 
 def test_a_sleeper_that_notes_an_old_batch_takes_nothing_back():

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_eos.errors import KafkaUnavailableError
+from airflow_eos.kafka.client.offsets import EARLIEST, LATEST
 from airflow_eos.kafka.transactions import witness
 from airflow_eos.kafka.transactions.identity import (
     OffsetRange,
@@ -72,7 +73,7 @@ def test_the_log_behind_the_promised_rows_tells_where_no_coordinator_does(
     batches: list[tuple[int, int]],
     says: str | None,
 ) -> None:
-    at = {witness.EARLIEST: first, witness.LATEST: until}
+    at = {EARLIEST: first, LATEST: until}
     found = [SimpleNamespace(producer_id=p, producer_epoch=e, base_offset=22) for p, e in batches]
     monkeypatch.setattr(witness, "listed_ids", lambda *_: {"etl-eos-0-0"})
     monkeypatch.setattr(witness, "described", lambda *_: [state("CompleteAbort", epoch=8)])

@@ -13,11 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferred
+from airflow.providers.common.compat.sdk import (
+    AirflowFailException,
+    AirflowTaskTimeout,
+    TaskDeferred,
+)
 from airflow.triggers.base import BaseTrigger
 
 from airflow_eos.checkpoint import StartedBy, drain_requested, read_heartbeat, write_heartbeat
-from airflow_eos.checkpoint.heartbeat import STARTED_BY
+from airflow_eos.checkpoint.heartbeat import STARTED_BY, Phase, request_to
 from airflow_eos.errors import AppFailedError, AppStoppedError
 from airflow_eos.hooks.spark import SubmitTarget
 from airflow_eos.operators import SparkStreamingOperator
@@ -26,6 +30,7 @@ from airflow_eos.plugins.page import EosPagePlugin
 from airflow_eos.supervision import heartbeat_monitor as stopping
 from airflow_eos.supervision.exit_status import ended
 from airflow_eos.supervision.packaging import private_folder
+from tests.support.beats import beside
 from tests.unit.operators.conftest import PASSWORD, FakeSpark, heartbeat, started_by
 from tests.unit.operators.test_streaming import asked_to_drain, of_task
 
@@ -455,6 +460,71 @@ def test_once_it_beats_the_task_defers_and_the_app_keeps_what_it_runs_from(opera
     done = task.execute_complete(of_task(), {**event, "failures": [], "began_s": 1.0})
     assert done == {"batch_id": None, "restarts": 0, "end": "succeeded"}
     assert not kept.exists()
+
+
+@pytest.fixture
+def driving(store):
+    """The app of a try before, which lives until somebody asks it to stop."""
+    us = StartedBy(dag_id="d", task_id="etl", run_id="r1", map_index=-1, submission="s0")
+
+    def lives(ended: threading.Event) -> None:
+        n = 0
+        while not ended.wait(0.01):
+            n += 1
+            phase: Phase = "waiting" if request_to(store, "s0") is None else "stopped"
+            write_heartbeat(store, heartbeat(phase, started_by=us, beat_at_ms=n))
+            if phase == "stopped":
+                return
+
+    write_heartbeat(store, heartbeat(started_by=us))
+    with beside(lives):
+        yield
+
+
+UNWATCHED = {
+    "raised": "ValueError",
+    "error": "x",
+    "submission": "s0",
+    "began_s": 1.0,
+    "failures": [],
+}
+
+
+@pytest.mark.usefixtures("driving")
+def test_the_time_of_a_task_goes_along_from_deferral_to_deferral(operator):
+    """Airflow counts anew in each process, and not at all in between: the timeout never came."""
+    allowed = {**DEFERS, "execution_timeout": timedelta(hours=1)}
+    with pytest.raises(TaskDeferred) as first:
+        operator(**allowed).execute(of_task())
+    assert timedelta(minutes=50) < first.value.timeout <= timedelta(hours=1)
+    until_s = time.time() + 600
+    assert 0 <= until_s + 3000 - (first.value.kwargs or {})["until_s"] < 600
+    with pytest.raises(TaskDeferred) as second:
+        operator(**allowed).execute_complete(of_task(), UNWATCHED, until_s=until_s)
+    assert timedelta(0) < second.value.timeout <= timedelta(seconds=600)
+    assert second.value.kwargs == {"until_s": until_s}
+
+
+@pytest.mark.usefixtures("driving")
+@pytest.mark.parametrize(
+    "resumed",
+    [
+        ("__fail__", {"error": "Trigger timeout"}),
+        ("execute_complete", {"event": UNWATCHED, "until_s": 1.0}),
+    ],
+    ids=["by the scheduler", "by an event that came too late"],
+)
+@pytest.mark.parametrize(("cancel", "asked"), [("drain", True), ("leave", False)])
+def test_a_task_that_ran_out_of_time_while_it_was_deferred_stops_its_app(
+    operator, store, spark, resumed, cancel, asked
+):
+    """It went on, and nobody watched it."""
+    task = operator(deferrable=True, cancel=cancel, execution_timeout=timedelta(hours=1))
+    with pytest.raises(AirflowTaskTimeout):
+        task.resume_execution(*resumed, of_task())
+    request = request_to(store, "s0")
+    assert (request is not None) is asked
+    assert spark.calls == [], "nothing is started"
 
 
 def test_a_deferred_app_that_vanished_is_recovered_and_started_again_and_deferred_again(

@@ -35,7 +35,7 @@ from airflow_eos.page.board import Answers, Board
 from airflow_eos.page.pipeline_state import Look
 from airflow_eos.page.views import Reach
 from airflow_eos.recovery.facts import LifeWatch
-from tests.support.beats import heartbeat, standby
+from tests.support.beats import heartbeat, of_a_killed_process, standby
 from tests.support.fleet import said_again
 from tests.unit.page.conftest import contents, listed
 
@@ -60,6 +60,29 @@ def test_the_list_says_of_a_killed_pipeline_what_its_checkpoint_says(client):
     assert undecided.promised is None, "nothing was decided, so nothing is promised"
     assert settling.rows_per_s is None, "nobody is there to write them"
     assert len(settling.rates) == 2
+
+
+def test_a_driver_that_was_killed_on_this_machine_is_never_said_to_live(tmp_path, recorded):
+    """Eleven seconds after its death the page said "idle … the driver is alive"."""
+    checkpoint = tmp_path / "checkpoint"
+    shutil.copytree(recorded["killed-settling"], checkpoint)
+    store, look = CheckpointStore.open(checkpoint), Look(listed(checkpoint), 300_000)
+    beats = msgspec.structs.replace(heartbeat("settling", term=9), **of_a_killed_process())
+    write_heartbeat(store, msgspec.structs.replace(beats, beat_at_ms=1, process=""))
+    assert look.row().state == "looking"
+    write_heartbeat(store, beats)  # it has beaten since, and was killed
+    assert look.row().state == "silent"
+
+
+def test_the_lag_of_a_pipeline_that_plans_nothing_is_not_nought(tmp_path, recorded):
+    """A stopped one with 340 unread rows was said to have none: nobody asks the input here."""
+    checkpoint = tmp_path / "checkpoint"
+    shutil.copytree(recorded["killed-settling"], checkpoint)
+    store = CheckpointStore.open(checkpoint)
+    shutil.copy(checkpoint / "commits" / "1", checkpoint / "commits" / "2")
+    write_heartbeat(store, heartbeat("stopped", term=9, end="drained"))
+    row = Look(listed(checkpoint), 300_000).row()
+    assert (row.state, row.in_flight, row.lag_rows) == ("stopped", None, None)
 
 
 def test_who_stands_by_is_said_beside_the_pipeline_once_it_was_seen_to(tmp_path, recorded):

@@ -40,6 +40,7 @@ def test_without_a_connection_the_servers_own_rights_are_not_used(place):
 def test_the_owner_has_named_it_also_where_a_dag_says_that_it_recovers_it(monkeypatch):
     text = json.dumps([{"dag_id": "pay", "checkpoint_location": LAKE}])
     monkeypatch.setattr(reading, "conf", SimpleNamespace(get=lambda *_, **__: text))
+    monkeypatch.setattr(reading, "paused", lambda _: {})
     beside = DagOrigin(bundle="b", owners=frozenset({"ann"}))
     said = {
         "pay": DagPipelines(place=beside),

@@ -17,6 +17,7 @@ from airflow_eos.plugins.application import (
     in_the_setting,
     joined,
     not_shown,
+    pipelines,
     recovery_of,
     watchdogs,
 )
@@ -332,3 +333,24 @@ def test_however_many_pipelines_there_are_they_cost_one_look_at_each_dag():
         return dags.looks
 
     assert looks(50) == looks(5)
+
+
+@pytest.mark.parametrize(
+    ("dag_id", "says"),
+    [
+        ("eos_watchdog", "eos_watchdog, which watches eos_orders_etl, is paused: nobody watches"),
+        ("eos_recovery", "eos_recovery, which recovers eos_orders_etl, is paused: nobody does"),
+        ("eos_orders_etl", "eos_orders_etl, which runs the app, is paused: nothing starts it"),
+    ],
+)
+def test_the_page_says_which_dag_of_a_pipeline_is_paused(monkeypatch, dag_id, says):
+    """Of a paused recovery it had no word: a dead pipeline waits for it for ever."""
+    said = serialized(ROOT / "dags")
+    monkeypatch.setattr(
+        "airflow_eos.plugins.application.paused",
+        lambda dag_ids: {each: each == dag_id for each in dag_ids},
+    )
+    _, remarks = pipelines(said, set(said))
+    assert [each for each in remarks if "is paused" in each and says in each]
+    monkeypatch.setattr("airflow_eos.plugins.application.paused", lambda _: {})
+    assert not [each for each in pipelines(said, set(said))[1] if "is paused" in each]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -14,12 +17,14 @@ from airflow_eos.checkpoint import (
     take_term,
     write_heartbeat,
 )
+from airflow_eos.checkpoint.heartbeat import StartedBy
+from airflow_eos.checkpoint.liveness import note_process_end, process_mark
 from airflow_eos.commands.recovery import _require_silent
 from airflow_eos.errors import ConfigurationError, PipelineAliveError, Remedy
 from airflow_eos.protocol.participant import Member, Owner, Ownership
 from airflow_eos.recovery import execute as run
 from airflow_eos.recovery import facts as alive
-from airflow_eos.recovery.facts import LifeWatch, Sign, signs_of_life
+from airflow_eos.recovery.facts import LifeWatch, Sign, read_sign, signs_of_life, with_its_end
 from tests.support.beats import beating, heartbeat
 
 QUICK = heartbeat(interval_ms=30)
@@ -193,3 +198,66 @@ def test_all_that_take_part_are_looked_at_whatever_the_prefix(
 def test_nobody_to_look_at_is_refused(tmp_path):
     with pytest.raises(ConfigurationError, match="names no pipeline"):
         run.watched(CheckpointStore.open(tmp_path), None)
+
+
+# --- a driver whose process is seen to be gone ----------------------------------------------------
+
+
+@pytest.fixture
+def killed(tmp_path):
+    """A checkpoint whose driver was killed on this machine a moment ago, and its last heartbeat."""
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    try:
+        store = CheckpointStore.open(tmp_path)
+        last = heartbeat("preparing", term=1, pid=process.pid, process=process_mark(process.pid))
+        write_heartbeat(store, last)
+
+        def kill() -> None:
+            process.kill()
+            process.wait()
+
+        yield SimpleNamespace(store=store, last=last, kill=kill)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def never(_: float) -> None:
+    raise AssertionError("nobody needs to wait for silence")
+
+
+def test_a_driver_that_was_killed_here_is_dead_at_once(killed):
+    """`plan` waited for six seconds, a recovery too, and the page said that it was alive."""
+    killed.kill()
+    assert signs_of_life(killed.store, sleep=never) == ()
+    watch = LifeWatch()
+    assert watch.hold(with_its_end(killed.store, read_sign(killed.store))) == ()
+
+
+def test_a_driver_that_is_there_is_not_alive_before_it_was_seen_to_change(killed):
+    """Its process may hang."""
+    assert LifeWatch().hold(with_its_end(killed.store, read_sign(killed.store))) is None
+
+
+def test_the_last_word_of_a_driver_that_ended_while_it_was_looked_at_counts(killed):
+    """It writes that it stopped, and ends: of the look before, its process would be gone."""
+    sign = read_sign(killed.store)
+    write_heartbeat(killed.store, msgspec.structs.replace(killed.last, phase="stopped"))
+    killed.kill()
+    found = with_its_end(killed.store, sign)
+    assert (found.gone, found.current.phase) == (None, "stopped")
+
+
+def test_the_end_that_whoever_started_it_has_noted_needs_no_silence(tmp_path):
+    store = CheckpointStore.open(tmp_path)
+    us = StartedBy(dag_id="d", task_id="t", run_id="r", map_index=-1, submission="s1")
+    write_heartbeat(store, heartbeat("preparing", term=1, started_by=us))
+    note_process_end(store, "s1", "it was killed")
+    assert signs_of_life(store, sleep=never) == ()
+
+
+def test_a_former_drivers_process_says_nothing_of_the_newest(killed):
+    killed.kill()
+    for _ in range(2):
+        take_term(killed.store, taken_by="another")
+    assert with_its_end(killed.store, read_sign(killed.store)).gone is None

@@ -18,9 +18,10 @@ from airflow.providers.common.compat.sdk import (
     AirflowFailException,
     AirflowSensorTimeout,
     AirflowSkipException,
+    AirflowTaskTimeout,
     TaskDeferred,
 )
-from airflow.sdk import DAG, BaseSensorOperator, Connection
+from airflow.sdk import DAG, BaseSensorOperator, Connection, PokeReturnValue
 
 from airflow_eos import errors
 from airflow_eos.checkpoint.spark_log import UnknownVersionError
@@ -614,3 +615,30 @@ def test_default_arguments_of_a_dag_reach_a_sensor_and_its_own_win(kind):
 def test_every_field_that_is_templated_is_one_that_the_sensor_has(kind):
     sensor = kind(task_id="a", checkpoint_location="/q")
     assert [name for name in kind.template_fields if not hasattr(sensor, name)] == []
+
+
+@pytest.mark.parametrize(
+    ("allowed", "waits_s", "raises"),
+    [
+        (timedelta(seconds=20), 20, AirflowTaskTimeout),
+        (None, 60, AirflowSensorTimeout),
+        (timedelta(hours=1), 60, AirflowSensorTimeout),
+    ],
+)
+def test_a_deferred_sensor_waits_no_longer_than_its_execution_timeout(
+    monkeypatch, allowed, waits_s, raises
+):
+    task = CheckpointProgressSensor(
+        task_id="t",
+        checkpoint_location="/ck",
+        since_batch=1,
+        timeout=60,
+        execution_timeout=allowed,
+        deferrable=True,
+    )
+    monkeypatch.setattr(CheckpointProgressSensor, "poke", lambda *_: PokeReturnValue(is_done=False))
+    with pytest.raises(TaskDeferred) as deferred:
+        task.execute({})
+    assert deferred.value.timeout == timedelta(seconds=waits_s)
+    with pytest.raises(raises):
+        task.resume_execution("__fail__", {"error": "Trigger timeout"}, {})

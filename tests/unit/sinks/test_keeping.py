@@ -24,10 +24,12 @@ from airflow_eos.delivery.replay import keys_of_missing
 from airflow_eos.delivery.spill import SpillingSink
 from airflow_eos.errors import (
     ConfigurationError,
+    DeliveryError,
     NonDeterministicReplayError,
     StoreError,
     SupersededError,
 )
+from airflow_eos.kinds.spill import task
 from airflow_eos.kinds.upsert.sink import RedisUpsert
 from airflow_eos.kinds.wal.sink import WriteAheadSink
 from airflow_eos.protocol.decision import Outcome, PreparedWork
@@ -410,3 +412,16 @@ def test_rows_beside_prepared_ones_are_kept_on_no_machine_that_lacks_the_disk(tm
     with pytest.raises(StoreError, match="Is the disk mounted here, as on the driver and every"):
         writer.prepare("f" * 32)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_text_that_is_no_utf8_is_refused_before_a_function_is_promised_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Python would raise an error of its own at each delivery, after the decision."""
+    monkeypatch.setattr(task, "running_batch", lambda: 0)
+    store = CheckpointStore.open(tmp_path)
+    writer = WriteAheadSink("os:getcwd", store=store).opened(0, 0)
+    made = pa.array([b"caf\xe9"], pa.binary())
+    text = pa.StringArray.from_buffers(1, *made.buffers()[1:])
+    with pytest.raises(DeliveryError, match="column v is not UTF-8"):
+        writer.write(pa.RecordBatch.from_arrays([text], ["v"]))

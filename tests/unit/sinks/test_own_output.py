@@ -53,13 +53,15 @@ def test_a_topic_that_rows_name_is_held_once_they_are_prepared():
         asked()
 
 
-def test_an_output_that_did_not_answer_is_asked_again_with_the_first_batch():
+def test_where_an_output_does_not_answer_nothing_is_concluded_of_a_topic_of_its_name():
     sink = Kafka()
     sink.answers = False
-    own, asked = read(sink, {"out": "A"})
-    assert asked() == {"out": "A"}
+    _, asked = read(sink, {"out": "A"})
+    with pytest.raises(KafkaUnavailableError):
+        asked()
+    _, beside = read(sink, {"in": "B"})
+    assert beside() == {"in": "B"}, "another name is another topic, whoever answers"
     sink.answers = True
-    own.note([])
     with pytest.raises(ConfigurationError, match="topic 'out'"):
         asked()
 
@@ -81,6 +83,30 @@ def test_an_output_that_did_not_answer_is_asked_again_with_the_first_batch():
     ],
 )
 def test_folders_meet_where_one_is_in_the_other(source, output, is_own):
+    require_folders(source, output, is_own=is_own)
+
+
+@pytest.mark.parametrize(
+    ("source", "output", "is_own"),
+    [
+        ("link", "out", True),
+        ("out", "link", True),
+        ("link/", "out/x", True),
+        ("li*", "out", True),
+        ("[^x]ut", "out", True),
+        ("in", "out", False),
+        ("in/*", "out", False),
+    ],
+)
+def test_folders_meet_by_a_link(tmp_path, source, output, is_own):
+    for name in ("in", "out"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "link").symlink_to("out")
+    (tmp_path / "in/0.json").touch()
+    require_folders(f"{tmp_path}/{source}", f"{tmp_path}/{output}", is_own=is_own)
+
+
+def require_folders(source, output, *, is_own):
     sink = SimpleNamespace(name="sink", written_folder=output)
     own = OwnOutput(OneSink(sink), wanted=False)
     sources = [StreamSource("json", {"path": source})]

@@ -66,6 +66,8 @@ WRITES, READS, ONLY_DESCRIBE = {4, 8}, {3, 8}, {8}
         (doctor.clocks("store", 4_900), "ok", "+4.9 s"),
         (doctor.clocks("store", -60_000), "warn", "-60.0 s"),
         (doctor.driver(None, ()), "ok", "none has run here"),
+        (doctor.watchdog("the watchdog w has not looked"), "warn", "has not looked"),
+        (doctor.watchdog(None), "ok", "no look of one is missed"),
         (doctor.driver(beat(), ("it beats",)), "warn", "it beats"),
         (doctor.driver(beat(), ()), "ok", "'preparing', term 3"),
         (doctor.driver(beat(phase="failed"), ()), "ok", "'failed', term 3"),

@@ -24,6 +24,7 @@ from airflow_eos.supervision.exit_status import ExitKind, NextAction, choose
 from airflow_eos.supervision.heartbeat_monitor import Pulse
 from airflow_eos.supervision.run import Finder, Rules, StreamRun
 from airflow_eos.supervision.trigger_watch import AppResult
+from tests.support.beats import of_a_killed_process
 from tests.unit.supervision.lives import US, beat, drain, run_of, seen, started
 from tests.unit.supervision.test_run import Clock, Crashing
 
@@ -383,3 +384,18 @@ def test_a_request_that_cannot_be_read_is_no_leave_to_start_it_again(stream, dra
     with pytest.raises(AppRefusedError, match="whether a person has asked the app to stop"):
         run.until_finished()
     assert len(starts) == 1
+
+
+@pytest.mark.parametrize("hand_over", [False, True], ids=["watched here", "by a trigger before"])
+def test_a_driver_that_was_killed_on_this_machine_is_noticed_at_once_after_a_take_over(
+    stream, drained_store, clock, starts, caplog, hand_over
+):
+    """The standby alone asked for its process: others waited for a minute of silence."""
+    write_heartbeat(drained_store, beat("preparing", **of_a_killed_process()))
+    with pytest.raises(AppFailedError, match="failed 2 times"):
+        stream(hand_over=hand_over).until_finished(UNWATCHED)
+    assert len(starts) == 1
+    assert clock() < 1000 + 15, "the pause before a restart is ten seconds of these"
+    assert "no such process is on this machine any more" in caplog.text
+    assert "Killing" not in caplog.text
+    assert request_to(drained_store, "s1") is None, "a dead process is asked for nothing"

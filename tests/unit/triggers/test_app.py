@@ -16,6 +16,7 @@ from airflow_eos.supervision import heartbeat_monitor as stopping
 from airflow_eos.supervision.exit_status import ExitKind
 from airflow_eos.supervision.trigger_watch import AppResult, AppWatch, SharedLooks
 from airflow_eos.triggers.app import AppTrigger
+from tests.support.beats import of_a_killed_process
 from tests.unit.supervision.lives import beat
 
 
@@ -228,3 +229,9 @@ def test_a_look_that_fails_fails_for_all_who_waited_and_not_for_who_comes_after(
         return await looks.ask("a", lambda: 1)
 
     assert asyncio.run(play()) == 1
+
+
+def test_a_driver_that_was_killed_beside_the_triggerer_is_noticed_at_the_next_look(trigger, store):
+    write_heartbeat(store, beat("preparing", **of_a_killed_process()))
+    event = event_of(trigger(silent_s=3600.0))
+    assert (event["end"], "no such process" in event["found"]) == ("VANISHED", True)
