@@ -56,6 +56,7 @@ BESIDE = (
     "tests/integration/kinds/test_at_once.py",
     "tests/integration/kinds/test_kept_rows.py",
     "tests/integration/kinds/test_of_a_kind.py",
+    "tests/integration/lake/test_rest_catalog.py",
     "tests/integration/local/test_broker.py",
     "tests/integration/local/test_broker_command.py",
     "tests/integration/local/test_try.py",
