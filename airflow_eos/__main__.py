@@ -24,7 +24,7 @@ def main() -> None:
             file=sys.stderr,
         )
         sys.exit(2)  # as every error: 1 is an answer of some commands
-    from airflow_eos.cli import main as run
+    from airflow_eos.cli.app import main as run
 
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:  # nohup has it ignored

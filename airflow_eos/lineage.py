@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 if TYPE_CHECKING:
-    from airflow_eos.checkpoint.store import CheckpointStore
-    from airflow_eos.events import SettledEvent
-    from airflow_eos.protocol.decision import PreparedWork
-    from airflow_eos.protocol.participant import Member
+    from airflow_eos.core.checkpoint.store import CheckpointStore
+    from airflow_eos.core.protocol.decision import PreparedWork
+    from airflow_eos.core.protocol.participant import Member
+    from airflow_eos.ops.settled import SettledEvent
 
 
 OFFSETS = "kafkaOffsets"
@@ -63,7 +63,7 @@ class BatchLineage:
 
     def _batches_of(self, task_instance: Any, store: CheckpointStore) -> Sequence[SettledEvent]:
         """Return the events of batches settled since the task started: one range, or none."""
-        from airflow_eos.events import events_since, read_settled
+        from airflow_eos.ops.settled import events_since, read_settled
 
         started_ms = round(task_instance.start_date.timestamp() * 1000)
         found = read_settled(store, after=None)
@@ -139,12 +139,12 @@ def read_lineage(store: CheckpointStore, event: SettledEvent, bootstrap_servers:
         CheckpointFormatError: the pipeline or a decision cannot be read.
         StoreError: the store did not answer.
     """
-    from airflow_eos.checkpoint.backend import DECISIONS
-    from airflow_eos.checkpoint.decisions import DecisionLog
-    from airflow_eos.checkpoint.pipeline import read_pipeline
-    from airflow_eos.checkpoint.terms import batch_folders
+    from airflow_eos.core.checkpoint.backend import DECISIONS
+    from airflow_eos.core.checkpoint.decisions import DecisionLog
+    from airflow_eos.core.checkpoint.pipeline import read_pipeline
+    from airflow_eos.core.checkpoint.terms import batch_folders
+    from airflow_eos.core.protocol.promise import Promise
     from airflow_eos.errors import SupersededError
-    from airflow_eos.protocol.promise import Promise
 
     pipeline, log = read_pipeline(store), DecisionLog(store)
     promises: list[Promise] = []

@@ -18,7 +18,7 @@ from airflow.sdk import BaseOperatorLink
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_eos.checkpoint import Heartbeat
+    from airflow_eos.core.checkpoint import Heartbeat
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class _Link(BaseOperatorLink):
         is away, a malformed template.
         """
         try:
-            from airflow_eos.checkpoint import read_heartbeat
+            from airflow_eos.core.checkpoint import read_heartbeat
             from airflow_eos.hooks.store import checkpoint_of
 
             return self.address(operator, read_heartbeat(checkpoint_of(operator)))
@@ -106,7 +106,7 @@ def push_links(operator: Any, context: Any, heartbeat: Heartbeat) -> None:
 
 
 def _known(operator: Any, heartbeat: Heartbeat | None) -> dict[str, str]:
-    from airflow_eos.page.views import pipeline_id  # pulls the store in: not at parse time
+    from airflow_eos.ops.page.views import pipeline_id  # pulls the store in: not at parse time
 
     location = operator.checkpoint_location
     recovery_dag = conf.get(SECTION, "recovery_dag", fallback=RECOVERY_DAG)
@@ -129,7 +129,7 @@ def _is_drivers_own(heartbeat: Heartbeat) -> bool:
     Whoever may write to the checkpoint decides which host a heartbeat names.
     """
     # This import pulls the store in: not at parse time.
-    from airflow_eos.supervision.heartbeat_monitor import ClusterManager
+    from airflow_eos.ops.supervision.heartbeat_monitor import ClusterManager
 
     pod = heartbeat.deploy_mode == "cluster" and heartbeat.submission is not None
     own = ClusterManager().pod_of(heartbeat.submission or "") if pod else socket.gethostname()

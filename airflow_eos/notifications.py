@@ -15,8 +15,8 @@ try:
 except ImportError:  # Airflow 3.1 has them, and exports them not
     from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 
-from airflow_eos.arguments import Duration, taken
-from airflow_eos.protocol.decision import one_line
+from airflow_eos.core.arguments import Duration, taken
+from airflow_eos.core.protocol.decision import one_line
 
 if TYPE_CHECKING:
     from airflow.sdk import AsyncCallback, Context, SyncCallback  # type: ignore[attr-defined]
@@ -80,8 +80,8 @@ class RecoveryPlanNotifier(BaseNotifier):
 
 def plan_in_words(plan: Plan) -> str:
     """Return the plan as Markdown: first what needs a person, then the rest, most urgent first."""
+    from airflow_eos.ops.tables import time_left
     from airflow_eos.recovery import Action
-    from airflow_eos.tables import time_left
 
     asked = (Action.ASK, Action.ORPHAN)
     steps = sorted(

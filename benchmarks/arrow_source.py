@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.core.checkpoint import CheckpointStore
 from airflow_eos.sinks import KafkaSink, start_exactly_once
 from airflow_eos.sources import ArrowKafkaSource
 from benchmarks import spark
@@ -15,7 +15,7 @@ from benchmarks.spark import Batch
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from airflow_eos.sources.task import Transformation
+    from airflow_eos.arrow.source.task import Transformation
     from benchmarks.stage import Reached
 
 

@@ -20,7 +20,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from airflow_eos.delivery import batch, source
+from airflow_eos.core.delivery import batch, source
 from airflow_eos.sinks.source import tuned_source_options
 from benchmarks import rows, spark
 from benchmarks.report import Table

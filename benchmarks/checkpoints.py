@@ -7,14 +7,14 @@ import time
 import uuid
 from pathlib import Path
 
-from airflow_eos.checkpoint import (
+from airflow_eos.core.checkpoint import (
     CheckpointStore,
     Heartbeat,
     PipelineIdentity,
     claim,
     write_heartbeat,
 )
-from airflow_eos.protocol.participant import Member
+from airflow_eos.core.protocol.participant import Member
 
 _ROWS_A_BATCH = 1000
 

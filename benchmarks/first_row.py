@@ -38,8 +38,8 @@ from typing import Any
 import psutil
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from airflow_eos.checkpoint import CheckpointStore, read_heartbeat, request_drain
-from airflow_eos.commands.new import Kind, make_project
+from airflow_eos.cli.new import Kind, make_project
+from airflow_eos.core.checkpoint import CheckpointStore, read_heartbeat, request_drain
 from airflow_eos.local import spark_jars
 from airflow_eos.local.broker import HOST, free_ports
 from benchmarks.plot import Chart

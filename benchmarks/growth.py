@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import statistics
 
-from airflow_eos.checkpoint import CheckpointStore, DecisionLog, Verdict
+from airflow_eos.core.checkpoint import CheckpointStore, DecisionLog, Verdict
+from airflow_eos.core.recovery.execute import execute
+from airflow_eos.core.recovery.facts import gather
+from airflow_eos.core.recovery.plan import make_plan
 from airflow_eos.kafka.client.connection import ConnectionPool
-from airflow_eos.recovery.execute import execute
-from airflow_eos.recovery.facts import gather
-from airflow_eos.recovery.plan import make_plan
 from benchmarks import checkpoints
 from benchmarks.plot import Chart
 from benchmarks.prepared import (

@@ -14,14 +14,14 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
-from airflow_eos.checkpoint import CheckpointStore, DecisionLog, OffsetLog, Verdict
-from airflow_eos.checkpoint.pipeline import owner_of
-from airflow_eos.checkpoint.terms import take_term
-from airflow_eos.delivery.batch import Authority
+from airflow_eos.core.checkpoint import CheckpointStore, DecisionLog, OffsetLog, Verdict
+from airflow_eos.core.checkpoint.pipeline import owner_of
+from airflow_eos.core.checkpoint.terms import take_term
+from airflow_eos.core.delivery.batch import Authority
+from airflow_eos.core.protocol.decision import DEFAULT_PARTICIPANT, Outcome
 from airflow_eos.kafka.client.connection import ConnectionPool
+from airflow_eos.kafka.participant import KafkaParticipant
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
-from airflow_eos.kinds.kafka.participant import KafkaParticipant
-from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, Outcome
 from benchmarks.prepared import decision_on, open_transactions, settings_of
 from benchmarks.stage import Stage, refuse, staged
 

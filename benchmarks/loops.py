@@ -16,16 +16,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_eos.delivery.workers import tune_process
+from airflow_eos.arrow.producer.partitioner import Partitioner, Topic
+from airflow_eos.arrow.producer.writer import Ratios, batch_builder, scatter_builder
+from airflow_eos.arrow.records import kernels as loops
+from airflow_eos.arrow.records.columns import columns_of
+from airflow_eos.arrow.records.decode import binary, decompressed, tables, unpacked
+from airflow_eos.arrow.records.encode import Stamp, codec, encode_runs, record_batch
+from airflow_eos.arrow.source.columns import row_hashes
+from airflow_eos.core.delivery.workers import tune_process
 from airflow_eos.kafka.client.fetch import batch_headers
 from airflow_eos.kafka.client.reading import OffsetSpan
-from airflow_eos.kafka.producer.partitioner import Partitioner, Topic
-from airflow_eos.kafka.producer.writer import Ratios, batch_builder, scatter_builder
-from airflow_eos.kafka.records import kernels as loops
-from airflow_eos.kafka.records.columns import columns_of
-from airflow_eos.kafka.records.decode import binary, decompressed, tables, unpacked
-from airflow_eos.kafka.records.encode import Stamp, codec, encode_runs, record_batch
-from airflow_eos.sources.columns import row_hashes
 from benchmarks import rows
 from benchmarks.plot import Chart
 from benchmarks.report import Result, Table

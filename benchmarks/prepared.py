@@ -10,14 +10,14 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from airflow_eos.checkpoint import CheckpointStore, Decision, Verdict
+from airflow_eos.arrow.producer.writer import TransactionalWriter
+from airflow_eos.core.checkpoint import CheckpointStore, Decision, Verdict
+from airflow_eos.core.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.settings import KafkaSettings
-from airflow_eos.kafka.producer.writer import TransactionalWriter
+from airflow_eos.kafka.participant import KafkaParticipant
 from airflow_eos.kafka.transactions.identity import as_work, transactional_id_of
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
-from airflow_eos.kinds.kafka.participant import KafkaParticipant
-from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork
 from benchmarks import checkpoints
 from benchmarks.stage import Stage
 

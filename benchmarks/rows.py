@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_eos.delivery.task import mixed
+from airflow_eos.arrow.producer.writer import TransactionalWriter
+from airflow_eos.core.delivery.task import mixed
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.settings import KafkaSettings
-from airflow_eos.kafka.producer.writer import TransactionalWriter
 
 SPARK_BATCH = 10_000
 """Rows of an Arrow batch that Spark gives to Python (spark.sql.execution.arrow…)."""

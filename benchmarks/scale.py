@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 
-from airflow_eos.checkpoint import DecisionLog, Verdict
+from airflow_eos.core.checkpoint import DecisionLog, Verdict
+from airflow_eos.core.protocol.decision import Outcome, encode
+from airflow_eos.core.recovery.facts import gather
+from airflow_eos.core.recovery.plan import Action, make_plan
 from airflow_eos.errors import KafkaUnavailableError
 from airflow_eos.kafka.client.connection import ConnectionPool
-from airflow_eos.protocol.decision import Outcome, encode
-from airflow_eos.recovery.facts import gather
-from airflow_eos.recovery.plan import Action, make_plan
 from benchmarks.plot import Chart
 from benchmarks.prepared import (
     decision_on,

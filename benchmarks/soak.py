@@ -26,8 +26,8 @@ from typing import Any
 import psutil
 from confluent_kafka import Producer
 
-from airflow_eos.checkpoint import CheckpointStore, StartedBy
-from airflow_eos.checkpoint.heartbeat import STARTED_BY, drain_newest
+from airflow_eos.core.checkpoint import CheckpointStore, StartedBy
+from airflow_eos.core.checkpoint.heartbeat import STARTED_BY, drain_newest
 from benchmarks.plot import Chart
 from benchmarks.report import ROOT, Result, Table
 from benchmarks.soak_app import TRIGGER

@@ -25,8 +25,8 @@ from typing import Any
 import psutil
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from airflow_eos.checkpoint import CheckpointStore, newest_term
-from airflow_eos.checkpoint.standby import hand_over, standbys
+from airflow_eos.core.checkpoint import CheckpointStore, newest_term
+from airflow_eos.core.checkpoint.standby import hand_over, standbys
 from airflow_eos.local import spark_jars
 from airflow_eos.sinks.source import tuned_spark_conf
 from benchmarks.plot import Chart

@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from airflow_eos.arrow.producer.writer import TransactionalWriter
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.settings import KafkaSettings
-from airflow_eos.kafka.producer.writer import TransactionalWriter
 from benchmarks.rows import content_sum
 
 Keys = NDArray[np.int64]

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.kafka.records import kernels as loops
+from airflow_eos.arrow.records import kernels as loops
 from benchmarks import arrow_source, flink, orders, rows, spark
 from benchmarks.cpu import CpuMeter
 from benchmarks.stage import Stage, refuse, staged

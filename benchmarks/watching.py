@@ -23,7 +23,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_eos.checkpoint import CheckpointStore, Heartbeat, StartedBy, take_term, write_heartbeat
+from airflow_eos.core.checkpoint import (
+    CheckpointStore,
+    Heartbeat,
+    StartedBy,
+    take_term,
+    write_heartbeat,
+)
 from benchmarks.plot import Chart
 from benchmarks.report import ROOT, Result, Table
 from benchmarks.stage import refuse
@@ -108,7 +114,7 @@ class Watched:
 
 
 def _trigger(root: Path, number: int) -> AppTrigger:
-    from airflow_eos.supervision.trigger_watch import AppWatch
+    from airflow_eos.ops.supervision.trigger_watch import AppWatch
     from airflow_eos.triggers.app import AppTrigger
 
     seen = AppWatch(str(_folder(root, number)), str(number), (), 0.0, 60.0, "drain")

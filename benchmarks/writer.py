@@ -14,10 +14,10 @@ from typing import Any
 import pyarrow as pa
 from confluent_kafka import Producer
 
-from airflow_eos.delivery.workers import tune_process
+from airflow_eos.arrow.producer.writer import TransactionalWriter
+from airflow_eos.core.delivery.workers import tune_process
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.settings import KafkaSettings
-from airflow_eos.kafka.producer.writer import TransactionalWriter
 from airflow_eos.kafka.transactions.coordinator import end_transactions
 from benchmarks import rows
 from benchmarks.java import java

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_eos.checkpoint.heartbeat import ENDED
+from airflow_eos.core.checkpoint.heartbeat import ENDED
 from airflow_eos.errors import LocalEnvironmentError
 
 if TYPE_CHECKING:
-    from airflow_eos.checkpoint import Heartbeat
+    from airflow_eos.core.checkpoint import Heartbeat
 
 
 def require_same(app: Heartbeat, now: Heartbeat) -> None:

@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from airflow_eos.checkpoint import CheckpointStore, read_heartbeat, request_drain
-from airflow_eos.checkpoint.progress import read_state
+from airflow_eos.core.checkpoint import CheckpointStore, read_heartbeat, request_drain
+from airflow_eos.core.checkpoint.progress import read_state
+from airflow_eos.core.recovery.facts import signs_of_life
 from airflow_eos.errors import CheckpointError, LocalEnvironmentError
+from airflow_eos.ops.tables import duration
 from airflow_eos.recovery import Action, audit, plan_recovery
-from airflow_eos.recovery.facts import signs_of_life
-from airflow_eos.tables import duration
 from demo.adopted import require_same
 from demo.leftovers import end_worker_of
 from demo.patience import Patience
@@ -19,7 +19,7 @@ from demo.scenario import ACTS
 from demo.stage import INPUT, ORDER_ID, OUTPUT, REJECTED, STALL_AFTER_S, stage
 
 if TYPE_CHECKING:
-    from airflow_eos.checkpoint import Heartbeat
+    from airflow_eos.core.checkpoint import Heartbeat
     from airflow_eos.recovery import AuditReport, Plan
     from demo.rest import DagRun
     from demo.scenario import Act

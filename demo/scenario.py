@@ -13,7 +13,7 @@ class Act:
     """One kill of the app.
 
     Attributes:
-        failpoint: the place of the SIGKILL; see ``airflow_eos.failpoints``.
+        failpoint: the place of the SIGKILL; see ``airflow_eos.core.failpoints``.
         title: the state of the batch at that moment.
         expect: what recovery must therefore do.
         until_timeout: whether recovery waits until the broker has aborted the transactions.

@@ -24,8 +24,8 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from airflow_eos.commands.audit import audit_view
-from airflow_eos.recovery.tables import plan_view
+from airflow_eos.cli.audit import audit_view
+from airflow_eos.ops.plan_tables import plan_view
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

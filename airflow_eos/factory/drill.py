@@ -11,7 +11,7 @@ from typing import Any
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
 from airflow.sdk import DAG, get_current_context, task
 
-from airflow_eos.arguments import Duration, require_known, taken
+from airflow_eos.core.arguments import Duration, require_known, taken
 from airflow_eos.factory.pipeline import RUN, is_of, streaming
 from airflow_eos.factory.settings import Pipeline, pinned, rendered
 from airflow_eos.factory.watchdog import store_of
@@ -118,8 +118,8 @@ def _drill(pipeline: Pipeline, limit_s: float, notifiers: list[Any], placed: dic
         """Kill the driver that ``run`` has started; fail where its successor takes too long."""
         from airflow_eos.errors import EosError
         from airflow_eos.hooks.spark import SubmitTarget
-        from airflow_eos.supervision.drill import Drill
-        from airflow_eos.supervision.heartbeat_monitor import kill_elsewhere
+        from airflow_eos.ops.supervision.drill import Drill
+        from airflow_eos.ops.supervision.heartbeat_monitor import kill_elsewhere
 
         context = get_current_context()
 
@@ -163,7 +163,7 @@ def _stop(pipeline: Pipeline) -> Any:
         With the checkpoint of a real pipeline ``run`` is refused, and this task comes all the same:
         nobody would bring a pipeline back that was drained by request.
         """
-        from airflow_eos.checkpoint import drain_newest, read_heartbeat
+        from airflow_eos.core.checkpoint import drain_newest, read_heartbeat
 
         store = store_of(pipeline)
         if not is_of(get_current_context(), read_heartbeat(store), RUN):

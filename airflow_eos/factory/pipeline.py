@@ -11,7 +11,7 @@ from airflow.exceptions import AirflowRescheduleException
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
 from airflow.sdk import DAG, PokeReturnValue, get_current_context, task
 
-from airflow_eos.arguments import require_known, taken
+from airflow_eos.core.arguments import require_known, taken
 from airflow_eos.factory.recovery import recovery
 from airflow_eos.factory.settings import Pipeline, pinned, rendered
 from airflow_eos.factory.watchdog import (
@@ -30,9 +30,9 @@ from airflow_eos.sensors import CheckpointProgressSensor
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_eos.checkpoint import Heartbeat
-    from airflow_eos.checkpoint.standby import Standby
-    from airflow_eos.supervision.progress import Conclusion
+    from airflow_eos.core.checkpoint import Heartbeat
+    from airflow_eos.core.checkpoint.standby import Standby
+    from airflow_eos.ops.supervision.progress import Conclusion
 
 RUN = "run"
 """The id of the task that lives as long as the app."""
@@ -76,7 +76,7 @@ class FirstBatchSensor(CheckpointProgressSensor):
             super().stalled(context, found)
 
     def _has_read_everything(self, context: Context) -> bool:
-        from airflow_eos.checkpoint import read_heartbeat
+        from airflow_eos.core.checkpoint import read_heartbeat
 
         last = read_heartbeat(checkpoint_of(self))
         return last is not None and last.end == "finished" and is_of(context, last, RUN)
@@ -199,11 +199,11 @@ def _preflight(pipeline: Pipeline) -> Any:
         if why := overtaken(pipeline):
             raise AirflowSkipException(f"There is nothing to resume any more: {why}.")
         note_that_it_begins(pipeline)
-        from airflow_eos.checkpoint import read_state
+        from airflow_eos.core.checkpoint import read_state
         from airflow_eos.hooks.arguments import no_retry_where_useless
         from airflow_eos.hooks.kafka import KafkaSettingsHook
         from airflow_eos.kafka.client.connection import ConnectionPool
-        from airflow_eos.supervision.preflight import require_prefix_free
+        from airflow_eos.ops.supervision.preflight import require_prefix_free
 
         here = rendered(pipeline)
         kafka = KafkaSettingsHook(here.kafka_config_id).settings()

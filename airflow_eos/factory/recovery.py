@@ -10,7 +10,7 @@ from airflow.providers.standard.operators.hitl import HITLOperator
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG, chain, get_current_context, task
 
-from airflow_eos.arguments import taken
+from airflow_eos.core.arguments import taken
 from airflow_eos.factory.settings import Pipeline, pinned
 from airflow_eos.factory.watchdog import (
     RESUME,

@@ -8,8 +8,8 @@ from typing import Any
 
 from airflow.sdk import get_current_context
 
-from airflow_eos.arguments import Duration, Text, is_template, spelled, taken
-from airflow_eos.delivery.policy import INTERVAL
+from airflow_eos.core.arguments import Duration, Text, is_template, spelled, taken
+from airflow_eos.core.delivery.policy import INTERVAL
 from airflow_eos.hooks.answers import answered
 from airflow_eos.sinks.source import tuned_spark_conf
 

@@ -10,7 +10,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSki
 from airflow.providers.standard.operators.hitl import HITLOperator
 from airflow.sdk import DAG, Param, PokeReturnValue, chain, get_current_context, task
 
-from airflow_eos.arguments import is_template, taken
+from airflow_eos.core.arguments import is_template, taken
 from airflow_eos.errors import EosError
 from airflow_eos.factory.pipeline import (
     NO_MORE,
@@ -25,8 +25,8 @@ from airflow_eos.factory.watchdog import last_heartbeat, store_of
 from airflow_eos.hooks.answers import answered
 from airflow_eos.hooks.arguments import no_retry_where_useless
 from airflow_eos.operators import RehearseOperator
+from airflow_eos.ops.packaging import content_of
 from airflow_eos.sensors import CheckpointProgressSensor
-from airflow_eos.supervision.packaging import content_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -176,9 +176,9 @@ def who_approves() -> str:
     """Choose the task ``ask``, unless nothing differs; fail where the new version has failed."""
     import msgspec
 
-    from airflow_eos.checkpoint.rehearsal import RehearsalReport
-    from airflow_eos.supervision.rehearsal import report_view, sentence
-    from airflow_eos.tables import as_text
+    from airflow_eos.core.checkpoint.rehearsal import RehearsalReport
+    from airflow_eos.ops.rehearsal import report_view, sentence
+    from airflow_eos.ops.tables import as_text
 
     context = get_current_context()
     ti, params = context["ti"], context["params"]
@@ -267,10 +267,10 @@ def _handed_over(pipeline: Pipeline, to: str, name: str) -> Any:
         Fails where the driver has taken that back, since the app could not go on. Returns the
         newest committed batch, or -1.
         """
-        from airflow_eos.checkpoint import read_state
-        from airflow_eos.checkpoint.heartbeat import ENDED, is_asked_for_nothing
-        from airflow_eos.checkpoint.standby import hand_over, living_standbys
-        from airflow_eos.checkpoint.terms import newest_term
+        from airflow_eos.core.checkpoint import read_state
+        from airflow_eos.core.checkpoint.heartbeat import ENDED, is_asked_for_nothing
+        from airflow_eos.core.checkpoint.standby import hand_over, living_standbys
+        from airflow_eos.core.checkpoint.terms import newest_term
 
         context, store = get_current_context(), store_of(pipeline)
         last, ti = last_heartbeat(pipeline), context["ti"]
@@ -303,8 +303,8 @@ def _must_go_back(pipeline: Pipeline) -> Any:
     @task.short_circuit(trigger_rule="all_done")
     def undo() -> bool:
         """Whether the new version has driven, and did not deliver the watched batches."""
-        from airflow_eos.checkpoint import drain_of
-        from airflow_eos.checkpoint.heartbeat import NOT_FOR_GOOD, who_asked
+        from airflow_eos.core.checkpoint import drain_of
+        from airflow_eos.core.checkpoint.heartbeat import NOT_FOR_GOOD, who_asked
 
         context, last = get_current_context(), last_heartbeat(pipeline)
         if state_of_task(context, "watched") == "success":

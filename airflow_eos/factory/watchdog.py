@@ -12,11 +12,11 @@ import msgspec
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
 from airflow.sdk import DAG, get_current_context
 
-from airflow_eos.arguments import milliseconds, taken
+from airflow_eos.core.arguments import milliseconds, taken
+from airflow_eos.core.protocol.decision import one_line
 from airflow_eos.factory.settings import Pipeline, pinned, rendered
 from airflow_eos.hooks.answers import answered
 from airflow_eos.hooks.runs import UNDER_WAY, count, start, task_state, why_it_stands
-from airflow_eos.protocol.decision import one_line
 from airflow_eos.sensors import CheckpointProgressSensor
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
-    from airflow_eos.checkpoint import CheckpointStore, Heartbeat
-    from airflow_eos.supervision.progress import Conclusion
+    from airflow_eos.core.checkpoint import CheckpointStore, Heartbeat
+    from airflow_eos.ops.supervision.progress import Conclusion
 
 STARTS = 20
 """The most runs that replace one dead driver, until an app lives to write a heartbeat."""
@@ -40,7 +40,7 @@ _MONDAY = datetime(2026, 1, 5, tzinfo=UTC)
 
 def last_heartbeat(pipeline: Pipeline) -> Heartbeat | None:
     """Read the newest heartbeat of the pipeline's driver, in a task."""
-    from airflow_eos.checkpoint import read_heartbeat
+    from airflow_eos.core.checkpoint import read_heartbeat
 
     return read_heartbeat(store_of(pipeline))
 
@@ -54,7 +54,7 @@ def resumption(pipeline: Pipeline) -> str:
     Raises:
         AirflowFailException: so many runs have failed that no other one is to begin.
     """
-    from airflow_eos.checkpoint.heartbeat import driver_of, next_start, resumption_of
+    from airflow_eos.core.checkpoint.heartbeat import driver_of, next_start, resumption_of
 
     last, ti = last_heartbeat(pipeline), get_current_context()["ti"]
     driver = driver_of(last)
@@ -78,7 +78,7 @@ def resumption(pipeline: Pipeline) -> str:
 
 def note_that_it_begins(pipeline: Pipeline) -> None:
     """Count this run in the checkpoint where it is to replace a driver, in a task."""
-    from airflow_eos.checkpoint.heartbeat import Replacement, note_resumption
+    from airflow_eos.core.checkpoint.heartbeat import Replacement, note_resumption
 
     if (replaces := _replaces()) is None:
         return
@@ -90,7 +90,7 @@ def note_that_it_begins(pipeline: Pipeline) -> None:
 
 def refusal_is_noted(pipeline: Pipeline) -> AbstractContextManager[None]:
     """Note in the checkpoint where this run is refused for good, in a task."""
-    from airflow_eos.checkpoint.heartbeat import refusals_noted
+    from airflow_eos.core.checkpoint.heartbeat import refusals_noted
 
     run = get_current_context()["dag_run"]
     return refusals_noted(store_of(pipeline), dag_id=pipeline.dag_id, run_id=run.run_id)
@@ -107,8 +107,13 @@ def stays_down(pipeline: Pipeline) -> str | None:
     Raises:
         AirflowFailException: Airflow stopped what another DAG had started, which has ended since.
     """
-    from airflow_eos.checkpoint import drain_of
-    from airflow_eos.checkpoint.heartbeat import BY_AIRFLOW, NOT_FOR_GOOD, refusal_of, who_asked
+    from airflow_eos.core.checkpoint import drain_of
+    from airflow_eos.core.checkpoint.heartbeat import (
+        BY_AIRFLOW,
+        NOT_FOR_GOOD,
+        refusal_of,
+        who_asked,
+    )
 
     last = last_heartbeat(pipeline)
     if refusal := refusal_of(store_of(pipeline), last):
@@ -152,8 +157,8 @@ def restart_in_progress(
         queued: DAGs of which runs were queued, and none was at work, at the look before.
         besides: the id of a run that does not count.
     """
-    from airflow_eos.checkpoint.heartbeat import brought_back_by
-    from airflow_eos.checkpoint.standby import living_standbys
+    from airflow_eos.core.checkpoint.heartbeat import brought_back_by
+    from airflow_eos.core.checkpoint.standby import living_standbys
 
     if living := living_standbys(store_of(pipeline)):
         return Rescue(f"{living[0]} stands by")
@@ -188,9 +193,9 @@ def is_alive(pipeline: Pipeline) -> str | None:
 
     Waits until the answer is known: for three of the driver's intervals where it is dead.
     """
-    from airflow_eos.checkpoint import StartedBy
-    from airflow_eos.supervision.exit_status import NextAction, choose
-    from airflow_eos.supervision.heartbeat_monitor import Pulse
+    from airflow_eos.core.checkpoint import StartedBy
+    from airflow_eos.ops.supervision.exit_status import NextAction, choose
+    from airflow_eos.ops.supervision.heartbeat_monitor import Pulse
 
     nobody = StartedBy(dag_id="", task_id="", run_id="", map_index=-1, submission="")
     pulse = Pulse(store_of(pipeline), every_s=_LOOK_S)
@@ -204,7 +209,7 @@ def is_alive(pipeline: Pipeline) -> str | None:
 
 def overtaken(pipeline: Pipeline) -> str | None:
     """Return why this run, which is to replace a driver, need not any more, in a task; or None."""
-    from airflow_eos.checkpoint.heartbeat import driver_of, refusal_of
+    from airflow_eos.core.checkpoint.heartbeat import driver_of, refusal_of
 
     run = get_current_context()["dag_run"]
     if (replaces := _replaces()) is None:
@@ -231,7 +236,7 @@ def _replaces() -> tuple[str, int] | None:
 
 def _marked_as_success(pipeline: Pipeline, last: Heartbeat) -> str | None:
     """Return that a person marked the stopped driver's task as a success, and note it; or None."""
-    from airflow_eos.checkpoint import request_drain
+    from airflow_eos.core.checkpoint import request_drain
 
     us = last.started_by
     if us is None:
@@ -398,8 +403,8 @@ class WatchdogSensor(CheckpointProgressSensor):
 
         A heartbeat that is gone does not say that no driver has run: a term says that one did.
         """
-        from airflow_eos.checkpoint import newest_term
-        from airflow_eos.checkpoint.heartbeat import WatchdogLook, note_look
+        from airflow_eos.core.checkpoint import newest_term
+        from airflow_eos.core.checkpoint.heartbeat import WatchdogLook, note_look
 
         pipeline = self._pipeline
         last, store = last_heartbeat(pipeline), store_of(pipeline)
@@ -413,8 +418,8 @@ class WatchdogSensor(CheckpointProgressSensor):
 
     def _running_out(self, context: Context, memory: Memory) -> Trouble | None:
         """Look for open work at half time; where no system tells its age, the memory does."""
-        from airflow_eos.checkpoint.heartbeat import driver_of
-        from airflow_eos.supervision.progress import SeenOpen, TimeoutWatch
+        from airflow_eos.core.checkpoint.heartbeat import driver_of
+        from airflow_eos.ops.supervision.progress import SeenOpen, TimeoutWatch
 
         now_s = context["dag_run"].run_after.timestamp()
         seen = SeenOpen(lambda: now_s, memory.open)
@@ -445,8 +450,8 @@ class WatchdogSensor(CheckpointProgressSensor):
 
     def _stall(self, context: Context, memory: Memory) -> Trouble | None:
         """Look whether the app makes progress; where it does not, who brings it back."""
-        from airflow_eos.checkpoint.heartbeat import driver_of, refusal_of
-        from airflow_eos.supervision.progress import Health
+        from airflow_eos.core.checkpoint.heartbeat import driver_of, refusal_of
+        from airflow_eos.ops.supervision.progress import Health
 
         pipeline, now_s = self._pipeline, context["dag_run"].run_after.timestamp()
         seen = self._seen(context)

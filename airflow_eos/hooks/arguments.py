@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.sdk import BaseOperator
 
-from airflow_eos.arguments import FIELDS, is_template
+from airflow_eos.core.arguments import FIELDS, is_template
 from airflow_eos.errors import NO_RETRY_HEALS
 from airflow_eos.hooks.answers import answered
 from airflow_eos.hooks.store import mask_secrets
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import jinja2
     from airflow.sdk import Context
 
-    from airflow_eos.supervision.exit_status import ExitStatus
+    from airflow_eos.ops.supervision.exit_status import ExitStatus
 
 
 _ASKED = frozenset({"batch_id", "checkpoint_location", "outputs", "plan", "since", "since_batch"})
@@ -54,7 +54,7 @@ def no_retry_of_what_was_drained(exit_status: ExitStatus | None) -> Iterator[Non
     Args:
         exit_status: how the app ended; None where it has not.
     """
-    from airflow_eos.supervision.exit_status import ExitKind
+    from airflow_eos.ops.supervision.exit_status import ExitKind
 
     try:
         yield
@@ -69,7 +69,7 @@ def no_retry_of_what_was_drained(exit_status: ExitStatus | None) -> Iterator[Non
 
 
 class CheckedArguments(BaseOperator):
-    """The base of this package's operators: checks arguments by :mod:`airflow_eos.arguments`.
+    """The base of this package's operators: checks arguments by :mod:`airflow_eos.core.arguments`.
 
     Airflow renders a template by setting the attribute anew, so ``__setattr__`` checks both. A
     value that is yet to be rendered (a template, another task's output) is checked when it is.

@@ -17,7 +17,7 @@ from airflow_eos.secret_names import is_secret
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
-    from airflow_eos.checkpoint import CheckpointStore
+    from airflow_eos.core.checkpoint import CheckpointStore
 
 
 def _refuse(connection: Connection, extra: Mapping[str, Any], *names: str) -> None:
@@ -130,13 +130,13 @@ class CheckpointStoreHook(AnsweredHook):
 
     def open(self, location: str) -> CheckpointStore:
         """Open the checkpoint at ``location`` with :meth:`options`."""
-        from airflow_eos.checkpoint import CheckpointStore
+        from airflow_eos.core.checkpoint import CheckpointStore
 
         return CheckpointStore.open(location, storage_options=self.options())
 
     async def aopen(self, location: str) -> CheckpointStore:
         """Return :meth:`open` inside a trigger."""
-        from airflow_eos.checkpoint import CheckpointStore
+        from airflow_eos.core.checkpoint import CheckpointStore
 
         return CheckpointStore.open(location, storage_options=await self.aoptions())
 

@@ -12,7 +12,7 @@ from airflow.providers.common.compat.sdk import AirflowSkipException, conf
 from airflow.sdk import Asset, AssetAlias
 
 from airflow_eos import errors
-from airflow_eos.arguments import Duration, taken
+from airflow_eos.core.arguments import Duration, taken
 from airflow_eos.hooks.answers import answered
 from airflow_eos.hooks.arguments import CheckedArguments, as_rendered, no_retry_where_useless
 from airflow_eos.hooks.deadlines import TaskDeadline
@@ -22,8 +22,8 @@ from airflow_eos.lineage import BatchLineage
 if TYPE_CHECKING:
     from airflow.sdk import Context, XComArg
 
-    from airflow_eos.checkpoint import CheckpointStore
-    from airflow_eos.events import Settled, SettledEvent
+    from airflow_eos.core.checkpoint import CheckpointStore
+    from airflow_eos.ops.settled import Settled, SettledEvent
 
 _LOOK_BACK = 200
 """How many events are read from Airflow at a time."""
@@ -43,8 +43,8 @@ class EmitSettledBatchesOperator(BatchLineage, CheckedArguments):
     What was told is read from the events themselves. At most one task instance runs at a time. So
     nothing is missing and nothing comes twice, whoever is killed: see docs/events.md.
 
-    The ``extra`` of an event is that of :meth:`airflow_eos.events.SettledEvent.as_extra`: pipeline,
-    batches, offsets by source, rows by participant, watermark, and a key.
+    The ``extra`` of an event is that of :meth:`airflow_eos.ops.settled.SettledEvent.as_extra`:
+    pipeline, batches, offsets by source, rows by participant, watermark, and a key.
 
     Put it alone into a DAG with ``schedule="@continuous"``; it defers until something is due. It is
     not mapped: each checkpoint has a task and an asset of its own.
@@ -111,7 +111,7 @@ class EmitSettledBatchesOperator(BatchLineage, CheckedArguments):
         return self._tell(context, TaskDeadline.of(self), has_waited=False)
 
     def _tell(self, context: Context, deadline: TaskDeadline, *, has_waited: bool) -> list[str]:
-        from airflow_eos.events import pipeline_of
+        from airflow_eos.ops.settled import pipeline_of
 
         with no_retry_where_useless():
             if getattr(context.get("ti"), "map_index", None) not in (None, -1):
@@ -155,13 +155,13 @@ class EmitSettledBatchesOperator(BatchLineage, CheckedArguments):
             return self._tell(context, TaskDeadline(until_s), has_waited=True)
 
     def _found(self, store: CheckpointStore, last: SettledEvent | None) -> Settled:
-        from airflow_eos.events import read_settled
+        from airflow_eos.ops.settled import read_settled
 
         at_most = _AT_MOST if self.each_batch else None
         return read_settled(store, after=None if last is None else last.to_batch, at_most=at_most)
 
     def _events(self, last: SettledEvent | None, found: Settled) -> tuple[SettledEvent, ...]:
-        from airflow_eos.events import events_since
+        from airflow_eos.ops.settled import events_since
 
         return events_since(last, found, each_batch=self.each_batch)
 
@@ -177,7 +177,7 @@ class EmitSettledBatchesOperator(BatchLineage, CheckedArguments):
 
         ``airflow db clean`` may remove events; so the newest event that was seen is noted, too.
         """
-        from airflow_eos.events import newest_of
+        from airflow_eos.ops.settled import newest_of
 
         self._stand = stand = _stored_events(context, self.asset, pipeline)
         self._require_alone(stand)
@@ -196,7 +196,7 @@ class EmitSettledBatchesOperator(BatchLineage, CheckedArguments):
         return last, max((each.timestamp for each in ours), default=None)
 
     def _require_alone(self, stand: Sequence[Any]) -> None:
-        from airflow_eos.events import SettledEvent
+        from airflow_eos.ops.settled import SettledEvent
 
         me = f"{self.dag_id}.{self.task_id}"
         for each in stand:
@@ -269,7 +269,7 @@ class EmitCompleteHoursOperator(EmitSettledBatchesOperator):
 
     def _last(self, context: Context, pipeline: str) -> tuple[SettledEvent | None, datetime | None]:
         """Return the newest event; a new checkpoint goes on behind its predecessors' hours."""
-        from airflow_eos.events import SettledEvent
+        from airflow_eos.ops.settled import SettledEvent
 
         last, told_at = super()._last(context, pipeline)
         extras: list[Any] = []
@@ -283,13 +283,13 @@ class EmitCompleteHoursOperator(EmitSettledBatchesOperator):
         return last, told_at
 
     def _events(self, last: SettledEvent | None, found: Settled) -> tuple[SettledEvent, ...]:
-        from airflow_eos.events import events_since
+        from airflow_eos.ops.settled import events_since
 
         return events_since(last, found, former_watermark_ms=self._former_ms)
 
     def _found(self, store: CheckpointStore, last: SettledEvent | None) -> Settled:
         """Read the newest batch alone, until it completes an hour: an hour has many batches."""
-        from airflow_eos.events import newest_settled, read_settled
+        from airflow_eos.ops.settled import newest_settled, read_settled
 
         newest = newest_settled(store)
         if newest is not None:
@@ -315,12 +315,12 @@ class EmitCompleteHoursOperator(EmitSettledBatchesOperator):
         return [each for each in events if self._hours(each) or self._is_the_first(each)]
 
     def _hours(self, event: SettledEvent) -> tuple[str, ...]:
-        from airflow_eos.events import hours_completed
+        from airflow_eos.ops.settled import hours_completed
 
         return hours_completed(event, since=self.since)
 
     def _count(self, event: SettledEvent) -> int:
-        from airflow_eos.events import hours_between
+        from airflow_eos.ops.settled import hours_between
 
         return len(hours_between(event, since=self.since))
 
@@ -329,7 +329,7 @@ class EmitCompleteHoursOperator(EmitSettledBatchesOperator):
         return event.watermark_before_ms is None and event.watermark_ms is not None
 
     def _emit(self, context: Context, events: Sequence[SettledEvent]) -> None:
-        from airflow_eos.checkpoint.progress import read_state_size
+        from airflow_eos.core.checkpoint.progress import read_state_size
 
         outlet = context["outlet_events"][self.outlets[0]]
         size = read_state_size(checkpoint_of(self))
@@ -353,7 +353,7 @@ def _stored_events(context: Context, asset: Asset, pipeline: str) -> list[Any]:
     Airflow gives them by time stamp. A clock that is behind hides the newest event among older
     ones, so the search goes on past the newest by batch, by as much as clocks may differ.
     """
-    from airflow_eos.events import newest_of
+    from airflow_eos.ops.settled import newest_of
 
     stood = context["inlet_events"][asset]
     if not hasattr(stood, "ascending"):  # below Airflow 3.2, which gives all that stand at once

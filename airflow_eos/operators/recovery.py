@@ -8,13 +8,13 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.arguments import Duration, taken
+from airflow_eos.core.arguments import Duration, taken
 from airflow_eos.hooks.arguments import CheckedArguments, as_rendered, no_retry_where_useless
 
 if TYPE_CHECKING:
     from airflow.sdk import Context, XComArg
 
-    from airflow_eos.supervision.recovery import Recovery
+    from airflow_eos.ops.supervision.recovery import Recovery
 
 
 class PlanRecoveryOperator(CheckedArguments):
@@ -76,7 +76,7 @@ class PlanRecoveryOperator(CheckedArguments):
     def _recovery(self) -> Recovery:
         from airflow_eos.hooks.kafka import KafkaSettingsHook
         from airflow_eos.hooks.store import CheckpointStoreHook, ParticipantsHook
-        from airflow_eos.supervision.recovery import Recovery
+        from airflow_eos.ops.supervision.recovery import Recovery
 
         return Recovery(
             checkpoint=self.checkpoint_location,
@@ -147,9 +147,9 @@ class RecoverTransactionsOperator(PlanRecoveryOperator):
             AirflowFailException: steps were left that need a person or were not allowed.
             EosError: see :func:`airflow_eos.recovery.execute_recovery`.
         """
-        from airflow_eos.protocol.decision import Outcome
+        from airflow_eos.core.protocol.decision import Outcome
+        from airflow_eos.ops.supervision.recovery import print_plan
         from airflow_eos.recovery import Action, Plan, resolve
-        from airflow_eos.supervision.recovery import print_plan
 
         with no_retry_where_useless():
             recovery = self._recovery()

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.providers.common.compat.sdk import AirflowTaskTimeout
 from airflow.providers.common.compat.sdk import conf as airflow_conf
 
-from airflow_eos.arguments import Duration, taken
-from airflow_eos.delivery.policy import INTERVAL, CheckpointPolicy
+from airflow_eos.core.arguments import Duration, taken
+from airflow_eos.core.delivery.policy import INTERVAL, CheckpointPolicy
 from airflow_eos.errors import RehearsalError
 from airflow_eos.hooks.arguments import (
     CheckedArguments,
@@ -27,7 +27,7 @@ from airflow_eos.hooks.deadlines import TaskDeadline
 from airflow_eos.hooks.store import checkpoint_of
 from airflow_eos.lineage import BatchLineage
 from airflow_eos.links import LINKS
-from airflow_eos.supervision.preflight import TimeoutBudget
+from airflow_eos.ops.supervision.preflight import TimeoutBudget
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from airflow.sdk import BaseOperatorLink, Context, XComArg
 
     from airflow_eos.hooks.spark import SparkSubmission, SubmitTarget
-    from airflow_eos.supervision.heartbeat_monitor import Cancel
-    from airflow_eos.supervision.packaging import Secrets
-    from airflow_eos.supervision.recovery import Recovery
-    from airflow_eos.supervision.run import StreamRun
-    from airflow_eos.supervision.trigger_watch import AppResult
+    from airflow_eos.ops.packaging import Secrets
+    from airflow_eos.ops.supervision.heartbeat_monitor import Cancel
+    from airflow_eos.ops.supervision.recovery import Recovery
+    from airflow_eos.ops.supervision.run import StreamRun
+    from airflow_eos.ops.supervision.trigger_watch import AppResult
 
 
 class SparkArguments(CheckedArguments):
@@ -348,7 +348,7 @@ class SparkStreamingOperator(StreamingArguments):
         Raises:
             AirflowTaskTimeout: the time of the task is over, its deferrals counted.
         """
-        from airflow_eos.supervision.trigger_watch import AppResult
+        from airflow_eos.ops.supervision.trigger_watch import AppResult
 
         deadline = TaskDeadline(until_s)
         try:
@@ -393,7 +393,7 @@ class SparkStreamingOperator(StreamingArguments):
 
         from airflow_eos.hooks.spark import SubmitTarget
         from airflow_eos.operators.submission import rules_of, task_of
-        from airflow_eos.supervision.run import StreamRun
+        from airflow_eos.ops.supervision.run import StreamRun
 
         target = SubmitTarget.of(self.conn_id, deploy_mode=self.deploy_mode, conf=self.conf or {})
         StreamRun(
@@ -408,12 +408,8 @@ class SparkStreamingOperator(StreamingArguments):
         self, context: Context, before: AppResult | None, deadline: TaskDeadline
     ) -> dict[str, Any]:
         from airflow_eos.operators.submission import secrets_of, trigger_of
-        from airflow_eos.supervision.packaging import (
-            leave_behind,
-            private_folder,
-            remove_leftovers,
-        )
-        from airflow_eos.supervision.recovery import leave_nothing_open
+        from airflow_eos.ops.packaging import leave_behind, private_folder, remove_leftovers
+        from airflow_eos.ops.supervision.recovery import leave_nothing_open
 
         how = before.ended if before is not None else None
         with no_retry_where_useless(), private_folder(self.checkpoint_location) as folder:
@@ -462,8 +458,8 @@ class SparkStreamingOperator(StreamingArguments):
         """Make the run that starts or adopts the app and watches it; ``on_kill`` stops it."""
         from airflow_eos.links import push_links
         from airflow_eos.operators.submission import rules_of, submission_of, task_of
-        from airflow_eos.supervision.recovery import recover_before_start
-        from airflow_eos.supervision.run import StreamRun
+        from airflow_eos.ops.supervision.recovery import recover_before_start
+        from airflow_eos.ops.supervision.run import StreamRun
 
         self._stream = stream = StreamRun(
             recovery.store,
@@ -483,8 +479,8 @@ class SparkStreamingOperator(StreamingArguments):
         from airflow_eos.hooks.spark import SubmitTarget
         from airflow_eos.kafka.client.settings import KafkaSettings
         from airflow_eos.operators.submission import prefix_in_use
-        from airflow_eos.supervision.preflight import reached_within
-        from airflow_eos.supervision.recovery import Recovery
+        from airflow_eos.ops.supervision.preflight import reached_within
+        from airflow_eos.ops.supervision.recovery import Recovery
 
         target = SubmitTarget.of(self.conn_id, deploy_mode=self.deploy_mode, conf=self.conf or {})
         settings = KafkaSettings.from_librdkafka(secrets.kafka)
@@ -563,12 +559,12 @@ class RehearseOperator(StreamingArguments):
                 or settings that cannot work.
             AppFailedError: the app ended before anything was compared.
         """
-        from airflow_eos.checkpoint.rehearsal import RehearsalRequest
+        from airflow_eos.core.checkpoint.rehearsal import RehearsalRequest
         from airflow_eos.hooks.spark import SubmitTarget
         from airflow_eos.operators.submission import rehearsal_of, secrets_of
-        from airflow_eos.supervision.packaging import private_folder, remove_leftovers
-        from airflow_eos.supervision.rehearsal import report_of, report_view, sentence
-        from airflow_eos.tables import as_text
+        from airflow_eos.ops.packaging import private_folder, remove_leftovers
+        from airflow_eos.ops.rehearsal import report_of, report_view, sentence
+        from airflow_eos.ops.tables import as_text
 
         rehearsal = f"{self.checkpoint_location} rehearsal"  # not the folders of the running app
         with no_retry_where_useless(), private_folder(rehearsal) as folder:

@@ -9,18 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger
 
-from airflow_eos.checkpoint import StartedBy
-from airflow_eos.delivery.configured import OutputConfig, environment, transactional_prefix
-from airflow_eos.delivery.options import AppFacts
+from airflow_eos.core.checkpoint import StartedBy
+from airflow_eos.core.delivery.configured import OutputConfig, environment, transactional_prefix
+from airflow_eos.core.delivery.options import AppFacts
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.hooks.kafka import KafkaSettingsHook
 from airflow_eos.hooks.spark import SparkSubmission, SubmitEnvironment, SubmitTarget, redacting
 from airflow_eos.hooks.store import CheckpointStoreHook, ParticipantsHook
 from airflow_eos.kafka.client.settings import KafkaSettings
-from airflow_eos.secret_names import is_secret
-from airflow_eos.sinks.app import policy_environment
-from airflow_eos.supervision.exit_status import Patience
-from airflow_eos.supervision.packaging import (
+from airflow_eos.ops.packaging import (
     PACKAGE,
     Secrets,
     app_environment,
@@ -29,8 +26,11 @@ from airflow_eos.supervision.packaging import (
     remove_leftovers,
     require_content,
 )
-from airflow_eos.supervision.run import Rules
-from airflow_eos.supervision.trigger_watch import AppResult, AppWatch
+from airflow_eos.ops.supervision.exit_status import Patience
+from airflow_eos.ops.supervision.run import Rules
+from airflow_eos.ops.supervision.trigger_watch import AppResult, AppWatch
+from airflow_eos.secret_names import is_secret
+from airflow_eos.sinks.app import policy_environment
 from airflow_eos.triggers.app import AppTrigger
 
 if TYPE_CHECKING:
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
-    from airflow_eos.checkpoint.rehearsal import RehearsalRequest
+    from airflow_eos.core.checkpoint.rehearsal import RehearsalRequest
     from airflow_eos.operators.streaming import StreamingArguments
-    from airflow_eos.supervision.preflight import TimeoutBudget
+    from airflow_eos.ops.supervision.preflight import TimeoutBudget
 
 _UPLOAD = "spark.kubernetes.file.upload.path"
 

@@ -16,15 +16,15 @@ from airflow.utils.types import DagRunTriggeredByType
 from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
 
-from airflow_eos.checkpoint import drain_newest, read_heartbeat
-from airflow_eos.checkpoint.heartbeat import NOT_FOR_GOOD, driver_of, next_start, resumption_of
+from airflow_eos.core.checkpoint import drain_newest, read_heartbeat
+from airflow_eos.core.checkpoint.heartbeat import NOT_FOR_GOOD, driver_of, next_start, resumption_of
 from airflow_eos.errors import ConfigurationError, Remedy
-from airflow_eos.page.views import ButtonView
+from airflow_eos.ops.page.views import ButtonView
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from airflow_eos.page.views import PipelineEntry, PipelineRow
+    from airflow_eos.ops.page.views import PipelineEntry, PipelineRow
 
 STARTS = 20
 """Limit of runs in the place of one driver, each after the run before it has failed; as in

@@ -35,12 +35,12 @@ from itsdangerous import BadSignature, SignatureExpired, URLSafeTimedSerializer
 from sqlalchemy import func, select
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
-from airflow_eos.arguments import milliseconds, taken
+from airflow_eos.core.arguments import milliseconds, taken
 from airflow_eos.errors import ConfigurationError, EosError
-from airflow_eos.page import views
-from airflow_eos.page.app import answer, create_app, find, late
-from airflow_eos.page.board import Board
-from airflow_eos.page.views import PipelineEntry, Reach
+from airflow_eos.ops.page import views
+from airflow_eos.ops.page.app import answer, create_app, find, late
+from airflow_eos.ops.page.board import Board
+from airflow_eos.ops.page.views import PipelineEntry, Reach
 from airflow_eos.plugins.actions import NAMES, Allowed, act, asked_of, buttons
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Tokens:
     """
 
     def __init__(self, secret: str) -> None:
-        self._serializer = URLSafeTimedSerializer(secret, salt="airflow_eos.page")
+        self._serializer = URLSafeTimedSerializer(secret, salt="airflow_eos.ops.page")
 
     def make(self, user: str, pipeline: str, action: str) -> str:
         """Return a signed token for one confirmation."""

@@ -20,16 +20,16 @@ from airflow.providers.common.compat.sdk import (
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
 from airflow_eos import errors
-from airflow_eos.arguments import Duration, milliseconds, taken
+from airflow_eos.core.arguments import Duration, milliseconds, taken
+from airflow_eos.core.protocol.decision import one_line
 from airflow_eos.errors import ConfigurationError, EosError
 from airflow_eos.hooks.arguments import CheckedArguments, as_rendered, no_retry_where_useless
-from airflow_eos.protocol.decision import one_line
 
 if TYPE_CHECKING:
     from airflow.sdk import Context, XComArg
 
     from airflow_eos.kafka.client.settings import KafkaSettings
-    from airflow_eos.supervision.progress import (
+    from airflow_eos.ops.supervision.progress import (
         BlockedWatch,
         Conclusion,
         ProgressWatch,
@@ -186,7 +186,7 @@ class CheckpointProgressSensor(LookOnceSensor):
     A stall is a failure; an idle topic is not a stall. Evidence is Spark's own checkpoint, the
     driver's heartbeat, which is looked at until it was seen to change or to stand still, and, where
     the last commit is old, the ends of the input topics. The table is in
-    :mod:`airflow_eos.supervision.progress`.
+    :mod:`airflow_eos.ops.supervision.progress`.
 
     With no target it says at once whether the pipeline is well. Give at most one target:
 
@@ -265,7 +265,7 @@ class CheckpointProgressSensor(LookOnceSensor):
         raise AirflowFailException(found.error)
 
     def _watch(self) -> ProgressWatch:
-        from airflow_eos.supervision.progress import ProgressWatch
+        from airflow_eos.ops.supervision.progress import ProgressWatch
 
         targets = [self.batch_id, self.since_batch, self.since]
         if sum(target is not None for target in targets) > 1:
@@ -354,7 +354,7 @@ class TransactionTimeoutSensor(LookOnceSensor):
 
     def poke(self, context: Context) -> PokeReturnValue:  # noqa: ARG002 - Airflow's signature
         """Look for transactions that run out of time."""
-        from airflow_eos.supervision.progress import SeenOpen
+        from airflow_eos.ops.supervision.progress import SeenOpen
 
         is_forgotten = self.seen is None and self.reschedule and not self.deferrable
         self.seen = self.seen or SeenOpen()
@@ -377,7 +377,7 @@ class TransactionTimeoutSensor(LookOnceSensor):
         return PokeReturnValue(bool(found), found or None)
 
     def _watch(self) -> TimeoutWatch:
-        from airflow_eos.supervision.progress import TimeoutWatch
+        from airflow_eos.ops.supervision.progress import TimeoutWatch
 
         return TimeoutWatch(
             prefix=self.transactional_id_prefix,
@@ -437,7 +437,7 @@ class BlockedTopicSensor(LookOnceSensor):
         return PokeReturnValue(bool(found), found or None)
 
     def _watch(self) -> BlockedWatch:
-        from airflow_eos.supervision.progress import BlockedWatch
+        from airflow_eos.ops.supervision.progress import BlockedWatch
 
         topics = (self.topics,) if isinstance(self.topics, str) else tuple(self.topics)
         return BlockedWatch(topics=topics, max_age_ms=milliseconds(self.max_age))

@@ -1,6 +1,7 @@
 """Sinks, outputs, policies and ``start_exactly_once``: the names that an app imports.
 
-Read ``delivery/batch.py`` first (a batch on the driver), then ``delivery/task.py`` (its tasks).
+Read ``core/delivery/batch.py`` first (a batch on the driver), then ``core/delivery/task.py`` (its
+tasks).
 """
 
 from __future__ import annotations
@@ -8,17 +9,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from airflow_eos.delivery.outputs import Output as Output
-    from airflow_eos.delivery.policy import CheckpointPolicy as CheckpointPolicy
-    from airflow_eos.delivery.policy import ExponentialDelay as ExponentialDelay
-    from airflow_eos.delivery.policy import FailureRate as FailureRate
-    from airflow_eos.delivery.policy import FixedDelay as FixedDelay
-    from airflow_eos.delivery.start import start_exactly_once as start_exactly_once
+    from airflow_eos.core.delivery.outputs import Output as Output
+    from airflow_eos.core.delivery.policy import CheckpointPolicy as CheckpointPolicy
+    from airflow_eos.core.delivery.policy import ExponentialDelay as ExponentialDelay
+    from airflow_eos.core.delivery.policy import FailureRate as FailureRate
+    from airflow_eos.core.delivery.policy import FixedDelay as FixedDelay
+    from airflow_eos.core.delivery.start import start_exactly_once as start_exactly_once
+    from airflow_eos.kafka.sink import KafkaSink as KafkaSink
     from airflow_eos.kinds.consumer_group.sink import ConsumerGroup as ConsumerGroup
     from airflow_eos.kinds.delta.sink import DeltaSink as DeltaSink
     from airflow_eos.kinds.files.sink import FileSink as FileSink
     from airflow_eos.kinds.iceberg.sink import IcebergSink as IcebergSink
-    from airflow_eos.kinds.kafka.sink import KafkaSink as KafkaSink
     from airflow_eos.kinds.mysql.sink import MySqlSink as MySqlSink
     from airflow_eos.kinds.postgres.sink import PostgresSink as PostgresSink
     from airflow_eos.kinds.upsert.hbase import HBaseUpsert as HBaseUpsert
@@ -30,26 +31,26 @@ if TYPE_CHECKING:
     from airflow_eos.sinks.source import StartPosition as StartPosition
 
 _HOMES = {
-    "CheckpointPolicy": "delivery.policy",
+    "CheckpointPolicy": "core.delivery.policy",
     "ConsumerGroup": "kinds.consumer_group.sink",
     "DeltaSink": "kinds.delta.sink",
-    "ExponentialDelay": "delivery.policy",
-    "FailureRate": "delivery.policy",
+    "ExponentialDelay": "core.delivery.policy",
+    "FailureRate": "core.delivery.policy",
     "FileSink": "kinds.files.sink",
     "HBaseUpsert": "kinds.upsert.hbase",
-    "FixedDelay": "delivery.policy",
+    "FixedDelay": "core.delivery.policy",
     "IcebergSink": "kinds.iceberg.sink",
-    "KafkaSink": "kinds.kafka.sink",
+    "KafkaSink": "kafka.sink",
     "MySqlSink": "kinds.mysql.sink",
     "MySqlUpsert": "kinds.upsert.mysql",
-    "Output": "delivery.outputs",
+    "Output": "core.delivery.outputs",
     "PostgresSink": "kinds.postgres.sink",
     "PostgresUpsert": "kinds.upsert.postgres",
     "RedisUpsert": "kinds.upsert.redis",
     "StartPosition": "sinks.source",
     "UpsertSink": "kinds.upsert.sink",
     "WriteAheadSink": "kinds.wal.sink",
-    "start_exactly_once": "delivery.start",
+    "start_exactly_once": "core.delivery.start",
 }
 
 __all__ = sorted(_HOMES)

@@ -18,25 +18,25 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.arguments import AVAILABLE_NOW, Flag, milliseconds, spelled, taken
-from airflow_eos.delivery.causes import cause_of
-from airflow_eos.delivery.configured import OutputConfig
-from airflow_eos.delivery.options import AppFacts
-from airflow_eos.delivery.policy import CheckpointPolicy
+from airflow_eos.core.arguments import AVAILABLE_NOW, Flag, milliseconds, spelled, taken
+from airflow_eos.core.delivery.causes import cause_of
+from airflow_eos.core.delivery.configured import OutputConfig
+from airflow_eos.core.delivery.options import AppFacts
+from airflow_eos.core.delivery.policy import CheckpointPolicy
 from airflow_eos.errors import REFUSED_STATUS, ConfigurationError, EosError, exit_status
 from airflow_eos.kafka.client.settings import KafkaSettings
+from airflow_eos.kafka.sink import kafka_sink
 from airflow_eos.kinds.consumer_group.sink import ConsumerGroup
-from airflow_eos.kinds.kafka.sink import kafka_sink
 from airflow_eos.sinks.source import StartPosition, tuned_source_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_eos.delivery.outputs import Output
-    from airflow_eos.delivery.port import Guarantee
-    from airflow_eos.delivery.query import ExactlyOnceQuery
-    from airflow_eos.delivery.source import OwnSource
-    from airflow_eos.kinds.kafka.sink import KafkaSink
+    from airflow_eos.core.delivery.outputs import Output
+    from airflow_eos.core.delivery.port import Guarantee
+    from airflow_eos.core.delivery.query import ExactlyOnceQuery
+    from airflow_eos.core.delivery.source import OwnSource
+    from airflow_eos.kafka.sink import KafkaSink
 
 
 def kafka_config(bootstrap_servers: str | None) -> dict[str, Any]:
@@ -396,7 +396,7 @@ class App:
             query_name: Spark's query name.
             output_mode: Spark's output mode.
         """
-        from airflow_eos.delivery.start import start_exactly_once
+        from airflow_eos.core.delivery.start import start_exactly_once
 
         return start_exactly_once(
             df,

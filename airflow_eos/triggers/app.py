@@ -15,8 +15,8 @@ from airflow_eos.errors import StoreError
 from airflow_eos.triggers.polling import StoredTrigger
 
 if TYPE_CHECKING:
-    from airflow_eos.checkpoint import CheckpointStore
-    from airflow_eos.supervision.trigger_watch import AppWatch
+    from airflow_eos.core.checkpoint import CheckpointStore
+    from airflow_eos.ops.supervision.trigger_watch import AppWatch
 
 
 _NOBODY_WAITS = (
@@ -27,13 +27,13 @@ _NOBODY_WAITS = (
 class AppTrigger(StoredTrigger):
     """Watches an app every ``poke_interval`` seconds until it has ended; then yields one event.
 
-    Its event is read by :meth:`airflow_eos.supervision.trigger_watch.AppResult.of_event`. A store
-    that does not answer is asked again, one that refuses with the connection as it is now. The
-    looks of all triggers of this process share one thread pool, and two that ask for the same
+    Its event is read by :meth:`airflow_eos.ops.supervision.trigger_watch.AppResult.of_event`. A
+    store that does not answer is asked again, one that refuses with the connection as it is now.
+    The looks of all triggers of this process share one thread pool, and two that ask for the same
     checkpoint at a time share one look.
 
     Args:
-        watch: see :class:`airflow_eos.supervision.trigger_watch.AppWatch`.
+        watch: see :class:`airflow_eos.ops.supervision.trigger_watch.AppWatch`.
         poke_interval, storage_conn_id, storage_options: as of ``StoredTrigger``.
     """
 
@@ -72,13 +72,13 @@ class AppTrigger(StoredTrigger):
         self.log.warning("%s: %s", watch.checkpoint, done)
 
     async def _until_ended(self) -> dict[str, Any]:
-        from airflow_eos.supervision.heartbeat_monitor import (
+        from airflow_eos.ops.supervision.heartbeat_monitor import (
             REFUSED_AT_MOST,
             Pulse,
             is_refusal,
             read_pulse,
         )
-        from airflow_eos.supervision.trigger_watch import LOOKS
+        from airflow_eos.ops.supervision.trigger_watch import LOOKS
 
         watch, store = self._watched(), await self._store()
         pulse = Pulse(store, every_s=self.poke_interval)
@@ -104,7 +104,7 @@ class AppTrigger(StoredTrigger):
             await asyncio.sleep(self.poke_interval)
 
     def _watched(self) -> AppWatch:
-        from airflow_eos.supervision.trigger_watch import AppWatch
+        from airflow_eos.ops.supervision.trigger_watch import AppWatch
 
         return msgspec.convert(self.watch, AppWatch)
 

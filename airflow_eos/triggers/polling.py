@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from airflow_eos.hooks.store import CheckpointStoreHook
     from airflow_eos.kafka.client.settings import KafkaSettings
-    from airflow_eos.supervision.progress import SeenOpen
+    from airflow_eos.ops.supervision.progress import SeenOpen
 
 T = TypeVar("T")
 
@@ -69,7 +69,7 @@ class PollingTrigger(StoredTrigger):
     client lives.
 
     Args:
-        watch: arguments of the watch (see :mod:`airflow_eos.supervision.progress`).
+        watch: arguments of the watch (see :mod:`airflow_eos.ops.supervision.progress`).
         kafka_config_id: Kafka connection; only its id is stored.
         participant_conn_ids: connections of the other participants, by name or kind.
         poke_interval, storage_conn_id, storage_options: as of ``StoredTrigger``.
@@ -111,7 +111,7 @@ class PollingTrigger(StoredTrigger):
 
     async def _asked(self, look: Callable[..., T], *given: Any) -> T:
         """Run a look in a ``POLLS`` thread: the event loop's own threads are for all triggers."""
-        from airflow_eos.supervision.trigger_watch import POLLS
+        from airflow_eos.ops.supervision.trigger_watch import POLLS
 
         return await POLLS.ask(object(), partial(look, *given))
 
@@ -130,7 +130,7 @@ class CheckpointProgressTrigger(PollingTrigger):
     ) -> dict[str, Any] | None:
         """Look at the checkpoint once, and once more where the first look suspects a stall."""
         del reach  # progress is Spark's, whatever the participants
-        from airflow_eos.supervision.progress import ProgressWatch
+        from airflow_eos.ops.supervision.progress import ProgressWatch
 
         watch = ProgressWatch(**self.watch)
         first = await self._asked(watch.look, kafka, storage)
@@ -152,7 +152,7 @@ class TransactionTimeoutTrigger(PollingTrigger):
         self, kafka: KafkaSettings, storage: Mapping[str, str], reach: Mapping[str, Any]
     ) -> dict[str, Any] | None:
         """Look once for transactions that run out of time."""
-        from airflow_eos.supervision.progress import SeenOpen, TimeoutWatch
+        from airflow_eos.ops.supervision.progress import SeenOpen, TimeoutWatch
 
         self._seen = self._seen or SeenOpen()
         look = TimeoutWatch(**self.watch).look
@@ -168,7 +168,7 @@ class BlockedTopicTrigger(PollingTrigger):
     ) -> dict[str, Any] | None:
         """Look once for transactions that hold readers up."""
         del storage, reach  # only the Kafka cluster is asked
-        from airflow_eos.supervision.progress import BlockedWatch
+        from airflow_eos.ops.supervision.progress import BlockedWatch
 
         found = await self._asked(BlockedWatch(**self.watch).look, kafka)
         return {"error": None, "value": found} if found else None

@@ -23,8 +23,8 @@ class _AtACheckpoint(StoredTrigger):
 
     async def _looks(self) -> Callable[[], Awaitable[int]]:
         """Return a function that reads the newest settled batch; fetch the connection only once."""
-        from airflow_eos.events import newest_settled
-        from airflow_eos.supervision.trigger_watch import POLLS
+        from airflow_eos.ops.settled import newest_settled
+        from airflow_eos.ops.supervision.trigger_watch import POLLS
 
         store = await self._store_hook().aopen(self.checkpoint_location)
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from airflow_eos.kafka.client.connection import ConnectionPool
-from airflow_eos.kafka.transactions.blocked import find_blocked
 from airflow_eos.local.broker import create_topic
+from airflow_eos.ops.blocked import find_blocked
 from tests.brokers.core import *  # noqa: F403 - the same tests
 from tests.integration.hazards.direct import Direct
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from airflow_eos.kafka.client.connection import ConnectionPool
-from airflow_eos.kafka.transactions.blocked import find_blocked
 from airflow_eos.local import EmbeddedKafka
+from airflow_eos.ops.blocked import find_blocked
 from tests.brokers.releases import AS_SHIPPED, RELEASES, running
 from tests.integration.conftest import die_at
 from tests.integration.hazards.conftest import _no_warm_writers

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from airflow_eos.checkpoint.spark_log import kafka_offsets
+from airflow_eos.core.checkpoint.spark_log import kafka_offsets
 from airflow_eos.local.broker import create_topic
 from tests.chaos.arena import Arena
 from tests.chaos.faults import incident, nth

@@ -10,17 +10,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from airflow_eos.checkpoint import DecisionLog
-from airflow_eos.delivery import replay
+from airflow_eos.core.checkpoint import DecisionLog
+from airflow_eos.core.delivery import replay
+from airflow_eos.core.protocol.decision import Outcome, PreparedWork
+from airflow_eos.core.protocol.promise import Promise
+from airflow_eos.core.recovery.facts import Facts
+from airflow_eos.kafka.participant import KafkaParticipant
 from airflow_eos.kafka.transactions.identity import transaction_of
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
 from airflow_eos.kinds.files.participant import made
 from airflow_eos.kinds.files.sink import FilesOfTask
-from airflow_eos.kinds.kafka.participant import KafkaParticipant
 from airflow_eos.kinds.postgres.sink import TransactionOfTask
-from airflow_eos.protocol.decision import Outcome, PreparedWork
-from airflow_eos.protocol.promise import Promise
-from airflow_eos.recovery.facts import Facts
 
 
 def no_decision() -> None:
@@ -44,7 +44,7 @@ def settle_not_idempotent() -> None:
 
 
 def _remember_own_transactions() -> None:
-    from airflow_eos.delivery.batch import ExactlyOnceBatch
+    from airflow_eos.core.delivery.batch import ExactlyOnceBatch
 
     real = ExactlyOnceBatch._decide
 

@@ -18,16 +18,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from airflow_eos.checkpoint import CheckpointStore, DecisionLog, PipelineIdentity, claim
-from airflow_eos.checkpoint.rulings import read_acceptance
-from airflow_eos.delivery import replay as difference
-from airflow_eos.delivery.batch import Authority, ExactlyOnceBatch
-from airflow_eos.delivery.outputs import InPlanSink
-from airflow_eos.delivery.replay import ReplayChecks, promise_in_flight
-from airflow_eos.delivery.takeover import take_over
+from airflow_eos.core.checkpoint import CheckpointStore, DecisionLog, PipelineIdentity, claim
+from airflow_eos.core.checkpoint.rulings import read_acceptance
+from airflow_eos.core.delivery import replay as difference
+from airflow_eos.core.delivery.batch import Authority, ExactlyOnceBatch
+from airflow_eos.core.delivery.outputs import InPlanSink
+from airflow_eos.core.delivery.replay import ReplayChecks, promise_in_flight
+from airflow_eos.core.delivery.takeover import take_over
+from airflow_eos.core.failpoints import failpoint
+from airflow_eos.core.protocol.participant import Participant
 from airflow_eos.errors import DecisionNeededError, EosError
-from airflow_eos.failpoints import failpoint
-from airflow_eos.protocol.participant import Participant
 from airflow_eos.recovery import execute_recovery, read_rulings
 from tests.chaos import controls
 from tests.chaos.frame import Frame, undelivered

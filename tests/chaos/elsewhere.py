@@ -13,7 +13,7 @@ import psycopg
 import pyarrow.parquet as pq
 from psycopg import sql
 
-from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.core.checkpoint import CheckpointStore
 from airflow_eos.kinds.files.folder import beside
 from tests.chaos.journal import Journal
 from tests.chaos.outputs import table_of

@@ -58,7 +58,7 @@ class Frame:
 
 
 def undelivered(rows: Frame, delivered: Frame, *, tasks: int) -> Frame:
-    """What ``airflow_eos.delivery.replay`` does with Spark: the order of each task is kept."""
+    """What ``airflow_eos.core.delivery.replay`` does with Spark: the order of each task is kept."""
     del tasks
 
     def difference() -> Tasks:

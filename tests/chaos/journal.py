@@ -9,7 +9,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.core.checkpoint import CheckpointStore
 
 
 class Journal:

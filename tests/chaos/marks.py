@@ -10,9 +10,9 @@ from typing import Any
 from pyspark.core import context
 from pyspark.sql import SparkSession
 
-from airflow_eos.checkpoint import CheckpointStore
-from airflow_eos.delivery import takeover
-from airflow_eos.delivery.batch import Attempts, ExactlyOnceBatch
+from airflow_eos.core.checkpoint import CheckpointStore
+from airflow_eos.core.delivery import takeover
+from airflow_eos.core.delivery.batch import Attempts, ExactlyOnceBatch
 from tests.chaos.journal import Journal, keep_what_is_pruned
 from tests.chaos.spark_loop import note_logs
 

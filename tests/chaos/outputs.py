@@ -11,21 +11,21 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_eos.delivery.port import Sink, TaskReport, TaskWriter
-from airflow_eos.delivery.task import SinkTask, TaskOutput
-from airflow_eos.failpoints import failpoint
+from airflow_eos.core.delivery.port import Sink, TaskReport, TaskWriter
+from airflow_eos.core.delivery.task import SinkTask, TaskOutput
+from airflow_eos.core.failpoints import failpoint
+from airflow_eos.core.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork
+from airflow_eos.core.protocol.group import reach_all
+from airflow_eos.core.protocol.participant import Participant
 from airflow_eos.kafka.client.connection import ConnectionPool
+from airflow_eos.kafka.participant import KafkaParticipant
+from airflow_eos.kafka.sink import KafkaSink
 from airflow_eos.kafka.transactions.identity import as_transaction
 from airflow_eos.kafka.transactions.outcomes import delivered_rows
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
 from airflow_eos.kinds.files.folder import files_of
 from airflow_eos.kinds.files.sink import FileSink
-from airflow_eos.kinds.kafka.participant import KafkaParticipant
-from airflow_eos.kinds.kafka.sink import KafkaSink
 from airflow_eos.kinds.postgres.sink import PostgresSink
-from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork
-from airflow_eos.protocol.group import reach_all
-from airflow_eos.protocol.participant import Participant
 from tests.chaos.frame import Frame, Tasks
 from tests.chaos.settings import FILES, KAFKA, POSTGRES, DriverSettings
 from tests.support.authority import LazyTasks
@@ -36,7 +36,7 @@ _ANY_INTERVAL = timedelta(seconds=1)
 
 @dataclass(frozen=True)
 class LoopOutputs:
-    """See :class:`~airflow_eos.delivery.port.BatchSink`: tasks run in our own workers."""
+    """See :class:`~airflow_eos.core.delivery.port.BatchSink`: tasks run in our own workers."""
 
     sinks: tuple[Sink, ...]
 

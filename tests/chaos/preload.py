@@ -10,9 +10,9 @@ import pyarrow.compute as pc
 import pyspark
 from confluent_kafka import admin
 
-from airflow_eos.delivery import takeover
-from airflow_eos.kafka.producer import writer
-from airflow_eos.kafka.records import kernels as loops
+from airflow_eos.arrow.producer import writer
+from airflow_eos.arrow.records import kernels as loops
+from airflow_eos.core.delivery import takeover
 from tests.chaos import driver, workers
 
 LOADED = (

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from confluent_kafka import Consumer, Message, TopicPartition
 
-from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.core.checkpoint import CheckpointStore
 from tests.chaos.journal import Journal
 
 Row = tuple[int, int, str, str, str]

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from airflow_eos.checkpoint import CheckpointStore, newest_term
-from airflow_eos.checkpoint.standby import hand_over, standbys
+from airflow_eos.core.checkpoint import CheckpointStore, newest_term
+from airflow_eos.core.checkpoint.standby import hand_over, standbys
 from airflow_eos.errors import EosError
 from tests.chaos.aftermath import recover_at_once
 from tests.chaos.processes import Process, wait_until

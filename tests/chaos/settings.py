@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.core.checkpoint import CheckpointStore
 from airflow_eos.errors import (
     CheckpointError,
     DeliveryError,

@@ -18,7 +18,7 @@ import msgspec
 import pyspark
 
 from airflow_eos import errors
-from airflow_eos.checkpoint import read_heartbeat
+from airflow_eos.core.checkpoint import read_heartbeat
 from airflow_eos.local.broker import create_topic
 from tests.chaos.arena import Arena
 from tests.chaos.driver import ENDED_BY_ERROR

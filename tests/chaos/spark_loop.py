@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from airflow_eos.checkpoint import CheckpointStore
-from airflow_eos.failpoints import failpoint
+from airflow_eos.core.checkpoint import CheckpointStore
+from airflow_eos.core.failpoints import failpoint
 from tests.chaos.journal import Journal, now_ms
 from tests.chaos.spark_data import Ends, Offset, SparkError, ends_of
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.core.checkpoint import CheckpointStore
 from tests.chaos.chance import racing_scenario, standing_by
 from tests.chaos.elsewhere import Watched
 from tests.chaos.journal import Journal

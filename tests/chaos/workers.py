@@ -17,10 +17,10 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from airflow_eos.delivery.port import TaskReport
-from airflow_eos.delivery.task import HASH_COLUMN, SinkTask, TaskOutput
+from airflow_eos.arrow.producer import writer as kafka_writer
+from airflow_eos.core.delivery.port import TaskReport
+from airflow_eos.core.delivery.task import HASH_COLUMN, SinkTask, TaskOutput
 from airflow_eos.errors import KafkaError, StoreError
-from airflow_eos.kafka.producer import writer as kafka_writer
 from airflow_eos.kafka.transactions.identity import KIND, as_transaction
 from tests.chaos.journal import Journal
 from tests.chaos.settings import FILES, POSTGRES

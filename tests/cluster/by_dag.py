@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from airflow_eos.checkpoint import CheckpointStore, newest_term, read_heartbeat
+from airflow_eos.core.checkpoint import CheckpointStore, newest_term, read_heartbeat
 from airflow_eos.local import spark_jars
 from demo.airflow import PrivateAirflow
 from demo.rest import DagRun

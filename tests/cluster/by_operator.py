@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
-from airflow_eos.checkpoint import CheckpointStore, Heartbeat, read_heartbeat
+from airflow_eos.core.checkpoint import CheckpointStore, Heartbeat, read_heartbeat
 from airflow_eos.operators import SparkStreamingOperator
 from tests.cluster.stream import PATIENCE_S, Stream
 from tests.integration.airflow.one_try import task_instance

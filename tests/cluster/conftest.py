@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from airflow_eos.local import EmbeddedKafka
-from airflow_eos.supervision.packaging import build_environment
+from airflow_eos.ops.packaging import build_environment
 from tests.cluster.stream import Stream
 from tests.support.servers.standalone import EmbeddedStandalone
 

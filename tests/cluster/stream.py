@@ -16,8 +16,8 @@ from pathlib import Path
 
 import psutil
 
-from airflow_eos.audit.audit import AuditReport, audit
 from airflow_eos.local import EmbeddedKafka, spark_jars
+from airflow_eos.ops.audit.audit import AuditReport, audit
 from tests.support.jvm import SHORT_LIVED
 from tests.support.pipeline import wait_until
 from tests.support.servers.standalone import spark_home

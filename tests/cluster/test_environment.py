@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from airflow_eos.supervision.packaging import build_environment
+from airflow_eos.ops.packaging import build_environment
 
 pytestmark = [pytest.mark.cluster]
 
 # What a task loads: the driver's half needs Spark's Python besides, which Spark brings along.
-MODULES = "airflow_eos.delivery.task, airflow_eos.kafka.producer.writer, hdfs_native, ssl, sqlite3"
+MODULES = (
+    "airflow_eos.core.delivery.task, airflow_eos.arrow.producer.writer, hdfs_native, ssl, sqlite3"
+)
 PROGRAM = f"""
 import sys
 import {MODULES}

@@ -11,9 +11,9 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 from msgspec.structs import replace
 
-from airflow_eos.checkpoint import CheckpointStore, StartedBy, read_heartbeat
+from airflow_eos.core.checkpoint import CheckpointStore, StartedBy, read_heartbeat
 from airflow_eos.local import spark_jars
-from airflow_eos.supervision.heartbeat_monitor import ClusterManager, kill_elsewhere
+from airflow_eos.ops.supervision.heartbeat_monitor import ClusterManager, kill_elsewhere
 from tests.cluster.by_operator import operator, struck
 from tests.cluster.conftest import StreamFactory
 from tests.cluster.k8s import FakeKubernetes

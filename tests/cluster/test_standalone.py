@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_eos.checkpoint import CheckpointStore, newest_term
-from airflow_eos.checkpoint.standby import hand_over, standbys
+from airflow_eos.core.checkpoint import CheckpointStore, newest_term
+from airflow_eos.core.checkpoint.standby import hand_over, standbys
 from tests.cluster.by_dag import submitted_by_dag
 from tests.cluster.conftest import StreamFactory
 from tests.cluster.stream import PATIENCE_S, Stream, end, family, stopped

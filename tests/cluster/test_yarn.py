@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_eos.checkpoint import CheckpointStore, read_heartbeat
+from airflow_eos.core.checkpoint import CheckpointStore, read_heartbeat
 from airflow_eos.local import spark_jars
 from tests.cluster.by_dag import submitted_by_dag, without_pythonpath
 from tests.cluster.by_operator import operator, struck

@@ -23,11 +23,11 @@ os.environ["NUMBA_CACHE_DIR"] = str(Path(".build/numba-bounds").absolute())
 import crc32c
 from kafka.record import MemoryRecordsBuilder
 
+from airflow_eos.arrow.records import kernels as loops
+from airflow_eos.arrow.records.decode import tables
+from airflow_eos.arrow.records.encode import NAMES, codec
 from airflow_eos.errors import InputError
 from airflow_eos.kafka.client.reading import OffsetSpan, _visible, _whole
-from airflow_eos.kafka.records import kernels as loops
-from airflow_eos.kafka.records.decode import tables
-from airflow_eos.kafka.records.encode import NAMES, codec
 from tests.support.plain_decoder import rows_of
 
 SPAN = OffsetSpan("t", 3, 0, 1 << 40)
@@ -151,7 +151,7 @@ def main(count: int, seed: int) -> Counter[str]:
     """
     import numba
 
-    from airflow_eos.kafka.records import numba_kernels as compiled
+    from airflow_eos.arrow.records import numba_kernels as compiled
 
     if numba.config.BOUNDSCHECK != 1:  # type: ignore[attr-defined]
         raise RuntimeError("Numba's bounds checks are not on.")

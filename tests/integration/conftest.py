@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import SparkSession
 
-from airflow_eos.checkpoint import heartbeat as beats
-from airflow_eos.checkpoint.locations import LOCAL
+from airflow_eos.core.checkpoint import heartbeat as beats
+from airflow_eos.core.checkpoint.locations import LOCAL
+from airflow_eos.core.recovery import facts as driver_liveness
 from airflow_eos.local import EmbeddedKafka, avro_jars, spark_jars
-from airflow_eos.recovery import facts as driver_liveness
 from airflow_eos.sinks.source import tuned_spark_conf
 from tests.integration.hazards.spark_job import Job
 from tests.support.app import BEAT

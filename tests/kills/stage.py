@@ -15,14 +15,14 @@ from typing import Any
 
 import psutil
 
-from airflow_eos.checkpoint import (
+from airflow_eos.core.checkpoint import (
     CheckpointStore,
     Heartbeat,
     newest_term,
     read_heartbeat,
     request_drain,
 )
-from airflow_eos.checkpoint.progress import read_state
+from airflow_eos.core.checkpoint.progress import read_state
 from airflow_eos.local import EmbeddedKafka, spark_jars
 from airflow_eos.recovery import AuditReport, audit
 from demo.airflow import PARTS, PrivateAirflow

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from airflow_eos.protocol.promise import combined
+from airflow_eos.core.protocol.promise import combined
 from tests.model.broker import Rows
 
 

@@ -10,7 +10,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from airflow_eos.checkpoint.rulings import accept
+from airflow_eos.core.checkpoint.rulings import accept
+from airflow_eos.core.protocol.decision import Outcome
 from airflow_eos.errors import (
     CheckpointError,
     ContinuityError,
@@ -19,7 +20,6 @@ from airflow_eos.errors import (
     StoreError,
 )
 from airflow_eos.kafka.transactions.identity import transaction_of
-from airflow_eos.protocol.decision import Outcome
 from airflow_eos.recovery import Action, gather, make_plan, resolve, shortfall
 from tests.model.choices import (
     FAULTS,

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from airflow_eos.checkpoint import Decision, Verdict
+from airflow_eos.core.checkpoint import Decision, Verdict
 from airflow_eos.kafka.transactions.identity import TransactionIdentity, transaction_of
 from tests.model.broker import Broker, Rows, State, Transaction
 from tests.model.scheduler import current

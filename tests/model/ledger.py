@@ -6,11 +6,11 @@ import uuid
 
 import msgspec
 
-from airflow_eos.checkpoint import Decision
+from airflow_eos.core.checkpoint import Decision
+from airflow_eos.core.protocol.participant import Note, Owner, Ownership, superseded
 from airflow_eos.errors import KafkaUnavailableError
 from airflow_eos.kafka.client.settings import DEFAULT_TOPIC
 from airflow_eos.kafka.transactions.ownership import ownership
-from airflow_eos.protocol.participant import Note, Owner, Ownership, superseded
 from tests.model.scheduler import external
 
 

@@ -1,6 +1,6 @@
 """Histories in which the guarantee of one checkpoint changes, beside drivers of the former one.
 
-What runs is ``delivery/start.py`` and what it starts. Spark's logs are exclusive here: without
+What runs is ``core/delivery/start.py`` and what it starts. Spark's logs are exclusive here: without
 decisions nothing else keeps two drivers from planning one batch (docs/checkpoint-stores.md).
 """
 
@@ -18,10 +18,10 @@ from typing import Any, get_args
 import obstore.exceptions as failures
 import pytest
 
-from airflow_eos.checkpoint import CheckpointStore
-from airflow_eos.delivery import start as started
-from airflow_eos.delivery.port import Guarantee, TaskReport
-from airflow_eos.delivery.weaker_guarantees import VisibilityMarkers
+from airflow_eos.core.checkpoint import CheckpointStore
+from airflow_eos.core.delivery import start as started
+from airflow_eos.core.delivery.port import Guarantee, TaskReport
+from airflow_eos.core.delivery.weaker_guarantees import VisibilityMarkers
 from airflow_eos.errors import OwnershipError
 from tests.model import wire as model_wire
 from tests.model.broker import Rows

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.checkpoint import (
+from airflow_eos.core.checkpoint import (
     CheckpointStore,
     OffsetLog,
     Tenure,
@@ -18,12 +18,19 @@ from airflow_eos.checkpoint import (
     snapshot,
     terms,
 )
-from airflow_eos.checkpoint import backend as paths
-from airflow_eos.checkpoint import standby as records
-from airflow_eos.delivery import replay, standby, takeover
-from airflow_eos.delivery.batch import Attempts, Authority, ExactlyOnceBatch
+from airflow_eos.core.checkpoint import backend as paths
+from airflow_eos.core.checkpoint import standby as records
+from airflow_eos.core.delivery import replay, standby, takeover
+from airflow_eos.core.delivery.batch import Attempts, Authority, ExactlyOnceBatch
+from airflow_eos.core.protocol.decision import Outcome, encode
+from airflow_eos.core.protocol.participant import Owner, Ownership, StartFacts
+from airflow_eos.core.protocol.promise import Promise
+from airflow_eos.core.recovery import execute as execution
+from airflow_eos.core.recovery import facts, plan
 from airflow_eos.errors import KafkaUnavailableError, SupersededError
+from airflow_eos.kafka import participant
 from airflow_eos.kafka.client.errors import Deadline
+from airflow_eos.kafka.participant import KafkaParticipant
 from airflow_eos.kafka.transactions import coordinator as ending
 from airflow_eos.kafka.transactions import listing
 from airflow_eos.kafka.transactions.coordinator import (
@@ -32,13 +39,6 @@ from airflow_eos.kafka.transactions.coordinator import (
     end_transactions,
 )
 from airflow_eos.kafka.transactions.outcomes import outcomes
-from airflow_eos.kinds.kafka import participant
-from airflow_eos.kinds.kafka.participant import KafkaParticipant
-from airflow_eos.protocol.decision import Outcome, encode
-from airflow_eos.protocol.participant import Owner, Ownership, StartFacts
-from airflow_eos.protocol.promise import Promise
-from airflow_eos.recovery import execute as execution
-from airflow_eos.recovery import facts, plan
 from tests.model import who_drives, world
 from tests.model.ledger import SteppedLedger
 from tests.model.scheduler import current

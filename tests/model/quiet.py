@@ -9,8 +9,8 @@ from contextlib import contextmanager
 import pytest
 import structlog
 
-from airflow_eos.checkpoint import store
-from airflow_eos.delivery import replay as difference
+from airflow_eos.core.checkpoint import store
+from airflow_eos.core.delivery import replay as difference
 from airflow_eos.kafka.client import errors as deadline
 from airflow_eos.kafka.transactions import hanging
 from tests.model.wire import VirtualTime

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from airflow_eos.checkpoint import CheckpointStore
-from airflow_eos.checkpoint.spark_log import parse_query_id
+from airflow_eos.core.checkpoint import CheckpointStore
+from airflow_eos.core.checkpoint.spark_log import parse_query_id
 from airflow_eos.errors import CheckpointFormatError
 from tests.model.broker import Rows
 

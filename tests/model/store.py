@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from obstore.store import MemoryStore
 
-from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.core.checkpoint import CheckpointStore
 from tests.model.choices import Chance
 from tests.model.judge import Judge
 from tests.model.scheduler import external
@@ -21,7 +21,7 @@ def no_answer() -> Exception:
 
 
 class SteppedStore:
-    """See :class:`airflow_eos.checkpoint.backend.Backend`."""
+    """See :class:`airflow_eos.core.checkpoint.backend.Backend`."""
 
     def __init__(self, judge: Judge) -> None:
         self._objects = MemoryStore()
@@ -116,7 +116,7 @@ class SparksFiles:
 
 
 class DiskStore(CheckpointStore):
-    """A checkpoint on a disk, as far as :mod:`airflow_eos.checkpoint.offsets` knows disks."""
+    """A checkpoint on a disk, as far as :mod:`airflow_eos.core.checkpoint.offsets` knows disks."""
 
     def __init__(self, objects: SteppedStore, location: str) -> None:
         super().__init__(objects, location)

@@ -96,7 +96,8 @@ def test_a_driver_that_wakes_up_to_a_copy_put_back_in_place_notes_and_ends():
 def test_two_drivers_that_complete_one_batch_may_both_end_and_the_next_start_goes_on():
     """Spark's add answers False to the later one, though its rows are visible: a restart heals it.
 
-    ``StreamRun`` starts an app again whatever it ended with (tests/unit/supervision/test_run.py).
+    ``StreamRun`` starts an app again whatever it ended with
+    (tests/unit/ops/supervision/test_run.py).
     """
     world = world_of([("a",)], [("b",)])
     dying = world.start_driver(Cut())

@@ -11,10 +11,10 @@ from collections.abc import Callable
 import pytest
 from msgspec import structs
 
-from airflow_eos.checkpoint import CheckpointStore
-from airflow_eos.checkpoint.backend import PIPELINE
+from airflow_eos.core.checkpoint import CheckpointStore
+from airflow_eos.core.checkpoint.backend import PIPELINE
+from airflow_eos.core.protocol.decision import encode
 from airflow_eos.errors import EosError, InputLostError, OwnershipError, SupersededError
-from airflow_eos.protocol.decision import encode
 from tests.model import mutations, test_found
 from tests.model.broker import State
 from tests.model.frames import Cut

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from airflow_eos.core.protocol.decision import Outcome
 from airflow_eos.errors import KafkaUnavailableError
+from airflow_eos.kafka.participant import settle
 from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator, end_transactions
 from airflow_eos.kafka.transactions.identity import OffsetRange, PreparedTransaction
-from airflow_eos.kinds.kafka.participant import settle
-from airflow_eos.protocol.decision import Outcome
 from tests.model.broker import Broker, State
 from tests.model.wire import TOPIC, FakeWire, no_answer
 

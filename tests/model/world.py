@@ -18,7 +18,7 @@ from typing import Any
 
 from msgspec import structs
 
-from airflow_eos.checkpoint import (
+from airflow_eos.core.checkpoint import (
     CheckpointStore,
     DecisionLog,
     Heartbeat,
@@ -27,14 +27,18 @@ from airflow_eos.checkpoint import (
     claim,
     newest_term,
 )
-from airflow_eos.checkpoint.heartbeat import write_heartbeat
-from airflow_eos.checkpoint.rulings import read_acceptance
-from airflow_eos.checkpoint.topics import LostInput
-from airflow_eos.delivery.batch import Authority, ExactlyOnceBatch
-from airflow_eos.delivery.outputs import InPlanSink
-from airflow_eos.delivery.port import TaskReport
-from airflow_eos.delivery.replay import ReplayChecks, promise_in_flight
-from airflow_eos.delivery.takeover import require_admitted, take_over
+from airflow_eos.core.checkpoint.heartbeat import write_heartbeat
+from airflow_eos.core.checkpoint.rulings import read_acceptance
+from airflow_eos.core.checkpoint.topics import LostInput
+from airflow_eos.core.delivery.batch import Authority, ExactlyOnceBatch
+from airflow_eos.core.delivery.outputs import InPlanSink
+from airflow_eos.core.delivery.port import TaskReport
+from airflow_eos.core.delivery.replay import ReplayChecks, promise_in_flight
+from airflow_eos.core.delivery.takeover import require_admitted, take_over
+from airflow_eos.core.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork
+from airflow_eos.core.protocol.group import reach_all
+from airflow_eos.core.protocol.participant import Participant
+from airflow_eos.core.recovery.execute import execute
 from airflow_eos.errors import (
     CheckpointError,
     DecisionNeededError,
@@ -50,6 +54,7 @@ from airflow_eos.errors import (
     SupersededError,
     TransactionError,
 )
+from airflow_eos.kafka.participant import KafkaParticipant
 from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator, end_transactions
 from airflow_eos.kafka.transactions.identity import (
     OffsetRange,
@@ -59,12 +64,7 @@ from airflow_eos.kafka.transactions.identity import (
     as_work,
     transactional_id_of,
 )
-from airflow_eos.kinds.kafka.participant import KafkaParticipant
-from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork
-from airflow_eos.protocol.group import reach_all
-from airflow_eos.protocol.participant import Participant
 from airflow_eos.recovery import Plan, gather, make_plan, read_rulings
-from airflow_eos.recovery.execute import execute
 from tests.model import wire as model_wire
 from tests.model.broker import PARTITIONS, Broker, Rows, Transaction
 from tests.model.frames import Cut, Frame, fingerprint

@@ -14,13 +14,13 @@ from pathlib import Path
 from urllib.error import URLError
 from urllib.request import Request, urlopen
 
-from airflow_eos.figures import observer_of
-from airflow_eos.figures.recorder import METRICS
+from airflow_eos.core.delivery.observed import observer_of
+from airflow_eos.core.tally import RETRY_COUNTS
 from airflow_eos.local.broker import free_ports
-from airflow_eos.tally import RETRY_COUNTS
+from airflow_eos.ops.figures import METRICS
 from tests.support.otlp import process_that_sends_to
-from tests.unit.figures.scene import Scene
-from tests.unit.figures.test_figures import left_open, lost_and_replayed
+from tests.unit.ops.figures.scene import Scene
+from tests.unit.ops.figures.test_figures import left_open, lost_and_replayed
 
 HERE = Path(__file__).parent
 BATCHES = 5

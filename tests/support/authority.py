@@ -8,16 +8,16 @@ from typing import Any
 
 import msgspec
 
-from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, OffsetLog, take_term
-from airflow_eos.delivery.batch import Authority
-from airflow_eos.delivery.port import TaskReport
-from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT
+from airflow_eos.core.checkpoint import CheckpointStore, Decision, DecisionLog, OffsetLog, take_term
+from airflow_eos.core.delivery.batch import Authority
+from airflow_eos.core.delivery.port import TaskReport
+from airflow_eos.core.protocol.decision import DEFAULT_PARTICIPANT
 
 OFFSETS = 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":7}\n{"in":{"0":1}}'
 
 
 class ListOfNotes:
-    """See :class:`airflow_eos.delivery.batch.ExternalFencing`."""
+    """See :class:`airflow_eos.core.delivery.batch.ExternalFencing`."""
 
     def __init__(self) -> None:
         self.noted: list[Decision] = []

@@ -11,10 +11,10 @@ from typing import Any
 
 import msgspec
 
-from airflow_eos.checkpoint import CheckpointStore, Heartbeat, write_heartbeat
-from airflow_eos.checkpoint.heartbeat import Phase
-from airflow_eos.checkpoint.liveness import process_mark
-from airflow_eos.checkpoint.standby import Standby
+from airflow_eos.core.checkpoint import CheckpointStore, Heartbeat, write_heartbeat
+from airflow_eos.core.checkpoint.heartbeat import Phase
+from airflow_eos.core.checkpoint.liveness import process_mark
+from airflow_eos.core.checkpoint.standby import Standby
 
 
 def heartbeat(phase: Phase = "waiting", **said: Any) -> Heartbeat:

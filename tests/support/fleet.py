@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from airflow_eos.checkpoint import CheckpointStore, Heartbeat, read_heartbeat, write_heartbeat
+from airflow_eos.core.checkpoint import CheckpointStore, Heartbeat, read_heartbeat, write_heartbeat
 from airflow_eos.errors import CheckpointFormatError
 from tests.support.beats import beside
 
@@ -181,6 +181,6 @@ def _heart(checkpoint: Path, kind: str, batch: int, ended: int) -> None:
         ),
     )
     if kind == "draining":
-        from airflow_eos.checkpoint import request_drain
+        from airflow_eos.core.checkpoint import request_drain
 
         request_drain(store, requested_by="cli ann", reason="new release")

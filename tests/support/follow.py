@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from airflow_eos import cli
+from airflow_eos.cli import app as cli
 from airflow_eos.errors import EosError, Remedy
 
 AT_MOST = 5

@@ -14,7 +14,7 @@ from unittest import mock
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from airflow_eos.figures import recorder
+from airflow_eos.ops import figures as recorder
 
 
 class Receiver:
@@ -116,7 +116,7 @@ def process_that_sends_to(address: str) -> Iterator[Callable[[], None]]:
     with (
         mock.patch.dict(os.environ, OTEL_EXPORTER_OTLP_ENDPOINT=address),
         mock.patch(
-            "airflow_eos.figures.recorder.atexit.register",
+            "airflow_eos.ops.figures.atexit.register",
             lambda function, *given: at_exit.append(lambda: function(*given)),
         ),
     ):

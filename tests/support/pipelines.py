@@ -5,9 +5,9 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from airflow_eos.checkpoint import PipelineIdentity
-from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, Decision, PreparedWork, Verdict
-from airflow_eos.protocol.participant import Member, Owner, Participant
+from airflow_eos.core.checkpoint import PipelineIdentity
+from airflow_eos.core.protocol.decision import DEFAULT_PARTICIPANT, Decision, PreparedWork, Verdict
+from airflow_eos.core.protocol.participant import Member, Owner, Participant
 from airflow_eos.recovery import Plan, Step
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from airflow_eos.arrow.records.decode import UNREADABLE, decompressed
+from airflow_eos.arrow.records.numpy_kernels import MOST_HEADERS
 from airflow_eos.errors import InputError
 from airflow_eos.kafka.client.fetch import FetchedRecordBatch
-from airflow_eos.kafka.records.decode import UNREADABLE, decompressed
-from airflow_eos.kafka.records.numpy_kernels import MOST_HEADERS
 
 _NULL = -1
 

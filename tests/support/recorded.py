@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 from typer.testing import CliRunner
 
-from airflow_eos.cli import app
+from airflow_eos.cli.app import app
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.local.broker import Node, server_properties
 from tests.support.pipeline import Pipeline

@@ -7,8 +7,8 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
-from airflow_eos.checkpoint.backend import decision_path
-from airflow_eos.protocol.decision import PreparedWork, encode
+from airflow_eos.core.checkpoint.backend import decision_path
+from airflow_eos.core.protocol.decision import PreparedWork, encode
 from tests.support.pipelines import commit_of
 
 ROWS = 10

@@ -24,7 +24,7 @@ from typing import Any, Self
 import pytest
 from werkzeug.serving import make_server
 
-from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.core.checkpoint import CheckpointStore
 from airflow_eos.local import spark_jars
 from airflow_eos.local.broker import HOST, free_ports
 from airflow_eos.local.jars import cache_folder, java_program, s3a_jars

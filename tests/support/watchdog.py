@@ -15,8 +15,8 @@ from airflow.sdk.execution_time import task_runner
 from airflow.sdk.execution_time.comms import ErrorResponse, TriggerDagRun
 
 from airflow_eos.errors import EosError, KafkaUnavailableError
+from airflow_eos.ops.supervision.progress import TimeoutWatch
 from airflow_eos.sensors import CheckpointProgressSensor
-from airflow_eos.supervision.progress import TimeoutWatch
 
 WORK = {"participant": "sink", "key": "orders-etl-0-0", "age_ms": 9, "time_left_ms": 9}
 WELL: dict[str, Any] = {"health": "fresh"}

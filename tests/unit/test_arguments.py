@@ -12,10 +12,15 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.sdk import DAG
 from typer.testing import CliRunner
 
-from airflow_eos import arguments
-from airflow_eos.arguments import FIELDS, FORMER, taken
-from airflow_eos.cli import app as cli
-from airflow_eos.delivery.policy import CheckpointPolicy, ExponentialDelay, FailureRate, FixedDelay
+from airflow_eos.cli.app import app as cli
+from airflow_eos.core import arguments
+from airflow_eos.core.arguments import FIELDS, FORMER, taken
+from airflow_eos.core.delivery.policy import (
+    CheckpointPolicy,
+    ExponentialDelay,
+    FailureRate,
+    FixedDelay,
+)
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.factory import Pipeline, eos_drill, eos_pipeline
 from airflow_eos.hooks.arguments import own_arguments
@@ -380,7 +385,7 @@ def test_a_duration_of_the_command_line_is_a_number_or_a_text_with_its_unit(line
 def test_the_table_has_no_name_that_nobody_uses():
     used = {name for kind in KINDS for name in own_arguments(kind)}
     used |= {each.name for each in dataclasses.fields(Pipeline)}
-    package = Path(arguments.__file__).parent
+    package = Path(arguments.__file__).parents[1]
     text = "\n".join(
         each.read_text() for each in package.rglob("*.py") if each.name != "arguments.py"
     )

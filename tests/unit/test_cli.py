@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from airflow_eos import __version__, cli
+from airflow_eos import __version__
+from airflow_eos.cli import app as cli
 from airflow_eos.errors import EosError
 
 

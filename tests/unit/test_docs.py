@@ -15,16 +15,16 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from airflow_eos import errors
-from airflow_eos.delivery import policy as restarts
+from airflow_eos.core.delivery import policy as restarts
+from airflow_eos.core.recovery.plan import Action, make_plan
 from airflow_eos.errors import EosError, advice
 from airflow_eos.kafka.client.cluster import NEEDS
-from airflow_eos.recovery.plan import Action, make_plan
 from airflow_eos.sinks import CheckpointPolicy
 from demo.scenario import ACTS
 from tests.brokers.releases import RELEASES
 from tests.support.broker_profiles import KEYS, PROFILES
-from tests.unit.recovery.facts_of import commit, facts, prepared, still_open, what_became
-from tests.unit.recovery.test_plan import TABLE
+from tests.unit.core.recovery.facts_of import commit, facts, prepared, still_open, what_became
+from tests.unit.core.recovery.test_plan import TABLE
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -224,7 +224,7 @@ def test_the_picture_is_the_one_that_the_table_draws(place: Any):
 def test_each_place_is_one_where_the_code_can_be_killed():
     code = "".join(
         (ROOT / "airflow_eos" / path).read_text()
-        for path in ("delivery/batch.py", "kinds/kafka/participant.py")
+        for path in ("core/delivery/batch.py", "kafka/participant.py")
     )
     places = set(re.findall(r'failpoint\("([\w-]+)"\)', code))
     assert {place.name for place in PLACES} - {"timeout"} <= places

@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 
-from airflow_eos.closing import closed_on_error
+from airflow_eos.core.closing import closed_on_error
 from airflow_eos.errors import EosError, OwnershipError, Remedy
 
 RECOVER = Remedy(commands=("airflow-eos recover /c", "airflow-eos plan /c"), start=True)

@@ -20,12 +20,12 @@ import pyspark
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
 
-from airflow_eos.checkpoint import CheckpointStore, write_heartbeat
+from airflow_eos.core.checkpoint import CheckpointStore, write_heartbeat
 from airflow_eos.events import SettledEvent
 from airflow_eos.factory import eos_pipeline, recovery, watchdog
 from tests.support.by_asset import ByAsset
 from tests.support.watchdog import HALF_TIME, NO_ANSWER, STALL, WELL, Airflow, Looked, Watching
-from tests.unit.supervision.lives import beat as dead
+from tests.unit.ops.supervision.lives import beat as dead
 
 ROOT = Path(__file__).parents[2]
 HATCH = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]
@@ -418,7 +418,7 @@ def test_the_packages_that_an_example_names_fit_pyspark_and_its_hadoop(text):
         assert aws == hadoop
 
 
-@pytest.mark.parametrize("text", [*TEXTS, "airflow_eos/commands/options.py"])
+@pytest.mark.parametrize("text", [*TEXTS, "airflow_eos/cli/options.py"])
 def test_no_example_uses_a_scheme_that_plain_spark_does_not_know(text):
     """Spark's S3 is s3a://, in hadoop-aws; s3:// is Amazon's own EMR."""
     assert "s3://" not in (ROOT / text).read_text()

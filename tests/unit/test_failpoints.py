@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 
-from airflow_eos.failpoints import failpoint
+from airflow_eos.core.failpoints import failpoint
 
 
 def test_not_a_step_is_made_after_the_place_where_a_process_is_stopped():

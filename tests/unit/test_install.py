@@ -63,10 +63,10 @@ def test_executors_and_recovery_need_nothing_that_is_made_for_people():
     absent = (*names(EXTRAS["cli"]), "airflow")
     program = """
 import importlib, pkgutil
-for room in ("checkpoint", "kafka", "recovery", "sinks"):
+for room in ("core", "core.checkpoint", "kafka", "core.recovery", "sinks"):
     package = importlib.import_module(f"airflow_eos.{room}")
     for module in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
-        if module.name != "airflow_eos.recovery.tables":  # draws what people see
+        if module.name != "airflow_eos.ops.plan_tables":  # draws what people see
             importlib.import_module(module.name)
 """
     done = run(program, absent=absent)

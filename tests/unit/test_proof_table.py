@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_eos import participants
+from airflow_eos.core import participants
 from tests.cluster.__main__ import page as page_of_clusters
 from tests.proof.__main__ import BESIDE, SUITE
 from tests.proof.table import beside, cases, page

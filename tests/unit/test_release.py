@@ -35,8 +35,8 @@ ALLOWED = (
     rf"airflow_eos/({'|'.join(sorted(MODULES - {'local'}))})(\.py|(/\w+)*/\w+\.py)",
     rf"airflow_eos/local/(({'|'.join(sorted(LOCAL))})\.py|log4j2\.xml)",
     r"airflow_eos/local/locks/(avro|hadoop-aws|kafka|spark)-[\d.]+\.lock",
-    r"airflow_eos/page/static/\w+\.(js|css|svg|html)",
-    r"airflow_eos/commands/templates/(\w+/)?\w+\.(md|json)",
+    r"airflow_eos/ops/page/static/\w+\.(js|css|svg|html)",
+    r"airflow_eos/cli/templates/(\w+/)?\w+\.(md|json)",
     r"airflow_eos/examples/(dags|spark_apps)/\w+\.py",
     r"airflow_provider_eos-[\d.]+\.dist-info/(METADATA|WHEEL|RECORD|entry_points\.txt|licenses/LICENSE)",
 )
@@ -92,7 +92,7 @@ def test_what_a_user_copies_or_sees_is_in_the_wheel(wheel):
     """A file that is not Python is easily left out."""
     with zipfile.ZipFile(wheel) as whole:
         names = set(whole.namelist())
-    for pattern in ("page/static/*", "commands/templates/**/*", "local/locks/*", "**/*.py"):
+    for pattern in ("ops/page/static/*", "cli/templates/**/*", "local/locks/*", "**/*.py"):
         files = [file for file in (ROOT / "airflow_eos").glob(pattern) if file.is_file()]
         files = [file for file in files if file.parent.name != "__pycache__"]
         assert files

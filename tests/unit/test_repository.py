@@ -16,8 +16,8 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from airflow_eos.local import jars
+from airflow_eos.ops.packaging import spark_side
 from airflow_eos.sinks.app import argument_parser
-from airflow_eos.supervision.packaging import spark_side
 
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))

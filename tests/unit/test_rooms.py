@@ -9,21 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from airflow_eos.participants import KINDS
+from airflow_eos.core.participants import KINDS, home_of
 
 grimp = pytest.importorskip("grimp", reason="it comes with import-linter")
 
 ROOT = Path(__file__).parents[2]
 REGISTRIES = {
-    "airflow_eos.participants",  # name to participant
-    "airflow_eos.delivery.options",  # name to options
+    "airflow_eos.core.participants",  # name to participant
+    "airflow_eos.core.delivery.options",  # name to options
     "airflow_eos.sinks.__init__",  # names that users import
 }
 KAFKA_IS_ASKED_ITSELF = {
-    "airflow_eos.commands.doctor",
+    "airflow_eos.cli.doctor",
     "airflow_eos.sinks.app",
-    "airflow_eos.supervision.doctor",
-    "airflow_eos.supervision.preflight",
+    "airflow_eos.ops.doctor",
+    "airflow_eos.ops.supervision.preflight",
 }
 """The app reads from Kafka, and the doctor and the preflight ask about its cluster."""
 
@@ -39,7 +39,8 @@ def _modules() -> dict[str, Path]:
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_a_kind_is_one_folder_and_its_lines_in_the_registries(kind):
     """``docs/write-a-sink.md`` lists the lines. Other kinds may build on it, and nobody else."""
-    named = re.compile(rf"\bairflow_eos\.kinds\.{kind}\b")
+    home = re.escape(home_of(kind)) + (r"\.(sink|participant|preflight)" if kind == "kafka" else "")
+    named = re.compile(rf"\b{home}\b")
     outside = {
         name
         for name, path in _modules().items()
@@ -51,27 +52,28 @@ def test_a_kind_is_one_folder_and_its_lines_in_the_registries(kind):
 
 ALONE = {
     "__main__": "says what is not installed, before what needs it is imported",
-    "checkpoint.hdfs": "the client of one kind of store, by Hadoop's own settings",
-    "cli": "needs the extra that __main__ looks for",
-    "delivery.batch": "one batch from the look to its end: where a reader begins",
-    "delivery.batch_timeout": "Spark's side of the policy; a DAG is parsed with the other",
-    "delivery.own_output": "what a query writes, held against what it reads; the start is long",
-    "delivery.rehearsal": "a mode of its own beside the start, which is long",
-    "delivery.standby": "a mode of its own beside the start, which is long",
-    "delivery.takeover": "where the protocol's order of a start is read",
+    "arrow.producer.partitioner": "which partition a row goes to; the writer is long",
+    "arrow.producer.sender": "requests on their way, in order; the writer is long",
+    "arrow.records.numba_kernels": "it alone loads Numba, where that is there",
+    "arrow.source.columns": "what Spark would make of a sink's columns; loaded where no Spark does",
+    "core.checkpoint.hdfs": "the client of one kind of store, by Hadoop's own settings",
+    "core.delivery.batch": "one batch from the look to its end: where a reader begins",
+    "core.delivery.batch_timeout": "Spark's side of the policy; a DAG is parsed with the other",
+    "core.delivery.observed": "what an observer is told; the start is long",
+    "core.delivery.own_output": "what is written, held against what is read; the start is long",
+    "core.delivery.rehearsal": "a mode of its own beside the start, which is long",
+    "core.delivery.standby": "a mode of its own beside the start, which is long",
+    "core.delivery.takeover": "where the protocol's order of a start is read",
     "factory.recovery": "the DAG that recovers; the watchdog is long",
-    "kafka.producer.partitioner": "which partition a row goes to; the writer is long",
-    "kafka.producer.sender": "requests on their way, in order; the writer is long",
-    "kafka.records.numba_kernels": "it alone loads Numba, where that is there",
+    "kafka.writer": "the plain writer; a sink chooses between two",
     "operators.submission": "what Airflow must not import to parse a DAG",
-    "page.pipeline_state": "one checkpoint; the board is many of them, on threads",
+    "ops.page.pipeline_state": "one checkpoint; the board is many of them, on threads",
     "plugins.actions": "what a button does; the application asks whether one may",
     "plugins.application": "loaded by Airflow's API server alone",
-    "sources.columns": "what Spark would make of a sink's columns; loaded where no Spark does",
 }
 """Modules with one importer, which lies in their own folder, and why each stands alone."""
-LOADED_BY_NAME = re.compile(r"kinds\.\w+\.participant")
-"""What finds them is :mod:`airflow_eos.participants`."""
+LOADED_BY_NAME = re.compile(r"kinds\.\w+\.participant|cli\.\w+")
+"""What finds them is ``core.participants``, and the list of commands in ``cli.app``."""
 
 
 def test_a_module_with_one_importer_in_its_own_folder_has_a_reason():

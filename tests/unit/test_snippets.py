@@ -22,7 +22,7 @@ import airflow.sdk
 import pytest
 import typer
 
-from airflow_eos.cli import app
+from airflow_eos.cli.app import app
 from airflow_eos.factory import Pipeline, eos_drill, eos_pipeline, eos_upgrade
 
 ROOT = Path(__file__).parents[2]

@@ -23,7 +23,7 @@ def of_postgres() -> set[str]:
         "tests/integration/postgres/test_participant.py",  # imports it
         "tests/unit/spark_apps/test_app.py",  # imports it through the door of the sinks
         "tests/integration/kinds/test_kinds.py",  # through what helps the tests
-        "tests/unit/participants/test_databases.py",  # by its name in a text
+        "tests/unit/kinds/test_databases.py",  # by its name in a text
     ],
 )
 def test_a_room_has_the_tests_that_import_it_by_whatever_way(of_postgres, file):
@@ -31,9 +31,9 @@ def test_a_room_has_the_tests_that_import_it_by_whatever_way(of_postgres, file):
 
 
 def test_a_room_has_the_tests_of_the_rooms_above_and_no_others(of_postgres):
-    assert "tests/unit/supervision/test_run.py" in files_of("checkpoint/heartbeat.py")
+    assert "tests/unit/ops/supervision/test_run.py" in files_of("core/checkpoint/heartbeat.py")
     assert "tests/integration/lake/test_delta.py" not in of_postgres
-    assert "tests/unit/page/test_app.py" not in of_postgres
+    assert "tests/unit/ops/page/test_app.py" not in of_postgres
 
 
 def test_a_room_that_is_not_there_is_an_error_and_never_the_whole_suite():

@@ -16,6 +16,7 @@ from contextlib import suppress
 
 import kafka.errors as kafka_errors
 
+from airflow_eos.core.tally import RETRY_COUNTS
 from airflow_eos.errors import (
     KafkaError,
     KafkaUnavailableError,
@@ -24,7 +25,6 @@ from airflow_eos.errors import (
     TopicError,
     TransactionError,
 )
-from airflow_eos.tally import RETRY_COUNTS
 
 UNKNOWN_SERVER_ERROR = -1
 NONE = 0

@@ -6,7 +6,7 @@ from collections import defaultdict
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from airflow_eos.checkpoint.topics import no_such_topic, tell_of_no_ids
+from airflow_eos.core.checkpoint.topics import no_such_topic, tell_of_no_ids
 from airflow_eos.errors import KafkaError, KafkaUnavailableError
 from airflow_eos.kafka.client import errors as faults
 from airflow_eos.kafka.client.cluster import id_of, topic_refused

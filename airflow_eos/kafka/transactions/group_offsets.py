@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from airflow_eos.core.failpoints import failpoint
 from airflow_eos.errors import KafkaUnavailableError
-from airflow_eos.failpoints import failpoint
 from airflow_eos.kafka.client import errors as faults
 from airflow_eos.kafka.client.consumer_groups import GroupCoordinator
 from airflow_eos.kafka.client.errors import SHORTLY_S, Deadline, NextStep, next_step

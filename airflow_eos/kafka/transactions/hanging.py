@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING
 import structlog
 from msgspec import structs
 
+from airflow_eos.core.protocol.decision import Outcome
 from airflow_eos.errors import (
     DeliveryError,
     KafkaError,
@@ -61,7 +62,6 @@ from airflow_eos.kafka.transactions.listing import (
     require_all_told,
 )
 from airflow_eos.kafka.transactions.outcomes import outcomes, replaced
-from airflow_eos.protocol.decision import Outcome
 
 if TYPE_CHECKING:
     from airflow_eos.kafka.client.connection import ConnectionPool

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Generic, TypeVar
 
 import msgspec
 
+from airflow_eos.core.protocol.decision import OpenWork, PreparedWork, WorkIdentity
 from airflow_eos.errors import CheckpointFormatError, ConfigurationError, TransactionError
-from airflow_eos.protocol.decision import OpenWork, PreparedWork, WorkIdentity
 
 if TYPE_CHECKING:
     from collections.abc import Collection

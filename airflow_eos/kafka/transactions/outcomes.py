@@ -36,6 +36,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 from msgspec import structs
 
+from airflow_eos.arrow.records.decode import tables
+from airflow_eos.core.protocol.decision import Outcome
 from airflow_eos.errors import InputError, KafkaUnavailableError, TransactionError
 from airflow_eos.kafka.client import errors as faults
 from airflow_eos.kafka.client.errors import Deadline
@@ -47,9 +49,7 @@ from airflow_eos.kafka.client.fetch import (
 )
 from airflow_eos.kafka.client.offsets import is_local, log_ends
 from airflow_eos.kafka.client.reading import OffsetSpan, read_span
-from airflow_eos.kafka.records.decode import tables
 from airflow_eos.kafka.transactions.identity import PreparedTransaction, TransactionIdentity
-from airflow_eos.protocol.decision import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

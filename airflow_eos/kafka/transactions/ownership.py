@@ -18,7 +18,7 @@ key                                       value
 The earliest claim wins, by the order of the log; a claim has a key of its own, so compaction never
 moves it. A note has a key of its own, so a driver that wakes up late replaces no newer note: a
 reader takes the highest note of its own pipeline. A driver that notes a decision removes the
-earlier notes that it has read (:func:`~airflow_eos.protocol.participant.superseded`), so that
+earlier notes that it has read (:func:`~airflow_eos.core.protocol.participant.superseded`), so that
 compaction leaves one or a few of a pipeline, however often it has started. (A consumer group, which
 this replaces, expires after a week without a batch, lets two claim at once, and is read as lag.)
 
@@ -35,14 +35,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from airflow_eos.core.protocol.participant import Note, Owner, Ownership, superseded
 from airflow_eos.errors import Remedy
 from airflow_eos.kafka.client import compacted_topic as compacted
 from airflow_eos.kafka.client.compacted_topic import require_topic
-from airflow_eos.protocol.participant import Note, Owner, Ownership, superseded
 
 if TYPE_CHECKING:
+    from airflow_eos.core.protocol.decision import Decision
     from airflow_eos.kafka.client.settings import KafkaSettings
-    from airflow_eos.protocol.decision import Decision
 
 
 class _Key(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):

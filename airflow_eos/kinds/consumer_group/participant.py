@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from airflow_eos.closing import closed_on_error
+from airflow_eos.core.closing import closed_on_error
+from airflow_eos.core.protocol.decision import Outcome, PreparedWork, require_own
+from airflow_eos.core.protocol.participant import Member
 from airflow_eos.errors import (
     CheckpointFormatError,
     ConfigurationError,
@@ -29,15 +31,13 @@ from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.consumer_groups import CommittedOffset
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.transactions.group_offsets import GroupOffsets
-from airflow_eos.protocol.decision import Outcome, PreparedWork, require_own
-from airflow_eos.protocol.participant import Member
 
 if TYPE_CHECKING:
-    from airflow_eos.checkpoint.store import CheckpointStore
+    from airflow_eos.core.checkpoint.store import CheckpointStore
+    from airflow_eos.core.protocol.decision import Decision, OpenWork, WorkIdentity
+    from airflow_eos.core.protocol.participant import Owner, Ownership
+    from airflow_eos.core.protocol.promise import OperatorRuling, Promise
     from airflow_eos.kafka.client.consumer_groups import Place
-    from airflow_eos.protocol.decision import Decision, OpenWork, WorkIdentity
-    from airflow_eos.protocol.participant import Owner, Ownership
-    from airflow_eos.protocol.promise import OperatorRuling, Promise
 
 KIND = "consumer_group"
 BEGAN = -1
@@ -139,7 +139,7 @@ GROUP = "group"
 
 
 class ConsumerGroupParticipant:
-    """See :class:`airflow_eos.protocol.participant.Participant`.
+    """See :class:`airflow_eos.core.protocol.participant.Participant`.
 
     Args:
         wire: connections to the cluster of the source's topics; closed with this.

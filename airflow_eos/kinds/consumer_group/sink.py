@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import structlog
 
-from airflow_eos.checkpoint import read_state
-from airflow_eos.checkpoint.pipeline import pipeline_of
-from airflow_eos.checkpoint.spark_log import KafkaOffsets, kafka_offsets, parse_offsets
-from airflow_eos.checkpoint.terms import newest_planned
-from airflow_eos.closing import closed_on_error
-from airflow_eos.delivery.port import PROGRESS, Former
+from airflow_eos.core.checkpoint import read_state
+from airflow_eos.core.checkpoint.pipeline import pipeline_of
+from airflow_eos.core.checkpoint.spark_log import KafkaOffsets, kafka_offsets, parse_offsets
+from airflow_eos.core.checkpoint.terms import newest_planned
+from airflow_eos.core.closing import closed_on_error
+from airflow_eos.core.delivery.port import PROGRESS, Former
+from airflow_eos.core.protocol.decision import Decision, Verdict
+from airflow_eos.core.protocol.participant import Member
 from airflow_eos.errors import ConfigurationError, OwnershipError
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kinds.consumer_group.participant import (
@@ -28,14 +30,12 @@ from airflow_eos.kinds.consumer_group.participant import (
     mark_of,
     work_of,
 )
-from airflow_eos.protocol.decision import Decision, Verdict
-from airflow_eos.protocol.participant import Member
 
 if TYPE_CHECKING:
-    from airflow_eos.checkpoint.store import CheckpointStore
+    from airflow_eos.core.checkpoint.store import CheckpointStore
+    from airflow_eos.core.protocol.decision import PreparedWork
     from airflow_eos.kafka.client.consumer_groups import CommittedOffset, Place
     from airflow_eos.kinds.consumer_group.participant import ConsumerGroupParticipant
-    from airflow_eos.protocol.decision import PreparedWork
 
 _OURS = "airflow-eos"
 _LOOK_FOR_BROKER_S = 20.0
@@ -231,7 +231,7 @@ _REFRESH_S = 6 * 3600.0
 
 
 class GroupProgress:
-    """See :class:`~airflow_eos.delivery.port.Progress`.
+    """See :class:`~airflow_eos.core.delivery.port.Progress`.
 
     Args:
         participant: the participant of the group.

@@ -12,8 +12,8 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
-from airflow_eos.checkpoint.locations import located, printable
-from airflow_eos.checkpoint.pipeline import checkpoint_of
+from airflow_eos.core.checkpoint.locations import located, printable
+from airflow_eos.core.checkpoint.pipeline import checkpoint_of
 from airflow_eos.errors import ConfigurationError, Remedy, StoreError
 from airflow_eos.kinds.lake import participant as lake
 from airflow_eos.kinds.lake.files import InBucket, table_files
@@ -28,9 +28,9 @@ from airflow_eos.kinds.lake.participant import (
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
 
-    from airflow_eos.checkpoint.store import CheckpointStore
+    from airflow_eos.core.checkpoint.store import CheckpointStore
+    from airflow_eos.core.protocol.participant import Member
     from airflow_eos.kinds.lake.files import TableFiles
-    from airflow_eos.protocol.participant import Member
 
 # --- log ------------------------------------------------------------------------------------------
 # A Delta table on a disk or in a bucket: read a snapshot, and commit on top of that snapshot.

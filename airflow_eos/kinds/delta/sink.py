@@ -12,12 +12,13 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_eos.checkpoint.locations import printable, require_outside
-from airflow_eos.checkpoint.store import CheckpointStore
-from airflow_eos.delivery.options import AppFacts, SinkOptions, unreached
-from airflow_eos.delivery.port import bound_store
-from airflow_eos.delivery.task import own_columns
-from airflow_eos.delivery.workers import check_workers
+from airflow_eos.core.checkpoint.locations import printable, require_outside
+from airflow_eos.core.checkpoint.store import CheckpointStore
+from airflow_eos.core.delivery.options import AppFacts, SinkOptions, unreached
+from airflow_eos.core.delivery.port import bound_store
+from airflow_eos.core.delivery.task import own_columns
+from airflow_eos.core.delivery.workers import check_workers
+from airflow_eos.core.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork, check_name
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.kinds.delta.participant import (
     KIND,
@@ -36,13 +37,12 @@ from airflow_eos.kinds.lake.task import (
     check_application,
     read_files,
 )
-from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork, check_name
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from airflow_eos.delivery.port import TaskWriter
+    from airflow_eos.core.delivery.port import TaskWriter
     from airflow_eos.kinds.lake.participant import LakeParticipant
 
 TASK_MODULES = ("pyarrow.parquet", "numpy", "msgspec", "deltalake", "airflow_eos.kinds.delta.sink")
@@ -70,7 +70,7 @@ class DeltaSink:
     name: str = DEFAULT_PARTICIPANT
     store: CheckpointStore | None = field(default=None, repr=False, compare=False)
 
-    perishable: ClassVar[bool] = True  # see delivery/spill.py: VACUUM
+    perishable: ClassVar[bool] = True  # see core/delivery/spill.py: VACUUM
 
     def __post_init__(self) -> None:
         check_name(self.name)
@@ -98,7 +98,7 @@ class DeltaSink:
 
     @property
     def written_folder(self) -> str:
-        """Where rows go; see ``delivery/own_output.py``."""
+        """Where rows go; see ``core/delivery/own_output.py``."""
         return self.table_uri
 
     def check(self, spark: SparkSession) -> None:

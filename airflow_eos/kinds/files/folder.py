@@ -19,18 +19,18 @@ import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from airflow_eos.checkpoint.pipeline import OwnedBeside, OwnershipFile
+from airflow_eos.core.checkpoint.pipeline import OwnedBeside, OwnershipFile
+from airflow_eos.core.protocol.decision import OpenWork, require_own
+from airflow_eos.core.protocol.participant import Member
 from airflow_eos.errors import CheckpointFormatError, ConfigurationError, Remedy, StoreError
 from airflow_eos.kinds.lake.participant import checked
-from airflow_eos.protocol.decision import OpenWork, require_own
-from airflow_eos.protocol.participant import Member
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
+    from airflow_eos.core.protocol.decision import PreparedWork, WorkIdentity
+    from airflow_eos.core.protocol.promise import OperatorRuling, Promise
     from airflow_eos.kinds.files.place import DataFolder
-    from airflow_eos.protocol.decision import PreparedWork, WorkIdentity
-    from airflow_eos.protocol.promise import OperatorRuling, Promise
 
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 KEPT = "_eos"

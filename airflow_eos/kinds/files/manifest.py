@@ -27,9 +27,10 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from airflow_eos.checkpoint.pipeline import pipeline_of
+from airflow_eos.core.checkpoint.pipeline import pipeline_of
+from airflow_eos.core.failpoints import failpoint
+from airflow_eos.core.protocol.decision import Outcome, WorkIdentity, require_own
 from airflow_eos.errors import ConfigurationError, Remedy, StoreError
-from airflow_eos.failpoints import failpoint
 from airflow_eos.kinds.files.folder import (
     KIND,
     Marked,
@@ -40,14 +41,13 @@ from airflow_eos.kinds.files.folder import (
 )
 from airflow_eos.kinds.files.place import visible_data
 from airflow_eos.kinds.lake.participant import decisions_naming
-from airflow_eos.protocol.decision import Outcome, WorkIdentity, require_own
 
 if TYPE_CHECKING:
-    from airflow_eos.checkpoint.pipeline import PipelineIdentity
-    from airflow_eos.checkpoint.store import CheckpointStore
+    from airflow_eos.core.checkpoint.pipeline import PipelineIdentity
+    from airflow_eos.core.checkpoint.store import CheckpointStore
+    from airflow_eos.core.protocol.decision import Decision, PreparedWork
     from airflow_eos.kinds.files.folder import WorkFile
     from airflow_eos.kinds.files.place import DataFolder
-    from airflow_eos.protocol.decision import Decision, PreparedWork
 
 _KEPT = 8
 """The settled decisions of a pipeline that each entry repeats; one or two can be in flight."""
@@ -336,7 +336,7 @@ _PAUSES_S = (0.0, 0.0, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
 
 
 class ManifestParticipant(OwnedFolder):
-    """See :class:`airflow_eos.protocol.participant.Participant`.
+    """See :class:`airflow_eos.core.protocol.participant.Participant`.
 
     Args:
         place: the folder that readers look at.

@@ -5,7 +5,7 @@
 ``_eos.<folder>/<name>/work/<key>/…``             prepared files, beside the data (:mod:`.folder`)
 ``_eos.<folder>/<name>/mark``                     a random id of the disk, created if absent
 ``_eos.<folder>/form``                            the publish mode of the folder, for all names
-``_eos.<folder>/<name>/owner``, ``notes/``        claim and notes: ``checkpoint/pipeline.py``
+``_eos.<folder>/<name>/owner``, ``notes/``        claim and notes: ``core/checkpoint/pipeline.py``
 ================================================  =============================================
 
 A commit is a ``link`` (in a bucket a copy), which refuses to replace a file; so it changes nothing
@@ -21,7 +21,8 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_eos.checkpoint.pipeline import checkpoint_of
+from airflow_eos.core.checkpoint.pipeline import checkpoint_of
+from airflow_eos.core.protocol.decision import Outcome, WorkIdentity, require_own
 from airflow_eos.errors import ConfigurationError, StoreError
 from airflow_eos.kinds.files.folder import (
     KIND,
@@ -33,18 +34,17 @@ from airflow_eos.kinds.files.folder import (
 )
 from airflow_eos.kinds.files.manifest import LOG, ManifestParticipant
 from airflow_eos.kinds.files.place import opened
-from airflow_eos.protocol.decision import Outcome, WorkIdentity, require_own
 
 if TYPE_CHECKING:
-    from airflow_eos.checkpoint.store import CheckpointStore
+    from airflow_eos.core.checkpoint.store import CheckpointStore
+    from airflow_eos.core.protocol.decision import PreparedWork
+    from airflow_eos.core.protocol.participant import Member
     from airflow_eos.kinds.files.folder import WorkFile
     from airflow_eos.kinds.files.place import DataFolder
-    from airflow_eos.protocol.decision import PreparedWork
-    from airflow_eos.protocol.participant import Member
 
 
 class FilesParticipant(OwnedFolder):
-    """See :class:`airflow_eos.protocol.participant.Participant`."""
+    """See :class:`airflow_eos.core.protocol.participant.Participant`."""
 
     def commit(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
         """Make each file visible, and durable, before its prepared file is removed."""

@@ -20,8 +20,8 @@ from urllib.parse import quote
 
 import obstore.exceptions as failures
 
-from airflow_eos.checkpoint.backend import StoredObject, is_hidden, stored_object
-from airflow_eos.checkpoint.locations import (
+from airflow_eos.core.checkpoint.backend import StoredObject, is_hidden, stored_object
+from airflow_eos.core.checkpoint.locations import (
     TAIL_BYTES,
     as_local_path,
     brief,
@@ -32,13 +32,13 @@ from airflow_eos.checkpoint.locations import (
     tail_in,
     tail_of,
 )
-from airflow_eos.checkpoint.store import SMALLER, CheckpointStore
+from airflow_eos.core.checkpoint.store import SMALLER, CheckpointStore
+from airflow_eos.core.failpoints import failpoint
 from airflow_eos.errors import ConfigurationError, Remedy, StoreError
-from airflow_eos.failpoints import failpoint
 from airflow_eos.kinds.files.folder import KEPT, beside, works_of
 
 if TYPE_CHECKING:
-    from airflow_eos.checkpoint.locations import Guarded
+    from airflow_eos.core.checkpoint.locations import Guarded
 
 _EXPECTED = {
     errno.ENOSPC: "Make room there: what is promised stays promised.",

@@ -16,12 +16,18 @@ from urllib.parse import unquote
 
 import msgspec
 
-from airflow_eos.checkpoint.locations import as_local_path, require_outside, tail_in
-from airflow_eos.checkpoint.store import CheckpointStore
-from airflow_eos.delivery.options import AppFacts, SinkOptions
-from airflow_eos.delivery.port import bound_store
-from airflow_eos.delivery.task import HASH_COLUMN, quoted, require_hashable, selected
-from airflow_eos.delivery.workers import check_workers
+from airflow_eos.core.checkpoint.locations import as_local_path, require_outside, tail_in
+from airflow_eos.core.checkpoint.store import CheckpointStore
+from airflow_eos.core.delivery.options import AppFacts, SinkOptions
+from airflow_eos.core.delivery.port import bound_store
+from airflow_eos.core.delivery.task import HASH_COLUMN, quoted, require_hashable, selected
+from airflow_eos.core.delivery.workers import check_workers
+from airflow_eos.core.protocol.decision import (
+    DEFAULT_PARTICIPANT,
+    Outcome,
+    PreparedWork,
+    check_name,
+)
 from airflow_eos.errors import ConfigurationError, DeliveryError, TransactionError
 from airflow_eos.kinds.files import manifest, participant
 from airflow_eos.kinds.files.folder import (
@@ -36,20 +42,14 @@ from airflow_eos.kinds.files.folder import (
 from airflow_eos.kinds.files.manifest import ManifestParticipant
 from airflow_eos.kinds.files.participant import FilesParticipant
 from airflow_eos.kinds.files.place import opened
-from airflow_eos.protocol.decision import (
-    DEFAULT_PARTICIPANT,
-    Outcome,
-    PreparedWork,
-    check_name,
-)
-from airflow_eos.texts import refuse_texts
+from airflow_eos.kinds.texts import refuse_texts
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from airflow_eos.delivery.port import TaskWriter
+    from airflow_eos.core.delivery.port import TaskWriter
     from airflow_eos.kinds.files.place import DataFolder
 
 # --- task -----------------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ _PARTITIONS = 1000
 
 
 class FilesOfTask:
-    """See :class:`~airflow_eos.delivery.port.TaskWriter`: each file is made by its first rows.
+    """See :class:`~airflow_eos.core.delivery.port.TaskWriter`: each file is made by its first rows.
 
     Rows are held until there are enough for a row group of a size that readers like.
 
@@ -418,7 +418,7 @@ class FileSink:
 
     @property
     def written_folder(self) -> str:
-        """Where rows go; see ``delivery/own_output.py``."""
+        """Where rows go; see ``core/delivery/own_output.py``."""
         return self.folder
 
     def check(self, spark: SparkSession) -> None:

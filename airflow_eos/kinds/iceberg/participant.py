@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.checkpoint.locations import as_local_path, located, sync
-from airflow_eos.checkpoint.pipeline import checkpoint_of
+from airflow_eos.core.checkpoint.locations import as_local_path, located, sync
+from airflow_eos.core.checkpoint.pipeline import checkpoint_of
 from airflow_eos.errors import ConfigurationError, Remedy, StoreError
 from airflow_eos.kinds.lake import participant as lake
 from airflow_eos.kinds.lake.files import InBucket, table_files
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyiceberg.types import IcebergType, NestedField
 
-    from airflow_eos.checkpoint.store import CheckpointStore
+    from airflow_eos.core.checkpoint.store import CheckpointStore
+    from airflow_eos.core.protocol.participant import Member
     from airflow_eos.kinds.lake.files import TableFiles
-    from airflow_eos.protocol.participant import Member
 
 # --- log ------------------------------------------------------------------------------------------
 # An Iceberg table on a disk or in a bucket: read its snapshots, and add one on top of the newest.

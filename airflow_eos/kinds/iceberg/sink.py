@@ -13,12 +13,13 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_eos.checkpoint.locations import require_outside
-from airflow_eos.checkpoint.store import CheckpointStore
-from airflow_eos.delivery.options import AppFacts, SinkOptions, unreached
-from airflow_eos.delivery.port import bound_store
-from airflow_eos.delivery.task import in_arrow, own_columns
-from airflow_eos.delivery.workers import check_workers
+from airflow_eos.core.checkpoint.locations import require_outside
+from airflow_eos.core.checkpoint.store import CheckpointStore
+from airflow_eos.core.delivery.options import AppFacts, SinkOptions, unreached
+from airflow_eos.core.delivery.port import bound_store
+from airflow_eos.core.delivery.task import in_arrow, own_columns
+from airflow_eos.core.delivery.workers import check_workers
+from airflow_eos.core.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork, check_name
 from airflow_eos.errors import ConfigurationError, StoreError
 from airflow_eos.kinds.iceberg.participant import (
     DATA,
@@ -43,14 +44,13 @@ from airflow_eos.kinds.lake.task import (
     check_application,
     read_files,
 )
-from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork, check_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from airflow_eos.delivery.port import TaskWriter
+    from airflow_eos.core.delivery.port import TaskWriter
     from airflow_eos.kinds.iceberg.participant import IcebergParticipant
     from airflow_eos.kinds.lake.participant import DataFile
 
@@ -95,7 +95,7 @@ class IcebergSink:
     vended: bool = field(default=False, repr=False, compare=False)
     schema: pa.Schema | None = field(default=None, repr=False, compare=False)
 
-    perishable: ClassVar[bool] = True  # see delivery/spill.py: remove_orphan_files
+    perishable: ClassVar[bool] = True  # see core/delivery/spill.py: remove_orphan_files
 
     def __post_init__(self) -> None:
         check_name(self.name)
@@ -123,7 +123,7 @@ class IcebergSink:
 
     @property
     def written_folder(self) -> str:
-        """Where rows go, once the sink is bound; see ``delivery/own_output.py``."""
+        """Where rows go, once the sink is bound; see ``core/delivery/own_output.py``."""
         return str(self.folder or "")
 
     def check(self, spark: SparkSession) -> None:

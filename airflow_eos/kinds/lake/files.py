@@ -18,8 +18,8 @@ from urllib.parse import quote
 
 import obstore.exceptions as failures
 
-from airflow_eos.checkpoint.backend import stored_object
-from airflow_eos.checkpoint.locations import (
+from airflow_eos.core.checkpoint.backend import stored_object
+from airflow_eos.core.checkpoint.locations import (
     TAIL_BYTES,
     as_local_path,
     brief,
@@ -31,11 +31,11 @@ from airflow_eos.checkpoint.locations import (
     tail_in,
     tail_of,
 )
-from airflow_eos.checkpoint.store import CheckpointStore
+from airflow_eos.core.checkpoint.store import CheckpointStore
 from airflow_eos.errors import StoreError
 
 if TYPE_CHECKING:
-    from airflow_eos.checkpoint.locations import Guarded
+    from airflow_eos.core.checkpoint.locations import Guarded
 
 _AT_ONCE = 16
 

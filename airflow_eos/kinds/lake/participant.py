@@ -25,29 +25,23 @@ from functools import cached_property, partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar
 
-from airflow_eos.checkpoint.backend import DECISIONS, EOS
-from airflow_eos.checkpoint.decisions import DecisionLog
-from airflow_eos.checkpoint.pipeline import OwnedBeside, OwnershipFile, pipeline_of
-from airflow_eos.checkpoint.store import CheckpointStore
+from airflow_eos.core.checkpoint.backend import DECISIONS, EOS
+from airflow_eos.core.checkpoint.decisions import DecisionLog
+from airflow_eos.core.checkpoint.pipeline import OwnedBeside, OwnershipFile, pipeline_of
+from airflow_eos.core.checkpoint.store import CheckpointStore
+from airflow_eos.core.failpoints import failpoint
+from airflow_eos.core.protocol.decision import OpenWork, Outcome, WorkIdentity, is_key, require_own
+from airflow_eos.core.protocol.group import in_turn
+from airflow_eos.core.protocol.participant import Member
 from airflow_eos.errors import CheckpointFormatError, ConfigurationError, StoreError
-from airflow_eos.failpoints import failpoint
-from airflow_eos.protocol.decision import (
-    OpenWork,
-    Outcome,
-    WorkIdentity,
-    is_key,
-    require_own,
-)
-from airflow_eos.protocol.group import in_turn
-from airflow_eos.protocol.participant import Member
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from airflow_eos.core.protocol.decision import Decision, PreparedWork
+    from airflow_eos.core.protocol.participant import Owner
+    from airflow_eos.core.protocol.promise import OperatorRuling, Promise
     from airflow_eos.kinds.lake.files import TableFiles
-    from airflow_eos.protocol.decision import Decision, PreparedWork
-    from airflow_eos.protocol.participant import Owner
-    from airflow_eos.protocol.promise import OperatorRuling, Promise
 
 
 class LostRaceError(Exception):
@@ -279,7 +273,7 @@ _PAUSES_S = (0.0, 0.0, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
 
 
 class LakeParticipant(OwnedBeside):
-    """See :class:`airflow_eos.protocol.participant.Participant`.
+    """See :class:`airflow_eos.core.protocol.participant.Participant`.
 
     Args:
         table: the table that the rows go to.

@@ -9,12 +9,12 @@ import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from airflow_eos.core.failpoints import failpoint
+from airflow_eos.core.protocol.decision import PreparedWork
 from airflow_eos.errors import ConfigurationError, DeliveryError
-from airflow_eos.failpoints import failpoint
 from airflow_eos.kinds.lake.files import table_files
 from airflow_eos.kinds.lake.participant import DataFile, WorkNotes
-from airflow_eos.protocol.decision import PreparedWork
-from airflow_eos.texts import refuse_texts
+from airflow_eos.kinds.texts import refuse_texts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_eos.checkpoint.store import CheckpointStore
-    from airflow_eos.delivery.options import AppFacts
+    from airflow_eos.core.checkpoint.store import CheckpointStore
+    from airflow_eos.core.delivery.options import AppFacts
 
 _APPLICATION = re.compile(r"[A-Za-z0-9_-]{1,100}", re.ASCII)
 
@@ -70,7 +70,7 @@ class TaskFileSpec:
 
 
 class ParquetOfTask:
-    """See :class:`~airflow_eos.delivery.port.TaskWriter`: one file, made by its first rows.
+    """See :class:`~airflow_eos.core.delivery.port.TaskWriter`: one file, made by its first rows.
 
     Args:
         what: how the file is written.

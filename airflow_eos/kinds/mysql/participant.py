@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import pymysql
 
+from airflow_eos.core.protocol.decision import PreparedWork
+from airflow_eos.core.protocol.participant import Member
 from airflow_eos.errors import CheckpointFormatError, ConfigurationError
 from airflow_eos.kinds.mysql.session import (
     Connection,
@@ -35,11 +37,9 @@ from airflow_eos.kinds.sql.participant import (
     ddl_refused,
 )
 from airflow_eos.kinds.sql.servers import DENIED, as_text, number_of, reason
-from airflow_eos.protocol.decision import PreparedWork
-from airflow_eos.protocol.participant import Member
 
 if TYPE_CHECKING:
-    from airflow_eos.checkpoint.store import CheckpointStore
+    from airflow_eos.core.checkpoint.store import CheckpointStore
 
 NAMES, WORKS = "airflow_eos_names", "airflow_eos_works"
 _HAS = """
@@ -189,7 +189,7 @@ KIND = "mysql"
 
 
 class MySqlParticipant(SqlParticipant):
-    """See :class:`airflow_eos.protocol.participant.Participant`."""
+    """See :class:`airflow_eos.core.protocol.participant.Participant`."""
 
     kind = KIND
     book = MySqlOwnershipTable

@@ -17,10 +17,11 @@ import numpy as np
 from pymysql import MySQLError
 from pymysql.constants import ER
 
-from airflow_eos.arguments import take_spans
-from airflow_eos.closing import closed_on_error
-from airflow_eos.delivery.options import AppFacts, SinkOptions, unreached
-from airflow_eos.delivery.workers import check_workers
+from airflow_eos.core.arguments import take_spans
+from airflow_eos.core.closing import closed_on_error
+from airflow_eos.core.delivery.options import AppFacts, SinkOptions, unreached
+from airflow_eos.core.delivery.workers import check_workers
+from airflow_eos.core.protocol.decision import DEFAULT_PARTICIPANT, check_name
 from airflow_eos.errors import ConfigurationError, DeliveryError, Remedy
 from airflow_eos.kinds.mysql.participant import (
     KIND,
@@ -41,6 +42,13 @@ from airflow_eos.kinds.mysql.session import (
     printable,
     quoted,
 )
+from airflow_eos.kinds.sql.columns import (
+    hex_digits,
+    refuse_longer,
+    refuse_nulls,
+    refuse_numbers,
+    refuse_times,
+)
 from airflow_eos.kinds.sql.kept import kept_at
 from airflow_eos.kinds.sql.participant import (
     KeysOfName,
@@ -51,23 +59,15 @@ from airflow_eos.kinds.sql.participant import (
 )
 from airflow_eos.kinds.sql.servers import as_text, number_of, parts_of
 from airflow_eos.kinds.sql.sink import KEEPING_MODULES, KeptOfTask, TableSink
-from airflow_eos.kinds.upsert.columns import (
-    hex_digits,
-    refuse_longer,
-    refuse_nulls,
-    refuse_numbers,
-    refuse_times,
-)
+from airflow_eos.kinds.texts import refuse_texts
 from airflow_eos.kinds.upsert.mysql import TRIGGERS, fits, limits
-from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, check_name
-from airflow_eos.texts import refuse_texts
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from airflow_eos.checkpoint.store import CheckpointStore
-    from airflow_eos.delivery.port import TaskWriter
+    from airflow_eos.core.checkpoint.store import CheckpointStore
+    from airflow_eos.core.delivery.port import TaskWriter
 
 
 # --- task -----------------------------------------------------------------------------------------
@@ -400,7 +400,7 @@ class StatementsOfTask(KeptOfTask):
 
 
 class RowsAtOnce:
-    """See :class:`~airflow_eos.delivery.port.TaskWriter`: rows that are visible at once.
+    """See :class:`~airflow_eos.core.delivery.port.TaskWriter`: rows that are visible at once.
 
     Args:
         sink: the sink to write to.

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg import errors, sql
 
+from airflow_eos.core.protocol.decision import Outcome, PreparedWork, WorkIdentity
+from airflow_eos.core.protocol.participant import Member
 from airflow_eos.errors import CheckpointFormatError, ConfigurationError, StoreError
 from airflow_eos.kinds.postgres.session import (
     Connection,
@@ -36,11 +38,9 @@ from airflow_eos.kinds.sql.participant import (
     ddl_refused,
 )
 from airflow_eos.kinds.sql.servers import published
-from airflow_eos.protocol.decision import Outcome, PreparedWork, WorkIdentity
-from airflow_eos.protocol.participant import Member
 
 if TYPE_CHECKING:
-    from airflow_eos.checkpoint.store import CheckpointStore
+    from airflow_eos.core.checkpoint.store import CheckpointStore
 
 DEFAULT_SCHEMA = "airflow_eos"
 _LOCK = 7_294_311_208_554_001  # an advisory lock, so that two first starts do not create at once
@@ -271,7 +271,7 @@ KIND = "postgres"
 
 
 class PostgresParticipant(SqlParticipant):
-    """See :class:`airflow_eos.protocol.participant.Participant`."""
+    """See :class:`airflow_eos.core.protocol.participant.Participant`."""
 
     kind = KIND
     book = PostgresOwnershipTable

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, cast
 import psycopg
 from psycopg import conninfo, errors
 
-from airflow_eos.closing import closed_on_error
+from airflow_eos.core.closing import closed_on_error
 from airflow_eos.errors import ConfigurationError, DeliveryError, EosError, Remedy, StoreError
 from airflow_eos.kinds.sql.participant import DatabaseConnection, LostError
 from airflow_eos.kinds.sql.servers import (

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from psycopg import Error, errors, sql
 
-from airflow_eos.arguments import take_spans
-from airflow_eos.closing import closed_on_error
-from airflow_eos.delivery.options import AppFacts, SinkOptions, unreached
-from airflow_eos.delivery.workers import check_workers
+from airflow_eos.core.arguments import take_spans
+from airflow_eos.core.closing import closed_on_error
+from airflow_eos.core.delivery.options import AppFacts, SinkOptions, unreached
+from airflow_eos.core.delivery.workers import check_workers
+from airflow_eos.core.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork, check_name
 from airflow_eos.errors import ConfigurationError, EosError, Remedy
 from airflow_eos.kinds.postgres.participant import (
     DEFAULT_SCHEMA,
@@ -47,6 +48,7 @@ from airflow_eos.kinds.postgres.session import (
     meaning,
     printable,
 )
+from airflow_eos.kinds.sql.columns import Limits, bytea_text, refuse_longer
 from airflow_eos.kinds.sql.kept import kept_at
 from airflow_eos.kinds.sql.participant import (
     GENERATION,
@@ -58,15 +60,13 @@ from airflow_eos.kinds.sql.participant import (
 )
 from airflow_eos.kinds.sql.servers import OF_TRANSACTION
 from airflow_eos.kinds.sql.sink import KEEPING_MODULES, KeptOfTask, TableSink
-from airflow_eos.kinds.upsert.columns import Limits, bytea_text, refuse_longer
-from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork, check_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from airflow_eos.checkpoint.store import CheckpointStore
-    from airflow_eos.delivery.port import TaskWriter
+    from airflow_eos.core.checkpoint.store import CheckpointStore
+    from airflow_eos.core.delivery.port import TaskWriter
 
 
 # --- task -----------------------------------------------------------------------------------------
@@ -419,7 +419,7 @@ def copy_into(table: str, names: list[str]) -> sql.Composed:
 
 
 class TransactionOfTask:
-    """See :class:`~airflow_eos.delivery.port.TaskWriter`: writes by COPY, in one transaction.
+    """See :class:`~airflow_eos.core.delivery.port.TaskWriter`: writes by COPY, in one transaction.
 
     A connection is opened for the first rows.
 

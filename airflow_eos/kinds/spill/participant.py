@@ -16,11 +16,10 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
-from airflow_eos.checkpoint.backend import DECISIONS, EOS
-from airflow_eos.checkpoint.decisions import opened_rows
-from airflow_eos.errors import ConfigurationError, Remedy, StoreError
-from airflow_eos.failpoints import failpoint
-from airflow_eos.protocol.decision import (
+from airflow_eos.core.checkpoint.backend import DECISIONS, EOS
+from airflow_eos.core.checkpoint.decisions import opened_rows
+from airflow_eos.core.failpoints import failpoint
+from airflow_eos.core.protocol.decision import (
     OpenWork,
     Outcome,
     Stored,
@@ -31,16 +30,17 @@ from airflow_eos.protocol.decision import (
     is_key,
     require_own,
 )
-from airflow_eos.protocol.group import collect_all, in_turn
+from airflow_eos.core.protocol.group import collect_all, in_turn
+from airflow_eos.errors import ConfigurationError, Remedy, StoreError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from airflow_eos.checkpoint.backend import StoredObject
-    from airflow_eos.checkpoint.store import CheckpointStore
-    from airflow_eos.protocol.decision import Decision, PreparedWork
-    from airflow_eos.protocol.participant import Owner
-    from airflow_eos.protocol.promise import OperatorRuling, Promise
+    from airflow_eos.core.checkpoint.backend import StoredObject
+    from airflow_eos.core.checkpoint.store import CheckpointStore
+    from airflow_eos.core.protocol.decision import Decision, PreparedWork
+    from airflow_eos.core.protocol.participant import Owner
+    from airflow_eos.core.protocol.promise import OperatorRuling, Promise
 
 _KEY = re.compile(r"(0|[1-9][0-9]{0,18})-(0|[1-9][0-9]*)-[A-Za-z0-9._-]+", re.ASCII)
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,18}", re.ASCII)

@@ -10,15 +10,15 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from airflow_eos.delivery.spill import STREAM_MODULES, SpillStream, require_disk, running_batch
+from airflow_eos.core.delivery.spill import STREAM_MODULES, SpillStream, require_disk, running_batch
+from airflow_eos.core.protocol.decision import PreparedWork
 from airflow_eos.errors import DeliveryError
 from airflow_eos.kinds.spill.participant import SpilledRows, new_key, table_of
-from airflow_eos.protocol.decision import PreparedWork
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from airflow_eos.checkpoint.store import CheckpointStore
+    from airflow_eos.core.checkpoint.store import CheckpointStore
 
 TASK_MODULES = (*STREAM_MODULES, "airflow_eos.kinds.spill.task")
 
@@ -35,7 +35,7 @@ def read_back(works: Sequence[PreparedWork], what: str, why: str) -> DeliveryErr
 
 
 class SpilledTaskRows:
-    """See :class:`~airflow_eos.delivery.port.TaskWriter`: keeps the rows in the checkpoint.
+    """See :class:`~airflow_eos.core.delivery.port.TaskWriter`: keeps the rows in the checkpoint.
 
     Args:
         kind: of the participant.

@@ -11,17 +11,17 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from airflow_eos.checkpoint.decisions import opened_rows
+from airflow_eos.core.checkpoint.decisions import opened_rows
 from airflow_eos.errors import CheckpointFormatError, Remedy, StoreError
 from airflow_eos.kinds.spill.participant import SpilledRows
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from airflow_eos.checkpoint.backend import StoredObject
-    from airflow_eos.checkpoint.store import CheckpointStore
+    from airflow_eos.core.checkpoint.backend import StoredObject
+    from airflow_eos.core.checkpoint.store import CheckpointStore
+    from airflow_eos.core.protocol.decision import PreparedWork
     from airflow_eos.kinds.sql.participant import KeysOfName
-    from airflow_eos.protocol.decision import PreparedWork
 
 KEPT = "kept"
 """The form of work whose rows wait in the checkpoint."""

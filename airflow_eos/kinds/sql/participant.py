@@ -20,7 +20,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar
 
-from airflow_eos.closing import closed_on_error
+from airflow_eos.core.closing import closed_on_error
+from airflow_eos.core.failpoints import failpoint
+from airflow_eos.core.protocol.decision import (
+    OpenWork,
+    Outcome,
+    PreparedWork,
+    WorkIdentity,
+    require_own,
+)
+from airflow_eos.core.protocol.group import in_turn
+from airflow_eos.core.protocol.participant import Member, Note, Owner, Ownership
 from airflow_eos.errors import (
     CheckpointFormatError,
     ConfigurationError,
@@ -30,16 +40,12 @@ from airflow_eos.errors import (
     Remedy,
     StoreError,
 )
-from airflow_eos.failpoints import failpoint
 from airflow_eos.kinds.sql.kept import KEPT, require_form
-from airflow_eos.protocol.decision import OpenWork, Outcome, PreparedWork, WorkIdentity, require_own
-from airflow_eos.protocol.group import in_turn
-from airflow_eos.protocol.participant import Member, Note, Owner, Ownership
 
 if TYPE_CHECKING:
+    from airflow_eos.core.protocol.decision import Decision
+    from airflow_eos.core.protocol.promise import OperatorRuling, Promise
     from airflow_eos.kinds.sql.kept import KeptStatements
-    from airflow_eos.protocol.decision import Decision
-    from airflow_eos.protocol.promise import OperatorRuling, Promise
 
 T = TypeVar("T")
 
@@ -368,7 +374,7 @@ _LOOKS_AT_MOST = 6
 
 
 class SqlParticipant(ABC):
-    """The base of SQL participants; see :class:`~airflow_eos.protocol.participant.Participant`.
+    """The base of SQL participants; see ``core.protocol.participant``.
 
     Args:
         session: the connection to the database; closed with this participant.

@@ -9,21 +9,21 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from airflow_eos.delivery.port import bound_store
-from airflow_eos.delivery.spill import STREAM_MODULES, SpillStream, require_disk
-from airflow_eos.delivery.task import HASH_COLUMN, selected
+from airflow_eos.core.delivery.port import bound_store
+from airflow_eos.core.delivery.spill import STREAM_MODULES, SpillStream, require_disk
+from airflow_eos.core.delivery.task import HASH_COLUMN, selected
+from airflow_eos.core.failpoints import failpoint
+from airflow_eos.core.protocol.decision import PreparedWork
 from airflow_eos.errors import ConfigurationError, DeliveryError, EosError
-from airflow_eos.failpoints import failpoint
 from airflow_eos.kinds.sql.kept import DIGEST, KEPT, KeptStatements, digest_of, piece
 from airflow_eos.kinds.sql.participant import GENERATION, WRITTEN_TABLE
-from airflow_eos.protocol.decision import PreparedWork
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from airflow_eos.checkpoint.store import CheckpointStore
+    from airflow_eos.core.checkpoint.store import CheckpointStore
 
 KEEPING_MODULES = (*STREAM_MODULES, "airflow_eos.kinds.sql.kept")
 

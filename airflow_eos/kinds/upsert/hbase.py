@@ -41,8 +41,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from airflow_eos.core.protocol.participant import Note
 from airflow_eos.errors import ConfigurationError, DeliveryError, OwnershipError, Remedy
-from airflow_eos.kinds.upsert.columns import refuse_cells, refuse_times, refused
+from airflow_eos.kinds.sql.columns import refuse_cells, refuse_times, refused
 from airflow_eos.kinds.upsert.target import (
     TargetOwner,
     batch_and_task,
@@ -52,7 +53,6 @@ from airflow_eos.kinds.upsert.target import (
     text_of,
     with_tombstones,
 )
-from airflow_eos.protocol.participant import Note
 
 if TYPE_CHECKING:
     from airflow_eos.kinds.upsert.target import RowSchema

@@ -22,6 +22,14 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from airflow_eos.errors import ConfigurationError, DeliveryError
+from airflow_eos.kinds.sql.columns import (
+    VERSION,
+    Limits,
+    refuse_long_rows,
+    refuse_longer,
+    refuse_numbers,
+    refuse_times,
+)
 from airflow_eos.kinds.sql.participant import ddl_refused
 from airflow_eos.kinds.sql.servers import (
     ABOUT,
@@ -34,14 +42,7 @@ from airflow_eos.kinds.sql.servers import (
     reason,
     require_witness,
 )
-from airflow_eos.kinds.upsert.columns import (
-    VERSION,
-    Limits,
-    refuse_long_rows,
-    refuse_longer,
-    refuse_numbers,
-    refuse_times,
-)
+from airflow_eos.kinds.texts import refuse_texts
 from airflow_eos.kinds.upsert.target import (
     LAST_ORDER,
     OURS,
@@ -56,11 +57,10 @@ from airflow_eos.kinds.upsert.target import (
     one_of_each_number,
     with_tombstones,
 )
-from airflow_eos.texts import refuse_texts
 
 if TYPE_CHECKING:
+    from airflow_eos.core.protocol.participant import Note
     from airflow_eos.kinds.upsert.target import RowSchema
-    from airflow_eos.protocol.participant import Note
 
 _ROWS = 2000
 _PACKET_HEAD = 16  # bytes that a packet has besides its statement

@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from msgspec import structs
 
-from airflow_eos.checkpoint.pipeline import checkpoint_of
-from airflow_eos.closing import closed_on_error
+from airflow_eos.core.checkpoint.pipeline import checkpoint_of
+from airflow_eos.core.closing import closed_on_error
+from airflow_eos.core.protocol.participant import Member, Note, Owner, Ownership
 from airflow_eos.errors import ConfigurationError, DeliveryError, OwnershipError, Remedy, StoreError
 from airflow_eos.kinds.spill.participant import SpilledRows, SpillParticipant
 from airflow_eos.kinds.sql.servers import as_text
 from airflow_eos.kinds.upsert.target import RowSchema, last_of_each, order_of
-from airflow_eos.protocol.participant import Member, Note, Owner, Ownership
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from airflow_eos.checkpoint.store import CheckpointStore
+    from airflow_eos.core.checkpoint.store import CheckpointStore
+    from airflow_eos.core.protocol.decision import Decision, PreparedWork
+    from airflow_eos.core.protocol.promise import OperatorRuling, Promise
     from airflow_eos.kinds.upsert.target import UpsertConnection
-    from airflow_eos.protocol.decision import Decision, PreparedWork
-    from airflow_eos.protocol.promise import OperatorRuling, Promise
 
 
 class Tally:
@@ -103,7 +103,7 @@ KIND = "upsert"
 
 
 class UpsertParticipant(SpillParticipant):
-    """See :class:`airflow_eos.protocol.participant.Participant`.
+    """See :class:`airflow_eos.core.protocol.participant.Participant`.
 
     Args:
         kept: where the rows wait.

@@ -26,15 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_eos.errors import ConfigurationError, DeliveryError, StoreError
-from airflow_eos.kinds.sql.participant import ddl_published, ddl_refused
-from airflow_eos.kinds.sql.servers import (
-    FAILOVER,
-    OF_SESSION,
-    OF_TRANSACTION,
-    attentive,
-    published,
-)
-from airflow_eos.kinds.upsert.columns import (
+from airflow_eos.kinds.sql.columns import (
     VERSION,
     TableDescription,
     bytea_text,
@@ -43,6 +35,15 @@ from airflow_eos.kinds.upsert.columns import (
     refuse_nul,
     refuse_times,
 )
+from airflow_eos.kinds.sql.participant import ddl_published, ddl_refused
+from airflow_eos.kinds.sql.servers import (
+    FAILOVER,
+    OF_SESSION,
+    OF_TRANSACTION,
+    attentive,
+    published,
+)
+from airflow_eos.kinds.texts import refuse_texts
 from airflow_eos.kinds.upsert.target import (
     LAST_ORDER,
     OURS,
@@ -58,10 +59,9 @@ from airflow_eos.kinds.upsert.target import (
     one_of_each_number,
     with_tombstones,
 )
-from airflow_eos.texts import refuse_texts
 
 if TYPE_CHECKING:
-    from airflow_eos.protocol.participant import Note
+    from airflow_eos.core.protocol.participant import Note
 
 _LENGTH = re.compile(r"\(\d+(,-?\d+)?\)")
 _ROWS = 10_000  # rows of a statement, as many as Spark gives a task at once

@@ -28,8 +28,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import structlog
 
+from airflow_eos.core.protocol.participant import Note
 from airflow_eos.errors import ConfigurationError, DeliveryError, Remedy, StoreError
-from airflow_eos.kinds.upsert.columns import refuse_cells, refuse_times
+from airflow_eos.kinds.sql.columns import refuse_cells, refuse_times
 from airflow_eos.kinds.upsert.target import (
     TRYING,
     TargetOwner,
@@ -42,7 +43,6 @@ from airflow_eos.kinds.upsert.target import (
     require_plain,
     values_of,
 )
-from airflow_eos.protocol.participant import Note
 
 if TYPE_CHECKING:
     import pyarrow as pa

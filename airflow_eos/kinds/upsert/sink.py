@@ -12,11 +12,13 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from airflow_eos.closing import closed_on_error
-from airflow_eos.delivery.options import AppFacts, SinkOptions, unreached
-from airflow_eos.delivery.port import bound_store
-from airflow_eos.delivery.task import own_columns
-from airflow_eos.delivery.workers import check_workers
+from airflow_eos.core.closing import closed_on_error
+from airflow_eos.core.delivery.options import AppFacts, SinkOptions, unreached
+from airflow_eos.core.delivery.port import bound_store
+from airflow_eos.core.delivery.task import own_columns
+from airflow_eos.core.delivery.workers import check_workers
+from airflow_eos.core.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork, check_name
+from airflow_eos.core.protocol.participant import Owner
 from airflow_eos.errors import ConfigurationError, DeliveryError
 from airflow_eos.kinds.spill.task import TASK_MODULES, SpilledTaskRows, read_back
 from airflow_eos.kinds.sql.servers import as_text
@@ -26,16 +28,14 @@ from airflow_eos.kinds.upsert.participant import KIND, UpsertParticipant, made, 
 from airflow_eos.kinds.upsert.postgres import PostgresUpsert
 from airflow_eos.kinds.upsert.redis import RedisUpsert
 from airflow_eos.kinds.upsert.target import RowSchema, TargetSpec, last_of_each
-from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork, check_name
-from airflow_eos.protocol.participant import Owner
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from airflow_eos.checkpoint.store import CheckpointStore
-    from airflow_eos.delivery.port import TaskWriter
+    from airflow_eos.core.checkpoint.store import CheckpointStore
+    from airflow_eos.core.delivery.port import TaskWriter
 
 __all__ = ["HBaseUpsert", "MySqlUpsert", "PostgresUpsert", "RedisUpsert", "UpsertSink"]
 

@@ -13,8 +13,8 @@ changes nothing. A version is text of a fixed width that sorts as its numbers do
   not in it: they deliver the same rows, which their fingerprints prove.
 
 The target keeps its owner and the owner's newest note (see
-:mod:`airflow_eos.protocol.participant`); one pipeline, and one participant of it, writes there. And
-it counts writes: a target that counts less than the checkpoint has marked was set back.
+:mod:`airflow_eos.core.protocol.participant`); one pipeline, and one participant of it, writes
+there. And it counts writes: a target that counts less than the checkpoint has marked was set back.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_eos.core.protocol.participant import Note
 from airflow_eos.errors import ConfigurationError, OwnershipError, Remedy, StoreError
 from airflow_eos.kinds.spill.participant import batch_of, task_of
-from airflow_eos.protocol.participant import Note
 
 _ABOUT = b"eos.upsert"
 _TASK_DIGITS = 10

@@ -14,17 +14,17 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.checkpoint.pipeline import OwnedBeside, OwnershipFile, checkpoint_of
+from airflow_eos.core.checkpoint.pipeline import OwnedBeside, OwnershipFile, checkpoint_of
+from airflow_eos.core.protocol.participant import Member
 from airflow_eos.errors import ConfigurationError, DeliveryError
 from airflow_eos.kinds.spill.participant import SpilledRows, SpillParticipant
-from airflow_eos.protocol.participant import Member
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from airflow_eos.checkpoint.store import CheckpointStore
-    from airflow_eos.protocol.decision import Decision, PreparedWork
-    from airflow_eos.protocol.participant import Owner
+    from airflow_eos.core.checkpoint.store import CheckpointStore
+    from airflow_eos.core.protocol.decision import Decision, PreparedWork
+    from airflow_eos.core.protocol.participant import Owner
 
 Deliver = Callable[[str, "pa.Table"], object]
 
@@ -76,7 +76,7 @@ KIND = "wal"
 
 
 class WriteAheadParticipant(OwnedBeside, SpillParticipant):
-    """See :class:`airflow_eos.protocol.participant.Participant`.
+    """See :class:`airflow_eos.core.protocol.participant.Participant`.
 
     Args:
         kept: where the rows wait.

@@ -11,11 +11,13 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.delivery.options import AppFacts, SinkOptions, unreached
-from airflow_eos.delivery.port import bound_store
-from airflow_eos.delivery.task import own_columns
-from airflow_eos.delivery.workers import check_workers
+from airflow_eos.core.delivery.options import AppFacts, SinkOptions, unreached
+from airflow_eos.core.delivery.port import bound_store
+from airflow_eos.core.delivery.task import own_columns
+from airflow_eos.core.delivery.workers import check_workers
+from airflow_eos.core.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork, check_name
 from airflow_eos.kinds.spill.task import TASK_MODULES, SpilledTaskRows, read_back
+from airflow_eos.kinds.texts import refuse_texts
 from airflow_eos.kinds.wal.participant import (
     KIND,
     WriteAheadParticipant,
@@ -24,16 +26,14 @@ from airflow_eos.kinds.wal.participant import (
     loaded,
     made,
 )
-from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork, check_name
-from airflow_eos.texts import refuse_texts
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from airflow_eos.checkpoint.store import CheckpointStore
-    from airflow_eos.delivery.port import TaskWriter
+    from airflow_eos.core.checkpoint.store import CheckpointStore
+    from airflow_eos.core.delivery.port import TaskWriter
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import psutil
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
-from airflow_eos.checkpoint import (
+from airflow_eos.core.checkpoint import (
     CheckpointStore,
     Decision,
     DecisionLog,
@@ -28,9 +28,9 @@ from airflow_eos.checkpoint import (
     read_heartbeat,
     request_drain,
 )
-from airflow_eos.checkpoint.progress import read_state
+from airflow_eos.core.checkpoint.progress import read_state
 from airflow_eos.local import spark_jars
-from airflow_eos.supervision.heartbeat_monitor import ClusterManager, kill_elsewhere
+from airflow_eos.ops.supervision.heartbeat_monitor import ClusterManager, kill_elsewhere
 from demo.leftovers import end_every_process_with, processes_with
 from tests.integration.airflow.one_try import operator, task_instance
 from tests.integration.airflow.test_streaming import ROWS, Etl

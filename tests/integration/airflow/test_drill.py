@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.checkpoint import CheckpointStore, newest_term, read_heartbeat
+from airflow_eos.core.checkpoint import CheckpointStore, newest_term, read_heartbeat
 from airflow_eos.local import spark_jars
 from airflow_eos.local.broker import free_ports
 from tests.integration.airflow.test_settled_events import database

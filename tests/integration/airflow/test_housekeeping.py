@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from airflow_eos.checkpoint import CheckpointStore, read_heartbeat, read_state
+from airflow_eos.core.checkpoint import CheckpointStore, read_heartbeat, read_state
 from airflow_eos.local import EmbeddedKafka, spark_jars
 from airflow_eos.local.broker import free_ports
 from airflow_eos.recovery import audit

@@ -13,12 +13,12 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 from confluent_kafka import Producer
 from psycopg.conninfo import conninfo_to_dict
 
-from airflow_eos.checkpoint import CheckpointStore, PipelineIdentity, claim
-from airflow_eos.checkpoint.progress import SourceProgress
+from airflow_eos.core.checkpoint import CheckpointStore, PipelineIdentity, claim
+from airflow_eos.core.checkpoint.progress import SourceProgress
 from airflow_eos.errors import TopicError
 from airflow_eos.kafka.client.settings import KafkaSettings
+from airflow_eos.ops.supervision.progress import unread_offsets
 from airflow_eos.sensors import TransactionTimeoutSensor
-from airflow_eos.supervision.progress import unread_offsets
 from tests.integration.postgres.conftest import World, end_all
 from tests.support.servers.postgres import EmbeddedPostgres
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
-from airflow_eos.checkpoint import CheckpointStore, read_heartbeat
-from airflow_eos.checkpoint.progress import read_state
-from airflow_eos.delivery.policy import RestartStrategy
+from airflow_eos.core.checkpoint import CheckpointStore, read_heartbeat
+from airflow_eos.core.checkpoint.progress import read_state
+from airflow_eos.core.delivery.policy import RestartStrategy
 from airflow_eos.errors import AppFailedError, AppStoppedError
 from airflow_eos.local import spark_jars
 from airflow_eos.operators import AuditOperator, SparkStreamingOperator

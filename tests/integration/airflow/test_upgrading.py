@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.checkpoint import CheckpointStore, drain_newest, newest_term, read_heartbeat
+from airflow_eos.core.checkpoint import CheckpointStore, drain_newest, newest_term, read_heartbeat
 from airflow_eos.factory.upgrade import KEEP
 from airflow_eos.local import EmbeddedKafka, spark_jars
 from demo.airflow import PrivateAirflow

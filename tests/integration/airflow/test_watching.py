@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.core.checkpoint import CheckpointStore
 from airflow_eos.local import EmbeddedKafka
 from demo.airflow import PrivateAirflow
 from tests.support.beats import beating, heartbeat

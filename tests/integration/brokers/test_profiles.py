@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from airflow_eos.core.protocol.participant import Member
 from airflow_eos.errors import EosError, KafkaError
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.offsets import topic_ids
+from airflow_eos.kafka.participant import connect
 from airflow_eos.kafka.transactions.hanging import end_hanging
 from airflow_eos.kafka.transactions.listing import HangingTransaction
-from airflow_eos.kinds.kafka.participant import connect
-from airflow_eos.protocol.participant import Member
+from airflow_eos.ops.doctor import protocol
+from airflow_eos.ops.supervision.preflight import TimeoutBudget, reached_within
 from airflow_eos.recovery import Action, Result, execute_recovery
-from airflow_eos.supervision.doctor import protocol
-from airflow_eos.supervision.preflight import TimeoutBudget, reached_within
 from tests.integration.hazards.direct import Direct, forget_writers, wait_for
 from tests.integration.kafka.conftest import raw_kafka
 from tests.support.broker_profiles import KEYS, PROFILES, Profile, ProfileProxy

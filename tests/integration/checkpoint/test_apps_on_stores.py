@@ -12,9 +12,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from airflow_eos.audit.audit import AuditReport, audit
-from airflow_eos.checkpoint import CheckpointStore, read_heartbeat
+from airflow_eos.core.checkpoint import CheckpointStore, read_heartbeat
 from airflow_eos.local import EmbeddedKafka
+from airflow_eos.ops.audit.audit import AuditReport, audit
 from tests.support.pipeline import KILLED, ROOT, Pipeline, wait_until
 from tests.support.stores import Moto, Where, place, s3_options
 
@@ -140,8 +140,8 @@ import json, sys
 from dataclasses import asdict
 from pyspark.sql import SparkSession
 from structlog.testing import capture_logs
-from airflow_eos.checkpoint import CheckpointStore
-from airflow_eos.delivery.spark_session import race_sparks_logs, warn_where_two_can_plan
+from airflow_eos.core.checkpoint import CheckpointStore
+from airflow_eos.core.delivery.spark_session import race_sparks_logs, warn_where_two_can_plan
 location, options, conf = sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[3])
 spark = SparkSession.builder.master("local[1]").config(map=conf).getOrCreate()
 spark.sparkContext.setLogLevel("OFF")

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_eos.checkpoint import CheckpointStore, DecisionLog
-from airflow_eos.checkpoint.store import check_create_if_absent, race_create, told
+from airflow_eos.core.checkpoint import CheckpointStore, DecisionLog
+from airflow_eos.core.checkpoint.store import check_create_if_absent, race_create, told
 from airflow_eos.errors import StoreError
 from tests.support.pipelines import commit_of
 from tests.support.stores import Where, place
@@ -263,7 +263,7 @@ def test_of_eight_processes_exactly_one_decides_each_attempt(tmp_path):
 
 WRITER = """
 import sys, uuid
-from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, Verdict
+from airflow_eos.core.checkpoint import CheckpointStore, Decision, DecisionLog, Verdict
 log = DecisionLog(CheckpointStore.open(sys.argv[1]))
 for batch_id in range(int(sys.argv[2]), 1_000_000):
     log.record(Decision(batch_id=batch_id, attempt=1, verdict=Verdict.ABORT, reason="x" * 20_000,

@@ -9,7 +9,7 @@ import time
 import psutil
 import pytest
 
-from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.core.checkpoint import CheckpointStore
 from airflow_eos.errors import StoreError
 from tests.support.servers.hdfs import EmbeddedHdfs
 

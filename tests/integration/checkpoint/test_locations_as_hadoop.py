@@ -9,8 +9,8 @@ import pytest
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.java_gateway import launch_gateway
 
-from airflow_eos.checkpoint import CheckpointStore
-from airflow_eos.checkpoint.locations import located
+from airflow_eos.core.checkpoint import CheckpointStore
+from airflow_eos.core.checkpoint.locations import located
 from airflow_eos.errors import StoreError
 
 NFC, NFD = "/a/\u00e9", "/a/e\u0301"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Producer
 
-from airflow_eos.checkpoint import CheckpointState, CheckpointStore, read_state
+from airflow_eos.core.checkpoint import CheckpointState, CheckpointStore, read_state
 from airflow_eos.local import spark_jars
 from tests.support.jvm import spark_submit_opts
 

@@ -23,9 +23,9 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
-from airflow_eos.checkpoint import CheckpointStore, DecisionLog, OffsetLog
-from airflow_eos.checkpoint.locations import LocalFiles
-from airflow_eos.checkpoint.mending import beside, damage
+from airflow_eos.core.checkpoint import CheckpointStore, DecisionLog, OffsetLog
+from airflow_eos.core.checkpoint.locations import LocalFiles
+from airflow_eos.core.checkpoint.mending import beside, damage
 from airflow_eos.local.jars import java_program
 from tests.chaos import spark_loop as spark_files
 from tests.chaos.journal import Journal

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_eos.checkpoint import write_heartbeat
+from airflow_eos.core.checkpoint import write_heartbeat
 from tests.integration.kafka.conftest import raw_kafka as _raw_kafka
 from tests.integration.recovery.conftest import DeadPipeline
 from tests.integration.recovery.conftest import dead as _dead

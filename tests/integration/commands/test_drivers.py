@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_eos.checkpoint import CheckpointStore, newest_term, read_heartbeat, read_state
-from airflow_eos.checkpoint.standby import standbys
+from airflow_eos.core.checkpoint import CheckpointStore, newest_term, read_heartbeat, read_state
+from airflow_eos.core.checkpoint.standby import standbys
 from tests.integration.commands.conftest import Command
 
 pytestmark = pytest.mark.proof

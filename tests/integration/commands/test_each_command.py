@@ -1,7 +1,7 @@
 """Each command as a process of its own, to its end, on a real broker and a real checkpoint.
 
 What a function does in a test's process it may not do in a command's, which has its own session,
-environment and folder. ``tests/unit/commands/test_each_command_is_run.py`` knows who runs which.
+environment and folder. ``tests/unit/cli/test_each_command_is_run.py`` knows who runs which.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import subprocess
 import urllib.request
 from pathlib import Path
 
-from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.core.checkpoint import CheckpointStore
 from tests.integration.commands.conftest import BARE, PROGRAM, Command
 from tests.integration.kafka.test_foreign_flink import Left
 from tests.support.topics import produce

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_eos.checkpoint import CheckpointStore
-from airflow_eos.checkpoint.repartition import at_work
+from airflow_eos.core.checkpoint import CheckpointStore
+from airflow_eos.core.checkpoint.repartition import at_work
 from airflow_eos.errors import ContinuityError
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.recovery import plan_recovery

@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from airflow_eos.checkpoint import CheckpointStore, DecisionLog
+from airflow_eos.core.checkpoint import CheckpointStore, DecisionLog
 from airflow_eos.kafka.transactions.identity import as_transaction
 from demo.inputs import transfer
 from tests.support.auditor import Auditor

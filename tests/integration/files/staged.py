@@ -14,11 +14,11 @@ from urllib.parse import unquote
 import msgspec
 import pyarrow as pa
 
-from airflow_eos.checkpoint import CheckpointStore, DecisionLog, PipelineIdentity, claim
+from airflow_eos.core.checkpoint import CheckpointStore, DecisionLog, PipelineIdentity, claim
+from airflow_eos.core.participants import connect
+from airflow_eos.core.protocol.decision import Outcome, PreparedWork
 from airflow_eos.kinds.files.manifest import LOG
 from airflow_eos.kinds.files.sink import LINE_COLUMN
-from airflow_eos.participants import connect
-from airflow_eos.protocol.decision import Outcome, PreparedWork
 from airflow_eos.sinks import FileSink
 from tests.support.pipelines import commit_of
 

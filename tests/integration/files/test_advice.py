@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.checkpoint.pipeline import owner_of
+from airflow_eos.core.checkpoint.pipeline import owner_of
+from airflow_eos.core.protocol.decision import Outcome
 from airflow_eos.errors import OwnershipError
-from airflow_eos.protocol.decision import Outcome
 from airflow_eos.sinks import FileSink
 from tests.integration.files.staged import Stage, outcomes
 

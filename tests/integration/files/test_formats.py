@@ -12,8 +12,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import ArrayType, DayTimeIntervalType, LongType, StructField, StructType
 
-from airflow_eos.delivery.outputs import OneSink
-from airflow_eos.delivery.replay import undelivered
+from airflow_eos.core.delivery.outputs import OneSink
+from airflow_eos.core.delivery.replay import undelivered
 from airflow_eos.errors import ConfigurationError, DeliveryError, StoreError
 from airflow_eos.kinds.files.folder import works_of
 from airflow_eos.sinks import FileSink

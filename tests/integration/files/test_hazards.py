@@ -18,21 +18,21 @@ import obstore.exceptions as failures
 import pyarrow as pa
 import pytest
 
-from airflow_eos.checkpoint import CheckpointStore, PipelineIdentity
-from airflow_eos.checkpoint.backend import PIPELINE
-from airflow_eos.checkpoint.locations import Guarded
-from airflow_eos.checkpoint.pipeline import owner_of
-from airflow_eos.checkpoint.rulings import resolve
+from airflow_eos.core.checkpoint import CheckpointStore, PipelineIdentity
+from airflow_eos.core.checkpoint.backend import PIPELINE
+from airflow_eos.core.checkpoint.locations import Guarded
+from airflow_eos.core.checkpoint.pipeline import owner_of
+from airflow_eos.core.checkpoint.rulings import resolve
+from airflow_eos.core.protocol.decision import Outcome, PreparedWork, encode
+from airflow_eos.core.recovery.execute import execute
+from airflow_eos.core.recovery.facts import gather
+from airflow_eos.core.recovery.plan import make_plan
 from airflow_eos.errors import ConfigurationError, DeliveryError, OwnershipError, StoreError
 from airflow_eos.kinds.files.folder import files_of
 from airflow_eos.kinds.files.manifest import LOG, ManifestLog
 from airflow_eos.kinds.files.participant import FilesParticipant
 from airflow_eos.kinds.files.sink import LINE_COLUMN
-from airflow_eos.protocol.decision import Outcome, PreparedWork, encode
 from airflow_eos.recovery import Action, Result
-from airflow_eos.recovery.execute import execute
-from airflow_eos.recovery.facts import gather
-from airflow_eos.recovery.plan import make_plan
 from airflow_eos.sinks import FileSink
 from tests.integration.files.staged import Stage, entries, outcomes
 from tests.integration.files.test_advice import start

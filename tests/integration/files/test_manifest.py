@@ -12,13 +12,13 @@ import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
-from airflow_eos.checkpoint import CheckpointStore, DecisionLog
-from airflow_eos.delivery.outputs import OneSink
+from airflow_eos.core.checkpoint import CheckpointStore, DecisionLog
+from airflow_eos.core.delivery.outputs import OneSink
+from airflow_eos.core.protocol.decision import Outcome, PreparedWork
 from airflow_eos.errors import StoreError
 from airflow_eos.kinds.files.folder import WorkFile, files_of
 from airflow_eos.kinds.files.manifest import LOG, ManifestLog, ManifestOutcome
 from airflow_eos.kinds.files.place import opened
-from airflow_eos.protocol.decision import Outcome, PreparedWork
 from airflow_eos.sinks import FileSink
 from tests.integration.files.staged import claimed
 from tests.support.pipelines import commit_of

@@ -14,14 +14,14 @@ import pyarrow.dataset as ds
 import pytest
 from pyarrow import fs
 
-from airflow_eos import failpoints
-from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.core import failpoints
+from airflow_eos.core.checkpoint import CheckpointStore
+from airflow_eos.core.protocol.decision import Outcome
 from airflow_eos.errors import ConfigurationError, DeliveryError, EosError, StoreError
 from airflow_eos.kinds.files.folder import files_of
 from airflow_eos.kinds.files.manifest import ManifestLog, ManifestOutcome
 from airflow_eos.kinds.files.place import Bucket
 from airflow_eos.kinds.files.sink import LINE_COLUMN
-from airflow_eos.protocol.decision import Outcome
 from airflow_eos.sinks import FileSink
 from tests.integration.files.staged import Stage, claimed, outcomes
 

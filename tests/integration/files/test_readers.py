@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 
+from airflow_eos.core.protocol.decision import Outcome
 from airflow_eos.kinds.files.sink import LINE_COLUMN
-from airflow_eos.protocol.decision import Outcome
 from airflow_eos.sinks import FileSink
 from tests.integration.files.staged import Stage
 

@@ -21,17 +21,17 @@ from typing import Any, cast
 
 import pyarrow as pa
 
-from airflow_eos.checkpoint import CheckpointStore, DecisionLog
-from airflow_eos.delivery.batch import ExactlyOnceBatch
-from airflow_eos.delivery.outputs import InPlanSink, OneSink
-from airflow_eos.delivery.start import make_batch_function
-from airflow_eos.delivery.task import HASH_COLUMN, SinkTask, TaskOutput
+from airflow_eos.core.checkpoint import CheckpointStore, DecisionLog
+from airflow_eos.core.delivery.batch import ExactlyOnceBatch
+from airflow_eos.core.delivery.outputs import InPlanSink, OneSink
+from airflow_eos.core.delivery.start import make_batch_function
+from airflow_eos.core.delivery.task import HASH_COLUMN, SinkTask, TaskOutput
+from airflow_eos.kafka import sink as sink_module
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.settings import KafkaSettings
+from airflow_eos.kafka.sink import KafkaSink
 from airflow_eos.kafka.transactions.listing import list_open
 from airflow_eos.kinds.consumer_group.sink import ConsumerGroup
-from airflow_eos.kinds.kafka import sink as sink_module
-from airflow_eos.kinds.kafka.sink import KafkaSink
 from tests.support.authority import LazyTasks, OneParticipant
 from tests.support.topics import read_topic
 

@@ -12,18 +12,18 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from airflow_eos.checkpoint.rulings import Ruling
-from airflow_eos.delivery.replay import ReplayChecks
-from airflow_eos.delivery.task import SinkTask, TaskOutput
+from airflow_eos.arrow.producer import writer as writer_module
+from airflow_eos.arrow.producer.writer import TransactionalWriter
+from airflow_eos.core.checkpoint.rulings import Ruling
+from airflow_eos.core.delivery.replay import ReplayChecks
+from airflow_eos.core.delivery.task import SinkTask, TaskOutput
+from airflow_eos.core.protocol.decision import Decision, Outcome, encode
+from airflow_eos.core.recovery.execute import participant_of
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.kafka.client.connection import ConnectionPool
-from airflow_eos.kafka.producer import writer as writer_module
-from airflow_eos.kafka.producer.writer import TransactionalWriter
 from airflow_eos.kafka.transactions.identity import transactional_id_of
 from airflow_eos.local import EmbeddedKafka
-from airflow_eos.protocol.decision import Decision, Outcome, encode
 from airflow_eos.recovery import plan_recovery, resolve
-from airflow_eos.recovery.execute import participant_of
 from tests.integration.hazards.direct import Direct, Frame, arrow
 from tests.support.pipeline import wait_until
 

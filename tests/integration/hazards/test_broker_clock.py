@@ -23,8 +23,8 @@ from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.local.broker import class_path
 from airflow_eos.local.jars import broker_jars, java_program
+from airflow_eos.ops import doctor
 from airflow_eos.recovery import Action, Result, execute_recovery, plan_recovery
-from airflow_eos.supervision import doctor
 from tests.integration.hazards.direct import Direct, wait_for
 
 pytestmark = pytest.mark.proof

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from airflow_eos.checkpoint import Decision
+from airflow_eos.core.checkpoint import Decision
+from airflow_eos.core.protocol.decision import DEFAULT_PARTICIPANT, Outcome
 from airflow_eos.errors import DecisionNeededError
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.transactions.identity import as_transaction, named
 from airflow_eos.kafka.transactions.outcomes import outcomes
 from airflow_eos.local import EmbeddedKafka
-from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, Outcome
 from airflow_eos.recovery import resolve
 from tests.integration.hazards.direct import Direct, wait_for
 

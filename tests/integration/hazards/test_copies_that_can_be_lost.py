@@ -15,10 +15,10 @@ from airflow_eos.errors import KafkaUnavailableError
 from airflow_eos.kafka.client.cluster import TRANSACTIONS
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.settings import KafkaSettings
-from airflow_eos.kinds.kafka.preflight import check_cluster, require_transaction_log
+from airflow_eos.kafka.preflight import check_cluster, require_transaction_log
 from airflow_eos.local import EmbeddedKafka
-from airflow_eos.supervision.doctor import _transaction_log, tried
-from airflow_eos.supervision.preflight import TimeoutBudget, reached_within
+from airflow_eos.ops.doctor import _transaction_log, tried
+from airflow_eos.ops.supervision.preflight import TimeoutBudget, reached_within
 from tests.integration.hazards.direct import Direct, wait_for
 
 SAFE = {"min.insync.replicas": "2"}

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.checkpoint import CheckpointStore, DecisionLog, Verdict
-from airflow_eos.checkpoint.locations import LocalFiles
-from airflow_eos.delivery.batch import ExactlyOnceBatch
+from airflow_eos.core.checkpoint import CheckpointStore, DecisionLog, Verdict
+from airflow_eos.core.checkpoint.locations import LocalFiles
+from airflow_eos.core.delivery.batch import ExactlyOnceBatch
 from airflow_eos.errors import CheckpointFormatError, EosError, StoreError
 from tests.support.authority import OFFSETS, authority_of
 from tests.support.stores import disk_of
-from tests.unit.sinks.fakes import FakeBroker, FakeFrame, FakeParticipant, FakeSink
+from tests.unit.core.delivery.fakes import FakeBroker, FakeFrame, FakeParticipant, FakeSink
 
 ROWS = (["a", "b"], ["c"])
 
@@ -94,7 +94,7 @@ def break_store(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]
 
         monkeypatch.setattr(LocalFiles, "put", failing)
 
-    monkeypatch.setattr("airflow_eos.checkpoint.store._PAUSES_S", (0.0, 0.01))
+    monkeypatch.setattr("airflow_eos.core.checkpoint.store._PAUSES_S", (0.0, 0.01))
     yield arm
     monkeypatch.undo()
 
@@ -289,7 +289,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_disk_that_fills_up_while_a_batch_is_written(
     small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("airflow_eos.checkpoint.store._PAUSES_S", (0.0, 0.01))
+    monkeypatch.setattr("airflow_eos.core.checkpoint.store._PAUSES_S", (0.0, 0.01))
     driver = Driver(small_disk / "checkpoint")
     ballast = small_disk / "ballast"
     batch: Any = driver.batch()

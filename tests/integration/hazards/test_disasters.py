@@ -23,9 +23,9 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner
 
-from airflow_eos.checkpoint import read_state, write_heartbeat
-from airflow_eos.checkpoint.terms import newest_term
-from airflow_eos.cli import app as command_line
+from airflow_eos.cli.app import app as command_line
+from airflow_eos.core.checkpoint import read_state, write_heartbeat
+from airflow_eos.core.checkpoint.terms import newest_term
 from airflow_eos.errors import CheckpointFormatError, EosError, OwnershipError, SupersededError
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.sinks.app import App, argument_parser

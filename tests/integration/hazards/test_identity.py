@@ -16,8 +16,8 @@ from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner, Result
 
-from airflow_eos.checkpoint.pipeline import owner_of
-from airflow_eos.cli import app
+from airflow_eos.cli.app import app
+from airflow_eos.core.checkpoint.pipeline import owner_of
 from airflow_eos.errors import CheckpointFormatError, OwnershipError
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
 from airflow_eos.local import EmbeddedKafka

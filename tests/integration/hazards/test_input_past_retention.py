@@ -14,11 +14,11 @@ from confluent_kafka.cimpl import NewPartitions
 from pyspark.sql import SparkSession
 from structlog.testing import capture_logs
 
-from airflow_eos import cli
-from airflow_eos.checkpoint import CheckpointStore, read_state
+from airflow_eos.cli import app as cli
+from airflow_eos.core.checkpoint import CheckpointStore, read_state
+from airflow_eos.core.recovery.execute import participant_of
 from airflow_eos.errors import EosError, InputLostError
 from airflow_eos.local import EmbeddedKafka
-from airflow_eos.recovery.execute import participant_of
 from airflow_eos.sinks import KafkaSink, Output, start_exactly_once
 from airflow_eos.sources import ArrowKafkaSource
 from tests.integration.hazards.spark_job import Job

@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from airflow_eos.core.protocol.decision import Outcome
+from airflow_eos.core.protocol.participant import Member
 from airflow_eos.errors import EosError, TopicError, TransactionError
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.settings import KafkaSettings
-from airflow_eos.kafka.transactions.blocked import find_blocked
 from airflow_eos.kafka.transactions.hanging import find_hanging
 from airflow_eos.kinds.consumer_group.participant import connect as connect_group
 from airflow_eos.kinds.consumer_group.participant import work_of
 from airflow_eos.local import EmbeddedKafka
-from airflow_eos.protocol.decision import Outcome
-from airflow_eos.protocol.participant import Member
+from airflow_eos.ops.blocked import find_blocked
 from airflow_eos.recovery import Action, AuditReport, audit, execute_recovery, plan_recovery
 from tests.integration.hazards.direct import forget_writers, wait_for
 from tests.integration.hazards.guarded import Acl, Guarded

@@ -16,9 +16,9 @@ import pytest
 from confluent_kafka import OFFSET_END, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from airflow_eos.core.recovery.execute import participant_of
 from airflow_eos.errors import Remedy
 from airflow_eos.recovery import plan_recovery
-from airflow_eos.recovery.execute import participant_of
 from tests.integration.hazards.direct import Direct, Frame
 from tests.support.follow import Person
 from tests.support.topics import read_topic

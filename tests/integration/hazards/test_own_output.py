@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_eos.checkpoint import CheckpointStore, DecisionLog
+from airflow_eos.core.checkpoint import CheckpointStore, DecisionLog
+from airflow_eos.core.protocol.decision import Verdict
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.protocol.decision import Verdict
 from airflow_eos.sinks import FileSink, Output, start_exactly_once
 from tests.integration.hazards.spark_job import Job
 from tests.support.topics import produce, read_topic

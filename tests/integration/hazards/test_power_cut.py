@@ -1,6 +1,7 @@
 """A power cut leaves files of Spark's empty: the pipeline goes on by itself.
 
-Without a JVM: it judges what is put back. What is synced: tests/unit/checkpoint/test_power_cut.py.
+Without a JVM: it judges what is put back. What is synced:
+tests/unit/core/checkpoint/test_power_cut.py.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from airflow_eos.errors import CheckpointFormatError
+from airflow_eos.ops.doctor import DoctorRequest, examine
+from airflow_eos.ops.supervision.preflight import require_prefix_free
 from airflow_eos.recovery import execute_recovery, plan_recovery
-from airflow_eos.supervision.doctor import DoctorRequest, examine
-from airflow_eos.supervision.preflight import require_prefix_free
 from tests.integration.hazards.direct import Direct
 
 pytestmark = pytest.mark.proof

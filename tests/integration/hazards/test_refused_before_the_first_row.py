@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from airflow_eos.checkpoint.locations import LocalFiles
+from airflow_eos.core.checkpoint.locations import LocalFiles
 from airflow_eos.errors import (
     ConfigurationError,
     EosError,
@@ -29,7 +29,7 @@ from airflow_eos.errors import (
     TimeoutBudgetError,
     TopicError,
 )
-from airflow_eos.kinds.kafka import sink as kafka_sink
+from airflow_eos.kafka import sink as kafka_sink
 from airflow_eos.local import EmbeddedKafka
 from tests.integration.hazards.direct import wait_for
 from tests.integration.hazards.spark_job import Job

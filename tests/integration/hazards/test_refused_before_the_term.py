@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from airflow_eos.checkpoint import CheckpointStore
-from airflow_eos.checkpoint.backend import TOPICS
-from airflow_eos.checkpoint.terms import newest_term
-from airflow_eos.checkpoint.topics import SourceTopicIds
-from airflow_eos.delivery.query import ExactlyOnceQuery
+from airflow_eos.core.checkpoint import CheckpointStore
+from airflow_eos.core.checkpoint.backend import TOPICS
+from airflow_eos.core.checkpoint.terms import newest_term
+from airflow_eos.core.checkpoint.topics import SourceTopicIds
+from airflow_eos.core.delivery.query import ExactlyOnceQuery
+from airflow_eos.core.protocol.decision import encode
 from airflow_eos.errors import ConfigurationError, EosError, TopicError
 from airflow_eos.local import EmbeddedKafka
-from airflow_eos.protocol.decision import encode
 from airflow_eos.sinks import start_exactly_once
 from airflow_eos.sources import ArrowKafkaSource
 from tests.integration.hazards.direct import wait_for

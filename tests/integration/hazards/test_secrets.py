@@ -24,14 +24,14 @@ from airflow_eos.errors import EosError, KafkaError
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.local import EmbeddedKafka
+from airflow_eos.ops.plan_tables import plan_view
+from airflow_eos.ops.tables import as_text
 from airflow_eos.recovery import audit, execute_recovery, plan_recovery
-from airflow_eos.recovery.tables import plan_view
-from airflow_eos.tables import as_text
 from tests.integration.hazards.direct import Direct
 
 SECRET = "hunter2-MARKER-of-the-password"
 WRONG = "wrong-MARKER-of-the-password"
-MAIN = "from airflow_eos.cli import main; main()"
+MAIN = "from airflow_eos.cli.app import main; main()"
 MARKER = "MARKER-of-the-password"
 JAAS = (
     "org.apache.kafka.common.security.plain.PlainLoginModule required "

@@ -9,11 +9,11 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[attr-defined]
 from kafka.protocol.admin import IncrementalAlterConfigsRequest as Alter
 
+from airflow_eos.arrow.producer import writer as writer_topics
+from airflow_eos.arrow.records.encode import HEADER_BYTES
 from airflow_eos.errors import RowError
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.settings import KafkaSettings
-from airflow_eos.kafka.producer import writer as writer_topics
-from airflow_eos.kafka.records.encode import HEADER_BYTES
 from airflow_eos.kafka.transactions.identity import as_transaction
 from airflow_eos.local import EmbeddedKafka
 from tests.integration.hazards.direct import Direct, wait_for

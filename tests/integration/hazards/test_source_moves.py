@@ -17,9 +17,9 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 from pyspark.sql import DataFrame, SparkSession
 
-from airflow_eos.checkpoint import topics
-from airflow_eos.delivery.policy import CheckpointPolicy
-from airflow_eos.delivery.port import Guarantee
+from airflow_eos.core.checkpoint import topics
+from airflow_eos.core.delivery.policy import CheckpointPolicy
+from airflow_eos.core.delivery.port import Guarantee
 from airflow_eos.errors import TopicError
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.sinks import start_exactly_once

@@ -16,9 +16,9 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner
 
-from airflow_eos.checkpoint import CheckpointStore, drain_newest, newest_term, read_heartbeat
-from airflow_eos.checkpoint.standby import standbys
-from airflow_eos.cli import app
+from airflow_eos.cli.app import app
+from airflow_eos.core.checkpoint import CheckpointStore, drain_newest, newest_term, read_heartbeat
+from airflow_eos.core.checkpoint.standby import standbys
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.local import EmbeddedKafka
 from tests.integration.hazards.stopping import PATIENCE_S

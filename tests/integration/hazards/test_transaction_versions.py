@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from airflow_eos.core.protocol.decision import Outcome
+from airflow_eos.core.protocol.participant import Member
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kinds.consumer_group.participant import connect, work_of
 from airflow_eos.local import EmbeddedKafka
-from airflow_eos.protocol.decision import Outcome
-from airflow_eos.protocol.participant import Member
 from airflow_eos.recovery import Action, Result, execute_recovery
 from tests.integration.hazards.direct import Direct, wait_for
 

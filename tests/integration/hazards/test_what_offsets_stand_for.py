@@ -13,11 +13,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, InputPartition, SimpleDataSourceStreamReader
 from structlog.testing import capture_logs
 
-from airflow_eos.checkpoint import CheckpointStore, DecisionLog
-from airflow_eos.checkpoint.rehearsal import REHEARSAL, REPORT, RehearsalReport
+from airflow_eos.core.checkpoint import CheckpointStore, DecisionLog
+from airflow_eos.core.checkpoint.rehearsal import REHEARSAL, REPORT, RehearsalReport
 from airflow_eos.errors import ContinuityError
+from airflow_eos.ops.rehearsal import sentence
 from airflow_eos.sinks import FileSink, Output, start_exactly_once
-from airflow_eos.supervision.rehearsal import sentence
 
 
 class Folders:

@@ -11,11 +11,12 @@ from confluent_kafka import Consumer, TopicPartition
 from kafka.protocol.admin import DeleteRecordsRequest, DeleteTopicsRequest
 from kafka.record import MemoryRecordsBuilder
 
+from airflow_eos.arrow.producer import writer
+from airflow_eos.core.protocol.decision import Outcome
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.messages import ProduceRequest
 from airflow_eos.kafka.client.offsets import LATEST, partitions_of, positions
 from airflow_eos.kafka.client.settings import KafkaSettings
-from airflow_eos.kafka.producer import writer
 from airflow_eos.kafka.transactions.coordinator import (
     EndResult,
     TransactionCoordinator,
@@ -28,7 +29,6 @@ from airflow_eos.kafka.transactions.identity import (
 )
 from airflow_eos.kafka.transactions.outcomes import outcomes
 from airflow_eos.local import EmbeddedKafka
-from airflow_eos.protocol.decision import Outcome
 
 
 @pytest.fixture

@@ -9,13 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from airflow_eos.arrow.producer.writer import TransactionalWriter
+from airflow_eos.core.protocol.decision import Outcome
 from airflow_eos.errors import FencedError, KafkaError
-from airflow_eos.kafka.producer.writer import TransactionalWriter
 from airflow_eos.kafka.transactions.coordinator import end_transactions
 from airflow_eos.kafka.transactions.identity import OffsetRange, PreparedTransaction
 from airflow_eos.kafka.transactions.listing import list_open
 from airflow_eos.local import EmbeddedKafka
-from airflow_eos.protocol.decision import Outcome
 
 
 def rows(value: bytes) -> pa.RecordBatch:

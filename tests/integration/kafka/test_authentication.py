@@ -30,8 +30,8 @@ from airflow_eos.errors import KafkaError, KafkaUnavailableError
 from airflow_eos.kafka.client.compacted_topic import Appender
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.settings import KafkaSettings
+from airflow_eos.kafka.sink import PRODUCERS, Producer, open_writer
 from airflow_eos.kafka.transactions.coordinator import end_transactions
-from airflow_eos.kinds.kafka.sink import PRODUCERS, Producer, open_writer
 from airflow_eos.local import EmbeddedKafka
 
 USER, SECRET, WRONG = "etl", "hunter2-MARKER-of-the-secret", "wrong-MARKER-of-the-secret"

@@ -11,17 +11,17 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from typer.testing import CliRunner
 
-from airflow_eos.checkpoint import CheckpointStore, PipelineIdentity, claim
-from airflow_eos.cli import app
+from airflow_eos.cli.app import app
+from airflow_eos.core.checkpoint import CheckpointStore, PipelineIdentity, claim
+from airflow_eos.core.protocol.participant import Member
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.offsets import LATEST, positions
 from airflow_eos.kafka.client.settings import KafkaSettings
-from airflow_eos.kafka.transactions.blocked import find_blocked, next_step
 from airflow_eos.local import EmbeddedKafka
-from airflow_eos.page.board import planned
-from airflow_eos.page.views import PipelineEntry, Reach
-from airflow_eos.protocol.participant import Member
-from airflow_eos.supervision import progress
+from airflow_eos.ops.blocked import find_blocked, next_step
+from airflow_eos.ops.page.board import planned
+from airflow_eos.ops.page.views import PipelineEntry, Reach
+from airflow_eos.ops.supervision import progress
 from tests.support.broker_profiles import Profile, ProfileProxy
 
 SEEING_LESS = (

@@ -15,6 +15,8 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from airflow_eos.arrow.producer.partitioner import murmur2_of
+from airflow_eos.arrow.producer.writer import TransactionalWriter
 from airflow_eos.errors import (
     ConfigurationError,
     FencedError,
@@ -24,9 +26,7 @@ from airflow_eos.errors import (
 )
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.settings import KafkaSettings
-from airflow_eos.kafka.librdkafka import LibrdkafkaWriter
-from airflow_eos.kafka.producer.partitioner import murmur2_of
-from airflow_eos.kafka.producer.writer import TransactionalWriter
+from airflow_eos.kafka.sink import PRODUCERS, Writer, _forget_writer, _warm_writer, open_writer
 from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator, end_transactions
 from airflow_eos.kafka.transactions.identity import (
     OffsetRange,
@@ -35,13 +35,7 @@ from airflow_eos.kafka.transactions.identity import (
     transactional_id_of,
 )
 from airflow_eos.kafka.transactions.listing import list_open
-from airflow_eos.kinds.kafka.sink import (
-    PRODUCERS,
-    Writer,
-    _forget_writer,
-    _warm_writer,
-    open_writer,
-)
+from airflow_eos.kafka.writer import LibrdkafkaWriter
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.sinks import KafkaSink
 from tests.integration.hazards.test_shapes import set_limit
@@ -236,7 +230,7 @@ LEAVING = """
 import sys
 import msgspec, pyarrow as pa
 from airflow_eos.kafka.client.settings import KafkaSettings
-from airflow_eos.kinds.kafka.sink import open_writer
+from airflow_eos.kafka.sink import open_writer
 servers, producer, topic, transactional_id = sys.argv[1:]
 settings = KafkaSettings.from_librdkafka({"bootstrap.servers": servers})
 writer = open_writer(settings, producer=producer, topic=topic, compression="lz4")

@@ -14,6 +14,7 @@ from confluent_kafka.admin import AdminClient
 from kafka.record import MemoryRecordsBuilder
 from msgspec.structs import replace
 
+from airflow_eos.core.protocol.decision import Outcome
 from airflow_eos.errors import KafkaUnavailableError
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.messages import ProduceRequest
@@ -22,7 +23,6 @@ from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.transactions.identity import OffsetRange, TransactionIdentity
 from airflow_eos.kafka.transactions.outcomes import _GRACE_S, outcomes
 from airflow_eos.local import EmbeddedKafka
-from airflow_eos.protocol.decision import Outcome
 from tests.integration.kafka.conftest import RawKafka, until
 
 pytestmark = pytest.mark.slow

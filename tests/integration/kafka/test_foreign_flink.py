@@ -12,16 +12,16 @@ import pytest
 from confluent_kafka import Producer
 from typer.testing import CliRunner
 
-from airflow_eos.cli import app
+from airflow_eos.cli.app import app
 from airflow_eos.errors import (
     CheckpointFormatError,
     ConfigurationError,
     DecisionNeededError,
     PipelineAliveError,
 )
-from airflow_eos.foreign import recover
 from airflow_eos.kafka.transactions.listing import list_lookalikes
 from airflow_eos.local import EmbeddedKafka
+from airflow_eos.ops.flink import recover
 from tests.support.flink_bytes import checkpoint_promising
 
 

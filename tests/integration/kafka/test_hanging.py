@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from airflow_eos.cli import app
+from airflow_eos.cli.app import app
+from airflow_eos.core.protocol.decision import Outcome
 from airflow_eos.errors import KafkaUnavailableError
+from airflow_eos.kafka.participant import settle
 from airflow_eos.kafka.transactions.coordinator import end_transactions
 from airflow_eos.kafka.transactions.hanging import end_hanging, find_hanging, longest_life_ms
 from airflow_eos.kafka.transactions.identity import PreparedTransaction
 from airflow_eos.kafka.transactions.listing import held_by_coordinators
-from airflow_eos.kinds.kafka.participant import settle
 from airflow_eos.local import EmbeddedKafka
-from airflow_eos.protocol.decision import Outcome
 from tests.integration.kafka.conftest import until
 
 

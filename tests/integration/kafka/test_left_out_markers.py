@@ -17,10 +17,13 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from typer.testing import CliRunner
 
-from airflow_eos.cli import app
+from airflow_eos.cli.app import app
+from airflow_eos.core.protocol.decision import Outcome
 from airflow_eos.errors import DeliveryError
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.settings import KafkaSettings
+from airflow_eos.kafka.participant import KafkaParticipant
+from airflow_eos.kafka.sink import open_writer
 from airflow_eos.kafka.transactions.coordinator import end_transactions
 from airflow_eos.kafka.transactions.hanging import find_hanging
 from airflow_eos.kafka.transactions.identity import (
@@ -30,10 +33,7 @@ from airflow_eos.kafka.transactions.identity import (
 )
 from airflow_eos.kafka.transactions.listing import not_ended_yet
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
-from airflow_eos.kinds.kafka.participant import KafkaParticipant
-from airflow_eos.kinds.kafka.sink import open_writer
 from airflow_eos.local import EmbeddedKafka
-from airflow_eos.protocol.decision import Outcome
 from tests.integration.kafka.conftest import stable, until
 
 pytestmark = pytest.mark.slow

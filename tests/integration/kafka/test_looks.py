@@ -12,17 +12,17 @@ import pyarrow as pa
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from airflow_eos.checkpoint import CheckpointStore
-from airflow_eos.checkpoint.progress import SourceProgress
+from airflow_eos.core.checkpoint import CheckpointStore
+from airflow_eos.core.checkpoint.progress import SourceProgress
 from airflow_eos.errors import EosError
 from airflow_eos.kafka.client.compacted_topic import Appender, CompactedTopicReader
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.settings import KafkaSettings
+from airflow_eos.kafka.sink import PRODUCERS, open_writer
 from airflow_eos.kafka.transactions.hanging import find_hanging
-from airflow_eos.kinds.kafka.sink import PRODUCERS, open_writer
+from airflow_eos.ops.supervision.preflight import require_prefix_free
+from airflow_eos.ops.supervision.progress import unread_offsets
 from airflow_eos.recovery import audit
-from airflow_eos.supervision.preflight import require_prefix_free
-from airflow_eos.supervision.progress import unread_offsets
 
 pytestmark = pytest.mark.long
 

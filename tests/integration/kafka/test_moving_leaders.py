@@ -18,14 +18,14 @@ from kafka import TopicPartition
 from kafka.admin import KafkaAdminClient
 from kafka.protocol.admin.topics import ElectionType
 
+from airflow_eos.arrow.records.decode import tables
 from airflow_eos.errors import TransactionError
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.offsets import LATEST, partitions_of, positions
 from airflow_eos.kafka.client.reading import OffsetSpan, read_span
 from airflow_eos.kafka.client.settings import KafkaSettings
-from airflow_eos.kafka.records.decode import tables
+from airflow_eos.kafka.sink import PRODUCERS, Producer, open_writer
 from airflow_eos.kafka.transactions.coordinator import end_transactions
-from airflow_eos.kinds.kafka.sink import PRODUCERS, Producer, open_writer
 from airflow_eos.local import EmbeddedKafka
 from tests.integration.kafka.conftest import stable, until
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
+from airflow_eos.core.protocol.decision import Outcome
 from airflow_eos.errors import KafkaUnavailableError
+from airflow_eos.kafka import participant as settle_module
+from airflow_eos.kafka.participant import settle
 from airflow_eos.kafka.transactions.coordinator import EndResult, end_transactions
 from airflow_eos.kafka.transactions.hanging import require_committed_everywhere
 from airflow_eos.kafka.transactions.outcomes import outcomes
-from airflow_eos.kinds.kafka import participant as settle_module
-from airflow_eos.kinds.kafka.participant import settle
 from airflow_eos.local.broker import EmbeddedKafka
-from airflow_eos.protocol.decision import Outcome
 
 FAST = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",

@@ -10,15 +10,15 @@ import pytest
 from confluent_kafka import Producer
 from msgspec import structs
 
-from airflow_eos.checkpoint import CheckpointStore, Decision, claim
-from airflow_eos.checkpoint.pipeline import owner_of
+from airflow_eos.core.checkpoint import CheckpointStore, Decision, claim
+from airflow_eos.core.checkpoint.pipeline import owner_of
 from airflow_eos.errors import OwnershipError, TopicError
 from airflow_eos.kafka.client.compacted_topic import require_topic
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
 from airflow_eos.local import EmbeddedKafka
-from airflow_eos.supervision.preflight import of_prefix, require_prefix_free
+from airflow_eos.ops.supervision.preflight import of_prefix, require_prefix_free
 from tests.support.pipelines import commit_of, kafka_pipeline, owner_at
 from tests.support.topics import produce
 

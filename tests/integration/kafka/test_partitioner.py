@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 
-from airflow_eos.kafka.producer.partitioner import Partitioner, murmur2
-from airflow_eos.kafka.records.columns import views_of
+from airflow_eos.arrow.producer.partitioner import Partitioner, murmur2
+from airflow_eos.arrow.records.columns import views_of
 from tests.integration.kafka.test_records import java
 
 PARTITIONS = 7

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
+from airflow_eos.arrow.records.decode import tables
 from airflow_eos.errors import InputError, KafkaUnavailableError, TopicError
 from airflow_eos.kafka.client.fetch import ahead
 from airflow_eos.kafka.client.offsets import EARLIEST, LATEST, partitions_of, positions
 from airflow_eos.kafka.client.reading import OffsetSpan, read_span
-from airflow_eos.kafka.records.decode import tables
 from airflow_eos.local import EmbeddedKafka
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")

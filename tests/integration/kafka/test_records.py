@@ -17,10 +17,10 @@ from confluent_kafka import Consumer, TopicPartition
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from airflow_eos.arrow.producer.writer import TransactionalWriter
+from airflow_eos.arrow.records.encode import NAMES
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.settings import KafkaSettings
-from airflow_eos.kafka.producer.writer import TransactionalWriter
-from airflow_eos.kafka.records.encode import NAMES
 from airflow_eos.kafka.transactions.coordinator import end_transactions
 from airflow_eos.local import EmbeddedKafka, broker_jars
 from airflow_eos.local.jars import java_program, logging_jars

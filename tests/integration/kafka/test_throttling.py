@@ -12,8 +12,8 @@ from kafka.protocol.admin import AlterClientQuotasRequest
 
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.settings import KafkaSettings
+from airflow_eos.kafka.sink import Producer, open_writer
 from airflow_eos.kafka.transactions.coordinator import end_transactions
-from airflow_eos.kinds.kafka.sink import Producer, open_writer
 from airflow_eos.local import EmbeddedKafka
 
 pytestmark = pytest.mark.proof

@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from airflow_eos.arrow.producer.writer import TransactionalWriter
 from airflow_eos.errors import KafkaUnavailableError, RowError
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.messages import ProduceRequest
 from airflow_eos.kafka.client.settings import KafkaSettings
-from airflow_eos.kafka.producer.writer import TransactionalWriter
 from airflow_eos.kafka.transactions.coordinator import end_transactions
 from airflow_eos.kafka.transactions.listing import list_open
 from airflow_eos.local import EmbeddedKafka

@@ -7,9 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_eos.checkpoint import CheckpointStore, Decision, Verdict
+from airflow_eos.core.checkpoint import CheckpointStore, Decision, Verdict
+from airflow_eos.core.protocol.decision import PreparedWork
 from airflow_eos.kinds.spill.participant import SpilledRows, new_key
-from airflow_eos.protocol.decision import PreparedWork
 from tests.support.authority import OFFSETS
 
 

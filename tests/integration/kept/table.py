@@ -17,11 +17,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.core.checkpoint import CheckpointStore
+from airflow_eos.core.protocol.decision import Outcome, PreparedWork
 from airflow_eos.errors import OwnershipError, StoreError
 from airflow_eos.kinds.upsert.participant import UpsertParticipant, connect
 from airflow_eos.kinds.upsert.target import RowSchema
-from airflow_eos.protocol.decision import Outcome, PreparedWork
 from tests.integration.kept.keeping import decided, keep
 from tests.support.pipelines import owner_at, require_at
 

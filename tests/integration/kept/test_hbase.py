@@ -22,13 +22,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.core.checkpoint import CheckpointStore
+from airflow_eos.core.protocol.decision import Outcome, PreparedWork
 from airflow_eos.errors import ConfigurationError, DeliveryError, OwnershipError, StoreError
 from airflow_eos.kinds.upsert.hbase import NEWEST, HBaseUpsert, version_of
 from airflow_eos.kinds.upsert.participant import UpsertParticipant, connect, made
 from airflow_eos.kinds.upsert.target import RowSchema
 from airflow_eos.local.jars import java_program
-from airflow_eos.protocol.decision import Outcome, PreparedWork
 from tests.integration.kept.keeping import decided, keep
 from tests.support.pipelines import owner_at, require_at
 from tests.support.servers.hbase import EmbeddedHBase

@@ -14,15 +14,15 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import pytest
 
-from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.core.checkpoint import CheckpointStore
+from airflow_eos.core.protocol.decision import Outcome
+from airflow_eos.core.protocol.participant import Note
 from airflow_eos.errors import ConfigurationError, DeliveryError
 from airflow_eos.kinds.upsert import target as idle
 from airflow_eos.kinds.upsert.mysql import MySqlTarget, MySqlUpsert
 from airflow_eos.kinds.upsert.participant import UpsertParticipant, connect, made
 from airflow_eos.kinds.upsert.sink import UpsertSink
 from airflow_eos.kinds.upsert.target import RowSchema
-from airflow_eos.protocol.decision import Outcome
-from airflow_eos.protocol.participant import Note
 from tests.integration.kept.table import (  # noqa: F401 - the tests of every database
     Again,
     prepare,

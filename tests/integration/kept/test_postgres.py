@@ -18,7 +18,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.core.checkpoint import CheckpointStore
+from airflow_eos.core.protocol.decision import Outcome
 from airflow_eos.errors import (
     ConfigurationError,
     DeliveryError,
@@ -32,7 +33,6 @@ from airflow_eos.kinds.upsert import target as idle
 from airflow_eos.kinds.upsert.participant import UpsertParticipant, connect, made
 from airflow_eos.kinds.upsert.postgres import PostgresTable, PostgresTarget, PostgresUpsert
 from airflow_eos.kinds.upsert.target import RowSchema
-from airflow_eos.protocol.decision import Outcome
 from tests.integration.kept.keeping import keep
 from tests.integration.kept.table import (  # noqa: F401 - the tests of every database
     Again,

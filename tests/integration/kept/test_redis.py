@@ -13,7 +13,8 @@ import pyarrow as pa
 import pytest
 import structlog
 
-from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.core.checkpoint import CheckpointStore
+from airflow_eos.core.protocol.decision import Outcome, PreparedWork
 from airflow_eos.errors import (
     ConfigurationError,
     DeliveryError,
@@ -24,7 +25,6 @@ from airflow_eos.errors import (
 from airflow_eos.kinds.upsert.participant import UpsertParticipant, connect, made
 from airflow_eos.kinds.upsert.redis import RedisTarget, RedisUpsert
 from airflow_eos.kinds.upsert.target import RowSchema, keys_of
-from airflow_eos.protocol.decision import Outcome, PreparedWork
 from tests.integration.kept.keeping import decided, keep
 from tests.support.pipelines import owner_at, require_at
 from tests.support.servers.redis import EmbeddedRedis

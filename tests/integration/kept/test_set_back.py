@@ -19,11 +19,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_eos.checkpoint import CheckpointStore, DecisionLog, claim
-from airflow_eos.checkpoint import PipelineIdentity as PipelineIdentity
-from airflow_eos.checkpoint.backend import COMMITS
-from airflow_eos.checkpoint.pipeline import owner_of
-from airflow_eos.checkpoint.snapshot import require_owner
+from airflow_eos.core.checkpoint import CheckpointStore, DecisionLog, claim
+from airflow_eos.core.checkpoint import PipelineIdentity as PipelineIdentity
+from airflow_eos.core.checkpoint.backend import COMMITS
+from airflow_eos.core.checkpoint.pipeline import owner_of
+from airflow_eos.core.checkpoint.snapshot import require_owner
+from airflow_eos.core.protocol.decision import Outcome, PreparedWork
+from airflow_eos.core.protocol.participant import Member
 from airflow_eos.errors import DeliveryError, OwnershipError
 from airflow_eos.kinds.spill.participant import new_key
 from airflow_eos.kinds.upsert.mysql import MySqlTarget, MySqlUpsert
@@ -31,8 +33,6 @@ from airflow_eos.kinds.upsert.participant import UpsertParticipant, made
 from airflow_eos.kinds.upsert.postgres import PostgresUpsert
 from airflow_eos.kinds.upsert.redis import RedisUpsert
 from airflow_eos.kinds.upsert.target import RowSchema, TargetSpec
-from airflow_eos.protocol.decision import Outcome, PreparedWork
-from airflow_eos.protocol.participant import Member
 from tests.integration.kept.keeping import decided, keep
 from tests.support.authority import OFFSETS
 from tests.support.mysql import EXACT_COLLATION, mysql_server

@@ -12,9 +12,18 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as t
 
-from airflow_eos.checkpoint import CheckpointStore, DecisionLog, PipelineIdentity, claim, rulings
-from airflow_eos.checkpoint.pipeline import owner_of
-from airflow_eos.delivery.task import outlet
+from airflow_eos.core.checkpoint import (
+    CheckpointStore,
+    DecisionLog,
+    PipelineIdentity,
+    claim,
+    rulings,
+)
+from airflow_eos.core.checkpoint.pipeline import owner_of
+from airflow_eos.core.delivery.task import outlet
+from airflow_eos.core.recovery.execute import Result
+from airflow_eos.core.recovery.facts import gather
+from airflow_eos.core.recovery.plan import Action
 from airflow_eos.errors import ConfigurationError, DeliveryError
 from airflow_eos.kinds.spill import task as spill
 from airflow_eos.kinds.spill.participant import SpilledRows, batch_of, table_of, task_of
@@ -25,9 +34,6 @@ from airflow_eos.kinds.upsert.target import RowSchema
 from airflow_eos.kinds.wal.participant import made
 from airflow_eos.kinds.wal.sink import WriteAheadSink
 from airflow_eos.recovery import execute_recovery, plan_recovery, shortfall
-from airflow_eos.recovery.execute import Result
-from airflow_eos.recovery.facts import gather
-from airflow_eos.recovery.plan import Action
 from tests.integration.kept.keeping import decided, keep
 
 TARGET = RedisUpsert("redis://:hunter2@127.0.0.1:1/0", "t:")

@@ -15,7 +15,9 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
-from airflow_eos.checkpoint import CheckpointStore, DecisionLog
+from airflow_eos.core.checkpoint import CheckpointStore, DecisionLog
+from airflow_eos.core.protocol.decision import Outcome, PreparedWork, WorkIdentity
+from airflow_eos.core.protocol.participant import Member
 from airflow_eos.errors import (
     CheckpointFormatError,
     ConfigurationError,
@@ -25,8 +27,6 @@ from airflow_eos.errors import (
 )
 from airflow_eos.kinds.spill.participant import SpilledRows, SpilledRowsOutcome
 from airflow_eos.kinds.wal.participant import WriteAheadParticipant, connect, made
-from airflow_eos.protocol.decision import Outcome, PreparedWork, WorkIdentity
-from airflow_eos.protocol.participant import Member
 from tests.integration.kept.endpoint import ROOT, Endpoint, running
 from tests.integration.kept.keeping import decided, keep
 from tests.support.pipelines import owner_at, require_at
@@ -103,9 +103,9 @@ def test_killed_in_the_middle_of_a_commit_the_next_one_ends_it_exactly_once(
     work = prepare(store, "a", "b")
     program = (
         "import sys, msgspec\n"
-        "from airflow_eos.checkpoint import CheckpointStore\n"
+        "from airflow_eos.core.checkpoint import CheckpointStore\n"
         "from airflow_eos.kinds.wal.participant import made\n"
-        "from airflow_eos.protocol.decision import PreparedWork\n"
+        "from airflow_eos.core.protocol.decision import PreparedWork\n"
         "work = msgspec.json.decode(sys.argv[1], type=PreparedWork)\n"
         "store = CheckpointStore.open(sys.argv[2])\n"
         f"made(store, 'orders', {POST!r}, {{'port': {endpoint.port}}}).commit([work])\n"

@@ -98,7 +98,7 @@ class Delivery:
             "EOS_FAILPOINTS": acting("kill", killed_at) if killed_at else "",
         }
         done = subprocess.run(
-            [sys.executable, "-c", "from airflow_eos.cli import main; main()", *asked],
+            [sys.executable, "-c", "from airflow_eos.cli.app import main; main()", *asked],
             env=environment,
             capture_output=True,
             text=True,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from airflow_eos.checkpoint import DecisionLog
+from airflow_eos.core.checkpoint import DecisionLog
 from tests.integration.lake.kinds import KINDS
 from tests.integration.lake.stage import Asked, Stage, batch
 

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import msgspec
 import pyarrow as pa
 
-from airflow_eos.checkpoint import (
+from airflow_eos.core.checkpoint import (
     CheckpointStore,
     Decision,
     DecisionLog,
@@ -25,8 +25,8 @@ from airflow_eos.checkpoint import (
     Verdict,
     claim,
 )
+from airflow_eos.core.protocol.decision import Outcome, PreparedWork
 from airflow_eos.kinds.lake.participant import LakeParticipant
-from airflow_eos.protocol.decision import Outcome, PreparedWork
 
 ROOT = Path(__file__).parents[3]
 SCHEMA = pa.schema([("key", pa.string()), ("value", pa.int64())])

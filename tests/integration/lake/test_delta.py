@@ -13,13 +13,13 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from airflow_eos.checkpoint import PipelineIdentity, claim
-from airflow_eos.delivery.batch import require_decidable
+from airflow_eos.core.checkpoint import PipelineIdentity, claim
+from airflow_eos.core.delivery.batch import require_decidable
+from airflow_eos.core.protocol.decision import Outcome
+from airflow_eos.core.protocol.participant import Member
 from airflow_eos.errors import ConfigurationError, StoreError
 from airflow_eos.kinds.delta.participant import computed, connect, misfit
 from airflow_eos.kinds.delta.sink import DeltaSink
-from airflow_eos.protocol.decision import Outcome
-from airflow_eos.protocol.participant import Member
 from tests.integration.lake.kinds import KINDS
 from tests.integration.lake.stage import SCHEMA, Stage
 from tests.support.pipelines import owner_at

@@ -22,14 +22,14 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from airflow_eos.checkpoint import PipelineIdentity, claim
-from airflow_eos.delivery.batch import require_decidable
+from airflow_eos.core.checkpoint import PipelineIdentity, claim
+from airflow_eos.core.delivery.batch import require_decidable
+from airflow_eos.core.protocol.decision import Outcome
+from airflow_eos.core.protocol.participant import Member
 from airflow_eos.errors import ConfigurationError, StoreError
 from airflow_eos.kinds.iceberg.participant import connect, misfit
 from airflow_eos.kinds.iceberg.sink import IcebergSink
 from airflow_eos.kinds.lake.participant import LostRaceError
-from airflow_eos.protocol.decision import Outcome
-from airflow_eos.protocol.participant import Member
 from tests.integration.lake.kinds import ICEBERG
 from tests.integration.lake.stage import SCHEMA, Stage, batch
 

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 from pyiceberg.types import LongType, StringType
 
+from airflow_eos.core.protocol.decision import Outcome, PreparedWork
 from airflow_eos.errors import ConfigurationError, StoreError
-from airflow_eos.protocol.decision import Outcome, PreparedWork
 from tests.integration.lake.kinds import ICEBERG
 from tests.integration.lake.stage import Stage
 

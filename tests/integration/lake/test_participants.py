@@ -14,7 +14,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from airflow_eos.checkpoint import PipelineIdentity, claim
+from airflow_eos.core.checkpoint import PipelineIdentity, claim
+from airflow_eos.core.protocol.decision import Outcome, WorkIdentity
 from airflow_eos.errors import (
     CheckpointFormatError,
     ConfigurationError,
@@ -24,7 +25,6 @@ from airflow_eos.errors import (
 )
 from airflow_eos.kinds.lake import participant as settling
 from airflow_eos.kinds.lake.participant import LostRaceError
-from airflow_eos.protocol.decision import Outcome, WorkIdentity
 from tests.integration.lake.stage import Stage, answer, batch, stopped
 from tests.support.pipelines import owner_at, require_at
 

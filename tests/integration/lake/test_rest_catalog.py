@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from airflow_eos.core.protocol.decision import Outcome, PreparedWork
 from airflow_eos.kinds.iceberg.sink import IcebergSink
 from airflow_eos.local.broker import HOST
-from airflow_eos.protocol.decision import Outcome, PreparedWork
 from tests.integration.lake.kinds import IcebergByRest, by_rest
 from tests.integration.lake.stage import Stage, batch
 from tests.support.kinds.lake_by_hand import S3

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pytest
 
-from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.core.checkpoint import CheckpointStore
 from airflow_eos.kinds.mysql.participant import MySqlOwnershipTable
 from airflow_eos.kinds.mysql.session import asked, connected
 from airflow_eos.kinds.mysql.sink import MySqlSink

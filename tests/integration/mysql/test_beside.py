@@ -15,8 +15,8 @@ import pyarrow as pa
 import pymysql
 import pytest
 
+from airflow_eos.core.protocol.decision import Outcome
 from airflow_eos.errors import ConfigurationError, DecisionNeededError
-from airflow_eos.protocol.decision import Outcome
 from tests.integration.kept.keeping import decided
 from tests.integration.mysql.conftest import World, rows
 from tests.integration.sql.keeping import (  # noqa: F401 - the tests of every database

@@ -11,6 +11,8 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from airflow_eos.core.participants import connect
+from airflow_eos.core.protocol.decision import Outcome, PreparedWork
 from airflow_eos.errors import (
     CheckpointFormatError,
     ConfigurationError,
@@ -22,8 +24,6 @@ from airflow_eos.errors import (
 from airflow_eos.kinds.mysql.session import connected, done
 from airflow_eos.kinds.sql import participant as ledger
 from airflow_eos.kinds.sql.kept import KeptStatements
-from airflow_eos.participants import connect
-from airflow_eos.protocol.decision import Outcome, PreparedWork
 from tests.integration.kept.keeping import decided
 from tests.integration.mysql.conftest import World, rows
 from tests.integration.postgres.proxy import LosingProxy

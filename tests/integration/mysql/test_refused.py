@@ -15,8 +15,8 @@ from pymysql import MySQLError
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 from structlog.testing import capture_logs
 
-from airflow_eos.delivery.batch import require_decidable
-from airflow_eos.delivery.task import HASH_COLUMN, SinkTask, TaskOutput
+from airflow_eos.core.delivery.batch import require_decidable
+from airflow_eos.core.delivery.task import HASH_COLUMN, SinkTask, TaskOutput
 from airflow_eos.errors import ConfigurationError, DeliveryError, StoreError
 from airflow_eos.kinds.mysql.sink import MySqlColumn, MySqlSink, check_columns, statements
 from tests.integration.mysql.conftest import World, rows

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pymysql
 import pytest
 
+from airflow_eos.core.protocol.decision import Outcome
 from airflow_eos.errors import DeliveryError, StoreError
 from airflow_eos.kinds.mysql.session import meaning
 from airflow_eos.kinds.mysql.sink import MySqlSink
 from airflow_eos.kinds.sql import participant as ledger
-from airflow_eos.protocol.decision import Outcome
 from tests.integration.kept.keeping import decided
 from tests.integration.mysql.conftest import World
 from tests.integration.sql.world import written

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from airflow_eos.checkpoint.backend import PIPELINE
+from airflow_eos.core.checkpoint.backend import PIPELINE
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.recovery import execute_recovery, plan_recovery
 from tests.support.groups import Watch

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
+from airflow_eos.core.protocol.decision import Outcome, PreparedWork
+from airflow_eos.core.protocol.participant import Member
 from airflow_eos.errors import ConfigurationError, OwnershipError
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.consumer_groups import CommittedOffset, Place
@@ -21,8 +23,6 @@ from airflow_eos.kinds.consumer_group.participant import (
 )
 from airflow_eos.kinds.consumer_group.sink import refresh_once
 from airflow_eos.local import EmbeddedKafka
-from airflow_eos.protocol.decision import Outcome, PreparedWork
-from airflow_eos.protocol.participant import Member
 from tests.support.groups import GroupSeen
 
 OURS, THEIRS = uuid.uuid4().hex, uuid.uuid4().hex

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_eos.checkpoint import CheckpointStore, read_heartbeat, write_heartbeat
+from airflow_eos.core.checkpoint import CheckpointStore, read_heartbeat, write_heartbeat
 from tests.support.fleet import said_again
 
 if TYPE_CHECKING:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from airflow_eos.checkpoint import CheckpointStore, clear_drain, standing_request
+from airflow_eos.core.checkpoint import CheckpointStore, clear_drain, standing_request
 from airflow_eos.plugins.actions import NAMES as BUTTONS
 from airflow_eos.plugins.application import Tokens
 from tests.integration.page.conftest import beats, falls_silent, recorded_checkpoint
 from tests.support.airflow_server import AirflowServer, airflow_server
 from tests.support.pipeline import wait_until
-from tests.unit.page.conftest import contents
+from tests.unit.ops.page.conftest import contents
 
 
 @pytest.fixture(scope="module")

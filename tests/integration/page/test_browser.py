@@ -19,10 +19,10 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, CDPSession, Locator, Page, ViewportSize, expect
 
-from airflow_eos.checkpoint import CheckpointStore, read_heartbeat, standing_request
-from airflow_eos.checkpoint.progress import read_state
+from airflow_eos.core.checkpoint import CheckpointStore, read_heartbeat, standing_request
+from airflow_eos.core.checkpoint.progress import read_state
 from airflow_eos.local import EmbeddedKafka
-from airflow_eos.page.views import pipeline_id
+from airflow_eos.ops.page.views import pipeline_id
 from tests.integration.page.conftest import picture, recorded_checkpoint
 from tests.support.airflow_server import airflow_server
 from tests.support.browser import Scheme, page_in, serious_findings

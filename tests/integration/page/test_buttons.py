@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 from playwright.sync_api import Browser, Page, expect
 
-from airflow_eos.checkpoint import CheckpointStore, read_heartbeat
+from airflow_eos.core.checkpoint import CheckpointStore, read_heartbeat
 from airflow_eos.local import EmbeddedKafka, spark_jars
 from airflow_eos.sinks.source import tuned_spark_conf
 from demo.airflow import PrivateAirflow

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame
 
-from airflow_eos.checkpoint import CheckpointStore, DecisionLog, Verdict
-from airflow_eos.delivery.policy import CheckpointPolicy
+from airflow_eos.core.checkpoint import CheckpointStore, DecisionLog, Verdict
+from airflow_eos.core.delivery.policy import CheckpointPolicy
 from airflow_eos.errors import BatchTimeoutError
 from airflow_eos.sinks import FileSink, Output, start_exactly_once
 from tests.integration.hazards.spark_job import Job

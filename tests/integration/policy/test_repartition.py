@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_eos.commands import upgrade as module
+from airflow_eos.cli import upgrade as module
 from airflow_eos.errors import ContinuityError, RecoveryError
 from tests.integration.hazards.spark_job import Job
 from tests.integration.policy.test_state_store import configured, count

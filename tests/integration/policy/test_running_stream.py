@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.delivery.policy import CheckpointPolicy
+from airflow_eos.core.delivery.policy import CheckpointPolicy
 from airflow_eos.sinks import start_exactly_once
 from tests.integration.hazards.spark_job import Job
 from tests.support.pipeline import wait_until

@@ -11,8 +11,8 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from airflow_eos.checkpoint import CheckpointStore
-from airflow_eos.checkpoint.terms import newest_term
+from airflow_eos.core.checkpoint import CheckpointStore
+from airflow_eos.core.checkpoint.terms import newest_term
 from airflow_eos.errors import ConfigurationError, ContinuityError, EosError, InputLostError
 from airflow_eos.local import EmbeddedKafka
 from tests.integration.hazards.spark_job import Job

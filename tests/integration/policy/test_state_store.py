@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
-from airflow_eos.checkpoint import CheckpointStore
-from airflow_eos.checkpoint.progress import StateSize, read_state_size
+from airflow_eos.core.checkpoint import CheckpointStore
+from airflow_eos.core.checkpoint.progress import StateSize, read_state_size
 from airflow_eos.events import events_since, hours_completed, read_settled
 from airflow_eos.sinks.source import stateful_spark_conf
 from tests.integration.hazards.spark_job import Job

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import psycopg
 import pytest
 
-from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.core.checkpoint import CheckpointStore
 from airflow_eos.kinds.postgres.participant import PostgresOwnershipTable
 from airflow_eos.kinds.postgres.sink import PostgresSink
 from airflow_eos.kinds.sql.participant import OwnershipTable

@@ -15,8 +15,8 @@ import psycopg
 import pyarrow as pa
 import pytest
 
+from airflow_eos.core.protocol.decision import Outcome
 from airflow_eos.errors import ConfigurationError, StoreError
-from airflow_eos.protocol.decision import Outcome
 from tests.integration.kept.keeping import decided
 from tests.integration.postgres.conftest import World, rows
 from tests.integration.postgres.proxy import LosingProxy

@@ -11,6 +11,8 @@ import msgspec
 import psycopg
 import pytest
 
+from airflow_eos.core.participants import connect
+from airflow_eos.core.protocol.decision import Outcome, PreparedWork
 from airflow_eos.errors import (
     CheckpointFormatError,
     ConfigurationError,
@@ -18,8 +20,6 @@ from airflow_eos.errors import (
     StoreError,
 )
 from airflow_eos.kinds.postgres.sink import PostgresSink
-from airflow_eos.participants import connect
-from airflow_eos.protocol.decision import Outcome, PreparedWork
 from tests.integration.postgres.conftest import World, rows
 from tests.integration.postgres.proxy import LosingProxy
 from tests.integration.sql.verbs import (  # noqa: F401 - the tests of every database

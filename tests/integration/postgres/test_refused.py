@@ -14,11 +14,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from airflow_eos.delivery.batch import require_decidable
+from airflow_eos.core.delivery.batch import require_decidable
+from airflow_eos.core.participants import connect
 from airflow_eos.errors import ConfigurationError, DeliveryError, LocalEnvironmentError, StoreError
 from airflow_eos.kinds.postgres.session import checked_dsn
 from airflow_eos.kinds.postgres.sink import PostgresSink, require_slots
-from airflow_eos.participants import connect
 from tests.integration.postgres.conftest import World, rows
 from tests.support.servers import postgres as local
 from tests.support.servers.postgres import EmbeddedPostgres

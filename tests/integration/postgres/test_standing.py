@@ -10,15 +10,21 @@ from typing import Any
 import psycopg
 import pytest
 
-from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, PipelineIdentity, claim
-from airflow_eos.checkpoint.pipeline import owner_of
-from airflow_eos.checkpoint.rulings import accept, resolve
-from airflow_eos.checkpoint.snapshot import require_owner as require_owner_of_checkpoint
+from airflow_eos.core.checkpoint import (
+    CheckpointStore,
+    Decision,
+    DecisionLog,
+    PipelineIdentity,
+    claim,
+)
+from airflow_eos.core.checkpoint.pipeline import owner_of
+from airflow_eos.core.checkpoint.rulings import accept, resolve
+from airflow_eos.core.checkpoint.snapshot import require_owner as require_owner_of_checkpoint
+from airflow_eos.core.protocol.decision import Outcome, PreparedWork
 from airflow_eos.errors import OwnershipError, StoreError, exit_status
 from airflow_eos.kinds.postgres.participant import PostgresParticipant
 from airflow_eos.kinds.postgres.session import durable
 from airflow_eos.kinds.sql import participant as ledger
-from airflow_eos.protocol.decision import Outcome, PreparedWork
 from tests.integration.postgres.conftest import World
 from tests.integration.sql.verbs import require_owner
 from tests.support.pipelines import commit_of, owner_at

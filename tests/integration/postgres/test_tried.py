@@ -13,6 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from airflow_eos.core.protocol.decision import Outcome
 from airflow_eos.errors import (
     NO_RETRY_HEALS,
     ConfigurationError,
@@ -22,7 +23,6 @@ from airflow_eos.errors import (
 )
 from airflow_eos.kinds.postgres.sink import PostgresSink
 from airflow_eos.kinds.sql import participant as ledger
-from airflow_eos.protocol.decision import Outcome
 from tests.integration.postgres.conftest import World, rows
 from tests.integration.postgres.test_standing import promised
 from tests.integration.sql.world import written

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 from structlog.testing import capture_logs
 
-from airflow_eos.delivery.task import HASH_COLUMN, SinkTask, TaskOutput
+from airflow_eos.core.delivery.task import HASH_COLUMN, SinkTask, TaskOutput
+from airflow_eos.core.protocol.decision import Outcome
 from airflow_eos.errors import ConfigurationError, DecisionNeededError, DeliveryError, StoreError
 from airflow_eos.kinds.postgres.sink import require_slots
-from airflow_eos.protocol.decision import Outcome
 from tests.integration.postgres.conftest import World, end_all, rows
 from tests.support.servers.postgres import EmbeddedPostgres
 

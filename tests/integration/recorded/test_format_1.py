@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from airflow_eos.checkpoint import CheckpointStore, DecisionLog, Verdict, read_state
-from airflow_eos.cli import app
+from airflow_eos.cli.app import app
+from airflow_eos.core.checkpoint import CheckpointStore, DecisionLog, Verdict, read_state
+from airflow_eos.core.protocol.decision import DEFAULT_PARTICIPANT
 from airflow_eos.errors import OwnershipError
-from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT
 from airflow_eos.recovery import Action, Report, Result, Seal, execute_recovery, plan_recovery
 from tests.support.pipeline import wait_until
 from tests.support.recorded import ROWS_A_BATCH, RecordedPipeline, moved_on_purpose, opened

@@ -15,12 +15,13 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from airflow_eos.audit.compare import parse
-from airflow_eos.audit.rows import reader
-from airflow_eos.checkpoint import CheckpointStore, DecisionLog, PipelineIdentity, claim
+from airflow_eos.arrow.producer.writer import TransactionalWriter
+from airflow_eos.core.checkpoint import CheckpointStore, DecisionLog, PipelineIdentity, claim
+from airflow_eos.core.protocol.decision import DEFAULT_PARTICIPANT
+from airflow_eos.core.protocol.participant import Owner
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.settings import KafkaSettings
-from airflow_eos.kafka.producer.writer import TransactionalWriter
+from airflow_eos.kafka.participant import KafkaParticipant
 from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator, end_transactions
 from airflow_eos.kafka.transactions.identity import (
     PreparedTransaction,
@@ -29,9 +30,8 @@ from airflow_eos.kafka.transactions.identity import (
 )
 from airflow_eos.kafka.transactions.listing import list_open
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
-from airflow_eos.kinds.kafka.participant import KafkaParticipant
-from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT
-from airflow_eos.protocol.participant import Owner
+from airflow_eos.ops.audit.compare import parse
+from airflow_eos.ops.audit.rows import reader
 from tests.support.pipelines import commit_of
 
 BATCH = 5
@@ -162,7 +162,7 @@ class DeadPipeline:
         if failpoint:
             environment["EOS_FAILPOINTS"] = f"{failpoint}=kill"
         servers = kafka or self.settings.bootstrap_servers
-        command = [sys.executable, "-c", "from airflow_eos.cli import main; main()"]
+        command = [sys.executable, "-c", "from airflow_eos.cli.app import main; main()"]
         return subprocess.Popen(
             [*command, *arguments, "--bootstrap-servers", servers],
             env=environment,

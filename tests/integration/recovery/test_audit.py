@@ -8,15 +8,15 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from airflow_eos.audit.rows import topic_id
-from airflow_eos.checkpoint.topics import require_same_topics
-from airflow_eos.commands.audit import audit_view
-from airflow_eos.delivery.weaker_guarantees import VisibilityMarkers
+from airflow_eos.cli.audit import audit_view
+from airflow_eos.core.checkpoint.topics import require_same_topics
+from airflow_eos.core.delivery.weaker_guarantees import VisibilityMarkers
 from airflow_eos.errors import AuditError, ConfigurationError, KafkaUnavailableError, TopicError
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.offsets import topic_ids
+from airflow_eos.ops.audit.rows import topic_id
+from airflow_eos.ops.tables import as_text
 from airflow_eos.recovery import audit
-from airflow_eos.tables import as_text
 from tests.integration.recovery.conftest import BATCH
 
 

@@ -8,6 +8,8 @@ from datetime import timedelta
 
 import pytest
 
+from airflow_eos.core.protocol.decision import DEFAULT_PARTICIPANT, Outcome
+from airflow_eos.core.recovery.execute import execute
 from airflow_eos.errors import (
     CheckpointError,
     ConfigurationError,
@@ -18,7 +20,8 @@ from airflow_eos.errors import (
 )
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.transactions.identity import named
-from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, Outcome
+from airflow_eos.ops.supervision.preflight import TimeoutBudget, reached_within
+from airflow_eos.ops.supervision.recovery import Recovery, recover_before_start
 from airflow_eos.recovery import (
     Action,
     Plan,
@@ -30,9 +33,6 @@ from airflow_eos.recovery import (
     plan_recovery,
     resolve,
 )
-from airflow_eos.recovery.execute import execute
-from airflow_eos.supervision.preflight import TimeoutBudget, reached_within
-from airflow_eos.supervision.recovery import Recovery, recover_before_start
 from tests.integration.recovery.conftest import BATCH
 from tests.support.beats import beating, heartbeat
 from tests.support.pipelines import owner_at

@@ -7,8 +7,8 @@ import time
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from airflow_eos.core.recovery.plan import Action
 from airflow_eos.recovery import plan_recovery
-from airflow_eos.recovery.plan import Action
 
 
 def made_again(dead) -> None:

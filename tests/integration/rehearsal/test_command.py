@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from airflow_eos.checkpoint import CheckpointStore, read_state, request_drain
-from airflow_eos.cli import app
+from airflow_eos.cli.app import app
+from airflow_eos.core.checkpoint import CheckpointStore, read_state, request_drain
 from airflow_eos.local import EmbeddedKafka, spark_jars
 from tests.support.jvm import spark_submit_opts
 from tests.support.pipeline import Pipeline

@@ -17,9 +17,9 @@ from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, Config
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from airflow_eos.checkpoint import CheckpointStore
-from airflow_eos.checkpoint.progress import read_state
-from airflow_eos.checkpoint.rehearsal import REHEARSAL, REPORT, CheckpointCopy, RehearsalReport
+from airflow_eos.core.checkpoint import CheckpointStore
+from airflow_eos.core.checkpoint.progress import read_state
+from airflow_eos.core.checkpoint.rehearsal import REHEARSAL, REPORT, CheckpointCopy, RehearsalReport
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.sinks import FileSink, KafkaSink, Output

@@ -6,10 +6,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from airflow_eos.delivery.outputs import Outputs
-from airflow_eos.delivery.task import HASH_COLUMN, own_columns, with_row_hashes
+from airflow_eos.core.delivery.outputs import Outputs
+from airflow_eos.core.delivery.task import HASH_COLUMN, own_columns, with_row_hashes
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.kinds.kafka.sink import kafka_columns
+from airflow_eos.kafka.sink import kafka_columns
 from airflow_eos.sinks import FileSink, Output
 
 

@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from airflow_eos.delivery.replay import undelivered
-from airflow_eos.kinds.kafka.sink import DELIVERED_SCHEMA, kafka_columns
+from airflow_eos.core.delivery.replay import undelivered
+from airflow_eos.kafka.sink import DELIVERED_SCHEMA, kafka_columns
 
 KEYS, A_KEY = 12, 50
 

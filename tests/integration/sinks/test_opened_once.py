@@ -15,7 +15,7 @@ import confluent_kafka.admin
 import pytest
 from pyspark.sql import SparkSession
 
-from airflow_eos.checkpoint.locations import LocalFiles
+from airflow_eos.core.checkpoint.locations import LocalFiles
 from airflow_eos.kafka.client.connection import ConnectionManager
 from airflow_eos.local import EmbeddedKafka
 from tests.integration.hazards.spark_job import Job

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from airflow_eos.delivery.outputs import Outputs
+from airflow_eos.core.delivery.outputs import Outputs
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.sinks import FileSink, KafkaSink, Output
 

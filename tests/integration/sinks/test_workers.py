@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_eos.kinds.kafka.sink import TASK_MODULES
+from airflow_eos.kafka.sink import TASK_MODULES
 from tests.support.jvm import spark_submit_opts
 
 JOB = Path(__file__).parent / "workers_job.py"
@@ -118,7 +118,7 @@ def loaded_by(*modules):
 
 @pytest.mark.long
 def test_every_package_that_a_task_imports_is_looked_for():
-    loaded = loaded_by("airflow_eos.kinds.kafka.sink", "airflow_eos.kafka.producer.writer")
+    loaded = loaded_by("airflow_eos.kafka.sink", "airflow_eos.arrow.producer.writer")
     declared = {"msgspec", "numpy", "pyarrow", "kafka", "crc32c", "lz4", "cramjam", "structlog"}
     declared |= {"obstore", "pendulum", "confluent_kafka", "platformdirs", "rich"}
     assert declared & loaded == set(TASK_MODULES)

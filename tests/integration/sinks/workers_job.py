@@ -14,7 +14,7 @@ sys.path.insert(0, sys.argv[1])
 from pyspark.sql import SparkSession
 
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.kinds.kafka.sink import PRODUCERS, KafkaSink
+from airflow_eos.kafka.sink import PRODUCERS, KafkaSink
 
 spark = (
     SparkSession.builder.master("local[2]")
@@ -46,7 +46,7 @@ def _loaded(batches):
     import pyarrow as pa
 
     for batch in batches:
-        loaded = "airflow_eos.kafka.producer.writer" in sys.modules
+        loaded = "airflow_eos.arrow.producer.writer" in sys.modules
         yield pa.RecordBatch.from_pydict({"id": [loaded] * batch.num_rows})
 
 

@@ -20,13 +20,13 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 from pyspark.sql import SparkSession
 
-from airflow_eos import cli
-from airflow_eos.checkpoint import CheckpointStore, DecisionLog, read_state
-from airflow_eos.commands.recovery import _skippable
+from airflow_eos.cli import app as cli
+from airflow_eos.cli.recovery import _skippable
+from airflow_eos.core.checkpoint import CheckpointStore, DecisionLog, read_state
+from airflow_eos.core.recovery.acceptance import InputRange
 from airflow_eos.errors import ConfigurationError, TopicError
 from airflow_eos.kafka.client.fetch import batch_headers
 from airflow_eos.local import EmbeddedKafka
-from airflow_eos.recovery.acceptance import InputRange
 from airflow_eos.sinks import FileSink, KafkaSink, start_exactly_once
 from airflow_eos.sources import ArrowKafkaSource
 from tests.support.pipeline import Pipeline

@@ -10,11 +10,11 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from airflow_eos.delivery.task import HASH_COLUMN, columns_number, with_row_hashes
-from airflow_eos.kafka.records import kernels as loops
-from airflow_eos.kafka.records.decode import HEADER
+from airflow_eos.arrow.records import kernels as loops
+from airflow_eos.arrow.records.decode import HEADER
+from airflow_eos.arrow.source.columns import prepared_by
+from airflow_eos.core.delivery.task import HASH_COLUMN, columns_number, with_row_hashes
 from airflow_eos.sinks import KafkaSink
-from airflow_eos.sources.columns import prepared_by
 
 SCHEMA = (
     "key binary, value string, topic string, partition int, timestamp timestamp, "

@@ -11,6 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from airflow_eos.core.participants import connect
+from airflow_eos.core.protocol.decision import Outcome, PreparedWork
 from airflow_eos.errors import (
     CheckpointFormatError,
     ConfigurationError,
@@ -19,8 +21,6 @@ from airflow_eos.errors import (
 )
 from airflow_eos.kinds.sql.kept import KeptStatements
 from airflow_eos.kinds.sql.participant import GENERATION
-from airflow_eos.participants import connect
-from airflow_eos.protocol.decision import Outcome, PreparedWork
 from tests.integration.kept.keeping import decided
 from tests.integration.sql.verbs import became, require_owner
 from tests.integration.sql.world import SqlWorld

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from airflow_eos.core.protocol.decision import Outcome, PreparedWork
+from airflow_eos.core.protocol.participant import Participant
+from airflow_eos.core.protocol.promise import OperatorRuling, Promise
 from airflow_eos.kinds.sql.participant import GENERATION
-from airflow_eos.protocol.decision import Outcome, PreparedWork
-from airflow_eos.protocol.participant import Participant
-from airflow_eos.protocol.promise import OperatorRuling, Promise
 from tests.integration.sql.world import SqlWorld
 from tests.support.pipelines import require_at
 

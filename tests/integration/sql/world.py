@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 import pyarrow as pa
 from obstore.store import MemoryStore
 
-from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.core.checkpoint import CheckpointStore
+from airflow_eos.core.protocol.decision import PreparedWork
 from airflow_eos.errors import EosError
 from airflow_eos.kinds.sql.participant import OwnershipTable
-from airflow_eos.protocol.decision import PreparedWork
 
 
 class SqlWorld(ABC):

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from airflow_eos.checkpoint import CheckpointStore
-from airflow_eos.checkpoint.decisions import PerishableRows
+from airflow_eos.core.checkpoint import CheckpointStore
+from airflow_eos.core.checkpoint.decisions import PerishableRows
 from airflow_eos.sinks import Output, PostgresSink, UpsertSink
 from tests.support.kinds.keeping import UpsertToPostgres, UpsertToRedis
 from tests.support.kinds.one import Delta

@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from airflow_eos.delivery.port import Sink
+from airflow_eos.core.delivery.port import Sink
 from airflow_eos.sinks import Output
 
 Row = tuple[str, str]

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from airflow_eos.checkpoint import CheckpointStore, Decision
-from airflow_eos.checkpoint.pipeline import OwnershipFile
-from airflow_eos.failpoints import failpoint
-from airflow_eos.protocol.decision import OpenWork, Outcome, PreparedWork, WorkIdentity
-from airflow_eos.protocol.participant import Member, Owner, Ownership
-from airflow_eos.protocol.promise import OperatorRuling, Promise
+from airflow_eos.core.checkpoint import CheckpointStore, Decision
+from airflow_eos.core.checkpoint.pipeline import OwnershipFile
+from airflow_eos.core.failpoints import failpoint
+from airflow_eos.core.protocol.decision import OpenWork, Outcome, PreparedWork, WorkIdentity
+from airflow_eos.core.protocol.participant import Member, Owner, Ownership
+from airflow_eos.core.protocol.promise import OperatorRuling, Promise
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

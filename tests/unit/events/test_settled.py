@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from airflow_eos.checkpoint import CheckpointStore
-from airflow_eos.checkpoint.rulings import accept
+from airflow_eos.core.checkpoint import CheckpointStore
+from airflow_eos.core.checkpoint.rulings import accept
 from airflow_eos.errors import CheckpointError, CheckpointFormatError
 from airflow_eos.events import (
     Settled,

@@ -19,8 +19,8 @@ from airflow.providers.common.compat.sdk import (
 )
 from airflow.sdk import DAG
 
-from airflow_eos.checkpoint import CheckpointStore, request_drain, take_term, write_heartbeat
-from airflow_eos.checkpoint.heartbeat import (
+from airflow_eos.core.checkpoint import CheckpointStore, request_drain, take_term, write_heartbeat
+from airflow_eos.core.checkpoint.heartbeat import (
     BY_AIRFLOW,
     BY_STANDBY,
     Replacement,
@@ -28,16 +28,16 @@ from airflow_eos.checkpoint.heartbeat import (
     note_restart,
     read_look,
 )
-from airflow_eos.checkpoint.standby import write_standby
+from airflow_eos.core.checkpoint.standby import write_standby
+from airflow_eos.core.protocol.decision import OpenWork
 from airflow_eos.errors import CheckpointFormatError, OwnershipError
 from airflow_eos.factory import eos_pipeline, recovery, watchdog
+from airflow_eos.ops.supervision.progress import TimeoutWatch
 from airflow_eos.plugins import actions as acting
-from airflow_eos.protocol.decision import OpenWork
-from airflow_eos.supervision.progress import TimeoutWatch
 from tests.support.beats import standby
 from tests.support.watchdog import HALF_TIME, STALL, WELL, Airflow, Looked, Watching
-from tests.unit.page.conftest import listed
-from tests.unit.supervision.lives import beat, started
+from tests.unit.ops.page.conftest import listed
+from tests.unit.ops.supervision.lives import beat, started
 
 X: dict[str, Any] = {
     "application_id": "X",

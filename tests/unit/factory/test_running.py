@@ -17,13 +17,13 @@ from airflow.exceptions import AirflowRescheduleException
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
 from airflow.sdk import DAG, PokeReturnValue
 
-from airflow_eos.checkpoint import (
+from airflow_eos.core.checkpoint import (
     CheckpointStore,
     read_heartbeat,
     standing_request,
     write_heartbeat,
 )
-from airflow_eos.checkpoint.heartbeat import StartedBy, refusal_of
+from airflow_eos.core.checkpoint.heartbeat import StartedBy, refusal_of
 from airflow_eos.errors import (
     ConfigurationError,
     DecisionNeededError,
@@ -36,13 +36,13 @@ from airflow_eos.factory import drill, eos_drill, eos_pipeline
 from airflow_eos.factory import pipeline as running
 from airflow_eos.factory import recovery as asking
 from airflow_eos.operators import PlanRecoveryOperator
+from airflow_eos.ops.supervision import drill as drilling
+from airflow_eos.ops.supervision.progress import Conclusion
 from airflow_eos.sensors import CheckpointProgressSensor
 from airflow_eos.sinks.app import argument_parser
-from airflow_eos.supervision import drill as drilling
-from airflow_eos.supervision.progress import Conclusion
 from tests.support.pipelines import plan_of
 from tests.unit.factory.test_settings import LEAST
-from tests.unit.supervision.lives import beat, started
+from tests.unit.ops.supervision.lives import beat, started
 
 STARTED = datetime(2026, 11, 1, tzinfo=UTC)
 WAITERS = ("started", "watch")
@@ -191,7 +191,7 @@ def test_before_the_start_a_prefix_of_another_checkpoint_is_refused_for_good(
     monkeypatch.setattr("airflow_eos.kafka.client.connection.ConnectionPool", lambda _: wire)
     monkeypatch.setattr("airflow_eos.hooks.kafka.KafkaSettingsHook.settings", lambda _: None)
     monkeypatch.setattr("airflow_eos.factory.watchdog.get_current_context", lambda: context)
-    monkeypatch.setattr("airflow_eos.supervision.preflight.require_prefix_free", refuse)
+    monkeypatch.setattr("airflow_eos.ops.supervision.preflight.require_prefix_free", refuse)
     with pytest.raises(AirflowFailException, match="belongs to another"):
         dag.get_task("preflight").python_callable()
     store = CheckpointStore.open(tmp_path)

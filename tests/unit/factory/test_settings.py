@@ -17,13 +17,13 @@ import pytest
 from airflow.sdk import DAG
 from airflow.sdk.bases.operator import BaseOperator
 
-from airflow_eos.checkpoint import CheckpointStore, write_heartbeat
+from airflow_eos.core.checkpoint import CheckpointStore, write_heartbeat
 from airflow_eos.factory import Pipeline, eos_pipeline
 from airflow_eos.factory import settings as rendering
 from airflow_eos.factory import watchdog as replacing
 from airflow_eos.factory.settings import rendered
 from airflow_eos.sinks.app import argument_parser
-from tests.unit.supervision.lives import beat
+from tests.unit.ops.supervision.lives import beat
 
 ROOT = Path(__file__).parents[3]
 LEAST: dict[str, Any] = {
@@ -95,7 +95,9 @@ def test_before_the_start_it_looks_for_the_topics_that_there_are(monkeypatch):
     wire = nullcontext(SimpleNamespace(cluster=SimpleNamespace(leaders=leaders)))
     monkeypatch.setattr("airflow_eos.kafka.client.connection.ConnectionPool", lambda _: wire)
     monkeypatch.setattr("airflow_eos.hooks.kafka.KafkaSettingsHook.settings", lambda _: None)
-    monkeypatch.setattr("airflow_eos.supervision.preflight.require_prefix_free", lambda *_: None)
+    monkeypatch.setattr(
+        "airflow_eos.ops.supervision.preflight.require_prefix_free", lambda *_: None
+    )
     started = {"dag_run": SimpleNamespace(run_id="manual__1", conf={})}
     monkeypatch.setattr("airflow_eos.factory.watchdog.get_current_context", lambda: started)
     run, *_ = eos_pipeline(**LEAST)

@@ -11,23 +11,23 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
 from airflow.sdk import DAG, PokeReturnValue
 
-from airflow_eos.checkpoint import (
+from airflow_eos.core.checkpoint import (
     CheckpointStore,
     request_drain,
     standing_request,
     take_term,
     write_heartbeat,
 )
-from airflow_eos.checkpoint.heartbeat import BY_AIRFLOW, BY_STANDBY, withdraw_hand_over
+from airflow_eos.core.checkpoint.heartbeat import BY_AIRFLOW, BY_STANDBY, withdraw_hand_over
 from airflow_eos.errors import ConfigurationError, StoreError
 from airflow_eos.factory import Pipeline, eos_upgrade, upgrade
 from airflow_eos.factory.upgrade import APPROVE, KEEP
 from airflow_eos.hooks.arguments import no_retry_where_useless
+from airflow_eos.ops.packaging import require_content
 from airflow_eos.sensors import CheckpointProgressSensor
-from airflow_eos.supervision.packaging import require_content
 from tests.support.beats import standby
 from tests.unit.factory.test_settings import LEAST
-from tests.unit.supervision.lives import beat, started
+from tests.unit.ops.supervision.lives import beat, started
 
 REPORT: dict[str, Any] = {
     "verdict": "same",
@@ -348,7 +348,7 @@ def test_a_hand_over_that_the_driver_took_back_is_told_and_asked_for_once_more(
     take_term(store, taken_by="the one that runs")
     write_heartbeat(store, beat(started_by=started("s", task_id="run", dag_id="orders")))
     new = standby(started_by=started("s2", task_id="new", **OURS), reason="TopicError: gone")
-    monkeypatch.setattr("airflow_eos.checkpoint.standby.living_standbys", lambda _: (new,))
+    monkeypatch.setattr("airflow_eos.core.checkpoint.standby.living_standbys", lambda _: (new,))
     assert not call(dag, "hand_over").is_done
     assert not call(dag, "hand_over").is_done, "it was told of before the driver had answered"
     withdraw_hand_over(store, term=1, submission=None)

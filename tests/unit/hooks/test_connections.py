@@ -18,7 +18,7 @@ from airflow.providers_manager import ProvidersManager
 from airflow.sdk import Connection
 from airflow.sdk.execution_time import task_runner
 
-from airflow_eos.checkpoint.locations import open_remote
+from airflow_eos.core.checkpoint.locations import open_remote
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.hooks import store
 from airflow_eos.hooks import store as module

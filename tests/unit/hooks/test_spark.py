@@ -25,7 +25,7 @@ from airflow_eos.errors import (
 from airflow_eos.hooks.arguments import no_retry_where_useless
 from airflow_eos.hooks.spark import SparkSubmission, SubmitTarget
 from airflow_eos.operators import SparkStreamingOperator
-from airflow_eos.supervision.packaging import Secrets
+from airflow_eos.ops.packaging import Secrets
 
 
 @pytest.fixture

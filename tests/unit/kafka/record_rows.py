@@ -10,8 +10,8 @@ import pyarrow as pa
 from hypothesis import strategies as st
 from kafka.record import MemoryRecords
 
-from airflow_eos.kafka.records.columns import columns_of
-from airflow_eos.kafka.records.encode import HEADER_BYTES, Stamp, codec, encode_runs, record_batch
+from airflow_eos.arrow.records.columns import columns_of
+from airflow_eos.arrow.records.encode import HEADER_BYTES, Stamp, codec, encode_runs, record_batch
 
 NOW_MS = 1_790_000_000_000
 BYTES_TYPES = (pa.binary(), pa.large_binary(), pa.binary_view())

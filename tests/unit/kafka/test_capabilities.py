@@ -20,7 +20,7 @@ from airflow_eos.kafka.client.messages import (
     OffsetFetchRequest,
     WriteTxnMarkersRequest,
 )
-from airflow_eos.supervision.doctor import protocol
+from airflow_eos.ops.doctor import protocol
 from tests.model.wire import VirtualTime
 from tests.support.metadata import EVERYTHING, capable
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from airflow_eos.kafka.records import kernels as loops
-from airflow_eos.kafka.records.columns import columns_of
-from airflow_eos.kafka.records.encode import encode_runs
+from airflow_eos.arrow.records import kernels as loops
+from airflow_eos.arrow.records.columns import columns_of
+from airflow_eos.arrow.records.encode import encode_runs
 from tests.unit.kafka.record_rows import NOW_MS, record_rows
 
 pytest.importorskip("numba")
@@ -73,7 +73,7 @@ def test_what_is_not_cached_is_compiled_in_a_process_beside(
     monkeypatch.setattr(loops, "is_cached", lambda _loop: False)
     monkeypatch.setattr(subprocess, "run", lambda command, **_: asked.append(command[1:]))
     loops._load()
-    assert asked == [["-m", "airflow_eos.kafka.records.compiling"]]
+    assert asked == [["-m", "airflow_eos.arrow.records.compiling"]]
     assert loops._loaded
 
 

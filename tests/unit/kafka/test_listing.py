@@ -13,16 +13,17 @@ import kafka.errors as kafka_errors
 import pytest
 from typer.testing import CliRunner
 
-from airflow_eos.cli import app
+from airflow_eos.cli.app import app
 from airflow_eos.errors import KafkaError, KafkaUnavailableError, TransactionError
 from airflow_eos.kafka.client import errors as deadline
 from airflow_eos.kafka.client import errors as faults
 from airflow_eos.kafka.client.messages import ListTransactionsRequest
-from airflow_eos.kafka.transactions import blocked, listing
-from airflow_eos.kafka.transactions.blocked import find_blocked, next_step
+from airflow_eos.kafka.transactions import listing
 from airflow_eos.kafka.transactions.identity import TransactionIdentity
 from airflow_eos.kafka.transactions.listing import HangingTransaction
-from airflow_eos.supervision.progress import ends_by
+from airflow_eos.ops import blocked
+from airflow_eos.ops.blocked import find_blocked, next_step
+from airflow_eos.ops.supervision.progress import ends_by
 from tests.model.wire import VirtualTime
 from tests.support.metadata import capable
 

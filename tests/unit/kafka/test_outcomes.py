@@ -11,14 +11,14 @@ from typing import Any
 import kafka.errors as kafka_errors
 import pytest
 
-from airflow_eos.commands.transactions import _show
+from airflow_eos.cli.transactions import _show
+from airflow_eos.core.protocol.decision import Outcome
 from airflow_eos.errors import KafkaError, KafkaUnavailableError, TopicError, TransactionError
 from airflow_eos.kafka.client import errors as faults
 from airflow_eos.kafka.client.errors import ASK_AGAIN, Deadline, NextStep, next_step
 from airflow_eos.kafka.client.offsets import LogEnds
 from airflow_eos.kafka.transactions import hanging as markers
 from airflow_eos.kafka.transactions import outcomes
-from airflow_eos.kafka.transactions.blocked import Blocked
 from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
 from airflow_eos.kafka.transactions.hanging import end_hanging
 from airflow_eos.kafka.transactions.identity import (
@@ -28,7 +28,7 @@ from airflow_eos.kafka.transactions.identity import (
 )
 from airflow_eos.kafka.transactions.listing import HangingTransaction
 from airflow_eos.kafka.transactions.outcomes import Inconclusive, _read
-from airflow_eos.protocol.decision import Outcome
+from airflow_eos.ops.blocked import Blocked
 from tests.model.wire import VirtualTime
 from tests.support.metadata import capable
 

@@ -14,7 +14,9 @@ from confluent_kafka import KafkaException
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_eos.checkpoint import Decision
+from airflow_eos.core.checkpoint import Decision
+from airflow_eos.core.protocol.decision import WorkIdentity
+from airflow_eos.core.protocol.participant import Note, Owner, same_place
 from airflow_eos.errors import (
     CheckpointFormatError,
     ConfigurationError,
@@ -24,6 +26,7 @@ from airflow_eos.errors import (
 from airflow_eos.kafka.client import compacted_topic
 from airflow_eos.kafka.client import compacted_topic as compacted
 from airflow_eos.kafka.client import errors as deadline
+from airflow_eos.kafka.participant import KafkaParticipant
 from airflow_eos.kafka.transactions.identity import (
     OffsetRange,
     OpenTransaction,
@@ -40,9 +43,6 @@ from airflow_eos.kafka.transactions.identity import (
     whose,
 )
 from airflow_eos.kafka.transactions.ownership import GIVEN_UP, ownership
-from airflow_eos.kinds.kafka.participant import KafkaParticipant
-from airflow_eos.protocol.decision import WorkIdentity
-from airflow_eos.protocol.participant import Note, Owner, same_place
 from tests.model.wire import VirtualTime
 from tests.support.pipelines import commit_of, owner_at
 

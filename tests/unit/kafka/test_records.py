@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from kafka.record import MemoryRecords
 from kafka.record.util import encode_varint
 
-from airflow_eos.errors import ConfigurationError, RowError
-from airflow_eos.kafka.records.columns import (
+from airflow_eos.arrow.records.columns import (
     ZERO,
     ascending,
     columns_of,
@@ -26,7 +25,8 @@ from airflow_eos.kafka.records.columns import (
     varints,
     views_of,
 )
-from airflow_eos.kafka.records.encode import NAMES, codec, encode_runs, record_batch
+from airflow_eos.arrow.records.encode import NAMES, codec, encode_runs, record_batch
+from airflow_eos.errors import ConfigurationError, RowError
 from tests.unit.kafka.record_rows import (
     HEADERS,
     NOW_MS,

@@ -12,17 +12,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from airflow_eos.kafka.producer import writer as batches
-from airflow_eos.kafka.producer import writer as scatter
-from airflow_eos.kafka.producer.writer import (
+from airflow_eos.arrow.producer import writer as batches
+from airflow_eos.arrow.producer import writer as scatter
+from airflow_eos.arrow.producer.writer import (
     BatchBuilder,
     Ratios,
     ScatterBuilder,
     batch_builder,
     scatter_builder,
 )
-from airflow_eos.kafka.records import kernels as loops
-from airflow_eos.kafka.records.encode import codec
+from airflow_eos.arrow.records import kernels as loops
+from airflow_eos.arrow.records.encode import codec
 from tests.unit.kafka.record_rows import NOW_MS, STAMP
 from tests.unit.kafka.test_writer import Limits, Shelf
 

@@ -15,6 +15,16 @@ from confluent_kafka import KafkaError as Code
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from airflow_eos.arrow.producer import sender as sender_module
+from airflow_eos.arrow.producer.sender import (
+    MAX_IN_FLIGHT,
+    PartitionResponse,
+    Sender,
+    halves_of,
+    produce_request,
+)
+from airflow_eos.arrow.records.columns import columns_of
+from airflow_eos.arrow.records.encode import NAMES, codec, encode_runs, record_batch
 from airflow_eos.errors import (
     FencedError,
     KafkaError,
@@ -26,18 +36,8 @@ from airflow_eos.errors import (
     exit_status,
 )
 from airflow_eos.kafka.client import errors as faults
-from airflow_eos.kafka.librdkafka import translated
-from airflow_eos.kafka.producer import sender as sender_module
-from airflow_eos.kafka.producer.sender import (
-    MAX_IN_FLIGHT,
-    PartitionResponse,
-    Sender,
-    halves_of,
-    produce_request,
-)
-from airflow_eos.kafka.records.columns import columns_of
-from airflow_eos.kafka.records.encode import NAMES, codec, encode_runs, record_batch
 from airflow_eos.kafka.transactions.identity import OffsetRange
+from airflow_eos.kafka.writer import translated
 from tests.unit.kafka.record_rows import STAMP, decoded, record_rows
 from tests.unit.kafka.test_tables import built
 
@@ -103,7 +103,7 @@ class Request:
 def clock(monkeypatch):
     """A clock that moves by a second when somebody sleeps or waits in vain."""
     now = SimpleNamespace(s=0.0)
-    monkeypatch.setattr("airflow_eos.kafka.producer.sender.time.monotonic", lambda: now.s)
+    monkeypatch.setattr("airflow_eos.arrow.producer.sender.time.monotonic", lambda: now.s)
     return now
 
 

@@ -19,7 +19,7 @@ from structlog.testing import capture_logs
 from airflow_eos.errors import ConfigurationError, KafkaError, KafkaUnavailableError
 from airflow_eos.kafka.client import settings as tls
 from airflow_eos.kafka.client.settings import KafkaSettings, require_java_reads, token_provider
-from airflow_eos.kafka.librdkafka import producer_config
+from airflow_eos.kafka.writer import producer_config
 from airflow_eos.secret_names import spark_redaction_regex
 
 SERVERS = {"bootstrap.servers": "one:9092,two:9092"}

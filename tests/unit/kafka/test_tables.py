@@ -22,16 +22,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.record import MemoryRecordsBuilder
 
+from airflow_eos.arrow.records import decode as decoding
+from airflow_eos.arrow.records import encode as compression
+from airflow_eos.arrow.records import kernels as loops
+from airflow_eos.arrow.records import numpy_kernels as row_hashes
+from airflow_eos.arrow.records.decode import SCHEMA, tables
+from airflow_eos.arrow.records.encode import NAMES, codec
+from airflow_eos.arrow.records.numpy_kernels import MOST_HEADERS
 from airflow_eos.errors import InputError, KafkaError
 from airflow_eos.kafka.client.fetch import batch_headers
 from airflow_eos.kafka.client.reading import OffsetSpan, _visible, _whole
-from airflow_eos.kafka.records import decode as decoding
-from airflow_eos.kafka.records import encode as compression
-from airflow_eos.kafka.records import kernels as loops
-from airflow_eos.kafka.records import numpy_kernels as row_hashes
-from airflow_eos.kafka.records.decode import SCHEMA, tables
-from airflow_eos.kafka.records.encode import NAMES, codec
-from airflow_eos.kafka.records.numpy_kernels import MOST_HEADERS
 from tests.support.plain_decoder import rows_of
 
 small = st.one_of(st.none(), st.binary(max_size=300))
@@ -249,7 +249,7 @@ def test_a_time_stamp_that_microseconds_cannot_hold_is_an_error_and_no_other_tim
 
 def test_small_batches_are_decoded_together_and_large_ones_by_themselves(monkeypatch):
     """Each of several is copied once more, and all of them are in memory at a time."""
-    monkeypatch.setattr("airflow_eos.kafka.records.decode.PORTION_BYTES", 100)
+    monkeypatch.setattr("airflow_eos.arrow.records.decode.PORTION_BYTES", 100)
     small: list[Any] = [(b"k", b"v", [], 1)]
     large: list[Any] = [(b"k", b"v" * 90, [], 1)]
     found = tables(batches(small, small, large, large, small, [*large, *large], small), SPAN)
@@ -534,7 +534,7 @@ def test_the_most_of_one_batch_is_what_the_docs_say():
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])
 def test_small_batches_that_are_large_together_are_read_one_after_the_other(monkeypatch, codec):
     monkeypatch.setattr(decoding, "MOST_BYTES", 2 * MIB)
-    monkeypatch.setattr("airflow_eos.kafka.records.decode.MOST_BYTES", 2 * MIB)
+    monkeypatch.setattr("airflow_eos.arrow.records.decode.MOST_BYTES", 2 * MIB)
     one = bomb(codec, 1)
     several = b"".join(struct.pack(">q", base) + one[8:] for base in range(5))
     answer = SimpleNamespace(records=several, aborted_transactions=None)

@@ -18,11 +18,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2 as murmur2_of_kafka_python
 
-from airflow_eos.errors import RowError, TopicError
-from airflow_eos.kafka import librdkafka
-from airflow_eos.kafka.producer import writer as producer
-from airflow_eos.kafka.producer import writer as writer_batches
-from airflow_eos.kafka.producer.partitioner import (
+from airflow_eos.arrow.producer import writer as producer
+from airflow_eos.arrow.producer import writer as writer_batches
+from airflow_eos.arrow.producer.partitioner import (
     Partitioner,
     PartitionSlice,
     Routed,
@@ -34,10 +32,12 @@ from airflow_eos.kafka.producer.partitioner import (
     murmur2_of,
     route,
 )
-from airflow_eos.kafka.producer.sender import Sender
-from airflow_eos.kafka.producer.writer import BatchBuilder, Ratios, batch_builder
-from airflow_eos.kafka.records.columns import Views, columns_of, views_of
-from airflow_eos.kafka.records.encode import codec
+from airflow_eos.arrow.producer.sender import Sender
+from airflow_eos.arrow.producer.writer import BatchBuilder, Ratios, batch_builder
+from airflow_eos.arrow.records.columns import Views, columns_of, views_of
+from airflow_eos.arrow.records.encode import codec
+from airflow_eos.errors import RowError, TopicError
+from airflow_eos.kafka import writer as librdkafka
 from airflow_eos.kafka.transactions.identity import TransactionIdentity
 from tests.unit.kafka.record_rows import STAMP, decoded, expected, record_rows
 

@@ -24,13 +24,13 @@ import pytest
 from airflow.providers.common.compat.openlineage import facet
 from airflow.sdk import Asset
 
-from airflow_eos.checkpoint import CheckpointStore, DecisionLog, PipelineIdentity, claim
-from airflow_eos.checkpoint.backend import decision_path
+from airflow_eos.core.checkpoint import CheckpointStore, DecisionLog, PipelineIdentity, claim
+from airflow_eos.core.checkpoint.backend import decision_path
+from airflow_eos.core.protocol.decision import PreparedWork, encode
+from airflow_eos.core.protocol.participant import Member
 from airflow_eos.events import events_since, read_settled
 from airflow_eos.lineage import BatchLineage, PartitionRange, lineage_of, read_lineage
 from airflow_eos.operators import EmitSettledBatchesOperator, SparkStreamingOperator
-from airflow_eos.protocol.decision import PreparedWork, encode
-from airflow_eos.protocol.participant import Member
 from tests.support.pipelines import commit_of
 from tests.support.settled_logs import ROWS, SettledLogs
 

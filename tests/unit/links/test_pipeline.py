@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 
-from airflow_eos.checkpoint import CheckpointStore, Heartbeat, StartedBy, write_heartbeat
+from airflow_eos.core.checkpoint import CheckpointStore, Heartbeat, StartedBy, write_heartbeat
 from airflow_eos.factory import eos_pipeline
 from airflow_eos.links import LINKS, push_links
 from airflow_eos.operators import SparkStreamingOperator
-from airflow_eos.page.views import PipelineEntry, Reach
+from airflow_eos.ops.page.views import PipelineEntry, Reach
 from airflow_eos.plugins.page import EosPagePlugin
 from tests.support.beats import heartbeat
 

@@ -14,6 +14,8 @@ from airflow.providers.common.compat.notifier import BaseNotifier
 from airflow.sdk import DAG
 
 from airflow_eos import notifications as deadline
+from airflow_eos.core.protocol.decision import WorkIdentity
+from airflow_eos.core.recovery.plan import Step
 from airflow_eos.notifications import (
     FEW,
     DrillNotifier,
@@ -22,10 +24,8 @@ from airflow_eos.notifications import (
     plan_in_words,
     settled_within,
 )
-from airflow_eos.protocol.decision import WorkIdentity
+from airflow_eos.ops.supervision.drill import DrillResult
 from airflow_eos.recovery import Action, Plan
-from airflow_eos.recovery.plan import Step
-from airflow_eos.supervision.drill import DrillResult
 from tests.support.pipelines import plan_of
 
 

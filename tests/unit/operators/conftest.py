@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.checkpoint import (
+from airflow_eos.core.checkpoint import (
     CheckpointStore,
     Heartbeat,
     Phase,
@@ -21,7 +21,7 @@ from airflow_eos.checkpoint import (
     claim,
     write_heartbeat,
 )
-from airflow_eos.checkpoint.heartbeat import STARTED_BY
+from airflow_eos.core.checkpoint.heartbeat import STARTED_BY
 from airflow_eos.operators import SparkStreamingOperator
 from airflow_eos.recovery import Action, Plan, Report, Result, StepResult, read_rulings
 from tests.support import beats
@@ -159,7 +159,7 @@ def kafka(store, monkeypatch) -> FakeKafka:
         "execute": fake.execute,
         "execute_recovery": fake.execute,
     }.items():
-        monkeypatch.setattr(f"airflow_eos.supervision.recovery.{name}", answer)
+        monkeypatch.setattr(f"airflow_eos.ops.supervision.recovery.{name}", answer)
     monkeypatch.setattr("airflow_eos.kafka.client.connection.ConnectionPool", fake.wire)
     return fake
 
@@ -195,7 +195,7 @@ def spark(monkeypatch) -> FakeSpark:
         *("run._POLL_S", "run._POLL_S", "run._LOOK_S"),
         *("run.LOOK_S", "run.CHILD_LOOK_S", "run.LOOK_S", "run.CHILD_LOOK_S"),
     ):
-        monkeypatch.setattr(f"airflow_eos.supervision.{name}", 0.01)
+        monkeypatch.setattr(f"airflow_eos.ops.supervision.{name}", 0.01)
     return fake
 
 

@@ -20,16 +20,16 @@ from airflow.providers.common.compat.sdk import (
 )
 from airflow.triggers.base import BaseTrigger
 
-from airflow_eos.checkpoint import StartedBy, drain_requested, read_heartbeat, write_heartbeat
-from airflow_eos.checkpoint.heartbeat import STARTED_BY, Phase, request_to
+from airflow_eos.core.checkpoint import StartedBy, drain_requested, read_heartbeat, write_heartbeat
+from airflow_eos.core.checkpoint.heartbeat import STARTED_BY, Phase, request_to
 from airflow_eos.errors import AppFailedError, AppStoppedError
 from airflow_eos.hooks.spark import SubmitTarget
 from airflow_eos.operators import SparkStreamingOperator
 from airflow_eos.operators.submission import rules_of
+from airflow_eos.ops.packaging import private_folder
+from airflow_eos.ops.supervision import heartbeat_monitor as stopping
+from airflow_eos.ops.supervision.exit_status import ended
 from airflow_eos.plugins.page import EosPagePlugin
-from airflow_eos.supervision import heartbeat_monitor as stopping
-from airflow_eos.supervision.exit_status import ended
-from airflow_eos.supervision.packaging import private_folder
 from tests.support.beats import beside
 from tests.unit.operators.conftest import PASSWORD, FakeSpark, heartbeat, started_by
 from tests.unit.operators.test_streaming import asked_to_drain, of_task
@@ -276,12 +276,12 @@ def test_killed_between_the_submit_and_the_first_heartbeat_the_next_try_starts_n
     taken_over = threading.Event()
     spark.runs = [lives]
     with monkeypatch.context() as dying:
-        dying.setattr("airflow_eos.supervision.run.ended", die)
+        dying.setattr("airflow_eos.ops.supervision.run.ended", die)
         with pytest.raises(Killed):
             operator(cancel="leave").execute(of_task())
     while read_heartbeat(store) is None:
         time.sleep(0.005)
-    monkeypatch.setattr("airflow_eos.supervision.run.ended", watched)
+    monkeypatch.setattr("airflow_eos.ops.supervision.run.ended", watched)
     assert operator().execute(of_task())["end"] == "succeeded"
     driving[0].join()
     assert len(spark.calls) == 1
@@ -615,7 +615,7 @@ def test_deferrable_is_airflows_default(operator, monkeypatch):
 
 
 def test_what_is_kept_for_an_app_is_removed_by_the_next_start(operator, spark, says, store):
-    from airflow_eos.supervision.packaging import leave_behind
+    from airflow_eos.ops.packaging import leave_behind
 
     with private_folder(store.location) as left:
         leave_behind(left)

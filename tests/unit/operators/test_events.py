@@ -15,8 +15,8 @@ from airflow.providers.common.compat.sdk import (
 )
 from airflow.sdk import DAG, Asset
 
-from airflow_eos.checkpoint import CheckpointStore
-from airflow_eos.checkpoint.progress import StateSize, write_state_size
+from airflow_eos.core.checkpoint import CheckpointStore
+from airflow_eos.core.checkpoint.progress import StateSize, write_state_size
 from airflow_eos.errors import CheckpointError, ConfigurationError, StoreError
 from airflow_eos.events import SettledEvent
 from airflow_eos.operators.events import EmitCompleteHoursOperator, EmitSettledBatchesOperator

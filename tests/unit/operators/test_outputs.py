@@ -51,7 +51,7 @@ def looked_under(monkeypatch, kafka) -> list[str | None]:
         seen.append(prefix)
         return kafka.participant_of()
 
-    monkeypatch.setattr("airflow_eos.supervision.recovery.participant_of", participant_of)
+    monkeypatch.setattr("airflow_eos.ops.supervision.recovery.participant_of", participant_of)
     return seen
 
 

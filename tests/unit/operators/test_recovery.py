@@ -15,15 +15,15 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
-from airflow_eos.audit.audit import Unjudged
-from airflow_eos.checkpoint import CheckpointStore
-from airflow_eos.checkpoint.heartbeat import STARTED_BY
-from airflow_eos.checkpoint.rehearsal import (
+from airflow_eos.core.checkpoint import CheckpointStore
+from airflow_eos.core.checkpoint.heartbeat import STARTED_BY
+from airflow_eos.core.checkpoint.rehearsal import (
     REPORT,
     OutputComparison,
     RehearsalReport,
     RehearsalRequest,
 )
+from airflow_eos.core.protocol.decision import Outcome, WorkIdentity, encode
 from airflow_eos.errors import AppFailedError, AuditError, ConfigurationError, PipelineAliveError
 from airflow_eos.operators import (
     AuditOperator,
@@ -31,9 +31,9 @@ from airflow_eos.operators import (
     RecoverTransactionsOperator,
     RehearseOperator,
 )
-from airflow_eos.protocol.decision import Outcome, WorkIdentity, encode
+from airflow_eos.ops.audit.audit import Unjudged
+from airflow_eos.ops.packaging import content_of, leave_behind, private_folder
 from airflow_eos.recovery import Action, AuditReport, Step, read_rulings
-from airflow_eos.supervision.packaging import content_of, leave_behind, private_folder
 from tests.support.beats import beating, heartbeat
 from tests.unit.operators.conftest import FakeSpark
 
@@ -220,7 +220,7 @@ def audited(monkeypatch):
             asked.update(options, kafka=kafka, topics=topics)
             return AuditReport(**{**CLEAN, **report})
 
-        monkeypatch.setattr("airflow_eos.audit.audit.audit", audit)
+        monkeypatch.setattr("airflow_eos.ops.audit.audit.audit", audit)
         task = AuditOperator(task_id="audit", input_topic="in", output_topic="out", **arguments)
         return task.execute({}), asked
 

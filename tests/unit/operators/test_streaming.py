@@ -24,7 +24,7 @@ from unittest.mock import ANY
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
-from airflow_eos.checkpoint import (
+from airflow_eos.core.checkpoint import (
     CheckpointStore,
     DrainRequest,
     StartedBy,
@@ -33,9 +33,10 @@ from airflow_eos.checkpoint import (
     request_drain,
     write_heartbeat,
 )
-from airflow_eos.checkpoint.backend import drain_path
-from airflow_eos.checkpoint.heartbeat import refusal_of
-from airflow_eos.delivery.policy import CheckpointPolicy, FailureRate, FixedDelay
+from airflow_eos.core.checkpoint.backend import drain_path
+from airflow_eos.core.checkpoint.heartbeat import refusal_of
+from airflow_eos.core.delivery.policy import CheckpointPolicy, FailureRate, FixedDelay
+from airflow_eos.core.protocol.decision import WorkIdentity
 from airflow_eos.errors import (
     AppFailedError,
     AppStoppedError,
@@ -45,9 +46,8 @@ from airflow_eos.errors import (
     KafkaUnavailableError,
     StoreError,
 )
-from airflow_eos.protocol.decision import WorkIdentity
+from airflow_eos.ops.packaging import content_of, leave_behind, private_folder
 from airflow_eos.recovery import Action, Step
-from airflow_eos.supervision.packaging import content_of, leave_behind, private_folder
 from tests.unit.operators.conftest import PASSWORD, FakeSpark, heartbeat, started_by
 
 CRASH = AirflowException("Cannot execute: spark-submit. Error code is: 137.")
@@ -126,7 +126,7 @@ def test_what_fails_behind_a_drain_by_a_person_is_not_retried_into_a_start(
     write_heartbeat(store, heartbeat("stopped", end="drained", started_by=life_of(submission="s0")))
     if what == "the look behind it":
         monkeypatch.setattr(kafka, "make_plan", away)
-        monkeypatch.setattr("airflow_eos.supervision.recovery.make_plan", away)
+        monkeypatch.setattr("airflow_eos.ops.supervision.recovery.make_plan", away)
     else:
         monkeypatch.setattr("airflow_eos.kafka.client.connection.ConnectionPool", away)
     event = {**DRAINED, "end": end, "failures": []}
@@ -209,7 +209,7 @@ def test_a_start_that_recovery_refuses_for_good_is_told_in_the_checkpoint(
     def refuse(*_: object, **__: object) -> None:
         raise ContinuityError("batch 7 begins too early.")
 
-    monkeypatch.setattr("airflow_eos.supervision.recovery.recover_before_start", refuse)
+    monkeypatch.setattr("airflow_eos.ops.supervision.recovery.recover_before_start", refuse)
     with pytest.raises(AirflowFailException, match="too early"):
         operator().execute({})
     assert spark.calls == []
@@ -369,7 +369,7 @@ def beating(store):
 @pytest.fixture
 def once_taken_over(caplog):
     """``once_taken_over(event)``: what becomes of the living app when the operator has it."""
-    caplog.set_level("INFO", logger="airflow_eos.supervision.run")
+    caplog.set_level("INFO", logger="airflow_eos.ops.supervision.run")
     threads: list[threading.Thread] = []
 
     def begin(event: Callable[[], object]) -> None:
@@ -575,7 +575,7 @@ def test_what_only_a_person_may_decide_fails_without_retry_and_without_a_start(
 
 
 def test_a_first_start_has_nothing_to_recover(operator, spark, tmp_path, kafka):
-    from airflow_eos.checkpoint import CheckpointStore
+    from airflow_eos.core.checkpoint import CheckpointStore
 
     new = CheckpointStore.open(tmp_path / "new")
     spark.runs = [
@@ -718,7 +718,7 @@ def test_an_execution_timeout_drains_before_the_secrets_file_goes(
             raise Timeout
         time.sleep(0.005)
 
-    from airflow_eos.supervision import run
+    from airflow_eos.ops.supervision import run
 
     run_init = run.StreamRun.__init__
 
@@ -875,7 +875,7 @@ def test_the_package_is_shipped_beside_the_users_files(operator, spark, store):
         mine, shipped = fake.constructed[-1]["py_files"].split(",")
         names = zipfile.ZipFile(shipped).namelist()
         assert mine == "x.py"
-        assert "airflow_eos/delivery/batch.py" in names
+        assert "airflow_eos/core/delivery/batch.py" in names
         write_heartbeat(store, heartbeat("stopped", started_by=started_by(spark)))
 
     spark.runs = [app]

@@ -12,20 +12,20 @@ from airflow.providers.common.compat.sdk import AirflowException
 from fastapi import HTTPException, Request
 from fastapi.testclient import TestClient
 
-from airflow_eos.checkpoint.heartbeat import (
+from airflow_eos.core.checkpoint.heartbeat import (
     BY_AIRFLOW,
     BY_STANDBY,
     Replacement,
     note_resumption,
 )
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.page.views import Beat, Drain, PipelineRow, Promised
+from airflow_eos.ops.page.views import Beat, Drain, PipelineRow, Promised
 from airflow_eos.plugins import actions as acting
 from airflow_eos.plugins import application
 from airflow_eos.plugins import application as origin
 from airflow_eos.plugins.actions import Allowed, asked_of, buttons
 from airflow_eos.plugins.application import HEADER, Tokens, require_own
-from tests.unit.page.conftest import listed
+from tests.unit.ops.page.conftest import listed
 
 PIPELINE = listed("/c", dag_id="etl", task_id="run", recovery_dag_id="rec")
 ALL = Allowed(edit=True, run=frozenset({"etl", "rec"}), paused={"etl": False, "rec": False})

@@ -14,22 +14,24 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from airflow_eos.checkpoint import (
+from airflow_eos.cli.app import app, main
+from airflow_eos.cli.options import require_confirmed
+from airflow_eos.cli.recovery import _require_silent
+from airflow_eos.core.checkpoint import (
     CheckpointStore,
     DecisionLog,
     read_pipeline,
     read_state,
     write_heartbeat,
 )
-from airflow_eos.checkpoint.heartbeat import (
+from airflow_eos.core.checkpoint.heartbeat import (
     DrainRequest,
     Heartbeat,
     read_heartbeat,
     standing_request,
 )
-from airflow_eos.cli import app, main
-from airflow_eos.commands.options import require_confirmed
-from airflow_eos.commands.recovery import _require_silent
+from airflow_eos.core.protocol.decision import Outcome, WorkIdentity, encode
+from airflow_eos.core.protocol.participant import Member, Owner, Ownership
 from airflow_eos.errors import (
     CheckpointError,
     ConfigurationError,
@@ -40,11 +42,9 @@ from airflow_eos.errors import (
 )
 from airflow_eos.kafka.transactions.identity import belongs_to_prefix
 from airflow_eos.kinds.files.place import opened
-from airflow_eos.protocol.decision import Outcome, WorkIdentity, encode
-from airflow_eos.protocol.participant import Member, Owner, Ownership
+from airflow_eos.ops.plan_tables import plan_view
+from airflow_eos.ops.tables import as_text
 from airflow_eos.recovery import Action, Plan, Step, resolve
-from airflow_eos.recovery.tables import plan_view
-from airflow_eos.tables import as_text
 from tests.support.beats import heartbeat
 
 TOUCHED = "touched-by-hostile-content"
@@ -378,7 +378,7 @@ def test_what_somebody_else_calls_his_checkpoint_is_no_command_of_ours(
 ) -> None:
     """Whoever may write to the topic of prefixes may claim one by any name."""
     hostile = f"{tmp_path}/x; rm -rf ~ {chr(27)}[2J"
-    monkeypatch.setattr("airflow_eos.recovery.facts.signs_of_life", lambda _: ("it beats",))
+    monkeypatch.setattr("airflow_eos.core.recovery.facts.signs_of_life", lambda _: ("it beats",))
     give_up = Remedy(("airflow-eos disown p --yes",))
     claimed = Ownership("prefix 'p'", Owner("id", hostile), (), give_up, give_up, give_up)
     with pytest.raises(PipelineAliveError) as refused:

@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from airflow_eos.checkpoint import CheckpointStore, claim, read_heartbeat, write_heartbeat
-from airflow_eos.checkpoint.heartbeat import ENDED
+from airflow_eos.core.checkpoint import CheckpointStore, claim, read_heartbeat, write_heartbeat
+from airflow_eos.core.checkpoint.heartbeat import ENDED
 from tests.support.beats import heartbeat
 from tests.support.pipelines import kafka_pipeline
 

@@ -24,22 +24,22 @@ from airflow.providers.common.compat.sdk import (
 from airflow.sdk import DAG, BaseSensorOperator, Connection, PokeReturnValue
 
 from airflow_eos import errors
-from airflow_eos.checkpoint.spark_log import UnknownVersionError
+from airflow_eos.core.checkpoint.spark_log import UnknownVersionError
+from airflow_eos.core.protocol.decision import OpenWork
+from airflow_eos.core.protocol.participant import Member
+from airflow_eos.core.recovery.facts import signs_of_life
 from airflow_eos.errors import ConfigurationError, KafkaUnavailableError
 from airflow_eos.hooks.kafka import KafkaSettingsHook
 from airflow_eos.kafka.client.settings import KafkaSettings
-from airflow_eos.kafka.transactions.blocked import Blocked
 from airflow_eos.kinds.sql.participant import LostError
-from airflow_eos.protocol.decision import OpenWork
-from airflow_eos.protocol.participant import Member
-from airflow_eos.recovery.facts import signs_of_life
+from airflow_eos.ops.blocked import Blocked
+from airflow_eos.ops.supervision import progress as watch
+from airflow_eos.ops.supervision.progress import SeenOpen
 from airflow_eos.sensors import (
     BlockedTopicSensor,
     CheckpointProgressSensor,
     TransactionTimeoutSensor,
 )
-from airflow_eos.supervision import progress as watch
-from airflow_eos.supervision.progress import SeenOpen
 from airflow_eos.triggers.polling import BlockedTopicTrigger
 
 
@@ -271,7 +271,7 @@ def timeout_sensor(checkpoint, monkeypatch):
             system = {"open": lambda: listed, "close": lambda: None}
             return SimpleNamespace(**system, clock_ms=lambda: now_ms if tells else None)
 
-        monkeypatch.setattr("airflow_eos.recovery.execute.connect", connect)
+        monkeypatch.setattr("airflow_eos.core.recovery.execute.connect", connect)
         task = TransactionTimeoutSensor(
             **{"task_id": "timeouts", "checkpoint_location": checkpoint.location, **arguments}
         )

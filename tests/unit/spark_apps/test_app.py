@@ -15,21 +15,21 @@ from unittest.mock import ANY
 import pyarrow as pa
 import pytest
 
-from airflow_eos.delivery.configured import environment
-from airflow_eos.delivery.policy import CheckpointPolicy
+from airflow_eos.arrow.records.decode import SCHEMA as KAFKA
+from airflow_eos.core.delivery.configured import environment
+from airflow_eos.core.delivery.policy import CheckpointPolicy
 from airflow_eos.errors import (
     CalledOffError,
     ConfigurationError,
     KafkaUnavailableError,
     OwnershipError,
 )
-from airflow_eos.kafka.records.decode import SCHEMA as KAFKA
 from airflow_eos.kinds.consumer_group.sink import ConsumerGroup
+from airflow_eos.ops.packaging import Secrets
 from airflow_eos.sinks import FileSink, KafkaSink, PostgresSink, StartPosition
 from airflow_eos.sinks.app import App, argument_parser, policy_environment, run_app
 from airflow_eos.sinks.source import tuned_source_options
 from airflow_eos.sources import ArrowKafkaSource
-from airflow_eos.supervision.packaging import Secrets
 from spark_apps.avro_windows import TOKEN, USER_INFO, read_schemas
 from spark_apps.orders_arrow import cleaned
 
@@ -183,7 +183,7 @@ def started(monkeypatch) -> list[tuple[Any, dict[str, Any]]]:
     """What ``start_exactly_once`` is given."""
     seen: list[tuple[Any, dict[str, Any]]] = []
     monkeypatch.setattr(
-        "airflow_eos.delivery.start.start_exactly_once",
+        "airflow_eos.core.delivery.start.start_exactly_once",
         lambda _, sink, **others: seen.append((sink, others)),
     )
     return seen
@@ -225,7 +225,8 @@ def test_a_source_in_arrow_is_made_of_what_the_app_was_told(monkeypatch, tmp_pat
     source = ArrowKafkaSource.of_app(told, "orders")
     given: list[Any] = []
     monkeypatch.setattr(
-        "airflow_eos.delivery.start.start_exactly_once", lambda rows, *_, **__: given.append(rows)
+        "airflow_eos.core.delivery.start.start_exactly_once",
+        lambda rows, *_, **__: given.append(rows),
     )
     told.start(source, topic="out", query_name="etl")
     assert given == [source]

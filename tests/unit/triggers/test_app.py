@@ -10,14 +10,19 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.checkpoint import CheckpointStore, drain_requested, request_drain, write_heartbeat
+from airflow_eos.core.checkpoint import (
+    CheckpointStore,
+    drain_requested,
+    request_drain,
+    write_heartbeat,
+)
 from airflow_eos.errors import StoreError
-from airflow_eos.supervision import heartbeat_monitor as stopping
-from airflow_eos.supervision.exit_status import ExitKind
-from airflow_eos.supervision.trigger_watch import AppResult, AppWatch, SharedLooks
+from airflow_eos.ops.supervision import heartbeat_monitor as stopping
+from airflow_eos.ops.supervision.exit_status import ExitKind
+from airflow_eos.ops.supervision.trigger_watch import AppResult, AppWatch, SharedLooks
 from airflow_eos.triggers.app import AppTrigger
 from tests.support.beats import of_a_killed_process
-from tests.unit.supervision.lives import beat
+from tests.unit.ops.supervision.lives import beat
 
 
 @pytest.fixture
@@ -97,7 +102,7 @@ def test_whatever_goes_wrong_in_the_triggerer_ends_no_task(trigger, monkeypatch,
     def broken(*_):
         raise ValueError("hunter2")
 
-    monkeypatch.setattr("airflow_eos.supervision.heartbeat_monitor.read_pulse", broken)
+    monkeypatch.setattr("airflow_eos.ops.supervision.heartbeat_monitor.read_pulse", broken)
     event = event_of(trigger())
     assert (event["raised"], event["error"]) == (
         "ValueError",

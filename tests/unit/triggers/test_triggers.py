@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from airflow.models.trigger import Trigger
 
-from airflow_eos.checkpoint.progress import CheckpointState
+from airflow_eos.core.checkpoint.progress import CheckpointState
 from airflow_eos.errors import KafkaUnavailableError, StoreError
 from airflow_eos.hooks.kafka import KafkaSettingsHook
 from airflow_eos.hooks.store import CheckpointStoreHook
 from airflow_eos.kafka.client.settings import KafkaSettings
-from airflow_eos.supervision import progress as watch
-from airflow_eos.supervision import trigger_watch
-from airflow_eos.supervision.progress import Observation
+from airflow_eos.ops.supervision import progress as watch
+from airflow_eos.ops.supervision import trigger_watch
+from airflow_eos.ops.supervision.progress import Observation
 from airflow_eos.triggers.polling import CheckpointProgressTrigger, TransactionTimeoutTrigger
 from airflow_eos.triggers.settled import SettledBatchesTrigger, SettledBatchesWatcher
 from tests.support.beats import heartbeat
@@ -114,7 +114,7 @@ def test_progress_is_waited_for(monkeypatch):
 def test_a_stall_ends_the_wait_with_the_reason(monkeypatch):
     stuck = observed(5, age_ms=90_000, unread=3)
     looks(monkeypatch, watch.ProgressWatch, observed(5), stuck, stuck)
-    monkeypatch.setattr("airflow_eos.supervision.progress.confirm_after_ms", lambda _: 10)
+    monkeypatch.setattr("airflow_eos.ops.supervision.progress.confirm_after_ms", lambda _: 10)
     [event] = events(progress_trigger())
     assert "/ck has stalled: no commit for 1 minute 30 seconds" in event["error"]
 

@@ -1,0 +1,1 @@
+"""The Arrow source: :mod:`.kafka` (its settings), :mod:`.stream` (planning), :mod:`.task`."""

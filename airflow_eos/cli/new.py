@@ -1,0 +1,180 @@
+"""``airflow-eos new`` and ``try``: write a new pipeline; kill one, recover it, count its rows."""
+
+from __future__ import annotations
+
+import enum
+import json
+import keyword
+import re
+import tempfile
+from datetime import UTC, datetime, timedelta
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from airflow_eos.cli.options import AsJson, word
+from airflow_eos.errors import ConfigurationError
+
+_TEMPLATES = Path(__file__).parent / "templates"
+_CALLED = "my_pipeline"
+"""The pipeline's name in the templates, where no column and no field is called so."""
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,59}", re.ASCII)
+
+
+class Kind(enum.StrEnum):
+    """The shape of a pipeline."""
+
+    map = "map"
+    windows = "windows"
+    upsert = "upsert"
+
+
+def new(
+    name: Annotated[str, typer.Argument(help="Name of the pipeline, its topic and its folder.")],
+    kind: Annotated[
+        str,
+        word(
+            "--kind",
+            Kind,
+            help="map: each row by itself. windows: counts in windows, to two outputs. upsert: one "
+            "value for each key.",
+        ),
+    ] = Kind.map,
+    into: Annotated[Path, typer.Option(help="Where to make the folder.")] = Path(),
+) -> None:
+    """Write an app, its DAGs and a README into a new folder; they run as they are."""
+    folder = into / name
+    for path in make_project(name, Kind(kind), folder):
+        typer.echo(path)
+    typer.echo(f"Next: airflow-eos try {folder}, then read {folder}/README.md.")
+
+
+def make_project(name: str, kind: Kind, folder: Path) -> list[Path]:
+    """Write the files of a new pipeline; return their paths.
+
+    Raises:
+        ConfigurationError: the name does not fit a Python module and a topic, or the folder is
+            there already, or cannot be written.
+    """
+    if _NAME.fullmatch(name) is None:
+        raise ConfigurationError(
+            f"name {name!r}: expected a letter, then up to 59 letters, digits or underscores, all "
+            "lower case, as for a Python module: orders, clicks_eu."
+        )
+    if keyword.iskeyword(name):
+        raise ConfigurationError(f"{name!r} is a word of Python's own: choose another name.")
+    if (found := find_spec(name)) is not None and found.origin is not None:
+        raise ConfigurationError(
+            f"{name!r} is the name of a Python module that is installed here, and the app would be "
+            "imported in its place: choose another name."
+        )
+    if folder.exists():
+        raise ConfigurationError(
+            f"{folder} is there already, and nothing of it was changed: choose another name, or "
+            "another folder with --into."
+        )
+    written = {
+        f"spark_apps/{name}.py": _template(f"{kind}/app.py", name),
+        f"dags/{name}.py": _template("dag.py", name),
+        "README.md": _template("README.md", name),
+        "rows.tsv": "".join(f"{key}\t{value}\n" for key, value in sample_rows()),
+    }
+    if kind is Kind.windows:
+        written |= {"outputs.json": _template("windows/outputs.json", name)}
+        written[f"dags/{name}.py"] = _with_outputs(written[f"dags/{name}.py"])
+        written["README.md"] = _two_topics(written["README.md"], name)
+    try:
+        for path, text in written.items():
+            file = folder / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(
+            f"{folder} cannot be written: {error}. Choose another folder with --into."
+        ) from error
+    return [folder / path for path in written]
+
+
+def sample_rows(count: int = 1_000) -> list[tuple[str, str]]:
+    """Return clicks of seven users on five pages, ten a second: key and value."""
+    began = datetime(2026, 1, 1, tzinfo=UTC)
+    return [
+        (
+            f"user-{n % 7}",
+            json.dumps(
+                {
+                    "id": f"c-{n}",
+                    "user": f"user-{n % 7}",
+                    "page": f"/{'abcde'[n * n % 5]}",
+                    "at": (began + timedelta(seconds=n / 10)).isoformat(),
+                }
+            ),
+        )
+        for n in range(count)
+    ]
+
+
+def _template(path: str, name: str) -> str:
+    return (_TEMPLATES / path).read_text(encoding="utf-8").replace(_CALLED, name)
+
+
+def _with_outputs(dag: str) -> str:
+    """Return the DAG with an ``outputs`` argument for the app in the place of one topic."""
+    return dag.replace("from pathlib", "import json\nfrom pathlib").replace(
+        '    kafka_config_id="kafka_default",\n',
+        '    outputs=json.loads((HERE / "outputs.json").read_text(encoding="utf-8")),\n'
+        '    kafka_config_id="kafka_default",\n',
+    )
+
+
+def _two_topics(readme: str, name: str) -> str:
+    """Return the README of a pipeline whose rows go to two topics."""
+    said = {
+        f"topic {name} {name}.out\n": f"topic {name} {name}.out {name}.busy\n",
+        f"checkpoints/{name} --trigger": f"checkpoints/{name} --outputs outputs.json --trigger",
+        "| `rows.tsv`": "| `outputs.json` | all windows to one topic, the busy ones to a second |\n"
+        "| `rows.tsv`",
+    }
+    for old, new in said.items():
+        readme = readme.replace(old, new)
+    return readme
+
+
+DIFFERS = 1
+
+
+def try_out(
+    project: Annotated[
+        Path | None,
+        typer.Argument(help="A folder made by `airflow-eos new`; one of our own if left out."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Kill a streaming app in the middle of a batch, recover it, let it go on, count every row.
+
+    Starts a Kafka broker of its own and needs Java 17 and pyspark; leaves nothing behind. Exit
+    status: 0 every row once, 1 rows lost or twice, 2 an error.
+    """
+    from rich.console import Console
+
+    from airflow_eos.cli.trial import play, read_project
+    from airflow_eos.local import EmbeddedKafka, broker_jars, spark_jars
+
+    console = Console(quiet=as_json)
+    with tempfile.TemporaryDirectory(prefix="airflow-eos-try-") as folder:
+        if project is None:
+            project = Path(folder) / "clicks"
+            make_project("clicks", Kind.map, project)
+        found = read_project(project)
+        broker_jars()  # in this process, which shows the progress of a first download
+        spark_jars()
+        with EmbeddedKafka() as kafka:
+            console.print(f"A Kafka broker is up at {kafka.bootstrap_servers}.")
+            counted = play(found, Path(folder), kafka.bootstrap_servers, console)
+    if as_json:
+        typer.echo(msgspec.json.encode(counted).decode())
+    if counted.lost or counted.duplicated:
+        raise typer.Exit(DIFFERS)

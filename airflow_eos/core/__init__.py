@@ -1,0 +1,1 @@
+"""What every pipeline needs, whatever it delivers to: no system, no kind of sink, no Airflow."""

@@ -1,0 +1,208 @@
+"""Terms: which driver is the newest one of a checkpoint, with no clock, lease or lock server.
+
+A driver that has passed every refusal takes the term after the newest (``eos/drivers/<n>.json``,
+created if absent) and only then reads Spark's logs. A driver that slept, however long, looks before
+it lets a task write and before it makes anything visible, and finds that it is superseded.
+
+Sealing the attempt of the batch in flight does not do that alone: Spark purges its logs and we our
+decisions, so a sleeper could plan a batch again whose places are empty by then, and win them all.
+
+Why a look is enough although the world moves on behind it: Spark writes the plan of a batch before
+the look. If the look misses a newer term, that term was taken later still, and its driver reads the
+logs after that; so it finds the batch, and seals its attempt or honours its decision.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_eos.core.checkpoint.backend import COMMITS, DRIVERS, OFFSETS, is_batch, term_path
+from airflow_eos.core.checkpoint.spark_log import UnknownVersionError, parse_commit
+from airflow_eos.core.protocol.decision import Stored, encode
+from airflow_eos.errors import CheckpointFormatError, OvertakenError, SupersededError
+
+if TYPE_CHECKING:
+    from airflow_eos.core.checkpoint.store import CheckpointStore
+
+_NUMBER = re.compile(r"([1-9][0-9]{0,17})\.json", re.ASCII)
+_NEXT = (
+    "Nothing of ours was made visible and nothing is lost; what we left open, recovery ends. "
+    "Another driver runs this checkpoint: keep one of the two."
+)
+
+
+class Term(Stored, frozen=True, kw_only=True):
+    """One run of a query. ``number`` from 1; ``nonce`` tells it from a term of a restored copy."""
+
+    number: int
+    nonce: str
+    taken_by: str
+    taken_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tenure:
+    """A term that this process has taken, and whether it still is the newest."""
+
+    store: CheckpointStore
+    term: Term
+
+    def is_newest(self) -> bool:
+        """Whether no driver has started since; before showing or deciding, ask :meth:`require`."""
+        return self._superseded() is None
+
+    def require(self, batch_id: int) -> None:
+        """Require that this driver is the newest, and the batch the newest one and not complete.
+
+        Costs three small requests and one listing.
+
+        Raises:
+            SupersededError: end nothing and delete nothing, since somebody may rely on what stands.
+        """
+        found = self._superseded()
+        if found is not None:
+            raise SupersededError(f"{self._who(batch_id)}: {found}. {_NEXT}")
+        require_in_flight(self.store, batch_id, self._who(batch_id))
+
+    def _superseded(self) -> str | None:
+        """Say why a driver has started since this one; None where nothing tells so.
+
+        A newer term is looked for first, then our own, since terms are pruned in ascending order:
+        where the newer one was pruned already, ours went before it.
+        """
+        newest = newest_term(self.store)
+        if newest > self.term.number:
+            return f"a driver with term {newest} has started since"
+        path = term_path(self.term.number)
+        standing = self.store.read(path, Term)
+        if standing != self.term:
+            found = "is gone" if standing is None else "belongs to another driver now"
+            return (
+                f"{path} {found}. Newer drivers have come and gone, or an older copy of the "
+                "checkpoint was put back"
+            )
+        return None
+
+    def _who(self, batch_id: int) -> str:
+        return f"Batch {batch_id}, driver with term {self.term.number}"
+
+
+def require_in_flight(store: CheckpointStore, batch_id: int, who: str) -> None:
+    """Require that the batch is the newest of a *listing* of ``offsets/``, and not complete.
+
+    A listing, since nothing else helps against places that were purged: after that, Spark's
+    ``add`` of an old number answers True again.
+
+    Raises:
+        SupersededError: the batch is not the newest, or is complete.
+    """
+    newest = newest_planned(store)
+    if newest != batch_id:
+        raise SupersededError(f"{who}: the newest batch planned is {newest} by now. {_NEXT}")
+    if _is_complete(store, batch_id):
+        raise SupersededError(f"{who}: Spark has committed this batch meanwhile. {_NEXT}")
+
+
+def _is_complete(store: CheckpointStore, batch_id: int) -> bool:
+    """Whether Spark has completed the batch; a file that is not whole does not say so."""
+    path = f"{COMMITS}/{batch_id}"
+    if store.head(path) is None:
+        return False
+    try:
+        return bool(parse_commit(store.get(path) or b"", path))
+    except UnknownVersionError:
+        return True
+    except CheckpointFormatError:
+        return False
+
+
+def still_in_flight(store: CheckpointStore, batch_id: int) -> bool:
+    """Whether the batch is in flight; asked after decisions are read and it is sealed."""
+    try:
+        require_in_flight(store, batch_id, f"recovery of batch {batch_id}")
+    except SupersededError:
+        return False
+    return True
+
+
+def newest_planned(store: CheckpointStore) -> int | None:
+    """Return the highest batch number of a listing of ``offsets/``; None where there is none."""
+    return max(batches_in(store, OFFSETS), default=None)
+
+
+def batches_in(store: CheckpointStore, log: str) -> set[int]:
+    """Return the batches that have a file in this log of Spark's."""
+    return {int(each.name) for each in store.list(log) if is_batch(each.name)}
+
+
+def batch_folders(store: CheckpointStore, folder: str) -> list[int]:
+    """Return the batches that have a folder in this one, in ascending order."""
+    return sorted(int(name) for name in store.folders(folder) if is_batch(name))
+
+
+def take_term(store: CheckpointStore, *, taken_by: str, after: int | None = None) -> Tenure:
+    """Take the next term and become the newest driver; refuse before: this stops whoever runs.
+
+    The terms are listed again afterwards: a driver that slept between the look and the create may
+    have filled a place that was pruned meanwhile, below a newer term.
+
+    Args:
+        store: the checkpoint.
+        taken_by: the driver's name, for people.
+        after: take only the term after this one: of two drivers that wait for it, one stops nobody.
+
+    Raises:
+        OvertakenError: another driver has taken the term after ``after``.
+    """
+    while True:
+        newest = newest_term(store)
+        if after is not None and newest != after:
+            raise OvertakenError(
+                f"A driver with term {newest} has started since {after} was the newest. Nothing "
+                f"was begun here: it runs {store.location}, and this one may stand by behind it."
+            )
+        term = Term(
+            number=newest + 1,
+            nonce=uuid.uuid4().hex,
+            taken_by=taken_by,
+            taken_at_ms=time.time_ns() // 1_000_000,
+        )
+        if store.create(term_path(term.number), encode(term)):
+            numbers = numbers_in(store, DRIVERS, "term")
+            if numbers and max(numbers) == term.number:
+                # In ascending order, so that no driver sees its own term without a newer one.
+                store.delete(term_path(number) for number in numbers if number < term.number)
+                return Tenure(store, term)
+
+
+def is_newest(store: CheckpointStore, number: int) -> bool:
+    """Whether nobody has taken a later term: two small looks, for callers that ask all the time.
+
+    Whoever takes a term removes those before it, so one that is gone was followed by another.
+    """
+    return store.head(term_path(number)) is not None and store.head(term_path(number + 1)) is None
+
+
+def newest_term(store: CheckpointStore) -> int:
+    """Return the highest term taken; 0 where no driver that knows terms has run."""
+    return max(numbers_in(store, DRIVERS, "term"), default=0)
+
+
+def numbers_in(
+    store: CheckpointStore, folder: str, called: str, form: re.Pattern[str] = _NUMBER
+) -> list[int]:
+    """List the numbers of all files there, ascending; CheckpointFormatError for another name."""
+    numbers = []
+    for entry in store.list(folder):
+        match = form.fullmatch(entry.name)
+        if match is None:
+            raise CheckpointFormatError(
+                f"{store.location}/{entry.path} is foreign: expected only <{called}>.json there. "
+                "Find out what wrote it and move it away."
+            )
+        numbers.append(int(match[1]))
+    return sorted(numbers)

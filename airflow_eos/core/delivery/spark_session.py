@@ -1,0 +1,254 @@
+"""The checks of the user's Spark: session, state, trigger, paths, and its own checkpoint logs."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from functools import partial
+from threading import Barrier, BrokenBarrierError
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from airflow_eos.core.arguments import taken
+from airflow_eos.core.checkpoint.backend import EOS
+from airflow_eos.core.checkpoint.locations import HDFS, KEPT, LOCAL, MOVE, is_temporary, located
+from airflow_eos.core.checkpoint.store import RaceResult, content_of, told
+from airflow_eos.errors import ConfigurationError, StoreError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from airflow_eos.core.checkpoint import CheckpointStore
+    from airflow_eos.core.delivery.port import Guarantee
+
+
+def classic_session(df: DataFrame) -> SparkSession:
+    """Return the session; refuse one whose ``foreachBatch`` would not run in this process."""
+    if not df.isStreaming:
+        raise ConfigurationError("The DataFrame is not streaming: read it with spark.readStream.")
+    spark = df.sparkSession
+    if not hasattr(spark, "_jsparkSession"):
+        raise ConfigurationError(
+            "Spark Connect runs foreachBatch elsewhere, where decisions cannot be tied to this "
+            "driver. Start the app with spark-submit (classic Spark)."
+        )
+    return spark
+
+
+def deploy_mode(spark: SparkSession) -> str:
+    """Return where the driver runs, as Spark names it: ``client`` or ``cluster``."""
+    if spark.conf.get("spark.kubernetes.submitInDriver", "false") == "true":
+        return "cluster"  # in its pod Kubernetes submits the driver once more, as a client
+    return str(spark.conf.get("spark.submit.deployMode", "client"))
+
+
+def namespace(spark: SparkSession) -> str:
+    """Return the namespace of driver and executor pods; empty where Spark runs elsewhere."""
+    if not str(spark.sparkContext.master).startswith("k8s"):
+        return ""
+    return str(spark.conf.get("spark.kubernetes.namespace", "default"))  # Spark's own default
+
+
+_STATEFUL = {
+    "Aggregate",
+    "Deduplicate",
+    "DeduplicateWithinWatermark",
+    "Distinct",
+    "FlatMapGroupsInPandasWithState",
+    "FlatMapGroupsWithState",
+    "GlobalLimit",
+    "TransformWithState",
+    "TransformWithStateInPandas",
+    "TransformWithStateInPySpark",
+}
+"""Spark's logical operators that keep state where their input is a stream."""
+
+
+def stateful(df: DataFrame) -> tuple[str, ...]:
+    """Return the names of a query's operators that keep state; a join of two streams is one.
+
+    Found in the analysed plan; ``nodeName``, ``children`` and ``isStreaming`` are the same in
+    Spark 4.0 to 4.2.
+    """
+    found = set()
+    waiting = [df._jdf.queryExecution().analyzed()]  # noqa: SLF001
+    while waiting:
+        node = waiting.pop()
+        name = str(node.nodeName())
+        children = [node.children().apply(i) for i in range(node.children().size())]
+        streams = sum(child.isStreaming() for child in children)
+        if (name in _STATEFUL and streams) or (name == "Join" and streams > 1):
+            found.add(name)
+        waiting += children
+    return tuple(sorted(found))
+
+
+def absolute(spark: SparkSession, location: str) -> str:
+    """Return the checkpoint's absolute location, the same for Spark and for our own store."""
+    found = located(location)
+    if found.scheme != LOCAL or location.lower().startswith("file:/"):
+        return found.for_spark
+    default = spark.sparkContext._jsc.hadoopConfiguration().get("fs.defaultFS")  # noqa: SLF001
+    if not str(default).startswith("file:"):
+        raise ConfigurationError(
+            f"checkpoint_location {location!r} has no scheme, and Spark's default file system is "
+            f"{default}. Write the whole URL (file:///…, s3a://…, gs://…)."
+        )
+    return found.for_spark
+
+
+# --- trigger --------------------------------------------------------------------------------------
+# Spark's trigger arguments: checked, and turned into an interval.
+
+
+def trigger_interval(trigger: Mapping[str, Any]) -> timedelta:
+    """Return how long the query waits between batches: zero for availableNow.
+
+    Raises:
+        ConfigurationError: not exactly one of processingTime or availableNow, or a wrong interval.
+    """
+    match dict(trigger):
+        case {"processingTime": str(text), **rest} if not rest:
+            return taken("trigger_interval", text)  # type: ignore[no-any-return]
+        case {"availableNow": True, **rest} if not rest:
+            return timedelta(0)
+    named = " ".join(why for name, why in _OTHER_TRIGGERS.items() if name in trigger)
+    raise ConfigurationError(
+        f"trigger {dict(trigger)!r}: expected {{'processingTime': '1 second'}} or "
+        f"{{'availableNow': True}}. {named}".rstrip()
+    )
+
+
+_OTHER_TRIGGERS = {
+    "realTime": "Real-time mode hands rows on while its batch still reads, before anybody can "
+    "decide that all of them are there; the least latency that is exactly-once is "
+    "{'processingTime': '0 seconds'}.",
+    "continuous": "Continuous processing has no batches to make exactly-once.",
+    "once": "'once' is the older form of availableNow.",
+}
+
+
+# --- spark logs -----------------------------------------------------------------------------------
+# Whether only one writer can win an entry of Spark's own logs here: Spark is raced, not trusted.
+#
+# ``offsets/N`` and ``commits/N`` are written by Spark's ``CheckpointFileManager``, whatever store
+# and class are configured. Where two can win, the range of one driver may stand after the other one
+# has delivered its own. Decisions make that harmless (see ``Authority``); a guarantee without
+# decisions then needs that one driver runs at a time, and the log says so.
+
+
+log = structlog.get_logger(__name__)
+
+ROUNDS, RACERS = 6, 2
+_GATE_S = 60.0
+_PACKAGES = ("checkpointing.", "")
+"""Packages below Spark's ``execution.streaming``: of 4.1 and later, and of 4.0."""
+
+
+def warn_where_it_is_lost(store: CheckpointStore) -> None:
+    """Log a warning where the checkpoint is on a temporary folder."""
+    if is_temporary(store.location):
+        log.warning("temporary_checkpoint", checkpoint=store.location, expected=KEPT, hint=MOVE)
+
+
+def warn_where_two_can_plan(
+    spark: SparkSession, store: CheckpointStore, guarantee: Guarantee
+) -> None:
+    """Log a warning where nothing but the user keeps two drivers from planning one batch."""
+    scheme = located(store.location).scheme
+    if scheme == HDFS:
+        return  # HDFS refuses to rename over a file, on the name node
+    if scheme == LOCAL:
+        found = "it looks, and then renames"  # seen to let two win in one race of fifty: no proof
+    else:
+        try:
+            raced = race_sparks_logs(spark, store)
+        except StoreError as error:
+            log.warning("sparks_own_logs_not_raced", checkpoint=store.location, why=str(error))
+            return
+        if raced.is_exclusive:
+            return
+        found = told(raced)
+    log.warning(
+        "sparks_own_logs_not_exclusive",
+        checkpoint=store.location,
+        found=found,
+        hint=f"with {guarantee!r} two drivers at a time can lose rows or write them twice: see to "
+        "it that one runs at a time, or use exactly_once",
+    )
+
+
+def race_sparks_logs(
+    spark: SparkSession, store: CheckpointStore, *, rounds: int = ROUNDS
+) -> RaceResult:
+    """Let two writers at once create the same new file through Spark's file manager.
+
+    Args:
+        spark: the session, with the settings of the query.
+        store: the same checkpoint, to read the result; the probes are removed.
+        rounds: the number of races.
+
+    Raises:
+        StoreError: the file manager is not where Spark 4.0 to 4.2 has it, or does not work.
+    """
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+
+    several = nobody = torn = 0
+    run = uuid.uuid4().hex
+    try:
+        manager, path_of = _manager(spark, store.location)
+        with store.left_as_it_was(), ThreadPoolExecutor(RACERS) as pool:
+            manager.mkdirs(path_of(EOS))
+            try:
+                for number in range(rounds):
+                    name = f"{EOS}/.probe-{run}-{number}"
+                    racer = partial(_raced, manager, path_of(name), Barrier(RACERS))
+                    won = list(pool.map(racer, range(RACERS)))
+                    several += won.count(True) > 1
+                    nobody += won.count(True) == 0
+                    torn += won.count(True) == 1 and store.get(name) != content_of(won.index(True))
+            finally:
+                for each in manager.list(path_of(EOS)):
+                    if run in each.getPath().getName():  # Spark leaves what a loser wrote beside
+                        manager.delete(each.getPath())
+    except (Py4JError, BrokenBarrierError) as error:
+        raise StoreError(
+            f"{store.location}: Spark's CheckpointFileManager could not be tried: {error}. "
+            "Expected Spark 4.0 to 4.2 and a location that it can write to."
+        ) from error
+    return RaceResult(RACERS, rounds, several, nobody, torn)
+
+
+def _raced(manager: Any, path: Any, gate: Barrier, racer: int) -> bool:
+    """Write beside, and take the name when all racers do; return False where it was taken."""
+    from py4j.protocol import Py4JJavaError
+
+    stream = manager.createAtomic(path, False)  # noqa: FBT003 - Scala's
+    stream.write(content_of(racer))
+    gate.wait(_GATE_S)
+    try:
+        stream.close()
+    except Py4JJavaError as error:
+        if error.java_exception.getClass().getSimpleName() == "FileAlreadyExistsException":
+            return False
+        raise
+    return True
+
+
+def _manager(spark: SparkSession, location: str) -> tuple[Any, Any]:
+    """Return Spark's manager of the query's logs, and what makes a path below the checkpoint."""
+    jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - not public
+    conf = spark._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001
+    hadoop_path = jvm.org.apache.hadoop.fs.Path
+    root = hadoop_path(location)
+    for package in _PACKAGES:
+        name = f"org.apache.spark.sql.execution.streaming.{package}CheckpointFileManager"
+        found = jvm
+        for part in name.split("."):
+            found = getattr(found, part)
+        if hasattr(found, "create"):  # a class; py4j takes an unknown name for a package
+            return found.create(root, conf), lambda path: hadoop_path(root, path)
+    raise StoreError(f"{location}: this Spark has no CheckpointFileManager. Expected 4.0 to 4.2.")

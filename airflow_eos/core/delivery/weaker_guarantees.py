@@ -1,0 +1,299 @@
+"""At least once and at most once (no transaction, no decision), and a change of the guarantee.
+
+Each batch is marked before it is written, for the other guarantees: a driver of another guarantee
+takes a term before it looks for the mark, and a driver here looks for a newer term after it has
+made the mark, so one of the two finds the other. A start takes a term as well: a driver that sleeps
+while another one goes on, for however many batches, begins none of them again.
+"""
+
+from __future__ import annotations
+
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import structlog
+
+from airflow_eos.core.checkpoint import DecisionLog, OffsetLog, take_term
+from airflow_eos.core.checkpoint.backend import SPENT, mark_path
+from airflow_eos.core.checkpoint.decisions import AT_A_START, sealed
+from airflow_eos.core.checkpoint.pipeline import read_pipeline
+from airflow_eos.core.checkpoint.progress import read_state
+from airflow_eos.core.checkpoint.snapshot import unknown_beginning
+from airflow_eos.core.checkpoint.terms import newest_term
+from airflow_eos.core.delivery.port import PROGRESS
+from airflow_eos.core.delivery.replay import promise_in_flight
+from airflow_eos.core.failpoints import failpoint
+from airflow_eos.core.protocol.promise import Promise
+from airflow_eos.errors import OwnershipError, SupersededError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from airflow_eos.core.checkpoint import CheckpointStore, Phase, Tenure
+    from airflow_eos.core.checkpoint.mending import Mend
+    from airflow_eos.core.delivery.port import BatchSink, Guarantee
+
+
+class MarkedBatch(ABC):
+    """The function given to ``foreachBatch``; see ``ExactlyOnceBatch`` for its arguments.
+
+    Args:
+        sink: writes the rows, visible at once.
+        marks: the driver's marks, and those that the tasks of ``sink`` look for, where they do.
+        tenure: our term: marks are pruned, so a driver that slept may find a place empty.
+        retained: the number of batches that Spark's logs go back.
+        on_phase: called with (batch, phase) as the batch goes on; for the heartbeat.
+    """
+
+    def __init__(
+        self,
+        sink: BatchSink,
+        marks: VisibilityMarkers,
+        tenure: Tenure,
+        *,
+        retained: int,
+        on_phase: Callable[[int, Phase], None],
+    ) -> None:
+        self._sink = sink
+        self._marks = marks
+        self._tenure = tenure
+        self._retained = retained
+        self._on_phase = on_phase
+
+    def streamed(self, df: DataFrame) -> DataFrame:
+        """Return what the streaming query computes of ``df`` for this function."""
+        return self._sink.streamed(df)
+
+    def __call__(self, df: DataFrame, batch_id: int) -> None:
+        """Write the rows of a batch, and prune the marks of a batch that Spark runs no more.
+
+        Raises:
+            SupersededError: another driver has started since; nothing was written.
+        """
+        self._on_phase(batch_id, "preparing")
+        self._write(df, batch_id)
+        self._marks.prune(batch_id - self._retained)
+        self._on_phase(batch_id, "waiting")
+
+    @abstractmethod
+    def _write(self, df: DataFrame, batch_id: int) -> None:
+        """Mark the batch, refuse it where a newer driver has started, and write its rows."""
+
+
+class AtLeastOnceBatch(MarkedBatch):
+    """A batch whose rows are visible at once, and again if the batch runs again.
+
+    ``sink`` is a :class:`~airflow_eos.core.delivery.outputs.InPlanSink`: nothing is ever replayed.
+    """
+
+    def _write(self, df: DataFrame, batch_id: int) -> None:
+        self._marks.begin_again(batch_id)
+        self._require_newest(batch_id)
+        self._sink.prepare(df)
+        failpoint("written")
+
+    def _require_newest(self, batch_id: int) -> None:
+        newest = newest_term(self._marks.store)
+        if newest > self._tenure.term.number:
+            raise SupersededError(
+                f"Batch {batch_id}, driver with at_least_once: another driver has started since, "
+                f"with term {newest}. Nothing of this batch was written here. Keep one of the two."
+            )
+
+
+# --- at most once ---------------------------------------------------------------------------------
+# At most once: rows may be missing after a crash, and none comes twice.
+#
+# A batch is marked as spent before any of its rows is written, so nobody writes it again; a task
+# that runs again writes nothing (:class:`~airflow_eos.core.delivery.task.SinkTask`). Nothing is
+# prepared.
+
+
+log = structlog.get_logger(__name__)
+
+
+class AtMostOnceBatch(MarkedBatch):
+    """A batch whose rows are visible at once, or never where some may have been written before."""
+
+    def _write(self, df: DataFrame, batch_id: int) -> None:
+        first = self._marks.begin(batch_id)
+        self._tenure.require(batch_id)
+        failpoint("spent")
+        rows = self._sink.rows(df)
+        if first:
+            self._sink.prepare(rows)
+            failpoint("written")
+        else:
+            log.warning(
+                "batch_given_up", batch=batch_id, reason="it was begun before, and not ended"
+            )
+            self._sink.prepare(rows, only=())  # Spark's state and watermark of it must exist
+
+
+# --- visibility marks -----------------------------------------------------------------------------
+# Marks of rows that readers may see although no decision names them: ``eos/spent/<batch>/…``.
+#
+# The driver writes ``mark`` before any row of the batch is written; a task writes ``<task>``, at
+# most once, before it writes rows.
+#
+# Marks are kept for the batches that Spark may still run again. A task that wakes up after that
+# finds the place of its own mark empty, so it also looks for the driver's, which is removed first.
+
+
+@dataclass(frozen=True)
+class VisibilityMarkers:
+    """Markers written before rows can become visible, by the driver and its tasks.
+
+    Attributes:
+        store: the checkpoint.
+        run: a random id that tells this run's marks from all others.
+    """
+
+    store: CheckpointStore
+    run: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    @classmethod
+    def of(cls, store: CheckpointStore, guarantee: Guarantee) -> VisibilityMarkers | None:
+        """Return the markers of this run; None where tasks need no marks of their own."""
+        return cls(store) if guarantee == "at_most_once" else None
+
+    def begin(self, batch_id: int) -> bool:
+        """Mark the batch; return True only for its first mark ever."""
+        return self.store.create(mark_path(batch_id), f"{self.run} {uuid.uuid4().hex}".encode())
+
+    def begin_again(self, batch_id: int) -> None:
+        """Mark the batch, whoever has marked it before."""
+        self.store.put(mark_path(batch_id), self.run.encode())
+
+    def is_first(self, batch_id: int, task: int) -> bool:
+        """Whether a task may write: nobody has begun the task, and its driver's mark stands."""
+        own = self.store.create(f"{SPENT}/{batch_id}/{task}", uuid.uuid4().hex.encode())
+        standing = self.store.get(mark_path(batch_id)) if own else None
+        return standing is not None and standing.startswith(self.run.encode())
+
+    def prune(self, batch_id: int) -> None:
+        """Remove a batch's marks, the driver's first: no task writes from then on."""
+        self.store.delete([mark_path(batch_id)])
+        self.store.delete_folder(f"{SPENT}/{batch_id}")
+
+
+def may_be_visible(store: CheckpointStore) -> bool:
+    """Whether rows of the batch in flight may be visible, although no decision promises them."""
+    batch = read_state(store).in_flight
+    return batch is not None and store.head(mark_path(batch)) is not None
+
+
+# --- a change of guarantee ------------------------------------------------------------------------
+# A change of a checkpoint's guarantee: what is refused, and how a former driver is stopped.
+#
+# For the batch in flight a *mark* says that some rows may be visible, a COMMIT decision that some
+# may be, or will be. Where both stand, the mark is of a driver that was superseded and wrote
+# nothing: a driver that decides has looked for marks after it took its term, and a driver that
+# marks looks for newer terms after it has marked.
+
+
+def require_nothing_promised(store: CheckpointStore) -> None:
+    """Refuse to write at once rows that a decision has promised: they would come twice for good.
+
+    Some of the promise may be visible by now, and the rest can be committed by any later recovery.
+
+    Raises:
+        OwnershipError: the batch in flight was promised with exactly_once.
+    """
+    if promise_in_flight(store):
+        raise OwnershipError(
+            f"{store.location}: the batch in flight was promised with exactly_once, and some of it "
+            "may be visible or may be committed yet; at_least_once would write it again. Start "
+            "once more with exactly_once (availableNow will do) until that batch is over, and "
+            "change the guarantee then; or take a new checkpoint location."
+        )
+
+
+def require_no_group(store: CheckpointStore) -> None:
+    """Refuse to write behind a consumer group that shows how far the pipeline is.
+
+    Only decisions move the group's offsets. A drained pipeline is recorded there too, and a start
+    from the group without the checkpoint would read again what was written since.
+
+    Raises:
+        OwnershipError: the pipeline of the checkpoint has a consumer group.
+    """
+    pipeline = read_pipeline(store)
+    for each in pipeline.participants if pipeline is not None else ():
+        if each.name == PROGRESS:
+            raise OwnershipError(
+                f"{store.location} belongs to a pipeline whose progress {each} shows, which only "
+                "exactly_once moves on: a start from the group would read again what "
+                "at_least_once writes meanwhile. Take a new checkpoint location for at_least_once, "
+                "or go on with exactly_once."
+            )
+
+
+def require_not_spent(store: CheckpointStore) -> None:
+    """Refuse to deliver exactly once a batch that may be visible in part.
+
+    Raises:
+        OwnershipError: the batch in flight was begun with another guarantee, or nobody knows by
+            which driver.
+    """
+    if (unknown := unknown_beginning(store)) is not None:
+        raise unknown
+    if may_be_visible(store) and not promise_in_flight(store):
+        raise OwnershipError(
+            f"{store.location}: the batch in flight was begun with at_most_once or at_least_once, "
+            "and some of its rows may be visible; exactly_once would write them again. Start once "
+            "more with the guarantee that it had (availableNow will do) until that batch is over, "
+            "and change it then; or take a new checkpoint location."
+        )
+
+
+def require_never_exact(store: CheckpointStore) -> None:
+    """Refuse a checkpoint whose batch in flight may have been delivered exactly once.
+
+    Except where that batch was begun with another guarantee, and never promised: exactly_once
+    refuses the batch, and some driver must be able to end it.
+
+    Raises:
+        OwnershipError: a driver with decisions has run there, or nobody knows which driver.
+    """
+    if (unknown := unknown_beginning(store)) is not None:
+        raise unknown
+    if read_pipeline(store) is None or (may_be_visible(store) and not promise_in_flight(store)):
+        return
+    raise OwnershipError(
+        f"{store.location} belongs to a pipeline that delivers exactly once: the batch in flight "
+        "may be promised, and would come twice. Take a new checkpoint location for at_most_once, "
+        "or go on with exactly_once."
+    )
+
+
+def take_turn(
+    store: CheckpointStore, *, driver: str, unreadable: Callable[[], Iterable[Mend]] = tuple
+) -> Tenure:
+    """Take the term, and the attempt that a sleeping driver may be about to decide.
+
+    The term stops that driver from showing anything; but a promise that it left behind would be
+    settled by the next driver with decisions, long after the rows were written here.
+
+    Where that driver has decided before, no attempt is taken: the caller looks for that afterwards.
+    """
+    tenure = take_term(store, taken_by=driver)
+    OffsetLog(store, DecisionLog(store)).repair(unreadable)
+    batch = read_state(store).in_flight if read_pipeline(store) is not None else None
+    log = DecisionLog(store)
+    while batch is not None:
+        decided = log.of_batch(batch)
+        if Promise.of(decided) is not None or log.record(
+            sealed(
+                batch,
+                len(decided) + 1,
+                reason=f"{AT_A_START} with another guarantee",
+                decided_by=driver,
+                term=tenure.term.number,
+            )
+        ):
+            break
+    return tenure

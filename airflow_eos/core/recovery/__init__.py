@@ -1,0 +1,1 @@
+"""Recovery of open work: :mod:`.plan`, then :mod:`.facts` and :mod:`.execute`."""

@@ -1,1 +1,0 @@
-"""The Kafka kind: :mod:`.sink` writes, :mod:`.participant` settles, :mod:`.preflight` checks."""

@@ -1,0 +1,89 @@
+"""A task that writes a file of a lake's table: what it may make on the machine where it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from airflow_eos.core.checkpoint.store import CheckpointStore
+from airflow_eos.core.delivery.port import TaskWriter
+from airflow_eos.errors import StoreError
+from airflow_eos.kinds.delta.sink import DeltaSink
+from airflow_eos.kinds.iceberg.participant import store_options
+from airflow_eos.kinds.iceberg.sink import IcebergSink
+
+ROWS = pa.RecordBatch.from_pydict({"id": pa.array([1, 2])})
+COLUMNS = pa.schema([pa.field("id", pa.int64(), metadata={b"PARQUET:field_id": b"1"})])
+
+
+def writer_into(kind: str, table: Path) -> TaskWriter:
+    """The writer of a task, as it arrives on an executor."""
+    store = CheckpointStore.open(table.parent.parent / "checkpoint")
+    if kind == "delta":
+        return DeltaSink(str(table), application_id="etl").bound(store).opened(0, 0)
+    sink = IcebergSink(
+        "shop.orders", {}, application_id="etl", store=store, folder=str(table), schema=COLUMNS
+    )
+    return sink.opened(0, 0)
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_a_task_never_makes_the_folder_of_a_table_on_a_machine_that_lacks_the_disk(
+    tmp_path: Path, kind: str
+):
+    """Made there, its file was promised, missed by the commit, and written there again for ever."""
+    mount = tmp_path / "mount"
+    mount.mkdir()
+    writer = writer_into(kind, mount / "table")
+    with pytest.raises(StoreError, match="Is the disk mounted here, as on the driver and every"):
+        writer.write(ROWS)
+    writer.abort()
+    assert list(mount.iterdir()) == []
+    assert not (tmp_path / "checkpoint").exists(), "nothing is noted either"
+
+
+@pytest.mark.parametrize(("kind", "there"), [("delta", "_delta_log"), ("iceberg", "metadata")])
+def test_a_table_that_is_there_gets_its_file_also_where_it_has_none_yet(
+    tmp_path: Path, kind: str, there: str
+):
+    table = tmp_path / "mount" / "table"
+    (table / there).mkdir(parents=True)
+    writer = writer_into(kind, table)
+    writer.write(ROWS)
+    work = writer.prepare("0" * 32)
+    assert work is not None
+    (file,) = table.rglob("*.parquet")
+    assert file.stem == work.key
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ({"s3.region": "eu-1"}, {"aws_region": "eu-1"}),
+        ({"client.region": "eu-1"}, {"aws_region": "eu-1"}),
+        ({"s3.region": "eu-1", "client.region": "us-1"}, {"aws_region": "eu-1"}),
+        (
+            {"s3.access-key-id": "a", "s3.secret-access-key": "b", "s3.session-token": "c"},
+            {
+                "aws_access_key_id": "a",
+                "aws_secret_access_key": "b",
+                "aws_session_token": "c",
+            },
+        ),
+        (
+            {"s3.endpoint": "http://127.0.0.1:1"},
+            {"aws_endpoint": "http://127.0.0.1:1", "allow_http": "true"},
+        ),
+        ({"s3.endpoint": "https://s3"}, {"aws_endpoint": "https://s3"}),
+        ({"gcs.oauth2.token": "t"}, {"google_bearer_token": "t"}),
+        (
+            {"adls.account-name": "a", "adls.sas-token": "s"},
+            {"azure_storage_account_name": "a", "azure_storage_sas_key": "s"},
+        ),
+        ({"uri": "http://catalog", "token": "t", "s3.region": ""}, {}),
+    ],
+)
+def test_a_bucket_is_reached_by_what_a_catalog_says(given: dict[str, str], found: dict[str, str]):
+    assert store_options(given) == found
