@@ -17,8 +17,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 import msgspec
-from airflow_eos.core.checkpoint import CheckpointStore, read_state
 
+from airflow_eos.core.checkpoint import CheckpointStore, read_state
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.local.jars import KAFKA_VERSION
 from tests.support.pipeline import KILLED, Pipeline
