@@ -204,8 +204,9 @@ def _elsewhere(
     skipped = began is not None and _same_ends(began, found)
     if not skipped and not _same_ends_as_it_stands(store, owner, found):
         return ContinuityError(
-            f"{ends}its decision was lost, though Spark completes no batch before its rows are "
-            "delivered; or files were put there by hand. Nothing was read.",
+            f"{ends}another sink, as Spark's own, ran batch {before}; or its decision was lost, "
+            "though Spark completes no batch before its rows are delivered; or files were put "
+            "there by hand. Nothing was read.",
             *decision_lost(before),
         )
     moved = ", ".join(
