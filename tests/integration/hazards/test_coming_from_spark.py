@@ -1,7 +1,6 @@
-"""A checkpoint of Spark's own sinks goes on with ours and back again, as docs/from-spark.md says."""
+"""A checkpoint of Spark's own sinks goes on with ours, and back (docs/from-spark.md)."""
 
 from __future__ import annotations
-
 
 import pytest
 from pyspark.sql import DataFrame
