@@ -201,8 +201,10 @@ def _unasked(
     look: Callable[[], Plan], owner: PipelineIdentity | None
 ) -> tuple[Plan | None, str | None]:
     """Return what is open, or why that is not known: a missing disk hides no other fact."""
-    if owner is None or not all(each.kind in _ON_A_DISK for each in owner.participants):
+    if owner is None:
         return None, None
+    if elsewhere := {each.kind for each in owner.participants} - _ON_A_DISK:
+        return None, f"{' and '.join(sorted(elsewhere))} can be asked with -b or --reach"
     try:
         return look(), None
     except EosError as error:

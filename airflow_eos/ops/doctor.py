@@ -31,8 +31,10 @@ from airflow_eos.kafka.client.settings import KafkaSettings, require_java_reads
 from airflow_eos.kafka.preflight import allowed, longest_timeout, require_transaction_log
 from airflow_eos.kafka.transactions.coordinator import require_right_to_end
 from airflow_eos.kafka.transactions.group_offsets import transactional_id
+from airflow_eos.kafka.transactions.identity import BY_ROW
 from airflow_eos.local.jars import MINIMUM_JAVA, java_version, locked_versions, pyspark_version
 from airflow_eos.ops.supervision.preflight import TimeoutBudget, of_prefix
+from airflow_eos.ops.supervision.progress import outputs_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -82,11 +84,12 @@ def raced(found: RaceResult) -> Line:
     )
 
 
-def folder(location: str) -> Line:
+def folder(location: str, *, begun: bool) -> Line:
     """Report whether the checkpoint folder outlives this machine's next boot."""
     if not is_temporary(location):
         return Line("folder", "ok", "no temporary one")
-    return Line("folder", "warn", f"{location} is a temporary folder", KEPT, MOVE)
+    move = "drain, move the checkpoint, then `airflow-eos disown PREFIX --moved`" if begun else MOVE
+    return Line("folder", "warn", f"{location} is a temporary folder", KEPT, move)
 
 
 def sparks_own_logs(location: str, guarantee: Guarantee | None) -> Line:
@@ -381,7 +384,8 @@ def of_kafka(
         lines = [Line("broker", "ok", f"cluster {wire.cluster_id}, {brokers} alive")]
         prefix = request.prefix or _prefix_of(pipeline)
         cluster = wire.cluster_id
-        lines.append(owner(pipeline, prefix=request.prefix, cluster_id=cluster, readable=readable))
+        owned = owner(pipeline, prefix=request.prefix, cluster_id=cluster, readable=readable)
+        lines.append(owned)
         lines += tried("broker's clock", lambda: _cluster_clock(wire))
         if request.guarantee in {None, "exactly_once"}:
             lines += tried("protocol", lambda: protocol(wire.cluster.capabilities()))
@@ -389,17 +393,22 @@ def of_kafka(
         lines += tried("timeouts", lambda: timeouts(request.budget, longest_timeout(wire)))
         if request.inputs and settings.security_protocol.endswith("SSL"):
             lines += tried("Spark's Kafka client", lambda: _for_java(settings))
-        for name, needed in _topics(request):
+        for name, needed in _topics(request, pipeline, cluster):
             lines += tried(f"topic {name}", partial(_topic, wire, name, needed))
-        if prefix is not None:
+        if prefix is not None and owned.verdict != "fail":  # else nothing was promised under it
             lines += tried(f"prefix {prefix}", lambda: _prefix(request, settings, prefix, store))
         lines += _rights(request, wire, prefix)
     return lines
 
 
-def _topics(request: DoctorRequest) -> list[tuple[str, Right]]:
+def _topics(
+    request: DoctorRequest, pipeline: PipelineIdentity | None, cluster_id: str
+) -> list[tuple[str, Right]]:
+    """Return the topics to look at: those asked for, and each that the pipeline delivers to."""
+    delivers = (each for each in outputs_of(pipeline, cluster_id).values() if each != BY_ROW)
+    written = dict.fromkeys((*request.topics, *delivers))
     return [
-        *((name, "Write") for name in request.topics),
+        *((name, "Write") for name in written),
         *((name, "Read") for name in request.inputs),
     ]
 
@@ -507,7 +516,7 @@ def examine(request: DoctorRequest) -> list[Line]:
         reached_ms = (time.monotonic() - began) * 1000
         lines.append(Line("store", "ok", f"{store.location} answered in {reached_ms:.0f} ms"))
         chosen = request.guarantee or (None if pipeline is None else "exactly_once")
-        lines += _of_store(store, request.rounds, chosen)
+        lines += _of_store(store, request.rounds, chosen, begun=pipeline is not None)
     if request.settings is None:
         lines.append(owner(pipeline, prefix=request.prefix, cluster_id=None, readable=readable))
     else:
@@ -517,12 +526,14 @@ def examine(request: DoctorRequest) -> list[Line]:
     return lines
 
 
-def _of_store(store: CheckpointStore, rounds: int, guarantee: Guarantee | None) -> list[Line]:
+def _of_store(
+    store: CheckpointStore, rounds: int, guarantee: Guarantee | None, *, begun: bool
+) -> list[Line]:
     lines: list[Line] = []
     with store.left_as_it_was():
         lines += tried("create-if-absent", lambda: raced(race_create(store, rounds=rounds)))
         lines += tried("store's clock", lambda: _clock(store))
-    lines.append(folder(store.location))
+    lines.append(folder(store.location, begun=begun))
     lines.append(sparks_own_logs(store.location, guarantee))
     lines += tried("checkpoint", lambda: _progress(store))
     lines += tried("driver", lambda: driver(read_heartbeat(store), signs_of_life(store) or ()))

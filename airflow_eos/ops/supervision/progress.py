@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from airflow_eos.core.checkpoint import Heartbeat
+    from airflow_eos.core.checkpoint.pipeline import PipelineIdentity
     from airflow_eos.core.checkpoint.progress import CheckpointState, SourceProgress
     from airflow_eos.core.checkpoint.snapshot import Snapshot
     from airflow_eos.core.protocol.decision import OpenWork
@@ -257,11 +258,7 @@ def held_up(
 
 def _written(found: Snapshot, cluster_id: str) -> set[str]:
     """Return the topics of this cluster that the outputs, or else the newest decisions, name."""
-    here = {
-        each.name: each.target.removeprefix(f"{KIND}:")
-        for each in (found.pipeline.participants if found.pipeline else ())
-        if each.kind == KIND and each.address.get("cluster_id") == cluster_id
-    }
+    here = outputs_of(found.pipeline, cluster_id)
     decided = {
         written.topic
         for decision in found.decisions
@@ -270,6 +267,15 @@ def _written(found: Snapshot, cluster_id: str) -> set[str]:
         for written in as_transaction(work).written
     }
     return decided | {topic for topic in here.values() if topic != BY_ROW}
+
+
+def outputs_of(pipeline: PipelineIdentity | None, cluster_id: str) -> dict[str, str]:
+    """Return the topic of each output of a pipeline on that cluster; ``BY_ROW``: its rows say."""
+    return {
+        each.name: each.target.removeprefix(f"{KIND}:")
+        for each in (pipeline.participants if pipeline else ())
+        if each.kind == KIND and each.address.get("cluster_id") == cluster_id
+    }
 
 
 def held_up_sentence(each: BlockedPartition) -> str:

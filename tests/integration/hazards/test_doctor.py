@@ -64,6 +64,18 @@ def test_what_a_start_would_refuse_is_told_line_by_line(
     assert "transaction.max.timeout.ms" in found["timeouts"]["found"]
 
 
+def test_a_pipeline_that_has_delivered_is_told_of_its_own_names_and_of_no_others(direct) -> None:
+    direct.feed_numbers(10)
+    direct.run()
+    broker = ["-b", direct.bootstrap]
+    found = doctor(direct.checkpoint, *broker, status=0)
+    assert f"topic {direct.topic}" in found, "it is where the pipeline delivers to"
+    assert "drain, move the checkpoint" in found["folder"]["next"], "it has begun"
+    found = doctor(direct.checkpoint, *broker, "--prefix", "another", status=1)
+    assert found["owner"]["expected"] == "transactional_id_prefix 'another'"
+    assert "prefix another" not in found, "nothing was ever promised under it"
+
+
 def wrong(found: dict[str, dict[str, str]], verdict: str = "fail") -> set[str]:
     return {what for what, line in found.items() if line["verdict"] == verdict}
 
