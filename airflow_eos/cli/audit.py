@@ -110,7 +110,10 @@ def audit_view(report: AuditReport) -> RenderableType:
         ("in transactions still open", report.open_rows),
     ):
         style = "" if count is None else "green" if count == 0 else "bold red"
-        counts.add_row(name, Text("not checked" if count is None else f"{count:,}", style=style))
+        unchecked = "not checked" + (
+            " (no --checkpoint, or too old)" if name.startswith("visible") else ""
+        )
+        counts.add_row(name, Text(unchecked if count is None else f"{count:,}", style=style))
     counts.add_row("order", report.order)
     for topic, offsets in (report.whole_until or {}).items():
         counts.add_row(f"all of {topic} is out before", json.dumps(offsets))

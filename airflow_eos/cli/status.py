@@ -307,7 +307,9 @@ def _about_readers(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
         opened = f"opened {duration(each['age_ms'])} ago, time left: {left}"
         yield "open", f"{each['key']} of {each['participant']!r}, {opened}"
     if facts["open_work"] == []:
-        yield "open", "nothing"
+        flying = None if facts["alive"] else facts["progress"]["batch_in_flight"]
+        ends = "" if flying is None else f"; batch {flying} ends when the app is started again"
+        yield "open", f"nothing{ends}"
     if facts["not_looked_because"]:
         yield "open", f"not looked: {facts['not_looked_because']}"
     for each in facts["blocked"] or ():

@@ -391,7 +391,7 @@ def _whoami() -> str:
 # The two calls that most callers need: make a plan, carry the plan out.
 
 
-NOBODYS = "nobodys"
+NOBODYS = "unclaimed"
 """The name of a participant that is known by its address and not by a checkpoint."""
 
 

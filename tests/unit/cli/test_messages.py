@@ -95,8 +95,8 @@ def test_a_pass_is_one_line_and_a_failure_a_block_in_which_no_word_is_broken(cap
 
 
 def test_a_checkpoint_on_a_temporary_folder_is_warned_of_by_doctor_and_start(tmp_path):
-    assert folder(str(tmp_path)).verdict == "warn"
-    assert folder("/srv/checkpoints/orders").verdict == "ok"
+    assert folder(str(tmp_path), begun=False).verdict == "warn"
+    assert folder("/srv/checkpoints/orders", begun=True).verdict == "ok"
     with capture_logs() as said:
         warn_where_it_is_lost(CheckpointStore.open(tmp_path))
         warn_where_it_is_lost(CheckpointStore.open("/srv/checkpoints/orders"))
