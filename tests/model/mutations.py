@@ -14,6 +14,7 @@ from airflow_eos.core.checkpoint import (
     OffsetLog,
     Tenure,
     heartbeat,
+    layout,
     offsets,
     snapshot,
     terms,
@@ -146,7 +147,7 @@ def term_is_not_looked_at_again(patch: pytest.MonkeyPatch) -> None:
                 number=terms.newest_term(store) + 1, nonce="0", taken_by=taken_by, taken_at_ms=0
             )
             if store.create(paths.term_path(term.number), encode(term)):
-                known = terms.numbers_in(store, paths.DRIVERS, "term")
+                known = layout.numbers_in(store, paths.DRIVERS, "term")
                 store.delete(paths.term_path(n) for n in known if n < term.number)
                 return Tenure(store, term)
 

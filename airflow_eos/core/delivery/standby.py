@@ -31,6 +31,7 @@ from airflow_eos.core.checkpoint.heartbeat import (
     beat_interval,
     who_asked,
 )
+from airflow_eos.core.checkpoint.layout import newest_planned
 from airflow_eos.core.checkpoint.liveness import process_state, why_gone
 from airflow_eos.core.checkpoint.standby import (
     Standby,
@@ -38,7 +39,6 @@ from airflow_eos.core.checkpoint.standby import (
     remove_standby,
     write_standby,
 )
-from airflow_eos.core.checkpoint.terms import newest_planned
 from airflow_eos.core.closing import Closable
 from airflow_eos.core.delivery.causes import cause_of
 from airflow_eos.core.recovery.facts import LifeWatch, read_sign

@@ -92,7 +92,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_eos.core.checkpoint import Phase
-    from airflow_eos.core.checkpoint.mending import Mend
+    from airflow_eos.core.checkpoint.mend import Mend
     from airflow_eos.core.checkpoint.topics import InputChange, TopicsRead
     from airflow_eos.core.delivery.observer import Observer
     from airflow_eos.core.delivery.port import BatchSink, Progress, ProgressPlace, Sink

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from airflow_eos.core.checkpoint import CheckpointStore, Phase, Tenure
-    from airflow_eos.core.checkpoint.mending import Mend
+    from airflow_eos.core.checkpoint.mend import Mend
     from airflow_eos.core.delivery.port import BatchSink, Guarantee
 
 

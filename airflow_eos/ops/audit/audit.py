@@ -15,11 +15,11 @@ import numpy as np
 
 from airflow_eos.core.checkpoint.backend import DECISIONS, SPENT, TOPICS
 from airflow_eos.core.checkpoint.decisions import DecisionLog
+from airflow_eos.core.checkpoint.layout import batch_folders
 from airflow_eos.core.checkpoint.progress import read_state, require_begun
 from airflow_eos.core.checkpoint.rulings import skipped_input
 from airflow_eos.core.checkpoint.spark_log import SparkLog
 from airflow_eos.core.checkpoint.store import CheckpointStore
-from airflow_eos.core.checkpoint.terms import batch_folders
 from airflow_eos.core.checkpoint.topics import SourceTopicIds, name_of
 from airflow_eos.core.protocol.decision import Decision
 from airflow_eos.core.protocol.promise import named_by
