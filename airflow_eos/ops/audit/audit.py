@@ -26,16 +26,16 @@ from airflow_eos.core.protocol.promise import named_by
 from airflow_eos.errors import AuditError, ConfigurationError, Remedy
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.transactions.identity import KIND, as_transaction
-from airflow_eos.ops.audit.compare import (
-    SHOWN,
-    Comparison,
+from airflow_eos.ops.audit.compare import SHOWN, Comparison, RowPosition, Violations, compare, parse
+from airflow_eos.ops.audit.rows import (
     Extract,
-    RowPosition,
-    Violations,
-    compare,
-    parse,
+    TopicRows,
+    partition_ends,
+    peek,
+    read_topic,
+    reader,
+    topic_id,
 )
-from airflow_eos.ops.audit.rows import TopicRows, partition_ends, peek, read_topic, reader, topic_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
