@@ -22,7 +22,8 @@ from airflow_eos.errors import AppFailedError, AppRefusedError, ForeignDriverErr
 from airflow_eos.ops.supervision import run as finding
 from airflow_eos.ops.supervision.exit_status import ExitKind, NextAction, choose
 from airflow_eos.ops.supervision.heartbeat_monitor import Pulse
-from airflow_eos.ops.supervision.run import Finder, Rules, StreamRun
+from airflow_eos.ops.supervision.rules import Rules
+from airflow_eos.ops.supervision.run import Finder, StreamRun
 from airflow_eos.ops.supervision.trigger_watch import AppResult
 from tests.support.beats import of_a_killed_process
 from tests.unit.ops.supervision.lives import US, beat, drain, run_of, seen, started

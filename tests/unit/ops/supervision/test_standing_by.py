@@ -16,7 +16,8 @@ from airflow_eos.core.delivery.policy import FixedDelay
 from airflow_eos.errors import AppFailedError, AppRefusedError, ForeignDriverError
 from airflow_eos.ops.supervision.exit_status import ExitKind, Patience
 from airflow_eos.ops.supervision.heartbeat_monitor import require_not_drained
-from airflow_eos.ops.supervision.run import AppRun, Rules, StreamRun
+from airflow_eos.ops.supervision.rules import Rules
+from airflow_eos.ops.supervision.run import AppRun, StreamRun
 from tests.unit.ops.supervision.lives import US, beat, started
 
 THEIRS = beat(started_by=started("s0", dag_id="other"), term=1)
