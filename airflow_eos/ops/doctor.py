@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from airflow_eos.core.checkpoint.pipeline import PipelineIdentity
     from airflow_eos.core.checkpoint.progress import CheckpointState
     from airflow_eos.core.checkpoint.store import RaceResult
-    from airflow_eos.core.delivery.port import Guarantee
+    from airflow_eos.core.protocol.decision import Guarantee
     from airflow_eos.core.protocol.participant import Admission, StartFacts
     from airflow_eos.kafka.client.cluster import BrokerCapabilities
 

@@ -45,7 +45,7 @@ from airflow_eos.core.delivery.observed import (
 from airflow_eos.core.delivery.outputs import InPlanSink, OneSink, Output, Outputs
 from airflow_eos.core.delivery.own_output import OwnOutput
 from airflow_eos.core.delivery.policy import CheckpointPolicy
-from airflow_eos.core.delivery.port import PROGRESS, Guarantee
+from airflow_eos.core.delivery.port import PROGRESS
 from airflow_eos.core.delivery.query import ExactlyOnceQuery, GuardedBatch, HeartbeatWriter
 from airflow_eos.core.delivery.rehearsal import Rehearsal
 from airflow_eos.core.delivery.replay import ReplayChecks, promise_in_flight
@@ -73,10 +73,10 @@ from airflow_eos.core.delivery.spark_session import (
 from airflow_eos.core.delivery.standby import WARM_UPS, MadeReady, StandingBy, stand_by, warm_up
 from airflow_eos.core.delivery.takeover import Admitted, record_drained, require_admitted, take_over
 from airflow_eos.core.delivery.task import collected
+from airflow_eos.core.delivery.visibility_markers import VisibilityMarkers
 from airflow_eos.core.delivery.weaker_guarantees import (
     AtLeastOnceBatch,
     AtMostOnceBatch,
-    VisibilityMarkers,
     may_be_visible,
     require_never_exact,
     require_no_group,
@@ -85,6 +85,7 @@ from airflow_eos.core.delivery.weaker_guarantees import (
     take_turn,
 )
 from airflow_eos.core.delivery.workers import WarmUps, kept_warm
+from airflow_eos.core.protocol.decision import Guarantee
 from airflow_eos.core.protocol.group import reach_all
 from airflow_eos.errors import CalledOffError, ConfigurationError, Remedy
 
