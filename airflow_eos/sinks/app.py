@@ -358,7 +358,8 @@ class App:
     @property
     def kafka(self) -> KafkaSettings:
         """The connection to the cluster that is read from."""
-        return self.facts.kafka
+        settings: KafkaSettings = self.facts.kafka
+        return settings
 
     @property
     def prefix(self) -> str:

@@ -23,14 +23,8 @@ from msgspec.structs import replace
 
 from airflow_eos.core.checkpoint import StartedBy, drain_requested, read_heartbeat
 from airflow_eos.core.checkpoint.backend import COMMITS, METADATA, OFFSETS, SOURCES, STATE_STORES
-from airflow_eos.core.checkpoint.heartbeat import (
-    ENDED,
-    NOT_FOR_GOOD,
-    STARTED_BY,
-    Beginning,
-    beat_interval,
-    who_asked,
-)
+from airflow_eos.core.checkpoint.drain import NOT_FOR_GOOD, Beginning
+from airflow_eos.core.checkpoint.heartbeat import ENDED, STARTED_BY, beat_interval, who_asked
 from airflow_eos.core.checkpoint.layout import newest_planned
 from airflow_eos.core.checkpoint.liveness import process_state, why_gone
 from airflow_eos.core.checkpoint.standby import (

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, cast, get_args
 
 from airflow_eos.core.checkpoint import CheckpointStore, DecisionLog, standing_request
 from airflow_eos.core.checkpoint.decisions import PerishableRows
-from airflow_eos.core.checkpoint.heartbeat import STARTED_BY, Beginning, StartedBy, request_to
+from airflow_eos.core.checkpoint.drain import Beginning, request_to
+from airflow_eos.core.checkpoint.heartbeat import STARTED_BY, StartedBy
 from airflow_eos.core.checkpoint.inputs import BatchInput, require_computed_alike
 from airflow_eos.core.checkpoint.mending import damage, lost_beginning, newest_known
 from airflow_eos.core.checkpoint.offsets import OFFSET_LOG_2, require_same_sources

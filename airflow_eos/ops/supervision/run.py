@@ -12,19 +12,17 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from airflow_eos.core.checkpoint import drain_of, read_heartbeat
-from airflow_eos.core.checkpoint.heartbeat import (
-    BY_STANDBY,
-    ENDED,
+from airflow_eos.core.checkpoint.drain import BY_STANDBY, request_to
+from airflow_eos.core.checkpoint.heartbeat import ENDED
+from airflow_eos.core.checkpoint.liveness import Standstill, note_process_end
+from airflow_eos.core.checkpoint.recovery_notes import (
     Replacement,
-    Standstill,
     driver_of,
     forget_refusal,
     note_refusal,
     note_restart,
     refusals_noted,
-    request_to,
 )
-from airflow_eos.core.checkpoint.liveness import note_process_end
 from airflow_eos.core.checkpoint.standby import standby_of, standbys
 from airflow_eos.core.delivery.policy import Failure
 from airflow_eos.errors import (

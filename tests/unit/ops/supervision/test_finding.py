@@ -16,7 +16,7 @@ from airflow_eos.core.checkpoint import (
     take_term,
     write_heartbeat,
 )
-from airflow_eos.core.checkpoint.heartbeat import BY_AIRFLOW, request_to
+from airflow_eos.core.checkpoint.drain import BY_AIRFLOW, request_to
 from airflow_eos.core.delivery.policy import FixedDelay
 from airflow_eos.errors import AppFailedError, AppRefusedError, ForeignDriverError, StoreError
 from airflow_eos.ops.supervision import run as finding

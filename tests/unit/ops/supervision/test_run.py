@@ -18,7 +18,7 @@ from airflow_eos.core.checkpoint import (
     request_drain,
     write_heartbeat,
 )
-from airflow_eos.core.checkpoint.heartbeat import BY_STANDBY
+from airflow_eos.core.checkpoint.drain import BY_STANDBY
 from airflow_eos.core.delivery.policy import ExponentialDelay, FailureRate, FixedDelay
 from airflow_eos.errors import (
     AppFailedError,

@@ -9,8 +9,9 @@ import msgspec
 import pytest
 
 from airflow_eos.core.checkpoint import CheckpointStore, StartedBy, request_drain, write_heartbeat
-from airflow_eos.core.checkpoint.heartbeat import BY_STANDBY, refusal_of, request_to
+from airflow_eos.core.checkpoint.drain import BY_STANDBY, request_to
 from airflow_eos.core.checkpoint.liveness import process_end_of
+from airflow_eos.core.checkpoint.recovery_notes import refusal_of
 from airflow_eos.core.checkpoint.standby import Standby, write_standby
 from airflow_eos.core.delivery.policy import FixedDelay
 from airflow_eos.errors import AppFailedError, AppRefusedError, ForeignDriverError
