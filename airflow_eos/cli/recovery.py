@@ -347,11 +347,11 @@ def _skippable(store: CheckpointStore, wanted: InputRange) -> InputRange:
     Refuse also a location without a pipeline: that no batch is in flight there says nothing.
     """
     from airflow_eos.core.checkpoint import DecisionLog, read_state
+    from airflow_eos.core.checkpoint.liveness import signs_of_life
     from airflow_eos.core.checkpoint.rulings import read_acceptance
     from airflow_eos.core.protocol.promise import Promise
     from airflow_eos.core.recovery.acceptance import skippable
     from airflow_eos.core.recovery.execute import require_pipeline
-    from airflow_eos.core.recovery.facts import signs_of_life
 
     require_pipeline(store)
     signs = signs_of_life(store)
@@ -473,7 +473,7 @@ def _require_silent(
 ) -> str:
     """Refuse an owner that shows signs of life; return what could not be known of the owner."""
     from airflow_eos.core.checkpoint import CheckpointStore, read_heartbeat
-    from airflow_eos.core.recovery.facts import signs_of_life
+    from airflow_eos.core.checkpoint.liveness import signs_of_life
 
     if found.owner is None:
         return ""

@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
+    from airflow_eos.core.checkpoint.liveness import LifeWatch
     from airflow_eos.core.checkpoint.pipeline import PipelineIdentity
     from airflow_eos.core.checkpoint.progress import CheckpointState
     from airflow_eos.core.checkpoint.standby import StandbyWatch
     from airflow_eos.core.checkpoint.store import CheckpointStore
-    from airflow_eos.core.recovery.facts import LifeWatch
     from airflow_eos.core.recovery.plan import Plan
     from airflow_eos.kafka.client.settings import KafkaSettings
 
@@ -102,8 +102,8 @@ def status(
         held_up=partial(_held_up, settings, timeout),
     )
     if watch:
+        from airflow_eos.core.checkpoint.liveness import LifeWatch
         from airflow_eos.core.checkpoint.standby import StandbyWatch
-        from airflow_eos.core.recovery.facts import LifeWatch
 
         look = partial(look, watch=(LifeWatch(), StandbyWatch()))
         watch_status(look, every_s=interval, as_json=as_json)
@@ -130,13 +130,13 @@ def _look(
     look, and until then the answer is not known; without one this call waits for it.
     """
     from airflow_eos.core.checkpoint.heartbeat import drain_of, heard
+    from airflow_eos.core.checkpoint.liveness import read_sign, signs_of_life, with_its_end
     from airflow_eos.core.checkpoint.pipeline import read_pipeline
     from airflow_eos.core.checkpoint.progress import read_state, read_state_size, require_begun
     from airflow_eos.core.checkpoint.recovery_notes import brought_back_by, why_refused
     from airflow_eos.core.checkpoint.standby import StandbyWatch
     from airflow_eos.core.checkpoint.store import CheckpointStore
     from airflow_eos.core.checkpoint.watchdog_record import missed_looks
-    from airflow_eos.core.recovery.facts import read_sign, signs_of_life, with_its_end
 
     store = CheckpointStore.open(checkpoint, storage_options=options)
     state, owner, (heart, unheard) = read_state(store), read_pipeline(store), heard(store)

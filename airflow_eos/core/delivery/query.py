@@ -31,9 +31,9 @@ from airflow_eos.core.checkpoint.drain import (
     withdraw_hand_over,
 )
 from airflow_eos.core.checkpoint.heartbeat import STARTED_BY, beat_interval
-from airflow_eos.core.checkpoint.liveness import Standstill, process_mark
+from airflow_eos.core.checkpoint.liveness import MISSED_BEATS, Standstill, process_mark
 from airflow_eos.core.checkpoint.progress import StateSize, read_state_size, write_state_size
-from airflow_eos.core.checkpoint.standby import LOOKS_MISSED, StandbyWatch
+from airflow_eos.core.checkpoint.standby import StandbyWatch
 from airflow_eos.core.checkpoint.terms import is_newest
 from airflow_eos.core.checkpoint.watchdog_record import read_look
 from airflow_eos.core.delivery.causes import cause_of
@@ -334,7 +334,7 @@ class HeartbeatWriter:
         """Return the interval: shorter while a standby waits, which then sees the end sooner."""
         told = [(each.name, each.modified_at_ms) for each in self._store.list(STANDBYS)]
         lasts_s = self._stood_by.lasts_s(told)
-        if not told or lasts_s >= LOOKS_MISSED * self._usual.total_seconds():
+        if not told or lasts_s >= MISSED_BEATS * self._usual.total_seconds():
             return self._usual
         return min(self._usual, _WATCHED_DISK if self._store.is_on_a_disk else _WATCHED)
 

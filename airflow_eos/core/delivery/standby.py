@@ -26,7 +26,7 @@ from airflow_eos.core.checkpoint.backend import COMMITS, METADATA, OFFSETS, SOUR
 from airflow_eos.core.checkpoint.drain import NOT_FOR_GOOD, Beginning
 from airflow_eos.core.checkpoint.heartbeat import ENDED, STARTED_BY, beat_interval, who_asked
 from airflow_eos.core.checkpoint.layout import newest_planned
-from airflow_eos.core.checkpoint.liveness import process_state, why_gone
+from airflow_eos.core.checkpoint.liveness import LifeWatch, process_state, read_sign, why_gone
 from airflow_eos.core.checkpoint.standby import (
     Standby,
     prune_standbys,
@@ -35,7 +35,6 @@ from airflow_eos.core.checkpoint.standby import (
 )
 from airflow_eos.core.closing import Closable
 from airflow_eos.core.delivery.causes import cause_of
-from airflow_eos.core.recovery.facts import LifeWatch, read_sign
 from airflow_eos.errors import (
     NO_RETRY_HEALS,
     CalledOffError,
@@ -52,9 +51,9 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQueryManager
 
     from airflow_eos.core.checkpoint import CheckpointStore, DrainRequest, Heartbeat
+    from airflow_eos.core.checkpoint.liveness import Sign
     from airflow_eos.core.checkpoint.standby import StandbyEnd
     from airflow_eos.core.delivery.workers import WarmUps
-    from airflow_eos.core.recovery.facts import Sign
 
 log = structlog.get_logger(__name__)
 

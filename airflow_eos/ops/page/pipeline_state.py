@@ -15,7 +15,7 @@ import structlog
 from airflow_eos.core.checkpoint import drain_of, newest_term
 from airflow_eos.core.checkpoint.backend import HEARTBEAT, is_batch
 from airflow_eos.core.checkpoint.decisions import AT_A_START, DecisionLog
-from airflow_eos.core.checkpoint.liveness import Standstill
+from airflow_eos.core.checkpoint.liveness import LifeWatch, Sign, Standstill, with_its_end
 from airflow_eos.core.checkpoint.progress import SourceProgress, read_state_size
 from airflow_eos.core.checkpoint.recovery_notes import brought_back_by, why_refused
 from airflow_eos.core.checkpoint.snapshot import read_snapshot
@@ -24,7 +24,6 @@ from airflow_eos.core.checkpoint.standby import StandbyWatch
 from airflow_eos.core.checkpoint.watchdog_record import read_look, watchdog_warning
 from airflow_eos.core.protocol.decision import Verdict, by_time_left
 from airflow_eos.core.protocol.promise import named_by
-from airflow_eos.core.recovery.facts import LifeWatch, Sign, with_its_end
 from airflow_eos.errors import EosError
 from airflow_eos.ops.page.views import (
     AttemptView,

@@ -24,10 +24,10 @@ from airflow.providers.common.compat.sdk import (
 from airflow.sdk import DAG, BaseSensorOperator, Connection, PokeReturnValue
 
 from airflow_eos import errors
+from airflow_eos.core.checkpoint.liveness import signs_of_life
 from airflow_eos.core.checkpoint.spark_log import UnknownVersionError
 from airflow_eos.core.protocol.decision import OpenWork
 from airflow_eos.core.protocol.participant import Member
-from airflow_eos.core.recovery.facts import signs_of_life
 from airflow_eos.errors import ConfigurationError, KafkaUnavailableError
 from airflow_eos.hooks.kafka import KafkaSettingsHook
 from airflow_eos.kafka.client.settings import KafkaSettings

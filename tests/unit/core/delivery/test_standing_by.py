@@ -34,7 +34,13 @@ from airflow_eos.core.checkpoint import standby as records
 from airflow_eos.core.checkpoint.backend import HEARTBEAT, STANDBYS, WATCHDOG, standby_path
 from airflow_eos.core.checkpoint.drain import BY_AIRFLOW, BY_STANDBY, clear_drain, request_to
 from airflow_eos.core.checkpoint.heartbeat import STARTED_BY, Phase
-from airflow_eos.core.checkpoint.liveness import note_process_end, process_mark, process_state
+from airflow_eos.core.checkpoint.liveness import (
+    Sign,
+    note_process_end,
+    process_mark,
+    process_state,
+    read_sign,
+)
 from airflow_eos.core.checkpoint.standby import (
     STANDBYS_KEPT,
     Standby,
@@ -57,7 +63,6 @@ from airflow_eos.core.delivery.standby import (
     whose_turn,
 )
 from airflow_eos.core.protocol.decision import encode
-from airflow_eos.core.recovery.facts import Sign, read_sign
 from airflow_eos.errors import (
     CalledOffError,
     CheckpointFormatError,

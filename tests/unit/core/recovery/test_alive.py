@@ -18,12 +18,19 @@ from airflow_eos.core.checkpoint import (
     take_term,
     write_heartbeat,
 )
+from airflow_eos.core.checkpoint import liveness as alive
 from airflow_eos.core.checkpoint.heartbeat import StartedBy
-from airflow_eos.core.checkpoint.liveness import note_process_end, process_mark
+from airflow_eos.core.checkpoint.liveness import (
+    LifeWatch,
+    Sign,
+    note_process_end,
+    process_mark,
+    read_sign,
+    signs_of_life,
+    with_its_end,
+)
 from airflow_eos.core.protocol.participant import Member, Owner, Ownership
 from airflow_eos.core.recovery import execute as run
-from airflow_eos.core.recovery import facts as alive
-from airflow_eos.core.recovery.facts import LifeWatch, Sign, read_sign, signs_of_life, with_its_end
 from airflow_eos.errors import ConfigurationError, PipelineAliveError, Remedy
 from tests.support.beats import beating, heartbeat
 
@@ -102,7 +109,7 @@ def test_an_owner_whose_heartbeat_was_removed_is_not_known_to_be_dead(store, mon
         move=Remedy(start=True),
     )
     monkeypatch.setattr(
-        "airflow_eos.core.recovery.facts.signs_of_life", lambda _: ("offsets/8 was written",)
+        "airflow_eos.core.checkpoint.liveness.signs_of_life", lambda _: ("offsets/8 was written",)
     )
     with pytest.raises(PipelineAliveError, match="offsets/8"):
         _require_silent(name, None, moved=False, force=False)
