@@ -563,7 +563,7 @@ def handover(
     from airflow_eos.core.checkpoint import CheckpointStore
     from airflow_eos.core.checkpoint.drain import is_asked_for_nothing
     from airflow_eos.core.checkpoint.heartbeat import heard
-    from airflow_eos.core.checkpoint.standby import StandbyWatch, hand_over
+    from airflow_eos.core.checkpoint.standby import StandbyReading, hand_over
 
     store = CheckpointStore.open(checkpoint, storage_options=storage_options(storage_option))
     request = hand_over(store, requested_by=whoever_asks(), reason=reason)
@@ -574,7 +574,7 @@ def handover(
             said = "Handed over"
             break
         if is_asked_for_nothing(store, term):
-            seen = "; ".join(map(str, StandbyWatch().until_known(store))) or "nobody stands by"
+            seen = "; ".join(map(str, StandbyReading().until_known(store))) or "nobody stands by"
             said = f"Not handed over, the driver goes on: {seen}"
             break
         time.sleep(_LOOK_S)

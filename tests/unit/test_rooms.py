@@ -59,6 +59,7 @@ ALONE = {
     "arrow.records.numba_kernels": "it alone loads Numba, where that is there",
     "arrow.source.columns": "what Spark would make of a sink's columns; loaded where no Spark does",
     "core.checkpoint.hdfs": "the client of one kind of store, by Hadoop's own settings",
+    "core.delivery.beats": "what goes on beside the batches; the query is as its user holds it",
     "core.delivery.batch": "one batch from the look to its end: where a reader begins",
     "core.delivery.batch_timeout": "Spark's side of the policy; a DAG is parsed with the other",
     "core.delivery.observed": "what an observer is told; the start is long",

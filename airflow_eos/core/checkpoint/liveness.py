@@ -173,7 +173,7 @@ def of_the_newest(heartbeat: Heartbeat | None, term: int) -> Heartbeat | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Sign:
+class SignOfLife:
     """One look at all that changes while a driver runs: heartbeat, term, Spark's newest files."""
 
     heartbeat: Heartbeat | None
@@ -202,7 +202,7 @@ class Sign:
             return self.term == 0 and self.planned is None and self.unread is None
         return self.current is not None and self.current.phase in ENDED
 
-    def is_as(self, other: Sign | None) -> bool:
+    def is_as(self, other: SignOfLife | None) -> bool:
         """Whether nothing that the newest driver would change has changed since ``other``."""
         return other is not None and self.own == other.own and not _is_written_anew(other, self)
 
@@ -224,11 +224,11 @@ class Sign:
         return self.usual_s if self.term else UNTOLD_INTERVAL_S
 
 
-def _is_written_anew(last: Sign, sign: Sign) -> bool:
+def _is_written_anew(last: SignOfLife, sign: SignOfLife) -> bool:
     return None not in (last.unread, sign.unread) and last.unread != sign.unread
 
 
-def read_sign(store: CheckpointStore) -> Sign:
+def read_sign(store: CheckpointStore) -> SignOfLife:
     """Look at the checkpoint once for signs of a driver.
 
     Raises:
@@ -242,7 +242,7 @@ def read_sign(store: CheckpointStore) -> Sign:
         beat = read_heartbeat(store)
     except CheckpointFormatError:
         unread = store.get(HEARTBEAT)
-    return Sign(
+    return SignOfLife(
         heartbeat=beat,
         term=newest_term(store),
         planned=int(planned.name) if planned else None,
@@ -252,7 +252,7 @@ def read_sign(store: CheckpointStore) -> Sign:
     )
 
 
-def with_its_end(store: CheckpointStore, sign: Sign) -> Sign:
+def with_its_end(store: CheckpointStore, sign: SignOfLife) -> SignOfLife:
     """Return a look with the evidence that the newest driver's process is gone, if there is any."""
     if sign.current is None:
         return sign
@@ -260,7 +260,7 @@ def with_its_end(store: CheckpointStore, sign: Sign) -> Sign:
     return replace(sign, heartbeat=beat, gone=gone)
 
 
-class LifeWatch:
+class LivenessProbe:
     """A watch over one checkpoint's driver, which compares each look with the one before.
 
     Args:
@@ -270,10 +270,10 @@ class LifeWatch:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._silence = Standstill(clock)
         self._signs: tuple[str, ...] = ()
-        self.seen: Sign | None = None
+        self.seen: SignOfLife | None = None
         """The last look, with the newest heartbeat that could be read."""
 
-    def hold(self, sign: Sign) -> tuple[str, ...] | None:
+    def hold(self, sign: SignOfLife) -> tuple[str, ...] | None:
         """Return why the pipeline is alive, a sentence each; empty: it is not; None: not known."""
         last = self.seen
         if sign.heartbeat is None and last is not None and sign.term == last.term:
@@ -300,7 +300,7 @@ class LifeWatch:
         return self._signs or None
 
 
-_FOUND_SILENT: dict[str, Sign] = {}
+_FOUND_SILENT: dict[str, SignOfLife] = {}
 """By location, the look that this process has seen to stand still for long enough. As long as a new
 one equals it, nobody need wait again."""
 
@@ -323,7 +323,7 @@ def signs_of_life(
         sleep: waits for so many seconds.
         clock: returns seconds.
     """
-    watch, until = LifeWatch(clock), None if within_s is None else clock() + within_s
+    watch, until = LivenessProbe(clock), None if within_s is None else clock() + within_s
     while True:
         sign = with_its_end(store, read_sign(store))
         signs = () if sign.is_as(_FOUND_SILENT.get(store.location)) else watch.hold(sign)
@@ -334,7 +334,7 @@ def signs_of_life(
         sleep(max(_LOOK_S, sign.silent_after_s / (4 * MISSED_BEATS)))  # a store bills each look
 
 
-def _changes(last: Sign | None, sign: Sign) -> tuple[str, ...]:
+def _changes(last: SignOfLife | None, sign: SignOfLife) -> tuple[str, ...]:
     """Return what was seen to change between two looks that only a driver changes."""
     if last is None:
         return ()

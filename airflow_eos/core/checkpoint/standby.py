@@ -153,7 +153,7 @@ class StandbySeen(msgspec.Struct, frozen=True):
         return f"nobody stands by: {self.standby} {verb}: {self.standby.reason}"
 
 
-class StandbyWatch:
+class StandbyReading:
     """A watch over the standbys, which compares each look with those before.
 
     Args:
@@ -211,7 +211,7 @@ class StandbyWatch:
 
 def living_standbys(store: CheckpointStore) -> tuple[Standby, ...]:
     """Return the standbys that were seen to change; takes three of their intervals at most."""
-    found = StandbyWatch().until_known(store)
+    found = StandbyReading().until_known(store)
     return tuple(each.standby for each in found if each.lives)
 
 

@@ -110,7 +110,7 @@ def read_pulse(store: CheckpointStore) -> tuple[int, Heartbeat | None, str | Non
     return term, *last_word(store, read_heartbeat(store), noted=False)
 
 
-class Pulse:
+class HeartbeatReading:
     """Reads the heartbeat of one checkpoint again and again; for one thread at a time.
 
     Args:

@@ -323,7 +323,7 @@ def test_a_hand_over_that_the_driver_has_taken_back_is_told_at_once_with_why(
     said = standby(reason="TopicError: gone")
     monkeypatch.setattr(records, "living_standbys", lambda _: (said,))
     monkeypatch.setattr(
-        records.StandbyWatch,
+        records.StandbyReading,
         "until_known",
         lambda *_: (records.StandbySeen(said, "stands by"),),
     )

@@ -35,7 +35,7 @@ from airflow_eos.core.checkpoint.backend import HEARTBEAT, STANDBYS, WATCHDOG, s
 from airflow_eos.core.checkpoint.drain import BY_AIRFLOW, BY_STANDBY, clear_drain, request_to
 from airflow_eos.core.checkpoint.heartbeat import STARTED_BY, Phase
 from airflow_eos.core.checkpoint.liveness import (
-    Sign,
+    SignOfLife,
     note_process_end,
     process_mark,
     process_state,
@@ -44,7 +44,7 @@ from airflow_eos.core.checkpoint.liveness import (
 from airflow_eos.core.checkpoint.standby import (
     STANDBYS_KEPT,
     Standby,
-    StandbyWatch,
+    StandbyReading,
     hand_over,
     remove_standby,
     standby_of,
@@ -88,7 +88,7 @@ def ended(end: str, by: str | None = None):
 
 def turn(beat, signs=LIVES, *, term=1, gone=None, by=None, has_stood_by=True) -> Turn:
     request = None if by is None else asked(by)
-    sign = Sign(beat, term)
+    sign = SignOfLife(beat, term)
     return whose_turn(sign, signs, gone=gone, request=request, has_stood_by=has_stood_by).turn
 
 
@@ -211,7 +211,7 @@ def test_the_end_of_a_driver_that_hands_over_is_seen_within_moments_of_it(world,
 
     looks: list[float] = []
 
-    def look(store: CheckpointStore) -> Sign:
+    def look(store: CheckpointStore) -> SignOfLife:
         looks.append(world.now)
         return read_sign(store)
 
@@ -754,7 +754,7 @@ class Looked:
 
     def __init__(self, world: World) -> None:
         self.store, self.now = world.store, 0.0
-        self.watch = StandbyWatch(lambda: self.now)
+        self.watch = StandbyReading(lambda: self.now)
 
     def look(self, after_s: float = 0.0) -> list[str]:
         self.now += after_s
