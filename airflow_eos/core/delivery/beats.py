@@ -159,7 +159,8 @@ class DrainListener:
     @property
     def reason(self) -> str | None:
         """Who has asked the driver to end, and why, for people."""
-        return self._request and f"{self._request.requested_by}: {self._request.reason}"
+        request = self._request
+        return None if request is None else f"{request.requested_by}: {request.reason}"
 
     @property
     def hands_over(self) -> bool:
