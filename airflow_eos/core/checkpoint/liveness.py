@@ -200,6 +200,11 @@ class SignOfLife:
         """
         if self.heartbeat is None:
             return self.term == 0 and self.planned is None and self.unread is None
+        return self.has_ended
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the newest driver has said that it ended."""
         return self.current is not None and self.current.phase in ENDED
 
     def is_as(self, other: SignOfLife | None) -> bool:
