@@ -347,11 +347,11 @@ def _skippable(store: CheckpointStore, wanted: InputRange) -> InputRange:
     Refuse also a location without a pipeline: that no batch is in flight there says nothing.
     """
     from airflow_eos.core.checkpoint import DecisionLog, read_state
+    from airflow_eos.core.checkpoint.liveness import signs_of_life
     from airflow_eos.core.checkpoint.rulings import read_acceptance
     from airflow_eos.core.protocol.promise import Promise
     from airflow_eos.core.recovery.acceptance import skippable
     from airflow_eos.core.recovery.execute import require_pipeline
-    from airflow_eos.core.recovery.facts import signs_of_life
 
     require_pipeline(store)
     signs = signs_of_life(store)
@@ -473,7 +473,7 @@ def _require_silent(
 ) -> str:
     """Refuse an owner that shows signs of life; return what could not be known of the owner."""
     from airflow_eos.core.checkpoint import CheckpointStore, read_heartbeat
-    from airflow_eos.core.recovery.facts import signs_of_life
+    from airflow_eos.core.checkpoint.liveness import signs_of_life
 
     if found.owner is None:
         return ""
@@ -517,7 +517,8 @@ def drain(
     an error.
     """
     from airflow_eos.core.checkpoint import CheckpointStore, drain_newest, newest_term
-    from airflow_eos.core.checkpoint.heartbeat import ENDED, heard, is_asked_for_nothing
+    from airflow_eos.core.checkpoint.drain import is_asked_for_nothing
+    from airflow_eos.core.checkpoint.heartbeat import ENDED, heard
 
     store = CheckpointStore.open(checkpoint, storage_options=storage_options(storage_option))
     if newest_term(store) == 0 and heard(store) == (None, ""):
@@ -560,8 +561,9 @@ def handover(
     2 an error, as where none stands by.
     """
     from airflow_eos.core.checkpoint import CheckpointStore
-    from airflow_eos.core.checkpoint.heartbeat import heard, is_asked_for_nothing
-    from airflow_eos.core.checkpoint.standby import StandbyWatch, hand_over
+    from airflow_eos.core.checkpoint.drain import is_asked_for_nothing
+    from airflow_eos.core.checkpoint.heartbeat import heard
+    from airflow_eos.core.checkpoint.standby import StandbyReading, hand_over
 
     store = CheckpointStore.open(checkpoint, storage_options=storage_options(storage_option))
     request = hand_over(store, requested_by=whoever_asks(), reason=reason)
@@ -572,7 +574,7 @@ def handover(
             said = "Handed over"
             break
         if is_asked_for_nothing(store, term):
-            seen = "; ".join(map(str, StandbyWatch().until_known(store))) or "nobody stands by"
+            seen = "; ".join(map(str, StandbyReading().until_known(store))) or "nobody stands by"
             said = f"Not handed over, the driver goes on: {seen}"
             break
         time.sleep(_LOOK_S)
@@ -595,7 +597,8 @@ def _driver(store: CheckpointStore, request: DrainRequest) -> Heartbeat | None:
 
 def _said(beat: Heartbeat | None, wait: float) -> tuple[str, bool]:
     """Say how the drain ended, and whether the pipeline is down."""
-    from airflow_eos.core.checkpoint.heartbeat import ENDED, NOT_FOR_GOOD
+    from airflow_eos.core.checkpoint.drain import NOT_FOR_GOOD
+    from airflow_eos.core.checkpoint.heartbeat import ENDED
 
     if beat is None or beat.phase not in ENDED:
         return f"Asked to drain; the driver has not stopped within {wait:g} s", False

@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from airflow_eos.core.checkpoint.store import CheckpointStore
     from airflow_eos.core.checkpoint.topics import Place
     from airflow_eos.core.delivery.outputs import Outputs
-    from airflow_eos.core.delivery.port import Guarantee, Sink
+    from airflow_eos.core.delivery.port import Sink
     from airflow_eos.core.delivery.task import SinkTask
+    from airflow_eos.core.protocol.decision import Guarantee
 
 log = structlog.get_logger(__name__)
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_eos.core.checkpoint import CheckpointStore
-    from airflow_eos.core.delivery.port import Guarantee
+    from airflow_eos.core.protocol.decision import Guarantee
 
 
 def classic_session(df: DataFrame) -> SparkSession:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, cast, get_args
 
 from airflow_eos.core.checkpoint import CheckpointStore, DecisionLog, standing_request
 from airflow_eos.core.checkpoint.decisions import PerishableRows
-from airflow_eos.core.checkpoint.heartbeat import STARTED_BY, Beginning, StartedBy, request_to
+from airflow_eos.core.checkpoint.drain import Beginning, request_to
+from airflow_eos.core.checkpoint.heartbeat import STARTED_BY, StartedBy
 from airflow_eos.core.checkpoint.inputs import BatchInput, require_computed_alike
 from airflow_eos.core.checkpoint.mending import damage, lost_beginning, newest_known
 from airflow_eos.core.checkpoint.offsets import OFFSET_LOG_2, require_same_sources
@@ -45,7 +46,7 @@ from airflow_eos.core.delivery.observed import (
 from airflow_eos.core.delivery.outputs import InPlanSink, OneSink, Output, Outputs
 from airflow_eos.core.delivery.own_output import OwnOutput
 from airflow_eos.core.delivery.policy import CheckpointPolicy
-from airflow_eos.core.delivery.port import PROGRESS, Guarantee
+from airflow_eos.core.delivery.port import PROGRESS
 from airflow_eos.core.delivery.query import ExactlyOnceQuery, GuardedBatch, HeartbeatWriter
 from airflow_eos.core.delivery.rehearsal import Rehearsal
 from airflow_eos.core.delivery.replay import ReplayChecks, promise_in_flight
@@ -73,10 +74,10 @@ from airflow_eos.core.delivery.spark_session import (
 from airflow_eos.core.delivery.standby import WARM_UPS, MadeReady, StandingBy, stand_by, warm_up
 from airflow_eos.core.delivery.takeover import Admitted, record_drained, require_admitted, take_over
 from airflow_eos.core.delivery.task import collected
+from airflow_eos.core.delivery.visibility_markers import VisibilityMarkers
 from airflow_eos.core.delivery.weaker_guarantees import (
     AtLeastOnceBatch,
     AtMostOnceBatch,
-    VisibilityMarkers,
     may_be_visible,
     require_never_exact,
     require_no_group,
@@ -85,6 +86,7 @@ from airflow_eos.core.delivery.weaker_guarantees import (
     take_turn,
 )
 from airflow_eos.core.delivery.workers import WarmUps, kept_warm
+from airflow_eos.core.protocol.decision import Guarantee
 from airflow_eos.core.protocol.group import reach_all
 from airflow_eos.errors import CalledOffError, ConfigurationError, Remedy
 
@@ -92,7 +94,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_eos.core.checkpoint import Phase
-    from airflow_eos.core.checkpoint.mending import Mend
+    from airflow_eos.core.checkpoint.mend import Mend
     from airflow_eos.core.checkpoint.topics import InputChange, TopicsRead
     from airflow_eos.core.delivery.observer import Observer
     from airflow_eos.core.delivery.port import BatchSink, Progress, ProgressPlace, Sink

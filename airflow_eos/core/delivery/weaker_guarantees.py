@@ -8,16 +8,14 @@ while another one goes on, for however many batches, begins none of them again.
 
 from __future__ import annotations
 
-import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import structlog
 
 from airflow_eos.core.checkpoint import DecisionLog, OffsetLog, take_term
-from airflow_eos.core.checkpoint.backend import SPENT, mark_path
+from airflow_eos.core.checkpoint.backend import mark_path
 from airflow_eos.core.checkpoint.decisions import AT_A_START, sealed
 from airflow_eos.core.checkpoint.pipeline import read_pipeline
 from airflow_eos.core.checkpoint.progress import read_state
@@ -25,6 +23,7 @@ from airflow_eos.core.checkpoint.snapshot import unknown_beginning
 from airflow_eos.core.checkpoint.terms import newest_term
 from airflow_eos.core.delivery.port import PROGRESS
 from airflow_eos.core.delivery.replay import promise_in_flight
+from airflow_eos.core.delivery.visibility_markers import VisibilityMarkers
 from airflow_eos.core.failpoints import failpoint
 from airflow_eos.core.protocol.promise import Promise
 from airflow_eos.errors import OwnershipError, SupersededError
@@ -33,8 +32,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from airflow_eos.core.checkpoint import CheckpointStore, Phase, Tenure
-    from airflow_eos.core.checkpoint.mending import Mend
-    from airflow_eos.core.delivery.port import BatchSink, Guarantee
+    from airflow_eos.core.checkpoint.mend import Mend
+    from airflow_eos.core.delivery.port import BatchSink
 
 
 class MarkedBatch(ABC):
@@ -131,53 +130,6 @@ class AtMostOnceBatch(MarkedBatch):
                 "batch_given_up", batch=batch_id, reason="it was begun before, and not ended"
             )
             self._sink.prepare(rows, only=())  # Spark's state and watermark of it must exist
-
-
-# --- visibility marks -----------------------------------------------------------------------------
-# Marks of rows that readers may see although no decision names them: ``eos/spent/<batch>/…``.
-#
-# The driver writes ``mark`` before any row of the batch is written; a task writes ``<task>``, at
-# most once, before it writes rows.
-#
-# Marks are kept for the batches that Spark may still run again. A task that wakes up after that
-# finds the place of its own mark empty, so it also looks for the driver's, which is removed first.
-
-
-@dataclass(frozen=True)
-class VisibilityMarkers:
-    """Markers written before rows can become visible, by the driver and its tasks.
-
-    Attributes:
-        store: the checkpoint.
-        run: a random id that tells this run's marks from all others.
-    """
-
-    store: CheckpointStore
-    run: str = field(default_factory=lambda: uuid.uuid4().hex)
-
-    @classmethod
-    def of(cls, store: CheckpointStore, guarantee: Guarantee) -> VisibilityMarkers | None:
-        """Return the markers of this run; None where tasks need no marks of their own."""
-        return cls(store) if guarantee == "at_most_once" else None
-
-    def begin(self, batch_id: int) -> bool:
-        """Mark the batch; return True only for its first mark ever."""
-        return self.store.create(mark_path(batch_id), f"{self.run} {uuid.uuid4().hex}".encode())
-
-    def begin_again(self, batch_id: int) -> None:
-        """Mark the batch, whoever has marked it before."""
-        self.store.put(mark_path(batch_id), self.run.encode())
-
-    def is_first(self, batch_id: int, task: int) -> bool:
-        """Whether a task may write: nobody has begun the task, and its driver's mark stands."""
-        own = self.store.create(f"{SPENT}/{batch_id}/{task}", uuid.uuid4().hex.encode())
-        standing = self.store.get(mark_path(batch_id)) if own else None
-        return standing is not None and standing.startswith(self.run.encode())
-
-    def prune(self, batch_id: int) -> None:
-        """Remove a batch's marks, the driver's first: no task writes from then on."""
-        self.store.delete([mark_path(batch_id)])
-        self.store.delete_folder(f"{SPENT}/{batch_id}")
 
 
 def may_be_visible(store: CheckpointStore) -> bool:

@@ -8,23 +8,21 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from airflow_eos.core.checkpoint import drain_of, read_heartbeat
-from airflow_eos.core.checkpoint.heartbeat import (
-    BY_STANDBY,
-    ENDED,
+from airflow_eos.core.checkpoint.drain import BY_STANDBY, request_to
+from airflow_eos.core.checkpoint.heartbeat import ENDED
+from airflow_eos.core.checkpoint.liveness import Standstill, note_process_end
+from airflow_eos.core.checkpoint.recovery_notes import (
     Replacement,
-    Standstill,
     driver_of,
     forget_refusal,
     note_refusal,
     note_restart,
     refusals_noted,
-    request_to,
 )
-from airflow_eos.core.checkpoint.liveness import note_process_end
 from airflow_eos.core.checkpoint.standby import standby_of, standbys
 from airflow_eos.core.delivery.policy import Failure
 from airflow_eos.errors import (
@@ -51,7 +49,7 @@ from airflow_eos.ops.supervision.exit_status import (
 )
 from airflow_eos.ops.supervision.heartbeat_monitor import (
     ClusterManager,
-    Pulse,
+    HeartbeatReading,
     ask_to_drain,
     end_by_force,
     is_known_gone,
@@ -59,16 +57,15 @@ from airflow_eos.ops.supervision.heartbeat_monitor import (
     kill_elsewhere,
     require_not_drained,
 )
+from airflow_eos.ops.supervision.rules import Rules
 from airflow_eos.ops.supervision.trigger_watch import AppResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from datetime import timedelta
 
     from airflow_eos.core.checkpoint import CheckpointStore, Heartbeat, StartedBy
     from airflow_eos.core.checkpoint.standby import Standby
-    from airflow_eos.core.delivery.policy import RestartStrategy
-    from airflow_eos.ops.supervision.heartbeat_monitor import Cancel, HeartbeatObservation
+    from airflow_eos.ops.supervision.heartbeat_monitor import HeartbeatObservation
 
 log = logging.getLogger(__name__)
 
@@ -130,7 +127,9 @@ class AppRun:
         process = self.process
         return process is not None and (process.running or not process.detached)
 
-    def may_live(self, pulse: Pulse, patience: Patience, clock: Callable[[], float]) -> bool:
+    def may_live(
+        self, pulse: HeartbeatReading, patience: Patience, clock: Callable[[], float]
+    ) -> bool:
         """Whether the app may still be running; true where the store does not answer."""
         if self.is_child:
             return self.process is not None and self.process.running
@@ -163,29 +162,6 @@ class AppRun:
         log.warning("Killing the app: %s", end_by_force(store, self.submission, reason, manager))
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """The rules by which an app is run, watched and stopped.
-
-    Attributes:
-        strategy: how often, and how far apart, the app is started again.
-        patience: how long an app may be silent before it counts as ended.
-        drain_timeout: how long a stopped app may take to end its batch before it is killed.
-        cancel: what becomes of the app when its task is stopped.
-        hand_over: return once the driver was seen to live, and let another process watch it.
-        standby: where another driver lives, let the app stand by behind that driver.
-        manager: the cluster manager the app is submitted to; no other is asked to end its driver.
-    """
-
-    strategy: RestartStrategy
-    drain_timeout: timedelta
-    patience: Patience = field(default_factory=lambda: Patience(60.0, 600.0))
-    cancel: Cancel = "drain"
-    hand_over: bool = False
-    standby: bool = False
-    manager: ClusterManager = field(default_factory=ClusterManager)
-
-
 # --- the app that lives ---------------------------------------------------------------------------
 
 
@@ -194,7 +170,7 @@ _ENDING_S = 15.0
 """The time for a killed driver to fall silent."""
 
 
-class Finder:
+class DriverFinder:
     """Finds the living driver of a checkpoint; see ``exit_status.py`` for the table.
 
     Args:
@@ -208,7 +184,7 @@ class Finder:
     def __init__(
         self,
         identity: StartedBy,
-        pulse: Pulse,
+        pulse: HeartbeatReading,
         rules: Rules,
         pause: Callable[[float], None],
         clock: Callable[[], float],
@@ -258,7 +234,7 @@ class Finder:
                 told = choice
             self._pause(_LOOK_S)
 
-    def another(self, pulse: Pulse, given_up: str | None) -> str | None:
+    def another(self, pulse: HeartbeatReading, given_up: str | None) -> str | None:
         """Return the submission of an app of this task that a try may leave unknowingly, or None.
 
         Args:
@@ -271,7 +247,7 @@ class Finder:
             log.warning("Whether an app of this task lives cannot be told: %s", error)
             return None
         beat = seen.current
-        if beat is None or seen.is_over or beat == self.found_dead:
+        if beat is None or seen.has_ended or beat == self.found_dead:
             return None
         ours = self._identity.is_same_task(beat.started_by) and beat.submission != given_up
         return beat.submission if ours else None
@@ -345,7 +321,7 @@ CHILD_LOOK_S = 5.0
 """The interval of looks at the heartbeat of an app whose process is a child of this one."""
 
 
-class Watcher:
+class DriverMonitor:
     """Watches the heartbeat of an app, and its process where that is a child of this one.
 
     Args:
@@ -359,7 +335,7 @@ class Watcher:
 
     def __init__(
         self,
-        pulse: Pulse,
+        pulse: HeartbeatReading,
         rules: Rules,
         *,
         on_first_heartbeat: Callable[[Heartbeat], None],
@@ -466,9 +442,9 @@ class StreamRun:
         self._identity, self._rules = identity, rules
         self._submit, self._recover = submit, recover
         self._sleep, self._clock, self._wall = sleep, clock, wall
-        self._pulse = Pulse(store, every_s=CHILD_LOOK_S, reopen=reopen, clock=clock)
-        self._finder = Finder(identity, self._pulse, rules, self._pause, clock)
-        self._watcher = Watcher(
+        self._pulse = HeartbeatReading(store, every_s=CHILD_LOOK_S, reopen=reopen, clock=clock)
+        self._finder = DriverFinder(identity, self._pulse, rules, self._pause, clock)
+        self._watcher = DriverMonitor(
             self._pulse,
             rules,
             on_first_heartbeat=on_first_heartbeat,
@@ -535,7 +511,7 @@ class StreamRun:
         request is written first: if Airflow ends this process meanwhile, the app still drains.
         """
         self._stopped_because = reason
-        pulse = Pulse(self._store, every_s=_POLL_S, clock=self._clock)
+        pulse = HeartbeatReading(self._store, every_s=_POLL_S, clock=self._clock)
         app = self._app
         if app is None or app.given_up:
             found = self._finder.another(pulse, app.submission if app is not None else None)

@@ -24,12 +24,8 @@ from airflow_eos.core.checkpoint import (
     read_state,
     write_heartbeat,
 )
-from airflow_eos.core.checkpoint.heartbeat import (
-    DrainRequest,
-    Heartbeat,
-    read_heartbeat,
-    standing_request,
-)
+from airflow_eos.core.checkpoint.drain import DrainRequest, standing_request
+from airflow_eos.core.checkpoint.heartbeat import Heartbeat, read_heartbeat
 from airflow_eos.core.protocol.decision import Outcome, WorkIdentity, encode
 from airflow_eos.core.protocol.participant import Member, Owner, Ownership
 from airflow_eos.errors import (
@@ -378,7 +374,9 @@ def test_what_somebody_else_calls_his_checkpoint_is_no_command_of_ours(
 ) -> None:
     """Whoever may write to the topic of prefixes may claim one by any name."""
     hostile = f"{tmp_path}/x; rm -rf ~ {chr(27)}[2J"
-    monkeypatch.setattr("airflow_eos.core.recovery.facts.signs_of_life", lambda _: ("it beats",))
+    monkeypatch.setattr(
+        "airflow_eos.core.checkpoint.liveness.signs_of_life", lambda _: ("it beats",)
+    )
     give_up = Remedy(("airflow-eos disown p --yes",))
     claimed = Ownership("prefix 'p'", Owner("id", hostile), (), give_up, give_up, give_up)
     with pytest.raises(PipelineAliveError) as refused:

@@ -17,6 +17,7 @@ from airflow_eos.core.checkpoint import (
     CheckpointStore,
     StartedBy,
     clear_drain,
+    drain,
     drain_requested,
     newest_term,
     read_heartbeat,
@@ -24,13 +25,20 @@ from airflow_eos.core.checkpoint import (
     take_term,
     write_heartbeat,
 )
-from airflow_eos.core.checkpoint import heartbeat as liveness
 from airflow_eos.core.checkpoint.backend import DRAIN, drain_path
-from airflow_eos.core.checkpoint.heartbeat import BY_AIRFLOW, BY_STANDBY, STARTED_BY, request_to
+from airflow_eos.core.checkpoint.drain import (
+    BY_AIRFLOW,
+    BY_STANDBY,
+    is_asked_for_nothing,
+    request_to,
+    withdraw_hand_over,
+)
+from airflow_eos.core.checkpoint.heartbeat import STARTED_BY
+from airflow_eos.core.checkpoint.liveness import Standstill
 from airflow_eos.core.checkpoint.standby import write_standby
 from airflow_eos.core.checkpoint.terms import is_newest
-from airflow_eos.core.delivery import query as module
-from airflow_eos.core.delivery.query import HeartbeatWriter
+from airflow_eos.core.delivery import beats as module
+from airflow_eos.core.delivery.beats import BeatLoop
 from airflow_eos.errors import ConfigurationError, RowError, SupersededError
 from tests.support.beats import beside, heartbeat, standby
 from tests.unit.ops.supervision.lives import started
@@ -57,9 +65,9 @@ def writer(store, monkeypatch):
     monkeypatch.setenv(STARTED_BY, OURS.as_text())
     made = []
 
-    def make(**other: Any) -> HeartbeatWriter:
+    def make(**other: Any) -> BeatLoop:
         made.append(
-            HeartbeatWriter(
+            BeatLoop(
                 store,
                 application_id="local-1",
                 trigger=timedelta(seconds=1),
@@ -243,7 +251,7 @@ def test_a_driver_hands_over_all_the_same_where_a_standby_only_takes_long(
         return bool(driver.draining.is_set())
 
     _until(beats)
-    assert driver._hands_over
+    assert driver._drain.hands_over
 
 
 @pytest.mark.parametrize(
@@ -288,11 +296,11 @@ def test_what_asks_a_driver_to_stop_outlasts_the_hand_over_that_it_takes_back(st
     request_drain(store, requested_by="cli ops", reason="now", term=1)
     request_drain(store, requested_by=BY_AIRFLOW, reason="cleared", submission="s1")
     request_drain(store, requested_by=BY_STANDBY, reason="upgrade", submission="s1")
-    liveness.withdraw_hand_over(store, term=1, submission="s1")
+    withdraw_hand_over(store, term=1, submission="s1")
     assert drain_requested(store, term=1, submission="s1").requested_by == "cli ops"
     assert request_to(store, "s1").requested_by == BY_AIRFLOW
     request_drain(store, requested_by=BY_STANDBY, reason="upgrade", term=2)
-    liveness.withdraw_hand_over(store, term=1, submission="s1")
+    withdraw_hand_over(store, term=1, submission="s1")
     assert drain_requested(store, term=2).requested_by == BY_STANDBY, "another driver's"
 
 
@@ -307,8 +315,8 @@ def test_a_request_that_the_next_driver_removes_was_not_taken_back(store, monkey
         clear_drain(store, term=2, submission=None)
         return found
 
-    monkeypatch.setattr(liveness, "newest_term", and_one_follows)
-    assert not liveness.is_asked_for_nothing(store, 1)
+    monkeypatch.setattr(drain, "newest_term", and_one_follows)
+    assert not is_asked_for_nothing(store, 1)
 
 
 def test_a_driver_that_airflow_stops_while_it_waits_to_hand_over_is_not_kept_waiting(writer, store):
@@ -395,8 +403,8 @@ def test_a_driver_that_waits_to_hand_over_beats_and_asks_no_more_than_it_must(
     hand_over_to(store)
     driver = writer()
     driver.start(1)
-    monkeypatch.setattr(driver, "_interval", timedelta(seconds=0.5))
-    monkeypatch.setattr(driver, "_pace", lambda: timedelta(seconds=0.5))
+    monkeypatch.setattr(driver._own, "interval", timedelta(seconds=0.5))
+    monkeypatch.setattr(driver._own, "_pace", lambda: timedelta(seconds=0.5))
     _until(lambda: read_heartbeat(store).drained_by == BY_STANDBY)
     beats: set[int] = set()
     until = time.monotonic() + 2.2
@@ -468,7 +476,7 @@ def test_a_request_to_a_start_is_removed_once_nobody_can_come_up_any_more(store,
         request_drain(store, requested_by="airflow", reason="x", submission=each)
     clear_drain(store, term=2, submission="s1")
     assert drain_requested(store, submission="s0") is not None
-    monkeypatch.setattr(liveness, "DRAINS_KEPT", timedelta(seconds=-60))
+    monkeypatch.setattr(drain, "DRAINS_KEPT", timedelta(seconds=-60))
     clear_drain(store, term=2, submission="s1")
     assert drain_requested(store, submission="s0") is None
     assert drain_requested(store, submission="s1") is not None, "its own"
@@ -497,7 +505,7 @@ def test_how_it_ended_is_told_apart(writer, store):
 def test_an_old_heartbeat_that_comes_late_is_put_right_by_the_next_beat(writer, store):
     new = writer()
     new.start(2)
-    write_heartbeat(store, msgspec.structs.replace(new._heartbeat(), term=1))
+    write_heartbeat(store, msgspec.structs.replace(read_heartbeat(store), term=1))
     _until(lambda: read_heartbeat(store).term == 2)
 
 
@@ -541,8 +549,8 @@ def test_it_beats_faster_while_somebody_stands_by_and_says_so_before_it_slows_do
 ):
     """Its own silence is counted by what it said last: the slower pace is told, and then kept."""
     clock = [0.0]
-    writer = HeartbeatWriter(store, application_id="local-1", trigger=timedelta(seconds=1))
-    monkeypatch.setattr(writer, "_stood_by", liveness.Standstill(lambda: clock[0]))
+    writer = BeatLoop(store, application_id="local-1", trigger=timedelta(seconds=1))
+    monkeypatch.setattr(writer._own, "_stood_by", Standstill(lambda: clock[0]))
     told = []
 
     def beat() -> None:
@@ -555,4 +563,4 @@ def test_it_beats_faster_while_somebody_stands_by_and_says_so_before_it_slows_do
     clock[0] += 7  # it has died: what it says stands still
     beat()
     assert told == [2000, 1000, 2000]
-    assert writer._interval == timedelta(seconds=2)
+    assert writer._own.interval == timedelta(seconds=2)

@@ -8,7 +8,8 @@ from typing import Any
 from airflow_eos.core.checkpoint import CheckpointStore, DrainRequest, Heartbeat, Phase, StartedBy
 from airflow_eos.core.delivery.policy import FixedDelay
 from airflow_eos.ops.supervision.heartbeat_monitor import HeartbeatObservation
-from airflow_eos.ops.supervision.run import Rules, StreamRun
+from airflow_eos.ops.supervision.rules import Rules
+from airflow_eos.ops.supervision.run import StreamRun
 from tests.support.beats import heartbeat
 
 US = StartedBy(dag_id="d", task_id="t", run_id="r", map_index=-1, submission="")
@@ -28,7 +29,7 @@ def seen(
     heartbeat: Heartbeat | None, *, moved: bool = True, silent_s: float = 0, **other
 ) -> HeartbeatObservation:
     term = other.pop("term", (heartbeat.term or 0) if heartbeat else 0)
-    return HeartbeatObservation(heartbeat, term, moved, silent_s)
+    return HeartbeatObservation(heartbeat, term, moved=moved, silent_s=silent_s)
 
 
 def drain(**named: Any) -> DrainRequest:
