@@ -16,16 +16,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_eos.arrow.producer.partitioner import Partitioner, Topic
 from airflow_eos.arrow.producer.writer import Ratios, batch_builder, scatter_builder
 from airflow_eos.arrow.records import kernels as loops
 from airflow_eos.arrow.records.columns import columns_of
-from airflow_eos.arrow.records.decode import binary, decompressed, tables, unpacked
-from airflow_eos.arrow.records.encode import Stamp, codec, encode_runs, record_batch
+from airflow_eos.arrow.records.decode import binary, tables, unpacked
+from airflow_eos.arrow.records.encode import Stamp, encode_runs, record_batch
 from airflow_eos.arrow.source.columns import row_hashes
 from airflow_eos.core.delivery.workers import tune_process
+from airflow_eos.kafka.client.codecs import codec, decompressed
 from airflow_eos.kafka.client.fetch import batch_headers
 from airflow_eos.kafka.client.reading import OffsetSpan
+from airflow_eos.kafka.destination import Topic
 from benchmarks import rows
 from benchmarks.plot import Chart
 from benchmarks.report import Result, Table
@@ -97,7 +98,7 @@ def _answer(given: list[pa.RecordBatch]) -> bytes:
 
 def _encoded(decoded: list[pa.RecordBatch]) -> None:
     """Encode for the sink, without compression, which is C either way."""
-    topic = Topic("t", Partitioner("t", _PARTITIONS), _LIMIT)
+    topic = Topic("t", _PARTITIONS, _LIMIT)
     topics: Any = SimpleNamespace(look_up=lambda _: topic)
     none = codec("none")
     builder = scatter_builder(decoded, "t", topics, none) or batch_builder(

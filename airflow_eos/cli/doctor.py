@@ -201,10 +201,10 @@ def _session(master: str, conf: Mapping[str, str]) -> SparkSession:
 
 def _workers(spark: SparkSession) -> Line:
     from airflow_eos.core.delivery.workers import check_workers
-    from airflow_eos.kafka.sink import TASK_MODULES, WRITER_MODULES
+    from airflow_eos.kafka.sink import task_modules
     from airflow_eos.ops.doctor import Line
 
-    modules = (*TASK_MODULES, *WRITER_MODULES["arrow"])
+    modules = task_modules("arrow")
     check_workers(spark, modules=modules)
     count = spark.sparkContext.defaultParallelism
     return Line("Spark's workers", "ok", f"{count} tasks could import what KafkaSink's tasks need")

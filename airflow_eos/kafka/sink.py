@@ -1,13 +1,14 @@
 """The Kafka sink: each task of a batch writes one Kafka transaction.
 
-Next in the reading order: ``airflow_eos.arrow.producer.writer``, which turns Arrow batches into
-record batches (``open_writer`` chooses between it and the one over librdkafka);
+Next in the reading order: the writers (:data:`WRITERS`), which turn Arrow batches into record
+batches;
 :class:`~airflow_eos.kafka.participant.KafkaParticipant` ends what a task left open.
 """
 
 from __future__ import annotations
 
 import importlib
+import pkgutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -38,31 +39,30 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from airflow_eos.arrow.producer.writer import Destination
     from airflow_eos.core.checkpoint.store import CheckpointStore
     from airflow_eos.core.delivery.port import TaskWriter
+    from airflow_eos.kafka.destination import Destination
     from airflow_eos.kafka.participant import KafkaParticipant
     from airflow_eos.kafka.transactions.identity import WrittenTransaction
 
 Producer = Literal["arrow", "librdkafka"]
-PRODUCERS: tuple[Producer, ...] = ("arrow", "librdkafka")
 _LOOK_FOR_BROKER_S = 20.0
 # Third-party modules by name, so that all missing ones are told at once; then ours, which load
 # their own imports, so that the workers have all modules loaded.
 TASK_MODULES = ("pyarrow", "numpy", "msgspec", "kafka", "crc32c", "lz4", "cramjam")
-WRITER_MODULES: dict[Producer, tuple[str, ...]] = {
-    "arrow": (
-        "airflow_eos.core.delivery.task",
-        "airflow_eos.kafka.sink",
-        "airflow_eos.arrow.producer.writer",
-    ),
-    "librdkafka": (
-        "confluent_kafka",
-        "airflow_eos.core.delivery.task",
-        "airflow_eos.kafka.sink",
-        "airflow_eos.kafka.writer",
-    ),
+WRITERS: dict[Producer, str] = {
+    "arrow": "airflow_eos.arrow.producer.writer:TransactionalWriter",
+    "librdkafka": "airflow_eos.kafka.writer:LibrdkafkaWriter",
 }
+"""Each writer's class, by name: this package does without the fast one, which builds on it."""
+PRODUCERS = tuple(WRITERS)
+
+
+def task_modules(producer: Producer) -> tuple[str, ...]:
+    """Return the modules that a task needs; loaded before its first row, they cost it nothing."""
+    module, _, _ = WRITERS[producer].partition(":")
+    theirs = ("confluent_kafka",) if producer == "librdkafka" else ()
+    return *TASK_MODULES, *theirs, "airflow_eos.core.delivery.task", __name__, module
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class KafkaSink:
     def check(self, spark: SparkSession) -> None:
         """See :meth:`Sink.check`: refuse executors that lack the modules of the tasks."""
         check_importable(self.producer)
-        check_workers(spark, modules=(*TASK_MODULES, *WRITER_MODULES[self.producer]))
+        check_workers(spark, modules=task_modules(self.producer))
 
     def connect(self, interval: timedelta) -> KafkaParticipant:
         """See :meth:`Sink.connect`: check the cluster, the topic and the timeouts."""
@@ -163,7 +163,7 @@ class KafkaSink:
 
     def warm(self, rows: pa.RecordBatch) -> None:
         """Connect this worker and look the rows' topics up; take no id, and send nothing."""
-        _warm_writer(self).destination.batches_of([rows])
+        _warm_writer(self).destination.require_sendable(rows)
 
     def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
         """See :meth:`Sink.delivered`."""
@@ -326,15 +326,9 @@ def open_writer(
         KafkaError: no broker answers, or it does not accept these credentials.
     """
     check_importable(producer)
-    if producer == "librdkafka":
-        from airflow_eos.kafka.writer import LibrdkafkaWriter
-
-        return LibrdkafkaWriter(
-            ConnectionPool(settings), settings, topic=topic, compression=compression
-        )
-    from airflow_eos.arrow.producer.writer import TransactionalWriter
-
-    return TransactionalWriter(ConnectionPool(settings), topic=topic, compression=compression)
+    kind = pkgutil.resolve_name(WRITERS[producer])
+    writer: Writer = kind(ConnectionPool(settings), topic=topic, compression=compression)
+    return writer
 
 
 # --- columns --------------------------------------------------------------------------------------

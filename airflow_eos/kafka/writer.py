@@ -1,6 +1,6 @@
 """The transactional writer over librdkafka, which encodes and sends the rows.
 
-Rows are refused by the rules of :mod:`~airflow_eos.arrow.producer.writer`, before any row is sent;
+Rows are refused by their :class:`~airflow_eos.kafka.destination.Destination`, before any is sent;
 librdkafka chooses partitions, encodes, sends and resends. It cannot list, describe or hand over a
 transaction, so the producer id and epoch come from the coordinator (``holder``).
 """
@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import KafkaError as Code
 from confluent_kafka import KafkaException, Producer
 
-from airflow_eos.arrow.producer.writer import Destination
-from airflow_eos.arrow.records.columns import timestamps_of
 from airflow_eos.errors import (
     ConfigurationError,
     FencedError,
@@ -29,6 +27,8 @@ from airflow_eos.errors import (
     TransactionError,
 )
 from airflow_eos.kafka.client import errors as faults
+from airflow_eos.kafka.columns import timestamps_of
+from airflow_eos.kafka.destination import Destination
 from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator, end_transactions
 from airflow_eos.kafka.transactions.identity import (
     DELIVERY_TIMEOUT_S,
@@ -420,26 +420,18 @@ class LibrdkafkaWriter:
 
     Args:
         wire: connections for topics and coordinators, reused; the caller closes them.
-        settings: the connection settings of the producers.
         topic: the topic of rows without a ``topic`` of their own.
         compression: none, gzip, snappy, lz4 or zstd.
 
-    Methods and errors are those of
-    :class:`~airflow_eos.arrow.producer.writer.TransactionalWriter`. Besides, librdkafka has one
-    ``batch.size`` for all topics, set by the smallest ``max.message.bytes``: a topic with a smaller
-    limit that first occurs later in a transaction is refused with RowError.
+    Methods are those of :class:`~airflow_eos.kafka.sink.Writer`. librdkafka has one ``batch.size``
+    for all topics, set by the smallest ``max.message.bytes``: a topic with a smaller limit that
+    first occurs later in a transaction is refused with RowError.
     """
 
     def __init__(
-        self,
-        wire: ConnectionPool,
-        settings: KafkaSettings,
-        *,
-        topic: str | None,
-        compression: str = "lz4",
+        self, wire: ConnectionPool, *, topic: str | None, compression: str = "lz4"
     ) -> None:
         self._wire = wire
-        self._settings = settings
         self.destination = Destination(wire, topic=topic, compression=compression)
         self._coordinator = TransactionCoordinator(wire)
         self._slot: TransactionSlot[_LibrdkafkaTransaction] = TransactionSlot()
@@ -453,7 +445,7 @@ class LibrdkafkaWriter:
         current = self._slot.current()
         if not rows.num_rows:
             return
-        self.destination.batches_of([rows])  # only to refuse rows
+        self.destination.require_sendable(rows)
         producer = current.producer or self._opened(current)
         batch_bytes = self.destination.topics.max_batch_bytes
         if batch_bytes < producer.batch_bytes:
@@ -481,7 +473,7 @@ class LibrdkafkaWriter:
         return written
 
     def abort(self, prepared: TransactionIdentity | None = None) -> None:
-        """See :meth:`~airflow_eos.arrow.producer.writer.TransactionalWriter.abort`."""
+        """See :meth:`~airflow_eos.kafka.sink.Writer.abort`."""
         current = self._slot.release()
         if prepared is not None:
             end_transactions(self._wire, [prepared], commit=False)
@@ -501,7 +493,7 @@ class LibrdkafkaWriter:
         current.opened_at_ms = time.time_ns() // 1_000_000
         producer = TransactionalProducer(
             producer_config(
-                self._settings,
+                self._wire.settings,
                 transactional_id=current.transactional_id,
                 timeout_ms=current.timeout_ms,
                 compression=(self.destination.topics.stored or self.destination.codec).name,

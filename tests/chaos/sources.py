@@ -17,10 +17,10 @@ from typing import Protocol
 from pyspark import cloudpickle
 from pyspark.sql.datasource import InputPartition
 
-from airflow_eos.arrow.records.decode import SCHEMA
 from airflow_eos.arrow.source.stream import RangeReader, RangeStream
 from airflow_eos.arrow.source.task import KafkaInput, ReadRanges
 from airflow_eos.kafka.client.settings import KafkaSettings
+from airflow_eos.kafka.columns import SCHEMA
 from tests.chaos.frame import Frame, Query, Tasks
 from tests.chaos.settings import ARROW, DriverSettings
 from tests.chaos.spark_data import Input, Offset, Row, StateStore, ends_of

@@ -25,10 +25,10 @@ from kafka.record import MemoryRecordsBuilder
 
 from airflow_eos.arrow.records import kernels as loops
 from airflow_eos.arrow.records.decode import tables
-from airflow_eos.arrow.records.encode import NAMES, codec
 from airflow_eos.errors import InputError
+from airflow_eos.kafka.client.codecs import NAMES, codec
 from airflow_eos.kafka.client.reading import OffsetSpan, _visible, _whole
-from tests.support.plain_decoder import rows_of
+from airflow_eos.kafka.client.records import rows_of
 
 SPAN = OffsetSpan("t", 3, 0, 1 << 40)
 HEADER = 61

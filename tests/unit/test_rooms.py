@@ -102,18 +102,9 @@ def test_a_class_name_has_one_meaning():
     assert {name: homes for name, homes in defined.items() if len(homes) > 1} == {}
 
 
-CIRCLES = (
-    "airflow_eos",
-    "airflow_eos.arrow.records",
-    "airflow_eos.arrow.source",
-    "airflow_eos.kafka.client",
-)
-"""Packages with circles that are being mended."""
-
-
 def test_no_circle_of_files_annotations_included():
     """The linter's contract asks the same of imports at run time, among all levels."""
     graph = grimp.build_graph("airflow_eos", exclude_type_checking_imports=False, cache_dir=None)
     packages = {module for module in graph.modules if graph.find_children(module)}
-    circles = {each: graph.nominate_cycle_breakers(each) for each in packages - set(CIRCLES)}
+    circles = {each: graph.nominate_cycle_breakers(each) for each in packages}
     assert {package: found for package, found in circles.items() if found} == {}

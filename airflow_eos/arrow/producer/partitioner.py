@@ -13,21 +13,17 @@ from __future__ import annotations
 
 import itertools
 import math
-import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from airflow_eos.arrow.records.columns import INLINE_BYTES, U64, Columns, Views
-from airflow_eos.errors import RowError
-
-if TYPE_CHECKING:
-    from airflow_eos.arrow.records.encode import Codec
+from airflow_eos.kafka.columns import explicit_partitions, topics_of
+from airflow_eos.kafka.destination import Topic
 
 _M = np.uint32(0x5BD1E995)
 _SEED = np.uint32(0x9747B28C)
@@ -39,67 +35,35 @@ _LONG_KEY_BYTES = 1024
 U32Array = NDArray[np.uint32]
 
 
-class Partitioner:
-    """The partition chooser of one topic; its only state is the next partition for keyless rows."""
-
-    def __init__(self, topic: str, partitions: int) -> None:
-        self.topic = topic
-        self.partitions = partitions
-        self._turn = random.randrange(partitions)  # noqa: S311 - spread, not secrecy
-
-    def choose(self, keys: Views, explicit: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
-        """Return the partition of each row; ``explicit`` has -1 where a row names no partition.
-
-        Raises:
-            RowError: a row names a partition that the topic does not have.
-        """
-        if self.partitions == 1 and explicit is None:
-            return np.zeros(len(keys), np.int64)
-        chosen = self._by_key(keys)
-        if explicit is None:
-            return chosen
-        if int(explicit.max(initial=-1)) >= self.partitions:
-            row = int(explicit.argmax())
-            raise RowError(
-                f"row {row} is for partition {int(explicit[row])} of topic {self.topic!r}, "
-                f"which has the partitions 0 to {self.partitions - 1}: correct the column "
-                "'partition', or leave it null to let the key choose"
-            )
-        return np.where(explicit >= 0, explicit, chosen)
-
-    def _by_key(self, keys: Views) -> NDArray[np.int64]:
-        if keys.nulls is not None and bool(keys.nulls.all()):
-            return np.full(len(keys), self._next_turn(), np.int64)
-        chosen = ((murmur2(keys) & _POSITIVE) % np.uint32(self.partitions)).astype(np.int64)
-        if keys.nulls is not None:
-            chosen[keys.nulls] = self._next_turn()
-        return chosen
-
-    def _next_turn(self) -> int:
-        turn, self._turn = self._turn, (self._turn + 1) % self.partitions
-        return turn
-
-
-def explicit_partitions(column: Any) -> NDArray[np.int64] | None:
-    """Return the column ``partition`` as int64, -1 for a null; None where all are null.
+def choose(
+    topic: Topic, keys: Views, explicit: NDArray[np.int64] | None = None
+) -> NDArray[np.int64]:
+    """Return the partition of each row; ``explicit`` has -1 where a row names no partition.
 
     Raises:
-        RowError: not a column of integers, or a negative number.
+        RowError: a row names a partition that the topic does not have.
     """
-    if column.null_count == len(column):
-        return None
-    if not pa.types.is_integer(column.type):
-        raise RowError(f"column 'partition' is {column.type}: expected an integer")
-    numbers = column.cast(pa.int64())
-    given: NDArray[np.int64] = numbers.fill_null(-1).to_numpy(zero_copy_only=False)
-    negative = given < 0
-    if numbers.null_count < int(negative.sum()):
-        row = int(np.flatnonzero(negative & numbers.is_valid().to_numpy(zero_copy_only=False))[0])
-        raise RowError(
-            f"row {row} is for partition {int(given[row])}: partitions count from 0; "
-            "leave it null to let the key choose"
-        )
-    return given
+    if topic.partitions == 1 and explicit is None:
+        return np.zeros(len(keys), np.int64)
+    chosen = _by_key(topic, keys)
+    if explicit is None:
+        return chosen
+    topic.require_partitions(explicit)
+    return np.where(explicit >= 0, explicit, chosen)
+
+
+def _by_key(topic: Topic, keys: Views) -> NDArray[np.int64]:
+    if keys.nulls is not None and bool(keys.nulls.all()):
+        return np.full(len(keys), next_turn(topic), np.int64)
+    chosen = ((murmur2(keys) & _POSITIVE) % np.uint32(topic.partitions)).astype(np.int64)
+    if keys.nulls is not None:
+        chosen[keys.nulls] = next_turn(topic)
+    return chosen
+
+
+def next_turn(topic: Topic) -> int:
+    """Return the partition of the next rows without a key."""
+    return next(topic.turns) % topic.partitions
 
 
 def murmur2(keys: Views) -> U32Array:
@@ -225,24 +189,6 @@ BATCH_OVERHEAD_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Topic:
-    """A topic, as a writer knows it.
-
-    Attributes:
-        name: the topic's name.
-        partitioner: the choice of a row's partition.
-        max_batch_bytes: size of the largest record batch, as it is sent and as it is stored.
-        stored: the codec of the topic's ``compression.type``, in which batches are sent: brokers
-            measure what they store, too. None: they store batches as they come.
-    """
-
-    name: str
-    partitioner: Partitioner
-    max_batch_bytes: int
-    stored: Codec | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class PartitionSlice:
     """A partition, and the rows that go to it: ``start`` to ``stop - 1`` of the sorted columns."""
 
@@ -272,38 +218,17 @@ def route(
         RowError: a row names no topic, or a partition that its topic does not have.
         TopicError: a topic that some row names does not exist; no row has been sent then.
     """
-    names, topic_of_row = _topics(rows, default_topic)
+    names, topic_of_row = topics_of(rows, default_topic)
     topics = [topic(name) for name in names]
     explicit = None
     if "partition" in rows.schema.names:
         explicit = explicit_partitions(rows.column("partition"))
     if len(topics) == 1:
-        target = topics[0].partitioner.choose(columns.keys, explicit)
+        target = choose(topics[0], columns.keys, explicit)
         firsts = [0]
     else:
         target, firsts = _across_topics(topics, topic_of_row, columns.keys, explicit)
     return _sorted(columns, target, topics, firsts)
-
-
-def _topics(
-    rows: pa.RecordBatch, default_topic: str | None
-) -> tuple[list[str], NDArray[np.int64] | None]:
-    """Return the rows' topics, and each row's index into them (None: there is just one topic)."""
-    if "topic" not in rows.schema.names:
-        if default_topic is None:
-            raise RowError("the rows have no column 'topic', and the sink names no topic: set one")
-        return [default_topic], None
-    column = rows.column("topic")
-    if pa.types.is_null(column.type):
-        column = column.cast(pa.string())
-    if column.null_count:
-        if default_topic is None:
-            row = int(pc.index(column.is_null(), value=True).as_py())
-            raise RowError(f"row {row} has no topic, and the sink names none: set one of them")
-        column = column.fill_null(default_topic)
-    encoded = column.dictionary_encode()
-    names = [str(name) for name in encoded.dictionary.to_pylist()]
-    return names, encoded.indices.to_numpy().astype(np.int64)
 
 
 def _across_topics(
@@ -318,8 +243,8 @@ def _across_topics(
     for number, topic in enumerate(topics):
         rows = np.flatnonzero(topic_of_row == number)
         given = None if explicit is None else explicit[rows]
-        target[rows] = topic.partitioner.choose(keys.take(rows), given) + firsts[number]
-        firsts.append(firsts[number] + topic.partitioner.partitions)
+        target[rows] = choose(topic, keys.take(rows), given) + firsts[number]
+        firsts.append(firsts[number] + topic.partitions)
     return target, firsts
 
 

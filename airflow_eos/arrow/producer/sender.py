@@ -19,7 +19,7 @@ import pyarrow as pa
 from airflow_eos.arrow.records import kernels as loops
 from airflow_eos.arrow.records.columns import columns_of
 from airflow_eos.arrow.records.decode import tables, unpacked
-from airflow_eos.arrow.records.encode import NAMES, Stamp, codec, encode_runs, record_batch
+from airflow_eos.arrow.records.encode import Stamp, encode_runs, record_batch
 from airflow_eos.errors import (
     FencedError,
     KafkaError,
@@ -29,6 +29,7 @@ from airflow_eos.errors import (
     TransactionError,
 )
 from airflow_eos.kafka.client import errors as faults
+from airflow_eos.kafka.client.codecs import NAMES, codec
 from airflow_eos.kafka.client.errors import Deadline
 from airflow_eos.kafka.client.fetch import batch_headers
 from airflow_eos.kafka.client.messages import InitProducerIdRequest, ProduceRequest

@@ -13,12 +13,11 @@ time owns the objects that are not thread-safe: the writer's thread while ``_han
 from __future__ import annotations
 
 import itertools
-import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -26,28 +25,27 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from airflow_eos.arrow.producer.partitioner import (
-    Partitioner,
     PartitionSlice,
     Routed,
-    Topic,
     cut,
     describe_row,
+    next_turn,
     route,
     run_bytes_of,
 )
 from airflow_eos.arrow.producer.sender import Sender, TopicPartition, idempotent_producer
 from airflow_eos.arrow.records import kernels as loops
-from airflow_eos.arrow.records.columns import FRAME_BYTES, columns_of
-from airflow_eos.arrow.records.encode import (
-    HEADER_BYTES,
-    NAMES,
-    EncodedRecords,
-    Stamp,
-    codec,
-    encode_runs,
-    finish,
+from airflow_eos.arrow.records.columns import columns_of
+from airflow_eos.arrow.records.encode import EncodedRecords, Stamp, encode_runs, finish
+from airflow_eos.kafka.client.records import FRAME_BYTES, HEADER_BYTES
+from airflow_eos.kafka.columns import timestamps_of
+from airflow_eos.kafka.destination import (
+    NEVER_BYTES,
+    Destination,
+    Topic,
+    Topics,
+    with_raised_limits,
 )
-from airflow_eos.errors import RowError, TopicError
 from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator, end_transactions
 from airflow_eos.kafka.transactions.identity import (
     DELIVERY_TIMEOUT_S,
@@ -62,7 +60,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from airflow_eos.arrow.records.columns import Columns
-    from airflow_eos.arrow.records.encode import Codec
+    from airflow_eos.kafka.client.codecs import Codec
     from airflow_eos.kafka.client.connection import ConnectionPool
 
 MAX_UNACKNOWLEDGED_BYTES = 32 * 1024 * 1024
@@ -223,7 +221,7 @@ class TransactionalWriter:
     def _send(self, current: _SenderTransaction, gathered: list[pa.RecordBatch]) -> None:
         if not gathered:
             return
-        builder = self.destination.batches_of(gathered)
+        builder = batches_of(gathered, self.destination)
         sender, stamp = self._opened(current)
         for _ in builder.batches(sender, stamp, self._ratios, self._beside):
             if sender.bytes > MAX_UNACKNOWLEDGED_BYTES:
@@ -280,8 +278,15 @@ RUN_BYTES = 3 * 1024 * 1024
 broker, whatever its size; JSON of this size compresses to just below max.message.bytes' default."""
 _LEEWAY = 1.15
 """The factor by which a record batch may compress worse than those before it and still fit."""
-_NEVER_BYTES = (1 << 31) - (1 << 20)
-"""The size from which a row fits no request, however well it may compress."""
+
+
+def batches_of(gathered: Sequence[pa.RecordBatch], to: Destination) -> BatchBuilder:
+    """Return the builder of batches from one or more Arrow batches; errors: `batch_builder`."""
+    scattered = scatter_builder(gathered, to.topic, to.topics, to.codec)
+    if scattered is not None:
+        return scattered
+    rows = gathered[0] if len(gathered) == 1 else pa.concat_batches(gathered)
+    return batch_builder(rows, to.topic, to.topics, to.codec)
 
 
 def batch_builder(
@@ -294,26 +299,42 @@ def batch_builder(
         TopicError: a topic that some row names does not exist.
     """
     columns = columns_of(rows, now_ms=time.time_ns() // 1_000_000)
-    try:
-        return _checked_builder(rows, columns, default_topic, topics, codec)
-    except RowError:
-        # The topic's limit may just have been raised because of this row.
-        topics.invalidate()
-        return _checked_builder(rows, columns, default_topic, topics, codec)
+
+    def checked() -> BatchBuilder:
+        routed = route(rows, columns, default_topic, topics.look_up)
+        refuse_too_large(routed, codec)
+        return sorted_builder(routed, codec)
+
+    return with_raised_limits(topics, checked)
 
 
-def _checked_builder(
-    rows: pa.RecordBatch, columns: Columns, default_topic: str | None, topics: Topics, codec: Codec
-) -> BatchBuilder:
-    builder = BatchBuilder(route(rows, columns, default_topic, topics.look_up), codec)
-    builder.refuse_too_large()
-    return builder
+def sorted_builder(routed: Routed, codec: Codec) -> BatchBuilder:
+    """Return the builder of the record batches of sorted rows, which fit their topics."""
+    return BatchBuilder(partial(_sorted_runs, routed), lambda: routed.columns, codec)
 
 
-def surely_fits(topic: Topic) -> int:
-    """Return the bytes up to which a row fits the topic, whatever they compress to."""
-    limit = topic.max_batch_bytes  # incompressible rows can grow by a few bytes
-    return limit - HEADER_BYTES - limit // 128 - FRAME_BYTES
+def refuse_too_large(routed: Routed, codec: Codec) -> None:
+    """Refuse rows that do not fit their topic, before any row is sent.
+
+    Raises:
+        RowError: alone in a record batch and compressed, a row exceeds max.message.bytes.
+    """
+    sizes = routed.columns.sizes()
+    highest = int(sizes.max(initial=0))
+    for part in routed.slices:
+        fits = max(part.topic.surely_fits, 0)
+        if highest > fits:
+            for row in part.start + np.flatnonzero(sizes[part.start : part.stop] > fits):
+                _refuse_if_too_large(routed.columns, part.topic, int(row), int(sizes[row]), codec)
+
+
+def _refuse_if_too_large(columns: Columns, topic: Topic, row: int, size: int, codec: Codec) -> None:
+    how = topic.stored or codec
+    if size < NEVER_BYTES:
+        (run,) = encode_runs(columns.slice(row, row + 1), [0, 1])
+        size = HEADER_BYTES + len(how.compress(run.body))
+    if size > topic.max_batch_bytes:
+        raise topic.too_large(describe_row(columns, row), size, how)
 
 
 class Ratios:
@@ -335,39 +356,36 @@ class Ratios:
         self._of.update(found)
 
 
-class Encoded(NamedTuple):
-    """An encoded run that is being compressed; ``start`` is its first row."""
+class Run(NamedTuple):
+    """Encoded rows of one partition that go into one record batch, unless it has to be halved.
 
-    part: PartitionSlice
+    ``start`` is its first row among the sorted ones.
+    """
+
+    topic: Topic
+    partition: int
     start: int
-    run: EncodedRecords
-    compressed: Future[Any]
+    rows: EncodedRecords
 
 
 class BatchBuilder:
-    """Builder of record batches from the sorted rows of one Arrow batch."""
+    """Builder of record batches.
 
-    def __init__(self, routed: Routed, codec: Codec) -> None:
-        self._columns = routed.columns
-        self._slices = routed.slices
+    Args:
+        runs: gives the rows, encoded, in groups that are compressed together.
+        columns: gives the sorted rows, for batches that have to be halved.
+        codec: the codec for topics that store batches as they come.
+    """
+
+    def __init__(
+        self,
+        runs: Callable[[Ratios], Iterator[list[Run]]],
+        columns: Callable[[], Columns],
+        codec: Codec,
+    ) -> None:
+        self._runs = runs
+        self._columns = cache(columns)
         self._codec = codec
-        self._sizes = routed.columns.sizes()
-
-    def refuse_too_large(self) -> None:
-        """Refuse rows that do not fit their topic, before any row is sent.
-
-        Raises:
-            RowError: alone in a record batch and compressed, a row exceeds max.message.bytes.
-        """
-        if not len(self._sizes):
-            return
-        highest = int(self._sizes.max())
-        for part in self._slices:
-            if highest <= surely_fits(part.topic):
-                continue
-            sizes = self._sizes[part.start : part.stop]
-            for row in part.start + np.flatnonzero(sizes > max(surely_fits(part.topic), 0)):
-                self._refuse_if_too_large(part, int(row))
 
     def batches(
         self, sender: Sender, stamp: Stamp, ratios: Ratios, beside: Executor
@@ -381,174 +399,91 @@ class BatchBuilder:
             beside: the executor that compresses one group while the next one is encoded.
         """
         worst: dict[str, float] = {}
-        groups = self._encoded(ratios, beside)
+        groups = self._compressed(ratios, beside)
         group = next(groups, None)
         while group is not None:
             following = next(groups, None)  # encoded while ``group`` is compressed
-            for part, start, run, compressed in group:
+            for run, compressed in group:
                 content = compressed.result()
-                ratio = len(content) / len(run.body)
-                worst[part.topic.name] = max(worst.get(part.topic.name, 0.0), ratio)
-                self._queue(part, start, run, content, sender, stamp)
+                ratio = len(content) / len(run.rows.body)
+                worst[run.topic.name] = max(worst.get(run.topic.name, 0.0), ratio)
+                self._queue(run, content, sender, stamp)
             yield
             group = following
         ratios.learn(worst)
 
-    def _encoded(self, ratios: Ratios, beside: Executor) -> Iterator[list[Encoded]]:
+    def _compressed(
+        self, ratios: Ratios, beside: Executor
+    ) -> Iterator[list[tuple[Run, Future[Any]]]]:
         """Yield groups of runs, encoded and handed over to be compressed."""
-        ends = np.concatenate((np.zeros(1, np.uint64), np.cumsum(self._sizes)))
-        for slices, cuts in self._groups(ends, ratios):
-            rows = self._columns.slice(cuts[0], cuts[-1])
-            runs = encode_runs(rows, [edge - cuts[0] for edge in cuts])
+        for group in self._runs(ratios):
             yield [
-                Encoded(part, start, run, beside.submit(self._codec_for(part).compress, run.body))
-                for part, start, run in zip(slices, cuts, runs, strict=False)
+                (run, beside.submit(self._codec_for(run.topic).compress, run.rows.body))
+                for run in group
             ]
 
-    def _codec_for(self, part: PartitionSlice) -> Codec:
-        return part.topic.stored or self._codec
+    def _codec_for(self, topic: Topic) -> Codec:
+        return topic.stored or self._codec
 
-    def _groups(
-        self, ends: np.ndarray, ratios: Ratios
-    ) -> Iterator[tuple[list[PartitionSlice], list[int]]]:
-        """Yield groups of neighbouring runs to encode together: each run's slice, and the edges."""
-        slices: list[PartitionSlice] = []
-        cuts: list[int] = []
-        for part in self._slices:
-            expected = ratios.expected(part.topic.name)
-            for start, stop in cut(part, ends, RUN_BYTES, expected):
-                if cuts and int(ends[stop] - ends[cuts[0]]) > RUN_BYTES:
-                    yield slices, cuts
-                    slices, cuts = [], []
-                slices.append(part)
-                cuts = [*cuts, stop] if cuts else [start, stop]
-        if cuts:
-            yield slices, cuts
-
-    def _queue(
-        self,
-        part: PartitionSlice,
-        start: int,
-        run: EncodedRecords,
-        content: Any,
-        sender: Sender,
-        stamp: Stamp,
-    ) -> None:
-        topic, partition = part.topic.name, part.partition
-        if HEADER_BYTES + len(content) <= part.topic.max_batch_bytes:
-            sequence = sender.sequence(topic, partition)
-            payload = finish(run, content, stamp, sequence, self._codec_for(part))
-            sender.add(topic, partition, payload, run.count)
+    def _queue(self, run: Run, content: Any, sender: Sender, stamp: Stamp) -> None:
+        topic, partition, start, rows = run
+        codec = self._codec_for(topic)
+        if HEADER_BYTES + len(content) <= topic.max_batch_bytes:
+            sequence = sender.sequence(topic.name, partition)
+            payload = finish(rows, content, stamp, sequence, codec)
+            sender.add(topic.name, partition, payload, rows.count)
             return
-        if run.count == 1:
-            raise self._too_large(part, start, HEADER_BYTES + len(content))
-        half = run.count // 2
-        rows = self._columns.slice(start, start + run.count)
-        first, second = encode_runs(rows, [0, half, run.count])
-        for at, smaller in ((start, first), (start + half, second)):
-            content = self._codec_for(part).compress(smaller.body)
-            self._queue(part, at, smaller, content, sender, stamp)
-
-    def _refuse_if_too_large(self, part: PartitionSlice, row: int) -> None:
-        size = int(self._sizes[row])
-        if size < _NEVER_BYTES:
-            (run,) = encode_runs(self._columns.slice(row, row + 1), [0, 1])
-            size = HEADER_BYTES + len(self._codec_for(part).compress(run.body))
-        if size > part.topic.max_batch_bytes:
-            raise self._too_large(part, row, size)
-
-    def _too_large(self, part: PartitionSlice, row: int, size: int) -> RowError:
-        key = describe_row(self._columns, row)
-        named = "the row without a key" if key is None else f"the row with key {key!r}"
-        whose = ", by the topic's compression.type" if part.topic.stored is not None else ""
-        return RowError(
-            f"{named} needs {size} bytes as a record batch of its own "
-            f"({self._codec_for(part).name}{whose}); "
-            f"topic {part.topic.name!r} takes {part.topic.max_batch_bytes} "
-            "(the lesser of max.message.bytes and segment.bytes): raise that setting, "
-            f"{'set compression.type=producer, ' if whose else ''}or send less in one row"
-        )
+        columns = self._columns()
+        if rows.count == 1:
+            size = HEADER_BYTES + len(content)
+            raise topic.too_large(describe_row(columns, start), size, codec)
+        half = rows.count // 2
+        halves = encode_runs(columns.slice(start, start + rows.count), [0, half, rows.count])
+        for at, smaller in zip((start, start + half), halves, strict=True):
+            content = codec.compress(smaller.body)
+            self._queue(Run(topic, partition, at, smaller), content, sender, stamp)
 
 
-# --- topics ---------------------------------------------------------------------------------------
-# The topics that a writer writes to, and their limits, asked for again every minute.
+def _sorted_runs(routed: Routed, ratios: Ratios) -> Iterator[list[Run]]:
+    """Yield groups of neighbouring runs, which are encoded together."""
+    ends = np.concatenate((np.zeros(1, np.uint64), np.cumsum(routed.columns.sizes())))
+    for slices, cuts in _groups(routed.slices, ends, ratios):
+        rows = routed.columns.slice(cuts[0], cuts[-1])
+        runs = encode_runs(rows, [edge - cuts[0] for edge in cuts])
+        yield [
+            Run(part.topic, part.partition, start, run)
+            for part, start, run in zip(slices, cuts, runs, strict=False)
+        ]
 
 
-DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
-"""Kafka's own default of max.message.bytes, for principals that may not read the topic's."""
-_FRESH_S = 60.0
-_SETTINGS = ("max.message.bytes", "segment.bytes", "compression.type")
-"""The two settings that limit the size of a record batch, and what it is measured as."""
-
-
-class Topics:
-    """Cache of topics by name: each one's partitioner, largest record batch, and codec."""
-
-    def __init__(self, wire: ConnectionPool) -> None:
-        self._wire = wire
-        self._known: dict[str, tuple[float, Topic]] = {}
-
-    @property
-    def partitions(self) -> int:
-        """The number of partitions of all topics looked up so far."""
-        return sum(topic.partitioner.partitions for _, topic in self._known.values())
-
-    @property
-    def max_batch_bytes(self) -> int:
-        """The size of a record batch that all topics looked up so far take."""
-        limits = (topic.max_batch_bytes for _, topic in self._known.values())
-        return min(limits, default=DEFAULT_MAX_MESSAGE_BYTES)
-
-    @property
-    def stored(self) -> Codec | None:
-        """The one codec of all topics looked up so far; None where they have none in common."""
-        found = {topic.stored for _, topic in self._known.values()}
-        return found.pop() if len(found) == 1 else None
-
-    def invalidate(self) -> None:
-        """Have the next look-up ask again: a limit may have been raised within the minute."""
-        self._known = {name: (-math.inf, topic) for name, (_, topic) in self._known.items()}
-
-    def look_up(self, name: str) -> Topic:
-        """Return a topic as of the last minute: partitions may have been added since.
-
-        Raises:
-            TopicError: the topic does not exist or may not be described.
-        """
-        now = time.monotonic()
-        asked_at, known = self._known.get(name, (-_FRESH_S, None))
-        if known is not None and now - asked_at < _FRESH_S:
-            return known
-        count = len(self._wire.cluster.leaders(name, refresh=True))
-        partitioner = known.partitioner if known is not None else Partitioner(name, count)
-        if partitioner.partitions != count:
-            partitioner = Partitioner(name, count)
-        topic = Topic(name, partitioner, *self._limit(name))
-        self._known[name] = (now, topic)
-        return topic
-
-    def _limit(self, topic: str) -> tuple[int, Codec | None]:
-        """Return the size of a topic's largest record batch, and the codec that it is stored in."""
-        try:
-            found = self._wire.cluster.topic_config(topic, _SETTINGS)
-        except TopicError:
-            # Writing needs no right to read settings: what is refused for its size is halved.
-            return DEFAULT_MAX_MESSAGE_BYTES, None
-        most = int(found.get("max.message.bytes", DEFAULT_MAX_MESSAGE_BYTES))
-        kept = {"uncompressed": "none"}.get(kind := found.get("compression.type", "producer"), kind)
-        most = min(most, int(found.get("segment.bytes", most)))
-        return most, codec(kept) if kept in NAMES else None
+def _groups(
+    parts: Sequence[PartitionSlice], ends: np.ndarray, ratios: Ratios
+) -> Iterator[tuple[list[PartitionSlice], list[int]]]:
+    """Yield groups of neighbouring runs to encode together: each run's slice, and the edges."""
+    slices: list[PartitionSlice] = []
+    cuts: list[int] = []
+    for part in parts:
+        expected = ratios.expected(part.topic.name)
+        for start, stop in cut(part, ends, RUN_BYTES, expected):
+            if cuts and int(ends[stop] - ends[cuts[0]]) > RUN_BYTES:
+                yield slices, cuts
+                slices, cuts = [], []
+            slices.append(part)
+            cuts = [*cuts, stop] if cuts else [start, stop]
+    if cuts:
+        yield slices, cuts
 
 
 # --- scatter --------------------------------------------------------------------------------------
 # Plain rows to record batches by the compiled loops, in the order in which they come.
 #
-# The same bytes as :class:`BatchBuilder` makes of sorted rows, for rows with a key and a value, no
-# null and no other column, and for one topic: the usual case. All other rows take that builder.
+# The same bytes as :func:`sorted_builder` makes, for rows of one topic with no other columns than
+# key, value and timestamp: the usual case. All other rows are sorted.
 
 
+_NO_NULL = np.zeros(0, np.bool_)
 _MOST_BYTES = 64 * 1024 * 1024
-"""Most bytes of rows that are scattered, all at once; the other builder encodes group by group."""
+"""Most bytes of rows that are scattered, all at once; sorted ones are encoded group by group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -556,133 +491,101 @@ class Placed:
     """Rows with their partitions.
 
     Attributes:
-        pieces: for each Arrow batch: key offsets, keys, value offsets, values, rows' partitions.
+        pieces: for each Arrow batch: edges, bytes and nulls of the keys, likewise of the values,
+            the rows' times, and their partitions.
         sizes: bytes of each partition's rows, an upper bound.
-        counts: number of each partition's rows.
         largest: bytes of the largest row, an upper bound.
     """
 
-    pieces: list[tuple[Any, Any, Any, Any, NDArray[np.uint32]]]
+    pieces: list[tuple[Any, ...]]
     sizes: NDArray[np.int64]
-    counts: NDArray[np.int64]
     largest: int
 
 
 def scatter_builder(
     gathered: Sequence[pa.RecordBatch], topic: str | None, topics: Topics, codec: Codec
 ) -> BatchBuilder | None:
-    """Return the builder for plain rows; None where the rows need another :class:`BatchBuilder`.
+    """Return the builder for plain rows; None where the rows need :func:`batch_builder`.
 
     Raises:
+        RowError: a timestamp that cannot be sent as it is.
         TopicError: the topic does not exist.
     """
     if topic is None or not loops.are_loaded() or not all(map(_is_plain, gathered)):
         return None
-    found = topics.look_up(topic)
-    placed = _placed(gathered, found.partitioner.partitions)
-    if placed.sizes.sum() > _MOST_BYTES or placed.largest > surely_fits(found):
+    found, now_ms = topics.look_up(topic), time.time_ns() // 1_000_000
+    placed = _placed(gathered, found, now_ms)
+    if placed.sizes.sum() > _MOST_BYTES or placed.largest > found.surely_fits:
         return None
-    return ScatterBuilder(gathered, placed, found, codec)
+
+    def columns() -> Columns:
+        order = np.argsort(np.concatenate([piece[-1] for piece in placed.pieces]), kind="stable")
+        return columns_of(pa.concat_batches(gathered), now_ms=now_ms).take(order)
+
+    return BatchBuilder(partial(_scattered_runs, placed, found, now_ms), columns, codec)
 
 
 def _is_plain(rows: pa.RecordBatch) -> bool:
-    return sorted(rows.schema.names) == ["key", "value"] and all(
-        (pa.types.is_binary(column.type) or pa.types.is_string(column.type))
-        and column.null_count == 0
-        for column in rows.columns
+    names = set(rows.schema.names)
+    kinds = [rows.column(name).type for name in names - {"timestamp"}]
+    return {"value"} <= names <= {"key", "value", "timestamp"} and all(
+        pa.types.is_binary(kind) or pa.types.is_string(kind) for kind in kinds
     )
 
 
-def _placed(gathered: Sequence[pa.RecordBatch], partitions: int) -> Placed:
-    sizes, counts = np.zeros(partitions, np.int64), np.zeros(partitions, np.int64)
+def _placed(gathered: Sequence[pa.RecordBatch], topic: Topic, now_ms: int) -> Placed:
+    sizes = np.zeros(topic.partitions, np.int64)
     pieces, largest = [], 0
-    for rows in gathered:
-        columns = *_bytes_of(rows.column("key")), *_bytes_of(rows.column("value"))
+    found = [(_bytes_of(rows, "key"), _bytes_of(rows, "value")) for rows in gathered]
+    without = topic.partitions > 1 and any(len(no_key) for (*_, no_key), _ in found)
+    turn = next_turn(topic) if without else 0
+    for rows, (keys, values) in zip(gathered, found, strict=True):
+        edges, _, no_value = values
+        times = timestamps_of(rows, now_ms=now_ms)
+        own = np.zeros(0, np.int64) if isinstance(times, int) else np.array(times, np.int64)
         targets = np.empty(rows.num_rows, np.uint32)
-        size = loops.placed(*columns[:3], FRAME_BYTES, targets, sizes, counts)
-        pieces.append((*columns, targets))
+        size = loops.placed(*keys, edges, no_value, turn, FRAME_BYTES, targets, sizes)
+        pieces.append((*keys, *values, own, targets))
         largest = max(largest, size)
-    return Placed(pieces, sizes, counts, largest)
+    return Placed(pieces, sizes, largest)
 
 
-def _bytes_of(column: Any) -> tuple[Any, Any]:
-    """Return a column's offsets and bytes."""
+def _bytes_of(rows: pa.RecordBatch, name: str) -> tuple[Any, Any, Any]:
+    """Return a column's offsets and bytes, and which rows have a null (empty: none has)."""
+    column = rows.column(name) if name in rows.schema.names else pa.nulls(len(rows), pa.binary())
     _, edges, content = column.buffers()
     offsets = np.frombuffer(edges, np.int32)[column.offset : column.offset + len(column) + 1]
     data = np.frombuffer(content, np.uint8) if content is not None else np.zeros(0, np.uint8)
     # The loops are compiled for read-only arrays: writable ones would have them compiled again.
     offsets.flags.writeable = data.flags.writeable = False
-    return offsets, data
+    nulls = column.is_null().to_numpy(zero_copy_only=False) if column.null_count else _NO_NULL
+    return offsets, data, nulls
 
 
-class ScatterBuilder(BatchBuilder):
-    """:class:`BatchBuilder` for plain rows, which sorts them only if a batch has to be halved."""
-
-    def __init__(
-        self, gathered: Sequence[pa.RecordBatch], placed: Placed, topic: Topic, codec: Codec
-    ) -> None:
-        # Without the base's __init__: ``_columns`` is made on first use.
-        self._gathered = gathered
-        self._placed = placed
-        self._topic = topic
-        self._codec = codec
-        self._now_ms = time.time_ns() // 1_000_000
-
-    @cached_property
-    def _columns(self) -> Columns:  # type: ignore[override]
-        rows = pa.concat_batches(self._gathered)
-        columns = columns_of(rows, now_ms=self._now_ms)
-        return route(rows, columns, self._topic.name, lambda _: self._topic).columns
-
-    def _encoded(self, ratios: Ratios, beside: Executor) -> Iterator[list[Encoded]]:
-        group: list[Encoded] = []
-        size = 0
-        for part, start, run in self._runs(ratios.expected(self._topic.name)):
-            if group and size + len(run.body) > RUN_BYTES:
-                yield group
-                group, size = [], 0
-            compressed = beside.submit(self._codec_for(part).compress, run.body)
-            group.append(Encoded(part, start, run, compressed))
-            size += len(run.body)
-        if group:
+def _scattered_runs(
+    placed: Placed, topic: Topic, now_ms: int, ratios: Ratios
+) -> Iterator[list[Run]]:
+    group: list[Run] = []
+    size = 0
+    for run in _scattered(placed, topic, now_ms, ratios.expected(topic.name)):
+        if group and size + len(run.rows.body) > RUN_BYTES:
             yield group
-
-    def _runs(self, ratio: float) -> Iterator[tuple[PartitionSlice, int, EncodedRecords]]:
-        """Yield each run with its partition's slice and its first row among the sorted rows."""
-        placed, most = self._placed, run_bytes_of(self._topic, RUN_BYTES, ratio)
-        cuts = -(-placed.sizes // most)
-        content, runs = loops.scattered(placed.pieces, placed.sizes, cuts, FRAME_BYTES)
-        at, first = iter(runs.T.tolist()), 0
-        for partition, (rows, its) in enumerate(zip(placed.counts.tolist(), cuts, strict=True)):
-            part = PartitionSlice(self._topic, partition, first, first + rows)
-            for start, end, count in itertools.islice(at, int(its)):
-                if count:
-                    body = content[start:end]
-                    yield part, first, EncodedRecords(body, count, self._now_ms, self._now_ms)
-                first += count
+            group, size = [], 0
+        group.append(run)
+        size += len(run.rows.body)
+    if group:
+        yield group
 
 
-class Destination:
-    """The topics that rows go to, with their limits, and the codec.
-
-    Args:
-        wire: the connections by which topics are looked up.
-        topic: the topic of rows without a ``topic`` of their own.
-        compression: none, gzip, snappy, lz4 or zstd.
-
-    Raises:
-        ConfigurationError: no such compression.
-    """
-
-    def __init__(self, wire: ConnectionPool, *, topic: str | None, compression: str) -> None:
-        self.topic = topic
-        self.topics = Topics(wire)
-        self.codec = codec(compression)
-
-    def batches_of(self, gathered: Sequence[pa.RecordBatch]) -> BatchBuilder:
-        """Return the builder of batches from one or more Arrow batches; errors: `batch_builder`."""
-        scattered = scatter_builder(gathered, self.topic, self.topics, self.codec)
-        if scattered is not None:
-            return scattered
-        rows = gathered[0] if len(gathered) == 1 else pa.concat_batches(gathered)
-        return batch_builder(rows, self.topic, self.topics, self.codec)
+def _scattered(placed: Placed, topic: Topic, now_ms: int, ratio: float) -> Iterator[Run]:
+    cuts = -(-placed.sizes // run_bytes_of(topic, RUN_BYTES, ratio))
+    content, runs = loops.scattered(
+        placed.pieces, placed.sizes, cuts, now_ms=now_ms, frame=FRAME_BYTES
+    )
+    at, first = iter(runs.T.tolist()), 0
+    for partition, its in enumerate(cuts.tolist()):
+        for start, end, count, base, latest in itertools.islice(at, its):
+            if count:
+                encoded = EncodedRecords(content[start:end], count, base, latest)
+                yield Run(topic, partition, first, encoded)
+            first += count

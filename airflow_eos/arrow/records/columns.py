@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from airflow_eos.errors import RowError
+from airflow_eos.kafka.client.records import FRAME_BYTES
+from airflow_eos.kafka.columns import header_items, require_bytes, require_value, timestamps_of
 
 U64 = np.uint64
 Words = NDArray[np.uint64]
@@ -182,14 +183,9 @@ def views_of(column: Any, name: str) -> Views:
     Raises:
         RowError: the column is neither; the message says how to convert it.
     """
-    kind = column.type
-    if pa.types.is_dictionary(kind):
-        column, kind = column.dictionary_decode(), kind.value_type
-    if not (_is_bytes(kind) or pa.types.is_null(kind)):
-        raise RowError(
-            f"column {name!r} is {kind}: expected binary or string; "
-            f"cast it, for example with CAST({name} AS STRING) or to_json({name})"
-        )
+    require_bytes(column, name)
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
     column = _as_binary_view(column)
     _, views, *others = column.buffers()
     # pyarrow below 20 gives None for an unused buffer; views refer to buffers by index.
@@ -203,19 +199,6 @@ def views_of(column: Any, name: str) -> Views:
     nulls = column.is_null().to_numpy(zero_copy_only=False)
     # The view of a null row is undefined: make it an empty string.
     return Views(np.where(nulls[:, np.newaxis], U64(0), words), nulls, buffers)
-
-
-def _is_bytes(kind: Any) -> bool:
-    tests = (
-        pa.types.is_binary,
-        pa.types.is_string,
-        pa.types.is_large_binary,
-        pa.types.is_large_string,
-        pa.types.is_binary_view,
-        pa.types.is_string_view,
-        pa.types.is_fixed_size_binary,
-    )
-    return any(test(kind) for test in tests)
 
 
 def _as_binary_view(column: Any) -> Any:
@@ -268,11 +251,6 @@ def content_of(array: Any) -> memoryview:
 
 
 # --- columns --------------------------------------------------------------------------------------
-
-
-FRAME_BYTES = 36
-"""Most bytes that a record adds to key, value and headers: four 5-byte varints, the 10-byte
-timestamp, a 5-byte header count and the attributes byte. Usually it is 8 to 10."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,13 +318,8 @@ def columns_of(rows: pa.RecordBatch, *, now_ms: int) -> Columns:
     Raises:
         RowError: ``value`` is missing, or a column has a type that Kafka records cannot hold.
     """
+    require_value(rows)
     names = rows.schema.names
-    if "value" not in names:
-        found = ", ".join(map(repr, names)) or "none at all"
-        raise RowError(
-            f"the rows have no column 'value', only {found}: "
-            "name the bytes to send 'value', for example with to_json(struct(*)) AS value"
-        )
     count = rows.num_rows
     if "key" in names:
         keys = views_of(rows.column("key"), "key")
@@ -360,55 +333,12 @@ def columns_of(rows: pa.RecordBatch, *, now_ms: int) -> Columns:
     )
 
 
-def timestamps_of(rows: pa.RecordBatch, *, now_ms: int) -> NDArray[np.int64] | int:
-    """Return the rows' timestamps in ms since the epoch; one number for all if none has its own.
-
-    Raises:
-        RowError: a time before 1970, or a column that holds no times.
-    """
-    if "timestamp" not in rows.schema.names:
-        return now_ms
-    column = rows.column("timestamp")
-    if column.null_count == len(column):
-        return now_ms
-    if pa.types.is_timestamp(column.type):
-        # Kafka's timestamps are milliseconds: finer units are truncated on purpose.
-        column = column.cast(pa.timestamp("ms", column.type.tz), safe=False).cast(pa.int64())
-    elif pa.types.is_integer(column.type):
-        column = column.cast(pa.int64())
-    else:
-        raise RowError(
-            f"column 'timestamp' is {column.type}: expected a timestamp, "
-            "or an integer of milliseconds since the epoch"
-        )
-    times: NDArray[np.int64] = pc.fill_null(column, now_ms).to_numpy(zero_copy_only=False)
-    if int(times.min()) < 0:
-        raise RowError(
-            f"row {int(times.argmin())} has the timestamp {int(times.min())} ms: Kafka takes "
-            "none before 1970-01-01; correct it, or leave it null for the time of sending"
-        )
-    return times
-
-
 def _headers(column: Any) -> Headers | None:
-    if pa.types.is_null(column.type) or column.null_count == len(column):
+    items = header_items(column)
+    if items is None:
         return None
-    kind = column.type
-    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
-    if not (
-        is_list
-        and pa.types.is_struct(kind.value_type)
-        and {kind.value_type.field(i).name for i in range(kind.value_type.num_fields)}
-        == {"key", "value"}
-    ):
-        raise RowError(
-            f"column 'headers' is {kind}: expected array<struct<key: string, value: binary>>"
-        )
     counts = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
     counts = counts.astype(np.int64)
-    items = column.flatten()  # leaves out the items of null lists
-    if len(items) == 0:
-        return None
     encoded = _encode_headers(items)
     ends = np.concatenate(([0], np.cumsum(counts)))
     offsets = offsets_of(encoded)[ends * 4].astype(np.int32)
@@ -421,10 +351,6 @@ def _headers(column: Any) -> Headers | None:
 def _encode_headers(items: Any) -> Any:
     """Encode headers, each as four items: key length, key, value length, value."""
     names = views_of(pc.struct_field(items, "key"), "headers.key")
-    if items.null_count or names.nulls is not None:
-        raise RowError(
-            "column 'headers' holds a header without a key: Kafka needs one, '' at least"
-        )
     values = views_of(pc.struct_field(items, "value"), "headers.value")
     return interleaved(
         [

@@ -2,116 +2,28 @@
 
 from __future__ import annotations
 
-import struct
-import zlib
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import cramjam
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from airflow_eos.arrow.records import kernels as loops
-from airflow_eos.arrow.records.numpy_kernels import MOST_HEADERS, Garbled
+from airflow_eos.arrow.records.layout import I64, Garbled, Spans, Unpacked
 from airflow_eos.errors import InputError, Remedy
+from airflow_eos.kafka.client.codecs import MOST_BYTES, UNREADABLE, decompressed
+from airflow_eos.kafka.client.records import MOST_HEADERS
+from airflow_eos.kafka.columns import HEADER, SCHEMA
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from airflow_eos.arrow.records.numpy_kernels import I64, Spans
     from airflow_eos.kafka.client.fetch import FetchedRecordBatch
     from airflow_eos.kafka.client.reading import OffsetSpan
-
-_XERIAL_MAGIC = b"\x82SNAPPY\x00"
-_XERIAL_HEADER_BYTES = 16
-_GZIP_OR_ZLIB = zlib.MAX_WBITS | 32
-_FULL = "failed to write whole buffer"  # the codec library's error for too small a buffer
-
-UNREADABLE = (
-    *(IndexError, ValueError, struct.error, zlib.error),
-    cramjam.DecompressionError,  # a subclass of none of these
-)
-"""The exceptions for bytes that are no record batch: the codecs' libraries' and this module's."""
-
-MOST_BYTES = 256 * 1024 * 1024
-"""Most bytes of a decompressed batch. A broker limits (``max.message.bytes``) the compressed batch:
-49 kB of zstd can be 1.5 GiB, by which any writer of a topic could end all its readers."""
-
 
 MOST_RECORDS = 1 << 22
 """Most records of a batch, and of a portion: a record of 7 bytes takes over 100 once it is read."""
 _HEADERS_AT_ONCE = 1 << 20
 """About the most headers of the rows in one table."""
-
-
-def decompressed(batch: FetchedRecordBatch) -> bytes | memoryview:
-    """Return a batch's records; raise one of UNREADABLE if it is too large or cannot be read.
-
-    Never more than MOST_BYTES are made, whatever the batch says of its size.
-    """
-    match batch.codec:
-        case 0:
-            return bytes(batch.payload)
-        case 1:
-            return _gzip(batch.payload)
-        case 2:
-            return _snappy(bytes(batch.payload))
-        case 3:
-            return _into(cramjam.lz4.decompress_into, batch.payload)
-        case 4:
-            return _into(cramjam.zstd.decompress_into, batch.payload)
-        case codec:
-            raise ValueError(f"compression type {codec} is not known")
-
-
-def _too_large() -> ValueError:
-    most = MOST_BYTES >> 20
-    return ValueError(f"it has more than {most} MiB decompressed, the most that one may have")
-
-
-def _gzip(data: memoryview) -> bytes:
-    whole = zlib.decompressobj(_GZIP_OR_ZLIB)
-    found = whole.decompress(data, MOST_BYTES + 1)
-    if len(found) > MOST_BYTES:
-        raise _too_large()
-    if not whole.eof:
-        raise ValueError("it is cut short")
-    return found
-
-
-def _into(decompress: Callable[[memoryview, Any], int], data: memoryview) -> memoryview:
-    """Decompress data of unknown size, into larger and larger buffers until it fits."""
-    room = min(MOST_BYTES, 65_536 + 32 * len(data))
-    while True:
-        out = np.empty(room, np.uint8)  # the system provides only the memory that is written to
-        try:
-            return out[: decompress(data, out)].data
-        except cramjam.DecompressionError as error:
-            if str(error) != _FULL:
-                raise
-        if room == MOST_BYTES:
-            raise _too_large()
-        room = min(MOST_BYTES, 16 * room)
-
-
-def _snappy(data: bytes) -> bytes:
-    """Decompress snappy: Java writes blocks in snappy-java's framing, librdkafka one raw block."""
-    if not data.startswith(_XERIAL_MAGIC):
-        blocks = [data]
-    else:
-        position, blocks = _XERIAL_HEADER_BYTES, []
-        while position < len(data):
-            (length,) = struct.unpack_from(">i", data, position)
-            position += 4
-            if not 0 < length <= len(data) - position:
-                raise ValueError("a block of snappy is longer than the batch")
-            blocks.append(data[position : position + length])
-            position += length
-    if sum(map(cramjam.snappy.decompress_raw_len, blocks)) > MOST_BYTES:
-        raise _too_large()
-    return b"".join(bytes(cramjam.snappy.decompress_raw(block)) for block in blocks)
 
 
 # --- decompression --------------------------------------------------------------------------------
@@ -127,29 +39,6 @@ portion has no more than one batch may have (:data:`MOST_BYTES`).
 """
 _LEAST = 7
 """Fewest bytes of a record: length, attributes, time, offset, key, value and header count."""
-
-
-@dataclass(frozen=True, slots=True)
-class Unpacked:
-    """The records of some batches. Times in ms since the epoch.
-
-    Attributes:
-        data: all records, uint8.
-        starts: where each batch begins in ``data``, and the end of the last one.
-        counts: number of records of each batch, no more than its bytes can hold.
-        base_offsets: first offset of each batch; a record has its distance from there.
-        last_offsets: last offset of each batch; no record is behind it.
-        base_times: base timestamp of each batch, likewise, but for those stamped by the broker.
-        append_times: the timestamp of all records of a batch, -1 where each has its own.
-    """
-
-    data: NDArray[np.uint8]
-    starts: NDArray[np.int64]
-    counts: NDArray[np.int64]
-    base_offsets: NDArray[np.int64]
-    last_offsets: NDArray[np.int64]
-    base_times: NDArray[np.int64]
-    append_times: NDArray[np.int64]
 
 
 def unpacked(batches: Sequence[FetchedRecordBatch], span: OffsetSpan) -> Iterator[Unpacked]:
@@ -199,7 +88,7 @@ def _joined(batches: Sequence[FetchedRecordBatch], pieces: Sequence[Any]) -> Unp
     )
 
 
-def _unpacking_column(numbers: Any) -> NDArray[np.int64]:
+def _unpacking_column(numbers: Any) -> I64:
     return np.array(list(numbers), np.int64)
 
 
@@ -244,21 +133,7 @@ def _ways_on(span: OffsetSpan, first: int, last: int) -> tuple[Remedy, Remedy]:
 # --- tables ---------------------------------------------------------------------------------------
 
 
-HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
-SCHEMA = pa.schema(
-    [
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp", pa.timestamp("us", tz="UTC")),
-        ("headers", pa.list_(HEADER)),
-    ]
-)
-"""The schema with all columns; ``headers`` is an empty list for a row without headers."""
 COLUMNS = tuple(SCHEMA.names)
-
 _MOST_MS = ((1 << 63) - 1) // 1000
 
 

@@ -40,19 +40,14 @@ prefix, which saves a view a row.
 from __future__ import annotations
 
 import struct
-import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import cramjam
 import crc32c
-import lz4.frame
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
-from airflow_eos.arrow.records import kernels as loops
 from airflow_eos.arrow.records.columns import (
     U64,
     ZERO,
@@ -69,71 +64,8 @@ from airflow_eos.arrow.records.columns import (
     offsets_of,
     varints,
 )
-from airflow_eos.errors import ConfigurationError
+from airflow_eos.kafka.client.codecs import Codec
 
-_GZIP_LEVEL = 6
-_ZSTD_LEVEL = 1
-_GZIP_CONTAINER = 31  # zlib's wbits: the largest window, gzip header and trailer
-_SNAPPY_BLOCK_BYTES = 32 * 1024
-# org.xerial.snappy.SnappyCodec: magic, version 1, compatible with version 1.
-_SNAPPY_HEADER = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
-
-
-@dataclass(frozen=True, slots=True)
-class Codec:
-    """A codec: its name, its code in a record batch's attributes, and its compress function."""
-
-    name: str
-    code: int
-    compress: Callable[[memoryview], Any]
-    """Returns any object with the buffer protocol and a length in bytes."""
-
-
-def codec(name: str) -> Codec:
-    """Return the codec of a name, at its default level (ConfigurationError: no such codec)."""
-    if name not in _CODECS:
-        raise ConfigurationError(
-            f"compression {name!r} is not known: choose one of {', '.join(_CODECS)}"
-        )
-    return _CODECS[name]
-
-
-def _gzip(body: memoryview) -> bytes:
-    return zlib.compress(body, _GZIP_LEVEL, _GZIP_CONTAINER)
-
-
-def _snappy(body: memoryview) -> bytes:
-    pieces = [_SNAPPY_HEADER]
-    for start in range(0, len(body), _SNAPPY_BLOCK_BYTES):
-        block = bytes(cramjam.snappy.compress_raw(body[start : start + _SNAPPY_BLOCK_BYTES]))
-        pieces += (struct.pack(">i", len(block)), block)
-    return b"".join(pieces)
-
-
-def _lz4(body: memoryview) -> bytes:
-    out: bytes = lz4.frame.compress(body, block_linked=False, store_size=False)
-    return out
-
-
-def _zstd(body: memoryview) -> Any:
-    return pa.Codec("zstd", _ZSTD_LEVEL).compress(body)
-
-
-_CODECS = {
-    each.name: each
-    for each in (
-        Codec("none", 0, lambda body: body),
-        Codec("gzip", 1, _gzip),
-        Codec("snappy", 2, _snappy),
-        Codec("lz4", 3, _lz4),
-        Codec("zstd", 4, _zstd),
-    )
-}
-NAMES = tuple(_CODECS)
-"""The names that ``codec`` knows, in the order of their codes."""
-
-
-HEADER_BYTES = 61
 _TRANSACTIONAL = 0x10
 _BEFORE_CRC = struct.Struct(">qiibI")
 _AFTER_CRC = struct.Struct(">hiqqqhii")
@@ -170,7 +102,7 @@ def encode_runs(columns: Columns, cuts: Sequence[int]) -> Iterator[EncodedRecord
         base = highest = np.full(len(first), at, np.int64)
     else:
         base, highest = at[first], np.maximum.reduceat(at, first)
-    content, edges = loops.encoded(columns, cuts) or _by_arrow(columns, cuts, base)
+    content, edges = _by_arrow(columns, cuts, base)
     for place, count in enumerate(last - first):
         body = content[int(edges[place]) : int(edges[place + 1])]
         yield EncodedRecords(body, int(count), int(base[place]), int(highest[place]))

@@ -11,23 +11,15 @@ import os
 import subprocess
 import sys
 from threading import Lock, Thread
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from airflow_eos.arrow.records import numpy_kernels
-from airflow_eos.arrow.records.numpy_kernels import Garbled, Spans
+from airflow_eos.arrow.records.layout import I64, Garbled, Spans, Unpacked
 
-if TYPE_CHECKING:
-    from airflow_eos.arrow.records.columns import Columns, Views
-    from airflow_eos.arrow.records.decode import Unpacked
-
-
-I64 = NDArray[np.int64]
-
-
-_LOOPS = ("scan", "scan_headers", "gather", "encode", "hash_bytes", "place", "scatter")
+_LOOPS = ("scan", "scan_headers", "gather", "hash_bytes", "place", "scatter")
 _COMPILES_WITHIN_S = 600.0
 _loading = Lock()
 _loaded: list[Any] = []
@@ -99,13 +91,10 @@ def try_each(compiled: Any) -> None:
     offsets.flags.writeable = False
     no = np.zeros(0, np.bool_)
     compiled.hash_bytes(data, offsets, no, False, np.zeros(0, np.uint64))  # noqa: FBT003
-    words, out = np.zeros((0, 2), np.uint64), np.zeros(0, np.uint8)
-    words.flags.writeable = False
-    views = words, data, no
-    compiled.encode(*views, *views, none, starts, out, np.zeros(1, np.int64))
-    targets, grid = np.zeros(0, np.uint32), np.zeros((6, 1), np.int64)
-    compiled.place(offsets, data, offsets, 0, targets, np.zeros(1, np.int64), starts)
-    compiled.scatter(offsets, data, offsets, data, targets, 0, grid, grid, out)
+    keys, values = (offsets, data, no), (offsets, data, no)
+    targets, grid, out = np.zeros(0, np.uint32), np.zeros((6, 1), np.int64), np.zeros(0, np.uint8)
+    compiled.place(*keys, offsets, no, 0, 0, targets, starts)
+    compiled.scatter(*keys, *values, none, targets, 0, 0, grid, grid, out)
 
 
 def are_loaded() -> bool:
@@ -166,50 +155,23 @@ def hash_bytes(data: Any, offsets: Any, valid: Any, hashes: Any, *, told: bool =
         numpy_kernels.hash_ints((~valid).astype(np.int32), np.ones(len(valid), np.bool_), hashes)
 
 
-def encoded(columns: Columns, cuts: Any) -> tuple[memoryview, I64] | None:
-    """Encode the runs of :func:`.encode.encode_runs`; return their bytes, and where each begins.
-
-    None where Arrow has to encode: loops not loaded, rows with headers, or several buffers.
-    """
-    both = (columns.keys, columns.values)
-    if not _loaded or columns.headers is not None or any(len(c.buffers) > 1 for c in both):
-        return None
-    times = columns.timestamps
-    edges = np.empty(len(cuts), np.int64)
-    out = np.empty(int(columns.sizes().sum()), np.uint8)
-    _loaded[0].encode(
-        *_of_views(columns.keys),
-        *_of_views(columns.values),
-        np.empty(0, np.int64) if isinstance(times, int) else np.array(times, np.int64),
-        np.asarray(cuts, np.int64),
-        out,
-        edges,
-    )
-    return out.data, edges
-
-
 def placed(*columns: Any) -> int:
     """See :func:`airflow_eos.arrow.records.numba_kernels.place`; the loops must be loaded."""
     return int(_loaded[0].place(*columns))
 
 
-def scattered(pieces: Any, sizes: I64, cuts: I64, frame: int) -> tuple[memoryview, I64]:
-    """Encode the rows of each partition as runs of records; return bytes, and runs' edges, rows.
+def scattered(
+    pieces: Any, sizes: I64, cuts: I64, *, now_ms: int, frame: int
+) -> tuple[memoryview, I64]:
+    """Encode the rows of each partition as runs of records.
 
-    A partition has as many runs as ``cuts`` says, of which the last ones can be empty. The loops
-    must be loaded; see :func:`airflow_eos.arrow.records.numba_kernels.scatter`.
+    Return their bytes, and a column for each run: where it begins and ends, how many rows it has,
+    and the first and the largest of their times. A partition has as many runs as ``cuts`` says, of
+    which the last ones can be empty. The loops must be loaded; see
+    :func:`airflow_eos.arrow.records.numba_kernels.scatter`.
     """
     state, runs = _loaded[0].begun(sizes, cuts)
     out = np.empty(int(sizes.sum()), np.uint8)
     for piece in pieces:
-        _loaded[0].scatter(*piece, frame, state, runs, out)
+        _loaded[0].scatter(*piece, now_ms, frame, state, runs, out)
     return out.data, runs
-
-
-def _of_views(views: Views) -> tuple[Any, Any, Any]:
-    words = np.ascontiguousarray(views.words).view()
-    data = np.frombuffer(views.buffers[0], np.uint8) if views.buffers else np.zeros(0, np.uint8)
-    # The loops are compiled for read-only arrays: writable ones would have them compiled again.
-    words.flags.writeable = data.flags.writeable = False
-    nulls = np.zeros(0, np.bool_) if views.nulls is None else np.ascontiguousarray(views.nulls)
-    return words, data, nulls

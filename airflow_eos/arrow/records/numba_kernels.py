@@ -18,7 +18,7 @@ from llvmlite import ir
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from airflow_eos.arrow.records.numpy_kernels import MOST_HEADERS
+from airflow_eos.kafka.client.records import MOST_HEADERS
 
 jit = nb.njit(nogil=True, cache=True, boundscheck=False)
 _raw_memcpy: Any = cgutils.raw_memcpy
@@ -178,104 +178,7 @@ def gather(data: Any, places: Any, lengths: Any, ends: Any, out: Any) -> None:
     ends[len(places)] = at
 
 
-# --- compiled encoding ----------------------------------------------------------------------------
-# The compiled loop of :func:`.encode.encode_runs`: columns → records.
-
-
 _U = np.uint64
-
-
-@jit
-def _zigzag(number: Any) -> Any:
-    return nb.uint64((number << 1) ^ (number >> 63))
-
-
-@jit
-def _width(number: Any) -> Any:
-    """Return the number of bytes of a varint."""
-    width = _U(1)
-    while number >= _U(0x80):
-        number >>= _U(7)
-        width += _U(1)
-    return width
-
-
-@jit
-def _put(number: Any, out: Any, at: Any) -> Any:
-    """Write a varint; return the place of the next field."""
-    while number >= _U(0x80):
-        out[at] = np.uint8((number & _U(0x7F)) | _U(0x80))
-        number >>= _U(7)
-        at += _U(1)
-    out[at] = np.uint8(number)
-    return at + _U(1)
-
-
-@jit
-def _put_field(
-    words: Any, row: int, inline: Any, data: Any, zigzag: Any, out: Any, at: Any, to: Any
-) -> Any:
-    """Write a length and the bytes, which are in the view itself or in the buffer that it names."""
-    at = _put(zigzag, out, at)
-    if zigzag == _U(1):  # -1: a null
-        return at
-    length = zigzag >> _U(1)
-    if length <= _U(12):
-        source = inline + nb.uint64(row) * _U(16) + _U(4)
-    else:
-        source = data + (words[row, 1] >> _U(32))
-    memcpy(to + at, source, length)
-    return at + length
-
-
-@jit
-def encode(
-    keys: Any,
-    key_data: Any,
-    no_key: Any,
-    values: Any,
-    value_data: Any,
-    no_value: Any,
-    times: Any,
-    cuts: Any,
-    out: Any,
-    edges: Any,
-) -> None:
-    """Encode runs of rows without headers; ``edges`` (one more than runs) gets where each begins.
-
-    Keys and values are views (:class:`.columns.Views`): their words, and the long ones' buffer.
-    """
-    at = _U(0)
-    to = nb.uint64(out.ctypes.data)
-    in_keys, of_keys = nb.uint64(keys.ctypes.data), nb.uint64(key_data.ctypes.data)
-    in_values, of_values = nb.uint64(values.ctypes.data), nb.uint64(value_data.ctypes.data)
-    for run in range(len(cuts) - 1):
-        edges[run] = at
-        for row in range(cuts[run], cuts[run + 1]):
-            key = (keys[row, 0] & _U(0xFFFFFFFF)) << _U(1)
-            value = (values[row, 0] & _U(0xFFFFFFFF)) << _U(1)
-            if len(no_key) and no_key[row]:
-                key = _U(1)
-            if len(no_value) and no_value[row]:
-                value = _U(1)
-            elapsed = _U(0)
-            if len(times):
-                elapsed = _zigzag(times[row] - times[cuts[run]])
-            delta = nb.uint64(row - cuts[run]) << _U(1)
-            size = _U(2) + _width(elapsed) + _width(delta) + _width(key) + _width(value)
-            if key != _U(1):
-                size += key >> _U(1)
-            if value != _U(1):
-                size += value >> _U(1)
-            at = _put(size << _U(1), out, at)
-            out[at] = 0
-            at = _put(elapsed, out, at + _U(1))
-            at = _put(delta, out, at)
-            at = _put_field(keys, row, in_keys, of_keys, key, out, at, to)
-            at = _put_field(values, row, in_values, of_values, value, out, at, to)
-            out[at] = 0
-            at += _U(1)
-    edges[len(cuts) - 1] = at
 
 
 # --- compiled hashes ------------------------------------------------------------------------------
@@ -378,15 +281,17 @@ def hash_bytes(data: Any, offsets: Any, valid: Any, told: Any, hashes: Any) -> N
 # Rows → records of their partitions, in the order in which they come.
 #
 # The bytes equal those of sorting the rows by partition and encoding one run after the other,
-# without joining Arrow batches, without views, and without sorting.
+# without joining Arrow batches, without views, and without sorting. Rows have a key, a value and a
+# time, no headers and no partition; arrays of nulls and times are empty where no row has one.
 
 
 _M, _SEED, _MASK = _U(0x5BD1E995), _U(0x9747B28C), _U(0xFFFFFFFF)
 # ``state`` has a column for each partition: bytes written, bytes at which it is cut next, number of
 # runs, number of cuts done, bytes in all, index of the run that is written.
 _SEEN, _CUT_AT, _CUTS, _DONE, _TOTAL, _RUN = range(6)
-# ``runs`` has a column for each run: where it begins and ends, and how many rows it has.
-_START, _END, _ROWS = range(3)
+# ``runs`` has a column for each run: where it begins and ends, how many rows it has, and the first
+# and the largest of their times.
+_START, _END, _ROWS, _BASE, _LATEST = range(5)
 _NEVER = 1 << 62
 
 
@@ -397,7 +302,7 @@ def begun(sizes: Any, cuts: Any) -> tuple[Any, Any]:
         sizes: bytes of each partition, int64.
         cuts: number of runs of about equal size into which each partition is cut, int64.
     """
-    state, runs = np.zeros((6, len(sizes)), np.int64), np.zeros((3, int(cuts.sum())), np.int64)
+    state, runs = np.zeros((6, len(sizes)), np.int64), np.zeros((5, int(cuts.sum())), np.int64)
     state[_CUT_AT] = np.where(cuts > 1, sizes // np.maximum(cuts, 1), _NEVER)
     state[_CUTS], state[_TOTAL] = cuts, sizes
     state[_RUN] = np.cumsum(cuts) - cuts
@@ -436,26 +341,70 @@ def _murmur2(data: Any, at: Any, length: Any) -> Any:
 
 
 @jit
+def _zigzag(number: Any) -> Any:
+    return nb.uint64((number << 1) ^ (number >> 63))
+
+
+@jit
+def _width(number: Any) -> Any:
+    """Return the number of bytes of a varint."""
+    width = _U(1)
+    while number >= _U(0x80):
+        number >>= _U(7)
+        width += _U(1)
+    return width
+
+
+@jit
+def _put(number: Any, out: Any, at: Any) -> Any:
+    """Write a varint; return the place of the next field."""
+    while number >= _U(0x80):
+        out[at] = np.uint8((number & _U(0x7F)) | _U(0x80))
+        number >>= _U(7)
+        at += _U(1)
+    out[at] = np.uint8(number)
+    return at + _U(1)
+
+
+@jit
+def _length(edges: Any, nulls: Any, row: int) -> Any:
+    """Return the length of a row's field as its varint has it: doubled, or 1 for a null."""
+    if len(nulls) and nulls[row]:
+        return _U(1)
+    return nb.uint64(edges[row + 1] - edges[row]) << _U(1)
+
+
+@jit
 def place(
-    key_edges: Any, keys: Any, value_edges: Any, frame: int, targets: Any, sizes: Any, counts: Any
+    key_edges: Any,
+    keys: Any,
+    no_key: Any,
+    value_edges: Any,
+    no_value: Any,
+    turn: int,
+    frame: int,
+    targets: Any,
+    sizes: Any,
 ) -> int:
     """Choose a partition for each row by its key; return the size of the largest row.
 
-    Add the rows of each partition to its item of ``counts``, and their bytes to that of ``sizes``
-    (``frame`` per row for all but key and value: an upper bound).
+    Rows without a key go to the partition ``turn``. Add the bytes of each partition's rows to its
+    item of ``sizes`` (``frame`` per row for all but key and value: an upper bound).
     """
     largest = 0
     partitions = _U(len(sizes))
     for row in range(len(targets)):
-        at = nb.uint64(key_edges[row])
-        length = nb.uint64(key_edges[row + 1]) - at
+        key = _length(key_edges, no_key, row)
+        value = _length(value_edges, no_value, row)
         target = _U(0)
-        if partitions > _U(1):
-            target = (_murmur2(keys, at, length) & _U(0x7FFFFFFF)) % partitions
+        if key == _U(1):
+            target = nb.uint64(turn)
+        elif partitions > _U(1):
+            hashed = _murmur2(keys, nb.uint64(key_edges[row]), key >> _U(1))
+            target = (hashed & _U(0x7FFFFFFF)) % partitions
         targets[row] = target
-        size = nb.int64(length) + value_edges[row + 1] - value_edges[row] + frame
+        size = nb.int64(key >> _U(1)) + nb.int64(value >> _U(1)) + frame
         sizes[target] += size
-        counts[target] += 1
         largest = max(largest, size)
     return largest
 
@@ -464,15 +413,19 @@ def place(
 def scatter(
     key_edges: Any,
     keys: Any,
+    no_key: Any,
     value_edges: Any,
     values: Any,
+    no_value: Any,
+    times: Any,
     targets: Any,
+    now: int,
     frame: int,
     state: Any,
     runs: Any,
     out: Any,
 ) -> None:
-    """Write each row behind its partition's earlier rows; rows have no null, headers or own time.
+    """Write each row behind its partition's earlier rows; ``now`` where rows have no times.
 
     ``state`` and ``runs`` are passed on from call to call. A partition is cut where
     :func:`~airflow_eos.arrow.producer.partitioner.cut` cuts it.
@@ -493,23 +446,26 @@ def scatter(
                 runs[_START, run + 1] = runs[_END, run + 1] = runs[_END, run]
                 run += 1
                 state[_RUN, target] = run
+        time = times[row] if len(times) else now
+        if runs[_ROWS, run] == 0:
+            runs[_BASE, run] = runs[_LATEST, run] = time
+        runs[_LATEST, run] = max(runs[_LATEST, run], time)
         at = nb.uint64(runs[_END, run])
-        key_at, value_at = nb.uint64(key_edges[row]), nb.uint64(value_edges[row])
-        key = nb.uint64(key_edges[row + 1]) - key_at
-        value = nb.uint64(value_edges[row + 1]) - value_at
-        key_length, value_length = key << _U(1), value << _U(1)
+        key, value = _length(key_edges, no_key, row), _length(value_edges, no_value, row)
+        key_bytes, value_bytes = key >> _U(1), value >> _U(1)  # of a null, 0
+        elapsed = _zigzag(time - runs[_BASE, run])
         delta = nb.uint64(runs[_ROWS, run]) << _U(1)
-        size = _U(3) + _width(delta) + _width(key_length) + _width(value_length) + key + value
-        at = _put(size << _U(1), out, at)
+        size = _U(2) + _width(elapsed) + _width(delta) + _width(key) + _width(value)
+        at = _put((size + key_bytes + value_bytes) << _U(1), out, at)
         out[at] = 0
-        out[at + _U(1)] = 0
-        at = _put(delta, out, at + _U(2))
-        at = _put(key_length, out, at)
-        memcpy(to + at, from_keys + key_at, key)
-        at = _put(value_length, out, at + key)
-        memcpy(to + at, from_values + value_at, value)
-        at += value
+        at = _put(elapsed, out, at + _U(1))
+        at = _put(delta, out, at)
+        at = _put(key, out, at)
+        memcpy(to + at, from_keys + nb.uint64(key_edges[row]), key_bytes)
+        at = _put(value, out, at + key_bytes)
+        memcpy(to + at, from_values + nb.uint64(value_edges[row]), value_bytes)
+        at += value_bytes
         out[at] = 0
         runs[_END, run] = at + _U(1)
         runs[_ROWS, run] += 1
-        state[_SEEN, target] += nb.int64(key) + nb.int64(value) + frame
+        state[_SEEN, target] += nb.int64(key_bytes) + nb.int64(value_bytes) + frame

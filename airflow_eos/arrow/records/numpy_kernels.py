@@ -8,52 +8,17 @@ work is done for whole columns. This needs only numpy, and tests compare
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from airflow_eos.arrow.records.decode import Unpacked
+from airflow_eos.arrow.records.layout import I64, Garbled, Spans, Unpacked
+from airflow_eos.kafka.client.records import MOST_HEADERS
 
-I64 = NDArray[np.int64]
 _LONGEST = 10
 """Most bytes of a varlong."""
-MOST_HEADERS = 1 << 17
-"""Most headers of one record. A header can be two bytes of zeros, which compress to nothing, and
-takes hundreds once it is read."""
-
-
-@dataclass(frozen=True, slots=True)
-class Spans:
-    """Columns with one item per row: where its fields are in the data, and its offset and time.
-
-    A length of -1 is a null; times are ms since the epoch. ``headers`` is where a row's headers
-    begin (behind their count), ``header_counts`` how many they are.
-    """
-
-    offsets: I64
-    times: I64
-    keys: I64
-    key_lengths: I64
-    values: I64
-    value_lengths: I64
-    headers: I64
-    header_counts: I64
-
-    def where(self, chosen: NDArray[np.bool_]) -> Spans:
-        """Return the spans of the chosen rows."""
-        return Spans(*(getattr(self, name)[chosen] for name in self.__slots__))
-
-
-class Garbled(Exception):  # noqa: N818 - told to whoever knows the partition, who says it in full
-    """Raised with the index of a batch whose records are not as its header says."""
-
-    def __init__(self, batch: int) -> None:
-        super().__init__(batch)
-        self.batch = batch
 
 
 def spans_of(unpacked: Unpacked) -> Spans:

@@ -18,9 +18,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from airflow_eos.arrow.records import kernels as loops
-from airflow_eos.arrow.records.decode import HEADER
 from airflow_eos.arrow.records.numpy_kernels import SEED, hash_ints, hash_longs
 from airflow_eos.core.delivery.task import HASH_COLUMN
+from airflow_eos.kafka.columns import HEADER
 
 Words = NDArray[np.uint64]
 _PLAIN = re.compile(r"`(\w+)` AS `\1`")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 
-from airflow_eos.arrow.records.decode import COLUMNS, SCHEMA
+from airflow_eos.arrow.records.decode import COLUMNS
 from airflow_eos.arrow.source.task import FusedTask, KafkaInput, ReadRanges, starting_of
 from airflow_eos.core.checkpoint.inputs import SERVERS
 from airflow_eos.core.checkpoint.rulings import skipped_input
@@ -30,6 +30,7 @@ from airflow_eos.kafka.client.offsets import (
 )
 from airflow_eos.kafka.client.reading import OffsetSpan
 from airflow_eos.kafka.client.settings import KafkaSettings
+from airflow_eos.kafka.columns import SCHEMA
 
 if TYPE_CHECKING:
     from contextlib import ExitStack

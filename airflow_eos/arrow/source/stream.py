@@ -19,7 +19,9 @@ import pyarrow as pa
 from pyspark import TaskContext, cloudpickle
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
+from airflow_eos.arrow.source.task import Batches, KafkaInput, Offset, offset_of
 from airflow_eos.errors import InputError, TopicError
+from airflow_eos.kafka.client.offsets import Place
 from airflow_eos.kafka.client.reading import OffsetSpan
 
 try:
@@ -34,23 +36,10 @@ except ImportError:  # an app can name the source under an older Spark, where it
     SupportsTriggerAvailableNow = object  # type: ignore[misc, assignment]
 
 if TYPE_CHECKING:
-    from airflow_eos.arrow.source.task import Batches, KafkaInput
     from airflow_eos.kafka.client.connection import ConnectionPool
-
-Offset = dict[str, dict[str, int]]
-"""Topic → partition → next offset, as JSON has it, so partitions are text."""
-Place = tuple[str, int]
 
 CUT, DEALT = "/rows_a_task", "/tasks"
 """Keys of an :data:`Offset` for limits of tasks: ``{"": rows}`` a task, and ``{"": tasks}``."""
-
-
-def offset_of(places: Mapping[Place, int]) -> Offset:
-    """Return the stream's offset, in an order that never changes: Spark compares text."""
-    found: Offset = {}
-    for (topic, partition), offset in sorted(places.items()):
-        found.setdefault(topic, {})[str(partition)] = offset
-    return found
 
 
 def places_of(offset: Mapping[str, Mapping[str, int]]) -> dict[Place, int]:

@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from airflow_eos.arrow.records import kernels as loops
 from airflow_eos.arrow.records.decode import tables
-from airflow_eos.arrow.source.stream import Offset, offset_of
 from airflow_eos.core.checkpoint.spark_log import parse_kafka_start
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.kafka.client.fetch import ahead
@@ -149,6 +148,18 @@ def _warm_wire(settings: KafkaSettings) -> ConnectionPool:
     if settings not in _wires:
         _wires[settings] = ConnectionPool(settings)
     return _wires[settings]
+
+
+Offset = dict[str, dict[str, int]]
+"""Topic → partition → next offset, as JSON has it, so partitions are text."""
+
+
+def offset_of(places: Mapping[Place, int]) -> Offset:
+    """Return the stream's offset, in an order that never changes: Spark compares text."""
+    found: Offset = {}
+    for (topic, partition), offset in sorted(places.items()):
+        found.setdefault(topic, {})[str(partition)] = offset
+    return found
 
 
 BEGAN = "sources/0/0"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from airflow_eos.errors import (
     KafkaError,
@@ -41,9 +41,9 @@ from airflow_eos.kafka.client.messages import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from airflow_eos.kafka.client.connection import ConnectionPool, KnownBrokers
+    from airflow_eos.kafka.client.messages import NetworkSelector
 
 
 # --- capabilities ---------------------------------------------------------------------------------
@@ -257,10 +257,49 @@ TRANSACTIONS = "__transaction_state"
 _RESOURCE_TOPIC, _RESOURCE_BROKER = 2, 4  # org.apache.kafka.common.config.ConfigResource.Type
 
 
+class KnownBrokers:
+    """The brokers named in the cluster's metadata."""
+
+    def __init__(self, net: NetworkSelector, metadata: Any) -> None:
+        self._net = net
+        self._cluster = metadata
+
+    def refresh(self) -> bool:
+        """Refresh the metadata, for brokers that have joined or moved; False if that failed."""
+        try:
+            self._net.run(self._cluster.refresh_metadata)
+        except Exception:  # noqa: BLE001 - of the network, of kafka-python: it is no answer
+            return False
+        return True
+
+    def has(self, node_id: int) -> bool:
+        """Whether the metadata has that broker's address."""
+        return self._cluster.broker_metadata(node_id) is not None
+
+    def ids(self) -> list[int]:
+        """Return the ids of all known brokers, in ascending order."""
+        return sorted(broker.node_id for broker in self._cluster.brokers())
+
+
+class Requests(Protocol):
+    """What is asked of a :class:`~airflow_eos.kafka.client.connection.ConnectionPool` here."""
+
+    def request(self, message: Any, *, node_id: int | None = None, timeout_s: float = 30.0) -> Any:
+        """Send one request and return the response."""
+
+    def request_many(
+        self, requests: Sequence[tuple[Any, int | None]], *, timeout_s: float = 30.0
+    ) -> list[Any]:
+        """Send all requests together and return their responses in their order."""
+
+    def highest_version(self, message_class: Any) -> int:
+        """Return the highest version of a message that both sides speak."""
+
+
 class ClusterView:
     """Queries about one cluster, with cached answers; thread-safe as its connections are."""
 
-    def __init__(self, wire: ConnectionPool, known: KnownBrokers) -> None:
+    def __init__(self, wire: Requests, known: KnownBrokers) -> None:
         self._wire = wire
         self._known = known
         self._leaders: dict[str, dict[int, int]] = {}

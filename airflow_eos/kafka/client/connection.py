@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from airflow_eos.errors import ConfigurationError, KafkaError, KafkaUnavailableError
 from airflow_eos.kafka.client import errors as faults
-from airflow_eos.kafka.client.cluster import ClusterView
+from airflow_eos.kafka.client.cluster import ClusterView, KnownBrokers
 from airflow_eos.kafka.client.errors import Deadline
 from airflow_eos.kafka.client.messages import (
     KafkaConnectionManager,
@@ -133,30 +133,6 @@ class BrokerQueue:
         """Fail all queued requests: none may overtake a request that was lost."""
         while self.waiting:
             self.waiting.popleft().fail(error)
-
-
-class KnownBrokers:
-    """The brokers named in the cluster's metadata."""
-
-    def __init__(self, net: NetworkSelector, manager: ConnectionManager) -> None:
-        self._net = net
-        self._cluster = manager.cluster
-
-    def refresh(self) -> bool:
-        """Refresh the metadata, for brokers that have joined or moved; False if that failed."""
-        try:
-            self._net.run(self._cluster.refresh_metadata)
-        except Exception:  # noqa: BLE001 - of the network, of kafka-python: it is no answer
-            return False
-        return True
-
-    def has(self, node_id: int) -> bool:
-        """Whether the metadata has that broker's address."""
-        return self._cluster.broker_metadata(node_id) is not None
-
-    def ids(self) -> list[int]:
-        """Return the ids of all known brokers, in ascending order."""
-        return sorted(broker.node_id for broker in self._cluster.brokers())
 
 
 class _NoPayloads(logging.Filter):
@@ -335,7 +311,7 @@ class ConnectionPool:
             max_in_flight_requests_per_connection=1 << 30,
             **options,
         )
-        self.cluster = ClusterView(self, KnownBrokers(self._net, self._manager))
+        self.cluster = ClusterView(self, KnownBrokers(self._net, self._manager.cluster))
         self._net.start()
         try:
             self._manager.bootstrap(timeout_s * 1000)

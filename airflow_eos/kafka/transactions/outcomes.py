@@ -31,12 +31,12 @@ unclean election has cut the log off. A person is asked only in the last two cas
 from __future__ import annotations
 
 import enum
+import itertools
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 from msgspec import structs
 
-from airflow_eos.arrow.records.decode import tables
 from airflow_eos.core.protocol.decision import Outcome
 from airflow_eos.errors import InputError, KafkaUnavailableError, TransactionError
 from airflow_eos.kafka.client import errors as faults
@@ -49,12 +49,15 @@ from airflow_eos.kafka.client.fetch import (
 )
 from airflow_eos.kafka.client.offsets import is_local, log_ends
 from airflow_eos.kafka.client.reading import OffsetSpan, read_span
+from airflow_eos.kafka.client.records import rows_of
+from airflow_eos.kafka.columns import SCHEMA
 from airflow_eos.kafka.transactions.identity import PreparedTransaction, TransactionIdentity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from airflow_eos.kafka.client.connection import ConnectionPool
+    from airflow_eos.kafka.client.fetch import FetchedRecordBatch
     from airflow_eos.kafka.transactions.identity import OffsetRange
 
 T = TypeVar("T")
@@ -272,6 +275,7 @@ def _place(written: OffsetRange) -> str:
 
 
 _FETCH_BYTES = 8 * 1024 * 1024
+_ROWS_AT_ONCE = 10_000
 _WITHOUT_READING = (
     "Nothing was made visible. Start the query with as many tasks as it had when the batch was "
     "promised (its cores, minPartitions): the tasks then pair with what was delivered by their "
@@ -282,11 +286,12 @@ _WITHOUT_READING = (
 def delivered_rows(
     wire: ConnectionPool, transactions: Sequence[PreparedTransaction], *, deadline_s: float = 60.0
 ) -> Iterator[pa.RecordBatch]:
-    """Read the rows of committed transactions back, one Arrow batch for each record batch.
+    """Read the rows of committed transactions back, each record batch in one Arrow batch or more.
 
-    The columns are those of :data:`.decode.SCHEMA`. ``timestamp`` is null where the topic stamped
-    the rows itself (``message.timestamp.type``): the timestamp that was sent is then not known.
-    Other producers' rows inside the recorded ranges are left out, by producer id and epoch.
+    The columns are those of :data:`~airflow_eos.kafka.columns.SCHEMA`. ``timestamp`` is null where
+    the topic stamped the rows itself (``message.timestamp.type``): the timestamp that was sent is
+    then not known. Other producers' rows inside the recorded ranges are left out, by producer id
+    and epoch.
     ``deadline_s`` is how long one range may make no progress.
 
     Raises:
@@ -301,7 +306,7 @@ def delivered_rows(
             for rows in _own_rows(wire, transaction, deadline_s):
                 found += rows.num_rows
                 yield rows
-        except InputError as error:  # its ways out are those of a source
+        except (InputError, OverflowError) as error:  # its ways out are those of a source
             what = str(error).partition(". ")[0]
             raise TransactionError(
                 f"{what}. What {transaction.identity} delivered is past retention, garbled, or of "
@@ -324,11 +329,23 @@ def _own_rows(
             for batch in batches:
                 if (batch.producer_id, batch.producer_epoch) != mine:
                     continue
-                for rows in tables([batch], span):
-                    yield _without_times(rows) if batch.has_append_time else rows
+                yield from _tables(batch, span)
 
 
-def _without_times(rows: pa.RecordBatch) -> pa.RecordBatch:
-    place = rows.schema.get_field_index("timestamp")
-    field = rows.schema.field(place)
-    return rows.set_column(place, field, pa.nulls(rows.num_rows, field.type))
+def _tables(batch: FetchedRecordBatch, span: OffsetSpan) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of ``span`` in a record batch; a replay reads few, so one by one."""
+    found = (
+        {
+            "key": row.key,
+            "value": row.value,
+            "topic": span.topic,
+            "partition": span.partition,
+            "offset": row.offset,
+            "timestamp": None if batch.has_append_time else row.timestamp_ms * 1000,
+            "headers": [{"key": key, "value": value} for key, value in row.headers],
+        }
+        for row in rows_of(batch, str(span))
+        if span.first <= row.offset < span.until
+    )
+    while rows := list(itertools.islice(found, _ROWS_AT_ONCE)):
+        yield pa.RecordBatch.from_pylist(rows, schema=SCHEMA)

@@ -10,9 +10,9 @@ from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[att
 from kafka.protocol.admin import IncrementalAlterConfigsRequest as Alter
 
 from airflow_eos.arrow.producer import writer as writer_topics
-from airflow_eos.arrow.records.encode import HEADER_BYTES
 from airflow_eos.errors import RowError
 from airflow_eos.kafka.client.connection import ConnectionPool
+from airflow_eos.kafka.client.records import HEADER_BYTES
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.transactions.identity import as_transaction
 from airflow_eos.local import EmbeddedKafka

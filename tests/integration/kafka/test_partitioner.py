@@ -11,8 +11,9 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 
-from airflow_eos.arrow.producer.partitioner import Partitioner, murmur2
+from airflow_eos.arrow.producer.partitioner import choose, murmur2
 from airflow_eos.arrow.records.columns import views_of
+from airflow_eos.kafka.destination import Topic
 from tests.integration.kafka.test_records import java
 
 PARTITIONS = 7
@@ -38,7 +39,7 @@ def test_every_row_goes_where_the_java_producer_sends_it(kafka_broker, topic, ke
     views = views_of(pa.array(keys, pa.binary()), "key")
 
     assert murmur2(views).tolist() == [h & 0xFFFFFFFF for h in hashes]
-    assert Partitioner(name, PARTITIONS).choose(views).tolist() == list(partitions)
+    assert choose(Topic(name, PARTITIONS, 1), views).tolist() == list(partitions)
 
 
 def test_every_row_goes_where_librdkafka_sends_it(kafka_broker, topic, keys):
@@ -56,7 +57,7 @@ def test_every_row_goes_where_librdkafka_sends_it(kafka_broker, topic, keys):
     producer.flush(60)
 
     views = views_of(pa.array(keys, pa.binary()), "key")
-    chosen = Partitioner(name, PARTITIONS).choose(views).tolist()
+    chosen = choose(Topic(name, PARTITIONS, 1), views).tolist()
     # librdkafka takes an empty key for none and sends it anywhere.
     assert {i: chosen[i] for i, key in enumerate(keys) if key} == {
         i: partition for i, partition in partitions.items() if keys[i]

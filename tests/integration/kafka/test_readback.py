@@ -7,8 +7,8 @@ import uuid
 import pytest
 from confluent_kafka import Producer
 
-from airflow_eos.arrow.records.decode import SCHEMA
 from airflow_eos.errors import KafkaUnavailableError, TransactionError
+from airflow_eos.kafka.columns import SCHEMA
 from airflow_eos.kafka.transactions.identity import OffsetRange, PreparedTransaction
 from airflow_eos.kafka.transactions.listing import list_open
 from airflow_eos.kafka.transactions.outcomes import delivered_rows

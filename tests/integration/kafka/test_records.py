@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from airflow_eos.arrow.producer.writer import TransactionalWriter
-from airflow_eos.arrow.records.encode import NAMES
+from airflow_eos.kafka.client.codecs import NAMES
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.transactions.coordinator import end_transactions

@@ -11,9 +11,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from airflow_eos.arrow.records import kernels as loops
-from airflow_eos.arrow.records.decode import HEADER
 from airflow_eos.arrow.source.columns import prepared_by
 from airflow_eos.core.delivery.task import HASH_COLUMN, columns_number, with_row_hashes
+from airflow_eos.kafka.columns import HEADER
 from airflow_eos.sinks import KafkaSink
 
 SCHEMA = (

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from airflow_eos.arrow.records.decode import SCHEMA as KAFKA
+from airflow_eos.kafka.columns import SCHEMA as KAFKA
 from demo.orders import orders
 from spark_apps import orders_arrow
 from spark_apps.avro_windows import valid_identities

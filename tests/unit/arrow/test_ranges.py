@@ -17,11 +17,10 @@ from airflow_eos.arrow.source.stream import (
     Spans,
     around,
     next_end,
-    offset_of,
     places_of,
     tasks_of,
 )
-from airflow_eos.arrow.source.task import KafkaInput, starting_of
+from airflow_eos.arrow.source.task import KafkaInput, offset_of, starting_of
 from airflow_eos.core.checkpoint import CheckpointStore
 from airflow_eos.core.checkpoint.spark_log import SparkLog, kafka_offsets
 from airflow_eos.errors import ConfigurationError, InputError, TopicError

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from kafka.record import MemoryRecords
 
 from airflow_eos.arrow.records.columns import columns_of
-from airflow_eos.arrow.records.encode import HEADER_BYTES, Stamp, codec, encode_runs, record_batch
+from airflow_eos.arrow.records.encode import Stamp, encode_runs, record_batch
+from airflow_eos.kafka.client.codecs import codec
+from airflow_eos.kafka.client.records import HEADER_BYTES
 
 NOW_MS = 1_790_000_000_000
 BYTES_TYPES = (pa.binary(), pa.large_binary(), pa.binary_view())

@@ -13,7 +13,6 @@ import crc32c
 import pytest
 from kafka.protocol.broker_version_data import BrokerVersionData
 
-from airflow_eos.arrow.records.decode import SCHEMA
 from airflow_eos.errors import (
     InputError,
     KafkaError,
@@ -35,6 +34,7 @@ from airflow_eos.kafka.client.offsets import (
     topic_ids,
 )
 from airflow_eos.kafka.client.reading import OffsetSpan, read_span
+from airflow_eos.kafka.columns import SCHEMA
 from airflow_eos.kafka.transactions.identity import OffsetRange, PreparedTransaction
 from airflow_eos.kafka.transactions.outcomes import delivered_rows
 from tests.model.wire import VirtualTime

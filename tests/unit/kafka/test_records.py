@@ -25,8 +25,9 @@ from airflow_eos.arrow.records.columns import (
     varints,
     views_of,
 )
-from airflow_eos.arrow.records.encode import NAMES, codec, encode_runs, record_batch
+from airflow_eos.arrow.records.encode import encode_runs, record_batch
 from airflow_eos.errors import ConfigurationError, RowError
+from airflow_eos.kafka.client.codecs import NAMES, codec
 from tests.unit.kafka.record_rows import (
     HEADERS,
     NOW_MS,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -13,17 +16,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from airflow_eos.arrow.producer import writer as batches
-from airflow_eos.arrow.producer import writer as scatter
-from airflow_eos.arrow.producer.writer import (
-    BatchBuilder,
-    Ratios,
-    ScatterBuilder,
-    batch_builder,
-    scatter_builder,
-)
+from airflow_eos.arrow.producer.writer import BatchBuilder, Ratios, batch_builder, scatter_builder
 from airflow_eos.arrow.records import kernels as loops
-from airflow_eos.arrow.records.encode import codec
-from tests.unit.kafka.record_rows import NOW_MS, STAMP
+from airflow_eos.errors import RowError
+from airflow_eos.kafka.client.codecs import codec
+from airflow_eos.kafka.destination import Topic
+from tests.unit.kafka.record_rows import NOW_MS, STAMP, timestamp_columns
 from tests.unit.kafka.test_writer import Limits, Shelf
 
 pytest.importorskip("numba")
@@ -31,7 +29,30 @@ pytest.importorskip("numba")
 _BYTES = st.one_of(
     st.binary(max_size=40), st.sampled_from([0, 63, 64, 8191, 8192]).map(lambda n: b"v" * n)
 )
-_ROWS = st.lists(st.tuples(_BYTES, _BYTES), min_size=1, max_size=30)
+
+
+class Turns(Limits):
+    """Rows without a key go to the same partition, whoever asks."""
+
+    def look_up(self, name: str) -> Topic:
+        return replace(super().look_up(name), turns=itertools.repeat(7))
+
+
+@st.composite
+def plain_rows(draw: Any) -> list[pa.RecordBatch]:
+    """Arrow batches of one schema, as slices: their offsets do not start at 0."""
+    count, columns = draw(st.integers(2, 100)), {}
+    for name in {"value", *draw(st.sets(st.sampled_from(["key", "value"])))}:
+        kind, content = draw(
+            st.sampled_from([(pa.binary(), _BYTES), (pa.string(), st.text(max_size=20))])
+        )
+        item = st.none() | content if draw(st.booleans()) else content
+        columns[name] = pa.array(draw(st.lists(item, min_size=count, max_size=count)), kind)
+    if draw(st.booleans()):
+        columns["timestamp"] = draw(timestamp_columns(count))
+    edges = sorted({1, count, *draw(st.sets(st.integers(1, count), max_size=3))})
+    rows = pa.RecordBatch.from_pydict(columns)
+    return [rows.slice(first, last - first) for first, last in itertools.pairwise(edges)]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -42,16 +63,13 @@ def loaded() -> None:
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (batches, scatter):
-        monkeypatch.setattr(module.time, "time_ns", lambda: NOW_MS * 1_000_000)
+    monkeypatch.setattr(batches.time, "time_ns", lambda: NOW_MS * 1_000_000)
 
 
-def table(rows: Sequence[tuple[bytes, bytes]], kind: Any = None, spare: int = 0) -> pa.RecordBatch:
-    """As Arrow hands out a slice: offsets do not start at 0."""
-    more = [(b"before", b"it")] * spare + list(rows)
-    keys, values = ([row[n] for row in more] for n in (0, 1))
+def table(rows: Sequence[tuple[bytes | None, bytes]], kind: Any = None) -> pa.RecordBatch:
+    keys, values = ([row[n] for row in rows] for n in (0, 1))
     columns = [pa.array(keys, pa.binary()), pa.array(values, kind or pa.binary())]
-    return pa.RecordBatch.from_arrays(columns, ["key", "value"]).slice(spare)
+    return pa.RecordBatch.from_arrays(columns, ["key", "value"])
 
 
 def written(builder: BatchBuilder | None) -> list[tuple[str, int, bytes, int]]:
@@ -65,32 +83,29 @@ def written(builder: BatchBuilder | None) -> list[tuple[str, int, bytes, int]]:
 
 @settings(deadline=None, suppress_health_check=list(HealthCheck))
 @given(
-    st.lists(_ROWS, min_size=1, max_size=4),
+    plain_rows(),
     st.integers(1, 5),
     st.sampled_from([20, 200, 1_000, 1 << 20]),
-    st.integers(0, 2),
     st.sampled_from(["none", "lz4"]),
 )
 def test_both_ways_write_the_same_bytes(
-    parts: Any, partitions: int, run_bytes: int, spare: int, compression: str
+    gathered: Any, partitions: int, run_bytes: int, compression: str
 ) -> None:
-    gathered = [table(rows, spare=spare) for rows in parts]
-    topics: Any = Limits(1 << 20, 1 << 20, partitions)
-    with (
-        patch.object(batches, "RUN_BYTES", run_bytes),
-        patch.object(scatter, "RUN_BYTES", run_bytes),
-    ):
+    topics: Any = Turns(1 << 20, 1 << 20, partitions)
+    with patch.object(batches, "RUN_BYTES", run_bytes):
         sorted_first = batch_builder(pa.concat_batches(gathered), "t", topics, codec(compression))
         scattered = scatter_builder(gathered, "t", topics, codec(compression))
         assert written(scattered) == written(sorted_first)
 
 
-def test_what_does_not_compress_as_expected_is_halved_as_it_is_the_other_way() -> None:
+@pytest.mark.parametrize("key", [b"k", None], ids=["keys", "a row without a key"])
+def test_what_does_not_compress_as_expected_is_halved_as_it_is_the_other_way(key: Any) -> None:
     """The cut goes by size before compression, and the limit by size after it."""
-    gathered = [table([(b"k%d" % n, b"v" * 300) for n in range(40)])] * 2
+    rows = [(b"k%d" % n, b"v" * 300) for n in range(40)]
+    gathered = [table([(key, b"w"), *rows])] * 2
     found = []
     for build in (scatter_builder, lambda rows, *how: batch_builder(pa.concat_batches(rows), *how)):
-        topics: Any = Limits(2_000, 2_000, 2)
+        topics: Any = Turns(2_000, 2_000, 2)
         builder: Any = build(gathered, "t", topics, codec("none"))
         ratios = Ratios()
         ratios.learn({"t": 0.1})
@@ -102,12 +117,29 @@ def test_what_does_not_compress_as_expected_is_halved_as_it_is_the_other_way() -
     assert max(len(payload) for _, _, payload, _ in found[0]) <= 2_000
 
 
+def test_rows_without_a_key_take_turns_in_this_way_too() -> None:
+    topic = Topic("t", 3, 1 << 20)
+    topics: Any = SimpleNamespace(look_up=lambda _: topic)
+    rows = [table([(None, b"v")]), table([(None, b"w")])]
+    found = [
+        {p for _, p, _, _ in written(scatter_builder(rows, "t", topics, codec("none")))}
+        for _ in range(3)
+    ]
+    assert sorted(found, key=min) == [{0}, {1}, {2}]
+
+
+def test_a_time_that_kafka_does_not_take_is_refused_in_this_way_too() -> None:
+    topics: Any = Limits(50_000, 50_000)
+    rows = table([(b"k", b"v")] * 2).append_column("timestamp", pa.array([1, -1]))
+    with pytest.raises(RowError, match="row 1 has the timestamp -1 ms"):
+        scatter_builder([rows], "t", topics, codec("none"))
+
+
 def other_rows() -> Iterator[tuple[str, pa.RecordBatch]]:
     plain = table([(b"k", b"v")] * 3)
-    yield "a null", pa.RecordBatch.from_pydict({"key": [b"k", None], "value": [b"v", b"w"]})
-    yield "no key", plain.select(["value"])
-    yield "a time", plain.append_column("timestamp", pa.array([1, 2, 3]))
     yield "a topic", plain.append_column("topic", pa.array(["t"] * 3))
+    yield "a partition", plain.append_column("partition", pa.array([1] * 3))
+    yield "nulls alone", pa.RecordBatch.from_pydict({"key": pa.nulls(2), "value": [b"v", b"w"]})
     yield "views", table([(b"k", b"v")], pa.binary_view())
     yield "a large row", table([(b"k", b"v" * 100_000)])
 
@@ -123,7 +155,7 @@ def test_without_the_loops_or_a_topic_of_the_sink_all_rows_go_the_other_way(
 ) -> None:
     topics: Any = Limits(50_000, 50_000)
     rows = [table([(b"k", b"v")])]
-    assert isinstance(scatter_builder(rows, "t", topics, codec("none")), ScatterBuilder)
+    assert scatter_builder(rows, "t", topics, codec("none")) is not None
     assert scatter_builder(rows, None, topics, codec("none")) is None
     monkeypatch.setattr(loops, "_loaded", [])
     assert scatter_builder(rows, "t", topics, codec("none")) is None

@@ -24,7 +24,7 @@ from airflow_eos.arrow.producer.sender import (
     produce_request,
 )
 from airflow_eos.arrow.records.columns import columns_of
-from airflow_eos.arrow.records.encode import NAMES, codec, encode_runs, record_batch
+from airflow_eos.arrow.records.encode import encode_runs, record_batch
 from airflow_eos.errors import (
     FencedError,
     KafkaError,
@@ -36,6 +36,7 @@ from airflow_eos.errors import (
     exit_status,
 )
 from airflow_eos.kafka.client import errors as faults
+from airflow_eos.kafka.client.codecs import NAMES, codec
 from airflow_eos.kafka.transactions.identity import OffsetRange
 from airflow_eos.kafka.writer import translated
 from tests.unit.kafka.record_rows import STAMP, decoded, record_rows

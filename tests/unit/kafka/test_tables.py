@@ -23,16 +23,16 @@ from hypothesis import strategies as st
 from kafka.record import MemoryRecordsBuilder
 
 from airflow_eos.arrow.records import decode as decoding
-from airflow_eos.arrow.records import encode as compression
 from airflow_eos.arrow.records import kernels as loops
 from airflow_eos.arrow.records import numpy_kernels as row_hashes
-from airflow_eos.arrow.records.decode import SCHEMA, tables
-from airflow_eos.arrow.records.encode import NAMES, codec
-from airflow_eos.arrow.records.numpy_kernels import MOST_HEADERS
+from airflow_eos.arrow.records.decode import tables
 from airflow_eos.errors import InputError, KafkaError
+from airflow_eos.kafka.client import codecs as compression
+from airflow_eos.kafka.client.codecs import MOST_BYTES, NAMES, codec
 from airflow_eos.kafka.client.fetch import batch_headers
 from airflow_eos.kafka.client.reading import OffsetSpan, _visible, _whole
-from tests.support.plain_decoder import rows_of
+from airflow_eos.kafka.client.records import MOST_HEADERS, rows_of
+from airflow_eos.kafka.columns import SCHEMA
 
 small = st.one_of(st.none(), st.binary(max_size=300))
 rows = st.lists(
@@ -506,15 +506,14 @@ def test_no_array_is_made_by_a_number_of_records_that_the_bytes_cannot_hold():
 
 def bomb(codec: int, mib: int) -> bytes:
     content = record(value=b"\0" * (mib * MIB))
-    return batch(
-        bytes(compression.codec(NAMES[codec]).compress(memoryview(content))), 1, codec=codec
-    )
+    packed = compression.codec(NAMES[codec]).compress(memoryview(content))
+    return batch(bytes(packed), 1, codec=codec)
 
 
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])
 def test_a_small_batch_that_is_large_decompressed_is_refused_with_its_place(monkeypatch, codec):
     """By any producer of the input: the broker's limit is of what is compressed."""
-    monkeypatch.setattr(decoding, "MOST_BYTES", 16 * MIB)
+    monkeypatch.setattr(compression, "MOST_BYTES", 16 * MIB)
     made = bomb(codec, 160)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(InputError, match=r"offset 0 of partition 3 of topic 't'.*16 MiB") as told:
@@ -528,13 +527,13 @@ def test_a_small_batch_that_is_large_decompressed_is_refused_with_its_place(monk
 
 def test_the_most_of_one_batch_is_what_the_docs_say():
     page = (Path(__file__).parents[3] / "docs" / "arrow-source.md").read_text()
-    assert f"{decoding.MOST_BYTES // MIB} MiB" in page
+    assert f"{MOST_BYTES // MIB} MiB" in page
 
 
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])
 def test_small_batches_that_are_large_together_are_read_one_after_the_other(monkeypatch, codec):
-    monkeypatch.setattr(decoding, "MOST_BYTES", 2 * MIB)
-    monkeypatch.setattr("airflow_eos.arrow.records.decode.MOST_BYTES", 2 * MIB)
+    for each in (compression, decoding):
+        monkeypatch.setattr(each, "MOST_BYTES", 2 * MIB)
     one = bomb(codec, 1)
     several = b"".join(struct.pack(">q", base) + one[8:] for base in range(5))
     answer = SimpleNamespace(records=several, aborted_transactions=None)

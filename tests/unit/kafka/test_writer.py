@@ -19,25 +19,32 @@ from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2 as murmur2_of_kafka_python
 
 from airflow_eos.arrow.producer import writer as producer
-from airflow_eos.arrow.producer import writer as writer_batches
 from airflow_eos.arrow.producer.partitioner import (
-    Partitioner,
     PartitionSlice,
     Routed,
-    Topic,
+    choose,
     cut,
     describe_row,
-    explicit_partitions,
     murmur2,
     murmur2_of,
     route,
 )
 from airflow_eos.arrow.producer.sender import Sender
-from airflow_eos.arrow.producer.writer import BatchBuilder, Ratios, batch_builder
+from airflow_eos.arrow.producer.writer import (
+    BatchBuilder,
+    Ratios,
+    batch_builder,
+    refuse_too_large,
+    scatter_builder,
+    sorted_builder,
+)
 from airflow_eos.arrow.records.columns import Views, columns_of, views_of
-from airflow_eos.arrow.records.encode import codec
 from airflow_eos.errors import RowError, TopicError
+from airflow_eos.kafka import destination
 from airflow_eos.kafka import writer as librdkafka
+from airflow_eos.kafka.client.codecs import codec
+from airflow_eos.kafka.columns import explicit_partitions
+from airflow_eos.kafka.destination import Topic, Topics
 from airflow_eos.kafka.transactions.identity import TransactionIdentity
 from tests.unit.kafka.record_rows import STAMP, decoded, expected, record_rows
 
@@ -48,7 +55,7 @@ PARTITIONS = {"a": 3, "b": 1, "c": 300}
 def topic_of(name: str) -> Topic:
     if name not in PARTITIONS:
         raise TopicError(f"topic {name!r} does not exist")
-    return Topic(name, Partitioner(name, PARTITIONS[name]), 1_000_000)
+    return Topic(name, PARTITIONS[name], 1_000_000)
 
 
 def routed(default: str | None = "a", **columns: Any) -> Routed:
@@ -180,7 +187,7 @@ def test_a_topic_column_without_any_value_means_the_default_topic():
 def test_a_slice_is_cut_into_runs_that_join_without_a_gap(sizes, limit, data):
     start = data.draw(st.integers(0, len(sizes) - 1))
     ends = np.concatenate((np.zeros(1, np.uint64), np.cumsum(sizes, dtype=np.uint64)))
-    topic = Topic("a", Partitioner("a", 1), 64 + limit)
+    topic = Topic("a", 1, 64 + limit)
     runs = list(cut(PartitionSlice(topic, 0, start, len(sizes)), ends, 200, 1.0))
 
     assert runs[0][0] == start
@@ -194,7 +201,7 @@ def test_a_slice_is_cut_into_runs_that_join_without_a_gap(sizes, limit, data):
 
 def test_what_fits_is_one_run():
     ends = np.array([0, 10, 20, 30], np.uint64)
-    topic = Topic("a", Partitioner("a", 1), 1_000)
+    topic = Topic("a", 1, 1_000)
     assert list(cut(PartitionSlice(topic, 0, 0, 3), ends, 30, 1.0)) == [(0, 3)]
     assert list(cut(PartitionSlice(topic, 0, 0, 3), ends, 15, 1.0)) == [(0, 2), (2, 3)]
 
@@ -266,23 +273,23 @@ def test_keys_in_several_buffers():
 
 
 def test_an_empty_key_is_a_key():
-    chosen = Partitioner("t", 7).choose(views([b"", None, b""]))
+    chosen = choose(Topic("t", 7, 1), views([b"", None, b""]))
 
     assert chosen[0] == chosen[2] == (murmur2_of(b"") & 0x7FFFFFFF) % 7
 
 
 def test_rows_without_a_key_stay_together_and_take_turns():
-    partitioner = Partitioner("t", 3)
-    batches = [partitioner.choose(views([None] * 5)) for _ in range(6)]
+    topic = Topic("t", 3, 1)
+    batches = [choose(topic, views([None] * 5)) for _ in range(6)]
 
     assert [len(set(batch.tolist())) for batch in batches] == [1] * 6
     assert sorted(int(batch[0]) for batch in batches) == [0, 0, 1, 1, 2, 2]
 
 
 def test_rows_without_a_key_do_not_move_those_with_one():
-    partitioner = Partitioner("t", 5)
-    alone = partitioner.choose(views([b"a", b"b"]))
-    mixed = partitioner.choose(views([None, b"a", None, b"b"]))
+    topic = Topic("t", 5, 1)
+    alone = choose(topic, views([b"a", b"b"]))
+    mixed = choose(topic, views([None, b"a", None, b"b"]))
 
     assert mixed[[1, 3]].tolist() == alone.tolist()
     assert mixed[0] == mixed[2]
@@ -290,9 +297,9 @@ def test_rows_without_a_key_do_not_move_those_with_one():
 
 def test_a_row_that_names_its_partition_goes_there():
     explicit = explicit_partitions(pa.array([4, None, 0], pa.int32()))
-    partitioner = Partitioner("t", 5)
+    topic = Topic("t", 5, 1)
 
-    chosen = partitioner.choose(views([b"a", b"b", b"c"]), explicit)
+    chosen = choose(topic, views([b"a", b"b", b"c"]), explicit)
 
     assert chosen.tolist() == [4, (murmur2_of(b"b") & 0x7FFFFFFF) % 5, 0]
 
@@ -301,12 +308,12 @@ def test_a_partition_that_the_topic_lacks_is_refused():
     explicit = explicit_partitions(pa.array([0, 5]))
 
     with pytest.raises(RowError, match=r"row 1 .* partition 5 of topic 't', which has .* 0 to 4"):
-        Partitioner("t", 5).choose(views([b"a", b"b"]), explicit)
+        choose(Topic("t", 5, 1), views([b"a", b"b"]), explicit)
 
 
 def test_a_topic_of_one_partition_refuses_too():
     with pytest.raises(RowError, match="partition 1"):
-        Partitioner("t", 1).choose(views([b"a"]), explicit_partitions(pa.array([1])))
+        choose(Topic("t", 1, 1), views([b"a"]), explicit_partitions(pa.array([1])))
 
 
 @pytest.mark.parametrize(
@@ -350,7 +357,7 @@ class Limits:
 
     def look_up(self, name: str) -> Topic:
         limit = self._limits[min(self.invalidations, 1)]
-        return Topic(name, Partitioner(name, self._partitions), limit)
+        return Topic(name, self._partitions, limit)
 
     def invalidate(self) -> None:
         self.invalidations += 1
@@ -359,9 +366,10 @@ class Limits:
 def builder_of(
     rows: pa.RecordBatch, limit: int = 1_048_588, partitions: int = 1, compression: str = "none"
 ) -> BatchBuilder:
-    topic = Topic("t", Partitioner("t", partitions), limit)
+    topic = Topic("t", partitions, limit)
     found = route(rows, columns_of(rows, now_ms=0), "t", lambda _: topic)
-    return BatchBuilder(found, codec(compression))
+    refuse_too_large(found, codec(compression))
+    return sorted_builder(found, codec(compression))
 
 
 @pytest.mark.parametrize(
@@ -369,15 +377,15 @@ def builder_of(
     [
         ({"max.message.bytes": "9000", "segment.bytes": "5000"}, 5000),
         ({"max.message.bytes": "9000"}, 9000),
-        ({"segment.bytes": str(1 << 30)}, writer_batches.DEFAULT_MAX_MESSAGE_BYTES),
-        ({}, writer_batches.DEFAULT_MAX_MESSAGE_BYTES),
+        ({"segment.bytes": str(1 << 30)}, destination.DEFAULT_MAX_MESSAGE_BYTES),
+        ({}, destination.DEFAULT_MAX_MESSAGE_BYTES),
     ],
 )
 def test_a_record_batch_is_within_a_segment_of_its_topic_too(told: dict[str, str], most: int):
     """Or each one that is larger is refused, and rows are called too large that are not."""
     cluster = SimpleNamespace(leaders=lambda *_, **__: {0: 1}, topic_config=lambda *_: told)
     wire: Any = SimpleNamespace(cluster=cluster)
-    assert writer_batches.Topics(wire).look_up("t").max_batch_bytes == most
+    assert Topics(wire).look_up("t").max_batch_bytes == most
 
 
 @pytest.mark.parametrize(
@@ -390,11 +398,11 @@ def test_batches_are_sent_as_their_topic_stores_them(kind: str, stored: str | No
         leaders=lambda *_, **__: {0: 1}, topic_config=lambda *_: {"compression.type": kind}
     )
     wire: Any = SimpleNamespace(cluster=cluster)
-    topics = writer_batches.Topics(wire)
+    topics = Topics(wire)
     rows = pa.RecordBatch.from_pydict({"value": ["x" * 1000] * 5_000})
     gathered = [rows, pa.RecordBatch.from_pydict({"key": ["k"] * 3, "value": ["v"] * 3})]
     for each in gathered:
-        built = writer_batches.scatter_builder([each], "t", topics, codec("lz4"))
+        built = scatter_builder([each], "t", topics, codec("lz4"))
         builder = built or batch_builder(each, "t", topics, codec("lz4"))
         shelf, _ = shelved(builder)
         codes = {int.from_bytes(payload[21:23], "big") & 7 for _, _, payload, _ in shelf.batches}
@@ -405,11 +413,11 @@ def test_batches_are_sent_as_their_topic_stores_them(kind: str, stored: str | No
 
 def test_a_row_too_large_for_what_its_topic_stores_is_told_so():
     rows = pa.RecordBatch.from_pydict({"value": ["x" * 5_000]})
-    topic = Topic("t", Partitioner("t", 1), 2_000, codec("none"))
+    topic = Topic("t", 1, 2_000, codec("none"))
     found = route(rows, columns_of(rows, now_ms=0), "t", lambda _: topic)
     said = r"\(none, by the topic's compression.type\).*set compression.type=producer"
     with pytest.raises(RowError, match=said):
-        BatchBuilder(found, codec("lz4")).refuse_too_large()
+        refuse_too_large(found, codec("lz4"))
 
 
 def shelved(builder: BatchBuilder, ratios: Ratios | None = None) -> tuple[Shelf, int]:
@@ -443,7 +451,6 @@ def test_no_batch_exceeds_the_limit_and_sequences_count_rows(compression):
     values = noise(400, 100)
     rows = pa.RecordBatch.from_pydict({"value": pa.array(values, pa.binary())})
     builder = builder_of(rows, limit=2_000, compression=compression)
-    builder.refuse_too_large()
     shelf, _ = shelved(builder)
 
     assert max(len(payload) for _, _, payload, _ in shelf.batches) <= 2_000
@@ -456,7 +463,7 @@ def test_no_batch_exceeds_the_limit_and_sequences_count_rows(compression):
 
 def test_a_run_that_compresses_badly_is_halved_until_it_fits(monkeypatch):
     """The cut goes by size before compression; lz4 lets what cannot be compressed grow."""
-    monkeypatch.setattr(writer_batches, "cut", lambda part, *_: [(part.start, part.stop)])
+    monkeypatch.setattr(producer, "cut", lambda part, *_: [(part.start, part.stop)])
     values = noise(9, 300)
     rows = pa.RecordBatch.from_pydict({"value": pa.array(values, pa.binary())})
     shelf, _ = shelved(builder_of(rows, limit=800))
@@ -520,14 +527,13 @@ def test_a_row_too_large_is_named(compression, key, message):
     values = [b"small", *noise(1, 5_000)]
     rows = pa.RecordBatch.from_pydict({"key": ["fine", key], "value": values})
     with pytest.raises(RowError, match=message):
-        builder_of(rows, 2_000, compression=compression).refuse_too_large()
+        builder_of(rows, 2_000, compression=compression)
 
 
 def test_a_row_that_compresses_to_less_than_the_limit_is_not_refused():
     builder = builder_of(
         pa.RecordBatch.from_pydict({"value": ["x" * 5_000]}), 2_000, compression="lz4"
     )
-    builder.refuse_too_large()
     shelf, _ = shelved(builder)
     assert len(shelf.batches[0][2]) <= 2_000
 
@@ -559,11 +565,8 @@ def test_what_was_prepared_and_told_to_nobody_is_aborted_by_its_identity(
     ended: list[Any] = []
     monkeypatch.setattr(of, "end_transactions", lambda *given, **how: ended.append((given, how)))
     wire: Any = SimpleNamespace()
-    writer: Any = (
-        producer.TransactionalWriter(wire, topic="out")
-        if of is producer
-        else librdkafka.LibrdkafkaWriter(wire, wire, topic="out")
-    )
+    kind = producer.TransactionalWriter if of is producer else librdkafka.LibrdkafkaWriter
+    writer: Any = kind(wire, topic="out")
     writer.abort()
     assert ended == []
     writer.abort(IDENTITY)
@@ -596,10 +599,8 @@ def test_an_abort_stops_a_writer_that_is_still_taking_its_id(
     cluster = SimpleNamespace(transaction_version=2, leaders=lambda *_, **_options: {0: 1})
     wire: Any = SimpleNamespace(cluster=cluster, submit=submit)
     writer: Any = producer.TransactionalWriter(wire, topic="out")
-    writer.destination = SimpleNamespace(
-        topics=SimpleNamespace(partitions=1),
-        batches_of=lambda _rows: SimpleNamespace(batches=batches),
-    )
+    writer.destination = SimpleNamespace(topics=SimpleNamespace(partitions=1))
+    monkeypatch.setattr(producer, "batches_of", lambda *_: SimpleNamespace(batches=batches))
     writer._coordinator = SimpleNamespace(init=taken)
     writer.begin("etl-0-0", 60_000)
     writer.write(pa.record_batch({"value": pa.array([b"v"], pa.binary())}))

@@ -15,7 +15,6 @@ from unittest.mock import ANY
 import pyarrow as pa
 import pytest
 
-from airflow_eos.arrow.records.decode import SCHEMA as KAFKA
 from airflow_eos.core.delivery.configured import environment
 from airflow_eos.core.delivery.policy import CheckpointPolicy
 from airflow_eos.errors import (
@@ -24,6 +23,7 @@ from airflow_eos.errors import (
     KafkaUnavailableError,
     OwnershipError,
 )
+from airflow_eos.kafka.columns import SCHEMA as KAFKA
 from airflow_eos.kinds.consumer_group.sink import ConsumerGroup
 from airflow_eos.ops.packaging import Secrets
 from airflow_eos.sinks import FileSink, KafkaSink, PostgresSink, StartPosition
