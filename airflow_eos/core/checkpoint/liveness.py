@@ -266,7 +266,7 @@ def with_its_end(store: CheckpointStore, sign: SignOfLife) -> SignOfLife:
 
 
 class LivenessProbe:
-    """A watch over one checkpoint's driver, which compares each look with the one before.
+    """A probe of one checkpoint's driver, which compares each look with the one before.
 
     Args:
         clock: returns seconds; need not be a time of day.

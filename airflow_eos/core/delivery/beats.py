@@ -145,7 +145,8 @@ class DrainListener:
 
     def is_asked_by(self, who: str) -> bool:
         """Whether the driver ends since ``who`` has asked for it."""
-        return self.request is not None and self.request.requested_by == who
+        request = self.request  # read once: two threads ask
+        return request is not None and request.requested_by == who
 
     @property
     def hands_over(self) -> bool:
