@@ -14,6 +14,7 @@ import structlog
 
 from airflow_eos.core.delivery.outputs import WrappedSink
 from airflow_eos.core.delivery.port import TaskReport
+from airflow_eos.core.delivery.start_option import StartOption
 from airflow_eos.errors import BatchTimeoutError, ConfigurationError
 
 if TYPE_CHECKING:
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_eos.core.delivery.policy import CheckpointPolicy
-    from airflow_eos.core.delivery.port import Guarantee
+    from airflow_eos.core.delivery.port import BatchSink, Guarantee
+    from airflow_eos.core.delivery.start_option import Start
 
 T = TypeVar("T")
 log = structlog.get_logger(__name__)
@@ -165,6 +167,25 @@ class GovernedSink(WrappedSink):
             )
         self.confirm()
         return reports
+
+
+class PolicyOption(StartOption):
+    """The policy of a start: its timeout is that of the tasks of each batch.
+
+    Args:
+        confirm: see :class:`GovernedSink`.
+    """
+
+    def __init__(self, confirm: Callable[[], None]) -> None:
+        self._confirm = confirm
+
+    def examine(self, start: Start) -> None:
+        """Refuse a policy that does not go with the guarantee."""
+        check_policy(start.settings.policy, start.sink.guarantee)
+
+    def wrap(self, start: Start, sink: BatchSink) -> BatchSink:
+        """Return the sink with its time limit."""
+        return GovernedSink(sink, start.settings.policy.timeout, self._confirm)
 
 
 def check_policy(policy: CheckpointPolicy, guarantee: Guarantee) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow_eos.core.checkpoint.locations import LOCAL, located
 from airflow_eos.core.delivery.outputs import OneSink, Outputs, WrappedSink
+from airflow_eos.core.delivery.start_option import StartOption
 from airflow_eos.errors import ConfigurationError, Remedy
 
 if TYPE_CHECKING:
@@ -25,11 +26,12 @@ if TYPE_CHECKING:
 
     from airflow_eos.core.delivery.port import BatchSink, TaskReport
     from airflow_eos.core.delivery.source import StreamSource
+    from airflow_eos.core.delivery.start_option import Start
 
 _BRACES = re.compile(r"\{([^{}]*)\}")
 
 
-class OwnOutput:
+class OwnOutput(StartOption):
     """The places that a query's outputs write to, held against those that it reads.
 
     Args:
@@ -85,8 +87,13 @@ class OwnOutput:
             if (topics_of := getattr(each, "topics_of", None)) is not None:
                 yield each, topics_of
 
-    def noting(self, sink: BatchSink) -> BatchSink:
+    def before_term(self, start: Start) -> None:
+        """Refuse a folder that is written; topics are held where the input is looked at."""
+        self.require_other_folders(start.read.sources)
+
+    def wrap(self, start: Start, sink: BatchSink) -> BatchSink:
         """Return ``sink``; where rows name their topics, those of each batch are held, too."""
+        del start
         return _Noted(sink, self) if self._sinks else sink
 
     def note(self, reports: Sequence[TaskReport]) -> None:

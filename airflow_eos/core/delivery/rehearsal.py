@@ -37,10 +37,11 @@ from airflow_eos.core.checkpoint.topics import (
     same_topics_watched,
 )
 from airflow_eos.core.delivery.causes import cause_of
-from airflow_eos.core.delivery.outputs import OneSink
+from airflow_eos.core.delivery.outputs import OneSink, as_one
 from airflow_eos.core.delivery.port import PROGRESS
 from airflow_eos.core.delivery.replay import FILLED_IN, read_back
-from airflow_eos.core.delivery.spark_session import absolute, stateful
+from airflow_eos.core.delivery.source import QueryInput
+from airflow_eos.core.delivery.spark_session import absolute, require_startable, stateful
 from airflow_eos.core.delivery.task import is_fixed, quoted
 from airflow_eos.core.protocol.decision import Outcome, encode
 from airflow_eos.core.protocol.promise import Promise, together
@@ -52,14 +53,39 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row, SparkSession
 
     from airflow_eos.core.checkpoint.topics import TopicsRead
-    from airflow_eos.core.delivery.outputs import Outputs
-    from airflow_eos.core.delivery.port import TaskReport
+    from airflow_eos.core.delivery.outputs import Output, Outputs
+    from airflow_eos.core.delivery.port import Sink, TaskReport
+    from airflow_eos.core.delivery.source import OwnSource
+    from airflow_eos.core.delivery.start_option import QuerySettings
     from airflow_eos.core.protocol.decision import PreparedWork, SourceRead
 
 log = structlog.get_logger(__name__)
 
 _KEY = "key"
 _LONG = 200
+
+
+def rehearse_if_told(
+    df: DataFrame | OwnSource,
+    sink: Sink | Sequence[Output],
+    spark: SparkSession,
+    settings: QuerySettings,
+) -> None:
+    """Where this app is to rehearse, do so on a copy, into nothing, and end the process.
+
+    What a start does before it touches a system is done on the copy.
+    """
+    told = RehearsalRequest.told()
+    if told is None:
+        return
+    rehearsal = Rehearsal(told, spark, settings.location, settings.storage_options)
+    read = QueryInput.of(df, spark, rehearsal.store, "exactly_once")
+    read.require_same_sources(rehearsal.store)
+    alone = as_one(sink, "exactly_once").bound(rehearsal.store)
+    mode, name = settings.output_mode, settings.query_name
+    require_startable(alone.rows(read.frame), output_mode=mode, query_name=name)
+    topics = partial(read.topics, spark)
+    rehearsal.run(read.frame, alone, topics, reads=read.reads, output_mode=mode, query_name=name)
 
 
 class Rehearsal:

@@ -14,7 +14,9 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -39,8 +41,11 @@ from airflow_eos.core.checkpoint.standby import (
     write_standby,
 )
 from airflow_eos.core.checkpoint.terms import newest_planned
-from airflow_eos.core.closing import Closable
+from airflow_eos.core.closing import Closable, closed_on_error
 from airflow_eos.core.delivery.causes import cause_of
+from airflow_eos.core.delivery.spark_session import stateful
+from airflow_eos.core.delivery.task import collected
+from airflow_eos.core.delivery.workers import WarmUps, kept_warm
 from airflow_eos.core.recovery.facts import LifeWatch, read_sign
 from airflow_eos.errors import (
     NO_RETRY_HEALS,
@@ -59,7 +64,7 @@ if TYPE_CHECKING:
 
     from airflow_eos.core.checkpoint import CheckpointStore, DrainRequest, Heartbeat
     from airflow_eos.core.checkpoint.standby import StandbyEnd
-    from airflow_eos.core.delivery.workers import WarmUps
+    from airflow_eos.core.delivery.start_option import Start
     from airflow_eos.core.recovery.facts import Sign
 
 log = structlog.get_logger(__name__)
@@ -414,6 +419,76 @@ def _examined(examine: Callable[[], None], sleep: Callable[[float], None]) -> No
             sleep(1.0)
         else:
             return
+
+
+# --- a start that stands by -----------------------------------------------------------------------
+
+
+def follow(
+    examined: Callable[[Beginning | None], Start],
+    admit: Callable[[Start], None],
+    run: Callable[[Start, int], Started],
+    require_wanted: Callable[[CheckpointStore], None],
+) -> Started:
+    """Stand by with a start; when the turn comes, run one that was asked anew.
+
+    What the first one has asked is as old as the wait.
+
+    Args:
+        examined: makes a start, of one that began before, and examines it.
+        admit: asks what a start asks before its term, with open connections.
+        run: takes the term after the given one, and starts the query.
+        require_wanted: raises where this start was asked to end.
+
+    Raises:
+        EosError: see :func:`stand_by`.
+    """
+    first = examined(None)
+    standing = StandingBy(
+        first.store,
+        began=first.began,
+        application_id=first.spark.sparkContext.applicationId,
+        still_wanted=partial(require_wanted, first.store),
+    )
+    warm_ups = WarmUps(*[lambda: _warm_up(first, again=lambda: bool(warm_ups))] * WARM_UPS)
+
+    def ready(start: Start) -> Start:
+        with closed_on_error(start):
+            admit(start)
+            start.guarantee.ask_ahead(start)
+        return start
+
+    anew = MadeReady(lambda: ready(examined(first.began)), warm_ups)
+    with ExitStack() as warm, closing(anew):
+
+        def examine() -> None:
+            first.guarantee.prove(first.store)
+            with closing(ready(first)):
+                _warm_up(first)
+            check = partial(first.sink.check, first.spark)
+            warm.enter_context(kept_warm(check, first=warm_ups))
+
+        return stand_by(
+            standing,
+            examine=examine,
+            start=lambda after: run(anew.take(), after),
+            make_ready=anew.renew,
+        )
+
+
+def _warm_up(start: Start, again: Callable[[], bool] = lambda: False) -> None:
+    """Evaluate the newest batch once more, into nothing; see :func:`warm_up`."""
+    frame, is_own = start.read.frame, start.read.own is not None
+    # The very plan of a start's batches, except that no task writes.
+    warm_up(
+        start.store,
+        frame if is_own else start.sink.tasks(start.sink.rows(frame), only=(), warms=True),
+        output_mode=start.settings.output_mode,
+        evaluate=None
+        if is_own or stateful(frame)
+        else lambda tasks: collected(tasks, start.sink.names),
+        again=again,
+    )
 
 
 # --- warm up --------------------------------------------------------------------------------------

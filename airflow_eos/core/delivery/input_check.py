@@ -1,0 +1,72 @@
+"""The input of a start, held against what the checkpoint knows: the same, and nothing of it lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import cache, partial
+from typing import TYPE_CHECKING
+
+from airflow_eos.core.checkpoint.inputs import require_computed_alike
+from airflow_eos.core.checkpoint.topics import (
+    input_change,
+    lost_in_flight,
+    same_topics_watched,
+    warn_of_lost_rows,
+)
+from airflow_eos.core.delivery.start_option import StartOption
+
+if TYPE_CHECKING:
+    from airflow_eos.core.checkpoint import CheckpointStore, Tenure
+    from airflow_eos.core.checkpoint.mending import Mend
+    from airflow_eos.core.checkpoint.topics import LostInput, TopicsRead
+    from airflow_eos.core.delivery.own_output import OwnOutput
+    from airflow_eos.core.delivery.start_option import Start
+
+
+class InputCheck(StartOption):
+    """The topics that the sources read.
+
+    Args:
+        own: what the query writes, which it must not read.
+    """
+
+    def __init__(self, own: OwnOutput) -> None:
+        self._own = own
+        self._topics: Sequence[TopicsRead] = ()
+        self._look: Callable[[], None] = lambda: None
+
+    def before_term(self, start: Start) -> None:
+        """Refuse an input that has changed; ask the clusters of its topics."""
+        self._topics = topics = start.read.topics(start.spark, start.resources)
+        ids = self._own.watched([each.ids for each in topics])
+        self._look = same_topics_watched(start.store, ids)
+        warn_of_lost_rows(topics)
+        # Asked once for both: after the term, rows wait for the answer.
+        begun = [replace(each, begins=cache(each.begins)) for each in topics]
+        available_now = "availableNow" in start.settings.trigger
+        self._change = partial(input_change, start.store, begun, available_now=available_now)
+        self._change().require_accepted()
+        start.read.require_same_sources(start.store)
+        require_computed_alike(start.store, start.read.reads)
+
+    def after_term(self, start: Start, tenure: Tenure) -> None:
+        """Refuse a topic that was made again meanwhile."""
+        del start, tenure
+        self.look()
+
+    def look(self) -> None:
+        """Refuse a topic that was made again since :meth:`before_term`.
+
+        Raises:
+            TopicError: with its name.
+        """
+        self._look()
+
+    def mends(self) -> Iterable[Mend]:
+        """Return what mends entries of Spark's log that no source can read any more."""
+        return self._change().mends()
+
+    def lost(self, store: CheckpointStore) -> LostInput:
+        """Return what is gone of the input of the batch in flight."""
+        return lost_in_flight(store, self._topics)

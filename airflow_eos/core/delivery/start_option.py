@@ -1,0 +1,190 @@
+"""A start of a query, as its options see it, and the points at which it asks them.
+
+A start asks each option, in order: ``examine``, before it opens a connection; ``before_term``, with
+open connections; then it takes its term; ``after_term``, since a former driver may have come
+between. What an option opens it hands to ``Start.resources``, which closes in the reverse order. An
+option that follows the batches wraps the sink that they are written with.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from airflow_eos.core.checkpoint import CheckpointStore
+from airflow_eos.core.checkpoint.heartbeat import Beginning
+from airflow_eos.core.delivery.batch import RunningPlan
+from airflow_eos.core.delivery.observed import observed_store, observer_of
+from airflow_eos.core.delivery.outputs import as_one
+from airflow_eos.core.delivery.query import HeartbeatWriter
+from airflow_eos.core.delivery.source import QueryInput, beside
+from airflow_eos.core.delivery.spark_session import deploy_mode, namespace, trigger_interval
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from airflow_eos.core.checkpoint import Tenure
+    from airflow_eos.core.delivery.batch import ExactlyOnceBatch
+    from airflow_eos.core.delivery.observer import Observer
+    from airflow_eos.core.delivery.outputs import OneSink, Output, Outputs
+    from airflow_eos.core.delivery.policy import CheckpointPolicy
+    from airflow_eos.core.delivery.port import BatchSink, Guarantee, Sink
+    from airflow_eos.core.delivery.source import OwnSource
+    from airflow_eos.core.delivery.weaker_guarantees import MarkedBatch
+
+
+@dataclass(frozen=True)
+class QuerySettings:
+    """The settings of a query and of its checkpoint.
+
+    Attributes:
+        location: the checkpoint's absolute location, for Spark and for our own store.
+        storage_options: for the object store.
+        trigger: Spark's trigger.
+        policy: pause, timeout and number of batches that are kept.
+        output_mode: Spark's output mode.
+        query_name: Spark's query name.
+    """
+
+    location: str
+    storage_options: Mapping[str, str] | None
+    trigger: Mapping[str, Any]
+    policy: CheckpointPolicy
+    output_mode: str
+    query_name: str | None
+
+    @property
+    def interval(self) -> timedelta:
+        """The time that the query waits between batches."""
+        return trigger_interval(self.trigger)
+
+
+class StartOption:
+    """An option of a start; each of these may do nothing."""
+
+    def examine(self, start: Start) -> None:
+        """Refuse what needs no connection to be seen; change nothing."""
+
+    def before_term(self, start: Start) -> None:
+        """Open connections and refuse; a standby asks as well, while another driver still runs."""
+
+    def after_term(self, start: Start, tenure: Tenure) -> None:
+        """Refuse what has come between; from here on a failure is told by the heartbeat."""
+
+    def wrap(self, start: Start, sink: BatchSink) -> BatchSink:
+        """Return the sink of the batches, with what this option does around each."""
+        del start
+        return sink
+
+
+class GuaranteeOption(StartOption):
+    """Exactly one option of a start: it takes the term, and makes the function of the batches."""
+
+    def prove(self, store: CheckpointStore) -> None:
+        """Refuse a store that lets two drivers create one object: the guarantee rests on it."""
+        store.check_create_if_absent()
+
+    def refuse(self, store: CheckpointStore) -> None:
+        """Refuse a checkpoint on which another guarantee has begun; before the term and after."""
+        raise NotImplementedError
+
+    def ask_ahead(self, start: Start) -> None:
+        """Ask what takes time, for a standby, while the driver before it still ends."""
+
+    def take_term(self, start: Start, after: int | None) -> Tenure:
+        """Take the term, which stops a running driver, and recover; ``after``: see there."""
+        raise NotImplementedError
+
+    def batch(self, start: Start, tenure: Tenure) -> ExactlyOnceBatch | MarkedBatch:
+        """Return the function of the query's batches."""
+        raise NotImplementedError
+
+
+@dataclass
+class Start:
+    """A start of a query.
+
+    Attributes:
+        spark: the session.
+        store: the checkpoint.
+        settings: of the query.
+        read: its input.
+        sink: where the rows go, bound to the checkpoint.
+        observer: told of requests, decisions and phases, for the figures; None: nobody is.
+        began: when the start began.
+        options: in the order in which they are asked.
+        guarantee: asked after the others.
+        resources: closes what the options have opened.
+        plan: the batch that Spark evaluates, once the query runs.
+    """
+
+    spark: SparkSession
+    store: CheckpointStore
+    settings: QuerySettings
+    read: QueryInput
+    sink: OneSink | Outputs
+    observer: Observer | None = None
+    began: Beginning | None = None
+    options: Sequence[StartOption] = ()
+    guarantee: GuaranteeOption = field(default_factory=GuaranteeOption)
+    resources: ExitStack = field(default_factory=ExitStack)
+    plan: RunningPlan = field(default_factory=RunningPlan)
+
+    @classmethod
+    def of(
+        cls,
+        df: DataFrame | OwnSource,
+        sink: Sink | Sequence[Output],
+        spark: SparkSession,
+        settings: QuerySettings,
+        guarantee: Guarantee,
+        began: Beginning | None,
+    ) -> Start:
+        """Return a start without options; ``began``: when the start began that this goes on with.
+
+        Raises:
+            ConfigurationError: an unknown guarantee, or sources or outputs that cannot give it.
+        """
+        store = CheckpointStore.open(settings.location, storage_options=settings.storage_options)
+        observer = observer_of(store.location)
+        store = observed_store(store, observer)
+        began = began or Beginning.now(store)
+        read = QueryInput.of(df, spark, store, guarantee)
+        bound = beside(read.own, as_one(sink, guarantee).bound(store))
+        return cls(spark, store, settings, read, bound, observer, began)
+
+    @cached_property
+    def driver(self) -> str:
+        """This driver's name, as terms and decisions show it to people."""
+        application = self.spark.sparkContext.applicationId
+        return f"driver {application} on {socket.gethostname()}:{os.getpid()}"
+
+    @cached_property
+    def heartbeat(self) -> HeartbeatWriter:
+        """The driver's heartbeat, made when the start runs: a standby has none."""
+        return HeartbeatWriter(
+            self.store,
+            application_id=self.spark.sparkContext.applicationId,
+            trigger=self.settings.interval,
+            master=str(self.spark.sparkContext.master),
+            deploy_mode=deploy_mode(self.spark),
+            namespace=namespace(self.spark),
+            observer=self.observer,
+            began=self.began,
+        )
+
+    def wrapped(self, sink: BatchSink) -> BatchSink:
+        """Return ``sink``, wrapped by each option."""
+        for option in self.options:
+            sink = option.wrap(self, sink)
+        return sink
+
+    def close(self) -> None:
+        """Close what the options have opened."""
+        self.resources.close()
