@@ -141,8 +141,8 @@ def read_lineage(store: CheckpointStore, event: SettledEvent, bootstrap_servers:
     """
     from airflow_eos.core.checkpoint.backend import DECISIONS
     from airflow_eos.core.checkpoint.decisions import DecisionLog
+    from airflow_eos.core.checkpoint.layout import batch_folders
     from airflow_eos.core.checkpoint.pipeline import read_pipeline
-    from airflow_eos.core.checkpoint.terms import batch_folders
     from airflow_eos.core.protocol.promise import Promise
     from airflow_eos.errors import SupersededError
 

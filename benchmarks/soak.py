@@ -27,7 +27,8 @@ import psutil
 from confluent_kafka import Producer
 
 from airflow_eos.core.checkpoint import CheckpointStore, StartedBy
-from airflow_eos.core.checkpoint.heartbeat import STARTED_BY, drain_newest
+from airflow_eos.core.checkpoint.drain import drain_newest
+from airflow_eos.core.checkpoint.heartbeat import STARTED_BY
 from benchmarks.plot import Chart
 from benchmarks.report import ROOT, Result, Table
 from benchmarks.soak_app import TRIGGER

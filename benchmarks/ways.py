@@ -24,7 +24,8 @@ from benchmarks.targets import NAMES, PARTITIONS, Place
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from airflow_eos.core.delivery.port import Guarantee, Sink
+    from airflow_eos.core.delivery.port import Sink
+    from airflow_eos.core.protocol.decision import Guarantee
 
 _CODEC = "snappy"
 """Codec for all: Spark's and delta-rs's default; ours is zstd, but codecs are not compared."""

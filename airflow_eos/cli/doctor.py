@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from airflow_eos.core.delivery.port import Guarantee
+    from airflow_eos.core.protocol.decision import Guarantee
     from airflow_eos.ops.doctor import Line
 
 _STYLE = {"ok": "green", "warn": "yellow", "fail": "bold red"}

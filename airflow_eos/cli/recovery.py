@@ -517,7 +517,8 @@ def drain(
     an error.
     """
     from airflow_eos.core.checkpoint import CheckpointStore, drain_newest, newest_term
-    from airflow_eos.core.checkpoint.heartbeat import ENDED, heard, is_asked_for_nothing
+    from airflow_eos.core.checkpoint.drain import is_asked_for_nothing
+    from airflow_eos.core.checkpoint.heartbeat import ENDED, heard
 
     store = CheckpointStore.open(checkpoint, storage_options=storage_options(storage_option))
     if newest_term(store) == 0 and heard(store) == (None, ""):
@@ -560,7 +561,8 @@ def handover(
     2 an error, as where none stands by.
     """
     from airflow_eos.core.checkpoint import CheckpointStore
-    from airflow_eos.core.checkpoint.heartbeat import heard, is_asked_for_nothing
+    from airflow_eos.core.checkpoint.drain import is_asked_for_nothing
+    from airflow_eos.core.checkpoint.heartbeat import heard
     from airflow_eos.core.checkpoint.standby import StandbyWatch, hand_over
 
     store = CheckpointStore.open(checkpoint, storage_options=storage_options(storage_option))
@@ -595,7 +597,8 @@ def _driver(store: CheckpointStore, request: DrainRequest) -> Heartbeat | None:
 
 def _said(beat: Heartbeat | None, wait: float) -> tuple[str, bool]:
     """Say how the drain ended, and whether the pipeline is down."""
-    from airflow_eos.core.checkpoint.heartbeat import ENDED, NOT_FOR_GOOD
+    from airflow_eos.core.checkpoint.drain import NOT_FOR_GOOD
+    from airflow_eos.core.checkpoint.heartbeat import ENDED
 
     if beat is None or beat.phase not in ENDED:
         return f"Asked to drain; the driver has not stopped within {wait:g} s", False

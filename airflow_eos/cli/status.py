@@ -129,17 +129,13 @@ def _look(
     Whether anybody drives or stands by takes a second look: with a ``watch``, the next call is that
     look, and until then the answer is not known; without one this call waits for it.
     """
-    from airflow_eos.core.checkpoint.heartbeat import (
-        brought_back_by,
-        drain_of,
-        heard,
-        missed_looks,
-        why_refused,
-    )
+    from airflow_eos.core.checkpoint.heartbeat import drain_of, heard
     from airflow_eos.core.checkpoint.pipeline import read_pipeline
     from airflow_eos.core.checkpoint.progress import read_state, read_state_size, require_begun
+    from airflow_eos.core.checkpoint.recovery_notes import brought_back_by, why_refused
     from airflow_eos.core.checkpoint.standby import StandbyWatch
     from airflow_eos.core.checkpoint.store import CheckpointStore
+    from airflow_eos.core.checkpoint.watchdog_record import missed_looks
     from airflow_eos.core.recovery.facts import read_sign, signs_of_life, with_its_end
 
     store = CheckpointStore.open(checkpoint, storage_options=options)

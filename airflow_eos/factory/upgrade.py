@@ -268,7 +268,8 @@ def _handed_over(pipeline: Pipeline, to: str, name: str) -> Any:
         newest committed batch, or -1.
         """
         from airflow_eos.core.checkpoint import read_state
-        from airflow_eos.core.checkpoint.heartbeat import ENDED, is_asked_for_nothing
+        from airflow_eos.core.checkpoint.drain import is_asked_for_nothing
+        from airflow_eos.core.checkpoint.heartbeat import ENDED
         from airflow_eos.core.checkpoint.standby import hand_over, living_standbys
         from airflow_eos.core.checkpoint.terms import newest_term
 
@@ -304,7 +305,8 @@ def _must_go_back(pipeline: Pipeline) -> Any:
     def undo() -> bool:
         """Whether the new version has driven, and did not deliver the watched batches."""
         from airflow_eos.core.checkpoint import drain_of
-        from airflow_eos.core.checkpoint.heartbeat import NOT_FOR_GOOD, who_asked
+        from airflow_eos.core.checkpoint.drain import NOT_FOR_GOOD
+        from airflow_eos.core.checkpoint.heartbeat import who_asked
 
         context, last = get_current_context(), last_heartbeat(pipeline)
         if state_of_task(context, "watched") == "success":

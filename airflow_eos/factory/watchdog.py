@@ -54,7 +54,7 @@ def resumption(pipeline: Pipeline) -> str:
     Raises:
         AirflowFailException: so many runs have failed that no other one is to begin.
     """
-    from airflow_eos.core.checkpoint.heartbeat import driver_of, next_start, resumption_of
+    from airflow_eos.core.checkpoint.recovery_notes import driver_of, next_start, resumption_of
 
     last, ti = last_heartbeat(pipeline), get_current_context()["ti"]
     driver = driver_of(last)
@@ -78,7 +78,7 @@ def resumption(pipeline: Pipeline) -> str:
 
 def note_that_it_begins(pipeline: Pipeline) -> None:
     """Count this run in the checkpoint where it is to replace a driver, in a task."""
-    from airflow_eos.core.checkpoint.heartbeat import Replacement, note_resumption
+    from airflow_eos.core.checkpoint.recovery_notes import Replacement, note_resumption
 
     if (replaces := _replaces()) is None:
         return
@@ -90,7 +90,7 @@ def note_that_it_begins(pipeline: Pipeline) -> None:
 
 def refusal_is_noted(pipeline: Pipeline) -> AbstractContextManager[None]:
     """Note in the checkpoint where this run is refused for good, in a task."""
-    from airflow_eos.core.checkpoint.heartbeat import refusals_noted
+    from airflow_eos.core.checkpoint.recovery_notes import refusals_noted
 
     run = get_current_context()["dag_run"]
     return refusals_noted(store_of(pipeline), dag_id=pipeline.dag_id, run_id=run.run_id)
@@ -108,12 +108,9 @@ def stays_down(pipeline: Pipeline) -> str | None:
         AirflowFailException: Airflow stopped what another DAG had started, which has ended since.
     """
     from airflow_eos.core.checkpoint import drain_of
-    from airflow_eos.core.checkpoint.heartbeat import (
-        BY_AIRFLOW,
-        NOT_FOR_GOOD,
-        refusal_of,
-        who_asked,
-    )
+    from airflow_eos.core.checkpoint.drain import BY_AIRFLOW, NOT_FOR_GOOD
+    from airflow_eos.core.checkpoint.heartbeat import who_asked
+    from airflow_eos.core.checkpoint.recovery_notes import refusal_of
 
     last = last_heartbeat(pipeline)
     if refusal := refusal_of(store_of(pipeline), last):
@@ -157,7 +154,7 @@ def restart_in_progress(
         queued: DAGs of which runs were queued, and none was at work, at the look before.
         besides: the id of a run that does not count.
     """
-    from airflow_eos.core.checkpoint.heartbeat import brought_back_by
+    from airflow_eos.core.checkpoint.recovery_notes import brought_back_by
     from airflow_eos.core.checkpoint.standby import living_standbys
 
     if living := living_standbys(store_of(pipeline)):
@@ -209,7 +206,7 @@ def is_alive(pipeline: Pipeline) -> str | None:
 
 def overtaken(pipeline: Pipeline) -> str | None:
     """Return why this run, which is to replace a driver, need not any more, in a task; or None."""
-    from airflow_eos.core.checkpoint.heartbeat import driver_of, refusal_of
+    from airflow_eos.core.checkpoint.recovery_notes import driver_of, refusal_of
 
     run = get_current_context()["dag_run"]
     if (replaces := _replaces()) is None:
@@ -404,7 +401,7 @@ class WatchdogSensor(CheckpointProgressSensor):
         A heartbeat that is gone does not say that no driver has run: a term says that one did.
         """
         from airflow_eos.core.checkpoint import newest_term
-        from airflow_eos.core.checkpoint.heartbeat import WatchdogLook, note_look
+        from airflow_eos.core.checkpoint.watchdog_record import WatchdogLook, note_look
 
         pipeline = self._pipeline
         last, store = last_heartbeat(pipeline), store_of(pipeline)
@@ -418,7 +415,7 @@ class WatchdogSensor(CheckpointProgressSensor):
 
     def _running_out(self, context: Context, memory: Memory) -> Trouble | None:
         """Look for open work at half time; where no system tells its age, the memory does."""
-        from airflow_eos.core.checkpoint.heartbeat import driver_of
+        from airflow_eos.core.checkpoint.recovery_notes import driver_of
         from airflow_eos.ops.supervision.progress import SeenOpen, TimeoutWatch
 
         now_s = context["dag_run"].run_after.timestamp()
@@ -450,7 +447,7 @@ class WatchdogSensor(CheckpointProgressSensor):
 
     def _stall(self, context: Context, memory: Memory) -> Trouble | None:
         """Look whether the app makes progress; where it does not, who brings it back."""
-        from airflow_eos.core.checkpoint.heartbeat import driver_of, refusal_of
+        from airflow_eos.core.checkpoint.recovery_notes import driver_of, refusal_of
         from airflow_eos.ops.supervision.progress import Health
 
         pipeline, now_s = self._pipeline, context["dag_run"].run_after.timestamp()

@@ -476,7 +476,8 @@ def kafka_sink(settings: KafkaSettings, app: AppFacts, **given: Any) -> KafkaSin
 
 def _settings(app: AppFacts, how: Any) -> KafkaSettings:
     if how is None:
-        return app.kafka
+        of_the_app: KafkaSettings = app.kafka
+        return of_the_app
     if not isinstance(how, Mapping):
         raise unreached("a librdkafka configuration, as a Kafka connection's extra has it")
     return KafkaSettings.from_librdkafka(how)

@@ -27,7 +27,7 @@ from airflow_eos.ops.packaging import (
     require_content,
 )
 from airflow_eos.ops.supervision.exit_status import Patience
-from airflow_eos.ops.supervision.run import Rules
+from airflow_eos.ops.supervision.rules import Rules
 from airflow_eos.ops.supervision.trigger_watch import AppResult, AppWatch
 from airflow_eos.secret_names import is_secret
 from airflow_eos.sinks.app import policy_environment
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_eos.core.checkpoint.rehearsal import RehearsalRequest
-    from airflow_eos.operators.streaming import StreamingArguments
+    from airflow_eos.operators.arguments import StreamingArguments
     from airflow_eos.ops.supervision.preflight import TimeoutBudget
 
 _UPLOAD = "spark.kubernetes.file.upload.path"

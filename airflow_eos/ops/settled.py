@@ -18,10 +18,10 @@ from airflow_eos.core.checkpoint.backend import (
     STATE_STORES,
 )
 from airflow_eos.core.checkpoint.decisions import DecisionLog
+from airflow_eos.core.checkpoint.layout import batches_in
 from airflow_eos.core.checkpoint.progress import read_state
 from airflow_eos.core.checkpoint.rulings import is_accepted
 from airflow_eos.core.checkpoint.spark_log import SparkLog, kafka_offsets, parse_offsets
-from airflow_eos.core.checkpoint.terms import batches_in
 from airflow_eos.core.protocol.participant import ANEW
 from airflow_eos.core.protocol.promise import Promise
 from airflow_eos.errors import CheckpointError, CheckpointFormatError, Remedy, SupersededError

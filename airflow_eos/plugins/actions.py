@@ -17,7 +17,8 @@ from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
 
 from airflow_eos.core.checkpoint import drain_newest, read_heartbeat
-from airflow_eos.core.checkpoint.heartbeat import NOT_FOR_GOOD, driver_of, next_start, resumption_of
+from airflow_eos.core.checkpoint.drain import NOT_FOR_GOOD
+from airflow_eos.core.checkpoint.recovery_notes import driver_of, next_start, resumption_of
 from airflow_eos.errors import ConfigurationError, Remedy
 from airflow_eos.ops.page.views import ButtonView
 

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_eos.core.delivery.outputs import Output
-    from airflow_eos.core.delivery.port import Guarantee
     from airflow_eos.core.delivery.query import ExactlyOnceQuery
     from airflow_eos.core.delivery.source import OwnSource
+    from airflow_eos.core.protocol.decision import Guarantee
     from airflow_eos.kafka.sink import KafkaSink
 
 
@@ -359,7 +359,8 @@ class App:
     @property
     def kafka(self) -> KafkaSettings:
         """The connection to the cluster that is read from."""
-        return self.facts.kafka
+        settings: KafkaSettings = self.facts.kafka
+        return settings
 
     @property
     def prefix(self) -> str:

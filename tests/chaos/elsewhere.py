@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from psycopg import sql
 
 from airflow_eos.core.checkpoint import CheckpointStore
-from airflow_eos.kinds.files.folder import beside
+from airflow_eos.kinds.files.names import beside
 from tests.chaos.journal import Journal
 from tests.chaos.outputs import table_of
 from tests.chaos.readers import decisions

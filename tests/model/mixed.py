@@ -20,8 +20,9 @@ import pytest
 
 from airflow_eos.core.checkpoint import CheckpointStore
 from airflow_eos.core.delivery import start as started
-from airflow_eos.core.delivery.port import Guarantee, TaskReport
-from airflow_eos.core.delivery.weaker_guarantees import VisibilityMarkers
+from airflow_eos.core.delivery.port import TaskReport
+from airflow_eos.core.delivery.visibility_markers import VisibilityMarkers
+from airflow_eos.core.protocol.decision import Guarantee
 from airflow_eos.errors import OwnershipError
 from tests.model import wire as model_wire
 from tests.model.broker import Rows

@@ -13,7 +13,9 @@ from airflow_eos.core.checkpoint import (
     CheckpointStore,
     OffsetLog,
     Tenure,
+    drain,
     heartbeat,
+    layout,
     offsets,
     snapshot,
     terms,
@@ -146,7 +148,7 @@ def term_is_not_looked_at_again(patch: pytest.MonkeyPatch) -> None:
                 number=terms.newest_term(store) + 1, nonce="0", taken_by=taken_by, taken_at_ms=0
             )
             if store.create(paths.term_path(term.number), encode(term)):
-                known = terms.numbers_in(store, paths.DRIVERS, "term")
+                known = layout.numbers_in(store, paths.DRIVERS, "term")
                 store.delete(paths.term_path(n) for n in known if n < term.number)
                 return Tenure(store, term)
 
@@ -395,21 +397,21 @@ def promise_is_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 def a_request_to_who_was_followed_is_removed(patch: pytest.MonkeyPatch) -> None:
     """Around a pipeline: a person's drain is lost while a standby takes over."""
-    patch.setattr(heartbeat.Beginning, "is_before", lambda *_: False)
+    patch.setattr(drain.Beginning, "is_before", lambda *_: False)
 
 
 def a_request_to_a_term_that_is_over_stays_so(patch: pytest.MonkeyPatch) -> None:
     """Around a pipeline: who asks does not look whether a term was taken meanwhile."""
 
     def once(store: Any, **asked: Any) -> Any:
-        return heartbeat.request_drain(store, term=terms.newest_term(store) or None, **asked)
+        return drain.request_drain(store, term=terms.newest_term(store) or None, **asked)
 
     patch.setattr(who_drives, "drain_newest", once)
 
 
 def a_request_goes_with_the_hand_over_that_it_replaced(patch: pytest.MonkeyPatch) -> None:
     """Around a pipeline: what a driver takes back is deleted, whatever stands there by then."""
-    patch.setattr(heartbeat, "_put_back", lambda *_: None)
+    patch.setattr(drain, "_put_back", lambda *_: None)
 
 
 def damage_begins_the_watch_anew(patch: pytest.MonkeyPatch) -> None:

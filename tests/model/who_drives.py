@@ -21,7 +21,7 @@ from obstore.store import MemoryStore
 from airflow_eos.core.checkpoint import CheckpointStore, drain_newest, take_term
 from airflow_eos.core.checkpoint import standby as records
 from airflow_eos.core.checkpoint.backend import HEARTBEAT
-from airflow_eos.core.checkpoint.heartbeat import BY_STANDBY, Beginning
+from airflow_eos.core.checkpoint.drain import BY_STANDBY, Beginning
 from airflow_eos.core.delivery import query, standby
 from airflow_eos.errors import CheckpointError, ConfigurationError, EosError
 from tests.model.choices import Chance
@@ -347,7 +347,7 @@ def by_its_clock(shift: Shift) -> Iterator[None]:
         patch.setattr(query, "StandbyWatch", watch)
         patch.setattr(records, "StandbyWatch", watch)
         patch.setattr(records, "time", time)
-        patch.setattr("airflow_eos.core.checkpoint.heartbeat.time", time)
+        patch.setattr("airflow_eos.core.checkpoint.drain.time", time)
         patch.setattr(standby, "why_gone", gone)
         patch.setattr(standby, "process_state", lambda b: "gone" if gone(None, b) else "not known")
         yield

@@ -24,8 +24,9 @@ from pyspark.sql import functions as F  # noqa: N812
 from airflow_eos.core.checkpoint import CheckpointStore, DecisionLog
 from airflow_eos.core.checkpoint import heartbeat as beats
 from airflow_eos.core.checkpoint.locations import LOCAL
-from airflow_eos.core.delivery.port import Guarantee, Sink
+from airflow_eos.core.delivery.port import Sink
 from airflow_eos.core.delivery.query import ExactlyOnceQuery
+from airflow_eos.core.protocol.decision import Guarantee
 from airflow_eos.errors import DecisionNeededError, EosError
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
 from airflow_eos.sinks import ConsumerGroup, KafkaSink, Output, start_exactly_once

@@ -15,18 +15,20 @@ from __future__ import annotations
 
 from airflow_eos.core.checkpoint.backend import StoredObject
 from airflow_eos.core.checkpoint.decisions import DecisionLog
-from airflow_eos.core.checkpoint.heartbeat import (
+from airflow_eos.core.checkpoint.drain import (
     DrainRequest,
+    clear_drain,
+    drain_newest,
+    drain_requested,
+    request_drain,
+    standing_request,
+)
+from airflow_eos.core.checkpoint.heartbeat import (
     Heartbeat,
     Phase,
     StartedBy,
-    clear_drain,
-    drain_newest,
     drain_of,
-    drain_requested,
     read_heartbeat,
-    request_drain,
-    standing_request,
     write_heartbeat,
 )
 from airflow_eos.core.checkpoint.offsets import OffsetLog

@@ -13,7 +13,7 @@ import uuid
 from typing import TYPE_CHECKING
 
 from airflow_eos.core.checkpoint.backend import DECISIONS, EOS, decision_path
-from airflow_eos.core.checkpoint.terms import batch_folders, newest_planned, numbers_in
+from airflow_eos.core.checkpoint.layout import batch_folders, newest_planned, numbers_in
 from airflow_eos.core.protocol.decision import Decision, Verdict, check_name, encode, is_key
 from airflow_eos.core.protocol.participant import decision_lost
 from airflow_eos.errors import (

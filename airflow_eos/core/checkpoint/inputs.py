@@ -19,9 +19,9 @@ import msgspec
 
 from airflow_eos.core.checkpoint.backend import DECISIONS, OFFSETS, SOURCES
 from airflow_eos.core.checkpoint.decisions import DecisionLog
+from airflow_eos.core.checkpoint.layout import batch_folders
 from airflow_eos.core.checkpoint.mending import decided_offsets
 from airflow_eos.core.checkpoint.spark_log import parse_offsets
-from airflow_eos.core.checkpoint.terms import batch_folders
 from airflow_eos.core.protocol.decision import SourceRead, Verdict
 from airflow_eos.core.protocol.participant import ANEW
 from airflow_eos.errors import CheckpointFormatError, ContinuityError, Remedy, SupersededError

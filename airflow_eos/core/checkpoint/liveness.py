@@ -8,6 +8,8 @@ same later, and where this says *not known* nothing else does.
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -21,6 +23,21 @@ if TYPE_CHECKING:
     from airflow_eos.core.checkpoint.store import CheckpointStore
 
 ProcessState = Literal["gone", "lives here", "not known"]
+
+
+class Standstill:
+    """A measure of how long a value has been the same, by the reader's own clock."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._value: object = None
+        self._since_s = clock()
+
+    def lasts_s(self, value: object) -> float:
+        """Return the seconds since the value was first seen; a changed value begins at 0."""
+        if value != self._value:
+            self._value, self._since_s = value, self._clock()
+        return self._clock() - self._since_s
 
 
 def process_mark(pid: int) -> str:

@@ -28,7 +28,6 @@ import zlib
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-import msgspec
 import structlog
 
 from airflow_eos.core.checkpoint.backend import (
@@ -40,6 +39,8 @@ from airflow_eos.core.checkpoint.backend import (
     SOURCES,
     STATE_STORES,
 )
+from airflow_eos.core.checkpoint.layout import batches_in, newest_planned
+from airflow_eos.core.checkpoint.mend import Mend
 from airflow_eos.core.checkpoint.spark_log import (
     UnknownVersionError,
     kafka_offsets,
@@ -48,7 +49,6 @@ from airflow_eos.core.checkpoint.spark_log import (
     parse_offsets,
     parse_query_id,
 )
-from airflow_eos.core.checkpoint.terms import batches_in, newest_planned
 from airflow_eos.core.protocol.decision import Verdict
 from airflow_eos.errors import CheckpointFormatError, Remedy
 
@@ -64,29 +64,6 @@ _NEW = "start on a new checkpoint location"
 _MISSING = "is missing"
 _OF_ITS_BATCH = re.compile(r"\d+\.(delta|snapshot|zip|changelog)")
 """Name of a state file that is found by its batch alone; with ids it is ``7_<uuid>.delta``."""
-
-
-class Mend(msgspec.Struct, frozen=True, kw_only=True):
-    """The repair of one file: written again, or put aside.
-
-    Attributes:
-        path: the file's, in the checkpoint.
-        found: what is wrong with the file.
-        content: what is written again; None: the file is put aside.
-        because: how the repair is known to be right.
-        readable: whole, and another driver's plan: only the next start puts the file right.
-    """
-
-    path: str
-    found: str
-    content: str | None = None
-    because: str
-    readable: bool = False
-
-    def __str__(self) -> str:
-        """Say what is wrong with the file and what becomes of it, for people."""
-        done = "put aside" if self.content is None else "written again"
-        return f"{self.path} {self.found}: {done}, {self.because}"
 
 
 def newest_known(store: CheckpointStore, decisions: DecisionLog) -> int | None:

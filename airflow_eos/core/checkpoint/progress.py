@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Literal
 
 from airflow_eos.core.checkpoint.backend import COMMITS, OFFSETS, SOURCES, STATE
 from airflow_eos.core.checkpoint.decisions import DecisionLog
-from airflow_eos.core.checkpoint.mending import Mend, damage
+from airflow_eos.core.checkpoint.mend import Mend
+from airflow_eos.core.checkpoint.mending import damage
 from airflow_eos.core.checkpoint.spark_log import (
     KafkaOffsets,
     OffsetsEntry,

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING
 
 from airflow_eos.core.checkpoint.backend import OFFSETS, REPARTITION, STATE_STORES
 from airflow_eos.core.checkpoint.decisions import DecisionLog
-from airflow_eos.core.checkpoint.mending import Mend, beside, decided_offsets, mend
+from airflow_eos.core.checkpoint.mend import Mend
+from airflow_eos.core.checkpoint.mending import beside, decided_offsets, mend
 from airflow_eos.core.checkpoint.progress import read_state
 from airflow_eos.core.checkpoint.spark_log import SparkLog
 from airflow_eos.errors import (

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from airflow_eos.core.checkpoint.backend import EOS, is_hidden
 from airflow_eos.core.checkpoint.decisions import DecisionLog
-from airflow_eos.core.checkpoint.terms import newest_planned
+from airflow_eos.core.checkpoint.layout import newest_planned
 from airflow_eos.core.protocol.decision import Outcome, Stored, WorkIdentity, encode, is_key
 from airflow_eos.core.protocol.promise import OperatorRuling, Promise
 from airflow_eos.errors import ConfigurationError, DecisionNeededError, Remedy, StoreError

@@ -16,6 +16,7 @@ from airflow_eos.core.checkpoint.backend import COMMITS, DECISIONS, PIPELINE, ma
 from airflow_eos.core.checkpoint.decisions import DecisionLog
 from airflow_eos.core.checkpoint.heartbeat import heard
 from airflow_eos.core.checkpoint.inputs import require_held
+from airflow_eos.core.checkpoint.layout import batch_folders, newest_planned
 from airflow_eos.core.checkpoint.mending import (
     damage,
     decided_offsets,
@@ -28,7 +29,7 @@ from airflow_eos.core.checkpoint.progress import read_mended, read_state
 from airflow_eos.core.checkpoint.repartition import require_finished
 from airflow_eos.core.checkpoint.rulings import read_acceptance, rulings_on_promise, with_rulings
 from airflow_eos.core.checkpoint.spark_log import SparkLog
-from airflow_eos.core.checkpoint.terms import batch_folders, newest_planned, newest_term
+from airflow_eos.core.checkpoint.terms import newest_term
 from airflow_eos.core.protocol.decision import Outcome
 from airflow_eos.core.protocol.group import alone
 from airflow_eos.core.protocol.participant import ANEW, Admission, Owner, StartFacts, admission

@@ -15,7 +15,7 @@ from airflow_eos.errors import CheckpointFormatError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from airflow_eos.core.checkpoint.mending import Mend
+    from airflow_eos.core.checkpoint.mend import Mend
     from airflow_eos.core.checkpoint.store import CheckpointStore
 
 OFFSETS_VERSIONS = frozenset({1, 2})

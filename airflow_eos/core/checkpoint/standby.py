@@ -14,22 +14,21 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 import msgspec
 
 from airflow_eos.core.checkpoint.backend import DRIVERS, STANDBYS, standby_path
-from airflow_eos.core.checkpoint.heartbeat import (
+from airflow_eos.core.checkpoint.drain import (
     BY_STANDBY,
     DRAINS_KEPT,
     NOT_FOR_GOOD,
-    StartedBy,
-    heard,
     request_drain,
     standing_request,
 )
+from airflow_eos.core.checkpoint.heartbeat import StartedBy, heard
 from airflow_eos.core.checkpoint.liveness import process_mark as process_mark  # its former place
 from airflow_eos.core.checkpoint.terms import newest_term
 from airflow_eos.core.protocol.decision import Evidence, encode
 from airflow_eos.errors import CheckpointFormatError, ConfigurationError, Remedy
 
 if TYPE_CHECKING:
-    from airflow_eos.core.checkpoint.heartbeat import DrainRequest
+    from airflow_eos.core.checkpoint.drain import DrainRequest
     from airflow_eos.core.checkpoint.store import CheckpointStore
 
 LOOKS_MISSED = 3

@@ -14,13 +14,13 @@ logs after that; so it finds the batch, and seals its attempt or honours its dec
 
 from __future__ import annotations
 
-import re
 import time
 import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_eos.core.checkpoint.backend import COMMITS, DRIVERS, OFFSETS, is_batch, term_path
+from airflow_eos.core.checkpoint.backend import COMMITS, DRIVERS, term_path
+from airflow_eos.core.checkpoint.layout import newest_planned, numbers_in
 from airflow_eos.core.checkpoint.spark_log import UnknownVersionError, parse_commit
 from airflow_eos.core.protocol.decision import Stored, encode
 from airflow_eos.errors import CheckpointFormatError, OvertakenError, SupersededError
@@ -28,7 +28,6 @@ from airflow_eos.errors import CheckpointFormatError, OvertakenError, Superseded
 if TYPE_CHECKING:
     from airflow_eos.core.checkpoint.store import CheckpointStore
 
-_NUMBER = re.compile(r"([1-9][0-9]{0,17})\.json", re.ASCII)
 _NEXT = (
     "Nothing of ours was made visible and nothing is lost; what we left open, recovery ends. "
     "Another driver runs this checkpoint: keep one of the two."
@@ -129,21 +128,6 @@ def still_in_flight(store: CheckpointStore, batch_id: int) -> bool:
     return True
 
 
-def newest_planned(store: CheckpointStore) -> int | None:
-    """Return the highest batch number of a listing of ``offsets/``; None where there is none."""
-    return max(batches_in(store, OFFSETS), default=None)
-
-
-def batches_in(store: CheckpointStore, log: str) -> set[int]:
-    """Return the batches that have a file in this log of Spark's."""
-    return {int(each.name) for each in store.list(log) if is_batch(each.name)}
-
-
-def batch_folders(store: CheckpointStore, folder: str) -> list[int]:
-    """Return the batches that have a folder in this one, in ascending order."""
-    return sorted(int(name) for name in store.folders(folder) if is_batch(name))
-
-
 def take_term(store: CheckpointStore, *, taken_by: str, after: int | None = None) -> Tenure:
     """Take the next term and become the newest driver; refuse before: this stops whoever runs.
 
@@ -190,19 +174,3 @@ def is_newest(store: CheckpointStore, number: int) -> bool:
 def newest_term(store: CheckpointStore) -> int:
     """Return the highest term taken; 0 where no driver that knows terms has run."""
     return max(numbers_in(store, DRIVERS, "term"), default=0)
-
-
-def numbers_in(
-    store: CheckpointStore, folder: str, called: str, form: re.Pattern[str] = _NUMBER
-) -> list[int]:
-    """List the numbers of all files there, ascending; CheckpointFormatError for another name."""
-    numbers = []
-    for entry in store.list(folder):
-        match = form.fullmatch(entry.name)
-        if match is None:
-            raise CheckpointFormatError(
-                f"{store.location}/{entry.path} is foreign: expected only <{called}>.json there. "
-                "Find out what wrote it and move it away."
-            )
-        numbers.append(int(match[1]))
-    return sorted(numbers)

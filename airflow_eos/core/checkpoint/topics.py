@@ -24,7 +24,8 @@ import structlog
 
 from airflow_eos.core.checkpoint.backend import OFFSETS, TOPICS
 from airflow_eos.core.checkpoint.decisions import DecisionLog
-from airflow_eos.core.checkpoint.mending import Mend, decided_offsets
+from airflow_eos.core.checkpoint.mend import Mend
+from airflow_eos.core.checkpoint.mending import decided_offsets
 from airflow_eos.core.checkpoint.progress import read_state
 from airflow_eos.core.protocol.decision import Stored, encode
 from airflow_eos.errors import CheckpointFormatError, InputLostError, Remedy, TopicError

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_eos.core.delivery.policy import CheckpointPolicy
-    from airflow_eos.core.delivery.port import BatchSink, Guarantee
+    from airflow_eos.core.delivery.port import BatchSink
     from airflow_eos.core.delivery.start_option import Start
+    from airflow_eos.core.protocol.decision import Guarantee
 
 T = TypeVar("T")
 log = structlog.get_logger(__name__)

@@ -17,9 +17,8 @@ import msgspec
 
 from airflow_eos.core.delivery.options import nearest, options_of
 from airflow_eos.core.delivery.outputs import Output
-from airflow_eos.core.delivery.port import Guarantee
 from airflow_eos.core.delivery.task import require_alone
-from airflow_eos.core.protocol.decision import check_name
+from airflow_eos.core.protocol.decision import Guarantee, check_name
 from airflow_eos.errors import ConfigurationError
 
 if TYPE_CHECKING:

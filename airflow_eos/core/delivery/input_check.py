@@ -1,4 +1,4 @@
-"""The input of a start, held against what the checkpoint knows: the same, and nothing of it lost."""
+"""The input of a start, held against what the checkpoint knows of it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from airflow_eos.core.delivery.start_option import StartOption
 
 if TYPE_CHECKING:
     from airflow_eos.core.checkpoint import CheckpointStore, Tenure
-    from airflow_eos.core.checkpoint.mending import Mend
+    from airflow_eos.core.checkpoint.mend import Mend
     from airflow_eos.core.checkpoint.topics import LostInput, TopicsRead
     from airflow_eos.core.delivery.own_output import OwnOutput
     from airflow_eos.core.delivery.start_option import Start

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 import msgspec
 
-from airflow_eos.core.delivery.port import PROGRESS, Guarantee, Sink
+from airflow_eos.core.delivery.port import PROGRESS, Sink
 from airflow_eos.core.participants import KINDS, home_of
+from airflow_eos.core.protocol.decision import Guarantee
 from airflow_eos.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    from airflow_eos.kafka.client.settings import KafkaSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +25,13 @@ class AppFacts:
     """The settings that an app is given once, for all its outputs.
 
     Attributes:
-        kafka: the cluster that the app reads from, and writes to where an output has no other.
+        kafka: the ``KafkaSettings`` of the cluster that the app reads from, and writes to where an
+            output has no other; the core knows no system.
         prefix: for transactional ids and like names in other systems; owned by one checkpoint.
         transaction_timeout, batch_within, recover_within: see :class:`KafkaSink`.
     """
 
-    kafka: KafkaSettings
+    kafka: Any
     prefix: str
     transaction_timeout: timedelta
     batch_within: timedelta

@@ -22,7 +22,7 @@ from airflow_eos.core.delivery.task import (
     selected,
     with_row_hashes,
 )
-from airflow_eos.core.delivery.weaker_guarantees import VisibilityMarkers
+from airflow_eos.core.delivery.visibility_markers import VisibilityMarkers
 from airflow_eos.core.protocol.decision import check_name
 from airflow_eos.core.protocol.group import reach_all
 from airflow_eos.errors import ConfigurationError, SupersededError
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from airflow_eos.core.checkpoint.store import CheckpointStore
-    from airflow_eos.core.delivery.port import Guarantee, Sink
-    from airflow_eos.core.protocol.decision import PreparedWork
+    from airflow_eos.core.delivery.port import Sink
+    from airflow_eos.core.protocol.decision import Guarantee, PreparedWork
     from airflow_eos.core.protocol.participant import Participant
 
     Chosen = str | Column | Sequence[str | Column]

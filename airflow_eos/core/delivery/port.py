@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
 
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 
     from airflow_eos.core.checkpoint.store import CheckpointStore
     from airflow_eos.core.protocol.decision import Decision
-
-
-Guarantee = Literal["exactly_once", "at_least_once", "at_most_once"]
 
 PROGRESS = "consumer_group"
 """The name of the participant that says how far a pipeline is; no output may be called so."""
@@ -246,4 +243,16 @@ class BatchSink(Protocol):
 
     def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
         """Return the rows that this committed work holds, all of one participant."""
+        ...
+
+
+class BatchFunction(Protocol):
+    """The function of a query's batches, which is given to ``foreachBatch``."""
+
+    def streamed(self, df: DataFrame) -> DataFrame:
+        """Return what the streaming query computes of ``df`` for this function."""
+        ...
+
+    def __call__(self, df: DataFrame, batch_id: int) -> None:
+        """Deliver a batch of what :meth:`streamed` gave."""
         ...

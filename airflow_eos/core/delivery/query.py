@@ -23,21 +23,19 @@ from airflow_eos.core.checkpoint import (
     write_heartbeat,
 )
 from airflow_eos.core.checkpoint.backend import STANDBYS
-from airflow_eos.core.checkpoint.heartbeat import (
+from airflow_eos.core.checkpoint.drain import (
     BY_AIRFLOW,
     BY_STANDBY,
-    STARTED_BY,
     Beginning,
-    Standstill,
-    beat_interval,
-    read_look,
     request_to,
     withdraw_hand_over,
 )
-from airflow_eos.core.checkpoint.liveness import process_mark
+from airflow_eos.core.checkpoint.heartbeat import STARTED_BY, beat_interval
+from airflow_eos.core.checkpoint.liveness import Standstill, process_mark
 from airflow_eos.core.checkpoint.progress import StateSize, read_state_size, write_state_size
 from airflow_eos.core.checkpoint.standby import LOOKS_MISSED, StandbyWatch
 from airflow_eos.core.checkpoint.terms import is_newest
+from airflow_eos.core.checkpoint.watchdog_record import read_look
 from airflow_eos.core.delivery.causes import cause_of
 from airflow_eos.core.delivery.observer import (
     Began,

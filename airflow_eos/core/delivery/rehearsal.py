@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
     from airflow_eos.core.delivery.outputs import Output, Outputs
     from airflow_eos.core.delivery.port import Sink, TaskReport
     from airflow_eos.core.delivery.source import OwnSource
-    from airflow_eos.core.delivery.start_option import QuerySettings
+    from airflow_eos.core.delivery.spark_session import QuerySettings
     from airflow_eos.core.protocol.decision import PreparedWork, SourceRead
 
 log = structlog.get_logger(__name__)
@@ -78,14 +79,12 @@ def rehearse_if_told(
     told = RehearsalRequest.told()
     if told is None:
         return
-    rehearsal = Rehearsal(told, spark, settings.location, settings.storage_options)
+    rehearsal = Rehearsal(told, spark, settings)
     read = QueryInput.of(df, spark, rehearsal.store, "exactly_once")
     read.require_same_sources(rehearsal.store)
     alone = as_one(sink, "exactly_once").bound(rehearsal.store)
-    mode, name = settings.output_mode, settings.query_name
-    require_startable(alone.rows(read.frame), output_mode=mode, query_name=name)
-    topics = partial(read.topics, spark)
-    rehearsal.run(read.frame, alone, topics, reads=read.reads, output_mode=mode, query_name=name)
+    require_startable(alone.rows(read.frame), settings)
+    rehearsal.run(read, alone)
 
 
 class Rehearsal:
@@ -93,13 +92,12 @@ class Rehearsal:
 
     Attributes:
         store: the store of the copy.
-        location: the copy's location, for Spark.
     """
 
     def __init__(
-        self, told: RehearsalRequest, spark: SparkSession, location: str, options: Any = None
+        self, told: RehearsalRequest, spark: SparkSession, settings: QuerySettings
     ) -> None:
-        asked = absolute(spark, told.checkpoint)
+        asked, location = absolute(spark, told.checkpoint), settings.location
         if location != asked:
             raise ConfigurationError(
                 f"The app is to rehearse on {asked}, and would start on {location}. Nothing was "
@@ -108,9 +106,13 @@ class Rehearsal:
             )
         self._told = told
         self._spark = spark
+        options = settings.storage_options
         self._original = CheckpointStore.open(location, storage_options=options)
-        self.location = absolute(spark, told.scratch)
-        self.store = CheckpointStore.open(self.location, storage_options=options)
+        # A planned batch is run again, and nothing else.
+        self._settings = replace(
+            settings, location=absolute(spark, told.scratch), trigger={"once": True}
+        )
+        self.store = CheckpointStore.open(self._settings.location, storage_options=options)
         self._plan = rehearsable(self._original, told.batches)
         self._copy = CheckpointCopy(self._original, self.store)
         self._kept: Mapping[str, OneSink] = {}
@@ -122,19 +124,10 @@ class Rehearsal:
             self._copy.begin(first)
             self._copy.plan(first)  # whole: a look at a log takes the entry before the newest, too
 
-    def run(
-        self,
-        frame: DataFrame,
-        sink: OneSink | Outputs,
-        topics: Callable[[ExitStack], tuple[TopicsRead, ...]],
-        *,
-        reads: Sequence[SourceRead],
-        output_mode: str,
-        query_name: str | None,
-    ) -> NoReturn:
+    def run(self, read: QueryInput, sink: OneSink | Outputs) -> NoReturn:
         """Evaluate and compare all batches, write the report, and end the process.
 
-        ``reads``: what the new version reads. The range of a batch that was delivered cannot show
+        ``read``: what the new version reads. The range of a batch that was delivered cannot show
         what it would read besides, or leave out, of what comes.
 
         Raises:
@@ -145,18 +138,18 @@ class Rehearsal:
         found = [OutputComparison(batch, "", "not known", why=why) for batch, why in unknown]
         error = ""
         with ExitStack() as resources:
-            read = topics(resources)
-            same_topics_watched(self._original, [each.ids for each in read])
-            found += self._of_input(reads, read)
-            self._keeps_state = bool(stateful(frame))
+            topics = read.topics(self._spark, resources)
+            same_topics_watched(self._original, [each.ids for each in topics])
+            found += self._of_input(read.reads, topics)
+            self._keeps_state = bool(stateful(read.frame))
             self._kept = kept_in(self._told.keep, sink) if self._told.keep else {}
-            evaluate = partial(self._evaluated, frame, sink, output_mode, query_name)
+            evaluate = partial(self._evaluated, read.frame, sink)
             is_laid = True
             for batch in self._plan.batches:
                 if not is_laid:
                     self._copy.begin(batch)
                 self._copy.plan(batch)
-                lost = lost_in_flight(self.store, read)
+                lost = lost_in_flight(self.store, topics)
                 if lost.past_retention:
                     is_laid = False
                     found.append(OutputComparison(batch, "", "not known", why=str(lost)))
@@ -202,13 +195,7 @@ class Rehearsal:
         ]
 
     def _evaluated(
-        self,
-        frame: DataFrame,
-        sink: OneSink | Outputs,
-        output_mode: str,
-        query_name: str | None,
-        batch: int,
-        lost: LostInput,
+        self, frame: DataFrame, sink: OneSink | Outputs, batch: int, lost: LostInput
     ) -> list[OutputComparison]:
         """Let Spark run the batch in flight in the copy, and no other; return its comparisons."""
         promise = self._plan.promises[batch]
@@ -223,13 +210,7 @@ class Rehearsal:
                 failed.append(error)  # Spark would bury it in text
                 raise
 
-        writer = (
-            frame.writeStream.outputMode(output_mode)
-            .foreachBatch(compare)
-            .option("checkpointLocation", self.location)
-            .trigger(once=True)  # a planned batch is run again, and nothing else
-        )
-        query = (writer.queryName(query_name) if query_name else writer).start()
+        query = self._settings.started(frame, compare)
         try:
             query.awaitTermination()
         finally:

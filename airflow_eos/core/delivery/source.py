@@ -21,9 +21,8 @@ from airflow_eos.core.checkpoint.inputs import SERVERS
 from airflow_eos.core.checkpoint.offsets import require_same_sources
 from airflow_eos.core.checkpoint.topics import NO_ID, TopicsRead, no_such_topic, tell_of_no_ids
 from airflow_eos.core.delivery.outputs import OneSink
-from airflow_eos.core.delivery.port import Guarantee
 from airflow_eos.core.delivery.spark_session import classic_session
-from airflow_eos.core.protocol.decision import SourceRead
+from airflow_eos.core.protocol.decision import Guarantee, SourceRead
 from airflow_eos.errors import ConfigurationError, KafkaError, Remedy
 from airflow_eos.secret_names import is_secret
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from threading import Barrier, BrokenBarrierError
@@ -21,9 +22,11 @@ from airflow_eos.errors import ConfigurationError, Remedy, StoreError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
     from airflow_eos.core.checkpoint import CheckpointStore
-    from airflow_eos.core.delivery.port import Guarantee
+    from airflow_eos.core.delivery.policy import CheckpointPolicy
+    from airflow_eos.core.protocol.decision import Guarantee
 
 
 def classic_session(df: DataFrame) -> SparkSession:
@@ -255,7 +258,45 @@ def _manager(spark: SparkSession, location: str) -> tuple[Any, Any]:
     raise StoreError(f"{location}: this Spark has no CheckpointFileManager. Expected 4.0 to 4.2.")
 
 
-# --- what Spark starts ----------------------------------------------------------------------------
+# --- query ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class QuerySettings:
+    """The settings of a query and of its checkpoint.
+
+    Attributes:
+        location: the checkpoint's absolute location, for Spark and for our own store.
+        storage_options: for the object store.
+        trigger: Spark's trigger.
+        policy: pause, timeout and number of batches that are kept.
+        output_mode: Spark's output mode.
+        query_name: Spark's query name.
+    """
+
+    location: str
+    storage_options: Mapping[str, str] | None
+    trigger: Mapping[str, Any]
+    policy: CheckpointPolicy
+    output_mode: str
+    query_name: str | None
+
+    @property
+    def interval(self) -> timedelta:
+        """The time that the query waits between batches."""
+        return trigger_interval(self.trigger)
+
+    def started(
+        self, frame: DataFrame, function: Callable[[DataFrame, int], None]
+    ) -> StreamingQuery:
+        """Return the query, which Spark runs from now on, with ``function`` for each batch."""
+        writer = (
+            frame.writeStream.outputMode(self.output_mode)
+            .foreachBatch(function)
+            .option("checkpointLocation", self.location)
+            .trigger(**self.trigger)
+        )
+        return (writer.queryName(self.query_name) if self.query_name else writer).start()
 
 
 _REFUSED_SETTINGS = {
@@ -274,19 +315,18 @@ _REFUSED_SETTINGS = {
 _OUTPUT_MODES = {"append": "Append", "update": "Update", "complete": "Complete"}
 
 
-def require_startable(rows: DataFrame, *, output_mode: str, query_name: str | None) -> None:
+def require_startable(rows: DataFrame, settings: QuerySettings) -> None:
     """Refuse a query that Spark would refuse to start.
 
     Args:
         rows: what the sink is going to write of the streaming query.
-        output_mode: Spark's output mode.
-        query_name: Spark's query name.
+        settings: of the query.
 
     Raises:
         ConfigurationError: Spark has no such output mode, or does not run this query with it; or
             a query of this name is running; or a setting that no start gets past.
     """
-    spark = rows.sparkSession
+    spark, output_mode, query_name = rows.sparkSession, settings.output_mode, settings.query_name
     if output_mode.lower() not in _OUTPUT_MODES:
         raise ConfigurationError(
             f"output_mode {output_mode!r}: expected {', '.join(map(repr, _OUTPUT_MODES))}."

@@ -25,14 +25,9 @@ from msgspec.structs import replace
 
 from airflow_eos.core.checkpoint import StartedBy, drain_requested, read_heartbeat
 from airflow_eos.core.checkpoint.backend import COMMITS, METADATA, OFFSETS, SOURCES, STATE_STORES
-from airflow_eos.core.checkpoint.heartbeat import (
-    ENDED,
-    NOT_FOR_GOOD,
-    STARTED_BY,
-    Beginning,
-    beat_interval,
-    who_asked,
-)
+from airflow_eos.core.checkpoint.drain import NOT_FOR_GOOD, Beginning
+from airflow_eos.core.checkpoint.heartbeat import ENDED, STARTED_BY, beat_interval, who_asked
+from airflow_eos.core.checkpoint.layout import newest_planned
 from airflow_eos.core.checkpoint.liveness import process_state, why_gone
 from airflow_eos.core.checkpoint.standby import (
     Standby,
@@ -40,7 +35,6 @@ from airflow_eos.core.checkpoint.standby import (
     remove_standby,
     write_standby,
 )
-from airflow_eos.core.checkpoint.terms import newest_planned
 from airflow_eos.core.closing import Closable, closed_on_error
 from airflow_eos.core.delivery.causes import cause_of
 from airflow_eos.core.delivery.spark_session import stateful
@@ -462,7 +456,7 @@ def follow(
     with ExitStack() as warm, closing(anew):
 
         def examine() -> None:
-            first.guarantee.prove(first.store)
+            first.store.check_create_if_absent()
             with closing(ready(first)):
                 _warm_up(first)
             check = partial(first.sink.check, first.spark)

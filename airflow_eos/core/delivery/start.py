@@ -11,11 +11,14 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.core.checkpoint import standing_request
-from airflow_eos.core.checkpoint.heartbeat import STARTED_BY, Beginning, StartedBy, request_to
+from airflow_eos.core.checkpoint import DecisionLog, standing_request
+from airflow_eos.core.checkpoint.drain import Beginning, request_to
+from airflow_eos.core.checkpoint.heartbeat import STARTED_BY, StartedBy
+from airflow_eos.core.checkpoint.mending import damage, lost_beginning, newest_known
+from airflow_eos.core.checkpoint.repartition import require_finished
 from airflow_eos.core.delivery.batch_timeout import PolicyOption, chosen_trigger, retaining
 from airflow_eos.core.delivery.committed_offsets import CommittedOffsets
-from airflow_eos.core.delivery.guarantees import GUARANTEES
+from airflow_eos.core.delivery.exactly_once import ExactlyOnce
 from airflow_eos.core.delivery.input_check import InputCheck
 from airflow_eos.core.delivery.own_output import OwnOutput
 from airflow_eos.core.delivery.policy import CheckpointPolicy
@@ -23,24 +26,26 @@ from airflow_eos.core.delivery.query import ExactlyOnceQuery, GuardedBatch
 from airflow_eos.core.delivery.rehearsal import rehearse_if_told
 from airflow_eos.core.delivery.source import session_of
 from airflow_eos.core.delivery.spark_session import (
+    QuerySettings,
     absolute,
     require_startable,
     trigger_interval,
     warn_where_it_is_lost,
+    warn_where_two_can_plan,
 )
 from airflow_eos.core.delivery.standby import follow
-from airflow_eos.core.delivery.start_option import QuerySettings, Start
+from airflow_eos.core.delivery.start_option import Start
+from airflow_eos.core.delivery.weaker_guarantees import AtLeastOnce, AtMostOnce
 from airflow_eos.errors import CalledOffError, ConfigurationError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from airflow_eos.core.checkpoint import CheckpointStore
-    from airflow_eos.core.delivery.batch import ExactlyOnceBatch
     from airflow_eos.core.delivery.outputs import Output
-    from airflow_eos.core.delivery.port import Guarantee, ProgressPlace, Sink
+    from airflow_eos.core.delivery.port import BatchFunction, ProgressPlace, Sink
     from airflow_eos.core.delivery.source import OwnSource
-    from airflow_eos.core.delivery.weaker_guarantees import MarkedBatch
+    from airflow_eos.core.protocol.decision import Guarantee
 
 
 def start_exactly_once(
@@ -112,7 +117,11 @@ def start_exactly_once(
         )
         checked = InputCheck(own)
         start.options = (offsets, own, checked, PolicyOption(checked.look))
-        start.guarantee = GUARANTEES[guarantee](checked, offsets)
+        start.guarantee = {
+            "exactly_once": ExactlyOnce(checked, offsets),
+            "at_least_once": AtLeastOnce(checked),
+            "at_most_once": AtMostOnce(),
+        }[guarantee]
         examine(start, are_warm=began is not None)
         return start
 
@@ -123,58 +132,61 @@ def examine(start: Start, *, are_warm: bool) -> None:
     """Refuse what cannot work before anything is opened; unless ``are_warm``, ask the workers."""
     for option in start.options:
         option.examine(start)
-    require_startable(
-        start.sink.rows(start.read.frame),
-        output_mode=start.settings.output_mode,
-        query_name=start.settings.query_name,
-    )
+    require_startable(start.sink.rows(start.read.frame), start.settings)
     if not are_warm:
         start.sink.check(start.spark)
 
 
 def admit(start: Start) -> None:
-    """Ask everything that is asked with open connections before the term; a standby asks as well."""
-    for option in (*start.options, start.guarantee):
+    """Ask all that is asked with open connections before the term; a standby asks as well."""
+    for option in start.options:
         option.before_term(start)
+    require_readable(start.store)
+    start.guarantee.before_term(start)
 
 
-def begin(start: Start, after: int | None = None) -> ExactlyOnceBatch | MarkedBatch:
+def require_readable(store: CheckpointStore) -> None:
+    """Refuse what Spark would stumble over."""
+    decisions = DecisionLog(store)
+    damage(store, decisions)
+    require_finished(store)
+    if (lost := lost_beginning(store, decisions, newest_known(store, decisions))) is not None:
+        raise lost
+
+
+def begin(start: Start, after: int | None = None) -> BatchFunction:
     """Refuse, take the term, refuse again, and return the function of the query's batches.
 
     ``after``: take the term after this one, or none, with a start that was admitted before.
     """
-    guarantee, store = start.guarantee, start.store
-    warn_where_it_is_lost(store)
+    store, name = start.store, start.sink.guarantee
     if after is None:
         admit(start)
-        guarantee.prove(store)
-    guarantee.refuse(store)
+        if name != "at_least_once":  # which may write twice what two drivers begin
+            store.check_create_if_absent()
+    warn_where_it_is_lost(store)
+    if name != "exactly_once":
+        warn_where_two_can_plan(start.spark, store, name)
+    start.guarantee.refuse(store)
     require_not_cancelled(store)
-    tenure = guarantee.take_term(start, after)
-    guarantee.refuse(store)  # again: a driver that had not seen our term may have come between
+    tenure = start.guarantee.take_term(start, after)
+    start.guarantee.refuse(
+        store
+    )  # again: a driver that had not seen our term may have come between
     start.heartbeat.start(tenure.term.number)
     for option in start.options:
         option.after_term(start, tenure)
-    return guarantee.batch(start, tenure)
+    return start.guarantee.batch(start, tenure)
 
 
 def run(start: Start, after: int | None = None) -> ExactlyOnceQuery:
     """Take the term, recover, and start Spark's query; see :func:`begin`."""
-    settings = start.settings
-    with start.resources, retaining(start.spark, settings.policy):
+    with start.resources, retaining(start.spark, start.settings.policy):
         heartbeat = start.heartbeat
         try:
             batch = begin(start, after)
-            guarded = GuardedBatch(batch, heartbeat, settings.policy.min_pause)
-            writer = (
-                batch.streamed(start.read.frame)
-                .writeStream.outputMode(settings.output_mode)
-                .foreachBatch(guarded)
-                .option("checkpointLocation", settings.location)
-                .trigger(**settings.trigger)
-            )
-            name = settings.query_name
-            query = (writer.queryName(name) if name else writer).start()
+            guarded = GuardedBatch(batch, heartbeat, start.settings.policy.min_pause)
+            query = start.settings.started(batch.streamed(start.read.frame), guarded)
             start.plan.of(query)
             heartbeat.follow(query)
         except BaseException as error:

@@ -10,59 +10,31 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from datetime import timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow_eos.core.checkpoint import CheckpointStore
-from airflow_eos.core.checkpoint.heartbeat import Beginning
+from airflow_eos.core.checkpoint.drain import Beginning
 from airflow_eos.core.delivery.batch import RunningPlan
 from airflow_eos.core.delivery.observed import observed_store, observer_of
 from airflow_eos.core.delivery.outputs import as_one
 from airflow_eos.core.delivery.query import HeartbeatWriter
 from airflow_eos.core.delivery.source import QueryInput, beside
-from airflow_eos.core.delivery.spark_session import deploy_mode, namespace, trigger_interval
+from airflow_eos.core.delivery.spark_session import deploy_mode, namespace
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_eos.core.checkpoint import Tenure
-    from airflow_eos.core.delivery.batch import ExactlyOnceBatch
     from airflow_eos.core.delivery.observer import Observer
     from airflow_eos.core.delivery.outputs import OneSink, Output, Outputs
-    from airflow_eos.core.delivery.policy import CheckpointPolicy
-    from airflow_eos.core.delivery.port import BatchSink, Guarantee, Sink
+    from airflow_eos.core.delivery.port import BatchFunction, BatchSink, Sink
     from airflow_eos.core.delivery.source import OwnSource
-    from airflow_eos.core.delivery.weaker_guarantees import MarkedBatch
-
-
-@dataclass(frozen=True)
-class QuerySettings:
-    """The settings of a query and of its checkpoint.
-
-    Attributes:
-        location: the checkpoint's absolute location, for Spark and for our own store.
-        storage_options: for the object store.
-        trigger: Spark's trigger.
-        policy: pause, timeout and number of batches that are kept.
-        output_mode: Spark's output mode.
-        query_name: Spark's query name.
-    """
-
-    location: str
-    storage_options: Mapping[str, str] | None
-    trigger: Mapping[str, Any]
-    policy: CheckpointPolicy
-    output_mode: str
-    query_name: str | None
-
-    @property
-    def interval(self) -> timedelta:
-        """The time that the query waits between batches."""
-        return trigger_interval(self.trigger)
+    from airflow_eos.core.delivery.spark_session import QuerySettings
+    from airflow_eos.core.protocol.decision import Guarantee
 
 
 class StartOption:
@@ -86,10 +58,6 @@ class StartOption:
 class GuaranteeOption(StartOption):
     """Exactly one option of a start: it takes the term, and makes the function of the batches."""
 
-    def prove(self, store: CheckpointStore) -> None:
-        """Refuse a store that lets two drivers create one object: the guarantee rests on it."""
-        store.check_create_if_absent()
-
     def refuse(self, store: CheckpointStore) -> None:
         """Refuse a checkpoint on which another guarantee has begun; before the term and after."""
         raise NotImplementedError
@@ -101,7 +69,7 @@ class GuaranteeOption(StartOption):
         """Take the term, which stops a running driver, and recover; ``after``: see there."""
         raise NotImplementedError
 
-    def batch(self, start: Start, tenure: Tenure) -> ExactlyOnceBatch | MarkedBatch:
+    def batch(self, start: Start, tenure: Tenure) -> BatchFunction:
         """Return the function of the query's batches."""
         raise NotImplementedError
 

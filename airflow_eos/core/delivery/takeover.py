@@ -40,7 +40,7 @@ from airflow_eos.errors import ConfigurationError, EosError, OwnershipError
 
 if TYPE_CHECKING:
     from airflow_eos.core.checkpoint import CheckpointStore
-    from airflow_eos.core.checkpoint.mending import Mend
+    from airflow_eos.core.checkpoint.mend import Mend
     from airflow_eos.core.delivery.port import Former, Progress
     from airflow_eos.core.protocol.participant import Participant
 

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType, StructType
 
-    from airflow_eos.core.delivery.port import Guarantee, Sink
-    from airflow_eos.core.delivery.weaker_guarantees import VisibilityMarkers
-    from airflow_eos.core.protocol.decision import PreparedWork
+    from airflow_eos.core.delivery.port import Sink
+    from airflow_eos.core.delivery.visibility_markers import VisibilityMarkers
+    from airflow_eos.core.protocol.decision import Guarantee, PreparedWork
 
 
 def quoted(name: str, row: str = "") -> str:

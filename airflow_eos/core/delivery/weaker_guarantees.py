@@ -8,23 +8,25 @@ while another one goes on, for however many batches, begins none of them again.
 
 from __future__ import annotations
 
-import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import structlog
 
 from airflow_eos.core.checkpoint import DecisionLog, OffsetLog, take_term
-from airflow_eos.core.checkpoint.backend import SPENT, mark_path
+from airflow_eos.core.checkpoint.backend import mark_path
 from airflow_eos.core.checkpoint.decisions import AT_A_START, sealed
 from airflow_eos.core.checkpoint.pipeline import read_pipeline
 from airflow_eos.core.checkpoint.progress import read_state
 from airflow_eos.core.checkpoint.snapshot import unknown_beginning
 from airflow_eos.core.checkpoint.terms import newest_term
+from airflow_eos.core.delivery.batch_timeout import retained_batches
+from airflow_eos.core.delivery.outputs import InPlanSink
 from airflow_eos.core.delivery.port import PROGRESS
 from airflow_eos.core.delivery.replay import promise_in_flight
+from airflow_eos.core.delivery.start_option import GuaranteeOption
+from airflow_eos.core.delivery.visibility_markers import VisibilityMarkers
 from airflow_eos.core.failpoints import failpoint
 from airflow_eos.core.protocol.promise import Promise
 from airflow_eos.errors import OwnershipError, SupersededError
@@ -33,8 +35,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from airflow_eos.core.checkpoint import CheckpointStore, Phase, Tenure
-    from airflow_eos.core.checkpoint.mending import Mend
-    from airflow_eos.core.delivery.port import BatchSink, Guarantee
+    from airflow_eos.core.checkpoint.mend import Mend
+    from airflow_eos.core.delivery.input_check import InputCheck
+    from airflow_eos.core.delivery.port import BatchSink
+    from airflow_eos.core.delivery.start_option import Start
 
 
 class MarkedBatch(ABC):
@@ -133,57 +137,68 @@ class AtMostOnceBatch(MarkedBatch):
             self._sink.prepare(rows, only=())  # Spark's state and watermark of it must exist
 
 
-# --- visibility marks -----------------------------------------------------------------------------
-# Marks of rows that readers may see although no decision names them: ``eos/spent/<batch>/…``.
-#
-# The driver writes ``mark`` before any row of the batch is written; a task writes ``<task>``, at
-# most once, before it writes rows.
-#
-# Marks are kept for the batches that Spark may still run again. A task that wakes up after that
-# finds the place of its own mark empty, so it also looks for the driver's, which is removed first.
-
-
-@dataclass(frozen=True)
-class VisibilityMarkers:
-    """Markers written before rows can become visible, by the driver and its tasks.
-
-    Attributes:
-        store: the checkpoint.
-        run: a random id that tells this run's marks from all others.
-    """
-
-    store: CheckpointStore
-    run: str = field(default_factory=lambda: uuid.uuid4().hex)
-
-    @classmethod
-    def of(cls, store: CheckpointStore, guarantee: Guarantee) -> VisibilityMarkers | None:
-        """Return the markers of this run; None where tasks need no marks of their own."""
-        return cls(store) if guarantee == "at_most_once" else None
-
-    def begin(self, batch_id: int) -> bool:
-        """Mark the batch; return True only for its first mark ever."""
-        return self.store.create(mark_path(batch_id), f"{self.run} {uuid.uuid4().hex}".encode())
-
-    def begin_again(self, batch_id: int) -> None:
-        """Mark the batch, whoever has marked it before."""
-        self.store.put(mark_path(batch_id), self.run.encode())
-
-    def is_first(self, batch_id: int, task: int) -> bool:
-        """Whether a task may write: nobody has begun the task, and its driver's mark stands."""
-        own = self.store.create(f"{SPENT}/{batch_id}/{task}", uuid.uuid4().hex.encode())
-        standing = self.store.get(mark_path(batch_id)) if own else None
-        return standing is not None and standing.startswith(self.run.encode())
-
-    def prune(self, batch_id: int) -> None:
-        """Remove a batch's marks, the driver's first: no task writes from then on."""
-        self.store.delete([mark_path(batch_id)])
-        self.store.delete_folder(f"{SPENT}/{batch_id}")
-
-
 def may_be_visible(store: CheckpointStore) -> bool:
     """Whether rows of the batch in flight may be visible, although no decision promises them."""
     batch = read_state(store).in_flight
     return batch is not None and store.head(mark_path(batch)) is not None
+
+
+# --- their starts ---------------------------------------------------------------------------------
+
+
+class AtLeastOnce(GuaranteeOption):
+    """Rows that are visible at once, and again where their batch runs again.
+
+    Args:
+        checked: the input.
+    """
+
+    def __init__(self, checked: InputCheck) -> None:
+        self._checked = checked
+
+    def refuse(self, store: CheckpointStore) -> None:
+        """Refuse a pipeline with a consumer group, and a promised batch."""
+        require_no_group(store)
+        require_nothing_promised(store)
+
+    def take_term(self, start: Start, after: int | None) -> Tenure:
+        """See :func:`take_turn`."""
+        del after
+        return take_turn(start.store, driver=start.driver, unreadable=self._checked.mends)
+
+    def batch(self, start: Start, tenure: Tenure) -> AtLeastOnceBatch:
+        """Return the function that marks a batch, and writes it."""
+        return AtLeastOnceBatch(
+            start.wrapped(InPlanSink(start.sink)),
+            VisibilityMarkers(start.store),
+            tenure,
+            retained=retained_batches(start.spark),
+            on_phase=start.heartbeat.mark,
+        )
+
+
+class AtMostOnce(GuaranteeOption):
+    """Rows that are visible at once, and never where some of their batch may have been before."""
+
+    def refuse(self, store: CheckpointStore) -> None:
+        """Refuse a pipeline that delivers exactly once."""
+        require_never_exact(store)
+
+    def take_term(self, start: Start, after: int | None) -> Tenure:
+        """See :func:`take_turn`."""
+        del after
+        return take_turn(start.store, driver=start.driver)
+
+    def batch(self, start: Start, tenure: Tenure) -> AtMostOnceBatch:
+        """Return the function that marks a batch as spent, and writes it where nobody has."""
+        sink, store = start.sink, start.store
+        return AtMostOnceBatch(
+            start.wrapped(sink if may_be_visible(store) else InPlanSink(sink)),
+            sink.marks or VisibilityMarkers(store),
+            tenure,
+            retained=retained_batches(start.spark),
+            on_phase=start.heartbeat.mark,
+        )
 
 
 # --- a change of guarantee ------------------------------------------------------------------------

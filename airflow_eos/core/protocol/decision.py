@@ -7,13 +7,14 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import msgspec
 
 from airflow_eos.errors import CheckpointFormatError, ConfigurationError, Remedy, printable
 
 Int64 = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Guarantee = Literal["exactly_once", "at_least_once", "at_most_once"]
 
 DEFAULT_PARTICIPANT = "sink"
 """The name of a pipeline's only participant, where nobody has given it one."""

@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from airflow_eos.core.checkpoint.decisions import DecisionLog, sealed
-from airflow_eos.core.checkpoint.mending import Mend, damage, mend
+from airflow_eos.core.checkpoint.mend import Mend
+from airflow_eos.core.checkpoint.mending import damage, mend
 from airflow_eos.core.checkpoint.pipeline import owner_of, read_pipeline
 from airflow_eos.core.checkpoint.rulings import with_rulings
 from airflow_eos.core.checkpoint.snapshot import require_owner

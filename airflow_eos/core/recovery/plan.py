@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from airflow_eos.core.checkpoint.mending import Mend
+from airflow_eos.core.checkpoint.mend import Mend
 from airflow_eos.core.protocol.decision import OpenWork, Outcome, WorkIdentity
 from airflow_eos.core.protocol.participant import Member
 from airflow_eos.core.protocol.promise import Promise, PromisedWork, rulings_on

@@ -13,9 +13,9 @@ import msgspec
 import structlog
 
 from airflow_eos.core.checkpoint import read_state
+from airflow_eos.core.checkpoint.layout import newest_planned
 from airflow_eos.core.checkpoint.pipeline import pipeline_of
 from airflow_eos.core.checkpoint.spark_log import KafkaOffsets, kafka_offsets, parse_offsets
-from airflow_eos.core.checkpoint.terms import newest_planned
 from airflow_eos.core.closing import closed_on_error
 from airflow_eos.core.delivery.port import PROGRESS, Former
 from airflow_eos.core.protocol.decision import Decision, Verdict

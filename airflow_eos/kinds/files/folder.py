@@ -23,6 +23,7 @@ from airflow_eos.core.checkpoint.pipeline import OwnedBeside, OwnershipFile
 from airflow_eos.core.protocol.decision import OpenWork, require_own
 from airflow_eos.core.protocol.participant import Member
 from airflow_eos.errors import CheckpointFormatError, ConfigurationError, Remedy, StoreError
+from airflow_eos.kinds.files.names import works_of
 from airflow_eos.kinds.lake.participant import checked
 
 if TYPE_CHECKING:
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
     from airflow_eos.kinds.files.place import DataFolder
 
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
-KEPT = "_eos"
-"""The first part of the path of files that lie beside the data: see :func:`beside`."""
 # As Spark's ExternalCatalogUtils.escapePathName; other readers of Hive's layout unescape it, too.
 _ESCAPED = re.compile(r"[\x00-\x1f\x7f\"#%'*/:=?\\{\[\]^]")
 _PART = r"[^=/\\\x00-\x1f.][^=/\\\x00-\x1f]*=[^=/\\\x00-\x1f]+"
@@ -127,24 +126,6 @@ def visible_of(prepared: str, name: str, key: str) -> str:
 def prepared_at(name: str, key: str) -> str:
     """Return the folder of prepared work ``key``, relative to the folder of data."""
     return f"{works_of(name)}/{checked(key)}"
-
-
-def works_of(name: str) -> str:
-    """Return the folder of all prepared work of a participant, relative to the folder of data."""
-    return f"{kept_at(name)}/work"
-
-
-def kept_at(name: str) -> str:
-    """Return the folder that a participant keeps beside the data."""
-    return f"{KEPT}/{name}"
-
-
-def beside(folder: str) -> str:
-    """Return the name of the folder beside ``folder``, which readers of the parent pass over.
-
-    Spark does so where a name begins with an underscore and has no ``=``.
-    """
-    return f"{KEPT}.{folder.replace('~', '~0').replace('=', '~1')}"
 
 
 def _is_sized(item: tuple[object, object]) -> bool:

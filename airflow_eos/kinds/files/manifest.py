@@ -31,14 +31,8 @@ from airflow_eos.core.checkpoint.pipeline import pipeline_of
 from airflow_eos.core.failpoints import failpoint
 from airflow_eos.core.protocol.decision import Outcome, WorkIdentity, require_own
 from airflow_eos.errors import ConfigurationError, Remedy, StoreError
-from airflow_eos.kinds.files.folder import (
-    KIND,
-    Marked,
-    OwnedFolder,
-    files_of,
-    kept_at,
-    require_form,
-)
+from airflow_eos.kinds.files.folder import KIND, Marked, OwnedFolder, files_of, require_form
+from airflow_eos.kinds.files.names import kept_at
 from airflow_eos.kinds.files.place import visible_data
 from airflow_eos.kinds.lake.participant import decisions_naming
 

@@ -35,7 +35,7 @@ from airflow_eos.core.checkpoint.locations import (
 from airflow_eos.core.checkpoint.store import SMALLER, CheckpointStore
 from airflow_eos.core.failpoints import failpoint
 from airflow_eos.errors import ConfigurationError, Remedy, StoreError
-from airflow_eos.kinds.files.folder import KEPT, beside, works_of
+from airflow_eos.kinds.files.names import KEPT, beside, works_of
 
 if TYPE_CHECKING:
     from airflow_eos.core.checkpoint.locations import Guarded
@@ -563,7 +563,7 @@ def _raced(do: Callable[[], Any]) -> int:
 
 
 class DataFolder(Protocol):
-    """The storage of a folder of data; paths are relative, or begin with :data:`~.folder.KEPT`.
+    """The storage of a folder of data; paths are relative, or begin with :data:`~.names.KEPT`.
 
     An error is never an answer (StoreError).
     """

@@ -30,12 +30,8 @@ from airflow_eos.kinds.mysql.session import (
     refuses_rows,
 )
 from airflow_eos.kinds.sql.kept import KEPT, kept_at, pieces_of
-from airflow_eos.kinds.sql.participant import (
-    KeysOfName,
-    OwnershipTable,
-    SqlParticipant,
-    ddl_refused,
-)
+from airflow_eos.kinds.sql.keys import KeysOfName
+from airflow_eos.kinds.sql.participant import OwnershipTable, SqlParticipant, ddl_refused
 from airflow_eos.kinds.sql.servers import DENIED, as_text, number_of, reason
 
 if TYPE_CHECKING:

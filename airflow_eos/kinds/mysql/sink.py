@@ -50,14 +50,9 @@ from airflow_eos.kinds.sql.columns import (
     refuse_times,
 )
 from airflow_eos.kinds.sql.kept import kept_at
+from airflow_eos.kinds.sql.keys import KeysOfName, name_of
 from airflow_eos.kinds.sql.mysql_columns import TRIGGERS, fits, limits
-from airflow_eos.kinds.sql.participant import (
-    KeysOfName,
-    key_is_there,
-    name_of,
-    took_other,
-    warn_of_refusals,
-)
+from airflow_eos.kinds.sql.participant import key_is_there, took_other, warn_of_refusals
 from airflow_eos.kinds.sql.servers import as_text, number_of, parts_of
 from airflow_eos.kinds.sql.sink import KEEPING_MODULES, KeptOfTask, TableSink
 from airflow_eos.kinds.texts import refuse_texts

@@ -30,8 +30,8 @@ from airflow_eos.kinds.postgres.session import (
     refuses_rows,
 )
 from airflow_eos.kinds.sql.kept import KEPT, about, kept_at, pieces_of
+from airflow_eos.kinds.sql.keys import KeysOfName
 from airflow_eos.kinds.sql.participant import (
-    KeysOfName,
     OwnershipTable,
     SqlParticipant,
     ddl_published,

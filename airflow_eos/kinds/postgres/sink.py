@@ -50,11 +50,11 @@ from airflow_eos.kinds.postgres.session import (
 )
 from airflow_eos.kinds.sql.columns import Limits, bytea_text, refuse_longer
 from airflow_eos.kinds.sql.kept import kept_at
+from airflow_eos.kinds.sql.keys import name_of
 from airflow_eos.kinds.sql.participant import (
     GENERATION,
     WRITTEN_TABLE,
     key_is_there,
-    name_of,
     took_other,
     warn_of_refusals,
 )

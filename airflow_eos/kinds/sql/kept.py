@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from airflow_eos.core.checkpoint.backend import StoredObject
     from airflow_eos.core.checkpoint.store import CheckpointStore
     from airflow_eos.core.protocol.decision import PreparedWork
-    from airflow_eos.kinds.sql.participant import KeysOfName
+    from airflow_eos.kinds.sql.keys import KeysOfName
 
 KEPT = "kept"
 """The form of work whose rows wait in the checkpoint."""

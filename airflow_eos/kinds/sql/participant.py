@@ -10,13 +10,10 @@ lets one of them win.
 
 from __future__ import annotations
 
-import re
 import time
-import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar
 
@@ -41,6 +38,7 @@ from airflow_eos.errors import (
     StoreError,
 )
 from airflow_eos.kinds.sql.kept import KEPT, require_form
+from airflow_eos.kinds.sql.keys import KeysOfName
 
 if TYPE_CHECKING:
     from airflow_eos.core.protocol.decision import Decision
@@ -312,59 +310,6 @@ class OwnershipTable(ABC):
                 costs="rows whose key is left out, though they are visible, come twice",
             ),
         )
-
-
-# --- names ----------------------------------------------------------------------------------------
-# The name of a participant and the keys of its work; pure.
-#
-# A name is ``<prefix>.<participant>``, and a key of it is ``<name>-<task>-<attempt>-<32 hex>``:
-# all before the last three parts is the name, so no name is taken for the beginning of another.
-
-
-_PREFIX = re.compile(r"[A-Za-z0-9_-]{1,80}", re.ASCII)
-_OF_TASK = re.compile(r"(.+)-\d{1,10}-\d{1,10}-([0-9a-f]{32})", re.ASCII)
-
-
-@dataclass(frozen=True)
-class KeysOfName:
-    """The keys of one ``name``: make and check them."""
-
-    name: str
-
-    @property
-    def place(self) -> str:
-        """Hex digits that begin the own part of each key, where a server lists keys of others, too.
-
-        Those others use the same name, and keep it elsewhere.
-        """
-        return ""
-
-    def new_key(self, task: int, attempt: int) -> str:
-        """Return a new key, which is never used again in any database."""
-        return f"{self.name}-{task}-{attempt}-{self.place}{uuid.uuid4().hex[len(self.place) :]}"
-
-    def is_own(self, key: str) -> bool:
-        """Whether ``key`` is a key of this name."""
-        found = _OF_TASK.fullmatch(key)
-        return found is not None and found[1] == self.name and found[2].startswith(self.place)
-
-    def checked(self, key: str) -> str:
-        """Return ``key`` if it is of this name (CheckpointFormatError)."""
-        if not self.is_own(key):
-            raise CheckpointFormatError(
-                f"{key!r} is no key of {self.name!r}: expected {self.name}-TASK-ATTEMPT-ID. "
-                "Nothing was done with it."
-            )
-        return key
-
-
-def name_of(prefix: str, participant: str, *, called: str = "gid_prefix") -> str:
-    """Return the name of a participant's keys, notes and witnesses (ConfigurationError)."""
-    if _PREFIX.fullmatch(prefix) is None:
-        raise ConfigurationError(
-            f"{called} {prefix!r}: expected 1 to 80 letters, digits, underscores or hyphens."
-        )
-    return f"{prefix}.{participant}"
 
 
 # --- participant ----------------------------------------------------------------------------------

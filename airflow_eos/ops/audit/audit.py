@@ -15,27 +15,27 @@ import numpy as np
 
 from airflow_eos.core.checkpoint.backend import DECISIONS, SPENT, TOPICS
 from airflow_eos.core.checkpoint.decisions import DecisionLog
+from airflow_eos.core.checkpoint.layout import batch_folders
 from airflow_eos.core.checkpoint.progress import read_state, require_begun
 from airflow_eos.core.checkpoint.rulings import skipped_input
 from airflow_eos.core.checkpoint.spark_log import SparkLog
 from airflow_eos.core.checkpoint.store import CheckpointStore
-from airflow_eos.core.checkpoint.terms import batch_folders
 from airflow_eos.core.checkpoint.topics import SourceTopicIds, name_of
 from airflow_eos.core.protocol.decision import Decision
 from airflow_eos.core.protocol.promise import named_by
 from airflow_eos.errors import AuditError, ConfigurationError, Remedy
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.transactions.identity import KIND, as_transaction
-from airflow_eos.ops.audit.compare import (
-    SHOWN,
-    Comparison,
+from airflow_eos.ops.audit.compare import SHOWN, Comparison, RowPosition, Violations, compare, parse
+from airflow_eos.ops.audit.rows import (
     Extract,
-    RowPosition,
-    Violations,
-    compare,
-    parse,
+    TopicRows,
+    partition_ends,
+    peek,
+    read_topic,
+    reader,
+    topic_id,
 )
-from airflow_eos.ops.audit.rows import TopicRows, partition_ends, peek, read_topic, reader, topic_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

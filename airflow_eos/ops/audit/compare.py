@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.ops.audit.rows import NO_KEY, TopicRows
+from airflow_eos.ops.audit.rows import NO_KEY, Extract, TopicRows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -338,10 +338,6 @@ def _apart(
 
 # --- expression -----------------------------------------------------------------------------------
 # Expressions for the part of a Kafka message that names the row: ``value.order_id``, ``key``, …
-
-
-Extract = Callable[["Message"], bytes | None]
-"""A function that returns the named part of a message as bytes, or None where it has none."""
 
 
 def parse(expression: str) -> Extract:

@@ -9,6 +9,7 @@ import logging
 import time
 import uuid
 from array import array
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -36,9 +37,11 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from airflow_eos.kafka.client.settings import KafkaSettings
-    from airflow_eos.ops.audit.compare import Extract
 
 _LOOK_S = 2.0
+
+Extract = Callable[[Message], bytes | None]
+"""A function that returns the named part of a message as bytes, or None where it has none."""
 
 
 @dataclass(frozen=True, slots=True)

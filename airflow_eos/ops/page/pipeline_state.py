@@ -15,17 +15,13 @@ import structlog
 from airflow_eos.core.checkpoint import drain_of, newest_term
 from airflow_eos.core.checkpoint.backend import HEARTBEAT, is_batch
 from airflow_eos.core.checkpoint.decisions import AT_A_START, DecisionLog
-from airflow_eos.core.checkpoint.heartbeat import (
-    Standstill,
-    brought_back_by,
-    read_look,
-    watchdog_warning,
-    why_refused,
-)
+from airflow_eos.core.checkpoint.liveness import Standstill
 from airflow_eos.core.checkpoint.progress import SourceProgress, read_state_size
+from airflow_eos.core.checkpoint.recovery_notes import brought_back_by, why_refused
 from airflow_eos.core.checkpoint.snapshot import read_snapshot
 from airflow_eos.core.checkpoint.spark_log import SparkLog, kafka_offsets
 from airflow_eos.core.checkpoint.standby import StandbyWatch
+from airflow_eos.core.checkpoint.watchdog_record import read_look, watchdog_warning
 from airflow_eos.core.protocol.decision import Verdict, by_time_left
 from airflow_eos.core.protocol.promise import named_by
 from airflow_eos.core.recovery.facts import LifeWatch, Sign, with_its_end

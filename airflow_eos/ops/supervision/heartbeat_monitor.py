@@ -22,16 +22,9 @@ from typing import TYPE_CHECKING, Literal
 import obstore.exceptions as failures
 
 from airflow_eos.core.checkpoint import drain_of, newest_term, read_heartbeat, request_drain
-from airflow_eos.core.checkpoint.heartbeat import (
-    BY_AIRFLOW,
-    ENDED,
-    NOT_FOR_GOOD,
-    STARTED_BY,
-    Standstill,
-    StartedBy,
-    beat_interval,
-)
-from airflow_eos.core.checkpoint.liveness import last_word, process_state
+from airflow_eos.core.checkpoint.drain import BY_AIRFLOW, NOT_FOR_GOOD
+from airflow_eos.core.checkpoint.heartbeat import ENDED, STARTED_BY, StartedBy, beat_interval
+from airflow_eos.core.checkpoint.liveness import Standstill, last_word, process_state
 from airflow_eos.errors import AppRefusedError, CheckpointFormatError, EosError, StoreError
 
 if TYPE_CHECKING:

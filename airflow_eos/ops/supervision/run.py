@@ -8,23 +8,21 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from airflow_eos.core.checkpoint import drain_of, read_heartbeat
-from airflow_eos.core.checkpoint.heartbeat import (
-    BY_STANDBY,
-    ENDED,
+from airflow_eos.core.checkpoint.drain import BY_STANDBY, request_to
+from airflow_eos.core.checkpoint.heartbeat import ENDED
+from airflow_eos.core.checkpoint.liveness import Standstill, note_process_end
+from airflow_eos.core.checkpoint.recovery_notes import (
     Replacement,
-    Standstill,
     driver_of,
     forget_refusal,
     note_refusal,
     note_restart,
     refusals_noted,
-    request_to,
 )
-from airflow_eos.core.checkpoint.liveness import note_process_end
 from airflow_eos.core.checkpoint.standby import standby_of, standbys
 from airflow_eos.core.delivery.policy import Failure
 from airflow_eos.errors import (
@@ -59,16 +57,15 @@ from airflow_eos.ops.supervision.heartbeat_monitor import (
     kill_elsewhere,
     require_not_drained,
 )
+from airflow_eos.ops.supervision.rules import Rules
 from airflow_eos.ops.supervision.trigger_watch import AppResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from datetime import timedelta
 
     from airflow_eos.core.checkpoint import CheckpointStore, Heartbeat, StartedBy
     from airflow_eos.core.checkpoint.standby import Standby
-    from airflow_eos.core.delivery.policy import RestartStrategy
-    from airflow_eos.ops.supervision.heartbeat_monitor import Cancel, HeartbeatObservation
+    from airflow_eos.ops.supervision.heartbeat_monitor import HeartbeatObservation
 
 log = logging.getLogger(__name__)
 
@@ -161,29 +158,6 @@ class AppRun:
         if is_known_gone(store, self.submission):
             return
         log.warning("Killing the app: %s", end_by_force(store, self.submission, reason, manager))
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """The rules by which an app is run, watched and stopped.
-
-    Attributes:
-        strategy: how often, and how far apart, the app is started again.
-        patience: how long an app may be silent before it counts as ended.
-        drain_timeout: how long a stopped app may take to end its batch before it is killed.
-        cancel: what becomes of the app when its task is stopped.
-        hand_over: return once the driver was seen to live, and let another process watch it.
-        standby: where another driver lives, let the app stand by behind that driver.
-        manager: the cluster manager the app is submitted to; no other is asked to end its driver.
-    """
-
-    strategy: RestartStrategy
-    drain_timeout: timedelta
-    patience: Patience = field(default_factory=lambda: Patience(60.0, 600.0))
-    cancel: Cancel = "drain"
-    hand_over: bool = False
-    standby: bool = False
-    manager: ClusterManager = field(default_factory=ClusterManager)
 
 
 # --- the app that lives ---------------------------------------------------------------------------

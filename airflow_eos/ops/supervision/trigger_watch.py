@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from airflow_eos.core.checkpoint import CheckpointStore
     from airflow_eos.ops.supervision.heartbeat_monitor import HeartbeatObservation
-    from airflow_eos.ops.supervision.run import Rules
+    from airflow_eos.ops.supervision.rules import Rules
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from airflow_eos.core.checkpoint import CheckpointStore, Heartbeat, StartedBy, write_heartbeat
-from airflow_eos.core.checkpoint.heartbeat import BY_AIRFLOW, Phase, request_to
+from airflow_eos.core.checkpoint.drain import BY_AIRFLOW, request_to
+from airflow_eos.core.checkpoint.heartbeat import Phase
 from airflow_eos.local import EmbeddedKafka
 from demo.airflow import PrivateAirflow
 from demo.rest import DagRun

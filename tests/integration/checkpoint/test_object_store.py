@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from airflow_eos.core.checkpoint import CheckpointStore, take_term
+from airflow_eos.core.checkpoint.layout import newest_planned
 from airflow_eos.core.checkpoint.spark_log import SparkLog
-from airflow_eos.core.checkpoint.terms import newest_planned
 from airflow_eos.errors import CheckpointFormatError, StoreError
 from tests.support.servers.s3 import EmbeddedS3
 from tests.support.stores import moto

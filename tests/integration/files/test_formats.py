@@ -15,7 +15,7 @@ from pyspark.sql.types import ArrayType, DayTimeIntervalType, LongType, StructFi
 from airflow_eos.core.delivery.outputs import OneSink
 from airflow_eos.core.delivery.replay import undelivered
 from airflow_eos.errors import ConfigurationError, DeliveryError, StoreError
-from airflow_eos.kinds.files.folder import works_of
+from airflow_eos.kinds.files.names import works_of
 from airflow_eos.sinks import FileSink
 
 VALUES = ("2026-11-23", "a/b=c", "", "100%", "ä b", "[x]\\n{y}^'\"*?#:\\\\", "q")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from airflow_eos.core.delivery.port import Guarantee
+from airflow_eos.core.protocol.decision import Guarantee
 from airflow_eos.errors import OwnershipError
 from airflow_eos.local import EmbeddedKafka
 from tests.support.host import Host

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from airflow_eos.core.checkpoint import topics
 from airflow_eos.core.delivery.policy import CheckpointPolicy
-from airflow_eos.core.delivery.port import Guarantee
+from airflow_eos.core.protocol.decision import Guarantee
 from airflow_eos.errors import TopicError
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.sinks import start_exactly_once

@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient
 
 from airflow_eos.cli.audit import audit_view
 from airflow_eos.core.checkpoint.topics import require_same_topics
-from airflow_eos.core.delivery.weaker_guarantees import VisibilityMarkers
+from airflow_eos.core.delivery.visibility_markers import VisibilityMarkers
 from airflow_eos.errors import AuditError, ConfigurationError, KafkaUnavailableError, TopicError
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.offsets import topic_ids

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.transactions.listing import list_open
-from airflow_eos.kinds.files.folder import beside
+from airflow_eos.kinds.files.names import beside
 from airflow_eos.sinks import DeltaSink, FileSink, IcebergSink, KafkaSink, PostgresSink
 from tests.support.kinds.lake_by_hand import delta_rows, iceberg_rows
 from tests.support.kinds.place import Place, Rows, Rowwise, kept

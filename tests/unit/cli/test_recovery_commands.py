@@ -31,7 +31,7 @@ from airflow_eos.core.checkpoint import (
 )
 from airflow_eos.core.checkpoint import standby as records
 from airflow_eos.core.checkpoint.backend import DRAIN, HEARTBEAT
-from airflow_eos.core.checkpoint.heartbeat import BY_AIRFLOW, BY_STANDBY, withdraw_hand_over
+from airflow_eos.core.checkpoint.drain import BY_AIRFLOW, BY_STANDBY, withdraw_hand_over
 from airflow_eos.core.checkpoint.rulings import accept, skipped_input
 from airflow_eos.core.protocol.participant import Member
 from airflow_eos.errors import ConfigurationError, PipelineAliveError, RecoveryError

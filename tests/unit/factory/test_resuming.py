@@ -20,15 +20,10 @@ from airflow.providers.common.compat.sdk import (
 from airflow.sdk import DAG
 
 from airflow_eos.core.checkpoint import CheckpointStore, request_drain, take_term, write_heartbeat
-from airflow_eos.core.checkpoint.heartbeat import (
-    BY_AIRFLOW,
-    BY_STANDBY,
-    Replacement,
-    note_refusal,
-    note_restart,
-    read_look,
-)
+from airflow_eos.core.checkpoint.drain import BY_AIRFLOW, BY_STANDBY
+from airflow_eos.core.checkpoint.recovery_notes import Replacement, note_refusal, note_restart
 from airflow_eos.core.checkpoint.standby import write_standby
+from airflow_eos.core.checkpoint.watchdog_record import read_look
 from airflow_eos.core.protocol.decision import OpenWork
 from airflow_eos.errors import CheckpointFormatError, OwnershipError
 from airflow_eos.factory import eos_pipeline, recovery, watchdog

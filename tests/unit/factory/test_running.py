@@ -23,7 +23,8 @@ from airflow_eos.core.checkpoint import (
     standing_request,
     write_heartbeat,
 )
-from airflow_eos.core.checkpoint.heartbeat import StartedBy, refusal_of
+from airflow_eos.core.checkpoint.heartbeat import StartedBy
+from airflow_eos.core.checkpoint.recovery_notes import refusal_of
 from airflow_eos.errors import (
     ConfigurationError,
     DecisionNeededError,

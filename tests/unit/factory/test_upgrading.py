@@ -18,7 +18,7 @@ from airflow_eos.core.checkpoint import (
     take_term,
     write_heartbeat,
 )
-from airflow_eos.core.checkpoint.heartbeat import BY_AIRFLOW, BY_STANDBY, withdraw_hand_over
+from airflow_eos.core.checkpoint.drain import BY_AIRFLOW, BY_STANDBY, withdraw_hand_over
 from airflow_eos.errors import ConfigurationError, StoreError
 from airflow_eos.factory import Pipeline, eos_upgrade, upgrade
 from airflow_eos.factory.upgrade import APPROVE, KEEP

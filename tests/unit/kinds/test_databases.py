@@ -25,10 +25,10 @@ from airflow_eos.errors import (
 )
 from airflow_eos.kafka.transactions.ownership import ownership as in_kafka
 from airflow_eos.kinds.sql import participant as answering
+from airflow_eos.kinds.sql.keys import KeysOfName
 from airflow_eos.kinds.sql.participant import (
     GENERATION,
     KEPT_BATCHES,
-    KeysOfName,
     LedgerState,
     LostError,
     NameRow,

@@ -32,15 +32,14 @@ from airflow_eos.errors import (
 )
 from airflow_eos.kinds.files import participant
 from airflow_eos.kinds.files.folder import (
-    beside,
     detail,
     escape,
     files_of,
     partition,
     prepared_name,
     visible_of,
-    works_of,
 )
+from airflow_eos.kinds.files.names import beside, works_of
 from airflow_eos.kinds.files.participant import FilesParticipant, made
 from airflow_eos.kinds.files.place import Bucket, Disk, opened
 from airflow_eos.kinds.files.sink import FileSink, ReadFiles

@@ -21,7 +21,8 @@ from airflow.providers.common.compat.sdk import (
 from airflow.triggers.base import BaseTrigger
 
 from airflow_eos.core.checkpoint import StartedBy, drain_requested, read_heartbeat, write_heartbeat
-from airflow_eos.core.checkpoint.heartbeat import STARTED_BY, Phase, request_to
+from airflow_eos.core.checkpoint.drain import request_to
+from airflow_eos.core.checkpoint.heartbeat import STARTED_BY, Phase
 from airflow_eos.errors import AppFailedError, AppStoppedError
 from airflow_eos.hooks.spark import SubmitTarget
 from airflow_eos.operators import SparkStreamingOperator

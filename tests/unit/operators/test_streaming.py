@@ -34,7 +34,7 @@ from airflow_eos.core.checkpoint import (
     write_heartbeat,
 )
 from airflow_eos.core.checkpoint.backend import drain_path
-from airflow_eos.core.checkpoint.heartbeat import refusal_of
+from airflow_eos.core.checkpoint.recovery_notes import refusal_of
 from airflow_eos.core.delivery.policy import CheckpointPolicy, FailureRate, FixedDelay
 from airflow_eos.core.protocol.decision import WorkIdentity
 from airflow_eos.errors import (

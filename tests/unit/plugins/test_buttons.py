@@ -12,12 +12,8 @@ from airflow.providers.common.compat.sdk import AirflowException
 from fastapi import HTTPException, Request
 from fastapi.testclient import TestClient
 
-from airflow_eos.core.checkpoint.heartbeat import (
-    BY_AIRFLOW,
-    BY_STANDBY,
-    Replacement,
-    note_resumption,
-)
+from airflow_eos.core.checkpoint.drain import BY_AIRFLOW, BY_STANDBY
+from airflow_eos.core.checkpoint.recovery_notes import Replacement, note_resumption
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.ops.page.views import Beat, Drain, PipelineRow, Promised
 from airflow_eos.plugins import actions as acting

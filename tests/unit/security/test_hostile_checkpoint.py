@@ -24,12 +24,8 @@ from airflow_eos.core.checkpoint import (
     read_state,
     write_heartbeat,
 )
-from airflow_eos.core.checkpoint.heartbeat import (
-    DrainRequest,
-    Heartbeat,
-    read_heartbeat,
-    standing_request,
-)
+from airflow_eos.core.checkpoint.drain import DrainRequest, standing_request
+from airflow_eos.core.checkpoint.heartbeat import Heartbeat, read_heartbeat
 from airflow_eos.core.protocol.decision import Outcome, WorkIdentity, encode
 from airflow_eos.core.protocol.participant import Member, Owner, Ownership
 from airflow_eos.errors import (

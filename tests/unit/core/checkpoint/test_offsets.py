@@ -26,7 +26,7 @@ from airflow_eos.core.checkpoint.topics import (
     same_topics_watched,
     warn_of_lost_rows,
 )
-from airflow_eos.core.delivery.weaker_guarantees import VisibilityMarkers
+from airflow_eos.core.delivery.visibility_markers import VisibilityMarkers
 from airflow_eos.core.protocol.participant import Owner, decision_lost
 from airflow_eos.errors import (
     CheckpointFormatError,

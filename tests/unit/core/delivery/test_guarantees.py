@@ -20,9 +20,9 @@ from airflow_eos.core.checkpoint.snapshot import start_facts
 from airflow_eos.core.delivery import spark_session as spark_logs
 from airflow_eos.core.delivery.spark_session import race_sparks_logs, warn_where_two_can_plan
 from airflow_eos.core.delivery.task import HASH_COLUMN, SinkTask, TaskOutput
+from airflow_eos.core.delivery.visibility_markers import VisibilityMarkers
 from airflow_eos.core.delivery.weaker_guarantees import (
     AtMostOnceBatch,
-    VisibilityMarkers,
     may_be_visible,
     require_never_exact,
     require_not_spent,

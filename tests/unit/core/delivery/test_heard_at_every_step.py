@@ -25,7 +25,7 @@ from airflow_eos.core.checkpoint import (
     write_heartbeat,
 )
 from airflow_eos.core.checkpoint.backend import DRAIN
-from airflow_eos.core.checkpoint.heartbeat import BY_STANDBY, Beginning, withdraw_hand_over
+from airflow_eos.core.checkpoint.drain import BY_STANDBY, Beginning, withdraw_hand_over
 from airflow_eos.core.checkpoint.standby import hand_over
 from airflow_eos.core.delivery.query import HeartbeatWriter
 from airflow_eos.core.delivery.standby import StandingBy

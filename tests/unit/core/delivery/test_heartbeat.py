@@ -17,6 +17,7 @@ from airflow_eos.core.checkpoint import (
     CheckpointStore,
     StartedBy,
     clear_drain,
+    drain,
     drain_requested,
     newest_term,
     read_heartbeat,
@@ -24,9 +25,16 @@ from airflow_eos.core.checkpoint import (
     take_term,
     write_heartbeat,
 )
-from airflow_eos.core.checkpoint import heartbeat as liveness
 from airflow_eos.core.checkpoint.backend import DRAIN, drain_path
-from airflow_eos.core.checkpoint.heartbeat import BY_AIRFLOW, BY_STANDBY, STARTED_BY, request_to
+from airflow_eos.core.checkpoint.drain import (
+    BY_AIRFLOW,
+    BY_STANDBY,
+    is_asked_for_nothing,
+    request_to,
+    withdraw_hand_over,
+)
+from airflow_eos.core.checkpoint.heartbeat import STARTED_BY
+from airflow_eos.core.checkpoint.liveness import Standstill
 from airflow_eos.core.checkpoint.standby import write_standby
 from airflow_eos.core.checkpoint.terms import is_newest
 from airflow_eos.core.delivery import query as module
@@ -288,11 +296,11 @@ def test_what_asks_a_driver_to_stop_outlasts_the_hand_over_that_it_takes_back(st
     request_drain(store, requested_by="cli ops", reason="now", term=1)
     request_drain(store, requested_by=BY_AIRFLOW, reason="cleared", submission="s1")
     request_drain(store, requested_by=BY_STANDBY, reason="upgrade", submission="s1")
-    liveness.withdraw_hand_over(store, term=1, submission="s1")
+    withdraw_hand_over(store, term=1, submission="s1")
     assert drain_requested(store, term=1, submission="s1").requested_by == "cli ops"
     assert request_to(store, "s1").requested_by == BY_AIRFLOW
     request_drain(store, requested_by=BY_STANDBY, reason="upgrade", term=2)
-    liveness.withdraw_hand_over(store, term=1, submission="s1")
+    withdraw_hand_over(store, term=1, submission="s1")
     assert drain_requested(store, term=2).requested_by == BY_STANDBY, "another driver's"
 
 
@@ -307,8 +315,8 @@ def test_a_request_that_the_next_driver_removes_was_not_taken_back(store, monkey
         clear_drain(store, term=2, submission=None)
         return found
 
-    monkeypatch.setattr(liveness, "newest_term", and_one_follows)
-    assert not liveness.is_asked_for_nothing(store, 1)
+    monkeypatch.setattr(drain, "newest_term", and_one_follows)
+    assert not is_asked_for_nothing(store, 1)
 
 
 def test_a_driver_that_airflow_stops_while_it_waits_to_hand_over_is_not_kept_waiting(writer, store):
@@ -468,7 +476,7 @@ def test_a_request_to_a_start_is_removed_once_nobody_can_come_up_any_more(store,
         request_drain(store, requested_by="airflow", reason="x", submission=each)
     clear_drain(store, term=2, submission="s1")
     assert drain_requested(store, submission="s0") is not None
-    monkeypatch.setattr(liveness, "DRAINS_KEPT", timedelta(seconds=-60))
+    monkeypatch.setattr(drain, "DRAINS_KEPT", timedelta(seconds=-60))
     clear_drain(store, term=2, submission="s1")
     assert drain_requested(store, submission="s0") is None
     assert drain_requested(store, submission="s1") is not None, "its own"
@@ -542,7 +550,7 @@ def test_it_beats_faster_while_somebody_stands_by_and_says_so_before_it_slows_do
     """Its own silence is counted by what it said last: the slower pace is told, and then kept."""
     clock = [0.0]
     writer = HeartbeatWriter(store, application_id="local-1", trigger=timedelta(seconds=1))
-    monkeypatch.setattr(writer, "_stood_by", liveness.Standstill(lambda: clock[0]))
+    monkeypatch.setattr(writer, "_stood_by", Standstill(lambda: clock[0]))
     told = []
 
     def beat() -> None:

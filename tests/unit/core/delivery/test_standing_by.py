@@ -32,15 +32,8 @@ from airflow_eos.core.checkpoint import (
 )
 from airflow_eos.core.checkpoint import standby as records
 from airflow_eos.core.checkpoint.backend import HEARTBEAT, STANDBYS, WATCHDOG, standby_path
-from airflow_eos.core.checkpoint.heartbeat import (
-    BY_AIRFLOW,
-    BY_STANDBY,
-    STARTED_BY,
-    Phase,
-    clear_drain,
-    missed_looks,
-    request_to,
-)
+from airflow_eos.core.checkpoint.drain import BY_AIRFLOW, BY_STANDBY, clear_drain, request_to
+from airflow_eos.core.checkpoint.heartbeat import STARTED_BY, Phase
 from airflow_eos.core.checkpoint.liveness import note_process_end, process_mark, process_state
 from airflow_eos.core.checkpoint.standby import (
     STANDBYS_KEPT,
@@ -53,6 +46,7 @@ from airflow_eos.core.checkpoint.standby import (
     write_standby,
 )
 from airflow_eos.core.checkpoint.terms import Tenure
+from airflow_eos.core.checkpoint.watchdog_record import missed_looks
 from airflow_eos.core.delivery import workers
 from airflow_eos.core.delivery.standby import (
     MadeReady,

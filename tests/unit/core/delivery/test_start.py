@@ -29,7 +29,8 @@ from airflow_eos.core.checkpoint import (
     take_term,
 )
 from airflow_eos.core.checkpoint.backend import SPENT, drain_path
-from airflow_eos.core.checkpoint.heartbeat import BY_AIRFLOW, STARTED_BY, read_heartbeat
+from airflow_eos.core.checkpoint.drain import BY_AIRFLOW
+from airflow_eos.core.checkpoint.heartbeat import STARTED_BY, read_heartbeat
 from airflow_eos.core.delivery import start, takeover
 from airflow_eos.core.delivery import start as module
 from airflow_eos.core.delivery.batch import Authority

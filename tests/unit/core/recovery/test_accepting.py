@@ -23,7 +23,8 @@ from airflow_eos.errors import (
     RecoveryError,
 )
 from airflow_eos.kinds.mysql.participant import MySqlParticipant
-from airflow_eos.kinds.sql.participant import KeysOfName, LedgerState
+from airflow_eos.kinds.sql.keys import KeysOfName
+from airflow_eos.kinds.sql.participant import LedgerState
 from tests.unit.core.recovery.facts_of import (
     NONCE,
     checkpoint,

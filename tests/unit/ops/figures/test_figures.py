@@ -20,7 +20,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from airflow_eos.core.checkpoint import CheckpointStore
-from airflow_eos.core.checkpoint.heartbeat import WatchdogLook, note_look
+from airflow_eos.core.checkpoint.watchdog_record import WatchdogLook, note_look
 from airflow_eos.core.delivery import start
 from airflow_eos.core.delivery.batch import require_decidable
 from airflow_eos.core.delivery.observed import (

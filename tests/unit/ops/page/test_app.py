@@ -24,16 +24,15 @@ from airflow_eos.core.checkpoint import (
     request_drain,
     write_heartbeat,
 )
-from airflow_eos.core.checkpoint.heartbeat import (
+from airflow_eos.core.checkpoint.liveness import Standstill
+from airflow_eos.core.checkpoint.recovery_notes import (
     Replacement,
-    Standstill,
-    WatchdogLook,
     forget_refusal,
-    note_look,
     note_refusal,
     note_restart,
 )
 from airflow_eos.core.checkpoint.standby import write_standby
+from airflow_eos.core.checkpoint.watchdog_record import WatchdogLook, note_look
 from airflow_eos.core.recovery.facts import LifeWatch
 from airflow_eos.ops.page import views
 from airflow_eos.ops.page.app import Checkpoints, create_app, standalone

@@ -8,7 +8,8 @@ from typing import Any
 from airflow_eos.core.checkpoint import CheckpointStore, DrainRequest, Heartbeat, Phase, StartedBy
 from airflow_eos.core.delivery.policy import FixedDelay
 from airflow_eos.ops.supervision.heartbeat_monitor import HeartbeatObservation
-from airflow_eos.ops.supervision.run import Rules, StreamRun
+from airflow_eos.ops.supervision.rules import Rules
+from airflow_eos.ops.supervision.run import StreamRun
 from tests.support.beats import heartbeat
 
 US = StartedBy(dag_id="d", task_id="t", run_id="r", map_index=-1, submission="")

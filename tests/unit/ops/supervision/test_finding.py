@@ -16,13 +16,14 @@ from airflow_eos.core.checkpoint import (
     take_term,
     write_heartbeat,
 )
-from airflow_eos.core.checkpoint.heartbeat import BY_AIRFLOW, request_to
+from airflow_eos.core.checkpoint.drain import BY_AIRFLOW, request_to
 from airflow_eos.core.delivery.policy import FixedDelay
 from airflow_eos.errors import AppFailedError, AppRefusedError, ForeignDriverError, StoreError
 from airflow_eos.ops.supervision import run as finding
 from airflow_eos.ops.supervision.exit_status import ExitKind, NextAction, choose
 from airflow_eos.ops.supervision.heartbeat_monitor import Pulse
-from airflow_eos.ops.supervision.run import Finder, Rules, StreamRun
+from airflow_eos.ops.supervision.rules import Rules
+from airflow_eos.ops.supervision.run import Finder, StreamRun
 from airflow_eos.ops.supervision.trigger_watch import AppResult
 from tests.support.beats import of_a_killed_process
 from tests.unit.ops.supervision.lives import US, beat, drain, run_of, seen, started

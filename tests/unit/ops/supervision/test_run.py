@@ -18,7 +18,7 @@ from airflow_eos.core.checkpoint import (
     request_drain,
     write_heartbeat,
 )
-from airflow_eos.core.checkpoint.heartbeat import BY_STANDBY
+from airflow_eos.core.checkpoint.drain import BY_STANDBY
 from airflow_eos.core.delivery.policy import ExponentialDelay, FailureRate, FixedDelay
 from airflow_eos.errors import (
     AppFailedError,
@@ -29,7 +29,8 @@ from airflow_eos.errors import (
 )
 from airflow_eos.ops.supervision import heartbeat_monitor as stopping
 from airflow_eos.ops.supervision.exit_status import ExitKind, ExitStatus, Patience
-from airflow_eos.ops.supervision.run import AppRun, Rules, StreamRun
+from airflow_eos.ops.supervision.rules import Rules
+from airflow_eos.ops.supervision.run import AppRun, StreamRun
 from airflow_eos.ops.supervision.trigger_watch import AppResult
 from tests.unit.ops.supervision.lives import beat, run_of, started
 

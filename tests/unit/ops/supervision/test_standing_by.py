@@ -9,14 +9,16 @@ import msgspec
 import pytest
 
 from airflow_eos.core.checkpoint import CheckpointStore, StartedBy, request_drain, write_heartbeat
-from airflow_eos.core.checkpoint.heartbeat import BY_STANDBY, refusal_of, request_to
+from airflow_eos.core.checkpoint.drain import BY_STANDBY, request_to
 from airflow_eos.core.checkpoint.liveness import process_end_of
+from airflow_eos.core.checkpoint.recovery_notes import refusal_of
 from airflow_eos.core.checkpoint.standby import Standby, write_standby
 from airflow_eos.core.delivery.policy import FixedDelay
 from airflow_eos.errors import AppFailedError, AppRefusedError, ForeignDriverError
 from airflow_eos.ops.supervision.exit_status import ExitKind, Patience
 from airflow_eos.ops.supervision.heartbeat_monitor import require_not_drained
-from airflow_eos.ops.supervision.run import AppRun, Rules, StreamRun
+from airflow_eos.ops.supervision.rules import Rules
+from airflow_eos.ops.supervision.run import AppRun, StreamRun
 from tests.unit.ops.supervision.lives import US, beat, started
 
 THEIRS = beat(started_by=started("s0", dag_id="other"), term=1)
