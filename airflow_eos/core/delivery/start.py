@@ -34,7 +34,7 @@ from airflow_eos.core.delivery.spark_session import (
     warn_where_two_can_plan,
 )
 from airflow_eos.core.delivery.standby import follow
-from airflow_eos.core.delivery.start_option import Start
+from airflow_eos.core.delivery.start_option import GuaranteeOption, Start
 from airflow_eos.core.delivery.weaker_guarantees import AtLeastOnce, AtMostOnce
 from airflow_eos.errors import CalledOffError, ConfigurationError
 
@@ -126,6 +126,15 @@ def start_exactly_once(
         return start
 
     return follow(examined, admit, run, require_not_cancelled) if standby else run(examined())
+
+
+def guarantee_of(
+    name: Guarantee, checked: InputCheck, offsets: CommittedOffsets
+) -> GuaranteeOption:
+    """Return the guarantee of that name; only exactly once keeps offsets."""
+    if name == "exactly_once":
+        return ExactlyOnce(checked, offsets)
+    return AtLeastOnce(checked) if name == "at_least_once" else AtMostOnce()
 
 
 def examine(start: Start, *, are_warm: bool) -> None:
