@@ -18,6 +18,7 @@ from airflow_eos.core.delivery.start import begin, guarantee_of
 from airflow_eos.core.delivery.start_option import Start, StartOption
 
 NO_WAIT: Any = SimpleNamespace(interval=timedelta(0))
+NO_PLAN: Any = SimpleNamespace(at=lambda batch_id: batch_id)
 NOTHING_READ: Any = SimpleNamespace(frame=None, own=None, sources=(), reads=())
 
 
@@ -70,7 +71,7 @@ def start_of(
         options=(offsets, checked, Wrapping(wrap)),
         guarantee=guarantee_of(sink.guarantee, checked, offsets),
         resources=resources or ExitStack(),
-        plan=plan or SimpleNamespace(at=lambda batch_id: batch_id),
+        plan=plan or NO_PLAN,
     )
     start.heartbeat = heartbeat
     return start

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from airflow_eos.core.delivery.policy import CheckpointPolicy
     from airflow_eos.core.delivery.port import BatchSink
     from airflow_eos.core.delivery.start_option import Start
-    from airflow_eos.core.protocol.decision import Guarantee
 
 T = TypeVar("T")
 log = structlog.get_logger(__name__)
@@ -171,35 +170,26 @@ class GovernedSink(WrappedSink):
 
 
 class PolicyOption(StartOption):
-    """The policy of a start: its timeout is that of the tasks of each batch.
-
-    Args:
-        confirm: see :class:`GovernedSink`.
-    """
+    """The policy of a start; ``confirm``: see :class:`GovernedSink`."""
 
     def __init__(self, confirm: Callable[[], None]) -> None:
         self._confirm = confirm
 
     def examine(self, start: Start) -> None:
-        """Refuse a policy that does not go with the guarantee."""
-        check_policy(start.settings.policy, start.sink.guarantee)
+        """Refuse a policy and a guarantee that do not go together.
+
+        Raises:
+            ConfigurationError: a timeout with a guarantee that never writes a failed batch's rows.
+        """
+        if start.settings.policy.timeout is not None and start.sink.guarantee == "at_most_once":
+            raise ConfigurationError(
+                "A batch that is ended by its timeout is not run again with at_most_once: its rows "
+                "would be missing. Leave the timeout out, or choose at_least_once or exactly_once."
+            )
 
     def wrap(self, start: Start, sink: BatchSink) -> BatchSink:
         """Return the sink with its time limit."""
         return GovernedSink(sink, start.settings.policy.timeout, self._confirm)
-
-
-def check_policy(policy: CheckpointPolicy, guarantee: Guarantee) -> None:
-    """Refuse a policy and a guarantee that do not go together.
-
-    Raises:
-        ConfigurationError: a timeout with a guarantee that never writes a failed batch's rows.
-    """
-    if policy.timeout is not None and guarantee == "at_most_once":
-        raise ConfigurationError(
-            "A batch that is ended by its timeout is not run again with at_most_once: its rows "
-            "would be missing. Leave the timeout out, or choose at_least_once or exactly_once."
-        )
 
 
 def chosen_trigger(

@@ -24,11 +24,7 @@ if TYPE_CHECKING:
 
 
 class CommittedOffsets(StartOption):
-    """The group that a start was given, or none.
-
-    Args:
-        place: the user's choice.
-    """
+    """The user's choice of a group, or none."""
 
     def __init__(self, place: ProgressPlace | None) -> None:
         self._place = place

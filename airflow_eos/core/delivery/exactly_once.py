@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from airflow_eos.core.checkpoint.decisions import PerishableRows
 from airflow_eos.core.checkpoint.inputs import BatchInput
 from airflow_eos.core.checkpoint.rulings import read_acceptance, read_rulings
+from airflow_eos.core.checkpoint.snapshot import unknown_beginning
 from airflow_eos.core.delivery.batch import Authority, ExactlyOnceBatch
 from airflow_eos.core.delivery.batch_timeout import retained_batches
 from airflow_eos.core.delivery.observed import observed_decisions, observed_participant
@@ -17,7 +18,8 @@ from airflow_eos.core.delivery.replay import ReplayChecks, promise_in_flight
 from airflow_eos.core.delivery.spark_session import stateful
 from airflow_eos.core.delivery.start_option import GuaranteeOption
 from airflow_eos.core.delivery.takeover import require_admitted, take_over
-from airflow_eos.core.delivery.weaker_guarantees import require_not_spent
+from airflow_eos.core.delivery.weaker_guarantees import may_be_visible
+from airflow_eos.errors import OwnershipError
 
 if TYPE_CHECKING:
     from airflow_eos.core.checkpoint import CheckpointStore, Phase, Tenure
@@ -29,12 +31,7 @@ if TYPE_CHECKING:
 
 
 class ExactlyOnce(GuaranteeOption):
-    """Work that is prepared, and a decision that names it.
-
-    Args:
-        checked: the input.
-        offsets: the consumer group, where there is one.
-    """
+    """Work that is prepared, and a decision that names it."""
 
     def __init__(self, checked: InputCheck, offsets: CommittedOffsets) -> None:
         self._input, self._offsets = checked, offsets
@@ -46,8 +43,21 @@ class ExactlyOnce(GuaranteeOption):
         self._participant = self._offsets.reached(start)
 
     def refuse(self, store: CheckpointStore) -> None:
-        """Refuse a batch that may be visible in part."""
-        require_not_spent(store)
+        """Refuse to deliver exactly once a batch that may be visible in part.
+
+        Raises:
+            OwnershipError: the batch in flight was begun with another guarantee, or nobody knows by
+                which driver.
+        """
+        if (unknown := unknown_beginning(store)) is not None:
+            raise unknown
+        if may_be_visible(store) and not promise_in_flight(store):
+            raise OwnershipError(
+                f"{store.location}: the batch in flight was begun with at_most_once or "
+                "at_least_once, and some of its rows may be visible; exactly_once would write them "
+                "again. Start once more with the guarantee that it had (availableNow will do) "
+                "until that batch is over, and change it then; or take a new checkpoint location."
+            )
 
     def ask_ahead(self, start: Start) -> None:
         """Ask the gate, and let Spark analyse the plan; only the term tells whether it stays so."""

@@ -8,6 +8,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from airflow_eos.core.checkpoint.inputs import require_computed_alike
+from airflow_eos.core.checkpoint.offsets import require_same_sources
 from airflow_eos.core.checkpoint.topics import (
     input_change,
     lost_in_flight,
@@ -25,11 +26,7 @@ if TYPE_CHECKING:
 
 
 class InputCheck(StartOption):
-    """The topics that the sources read.
-
-    Args:
-        own: what the query writes, which it must not read.
-    """
+    """The topics that the sources read, which are not the query's ``own`` output."""
 
     def __init__(self, own: OwnOutput) -> None:
         self._own = own
@@ -39,7 +36,7 @@ class InputCheck(StartOption):
     def before_term(self, start: Start) -> None:
         """Refuse an input that has changed; ask the clusters of its topics."""
         self._topics = topics = start.read.topics(start.spark, start.resources)
-        ids = self._own.watched([each.ids for each in topics])
+        ids = [self._own.watched(each.ids) for each in topics]
         self._look = same_topics_watched(start.store, ids)
         warn_of_lost_rows(topics)
         # Asked once for both: after the term, rows wait for the answer.
@@ -47,20 +44,16 @@ class InputCheck(StartOption):
         available_now = "availableNow" in start.settings.trigger
         self._change = partial(input_change, start.store, begun, available_now=available_now)
         self._change().require_accepted()
-        start.read.require_same_sources(start.store)
+        # Before the term: Spark refuses some changed sources after it, others never.
+        require_same_sources(start.store, [each.topics for each in start.read.sources])
         require_computed_alike(start.store, start.read.reads)
 
-    def after_term(self, start: Start, tenure: Tenure) -> None:
+    def after_term(self, _start: Start, _tenure: Tenure) -> None:
         """Refuse a topic that was made again meanwhile."""
-        del start, tenure
         self.look()
 
     def look(self) -> None:
-        """Refuse a topic that was made again since :meth:`before_term`.
-
-        Raises:
-            TopicError: with its name.
-        """
+        """Refuse, with a ``TopicError``, a topic that was made again since :meth:`before_term`."""
         self._look()
 
     def mends(self) -> Iterable[Mend]:

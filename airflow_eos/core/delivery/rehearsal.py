@@ -19,6 +19,7 @@ import structlog
 
 from airflow_eos.core.checkpoint import CheckpointStore
 from airflow_eos.core.checkpoint.inputs import SERVERS, input_differences
+from airflow_eos.core.checkpoint.offsets import require_same_sources
 from airflow_eos.core.checkpoint.pipeline import read_pipeline
 from airflow_eos.core.checkpoint.rehearsal import (
     REPORT,
@@ -81,7 +82,7 @@ def rehearse_if_told(
         return
     rehearsal = Rehearsal(told, spark, settings)
     read = QueryInput.of(df, spark, rehearsal.store, "exactly_once")
-    read.require_same_sources(rehearsal.store)
+    require_same_sources(rehearsal.store, [each.topics for each in read.sources])
     alone = as_one(sink, "exactly_once").bound(rehearsal.store)
     require_startable(alone.rows(read.frame), settings)
     rehearsal.run(read, alone)

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, cast, get_args
 import structlog
 
 from airflow_eos.core.checkpoint.inputs import SERVERS
-from airflow_eos.core.checkpoint.offsets import require_same_sources
 from airflow_eos.core.checkpoint.topics import NO_ID, TopicsRead, no_such_topic, tell_of_no_ids
 from airflow_eos.core.delivery.outputs import OneSink
 from airflow_eos.core.delivery.spark_session import classic_session
@@ -546,10 +545,6 @@ class QueryInput:
     def reads(self) -> tuple[SourceRead, ...]:
         """What each source reads, as its decisions promise it."""
         return (self.own.reads(),) if self.own is not None else tuple(map(reads, self.sources))
-
-    def require_same_sources(self, store: CheckpointStore) -> None:
-        """Refuse changed sources before the term: Spark refuses some after it, others never."""
-        require_same_sources(store, [each.topics for each in self.sources])
 
     def topics(self, spark: SparkSession, resources: ExitStack) -> tuple[TopicsRead, ...]:
         """Return the topics of each source, as :class:`TopicsRead`, which asks their cluster."""

@@ -268,10 +268,8 @@ class QuerySettings:
     Attributes:
         location: the checkpoint's absolute location, for Spark and for our own store.
         storage_options: for the object store.
-        trigger: Spark's trigger.
+        trigger, output_mode, query_name: Spark's.
         policy: pause, timeout and number of batches that are kept.
-        output_mode: Spark's output mode.
-        query_name: Spark's query name.
     """
 
     location: str

@@ -111,17 +111,11 @@ def start_exactly_once(
 
     def examined(began: Beginning | None = None) -> Start:
         start = Start.of(df, sink, spark, settings, guarantee, began)
-        own, offsets = (
-            OwnOutput(start.sink, wanted=reads_own_output),
-            CommittedOffsets(consumer_group),
-        )
+        offsets = CommittedOffsets(consumer_group)
+        own = OwnOutput(start.sink, wanted=reads_own_output)
         checked = InputCheck(own)
         start.options = (offsets, own, checked, PolicyOption(checked.look))
-        start.guarantee = {
-            "exactly_once": ExactlyOnce(checked, offsets),
-            "at_least_once": AtLeastOnce(checked),
-            "at_most_once": AtMostOnce(),
-        }[guarantee]
+        start.guarantee = guarantee_of(guarantee, checked, offsets)
         examine(start, are_warm=began is not None)
         return start
 
@@ -179,9 +173,7 @@ def begin(start: Start, after: int | None = None) -> BatchFunction:
     start.guarantee.refuse(store)
     require_not_cancelled(store)
     tenure = start.guarantee.take_term(start, after)
-    start.guarantee.refuse(
-        store
-    )  # again: a driver that had not seen our term may have come between
+    start.guarantee.refuse(store)  # again: who had not seen our term may have come between
     start.heartbeat.start(tenure.term.number)
     for option in start.options:
         option.after_term(start, tenure)

@@ -49,9 +49,8 @@ class StartOption:
     def after_term(self, start: Start, tenure: Tenure) -> None:
         """Refuse what has come between; from here on a failure is told by the heartbeat."""
 
-    def wrap(self, start: Start, sink: BatchSink) -> BatchSink:
+    def wrap(self, _start: Start, sink: BatchSink) -> BatchSink:
         """Return the sink of the batches, with what this option does around each."""
-        del start
         return sink
 
 
@@ -79,10 +78,7 @@ class Start:
     """A start of a query.
 
     Attributes:
-        spark: the session.
-        store: the checkpoint.
-        settings: of the query.
-        read: its input.
+        read: the input of the query.
         sink: where the rows go, bound to the checkpoint.
         observer: told of requests, decisions and phases, for the figures; None: nobody is.
         began: when the start began.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from airflow_eos.core.delivery.input_check import InputCheck
     from airflow_eos.core.delivery.port import BatchSink
     from airflow_eos.core.delivery.start_option import Start
+
+Marked = TypeVar("Marked", bound="MarkedBatch")
 
 
 class MarkedBatch(ABC):
@@ -144,64 +146,6 @@ def may_be_visible(store: CheckpointStore) -> bool:
 
 
 # --- their starts ---------------------------------------------------------------------------------
-
-
-class AtLeastOnce(GuaranteeOption):
-    """Rows that are visible at once, and again where their batch runs again.
-
-    Args:
-        checked: the input.
-    """
-
-    def __init__(self, checked: InputCheck) -> None:
-        self._checked = checked
-
-    def refuse(self, store: CheckpointStore) -> None:
-        """Refuse a pipeline with a consumer group, and a promised batch."""
-        require_no_group(store)
-        require_nothing_promised(store)
-
-    def take_term(self, start: Start, after: int | None) -> Tenure:
-        """See :func:`take_turn`."""
-        del after
-        return take_turn(start.store, driver=start.driver, unreadable=self._checked.mends)
-
-    def batch(self, start: Start, tenure: Tenure) -> AtLeastOnceBatch:
-        """Return the function that marks a batch, and writes it."""
-        return AtLeastOnceBatch(
-            start.wrapped(InPlanSink(start.sink)),
-            VisibilityMarkers(start.store),
-            tenure,
-            retained=retained_batches(start.spark),
-            on_phase=start.heartbeat.mark,
-        )
-
-
-class AtMostOnce(GuaranteeOption):
-    """Rows that are visible at once, and never where some of their batch may have been before."""
-
-    def refuse(self, store: CheckpointStore) -> None:
-        """Refuse a pipeline that delivers exactly once."""
-        require_never_exact(store)
-
-    def take_term(self, start: Start, after: int | None) -> Tenure:
-        """See :func:`take_turn`."""
-        del after
-        return take_turn(start.store, driver=start.driver)
-
-    def batch(self, start: Start, tenure: Tenure) -> AtMostOnceBatch:
-        """Return the function that marks a batch as spent, and writes it where nobody has."""
-        sink, store = start.sink, start.store
-        return AtMostOnceBatch(
-            start.wrapped(sink if may_be_visible(store) else InPlanSink(sink)),
-            sink.marks or VisibilityMarkers(store),
-            tenure,
-            retained=retained_batches(start.spark),
-            on_phase=start.heartbeat.mark,
-        )
-
-
-# --- a change of guarantee ------------------------------------------------------------------------
 # A change of a checkpoint's guarantee: what is refused, and how a former driver is stopped.
 #
 # For the batch in flight a *mark* says that some rows may be visible, a COMMIT decision that some
@@ -210,78 +154,90 @@ class AtMostOnce(GuaranteeOption):
 # marks looks for newer terms after it has marked.
 
 
-def require_nothing_promised(store: CheckpointStore) -> None:
-    """Refuse to write at once rows that a decision has promised: they would come twice for good.
+class AtLeastOnce(GuaranteeOption):
+    """Rows that are visible at once, and again where their batch runs again."""
 
-    Some of the promise may be visible by now, and the rest can be committed by any later recovery.
+    def __init__(self, checked: InputCheck) -> None:
+        self._checked = checked
 
-    Raises:
-        OwnershipError: the batch in flight was promised with exactly_once.
-    """
-    if promise_in_flight(store):
-        raise OwnershipError(
-            f"{store.location}: the batch in flight was promised with exactly_once, and some of it "
-            "may be visible or may be committed yet; at_least_once would write it again. Start "
-            "once more with exactly_once (availableNow will do) until that batch is over, and "
-            "change the guarantee then; or take a new checkpoint location."
-        )
+    def refuse(self, store: CheckpointStore) -> None:
+        """Refuse to write behind a consumer group, and what a decision has promised.
 
+        Only decisions move a group's offsets. A drained pipeline is recorded there too, and a start
+        from the group without the checkpoint would read again what was written since.
 
-def require_no_group(store: CheckpointStore) -> None:
-    """Refuse to write behind a consumer group that shows how far the pipeline is.
+        Some of a promise may be visible by now, and the rest can be committed by any later
+        recovery: its rows would come twice for good.
 
-    Only decisions move the group's offsets. A drained pipeline is recorded there too, and a start
-    from the group without the checkpoint would read again what was written since.
-
-    Raises:
-        OwnershipError: the pipeline of the checkpoint has a consumer group.
-    """
-    pipeline = read_pipeline(store)
-    for each in pipeline.participants if pipeline is not None else ():
-        if each.name == PROGRESS:
+        Raises:
+            OwnershipError: the pipeline has a group, or the batch in flight was promised.
+        """
+        pipeline = read_pipeline(store)
+        for each in pipeline.participants if pipeline is not None else ():
+            if each.name == PROGRESS:
+                raise OwnershipError(
+                    f"{store.location} belongs to a pipeline whose progress {each} shows, which "
+                    "only exactly_once moves on: a start from the group would read again what "
+                    "at_least_once writes meanwhile. Take a new checkpoint location for "
+                    "at_least_once, or go on with exactly_once."
+                )
+        if promise_in_flight(store):
             raise OwnershipError(
-                f"{store.location} belongs to a pipeline whose progress {each} shows, which only "
-                "exactly_once moves on: a start from the group would read again what "
-                "at_least_once writes meanwhile. Take a new checkpoint location for at_least_once, "
-                "or go on with exactly_once."
+                f"{store.location}: the batch in flight was promised with exactly_once, and some "
+                "of it may be visible or may be committed yet; at_least_once would write it again. "
+                "Start once more with exactly_once (availableNow will do) until that batch is "
+                "over, and change the guarantee then; or take a new checkpoint location."
             )
 
+    def take_term(self, start: Start, _after: int | None) -> Tenure:
+        """See :func:`take_turn`."""
+        return take_turn(start.store, driver=start.driver, unreadable=self._checked.mends)
 
-def require_not_spent(store: CheckpointStore) -> None:
-    """Refuse to deliver exactly once a batch that may be visible in part.
+    def batch(self, start: Start, tenure: Tenure) -> AtLeastOnceBatch:
+        """Return the function that marks a batch, and writes it."""
+        return _marked(AtLeastOnceBatch, InPlanSink(start.sink), start, tenure)
 
-    Raises:
-        OwnershipError: the batch in flight was begun with another guarantee, or nobody knows by
-            which driver.
-    """
-    if (unknown := unknown_beginning(store)) is not None:
-        raise unknown
-    if may_be_visible(store) and not promise_in_flight(store):
+
+class AtMostOnce(GuaranteeOption):
+    """Rows that are visible at once, and never where some of their batch may have been before."""
+
+    def refuse(self, store: CheckpointStore) -> None:
+        """Refuse a checkpoint whose batch in flight may have been delivered exactly once.
+
+        Except where that batch was begun with another guarantee, and never promised: exactly_once
+        refuses the batch, and some driver must be able to end it.
+
+        Raises:
+            OwnershipError: a driver with decisions has run there, or nobody knows which driver.
+        """
+        if (unknown := unknown_beginning(store)) is not None:
+            raise unknown
+        if read_pipeline(store) is None or (may_be_visible(store) and not promise_in_flight(store)):
+            return
         raise OwnershipError(
-            f"{store.location}: the batch in flight was begun with at_most_once or at_least_once, "
-            "and some of its rows may be visible; exactly_once would write them again. Start once "
-            "more with the guarantee that it had (availableNow will do) until that batch is over, "
-            "and change it then; or take a new checkpoint location."
+            f"{store.location} belongs to a pipeline that delivers exactly once: the batch in "
+            "flight may be promised, and would come twice. Take a new checkpoint location for "
+            "at_most_once, or go on with exactly_once."
         )
 
+    def take_term(self, start: Start, _after: int | None) -> Tenure:
+        """See :func:`take_turn`."""
+        return take_turn(start.store, driver=start.driver)
 
-def require_never_exact(store: CheckpointStore) -> None:
-    """Refuse a checkpoint whose batch in flight may have been delivered exactly once.
+    def batch(self, start: Start, tenure: Tenure) -> AtMostOnceBatch:
+        """Return the function that marks a batch as spent, and writes it where nobody has."""
+        is_in_plan = not may_be_visible(start.store)
+        sink = InPlanSink(start.sink) if is_in_plan else start.sink
+        return _marked(AtMostOnceBatch, sink, start, tenure)
 
-    Except where that batch was begun with another guarantee, and never promised: exactly_once
-    refuses the batch, and some driver must be able to end it.
 
-    Raises:
-        OwnershipError: a driver with decisions has run there, or nobody knows which driver.
-    """
-    if (unknown := unknown_beginning(store)) is not None:
-        raise unknown
-    if read_pipeline(store) is None or (may_be_visible(store) and not promise_in_flight(store)):
-        return
-    raise OwnershipError(
-        f"{store.location} belongs to a pipeline that delivers exactly once: the batch in flight "
-        "may be promised, and would come twice. Take a new checkpoint location for at_most_once, "
-        "or go on with exactly_once."
+def _marked(kind: type[Marked], sink: BatchSink, start: Start, tenure: Tenure) -> Marked:
+    return kind(
+        start.wrapped(sink),
+        start.sink.marks or VisibilityMarkers(start.store),
+        tenure,
+        retained=retained_batches(start.spark),
+        on_phase=start.heartbeat.mark,
     )
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from airflow_eos.core.delivery.batch_timeout import (
     GovernedSink,
-    check_policy,
+    PolicyOption,
     chosen_trigger,
     within,
 )
@@ -72,11 +72,17 @@ def test_an_interval_said_twice_is_refused():
 
 
 def test_at_most_once_loses_what_a_timeout_ends():
+    def examine(policy: CheckpointPolicy, guarantee: str) -> None:
+        start: Any = SimpleNamespace(
+            settings=SimpleNamespace(policy=policy), sink=SimpleNamespace(guarantee=guarantee)
+        )
+        PolicyOption(lambda: None).examine(start)
+
     late = CheckpointPolicy(timeout=SECOND)
     with pytest.raises(ConfigurationError, match="at_most_once"):
-        check_policy(late, "at_most_once")
-    check_policy(late, "at_least_once")
-    check_policy(CheckpointPolicy(), "at_most_once")
+        examine(late, "at_most_once")
+    examine(late, "at_least_once")
+    examine(CheckpointPolicy(), "at_most_once")
 
 
 def test_an_operators_own_arguments_say_the_same_shorter():

@@ -601,14 +601,20 @@ def test_what_a_standby_has_asked_is_asked_again_by_another_start_when_its_turn_
             sink=MagicMock(),
         )
 
+    def admitted(start: Any) -> None:
+        said.append(f"{start.name} admitted")
+
+    def runs(start: Any, after: int) -> str:
+        return f"{start.name} runs after {after}"
+
     world.stops(phase="failed", end="failed")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(waits, "_warm_up", lambda start, **_: said.append(f"{start.name} warms"))
         patch.setattr(waits, "kept_warm", lambda *_, **__: nullcontext())
         started = waits.follow(
             examined,
-            lambda start: said.append(f"{start.name} admitted"),
-            lambda start, after: f"{start.name} runs after {after}",
+            admitted,
+            runs,
             lambda _store: None,
         )
     assert started == "again runs after 1"

@@ -233,8 +233,8 @@ def noted(monkeypatch) -> tuple[Start, list[str]]:
     one = Start(spark, store, settings, read, sink)
     one.options, one.guarantee = (Noted("a", said), Noted("b", said)), NotedGuarantee("g", said)
     one.heartbeat = MagicMock()
-    one.heartbeat.start.side_effect = lambda _: said.append("beats")  # type: ignore[attr-defined]
-    one.heartbeat.stop.side_effect = lambda phase, _: said.append(f"says {phase}")  # type: ignore[attr-defined]
+    one.heartbeat.start.side_effect = lambda _: said.append("beats")
+    one.heartbeat.stop.side_effect = lambda phase, _: said.append(f"says {phase}")
     return one, said
 
 
@@ -270,7 +270,7 @@ def test_what_a_standby_has_asked_before_the_term_is_not_asked_with_its_term_onc
 def test_a_start_that_fails_says_so_and_closes_in_the_reverse_order(noted, monkeypatch, step):
     one, said = noted
 
-    class Refusing(list):
+    class Refusing(list[str]):
         def append(self, each: str) -> None:
             super().append(each)
             if each == step:
@@ -298,10 +298,14 @@ def test_spark_keeps_the_batches_of_the_policy_until_the_query_runs(noted):
     one, _ = noted
     conf = {"spark.sql.streaming.minBatchesToRetain": 100}
     one.spark.conf.get, one.spark.conf.set = conf.get, conf.__setitem__
-    seen = []
+    seen: list[int] = []
+
+    def begin() -> Any:
+        seen.extend(conf.values())
+        return MagicMock()
+
     writer = one.read.frame.writeStream.outputMode.return_value.foreachBatch.return_value
-    begins = writer.option.return_value.trigger.return_value.start
-    begins.side_effect = lambda: seen.extend(conf.values()) or MagicMock()
+    writer.option.return_value.trigger.return_value.start.side_effect = begin
     start.run(one)
     assert (seen, list(conf.values())) == ([7], [100])
 
