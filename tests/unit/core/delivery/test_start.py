@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,8 +31,19 @@ from airflow_eos.core.checkpoint import (
 from airflow_eos.core.checkpoint.backend import SPENT, drain_path
 from airflow_eos.core.checkpoint.drain import BY_AIRFLOW
 from airflow_eos.core.checkpoint.heartbeat import STARTED_BY, read_heartbeat
-from airflow_eos.core.delivery import exactly_once, source, start, takeover, weaker_guarantees
+from airflow_eos.core.delivery import (
+    exactly_once,
+    input_check,
+    source,
+    start,
+    takeover,
+    weaker_guarantees,
+)
 from airflow_eos.core.delivery.batch import Authority
+from airflow_eos.core.delivery.committed_offsets import CommittedOffsets
+from airflow_eos.core.delivery.input_check import InputCheck
+from airflow_eos.core.delivery.outputs import OneSink
+from airflow_eos.core.delivery.own_output import OwnOutput
 from airflow_eos.core.delivery.policy import CheckpointPolicy
 from airflow_eos.core.delivery.port import Former
 from airflow_eos.core.delivery.spark_session import QuerySettings, namespace
@@ -291,6 +303,36 @@ def test_a_query_that_runs_keeps_open_what_its_start_opened_until_it_ends(noted)
     assert "a closes" not in said
     query.stop()
     assert said[-4:] == ["says stopped", "g closes", "b closes", "a closes"]
+
+
+def test_a_group_stops_before_its_connection_is_closed(noted):
+    """What it does beside the batches goes over that connection."""
+    one, said = noted
+    group = MagicMock()
+    for each, name in ((group, "the group"), (group.participant, "its connection")):
+        each.close.side_effect = partial(said.append, f"{name} is closed")
+    one.sink.connect.return_value.close.side_effect = partial(said.append, "the sink's is closed")
+    offsets = CommittedOffsets(MagicMock(opened=lambda _: group))
+    offsets.reached(one)
+    assert offsets.progress is group
+    one.close()
+    assert said[0] == "the group is closed"
+    assert sorted(said[1:]) == ["its connection is closed", "the sink's is closed"]
+
+
+def test_a_topic_that_was_made_again_while_the_term_was_taken_is_not_read(noted, monkeypatch):
+    one, _ = noted
+    looks: list[str] = []
+    monkeypatch.setattr(
+        input_check, "same_topics_watched", lambda *_: partial(looks.append, "look")
+    )
+    monkeypatch.setattr(input_check, "input_change", MagicMock())
+    one.read.topics, one.read.sources, one.read.reads = lambda *_: (), (), ()
+    checked = InputCheck(OwnOutput(OneSink(MagicMock()), wanted=True))
+    checked.before_term(one)
+    assert looks == []
+    checked.after_term(one, MagicMock())
+    assert looks == ["look"]
 
 
 def test_spark_keeps_the_batches_of_the_policy_until_the_query_runs(noted):
