@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
 
+    from airflow_eos.core.delivery.input_check import InputCheck
     from airflow_eos.core.delivery.policy import CheckpointPolicy
     from airflow_eos.core.delivery.port import BatchSink
     from airflow_eos.core.delivery.start_option import Start
@@ -170,10 +171,10 @@ class GovernedSink(WrappedSink):
 
 
 class PolicyOption(StartOption):
-    """The policy of a start; ``confirm``: see :class:`GovernedSink`."""
+    """The policy of a start, whose input is looked at when a batch's tasks have reported."""
 
-    def __init__(self, confirm: Callable[[], None]) -> None:
-        self._confirm = confirm
+    def __init__(self, checked: InputCheck) -> None:
+        self._checked = checked
 
     def examine(self, start: Start) -> None:
         """Refuse a policy and a guarantee that do not go together.
@@ -189,7 +190,7 @@ class PolicyOption(StartOption):
 
     def wrap(self, start: Start, sink: BatchSink) -> BatchSink:
         """Return the sink with its time limit."""
-        return GovernedSink(sink, start.settings.policy.timeout, self._confirm)
+        return GovernedSink(sink, start.settings.policy.timeout, self._checked.look)
 
 
 def chosen_trigger(

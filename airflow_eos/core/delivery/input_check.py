@@ -31,13 +31,14 @@ class InputCheck(StartOption):
     def __init__(self, own: OwnOutput) -> None:
         self._own = own
         self._topics: Sequence[TopicsRead] = ()
-        self._look: Callable[[], None] = lambda: None
+        self.look: Callable[[], None] = lambda: None
+        """Refuses, with a ``TopicError``, a topic that was made again since the first look."""
 
     def before_term(self, start: Start) -> None:
         """Refuse an input that has changed; ask the clusters of its topics."""
         self._topics = topics = start.read.topics(start.spark, start.resources)
         ids = [self._own.watched(each.ids) for each in topics]
-        self._look = same_topics_watched(start.store, ids)
+        self.look = same_topics_watched(start.store, ids)
         warn_of_lost_rows(topics)
         # Asked once for both: after the term, rows wait for the answer.
         begun = [replace(each, begins=cache(each.begins)) for each in topics]
@@ -51,10 +52,6 @@ class InputCheck(StartOption):
     def after_term(self, _start: Start, _tenure: Tenure) -> None:
         """Refuse a topic that was made again meanwhile."""
         self.look()
-
-    def look(self) -> None:
-        """Refuse, with a ``TopicError``, a topic that was made again since :meth:`before_term`."""
-        self._look()
 
     def mends(self) -> Iterable[Mend]:
         """Return what mends entries of Spark's log that no source can read any more."""

@@ -426,16 +426,8 @@ def follow(
 ) -> Started:
     """Stand by with a start; when the turn comes, run one that was asked anew.
 
-    What the first one has asked is as old as the wait.
-
-    Args:
-        examined: makes a start, of one that began before, and examines it.
-        admit: asks what a start asks before its term, with open connections.
-        run: takes the term after the given one, and starts the query.
-        require_wanted: raises where this start was asked to end.
-
-    Raises:
-        EosError: see :func:`stand_by`.
+    What the first one has asked is as old as the wait. ``examined`` makes a start, of one that
+    began before; :mod:`.start` has the others.
     """
     first = examined(None)
     standing = StandingBy(
@@ -444,7 +436,7 @@ def follow(
         application_id=first.spark.sparkContext.applicationId,
         still_wanted=partial(require_wanted, first.store),
     )
-    warm_ups = WarmUps(*[lambda: _warm_up(first, again=lambda: bool(warm_ups))] * WARM_UPS)
+    warm_ups = WarmUps(*[lambda: warm_up(first, again=lambda: bool(warm_ups))] * WARM_UPS)
 
     def ready(start: Start) -> Start:
         with closed_on_error(start):
@@ -458,7 +450,7 @@ def follow(
         def examine() -> None:
             first.store.check_create_if_absent()
             with closing(ready(first)):
-                _warm_up(first)
+                warm_up(first)
             check = partial(first.sink.check, first.spark)
             warm.enter_context(kept_warm(check, first=warm_ups))
 
@@ -468,21 +460,6 @@ def follow(
             start=lambda after: run(anew.take(), after),
             make_ready=anew.renew,
         )
-
-
-def _warm_up(start: Start, again: Callable[[], bool] = lambda: False) -> None:
-    """Evaluate the newest batch once more, into nothing; see :func:`warm_up`."""
-    frame, is_own = start.read.frame, start.read.own is not None
-    # The very plan of a start's batches, except that no task writes.
-    warm_up(
-        start.store,
-        frame if is_own else start.sink.tasks(start.sink.rows(frame), only=(), warms=True),
-        output_mode=start.settings.output_mode,
-        evaluate=None
-        if is_own or stateful(frame)
-        else lambda tasks: collected(tasks, start.sink.names),
-        again=again,
-    )
 
 
 # --- warm up --------------------------------------------------------------------------------------
@@ -505,26 +482,19 @@ _OF_THE_STATE = "STATE_STORE_"
 _SCHEMAS = ("_metadata", "_stateSchema")
 
 
-def warm_up(
-    store: CheckpointStore,
-    rows: DataFrame,
-    *,
-    output_mode: str,
-    evaluate: Callable[[DataFrame], object] | None,
-    again: Callable[[], bool] = lambda: False,
-) -> None:
-    """Plan the newest batch as a start would, and let ``evaluate`` read and compute its rows.
+def warm_up(start: Start, *, again: Callable[[], bool] = lambda: False) -> None:
+    """Plan the newest batch as a start would, and let tasks read and compute its rows.
 
-    Args:
-        store: the checkpoint; nothing is written to it.
-        rows: the streaming query's rows, as they go to its sink.
-        output_mode: Spark's output mode.
-        evaluate: delivers nothing; None where the query keeps state, which is not copied.
-        again: whether a short batch may be evaluated once more.
+    Rows of a query that keeps state are not computed: the state is not copied. ``again``: whether a
+    short batch may be computed once more. Nothing is delivered, or written to the checkpoint.
 
     Raises:
         ConfigurationError: the state in the checkpoint has another form than the query's.
     """
+    store, frame, is_own = start.store, start.read.frame, start.read.own is not None
+    # The very plan of a start's batches, except that no task writes.
+    rows = frame if is_own else start.sink.tasks(start.sink.rows(frame), only=(), warms=True)
+    is_computed = not is_own and not stateful(frame)
     newest = newest_planned(store)
     if newest is None:
         return
@@ -535,18 +505,18 @@ def warm_up(
     def into_nothing(batch: DataFrame, _batch_id: int) -> None:
         nonlocal planned
         planned = True
-        if evaluate is not None and is_whole:
+        if is_computed and is_whole:
             until = time.monotonic() + _EVALUATED_S
-            evaluate(batch)
+            collected(batch, start.sink.names)
             while again() and time.monotonic() < until:
-                evaluate(batch)
+                collected(batch, start.sink.names)
 
     # Spark may still use its files for a moment after it has ended.
     with tempfile.TemporaryDirectory(prefix=_FOLDERS, ignore_cleanup_errors=True) as folder:
         is_whole = _copied(store, newest, Path(folder))
         try:
             query = (
-                rows.writeStream.outputMode(output_mode)
+                rows.writeStream.outputMode(start.settings.output_mode)
                 .foreachBatch(into_nothing)
                 .option("checkpointLocation", f"file://{folder}")
                 .trigger(once=True)

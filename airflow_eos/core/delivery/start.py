@@ -114,7 +114,7 @@ def start_exactly_once(
         offsets = CommittedOffsets(consumer_group)
         own = OwnOutput(start.sink, wanted=reads_own_output)
         checked = InputCheck(own)
-        start.options = (offsets, own, checked, PolicyOption(checked.look))
+        start.options = (offsets, own, checked, PolicyOption(checked))
         start.guarantee = guarantee_of(guarantee, checked, offsets)
         examine(start, are_warm=began is not None)
         return start

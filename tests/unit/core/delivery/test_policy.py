@@ -35,6 +35,7 @@ from airflow_eos.errors import (
 from airflow_eos.kafka.client.cluster import STATE_COPIES, STATE_MIN_INSYNC
 from airflow_eos.kafka.preflight import check_timeouts, longest_timeout, require_transaction_log
 from tests.support.metadata import capable
+from tests.support.starts import Unchanged
 
 SECOND = timedelta(seconds=1)
 ARGUMENTS: dict[str, Any] = {
@@ -76,7 +77,7 @@ def test_at_most_once_loses_what_a_timeout_ends():
         start: Any = SimpleNamespace(
             settings=SimpleNamespace(policy=policy), sink=SimpleNamespace(guarantee=guarantee)
         )
-        PolicyOption(lambda: None).examine(start)
+        PolicyOption(Unchanged()).examine(start)
 
     late = CheckpointPolicy(timeout=SECOND)
     with pytest.raises(ConfigurationError, match="at_most_once"):

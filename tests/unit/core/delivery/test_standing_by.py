@@ -609,7 +609,7 @@ def test_what_a_standby_has_asked_is_asked_again_by_another_start_when_its_turn_
 
     world.stops(phase="failed", end="failed")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(waits, "_warm_up", lambda start, **_: said.append(f"{start.name} warms"))
+        patch.setattr(waits, "warm_up", lambda start, **_: said.append(f"{start.name} warms"))
         patch.setattr(waits, "kept_warm", lambda *_, **__: nullcontext())
         started = waits.follow(
             examined,
@@ -922,13 +922,11 @@ def test_a_short_batch_is_evaluated_for_a_second_and_not_once_warm_ups_are_ended
         return MagicMock()
 
     into.return_value.option.return_value.trigger.return_value.start.side_effect = start
-    warm_up(
-        store,
-        rows,
-        output_mode="append",
-        evaluate=evaluate,
-        again=lambda: len(done) < ended_after,
-    )
+    monkeypatch.setattr(waits, "stateful", lambda _: ())
+    monkeypatch.setattr(waits, "collected", lambda batch, _names: evaluate(batch))
+    first: Any = MagicMock(store=store, read=SimpleNamespace(frame=None, own=None))
+    first.sink.tasks.return_value = rows
+    warm_up(first, again=lambda: len(done) < ended_after)
     assert done == ["the rows"] * min(evaluated, ended_after)
 
 
@@ -940,5 +938,5 @@ def test_an_app_that_waits_for_any_of_its_queries_does_not_end_by_a_warm_up(tmp_
     rows = MagicMock()
     streams = rows.sparkSession.streams
     streams._jsqm.awaitAnyTermination.side_effect = [told]
-    warm_up(store, rows, output_mode="append", evaluate=None)
+    warm_up(MagicMock(store=store, read=SimpleNamespace(frame=rows, own="a source of ours")))
     assert streams.resetTerminated.called == (told is False)
