@@ -70,10 +70,10 @@ def _left(session: Any) -> dict[str, float]:
 
 async def trigger(checkpoint: str, submission: str) -> None:
     """Run the trigger as a triggerer does, and print its event."""
-    from airflow_eos.ops.supervision.trigger_watch import AppWatch
+    from airflow_eos.ops.supervision.trigger_watch import TriggerPoll
     from airflow_eos.triggers.app import AppTrigger
 
-    watch = AppWatch(checkpoint, submission, (), 0.0, 600.0, "drain")
+    watch = TriggerPoll(checkpoint, submission, (), 0.0, 600.0, "drain")
     event = await anext(AppTrigger(watch=watch.as_dict(), poke_interval=1.0).run())
     print(json.dumps(event.payload), flush=True)
 

@@ -114,10 +114,10 @@ class Watched:
 
 
 def _trigger(root: Path, number: int) -> AppTrigger:
-    from airflow_eos.ops.supervision.trigger_watch import AppWatch
+    from airflow_eos.ops.supervision.trigger_watch import TriggerPoll
     from airflow_eos.triggers.app import AppTrigger
 
-    seen = AppWatch(str(_folder(root, number)), str(number), (), 0.0, 60.0, "drain")
+    seen = TriggerPoll(str(_folder(root, number)), str(number), (), 0.0, 60.0, "drain")
     return AppTrigger(watch=seen.as_dict(), poke_interval=_EVERY_S)
 
 

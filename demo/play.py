@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from airflow_eos.core.checkpoint import CheckpointStore, read_heartbeat, request_drain
+from airflow_eos.core.checkpoint.liveness import signs_of_life
 from airflow_eos.core.checkpoint.progress import read_state
-from airflow_eos.core.recovery.facts import signs_of_life
 from airflow_eos.errors import CheckpointError, LocalEnvironmentError
 from airflow_eos.ops.tables import duration
 from airflow_eos.recovery import Action, audit, plan_recovery

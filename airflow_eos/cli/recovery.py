@@ -347,11 +347,11 @@ def _skippable(store: CheckpointStore, wanted: InputRange) -> InputRange:
     Refuse also a location without a pipeline: that no batch is in flight there says nothing.
     """
     from airflow_eos.core.checkpoint import DecisionLog, read_state
+    from airflow_eos.core.checkpoint.liveness import signs_of_life
     from airflow_eos.core.checkpoint.rulings import read_acceptance
     from airflow_eos.core.protocol.promise import Promise
     from airflow_eos.core.recovery.acceptance import skippable
     from airflow_eos.core.recovery.execute import require_pipeline
-    from airflow_eos.core.recovery.facts import signs_of_life
 
     require_pipeline(store)
     signs = signs_of_life(store)
@@ -473,7 +473,7 @@ def _require_silent(
 ) -> str:
     """Refuse an owner that shows signs of life; return what could not be known of the owner."""
     from airflow_eos.core.checkpoint import CheckpointStore, read_heartbeat
-    from airflow_eos.core.recovery.facts import signs_of_life
+    from airflow_eos.core.checkpoint.liveness import signs_of_life
 
     if found.owner is None:
         return ""
@@ -563,7 +563,7 @@ def handover(
     from airflow_eos.core.checkpoint import CheckpointStore
     from airflow_eos.core.checkpoint.drain import is_asked_for_nothing
     from airflow_eos.core.checkpoint.heartbeat import heard
-    from airflow_eos.core.checkpoint.standby import StandbyWatch, hand_over
+    from airflow_eos.core.checkpoint.standby import StandbyReading, hand_over
 
     store = CheckpointStore.open(checkpoint, storage_options=storage_options(storage_option))
     request = hand_over(store, requested_by=whoever_asks(), reason=reason)
@@ -574,7 +574,7 @@ def handover(
             said = "Handed over"
             break
         if is_asked_for_nothing(store, term):
-            seen = "; ".join(map(str, StandbyWatch().until_known(store))) or "nobody stands by"
+            seen = "; ".join(map(str, StandbyReading().until_known(store))) or "nobody stands by"
             said = f"Not handed over, the driver goes on: {seen}"
             break
         time.sleep(_LOOK_S)

@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
+    from airflow_eos.core.checkpoint.liveness import LivenessProbe
     from airflow_eos.core.checkpoint.pipeline import PipelineIdentity
     from airflow_eos.core.checkpoint.progress import CheckpointState
-    from airflow_eos.core.checkpoint.standby import StandbyWatch
+    from airflow_eos.core.checkpoint.standby import StandbyReading
     from airflow_eos.core.checkpoint.store import CheckpointStore
-    from airflow_eos.core.recovery.facts import LifeWatch
     from airflow_eos.core.recovery.plan import Plan
     from airflow_eos.kafka.client.settings import KafkaSettings
 
@@ -102,10 +102,10 @@ def status(
         held_up=partial(_held_up, settings, timeout),
     )
     if watch:
-        from airflow_eos.core.checkpoint.standby import StandbyWatch
-        from airflow_eos.core.recovery.facts import LifeWatch
+        from airflow_eos.core.checkpoint.liveness import LivenessProbe
+        from airflow_eos.core.checkpoint.standby import StandbyReading
 
-        look = partial(look, watch=(LifeWatch(), StandbyWatch()))
+        look = partial(look, watch=(LivenessProbe(), StandbyReading()))
         watch_status(look, every_s=interval, as_json=as_json)
         return
     facts = look()
@@ -122,7 +122,7 @@ def _look(
     *,
     asked: bool,
     held_up: Callable[[CheckpointStore], dict[str, Any]],
-    watch: tuple[LifeWatch, StandbyWatch] | None = None,
+    watch: tuple[LivenessProbe, StandbyReading] | None = None,
 ) -> dict[str, Any]:
     """Return the checkpoint's facts of now, and open work where its systems can be reached.
 
@@ -130,13 +130,13 @@ def _look(
     look, and until then the answer is not known; without one this call waits for it.
     """
     from airflow_eos.core.checkpoint.heartbeat import drain_of, heard
+    from airflow_eos.core.checkpoint.liveness import read_sign, signs_of_life, with_its_end
     from airflow_eos.core.checkpoint.pipeline import read_pipeline
     from airflow_eos.core.checkpoint.progress import read_state, read_state_size, require_begun
     from airflow_eos.core.checkpoint.recovery_notes import brought_back_by, why_refused
-    from airflow_eos.core.checkpoint.standby import StandbyWatch
+    from airflow_eos.core.checkpoint.standby import StandbyReading
     from airflow_eos.core.checkpoint.store import CheckpointStore
     from airflow_eos.core.checkpoint.watchdog_record import missed_looks
-    from airflow_eos.core.recovery.facts import read_sign, signs_of_life, with_its_end
 
     store = CheckpointStore.open(checkpoint, storage_options=options)
     state, owner, (heart, unheard) = read_state(store), read_pipeline(store), heard(store)
@@ -149,7 +149,7 @@ def _look(
             if watch is not None
             else signs_of_life(store)
         )
-    standbys = watch[1].look(store) if watch is not None else StandbyWatch().until_known(store)
+    standbys = watch[1].look(store) if watch is not None else StandbyReading().until_known(store)
     now_ms = time.time_ns() // 1_000_000
     found, unseen = (plan(), None) if asked else _unasked(plan, owner)
     return {

@@ -197,7 +197,7 @@ def _undo(store: CheckpointStore, checkpoint: str, *, as_json: bool) -> None:
 
 def _require_nobody_runs(store: CheckpointStore, checkpoint: str) -> None:
     """Refuse while a driver runs (PipelineAliveError)."""
-    from airflow_eos.core.recovery.facts import signs_of_life
+    from airflow_eos.core.checkpoint.liveness import signs_of_life
 
     if signs := signs_of_life(store):
         raise PipelineAliveError(

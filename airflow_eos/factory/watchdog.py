@@ -192,10 +192,10 @@ def is_alive(pipeline: Pipeline) -> str | None:
     """
     from airflow_eos.core.checkpoint import StartedBy
     from airflow_eos.ops.supervision.exit_status import NextAction, choose
-    from airflow_eos.ops.supervision.heartbeat_monitor import Pulse
+    from airflow_eos.ops.supervision.heartbeat_monitor import HeartbeatReading
 
     nobody = StartedBy(dag_id="", task_id="", run_id="", map_index=-1, submission="")
-    pulse = Pulse(store_of(pipeline), every_s=_LOOK_S)
+    pulse = HeartbeatReading(store_of(pipeline), every_s=_LOOK_S)
     while True:
         seen = pulse.look_if_it_answers(refused=True)
         choice = None if seen is None else choose(seen, nobody, None)
@@ -401,7 +401,7 @@ class WatchdogSensor(CheckpointProgressSensor):
         A heartbeat that is gone does not say that no driver has run: a term says that one did.
         """
         from airflow_eos.core.checkpoint import newest_term
-        from airflow_eos.core.checkpoint.watchdog_record import WatchdogLook, note_look
+        from airflow_eos.core.checkpoint.watchdog_record import WatchdogRecord, note_look
 
         pipeline = self._pipeline
         last, store = last_heartbeat(pipeline), store_of(pipeline)
@@ -409,18 +409,18 @@ class WatchdogSensor(CheckpointProgressSensor):
             _require_never_wanted(pipeline, store.location, memory)
             return f"Nobody has started {pipeline.dag_id} yet."
         interval_ms, run_id = interval_of(pipeline.watchdog_schedule), context["dag_run"].run_id
-        look = WatchdogLook(dag_id=pipeline.watchdog, run_id=run_id, interval_ms=interval_ms)
+        look = WatchdogRecord(dag_id=pipeline.watchdog, run_id=run_id, interval_ms=interval_ms)
         note_look(store, look)
         return stays_down(pipeline) if last is not None and last.phase == "stopped" else None
 
     def _running_out(self, context: Context, memory: Memory) -> Trouble | None:
         """Look for open work at half time; where no system tells its age, the memory does."""
         from airflow_eos.core.checkpoint.recovery_notes import driver_of
-        from airflow_eos.ops.supervision.progress import SeenOpen, TimeoutWatch
+        from airflow_eos.ops.supervision.progress import SeenOpen, TimeoutJudge
 
         now_s = context["dag_run"].run_after.timestamp()
         seen = SeenOpen(lambda: now_s, memory.open)
-        watch = TimeoutWatch(
+        watch = TimeoutJudge(
             prefix=self.transactional_id_prefix,
             checkpoint=self.checkpoint_location,
             part_left=0.5,

@@ -28,7 +28,7 @@ from airflow_eos.ops.packaging import (
 )
 from airflow_eos.ops.supervision.exit_status import Patience
 from airflow_eos.ops.supervision.rules import Rules
-from airflow_eos.ops.supervision.trigger_watch import AppResult, AppWatch
+from airflow_eos.ops.supervision.trigger_watch import AppResult, TriggerPoll
 from airflow_eos.secret_names import is_secret
 from airflow_eos.sinks.app import policy_environment
 from airflow_eos.triggers.app import AppTrigger
@@ -206,7 +206,9 @@ def _why_it_stays(task: StreamingArguments, target: SubmitTarget) -> str | None:
 
 def trigger_of(task: StreamingArguments, target: SubmitTarget, outcome: AppResult) -> AppTrigger:
     """Make the trigger with which the triggerer watches the app."""
-    watch = AppWatch.of(outcome, checkpoint=task.checkpoint_location, rules=rules_of(task, target))
+    watch = TriggerPoll.of(
+        outcome, checkpoint=task.checkpoint_location, rules=rules_of(task, target)
+    )
     return AppTrigger(
         watch=watch.as_dict(),
         storage_conn_id=task.storage_conn_id,

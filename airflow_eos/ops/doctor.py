@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from airflow_eos.core.checkpoint import CheckpointStore, read_heartbeat, read_pipeline, read_state
 from airflow_eos.core.checkpoint.backend import EOS
+from airflow_eos.core.checkpoint.liveness import signs_of_life
 from airflow_eos.core.checkpoint.locations import HDFS, KEPT, LOCAL, MOVE, is_temporary, located
 from airflow_eos.core.checkpoint.repartition import require_finished
 from airflow_eos.core.checkpoint.snapshot import admitted
 from airflow_eos.core.checkpoint.store import race_create, told
 from airflow_eos.core.checkpoint.watchdog_record import missed_looks
 from airflow_eos.core.recovery.execute import plan_recovery
-from airflow_eos.core.recovery.facts import signs_of_life
 from airflow_eos.errors import EosError, LocalEnvironmentError, Remedy, advice
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.consumer_groups import GroupCoordinator

@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
     from airflow_eos.kafka.client.settings import KafkaSettings
     from airflow_eos.ops.supervision.progress import (
-        BlockedWatch,
+        BlockedJudge,
         Conclusion,
-        ProgressWatch,
+        ProgressJudge,
         SeenOpen,
-        TimeoutWatch,
+        TimeoutJudge,
     )
     from airflow_eos.triggers.polling import PollingTrigger
 
@@ -176,7 +176,7 @@ class LookOnceSensor(CheckedArguments, BaseSensorOperator):
         )
 
     @abstractmethod
-    def _watch(self) -> ProgressWatch | TimeoutWatch | BlockedWatch:
+    def _watch(self) -> ProgressJudge | TimeoutJudge | BlockedJudge:
         """Make the watch from the arguments; ConfigurationError where they cannot work."""
 
 
@@ -264,13 +264,13 @@ class CheckpointProgressSensor(LookOnceSensor):
         """Fail the task with the reason of the stall; a subclass may raise otherwise."""
         raise AirflowFailException(found.error)
 
-    def _watch(self) -> ProgressWatch:
-        from airflow_eos.ops.supervision.progress import ProgressWatch
+    def _watch(self) -> ProgressJudge:
+        from airflow_eos.ops.supervision.progress import ProgressJudge
 
         targets = [self.batch_id, self.since_batch, self.since]
         if sum(target is not None for target in targets) > 1:
             raise ConfigurationError("Give one of batch_id, since_batch and since, not several.")
-        return ProgressWatch(
+        return ProgressJudge(
             checkpoint=self.checkpoint_location,
             max_age_ms=milliseconds(self.max_age),
             batch_id=self.batch_id,
@@ -376,10 +376,10 @@ class TransactionTimeoutSensor(LookOnceSensor):
             )
         return PokeReturnValue(bool(found), found or None)
 
-    def _watch(self) -> TimeoutWatch:
-        from airflow_eos.ops.supervision.progress import TimeoutWatch
+    def _watch(self) -> TimeoutJudge:
+        from airflow_eos.ops.supervision.progress import TimeoutJudge
 
-        return TimeoutWatch(
+        return TimeoutJudge(
             prefix=self.transactional_id_prefix,
             checkpoint=self.checkpoint_location,
             part_left=self.part_left,
@@ -436,8 +436,8 @@ class BlockedTopicSensor(LookOnceSensor):
             )
         return PokeReturnValue(bool(found), found or None)
 
-    def _watch(self) -> BlockedWatch:
-        from airflow_eos.ops.supervision.progress import BlockedWatch
+    def _watch(self) -> BlockedJudge:
+        from airflow_eos.ops.supervision.progress import BlockedJudge
 
         topics = (self.topics,) if isinstance(self.topics, str) else tuple(self.topics)
-        return BlockedWatch(topics=topics, max_age_ms=milliseconds(self.max_age))
+        return BlockedJudge(topics=topics, max_age_ms=milliseconds(self.max_age))

@@ -16,7 +16,7 @@ from airflow_eos.triggers.polling import StoredTrigger
 
 if TYPE_CHECKING:
     from airflow_eos.core.checkpoint import CheckpointStore
-    from airflow_eos.ops.supervision.trigger_watch import AppWatch
+    from airflow_eos.ops.supervision.trigger_watch import TriggerPoll
 
 
 _NOBODY_WAITS = (
@@ -33,7 +33,7 @@ class AppTrigger(StoredTrigger):
     checkpoint at a time share one look.
 
     Args:
-        watch: see :class:`airflow_eos.ops.supervision.trigger_watch.AppWatch`.
+        watch: see :class:`airflow_eos.ops.supervision.trigger_watch.TriggerPoll`.
         poke_interval, storage_conn_id, storage_options: as of ``StoredTrigger``.
     """
 
@@ -74,14 +74,14 @@ class AppTrigger(StoredTrigger):
     async def _until_ended(self) -> dict[str, Any]:
         from airflow_eos.ops.supervision.heartbeat_monitor import (
             REFUSED_AT_MOST,
-            Pulse,
+            HeartbeatReading,
             is_refusal,
             read_pulse,
         )
         from airflow_eos.ops.supervision.trigger_watch import LOOKS
 
         watch, store = self._watched(), await self._store()
-        pulse = Pulse(store, every_s=self.poke_interval)
+        pulse = HeartbeatReading(store, every_s=self.poke_interval)
         options = tuple(sorted(self.storage_options.items()))
         place = (store.location, self.storage_conn_id, options)
         began, refused = time.monotonic(), 0
@@ -103,10 +103,10 @@ class AppTrigger(StoredTrigger):
                     return event
             await asyncio.sleep(self.poke_interval)
 
-    def _watched(self) -> AppWatch:
-        from airflow_eos.ops.supervision.trigger_watch import AppWatch
+    def _watched(self) -> TriggerPoll:
+        from airflow_eos.ops.supervision.trigger_watch import TriggerPoll
 
-        return msgspec.convert(self.watch, AppWatch)
+        return msgspec.convert(self.watch, TriggerPoll)
 
     async def _store(self) -> CheckpointStore:
         return await self._store_hook().aopen(self.watch["checkpoint"])

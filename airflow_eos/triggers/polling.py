@@ -130,9 +130,9 @@ class CheckpointProgressTrigger(PollingTrigger):
     ) -> dict[str, Any] | None:
         """Look at the checkpoint once, and once more where the first look suspects a stall."""
         del reach  # progress is Spark's, whatever the participants
-        from airflow_eos.ops.supervision.progress import ProgressWatch
+        from airflow_eos.ops.supervision.progress import ProgressJudge
 
-        watch = ProgressWatch(**self.watch)
+        watch = ProgressJudge(**self.watch)
         first = await self._asked(watch.look, kafka, storage)
         found = watch.conclude(first)
         if found.again_after_s is not None:
@@ -152,10 +152,10 @@ class TransactionTimeoutTrigger(PollingTrigger):
         self, kafka: KafkaSettings, storage: Mapping[str, str], reach: Mapping[str, Any]
     ) -> dict[str, Any] | None:
         """Look once for transactions that run out of time."""
-        from airflow_eos.ops.supervision.progress import SeenOpen, TimeoutWatch
+        from airflow_eos.ops.supervision.progress import SeenOpen, TimeoutJudge
 
         self._seen = self._seen or SeenOpen()
-        look = TimeoutWatch(**self.watch).look
+        look = TimeoutJudge(**self.watch).look
         found = await self._asked(look, kafka, storage, reach, self._seen)
         return {"error": None, "value": found} if found else None
 
@@ -168,7 +168,7 @@ class BlockedTopicTrigger(PollingTrigger):
     ) -> dict[str, Any] | None:
         """Look once for transactions that hold readers up."""
         del storage, reach  # only the Kafka cluster is asked
-        from airflow_eos.ops.supervision.progress import BlockedWatch
+        from airflow_eos.ops.supervision.progress import BlockedJudge
 
-        found = await self._asked(BlockedWatch(**self.watch).look, kafka)
+        found = await self._asked(BlockedJudge(**self.watch).look, kafka)
         return {"error": None, "value": found} if found else None

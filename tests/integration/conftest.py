@@ -13,8 +13,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from airflow_eos.core.checkpoint import heartbeat as beats
+from airflow_eos.core.checkpoint import liveness as driver_liveness
 from airflow_eos.core.checkpoint.locations import LOCAL
-from airflow_eos.core.recovery import facts as driver_liveness
 from airflow_eos.local import EmbeddedKafka, avro_jars, spark_jars
 from airflow_eos.sinks.source import tuned_spark_conf
 from tests.integration.hazards.spark_job import Job

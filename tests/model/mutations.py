@@ -16,6 +16,7 @@ from airflow_eos.core.checkpoint import (
     drain,
     heartbeat,
     layout,
+    liveness,
     offsets,
     snapshot,
     terms,
@@ -416,7 +417,7 @@ def a_request_goes_with_the_hand_over_that_it_replaced(patch: pytest.MonkeyPatch
 
 def damage_begins_the_watch_anew(patch: pytest.MonkeyPatch) -> None:
     """Around a pipeline: a standby waits for ever behind a damaged heartbeat."""
-    read = facts.read_sign
+    read = liveness.read_sign
 
     def sound(store: Any) -> Any:
         heartbeat.read_heartbeat(store)

@@ -22,7 +22,7 @@ from airflow_eos.core.checkpoint import CheckpointStore, drain_newest, take_term
 from airflow_eos.core.checkpoint import standby as records
 from airflow_eos.core.checkpoint.backend import HEARTBEAT
 from airflow_eos.core.checkpoint.drain import BY_STANDBY, Beginning
-from airflow_eos.core.delivery import query, standby
+from airflow_eos.core.delivery import beats, standby
 from airflow_eos.errors import CheckpointError, ConfigurationError, EosError
 from tests.model.choices import Chance
 from tests.model.judge import ProtocolBroken
@@ -60,7 +60,7 @@ class Shift:
         self.backend, self.scheduler = Stepped(), Scheduler()
         self.store = CheckpointStore(self.backend, "memory")
         self.history: list[str] = []
-        self.drivers: dict[str, query.HeartbeatWriter] = {}
+        self.drivers: dict[str, beats.BeatLoop] = {}
         self.began_at: dict[str, int] = {}
         self.asked: list[tuple[int, int]] = []
         """When each person began to ask, and was told that it is asked."""
@@ -145,23 +145,23 @@ class Shift:
         term = take_term(self.store, taken_by=name, after=after).term.number
         self.note(f"{name} has term {term}")
         self.taken.append(name)
-        writer = query.HeartbeatWriter(
+        writer = beats.BeatLoop(
             self.store, application_id=name, trigger=timedelta(seconds=1), began=began
         )
         writer.start(term)
         return partial(self._beats, name, writer)
 
-    def _beats(self, name: str, writer: query.HeartbeatWriter) -> None:
+    def _beats(self, name: str, writer: beats.BeatLoop) -> None:
         """The heartbeat's thread, until the batch that never comes would be left to the next."""
         self.drivers[name] = writer
         while not writer.draining.is_set():
-            self.sleep(writer._interval.total_seconds())
+            self.sleep(writer._own.interval.total_seconds())
             writer._beat()
-            if writer._hands_over and not writer.draining.is_set():
+            if writer._drain.hands_over and not writer.draining.is_set():
                 writer._await_standby()
-                if writer.draining.is_set() and writer._hands_over:
+                if writer.draining.is_set() and writer._drain.hands_over:
                     self._handed_over(name)
-        self.note(f"{name} drains, asked by {writer._drained_by}")
+        self.note(f"{name} drains, asked by {writer._drain.drained_by}")
         if not writer.superseded.is_set():
             writer.stop("stopped")
 
@@ -298,7 +298,7 @@ class Shift:
         if not driving and [each for each in waits if self.began_at.get(each.name, 0) < since]:
             self.fail(f"a request lives until it is heard: {waits[0].name} waits on after it")
         for name, writer in self.drivers.items():
-            by = writer._drained_by
+            by = writer._drain.drained_by
             if by not in (None, BY_STANDBY) and self.began_at[name] > last:
                 self.fail(f"who begins after a request is wanted: {name} was stopped by {by}")
 
@@ -335,17 +335,17 @@ def by_its_clock(shift: Shift) -> Iterator[None]:
     threads = SimpleNamespace(
         Thread=lambda **_: thread, Event=partial(_Event, shift), Lock=threading.Lock
     )
-    watch = partial(records.StandbyWatch, lambda: shift.now)
+    watch = partial(records.StandbyReading, lambda: shift.now)
 
     def gone(_store: object, beat: Any) -> str | None:
         dead = shift.same_machine and beat.application_id in shift.died_at
         return "killed" if dead else None
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(query, "time", time)
-        patch.setattr(query, "threading", threads)
-        patch.setattr(query, "StandbyWatch", watch)
-        patch.setattr(records, "StandbyWatch", watch)
+        patch.setattr(beats, "time", time)
+        patch.setattr(beats, "threading", threads)
+        patch.setattr(beats, "StandbyReading", watch)
+        patch.setattr(records, "StandbyReading", watch)
         patch.setattr(records, "time", time)
         patch.setattr("airflow_eos.core.checkpoint.drain.time", time)
         patch.setattr(standby, "why_gone", gone)

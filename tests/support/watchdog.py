@@ -15,7 +15,7 @@ from airflow.sdk.execution_time import task_runner
 from airflow.sdk.execution_time.comms import ErrorResponse, TriggerDagRun
 
 from airflow_eos.errors import EosError, KafkaUnavailableError
-from airflow_eos.ops.supervision.progress import TimeoutWatch
+from airflow_eos.ops.supervision.progress import TimeoutJudge
 from airflow_eos.sensors import CheckpointProgressSensor
 
 WORK = {"participant": "sink", "key": "orders-etl-0-0", "age_ms": 9, "time_left_ms": 9}
@@ -140,7 +140,7 @@ class Watching:
             return list(works)
 
         self.monkeypatch.setattr(CheckpointProgressSensor, "poke", progress)
-        self.monkeypatch.setattr(TimeoutWatch, "look", timeouts)
+        self.monkeypatch.setattr(TimeoutJudge, "look", timeouts)
 
     def look(self, found: dict[str, Any] = WELL, **more: Any) -> Looked:
         """Look once; each look is in a run of its own."""

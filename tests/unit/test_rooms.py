@@ -44,9 +44,8 @@ def test_a_kind_is_one_folder_and_its_lines_in_the_registries(kind):
     outside = {
         name
         for name, path in _modules().items()
-        if named.search(path.read_text(encoding="utf-8"))
-        and ".kinds." not in name
-        and not name.startswith("airflow_eos.kafka.")
+        if not name.startswith((home_of(kind), "airflow_eos.kinds."))
+        and named.search(path.read_text(encoding="utf-8"))
     }
     allowed = REGISTRIES | (KAFKA_IS_ASKED_ITSELF if kind in {"kafka", "consumer_group"} else set())
     assert outside <= allowed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_eos.core.checkpoint.backend import COMMITS, OFFSETS, SOURCES, STATE
 from airflow_eos.core.checkpoint.decisions import DecisionLog
@@ -19,9 +19,12 @@ from airflow_eos.core.protocol.decision import Evidence, encode
 from airflow_eos.errors import CheckpointFormatError, ConfigurationError, Remedy
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from airflow_eos.core.checkpoint.backend import StoredObject
     from airflow_eos.core.checkpoint.store import CheckpointStore
 
+_FILES = "rocksdbSstFileSize"
 _LOOKS = 3
 """Looks before a checkpoint is called damaged: a running query moves on while it is read."""
 
@@ -256,6 +259,49 @@ class StateSize(Evidence, frozen=True, kw_only=True):
     batch_ms: int
     late_rows: int
     late_counted: int
+
+    @classmethod
+    def of(
+        cls,
+        progress: Mapping[str, Any] | None,
+        recent: Sequence[Any] = (),
+        before: StateSize | None = None,
+    ) -> StateSize | None:
+        """Return the state's size by Spark's progress; None where it has no state, or no batch.
+
+        Args:
+            progress: ``lastProgress``, with the names of Spark's JSON (``StreamingQueryProgress``).
+            recent: the newest progress updates, in Spark's own objects, in ascending order.
+            before: the size noted before; late rows are counted on from there.
+        """
+        operators = progress["stateOperators"] if progress is not None else []
+        if progress is None or not operators:
+            return None
+
+        def total(name: str) -> int:
+            return sum(int(operator[name]) for operator in operators)
+
+        files = [operator["customMetrics"].get(_FILES) for operator in operators]
+        late, counted = (0, 0) if before is None else (before.late_rows, before.late_counted)
+        for update in reversed(recent):
+            if update.batchId() > progress["batchId"]:
+                continue  # the batch has ended since: the next note counts it
+            if before is not None and update.batchId() <= before.batch_id:
+                break
+            late += sum(each.numRowsDroppedByWatermark() for each in update.stateOperators())
+            counted += 1
+        return cls(
+            batch_id=int(progress["batchId"]),
+            rows=total("numRowsTotal"),
+            memory_bytes=total("memoryUsedBytes"),
+            file_bytes=None if None in files else sum(files),
+            tasks=total("numStateStoreInstances"),
+            update_ms=total("allUpdatesTimeMs") + total("allRemovalsTimeMs"),
+            commit_ms=total("commitTimeMs"),
+            batch_ms=int(progress["durationMs"]["triggerExecution"]),
+            late_rows=late,
+            late_counted=counted,
+        )
 
 
 def read_state_size(store: CheckpointStore) -> StateSize | None:

@@ -22,6 +22,7 @@ from airflow_eos.core.checkpoint.drain import (
     standing_request,
 )
 from airflow_eos.core.checkpoint.heartbeat import StartedBy, heard
+from airflow_eos.core.checkpoint.liveness import MISSED_BEATS, Standstill
 from airflow_eos.core.checkpoint.liveness import process_mark as process_mark  # its former place
 from airflow_eos.core.checkpoint.terms import newest_term
 from airflow_eos.core.protocol.decision import Evidence, encode
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from airflow_eos.core.checkpoint.drain import DrainRequest
     from airflow_eos.core.checkpoint.store import CheckpointStore
 
-LOOKS_MISSED = 3
-"""The number of its own intervals without a change after which a standby stands by no more."""
 _LONG_AGO_S = 60.0
 
 StandbyEnd = Literal["called off", "refused", "failed"]
@@ -154,7 +153,7 @@ class StandbySeen(msgspec.Struct, frozen=True):
         return f"nobody stands by: {self.standby} {verb}: {self.standby.reason}"
 
 
-class StandbyWatch:
+class StandbyReading:
     """A watch over the standbys, which compares each look with those before.
 
     Args:
@@ -164,7 +163,7 @@ class StandbyWatch:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._looked_at = float("-inf")
-        self._seen: dict[str, tuple[Standby, float, bool]] = {}
+        self._seen: dict[str, tuple[Standby, Standstill, bool]] = {}
 
     def look(self, store: CheckpointStore) -> tuple[StandbySeen, ...]:
         """Return the standbys that stand by, or may; where none does, the newest driver's last one.
@@ -177,8 +176,8 @@ class StandbyWatch:
             self._seen = {}
         self._looked_at = now
         said = [(at_ms, each) for at_ms, each in _said(store) if each.end != "called off"]
-        self._seen = {each.name: self._held(each, now) for _, each in said}
-        found = [StandbySeen(each, self._standing(each, now)) for _, each in said]
+        self._seen = {each.name: self._held(each) for _, each in said}
+        found = [StandbySeen(each, self._standing(each)) for _, each in said]
         there = tuple(each for each in found if each.standing in ("stands by", "not known"))
         if there or not found:
             return there
@@ -194,25 +193,25 @@ class StandbyWatch:
                 return found
             time.sleep(min(0.5, *(each.interval_ms / 2000 for each in untold)))
 
-    def _held(self, standby: Standby, now: float) -> tuple[Standby, float, bool]:
-        """Return the standby, since when it is the same, and whether it was seen to change."""
-        last = self._seen.get(standby.name)
-        if last is None:
-            return standby, now, False
-        return last if last[0] == standby else (standby, now, True)
+    def _held(self, standby: Standby) -> tuple[Standby, Standstill, bool]:
+        """Return the standby, how long it is the same, and whether it was seen to change."""
+        new = standby, Standstill(self._clock), False
+        last, silence, changed = self._seen.get(standby.name, new)
+        silence.count(still=standby == last)
+        return standby, silence, changed or standby != last
 
-    def _standing(self, standby: Standby, now: float) -> Standing:
+    def _standing(self, standby: Standby) -> Standing:
         if standby.end is not None and standby.end != "called off":
             return standby.end
-        _, since, changed = self._seen[standby.name]
-        if now - since >= LOOKS_MISSED * standby.interval_ms / 1000:
+        _, silence, changed = self._seen[standby.name]
+        if silence.seconds >= MISSED_BEATS * standby.interval_ms / 1000:
             return "gone"
         return "stands by" if changed else "not known"
 
 
 def living_standbys(store: CheckpointStore) -> tuple[Standby, ...]:
     """Return the standbys that were seen to change; takes three of their intervals at most."""
-    found = StandbyWatch().until_known(store)
+    found = StandbyReading().until_known(store)
     return tuple(each.standby for each in found if each.lives)
 
 

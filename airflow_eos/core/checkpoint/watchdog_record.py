@@ -21,7 +21,7 @@ MISSED_LOOKS = 3
 """The number of its own intervals without a look after which a watchdog counts as stopped."""
 
 
-class WatchdogLook(Evidence, frozen=True, kw_only=True):
+class WatchdogRecord(Evidence, frozen=True, kw_only=True):
     """The newest look of a pipeline's watchdog; each look has another ``run_id``.
 
     ``interval_ms`` is how often the watchdog means to look; None where its schedule does not say.
@@ -34,21 +34,21 @@ class WatchdogLook(Evidence, frozen=True, kw_only=True):
     interval_ms: Annotated[int, msgspec.Meta(ge=1)] | None
 
 
-def note_look(store: CheckpointStore, look: WatchdogLook) -> None:
+def note_look(store: CheckpointStore, look: WatchdogRecord) -> None:
     """Record a watchdog's look, so that whoever reads the checkpoint sees when the looks stop."""
     store.put(WATCHDOG, encode(look))
 
 
-def read_look(store: CheckpointStore) -> WatchdogLook | None:
+def read_look(store: CheckpointStore) -> WatchdogRecord | None:
     """Return the watchdog's newest look; None: there was none, or what was written is damaged."""
     try:
-        return store.read(WATCHDOG, WatchdogLook)
+        return store.read(WATCHDOG, WatchdogRecord)
     except CheckpointFormatError as error:
         log.warning("watchdog_not_known", error=str(error))
         return None
 
 
-def watchdog_warning(look: WatchdogLook | None, silent_ms: float) -> str | None:
+def watchdog_warning(look: WatchdogRecord | None, silent_ms: float) -> str | None:
     """Return a warning of a watchdog whose newest look is that old; None: nothing to say."""
     if look is None or look.interval_ms is None:
         return None

@@ -28,7 +28,7 @@ from airflow_eos.core.checkpoint.backend import COMMITS, METADATA, OFFSETS, SOUR
 from airflow_eos.core.checkpoint.drain import NOT_FOR_GOOD, Beginning
 from airflow_eos.core.checkpoint.heartbeat import ENDED, STARTED_BY, beat_interval, who_asked
 from airflow_eos.core.checkpoint.layout import newest_planned
-from airflow_eos.core.checkpoint.liveness import process_state, why_gone
+from airflow_eos.core.checkpoint.liveness import LivenessProbe, process_state, read_sign, why_gone
 from airflow_eos.core.checkpoint.standby import (
     Standby,
     prune_standbys,
@@ -40,7 +40,6 @@ from airflow_eos.core.delivery.causes import cause_of
 from airflow_eos.core.delivery.spark_session import stateful
 from airflow_eos.core.delivery.task import collected
 from airflow_eos.core.delivery.workers import WarmUps, kept_warm
-from airflow_eos.core.recovery.facts import LifeWatch, read_sign
 from airflow_eos.errors import (
     NO_RETRY_HEALS,
     CalledOffError,
@@ -57,9 +56,9 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQueryManager
 
     from airflow_eos.core.checkpoint import CheckpointStore, DrainRequest, Heartbeat
+    from airflow_eos.core.checkpoint.liveness import SignOfLife
     from airflow_eos.core.checkpoint.standby import StandbyEnd
     from airflow_eos.core.delivery.start_option import Start
-    from airflow_eos.core.recovery.facts import Sign
 
 log = structlog.get_logger(__name__)
 
@@ -97,7 +96,7 @@ class TurnDecision:
 
 
 def whose_turn(
-    sign: Sign,
+    sign: SignOfLife,
     signs: tuple[str, ...] | None,
     *,
     gone: str | None,
@@ -123,7 +122,7 @@ def whose_turn(
 
     Args:
         sign: the last look at the driver.
-        signs: the signs of life in it, compared with earlier looks; see ``LifeWatch``.
+        signs: the signs of life in it, compared with earlier looks; see ``LivenessProbe``.
         gone: the evidence that the driver's process is gone; None: there is none.
         request: the request to end that is meant for this driver.
         has_stood_by: whether the driver was seen before, when it had not ended yet.
@@ -208,7 +207,7 @@ class StandingBy:
         Raises:
             CalledOffError: no standby is needed: all is read, or a person has stopped the pipeline.
         """
-        watch, sign, unanswered, was_ending = LifeWatch(self._clock), None, False, False
+        watch, sign, unanswered, was_ending = LivenessProbe(self._clock), None, False, False
         while True:
             look_at = self._clock() + (0.0 if sign is None else self._pause_s(sign))
             while (left := look_at - self._clock()) > 0 and not (
@@ -231,7 +230,7 @@ class StandingBy:
             except CheckpointError as error:  # no answer, which says nothing of the driver
                 if not unanswered:
                     log.warning("standby_got_no_answer", error=str(error))
-                watch, sign, unanswered = LifeWatch(self._clock), None, True
+                watch, sign, unanswered = LivenessProbe(self._clock), None, True
                 self._sleep(_LOOK_S)
                 continue
             if found.turn is Turn.TAKE:
@@ -263,7 +262,7 @@ class StandingBy:
         except EosError as error:
             log.warning("standby_not_removed", error=str(error))
 
-    def _judged(self, sign: Sign, signs: tuple[str, ...] | None) -> TurnDecision:
+    def _judged(self, sign: SignOfLife, signs: tuple[str, ...] | None) -> TurnDecision:
         beat, gone = sign.current, None
         submission = None if beat is None else beat.submission
         request = drain_requested(
@@ -278,7 +277,7 @@ class StandingBy:
         has_stood_by = self._has_stood_by or is_new or asked_since
         return whose_turn(sign, signs, gone=gone, request=request, has_stood_by=has_stood_by)
 
-    def _pause_s(self, sign: Sign) -> float:
+    def _pause_s(self, sign: SignOfLife) -> float:
         """Return the pause: some looks per beat, as a store bills each; short while it ends."""
         if self._is_ending:
             return _ENDING_LOOK_DISK_S if self._store.is_on_a_disk else _ENDING_LOOK_S

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 from airflow_eos.core.checkpoint import CheckpointStore
 from airflow_eos.core.checkpoint.drain import Beginning
 from airflow_eos.core.delivery.batch import RunningPlan
+from airflow_eos.core.delivery.beats import BeatLoop
 from airflow_eos.core.delivery.observed import observed_store, observer_of
 from airflow_eos.core.delivery.outputs import as_one
-from airflow_eos.core.delivery.query import HeartbeatWriter
 from airflow_eos.core.delivery.source import QueryInput, beside
 from airflow_eos.core.delivery.spark_session import deploy_mode, namespace
 
@@ -130,9 +130,9 @@ class Start:
         return f"driver {application} on {socket.gethostname()}:{os.getpid()}"
 
     @cached_property
-    def heartbeat(self) -> HeartbeatWriter:
+    def heartbeat(self) -> BeatLoop:
         """The driver's heartbeat, made when the start runs: a standby has none."""
-        return HeartbeatWriter(
+        return BeatLoop(
             self.store,
             application_id=self.spark.sparkContext.applicationId,
             trigger=self.settings.interval,

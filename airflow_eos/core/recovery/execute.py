@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from airflow_eos.core.checkpoint.decisions import DecisionLog, sealed
+from airflow_eos.core.checkpoint.liveness import signs_of_life
 from airflow_eos.core.checkpoint.mend import Mend
 from airflow_eos.core.checkpoint.mending import damage, mend
 from airflow_eos.core.checkpoint.pipeline import owner_of, read_pipeline
@@ -35,7 +36,7 @@ from airflow_eos.core.participants import connect
 from airflow_eos.core.protocol.decision import Outcome, by_time_left
 from airflow_eos.core.protocol.group import collect_all, committed
 from airflow_eos.core.protocol.participant import Member, Participant
-from airflow_eos.core.recovery.facts import gather, read_facts, signs_of_life
+from airflow_eos.core.recovery.facts import gather, read_facts
 from airflow_eos.core.recovery.plan import Action, Plan, Seal, Step, make_plan
 from airflow_eos.errors import (
     ConfigurationError,

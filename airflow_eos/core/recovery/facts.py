@@ -1,4 +1,4 @@
-"""The planner's facts, read in the order on which the proof rests; and whether a driver lives.
+"""The planner's facts, read in the order on which the proof rests.
 
 First the open work is listed, then the checkpoint and the decisions are read. Work that was open at
 the listing therefore belongs to the newest batch that is read afterwards, or to an older one, and
@@ -7,23 +7,16 @@ work that no decision names once the next attempt is sealed can never be named.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from airflow_eos.core.checkpoint.backend import HEARTBEAT
-from airflow_eos.core.checkpoint.heartbeat import ENDED, beat_interval, read_heartbeat
-from airflow_eos.core.checkpoint.liveness import last_word
+from airflow_eos.core.checkpoint.liveness import signs_of_life
 from airflow_eos.core.checkpoint.rulings import with_rulings
 from airflow_eos.core.checkpoint.snapshot import admitted, lookalikes, read_snapshot
-from airflow_eos.core.checkpoint.spark_log import SparkLog
-from airflow_eos.core.checkpoint.terms import newest_term
 from airflow_eos.core.failpoints import failpoint
 from airflow_eos.core.protocol.decision import Outcome
 from airflow_eos.core.protocol.group import alone
 from airflow_eos.core.protocol.promise import Promise, PromisedWork, named_by
-from airflow_eos.errors import CheckpointFormatError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -35,215 +28,6 @@ if TYPE_CHECKING:
     from airflow_eos.core.checkpoint.store import CheckpointStore
     from airflow_eos.core.protocol.decision import Decision, OpenWork, PreparedWork, WorkIdentity
     from airflow_eos.core.protocol.participant import Admission, Member, Participant
-
-# --- driver liveness ------------------------------------------------------------------------------
-# Is a driver still running this pipeline? Seen by the reader's own clock: yes, no, or not known.
-#
-# Times in a heartbeat and of a file are by the driver's clock and the store's; clocks of two
-# machines differ. So no clock is compared with them: a driver lives whose heartbeat, or progress,
-# was seen to change between two looks, and is dead once it was seen to stand still for three of its
-# intervals. One look alone cannot tell, unless the driver has said itself that it ended.
-#
-# Evidence for people, sensors and the refusal of recovery. Nothing here is needed for correctness:
-# a live pipeline that is recovered all the same loses its running attempt and never its rows.
-
-
-MISSED_BEATS = 3
-"""The number of its own intervals without a heartbeat after which a driver counts as dead."""
-
-UNTOLD_INTERVAL_S = 2.0
-"""The interval in which a driver is taken to beat whose heartbeat has not told one yet."""
-
-_LOOK_S = 0.5
-_RECENT_S = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class Sign:
-    """One look at all that changes while a driver runs: heartbeat, term, Spark's newest files."""
-
-    heartbeat: Heartbeat | None
-    term: int
-    planned: int | None = None
-    committed: int | None = None
-    gone: str | None = None
-    """The evidence that the driver's process is gone: see ``checkpoint.liveness``."""
-    unread: bytes | None = None
-    """What stands in the place of a heartbeat and cannot be read: damaged, or of another release.
-    It says nothing, but that somebody lives where it is seen to change."""
-    usual_s: float = UNTOLD_INTERVAL_S
-
-    @property
-    def current(self) -> Heartbeat | None:
-        """The heartbeat, if it is the newest driver's: a former driver may go on beating."""
-        beat = self.heartbeat
-        return beat if beat is None or beat.term is None or beat.term >= self.term else None
-
-    @property
-    def is_over(self) -> bool:
-        """Whether this look alone tells that no driver runs: none ever has, or the newest ended.
-
-        A batch that is planned where no driver of ours has left a trace is another program's.
-        """
-        if self.heartbeat is None:
-            return self.term == 0 and self.planned is None and self.unread is None
-        return self.current is not None and self.current.phase in ENDED
-
-    def is_as(self, other: Sign | None) -> bool:
-        """Whether nothing that the newest driver would change has changed since ``other``."""
-        return other is not None and self.own == other.own and not _is_written_anew(other, self)
-
-    @property
-    def own(self) -> tuple[object, ...]:
-        """The values that only the newest driver changes."""
-        return self.current, self.term, self.planned, self.committed
-
-    @property
-    def silent_after_s(self) -> float:
-        """The seconds without a change after which the driver counts as dead."""
-        untold_s = self.usual_s if self.term else UNTOLD_INTERVAL_S
-        beat = self.heartbeat
-        return MISSED_BEATS * (beat.interval_ms / 1000 if beat else untold_s)
-
-
-def _is_written_anew(last: Sign, sign: Sign) -> bool:
-    return None not in (last.unread, sign.unread) and last.unread != sign.unread
-
-
-def read_sign(store: CheckpointStore) -> Sign:
-    """Look at the checkpoint once for signs of a driver.
-
-    Raises:
-        StoreError: no answer, which says nothing of the driver.
-        CheckpointFormatError: something foreign stands among terms, or in Spark's log.
-    """
-    log = SparkLog(store)
-    planned, committed = log.newest("offsets"), log.newest("commits")
-    beat, unread = None, None
-    try:
-        beat = read_heartbeat(store)
-    except CheckpointFormatError:
-        unread = store.get(HEARTBEAT)
-    return Sign(
-        heartbeat=beat,
-        term=newest_term(store),
-        planned=int(planned.name) if planned else None,
-        committed=int(committed.name) if committed else None,
-        unread=unread,
-        usual_s=beat_interval(store.location).total_seconds(),
-    )
-
-
-def with_its_end(store: CheckpointStore, sign: Sign) -> Sign:
-    """Return a look with the evidence that the newest driver's process is gone, if there is any."""
-    if sign.current is None:
-        return sign
-    beat, gone = last_word(store, sign.current)
-    return replace(sign, heartbeat=beat, gone=gone)
-
-
-class LifeWatch:
-    """A watch over one checkpoint's driver, which compares each look with the one before.
-
-    Args:
-        clock: returns seconds; need not be a time of day.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self.seen: Sign | None = None
-        """The last look, with the newest heartbeat that could be read."""
-        self._looked_at = 0.0
-        self._signs: tuple[str, ...] = ()
-        self.silent_s = 0.0
-        """The seconds for which the driver was seen to stand still."""
-
-    def hold(self, sign: Sign) -> tuple[str, ...] | None:
-        """Return why the pipeline is alive, a sentence each; empty: it is not; None: not known."""
-        now, last = self._clock(), self.seen
-        if sign.heartbeat is None and last is not None and sign.term == last.term:
-            # What is not there, or cannot be read, says nothing: silence is counted on.
-            sign = replace(sign, heartbeat=last.heartbeat)
-        gap_s, self.seen, self._looked_at = now - self._looked_at, sign, now
-        if sign.is_over:
-            self._signs, self.silent_s = _changes(last, sign), 0.0
-            return self._signs
-        if sign.gone is not None:
-            self._signs, self.silent_s = (), 0.0
-            return ()
-        if last is None:
-            return None
-        if not sign.is_as(last):
-            # A change at some time of a long pause says little of now.
-            recent = gap_s <= max(_RECENT_S, sign.silent_after_s)
-            self._signs, self.silent_s = _changes(last, sign) if recent else (), 0.0
-            return self._signs or None
-        # A watcher that slept has not seen the driver be silent meanwhile.
-        self.silent_s += min(gap_s, sign.silent_after_s / MISSED_BEATS)
-        if self.silent_s >= sign.silent_after_s:
-            self._signs = ()
-            return ()
-        return self._signs or None
-
-
-_FOUND_SILENT: dict[str, Sign] = {}
-"""By location, the look that this process has seen to stand still for long enough. As long as a new
-one equals it, nobody need wait again."""
-
-
-def signs_of_life(
-    store: CheckpointStore,
-    *,
-    within_s: float | None = None,
-    sleep: Callable[[float], None] = time.sleep,
-    clock: Callable[[], float] = time.monotonic,
-) -> tuple[str, ...] | None:
-    """Look until it is known whether the pipeline is alive; return why, or nothing if it is dead.
-
-    A live pipeline takes one of its intervals, a dead one three, and none where its process is seen
-    from here to be gone.
-
-    Args:
-        store: the checkpoint.
-        within_s: seconds after which None is returned if it is not known; None: look on.
-        sleep: waits for so many seconds.
-        clock: returns seconds.
-    """
-    watch, until = LifeWatch(clock), None if within_s is None else clock() + within_s
-    while True:
-        sign = with_its_end(store, read_sign(store))
-        signs = () if sign.is_as(_FOUND_SILENT.get(store.location)) else watch.hold(sign)
-        if signs == ():
-            _FOUND_SILENT[store.location] = sign
-        if signs is not None or (until is not None and clock() >= until):
-            return signs
-        sleep(max(_LOOK_S, sign.silent_after_s / (4 * MISSED_BEATS)))  # a store bills each look
-
-
-def _changes(last: Sign | None, sign: Sign) -> tuple[str, ...]:
-    """Return what was seen to change between two looks that only a driver changes."""
-    if last is None:
-        return ()
-    beat, signs = sign.current, []
-    if beat is not None and beat != last.current and beat.phase not in ENDED:
-        signs.append(
-            f"driver {beat.application_id} (process {beat.pid} on {beat.host}) gave a heartbeat "
-            f"while it was looked at, phase {beat.phase!r}"
-        )
-    if _is_written_anew(last, sign):
-        signs.append(f"{HEARTBEAT}, which cannot be read, was written while it was looked at")
-    if sign.term > last.term and last.term:
-        signs.append(f"a driver took term {sign.term} while it was looked at")
-    for what, batch, before in (
-        ("commits", sign.committed, last.committed),
-        ("offsets", sign.planned, last.planned),
-    ):
-        if batch is not None and batch != before:
-            signs.append(f"{what}/{batch} was written while it was looked at")
-    return tuple(signs)
-
-
-# --- facts ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,23 +15,22 @@ import structlog
 from airflow_eos.core.checkpoint import drain_of, newest_term
 from airflow_eos.core.checkpoint.backend import HEARTBEAT, is_batch
 from airflow_eos.core.checkpoint.decisions import AT_A_START, DecisionLog
-from airflow_eos.core.checkpoint.liveness import Standstill
+from airflow_eos.core.checkpoint.liveness import LivenessProbe, SignOfLife, Standstill, with_its_end
 from airflow_eos.core.checkpoint.progress import SourceProgress, read_state_size
 from airflow_eos.core.checkpoint.recovery_notes import brought_back_by, why_refused
 from airflow_eos.core.checkpoint.snapshot import read_snapshot
 from airflow_eos.core.checkpoint.spark_log import SparkLog, kafka_offsets
-from airflow_eos.core.checkpoint.standby import StandbyWatch
+from airflow_eos.core.checkpoint.standby import StandbyReading
 from airflow_eos.core.checkpoint.watchdog_record import read_look, watchdog_warning
 from airflow_eos.core.protocol.decision import Verdict, by_time_left
 from airflow_eos.core.protocol.promise import named_by
-from airflow_eos.core.recovery.facts import LifeWatch, Sign, with_its_end
 from airflow_eos.errors import EosError
 from airflow_eos.ops.page.views import (
     AttemptView,
     BatchView,
-    Beat,
     DetailView,
     Drain,
+    HeartbeatView,
     ParticipantView,
     PipelineRow,
     Promised,
@@ -39,7 +38,7 @@ from airflow_eos.ops.page.views import (
     Stage,
 )
 from airflow_eos.ops.settled import named
-from airflow_eos.ops.supervision.progress import Health, Observation, judge, why_not_at_work
+from airflow_eos.ops.supervision.progress import Health, ProgressReading, judge, why_not_at_work
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -230,7 +229,7 @@ def state_of(
     if found.heartbeat is None and found.state.latest_offsets is None:
         return "new", "no driver has run on this checkpoint yet"
     # Unread offsets are not asked for: that would be a request to Kafka for each row of a list.
-    seen = Observation(found.state, found.heartbeat, None, beaten_at_ms, alive)
+    seen = ProgressReading(found.state, found.heartbeat, None, beaten_at_ms, alive)
     if alive is None:
         return "looking", judge(seen, max_age_ms=stall_after_ms).reason
     if not alive:
@@ -255,9 +254,9 @@ class Look:
         self.listed = listed
         self._stall_after_ms = stall_after_ms
         self._batches = Batches()
-        self._life = LifeWatch()
+        self._life = LivenessProbe()
         self._watchdog = Standstill()
-        self._standbys = StandbyWatch()
+        self._standbys = StandbyReading()
 
     def row(self) -> PipelineRow:
         """Return the pipeline's row of the list; the row of an unreadable checkpoint says why."""
@@ -314,7 +313,7 @@ class Look:
     ) -> PipelineRow:
         drain, beaten = drain_of(store, found.heartbeat), store.head(HEARTBEAT)
         planned, committed = found.state.latest_offsets, found.state.latest_commit
-        sign = Sign(found.heartbeat, newest_term(store), planned, committed)
+        sign = SignOfLife(found.heartbeat, newest_term(store), planned, committed)
         signs = self._life.hold(with_its_end(store, sign))
         state, reason = state_of(
             found,
@@ -348,7 +347,7 @@ class Look:
             rows_per_s=mean_rate(newest, heart.beat_at_ms) if alive and heart else None,
             promised=_promised(found),
             drain=msgspec.convert(drain, Drain | None, from_attributes=True),
-            heartbeat=msgspec.convert(heart, Beat | None, from_attributes=True),
+            heartbeat=msgspec.convert(heart, HeartbeatView | None, from_attributes=True),
             remarks=tuple(filter(None, remarks)),
             looked_at_ms=found.read_at_ms,
         )

@@ -45,7 +45,7 @@ class Promised(msgspec.Struct, frozen=True):
     participants: tuple[str, ...] = ()
 
 
-class Beat(msgspec.Struct, frozen=True):
+class HeartbeatView(msgspec.Struct, frozen=True):
     """The last heartbeat, by the driver's clock."""
 
     application_id: str
@@ -92,7 +92,7 @@ class PipelineRow(msgspec.Struct, frozen=True, kw_only=True):
     rows_per_s: float | None = None
     promised: Promised | None = None
     drain: Drain | None = None
-    heartbeat: Beat | None = None
+    heartbeat: HeartbeatView | None = None
     remarks: tuple[str, ...] = ()
     looked_at_ms: int
 

@@ -39,8 +39,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_eos.core.checkpoint.drain import BY_AIRFLOW
+from airflow_eos.core.checkpoint.liveness import MISSED_BEATS
 from airflow_eos.core.protocol.decision import one_line
-from airflow_eos.core.recovery.facts import MISSED_BEATS
 from airflow_eos.errors import REFUSED_STATUS
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -24,7 +24,13 @@ import obstore.exceptions as failures
 from airflow_eos.core.checkpoint import drain_of, newest_term, read_heartbeat, request_drain
 from airflow_eos.core.checkpoint.drain import BY_AIRFLOW, NOT_FOR_GOOD
 from airflow_eos.core.checkpoint.heartbeat import ENDED, STARTED_BY, StartedBy, beat_interval
-from airflow_eos.core.checkpoint.liveness import Standstill, last_word, process_state
+from airflow_eos.core.checkpoint.liveness import (
+    UNTOLD_INTERVAL_S,
+    Standstill,
+    last_word,
+    of_the_newest,
+    process_state,
+)
 from airflow_eos.errors import AppRefusedError, CheckpointFormatError, EosError, StoreError
 
 if TYPE_CHECKING:
@@ -38,9 +44,6 @@ REFUSED_AT_MOST = 3
 """Looks that a store may refuse one after another: keys expire, and rights take time to spread."""
 
 _UNREADABLE = "a heartbeat that cannot be read"
-
-DEFAULT_INTERVAL_S = 2.0
-"""The interval assumed for a driver that has not written its own yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +67,7 @@ class HeartbeatObservation:
     @property
     def current(self) -> Heartbeat | None:
         """The heartbeat, if it is the newest driver's; a former driver's proves nothing."""
-        heartbeat = self.heartbeat
-        if heartbeat is None or (heartbeat.term is not None and heartbeat.term < self.term):
-            return None
-        return heartbeat
+        return of_the_newest(self.heartbeat, self.term)
 
     def of(self, submission: str) -> Heartbeat | None:
         """Return the newest driver's heartbeat, where that is of this start of the app."""
@@ -89,7 +89,7 @@ class HeartbeatObservation:
     def interval_s(self) -> float:
         """The seconds between two heartbeats of the driver, as the driver wrote them."""
         beat = self.heartbeat
-        return beat.interval_ms / 1000 if beat is not None else DEFAULT_INTERVAL_S
+        return beat.interval_ms / 1000 if beat is not None else UNTOLD_INTERVAL_S
 
 
 def is_refusal(error: BaseException) -> bool:
@@ -110,7 +110,7 @@ def read_pulse(store: CheckpointStore) -> tuple[int, Heartbeat | None, str | Non
     return term, *last_word(store, read_heartbeat(store), noted=False)
 
 
-class Pulse:
+class HeartbeatReading:
     """Reads the heartbeat of one checkpoint again and again; for one thread at a time.
 
     Args:
@@ -134,9 +134,8 @@ class Pulse:
         self._refused = 0
         self._unanswered = Standstill(clock)
         self._every_s = every_s
-        self._clock = clock
+        self._silence = Standstill(clock)
         self._last: HeartbeatObservation | None = None
-        self._looked_at: float | None = None
 
     def look(self) -> HeartbeatObservation:
         """Read the heartbeat, and compare it with the looks before.
@@ -188,30 +187,28 @@ class Pulse:
         self, term: int, heartbeat: Heartbeat | None, gone: str | None = None
     ) -> HeartbeatObservation:
         """Compare what :func:`read_pulse` has just read with the looks before."""
-        now, last = self._clock(), self._last
-        seen = HeartbeatObservation(heartbeat, term, gone=gone)
-        if seen.current is None:
-            seen = replace(seen, gone=None)  # a former driver's: the newest has another process
-        if last is not None and heartbeat != last.heartbeat and seen.current is not None:
-            seen = replace(seen, moved=True)
-        elif last is not None and term == last.term:
-            # A heartbeat of a former term that still changes says nothing of the newest driver.
-            gap_s = 0.0 if self._looked_at is None else now - self._looked_at
-            # While this process slept, it has not seen whether the driver was silent.
-            silent_s = last.silent_s + min(gap_s, max(last.interval_s, 2 * self._every_s))
-            seen = replace(seen, moved=last.moved, silent_s=silent_s)
-        self._last, self._looked_at = seen, now
-        return seen
+        last, current = self._last, of_the_newest(heartbeat, term)
+        moved = last is not None and heartbeat != last.heartbeat and current is not None
+        # A heartbeat of a former term that still changes says nothing of the newest driver.
+        still = last is not None and term == last.term and not moved
+        at_most_s = 0.0 if last is None else max(last.interval_s, 2 * self._every_s)
+        self._last = HeartbeatObservation(
+            heartbeat,
+            term,
+            moved=moved or (still and last is not None and last.moved),
+            silent_s=self._silence.count(still=still, at_most_s=at_most_s),
+            gone=None if current is None else gone,  # a former driver's is another process
+        )
+        return self._last
 
     def forget(self) -> None:
         """Forget all looks: they say nothing of an app that is about to be started."""
-        self._last = self._looked_at = None
+        self._last = None
+        self._silence.forget()
 
     def no_answer(self) -> None:
         """Count silence anew: the driver may not have reached the store either."""
-        self._looked_at = None
-        if self._last is not None:
-            self._last = replace(self._last, silent_s=0.0)
+        self._silence.forget()
 
 
 # --- stopping -------------------------------------------------------------------------------------

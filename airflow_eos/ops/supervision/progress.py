@@ -15,12 +15,12 @@ import structlog
 
 from airflow_eos.core.checkpoint import CheckpointStore, read_heartbeat
 from airflow_eos.core.checkpoint.backend import HEARTBEAT
+from airflow_eos.core.checkpoint.liveness import signs_of_life
 from airflow_eos.core.checkpoint.progress import begun_sources, read_state
 from airflow_eos.core.checkpoint.snapshot import read_snapshot
 from airflow_eos.core.protocol.decision import one_line
 from airflow_eos.core.protocol.group import alone
 from airflow_eos.core.recovery.execute import watched
-from airflow_eos.core.recovery.facts import signs_of_life
 from airflow_eos.errors import KafkaUnavailableError, Remedy, TopicError
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.offsets import LATEST, partitions_of, positions
@@ -56,7 +56,7 @@ class Health(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Observation:
+class ProgressReading:
     """One look at a checkpoint.
 
     Attributes:
@@ -82,7 +82,9 @@ class Finding:
     reason: str
 
 
-def judge(seen: Observation, *, max_age_ms: int, earlier: Observation | None = None) -> Finding:
+def judge(
+    seen: ProgressReading, *, max_age_ms: int, earlier: ProgressReading | None = None
+) -> Finding:
     """Judge the health of the pipeline; ``earlier`` is the look that suspected a stall.
 
     Args:
@@ -117,12 +119,12 @@ def judge(seen: Observation, *, max_age_ms: int, earlier: Observation | None = N
     return _waiting(seen, since, earlier)
 
 
-def confirm_after_ms(seen: Observation) -> int:
+def confirm_after_ms(seen: ProgressReading) -> int:
     """Return how long a suspicion must last before it is a stall, in ms."""
     return _MARGIN_MS + (seen.heartbeat.trigger_ms if seen.heartbeat else 0)
 
 
-def _waiting(seen: Observation, since: str, earlier: Observation | None) -> Finding:
+def _waiting(seen: ProgressReading, since: str, earlier: ProgressReading | None) -> Finding:
     """Judge a living driver with no batch in flight by the offsets that are unread."""
     if not seen.unread:
         what = "nothing to read" if seen.unread == 0 else "sources whose ends are not known"
@@ -139,7 +141,7 @@ def _waiting(seen: Observation, since: str, earlier: Observation | None) -> Find
     return Finding(Health.STALLED if unmoved else Health.SUSPECT, reason)
 
 
-def why_not_at_work(seen: Observation) -> str:
+def why_not_at_work(seen: ProgressReading) -> str:
     """Return why the driver is not at work, by the last heartbeat; empty where it is."""
     heartbeat = seen.heartbeat
     if heartbeat is None:
@@ -161,20 +163,20 @@ def _why(before: str, reason: str | None) -> str:
     return f"{before}{reason}" if reason else ""
 
 
-def _last(seen: Observation) -> str:
+def _last(seen: ProgressReading) -> str:
     """Name the last committed batch, without its age, which may not be known."""
     if seen.state.committed_at_ms is None:
         return "no batch was ever committed"
     return f"batch {seen.state.latest_commit} is its last"
 
 
-def _since(seen: Observation) -> str:
+def _since(seen: ProgressReading) -> str:
     if seen.state.committed_at_ms is None:
         return "no batch was ever committed"
     return f"no commit for {_age(seen, seen.state.committed_at_ms)}"
 
 
-def _age(seen: Observation, at_ms: int) -> str:
+def _age(seen: ProgressReading, at_ms: int) -> str:
     return _words(seen.now_ms - at_ms)
 
 
@@ -303,7 +305,7 @@ class Conclusion:
 
 
 @dataclass(frozen=True, slots=True)
-class ProgressWatch:
+class ProgressJudge:
     """The watch of one checkpoint for at most one target; without one, for any progress at all.
 
     Attributes:
@@ -320,7 +322,7 @@ class ProgressWatch:
     since_batch: int | None = None
     since_ms: int | None = None
 
-    def look(self, kafka: KafkaSettings, storage: Mapping[str, str]) -> Observation:
+    def look(self, kafka: KafkaSettings, storage: Mapping[str, str]) -> ProgressReading:
         """Read the checkpoint, and the input topics' ends only where the pipeline seems idle.
 
         Whether the driver is alive takes a second look: after one of its intervals, or three.
@@ -330,13 +332,15 @@ class ProgressWatch:
         store = CheckpointStore.open(self.checkpoint, storage_options=storage)
         alive = bool(signs_of_life(store))
         state, heartbeat, written = read_state(store), read_heartbeat(store), store.head(HEARTBEAT)
-        seen = Observation(state, heartbeat, None, written.modified_at_ms if written else 0, alive)
+        seen = ProgressReading(
+            state, heartbeat, None, written.modified_at_ms if written else 0, alive
+        )
         if judge(seen, max_age_ms=self.max_age_ms).health is not Health.IDLE:
             return seen
         # A driver whose first plan hangs has planned nothing either: what it has to read tells.
         return replace(seen, unread=unread_offsets(kafka, state.sources or begun_sources(store)))
 
-    def conclude(self, seen: Observation, earlier: Observation | None = None) -> Conclusion:
+    def conclude(self, seen: ProgressReading, earlier: ProgressReading | None = None) -> Conclusion:
         """Compare an observation with the target."""
         finding = judge(seen, max_age_ms=self.max_age_ms, earlier=earlier)
         value = {
@@ -354,7 +358,7 @@ class ProgressWatch:
         again_after_s = confirm_after_ms(seen) / 1000 if suspect else None
         return Conclusion(value=value, again_after_s=again_after_s)
 
-    def _reached(self, seen: Observation, finding: Finding) -> bool:
+    def _reached(self, seen: ProgressReading, finding: Finding) -> bool:
         state = seen.state
         if self.batch_id is not None:
             return state.latest_commit is not None and state.latest_commit >= self.batch_id
@@ -397,7 +401,7 @@ def _name(work: OpenWork) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class TimeoutWatch:
+class TimeoutJudge:
     """The watch for open work that runs out of time.
 
     Attributes:
@@ -468,7 +472,7 @@ def _aged(participant: Participant) -> list[tuple[OpenWork, int | None]]:
 
 
 @dataclass(frozen=True, slots=True)
-class BlockedWatch:
+class BlockedJudge:
     """The watch for transactions, of any program, that hold the readers of topics up.
 
     Attributes:

@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.core.checkpoint import CheckpointStore, read_heartbeat, read_pipeline
+from airflow_eos.core.checkpoint.liveness import signs_of_life
 from airflow_eos.core.checkpoint.progress import read_state
 from airflow_eos.core.recovery.execute import (
     ALLOWED_BY_DEFAULT,
@@ -18,7 +19,7 @@ from airflow_eos.core.recovery.execute import (
     execute_recovery,
     participant_of,
 )
-from airflow_eos.core.recovery.facts import gather, signs_of_life
+from airflow_eos.core.recovery.facts import gather
 from airflow_eos.core.recovery.plan import Action, make_plan
 from airflow_eos.errors import DeliveryError, PipelineAliveError
 from airflow_eos.ops.plan_tables import plan_view, report_view

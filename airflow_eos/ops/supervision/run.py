@@ -49,7 +49,7 @@ from airflow_eos.ops.supervision.exit_status import (
 )
 from airflow_eos.ops.supervision.heartbeat_monitor import (
     ClusterManager,
-    Pulse,
+    HeartbeatReading,
     ask_to_drain,
     end_by_force,
     is_known_gone,
@@ -127,7 +127,9 @@ class AppRun:
         process = self.process
         return process is not None and (process.running or not process.detached)
 
-    def may_live(self, pulse: Pulse, patience: Patience, clock: Callable[[], float]) -> bool:
+    def may_live(
+        self, pulse: HeartbeatReading, patience: Patience, clock: Callable[[], float]
+    ) -> bool:
         """Whether the app may still be running; true where the store does not answer."""
         if self.is_child:
             return self.process is not None and self.process.running
@@ -168,7 +170,7 @@ _ENDING_S = 15.0
 """The time for a killed driver to fall silent."""
 
 
-class Finder:
+class DriverFinder:
     """Finds the living driver of a checkpoint; see ``exit_status.py`` for the table.
 
     Args:
@@ -182,7 +184,7 @@ class Finder:
     def __init__(
         self,
         identity: StartedBy,
-        pulse: Pulse,
+        pulse: HeartbeatReading,
         rules: Rules,
         pause: Callable[[float], None],
         clock: Callable[[], float],
@@ -232,7 +234,7 @@ class Finder:
                 told = choice
             self._pause(_LOOK_S)
 
-    def another(self, pulse: Pulse, given_up: str | None) -> str | None:
+    def another(self, pulse: HeartbeatReading, given_up: str | None) -> str | None:
         """Return the submission of an app of this task that a try may leave unknowingly, or None.
 
         Args:
@@ -319,7 +321,7 @@ CHILD_LOOK_S = 5.0
 """The interval of looks at the heartbeat of an app whose process is a child of this one."""
 
 
-class Watcher:
+class DriverMonitor:
     """Watches the heartbeat of an app, and its process where that is a child of this one.
 
     Args:
@@ -333,7 +335,7 @@ class Watcher:
 
     def __init__(
         self,
-        pulse: Pulse,
+        pulse: HeartbeatReading,
         rules: Rules,
         *,
         on_first_heartbeat: Callable[[Heartbeat], None],
@@ -440,9 +442,9 @@ class StreamRun:
         self._identity, self._rules = identity, rules
         self._submit, self._recover = submit, recover
         self._sleep, self._clock, self._wall = sleep, clock, wall
-        self._pulse = Pulse(store, every_s=CHILD_LOOK_S, reopen=reopen, clock=clock)
-        self._finder = Finder(identity, self._pulse, rules, self._pause, clock)
-        self._watcher = Watcher(
+        self._pulse = HeartbeatReading(store, every_s=CHILD_LOOK_S, reopen=reopen, clock=clock)
+        self._finder = DriverFinder(identity, self._pulse, rules, self._pause, clock)
+        self._watcher = DriverMonitor(
             self._pulse,
             rules,
             on_first_heartbeat=on_first_heartbeat,
@@ -509,7 +511,7 @@ class StreamRun:
         request is written first: if Airflow ends this process meanwhile, the app still drains.
         """
         self._stopped_because = reason
-        pulse = Pulse(self._store, every_s=_POLL_S, clock=self._clock)
+        pulse = HeartbeatReading(self._store, every_s=_POLL_S, clock=self._clock)
         app = self._app
         if app is None or app.given_up:
             found = self._finder.another(pulse, app.submission if app is not None else None)

@@ -69,7 +69,7 @@ class AppResult:
 
 
 @dataclass(frozen=True, slots=True)
-class AppWatch:
+class TriggerPoll:
     """One app to watch; a value that survives the triggerer's restart.
 
     Attributes:

@@ -58,7 +58,7 @@ def disown(monkeypatch, tmp_path) -> Callable[..., tuple[Result, list[bool]]]:
 
         ledger = SimpleNamespace(read=in_turn([shown, now]), forget=forget, close=lambda: None)
         signs = in_turn([(), ("it beats",) if lives else ()])
-        monkeypatch.setattr("airflow_eos.core.recovery.facts.signs_of_life", signs)
+        monkeypatch.setattr("airflow_eos.core.checkpoint.liveness.signs_of_life", signs)
         made = lambda *_, **__: ledger  # noqa: E731
         monkeypatch.setattr("airflow_eos.kafka.transactions.ownership.PrefixLedger", made)
         return answer("disown", "etl", *options), forgotten

@@ -164,7 +164,9 @@ def test_offsets_of_the_input_are_given_up_by_their_names_and_with_what_it_costs
 
 def test_offsets_are_not_given_up_beside_a_promise_or_a_driver(run, stopped, monkeypatch, tmp_path):
     asked = ["accept", str(tmp_path), "--skip-input", "in:0:3-5", "--yes"]
-    monkeypatch.setattr("airflow_eos.core.recovery.facts.signs_of_life", lambda _: ("it beats",))
+    monkeypatch.setattr(
+        "airflow_eos.core.checkpoint.liveness.signs_of_life", lambda _: ("it beats",)
+    )
     code, _, err = run(*asked)
     assert code == 2
     assert f"airflow-eos accept {tmp_path} --skip-input in:0:3-5 --yes" in " ".join(err.split())
@@ -321,7 +323,7 @@ def test_a_hand_over_that_the_driver_has_taken_back_is_told_at_once_with_why(
     said = standby(reason="TopicError: gone")
     monkeypatch.setattr(records, "living_standbys", lambda _: (said,))
     monkeypatch.setattr(
-        records.StandbyWatch,
+        records.StandbyReading,
         "until_known",
         lambda *_: (records.StandbySeen(said, "stands by"),),
     )

@@ -27,7 +27,7 @@ from airflow_eos.core.checkpoint.watchdog_record import read_look
 from airflow_eos.core.protocol.decision import OpenWork
 from airflow_eos.errors import CheckpointFormatError, OwnershipError
 from airflow_eos.factory import eos_pipeline, recovery, watchdog
-from airflow_eos.ops.supervision.progress import TimeoutWatch
+from airflow_eos.ops.supervision.progress import TimeoutJudge
 from airflow_eos.plugins import actions as acting
 from tests.support.beats import standby
 from tests.support.watchdog import HALF_TIME, STALL, WELL, Airflow, Looked, Watching
@@ -583,7 +583,7 @@ def test_a_watchdog_remembers_from_run_to_run_what_is_open_where_no_clock_is_tol
         of = {"participant": "sink", "key": "k", "age_ms": lasts_ms, "time_left_ms": 0}
         return [of] if lasts_ms > 180_000 else []
 
-    monkeypatch.setattr(TimeoutWatch, "look", listed)
+    monkeypatch.setattr(TimeoutJudge, "look", listed)
     states = []
     for _ in range(5):
         states.append(watching.look_again().state)
@@ -609,7 +609,7 @@ def test_a_look_whose_memory_cannot_be_read_looks_all_the_same_and_remembers_ane
 
     airflow.xcom_pull = pull
     watching.finds()
-    monkeypatch.setattr(TimeoutWatch, "look", lambda *given: given[-1].lasts_ms([WORK]) and [])
+    monkeypatch.setattr(TimeoutJudge, "look", lambda *given: given[-1].lasts_ms([WORK]) and [])
     assert watching.look_again().state == "green"
     assert airflow.left[-1]["open"] == {"sink k": run.run_after.timestamp()}
 
@@ -623,7 +623,7 @@ def test_a_watchdog_is_red_that_could_not_ask_what_runs_out_of_time(
 
     write_heartbeat(store, beat(**X, phase="waiting"))
     watching.finds()
-    monkeypatch.setattr(TimeoutWatch, "look", listed)
+    monkeypatch.setattr(TimeoutJudge, "look", listed)
     if isinstance(error, AirflowTaskTimeout):
         with pytest.raises(AirflowTaskTimeout):
             watching.look_again()

@@ -15,7 +15,7 @@ from fastapi.testclient import TestClient
 from airflow_eos.core.checkpoint.drain import BY_AIRFLOW, BY_STANDBY
 from airflow_eos.core.checkpoint.recovery_notes import Replacement, note_resumption
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.ops.page.views import Beat, Drain, PipelineRow, Promised
+from airflow_eos.ops.page.views import Drain, HeartbeatView, PipelineRow, Promised
 from airflow_eos.plugins import actions as acting
 from airflow_eos.plugins import application
 from airflow_eos.plugins import application as origin
@@ -103,7 +103,7 @@ def test_the_confirmation_says_what_is_promised():
 
 def test_a_drain_that_was_confirmed_for_one_driver_is_not_one_of_the_next():
     def shown(application_id):
-        beat = Beat(
+        beat = HeartbeatView(
             application_id=application_id,
             host="h",
             phase="waiting",

@@ -374,7 +374,9 @@ def test_what_somebody_else_calls_his_checkpoint_is_no_command_of_ours(
 ) -> None:
     """Whoever may write to the topic of prefixes may claim one by any name."""
     hostile = f"{tmp_path}/x; rm -rf ~ {chr(27)}[2J"
-    monkeypatch.setattr("airflow_eos.core.recovery.facts.signs_of_life", lambda _: ("it beats",))
+    monkeypatch.setattr(
+        "airflow_eos.core.checkpoint.liveness.signs_of_life", lambda _: ("it beats",)
+    )
     give_up = Remedy(("airflow-eos disown p --yes",))
     claimed = Ownership("prefix 'p'", Owner("id", hostile), (), give_up, give_up, give_up)
     with pytest.raises(PipelineAliveError) as refused:

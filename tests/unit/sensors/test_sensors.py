@@ -24,10 +24,10 @@ from airflow.providers.common.compat.sdk import (
 from airflow.sdk import DAG, BaseSensorOperator, Connection, PokeReturnValue
 
 from airflow_eos import errors
+from airflow_eos.core.checkpoint.liveness import signs_of_life
 from airflow_eos.core.checkpoint.spark_log import UnknownVersionError
 from airflow_eos.core.protocol.decision import OpenWork
 from airflow_eos.core.protocol.participant import Member
-from airflow_eos.core.recovery.facts import signs_of_life
 from airflow_eos.errors import ConfigurationError, KafkaUnavailableError
 from airflow_eos.hooks.kafka import KafkaSettingsHook
 from airflow_eos.kafka.client.settings import KafkaSettings
@@ -403,11 +403,11 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> Any:
     def find(*answers: list[dict[str, Any]]) -> list[Any]:
         left = list(answers)
 
-        def look(self: watch.BlockedWatch, _kafka: object) -> list[dict[str, Any]]:
+        def look(self: watch.BlockedJudge, _kafka: object) -> list[dict[str, Any]]:
             asked.append((self.topics, self.max_age_ms))
             return left.pop(0)
 
-        monkeypatch.setattr(watch.BlockedWatch, "look", look)
+        monkeypatch.setattr(watch.BlockedJudge, "look", look)
         return asked
 
     return find
@@ -494,7 +494,7 @@ def ended_with(monkeypatch):
                 raise found
             return found
 
-        monkeypatch.setattr(watch.TimeoutWatch, "look", look)
+        monkeypatch.setattr(watch.TimeoutJudge, "look", look)
         return TransactionTimeoutSensor(
             task_id="timeouts", transactional_id_prefix="etl", **arguments
         )
@@ -563,7 +563,7 @@ def test_soft_fail_skips_no_timeout_of_looks_that_silent_fail_has_logged(monkeyp
             return []
         raise KafkaUnavailableError("away")
 
-    monkeypatch.setattr(watch.TimeoutWatch, "look", look)
+    monkeypatch.setattr(watch.TimeoutJudge, "look", look)
     task = TransactionTimeoutSensor(
         task_id="t", transactional_id_prefix="etl", soft_fail=True, silent_fail=True, timeout=0
     )

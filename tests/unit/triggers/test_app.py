@@ -19,7 +19,7 @@ from airflow_eos.core.checkpoint import (
 from airflow_eos.errors import StoreError
 from airflow_eos.ops.supervision import heartbeat_monitor as stopping
 from airflow_eos.ops.supervision.exit_status import ExitKind
-from airflow_eos.ops.supervision.trigger_watch import AppResult, AppWatch, SharedLooks
+from airflow_eos.ops.supervision.trigger_watch import AppResult, SharedLooks, TriggerPoll
 from airflow_eos.triggers.app import AppTrigger
 from tests.support.beats import of_a_killed_process
 from tests.unit.ops.supervision.lives import beat
@@ -33,7 +33,7 @@ def store(tmp_path) -> CheckpointStore:
 @pytest.fixture
 def trigger(store):
     def make(**other) -> AppTrigger:
-        watch = AppWatch(
+        watch = TriggerPoll(
             **{
                 "checkpoint": store.location,
                 "submission": "s1",
@@ -161,7 +161,7 @@ def test_a_users_stop_is_written_again_where_the_store_is_away_for_a_moment(
 
     monkeypatch.setattr(stopping, "request_drain", away)
     write_heartbeat(store, beat(term=None, host="elsewhere"))
-    watch = AppWatch(store.location, "s1", (), 0.0, 1.0, cancel)
+    watch = TriggerPoll(store.location, "s1", (), 0.0, 1.0, cancel)
     said = watch.stop(store, "a user", sleep=slept.append)
     assert "it was asked to drain" in said
     assert ("cannot be ended from here" in said) is (cancel == "kill")
@@ -179,7 +179,7 @@ def test_a_look_is_shared_only_by_who_reaches_the_store_in_the_same_way(store, m
 
     monkeypatch.setattr(SharedLooks, "ask", ask)
     write_heartbeat(store, beat("stopped", term=None, end="finished"))
-    watch = AppWatch(store.location, "s1", (), 0.0, 1.0, "drain").as_dict()
+    watch = TriggerPoll(store.location, "s1", (), 0.0, 1.0, "drain").as_dict()
     for endpoint in ("http://a", "http://b"):
         options = {"endpoint": endpoint}
         event_of(AppTrigger(watch=watch, poke_interval=0.01, storage_options=options))

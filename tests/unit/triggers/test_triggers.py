@@ -19,14 +19,14 @@ from airflow_eos.hooks.store import CheckpointStoreHook
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.ops.supervision import progress as watch
 from airflow_eos.ops.supervision import trigger_watch
-from airflow_eos.ops.supervision.progress import Observation
+from airflow_eos.ops.supervision.progress import ProgressReading
 from airflow_eos.triggers.polling import CheckpointProgressTrigger, TransactionTimeoutTrigger
 from airflow_eos.triggers.settled import SettledBatchesTrigger, SettledBatchesWatcher
 from tests.support.beats import heartbeat
 from tests.support.settled_logs import SettledLogs
 
-PROGRESS = watch.ProgressWatch(checkpoint="/ck", max_age_ms=60_000, batch_id=7)
-TIMEOUT = watch.TimeoutWatch(prefix="etl", checkpoint=None, part_left=0.5, max_age_ms=600_000)
+PROGRESS = watch.ProgressJudge(checkpoint="/ck", max_age_ms=60_000, batch_id=7)
+TIMEOUT = watch.TimeoutJudge(prefix="etl", checkpoint=None, part_left=0.5, max_age_ms=600_000)
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +56,7 @@ def events(trigger):
     return asyncio.run(asyncio.wait_for(collect(), 300))
 
 
-def observed(batch: int, age_ms: int = 0, unread: int | None = None) -> Observation:
+def observed(batch: int, age_ms: int = 0, unread: int | None = None) -> ProgressReading:
     state = CheckpointState(
         query_id="q",
         latest_offsets=batch,
@@ -67,7 +67,7 @@ def observed(batch: int, age_ms: int = 0, unread: int | None = None) -> Observat
         sources=(),
     )
     beat = heartbeat(beat_at_ms=10**9)  # up for long
-    return Observation(state, beat, unread, 1_000_000, alive=True)
+    return ProgressReading(state, beat, unread, 1_000_000, alive=True)
 
 
 def looks(monkeypatch, kind, *answers) -> None:
@@ -95,7 +95,7 @@ def test_what_it_stores_names_the_stores_connection_and_none_of_its_keys(monkeyp
         given.append(storage)
         return [{}]
 
-    monkeypatch.setattr(watch.TimeoutWatch, "look", look)
+    monkeypatch.setattr(watch.TimeoutJudge, "look", look)
     trigger = timeout_trigger(storage_conn_id="lake", storage_options={"aws_region": "eu-west-1"})
     events(trigger)
 
@@ -105,7 +105,7 @@ def test_what_it_stores_names_the_stores_connection_and_none_of_its_keys(monkeyp
 
 
 def test_progress_is_waited_for(monkeypatch):
-    looks(monkeypatch, watch.ProgressWatch, observed(5), observed(6), observed(7))
+    looks(monkeypatch, watch.ProgressJudge, observed(5), observed(6), observed(7))
     [event] = events(progress_trigger())
     assert event["error"] is None
     assert event["value"]["batch_id"] == 7
@@ -113,14 +113,14 @@ def test_progress_is_waited_for(monkeypatch):
 
 def test_a_stall_ends_the_wait_with_the_reason(monkeypatch):
     stuck = observed(5, age_ms=90_000, unread=3)
-    looks(monkeypatch, watch.ProgressWatch, observed(5), stuck, stuck)
+    looks(monkeypatch, watch.ProgressJudge, observed(5), stuck, stuck)
     monkeypatch.setattr("airflow_eos.ops.supervision.progress.confirm_after_ms", lambda _: 10)
     [event] = events(progress_trigger())
     assert "/ck has stalled: no commit for 1 minute 30 seconds" in event["error"]
 
 
 def test_timeouts_are_waited_for(monkeypatch):
-    looks(monkeypatch, watch.TimeoutWatch, [], [], [{"transactional_id": "etl-0-0"}])
+    looks(monkeypatch, watch.TimeoutJudge, [], [], [{"transactional_id": "etl-0-0"}])
     [event] = events(timeout_trigger())
     assert event == {"error": None, "value": [{"transactional_id": "etl-0-0"}]}
 
@@ -129,7 +129,7 @@ def test_an_unreachable_broker_is_a_failure_with_its_name(monkeypatch):
     def look(*_):
         raise KafkaUnavailableError("no broker")
 
-    monkeypatch.setattr(watch.TimeoutWatch, "look", look)
+    monkeypatch.setattr(watch.TimeoutJudge, "look", look)
     [event] = events(timeout_trigger())
     assert event == {"error": "no broker", "raised": "KafkaUnavailableError", "value": None}
 
@@ -304,7 +304,7 @@ def test_a_watcher_asks_for_its_connection_once_and_again_after_a_look_that_fail
         return len(looked)
 
     monkeypatch.setattr(CheckpointStoreHook, "aoptions", options)
-    monkeypatch.setattr("airflow_eos.events.newest_settled", newest)
+    monkeypatch.setattr("airflow_eos.ops.settled.newest_settled", newest)
 
     async def five_rings() -> None:
         bells = watcher(logs).run()

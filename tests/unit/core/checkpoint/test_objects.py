@@ -33,7 +33,7 @@ from airflow_eos.core.checkpoint.snapshot import read_snapshot
 from airflow_eos.core.checkpoint.store import CheckpointStore
 from airflow_eos.core.checkpoint.terms import still_in_flight
 from airflow_eos.core.checkpoint.topics import refuse_remade
-from airflow_eos.core.delivery.query import HeartbeatWriter
+from airflow_eos.core.delivery.beats import BeatLoop
 from airflow_eos.core.protocol.decision import Stored, added, decode
 from airflow_eos.core.protocol.participant import Member
 from airflow_eos.errors import CheckpointFormatError, OwnershipError, StoreError, SupersededError
@@ -415,12 +415,12 @@ def test_an_object_store_hears_of_a_driver_less_often_than_a_disk(location, seco
 
 def test_a_beat_says_how_often_it_comes_so_that_a_reader_knows_when_silence_is_death(tmp_path):
     store = CheckpointStore.open(tmp_path)
-    writer = HeartbeatWriter(store, application_id="app", trigger=timedelta(seconds=1))
+    writer = BeatLoop(store, application_id="app", trigger=timedelta(seconds=1))
     writer.start()
     writer.stop("stopped")
     assert read_heartbeat(store).interval_ms == 2_000
     store.location = "s3a://bucket/query"
-    writer = HeartbeatWriter(store, application_id="app", trigger=timedelta(seconds=1))
+    writer = BeatLoop(store, application_id="app", trigger=timedelta(seconds=1))
     writer.start()
     writer.stop("stopped")
     assert read_heartbeat(store).interval_ms == 10_000

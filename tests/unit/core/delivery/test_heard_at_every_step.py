@@ -27,7 +27,7 @@ from airflow_eos.core.checkpoint import (
 from airflow_eos.core.checkpoint.backend import DRAIN
 from airflow_eos.core.checkpoint.drain import BY_STANDBY, Beginning, withdraw_hand_over
 from airflow_eos.core.checkpoint.standby import hand_over
-from airflow_eos.core.delivery.query import HeartbeatWriter
+from airflow_eos.core.delivery.beats import BeatLoop
 from airflow_eos.core.delivery.standby import StandingBy
 from airflow_eos.errors import CalledOffError, ConfigurationError
 from tests.support.beats import heartbeat, standby
@@ -83,8 +83,8 @@ def played(story: Story) -> list[object]:
 
 def driver(store: CheckpointStore, began: Beginning, after: int) -> str:
     """Take the term, and do what a driver does first; say whether it is going to end."""
-    writer = HeartbeatWriter(store, application_id="new", trigger=timedelta(seconds=1), began=began)
-    writer._interval = writer._usual = timedelta(hours=1)
+    writer = BeatLoop(store, application_id="new", trigger=timedelta(seconds=1), began=began)
+    writer._own.interval = writer._own._usual = timedelta(hours=1)
     writer.start(take_term(store, taken_by="new", after=after).term.number)
     writer._beat()
     writer._ended.set()

@@ -37,8 +37,8 @@ from airflow_eos.core.checkpoint.heartbeat import STARTED_BY
 from airflow_eos.core.checkpoint.liveness import Standstill
 from airflow_eos.core.checkpoint.standby import write_standby
 from airflow_eos.core.checkpoint.terms import is_newest
-from airflow_eos.core.delivery import query as module
-from airflow_eos.core.delivery.query import HeartbeatWriter
+from airflow_eos.core.delivery import beats as module
+from airflow_eos.core.delivery.beats import BeatLoop
 from airflow_eos.errors import ConfigurationError, RowError, SupersededError
 from tests.support.beats import beside, heartbeat, standby
 from tests.unit.ops.supervision.lives import started
@@ -65,9 +65,9 @@ def writer(store, monkeypatch):
     monkeypatch.setenv(STARTED_BY, OURS.as_text())
     made = []
 
-    def make(**other: Any) -> HeartbeatWriter:
+    def make(**other: Any) -> BeatLoop:
         made.append(
-            HeartbeatWriter(
+            BeatLoop(
                 store,
                 application_id="local-1",
                 trigger=timedelta(seconds=1),
@@ -251,7 +251,7 @@ def test_a_driver_hands_over_all_the_same_where_a_standby_only_takes_long(
         return bool(driver.draining.is_set())
 
     _until(beats)
-    assert driver._hands_over
+    assert driver._drain.hands_over
 
 
 @pytest.mark.parametrize(
@@ -403,8 +403,8 @@ def test_a_driver_that_waits_to_hand_over_beats_and_asks_no_more_than_it_must(
     hand_over_to(store)
     driver = writer()
     driver.start(1)
-    monkeypatch.setattr(driver, "_interval", timedelta(seconds=0.5))
-    monkeypatch.setattr(driver, "_pace", lambda: timedelta(seconds=0.5))
+    monkeypatch.setattr(driver._own, "interval", timedelta(seconds=0.5))
+    monkeypatch.setattr(driver._own, "_pace", lambda: timedelta(seconds=0.5))
     _until(lambda: read_heartbeat(store).drained_by == BY_STANDBY)
     beats: set[int] = set()
     until = time.monotonic() + 2.2
@@ -505,7 +505,7 @@ def test_how_it_ended_is_told_apart(writer, store):
 def test_an_old_heartbeat_that_comes_late_is_put_right_by_the_next_beat(writer, store):
     new = writer()
     new.start(2)
-    write_heartbeat(store, msgspec.structs.replace(new._heartbeat(), term=1))
+    write_heartbeat(store, msgspec.structs.replace(read_heartbeat(store), term=1))
     _until(lambda: read_heartbeat(store).term == 2)
 
 
@@ -549,8 +549,8 @@ def test_it_beats_faster_while_somebody_stands_by_and_says_so_before_it_slows_do
 ):
     """Its own silence is counted by what it said last: the slower pace is told, and then kept."""
     clock = [0.0]
-    writer = HeartbeatWriter(store, application_id="local-1", trigger=timedelta(seconds=1))
-    monkeypatch.setattr(writer, "_stood_by", Standstill(lambda: clock[0]))
+    writer = BeatLoop(store, application_id="local-1", trigger=timedelta(seconds=1))
+    monkeypatch.setattr(writer._own, "_stood_by", Standstill(lambda: clock[0]))
     told = []
 
     def beat() -> None:
@@ -563,4 +563,4 @@ def test_it_beats_faster_while_somebody_stands_by_and_says_so_before_it_slows_do
     clock[0] += 7  # it has died: what it says stands still
     beat()
     assert told == [2000, 1000, 2000]
-    assert writer._interval == timedelta(seconds=2)
+    assert writer._own.interval == timedelta(seconds=2)

@@ -41,11 +41,17 @@ from airflow_eos.core.checkpoint.drain import (
     request_to,
 )
 from airflow_eos.core.checkpoint.heartbeat import STARTED_BY, Phase
-from airflow_eos.core.checkpoint.liveness import note_process_end, process_mark, process_state
+from airflow_eos.core.checkpoint.liveness import (
+    SignOfLife,
+    note_process_end,
+    process_mark,
+    process_state,
+    read_sign,
+)
 from airflow_eos.core.checkpoint.standby import (
     STANDBYS_KEPT,
     Standby,
-    StandbyWatch,
+    StandbyReading,
     hand_over,
     remove_standby,
     standby_of,
@@ -65,7 +71,6 @@ from airflow_eos.core.delivery.standby import (
     whose_turn,
 )
 from airflow_eos.core.protocol.decision import encode
-from airflow_eos.core.recovery.facts import Sign, read_sign
 from airflow_eos.errors import (
     CalledOffError,
     CheckpointFormatError,
@@ -91,7 +96,7 @@ def ended(end: str, by: str | None = None):
 
 def turn(beat, signs=LIVES, *, term=1, gone=None, by=None, has_stood_by=True) -> Turn:
     request = None if by is None else asked(by)
-    sign = Sign(beat, term)
+    sign = SignOfLife(beat, term)
     return whose_turn(sign, signs, gone=gone, request=request, has_stood_by=has_stood_by).turn
 
 
@@ -213,7 +218,7 @@ def test_the_end_of_a_driver_that_hands_over_is_seen_within_moments_of_it(world,
 
     looks: list[float] = []
 
-    def look(store: CheckpointStore) -> Sign:
+    def look(store: CheckpointStore) -> SignOfLife:
         looks.append(world.now)
         return read_sign(store)
 
@@ -799,7 +804,7 @@ class Looked:
 
     def __init__(self, world: World) -> None:
         self.store, self.now = world.store, 0.0
-        self.watch = StandbyWatch(lambda: self.now)
+        self.watch = StandbyReading(lambda: self.now)
 
     def look(self, after_s: float = 0.0) -> list[str]:
         self.now += after_s

@@ -18,12 +18,19 @@ from airflow_eos.core.checkpoint import (
     take_term,
     write_heartbeat,
 )
+from airflow_eos.core.checkpoint import liveness as alive
 from airflow_eos.core.checkpoint.heartbeat import StartedBy
-from airflow_eos.core.checkpoint.liveness import note_process_end, process_mark
+from airflow_eos.core.checkpoint.liveness import (
+    LivenessProbe,
+    SignOfLife,
+    note_process_end,
+    process_mark,
+    read_sign,
+    signs_of_life,
+    with_its_end,
+)
 from airflow_eos.core.protocol.participant import Member, Owner, Ownership
 from airflow_eos.core.recovery import execute as run
-from airflow_eos.core.recovery import facts as alive
-from airflow_eos.core.recovery.facts import LifeWatch, Sign, read_sign, signs_of_life, with_its_end
 from airflow_eos.errors import ConfigurationError, PipelineAliveError, Remedy
 from tests.support.beats import beating, heartbeat
 
@@ -44,8 +51,8 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def watch(clock) -> LifeWatch:
-    return LifeWatch(clock)
+def watch(clock) -> LivenessProbe:
+    return LivenessProbe(clock)
 
 
 @pytest.fixture
@@ -70,22 +77,22 @@ def test_a_heartbeat_that_changes_is_alive_and_one_that_stands_is_dead_whatever_
     clock, skew_ms
 ):
     beat = heartbeat(beat_at_ms=1_000_000_000 + skew_ms)
-    one, two = Sign(beat, 1), Sign(after(beat), 1)
-    first, second = looks(LifeWatch(clock), clock, one, two)
+    one, two = SignOfLife(beat, 1), SignOfLife(after(beat), 1)
+    first, second = looks(LivenessProbe(clock), clock, one, two)
     assert first is None
     assert second is not None
     assert "gave a heartbeat while it was looked at" in second[0]
-    assert looks(LifeWatch(clock), clock, one, one, one, one) == [None, None, None, ()]
+    assert looks(LivenessProbe(clock), clock, one, one, one, one) == [None, None, None, ()]
 
 
 def test_what_says_itself_that_it_ended_needs_no_second_look(watch):
-    assert watch.hold(Sign(heartbeat("failed", term=2), 2)) == ()
+    assert watch.hold(SignOfLife(heartbeat("failed", term=2), 2)) == ()
 
 
 def test_a_planned_batch_without_a_trace_of_ours_does_not_say_that_nobody_runs(watch, clock):
     """Spark's own sink may write it; or what our driver has left was removed while it runs."""
-    assert Sign(None, 0).is_over
-    one, two = Sign(None, 0, planned=7), Sign(None, 0, planned=8)
+    assert SignOfLife(None, 0).is_over
+    one, two = SignOfLife(None, 0, planned=7), SignOfLife(None, 0, planned=8)
     assert looks(watch, clock, one, two) == [
         None,
         ("offsets/8 was written while it was looked at",),
@@ -102,7 +109,7 @@ def test_an_owner_whose_heartbeat_was_removed_is_not_known_to_be_dead(store, mon
         move=Remedy(start=True),
     )
     monkeypatch.setattr(
-        "airflow_eos.core.recovery.facts.signs_of_life", lambda _: ("offsets/8 was written",)
+        "airflow_eos.core.checkpoint.liveness.signs_of_life", lambda _: ("offsets/8 was written",)
     )
     with pytest.raises(PipelineAliveError, match="offsets/8"):
         _require_silent(name, None, moved=False, force=False)
@@ -110,30 +117,33 @@ def test_an_owner_whose_heartbeat_was_removed_is_not_known_to_be_dead(store, mon
 
 def test_a_newer_driver_that_has_not_beaten_yet_is_not_known(watch, clock):
     """The one before has ended, in words; whether this one lives, its own beat will show."""
-    ended = Sign(heartbeat("stopped", term=2), 3)
+    ended = SignOfLife(heartbeat("stopped", term=2), 3)
     assert looks(watch, clock, ended, ended, ended, ended) == [None, None, None, ()]
 
 
 def test_a_former_driver_that_beats_on_says_nothing_of_the_newest(watch, clock):
     old = heartbeat(term=1)
-    signs = [Sign(after(old, 2000 * n), 2) for n in range(4)]
+    signs = [SignOfLife(after(old, 2000 * n), 2) for n in range(4)]
     assert looks(watch, clock, *signs) == [None, None, None, ()]
 
 
 def test_a_batch_that_is_planned_meanwhile_is_a_sign_though_no_beat_comes_through(watch, clock):
     beat = heartbeat()
-    _, second = looks(watch, clock, Sign(beat, 1, 4, 3), Sign(beat, 1, 4, 4))
+    _, second = looks(watch, clock, SignOfLife(beat, 1, 4, 3), SignOfLife(beat, 1, 4, 4))
     assert second == ("commits/4 was written while it was looked at",)
 
 
 def test_who_slept_himself_has_not_seen_the_driver_be_silent(watch, clock):
-    sign = Sign(heartbeat(), 1)
+    sign = SignOfLife(heartbeat(), 1)
     assert looks(watch, clock, sign, sign, every_s=3600) == [None, None]
 
 
 def test_a_change_within_an_hour_nobody_looked_is_not_one_of_now(watch, clock):
     beat = heartbeat()
-    assert looks(watch, clock, Sign(beat, 1), Sign(after(beat), 1), every_s=3600) == [None, None]
+    assert looks(watch, clock, SignOfLife(beat, 1), SignOfLife(after(beat), 1), every_s=3600) == [
+        None,
+        None,
+    ]
 
 
 def test_where_nobody_has_ever_run_nothing_is_waited_for(store):
@@ -230,13 +240,13 @@ def test_a_driver_that_was_killed_here_is_dead_at_once(killed):
     """`plan` waited for six seconds, a recovery too, and the page said that it was alive."""
     killed.kill()
     assert signs_of_life(killed.store, sleep=never) == ()
-    watch = LifeWatch()
+    watch = LivenessProbe()
     assert watch.hold(with_its_end(killed.store, read_sign(killed.store))) == ()
 
 
 def test_a_driver_that_is_there_is_not_alive_before_it_was_seen_to_change(killed):
     """Its process may hang."""
-    assert LifeWatch().hold(with_its_end(killed.store, read_sign(killed.store))) is None
+    assert LivenessProbe().hold(with_its_end(killed.store, read_sign(killed.store))) is None
 
 
 def test_the_last_word_of_a_driver_that_ended_while_it_was_looked_at_counts(killed):

@@ -13,13 +13,14 @@ import obstore.store
 
 from airflow_eos.core.checkpoint import CheckpointStore
 from airflow_eos.core.delivery.batch import ExactlyOnceBatch
+from airflow_eos.core.delivery.beats import BeatLoop
 from airflow_eos.core.delivery.observed import (
     observed_decisions,
     observed_participant,
     observed_store,
 )
 from airflow_eos.core.delivery.observer import Observer, Started
-from airflow_eos.core.delivery.query import GuardedBatch, HeartbeatWriter
+from airflow_eos.core.delivery.query import GuardedBatch
 from tests.support.authority import authority_of
 from tests.unit.core.delivery.fakes import FakeBroker, FakeFrame, FakeParticipant, FakeSink
 
@@ -49,7 +50,7 @@ class Scene:
         self.broker = FakeBroker()
         self.sink = FakeSink(self.broker)
         self.store = observed_store(CheckpointStore(obstore.store.MemoryStore(), "ck"), observer)
-        self.heartbeat = HeartbeatWriter(
+        self.heartbeat = BeatLoop(
             self.store, application_id="app", trigger=timedelta(seconds=1), observer=observer
         )
         self.query = SimpleNamespace(lastProgress=None)

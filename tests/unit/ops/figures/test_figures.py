@@ -19,9 +19,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from airflow_eos.core.checkpoint import CheckpointStore
-from airflow_eos.core.checkpoint.watchdog_record import WatchdogLook, note_look
+from airflow_eos.core.checkpoint.watchdog_record import WatchdogRecord, note_look
 from airflow_eos.core.delivery import exactly_once, source, start
 from airflow_eos.core.delivery.batch import require_decidable
+from airflow_eos.core.delivery.beats import BeatLoop
 from airflow_eos.core.delivery.observed import (
     observed_participant,
     observed_store,
@@ -36,7 +37,6 @@ from airflow_eos.core.delivery.observer import (
     Observer,
     TasksPrepared,
 )
-from airflow_eos.core.delivery.query import HeartbeatWriter
 from airflow_eos.core.delivery.start_option import Start
 from airflow_eos.core.protocol.decision import Outcome, PreparedWork
 from airflow_eos.core.protocol.group import Group
@@ -107,7 +107,7 @@ def test_every_metric_of_the_table_arrives_at_a_receiver_and_no_other(receiver, 
     scene.run(1)
     lost_and_replayed(scene, observer, 2)
     left_open(scene, 3)
-    note_look(scene.store, WatchdogLook(dag_id="dog", run_id="r1", interval_ms=60_000))
+    note_look(scene.store, WatchdogRecord(dag_id="dog", run_id="r1", interval_ms=60_000))
     scene.heartbeat._beat()
     send()
 
@@ -340,7 +340,7 @@ def test_a_driver_that_stands_by_is_no_running_one(receiver, send):
     assert not receiver.points("eos.running")
     store = CheckpointStore(obstore.store.MemoryStore(), "ck")
     told: list[Event] = []
-    heartbeat = HeartbeatWriter(
+    heartbeat = BeatLoop(
         store, application_id="app", trigger=timedelta(seconds=1), observer=told.append
     )
     for _ in range(2):  # once the term is taken, and before Spark's query

@@ -24,7 +24,7 @@ from airflow_eos.core.checkpoint import (
     request_drain,
     write_heartbeat,
 )
-from airflow_eos.core.checkpoint.liveness import Standstill
+from airflow_eos.core.checkpoint.liveness import LivenessProbe, Standstill
 from airflow_eos.core.checkpoint.recovery_notes import (
     Replacement,
     forget_refusal,
@@ -32,8 +32,7 @@ from airflow_eos.core.checkpoint.recovery_notes import (
     note_restart,
 )
 from airflow_eos.core.checkpoint.standby import write_standby
-from airflow_eos.core.checkpoint.watchdog_record import WatchdogLook, note_look
-from airflow_eos.core.recovery.facts import LifeWatch
+from airflow_eos.core.checkpoint.watchdog_record import WatchdogRecord, note_look
 from airflow_eos.ops.page import views
 from airflow_eos.ops.page.app import Checkpoints, create_app, standalone
 from airflow_eos.ops.page.board import Answers, Board
@@ -370,7 +369,7 @@ answers.of({"dead": threading.Event().wait})
 def test_a_driver_is_silent_once_it_was_seen_to_stand_still_and_not_before(recorded, monkeypatch):
     now = [0.0]
     monkeypatch.setattr(
-        "airflow_eos.ops.page.pipeline_state.LifeWatch", lambda: LifeWatch(lambda: now[0])
+        "airflow_eos.ops.page.pipeline_state.LivenessProbe", lambda: LivenessProbe(lambda: now[0])
     )
     look, states = Look(listed(recorded["killed-settling"]), 300_000), []
     for _ in range(4):
@@ -388,7 +387,7 @@ def test_who_brings_it_back_and_a_watchdog_that_has_stopped_are_said(tmp_path, m
     write_heartbeat(store, heartbeat("failed", term=1))
     by = Replacement(driver="app-1", number=1, limit=3, by="task orders.run of run r1")
     note_restart(store, by)
-    note_look(store, WatchdogLook(dag_id="dog", run_id="r1", interval_ms=60_000))
+    note_look(store, WatchdogRecord(dag_id="dog", run_id="r1", interval_ms=60_000))
     look = Look(listed(tmp_path), 300_000)
     assert look.row().remarks == ("restart 1 of 3, by task orders.run of run r1",)
     note_refusal(store, "status 78", dag_id="orders", run_id="r1")
@@ -399,7 +398,7 @@ def test_who_brings_it_back_and_a_watchdog_that_has_stopped_are_said(tmp_path, m
     assert len(look.row().remarks) == 1
     now[0] += 1
     assert "the watchdog dog has not looked for 3 of its intervals" in look.row().remarks[1]
-    note_look(store, WatchdogLook(dag_id="dog", run_id="r2", interval_ms=60_000))
+    note_look(store, WatchdogRecord(dag_id="dog", run_id="r2", interval_ms=60_000))
     write_heartbeat(store, heartbeat("waiting", term=1, application_id="app-2"))
     assert look.row().remarks == (), "another driver has come, and the watchdog looks again"
 

@@ -21,9 +21,9 @@ from airflow_eos.core.delivery.policy import FixedDelay
 from airflow_eos.errors import AppFailedError, AppRefusedError, ForeignDriverError, StoreError
 from airflow_eos.ops.supervision import run as finding
 from airflow_eos.ops.supervision.exit_status import ExitKind, NextAction, choose
-from airflow_eos.ops.supervision.heartbeat_monitor import Pulse
+from airflow_eos.ops.supervision.heartbeat_monitor import HeartbeatReading
 from airflow_eos.ops.supervision.rules import Rules
-from airflow_eos.ops.supervision.run import Finder, StreamRun
+from airflow_eos.ops.supervision.run import DriverFinder, StreamRun
 from airflow_eos.ops.supervision.trigger_watch import AppResult
 from tests.support.beats import of_a_killed_process
 from tests.unit.ops.supervision.lives import US, beat, drain, run_of, seen, started
@@ -49,9 +49,9 @@ class World:
             self.heartbeat = msgspec.structs.replace(self.heartbeat, beat_at_ms=int(self.now * 1e3))
             write_heartbeat(self.store, self.heartbeat)
 
-    def finder(self) -> Finder:
-        pulse = Pulse(self.store, clock=self.clock)
-        return Finder(US, pulse, RULES, self.pause, self.clock)
+    def finder(self) -> DriverFinder:
+        pulse = HeartbeatReading(self.store, clock=self.clock)
+        return DriverFinder(US, pulse, RULES, self.pause, self.clock)
 
 
 @pytest.fixture

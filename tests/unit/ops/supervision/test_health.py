@@ -14,8 +14,8 @@ from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.ops.supervision import progress
 from airflow_eos.ops.supervision.progress import (
     Health,
-    Observation,
-    ProgressWatch,
+    ProgressJudge,
+    ProgressReading,
     confirm_after_ms,
     judge,
 )
@@ -43,8 +43,8 @@ def beat(phase="waiting", at=YOUNG, started=0, trigger_ms=10_000) -> Heartbeat:
     return heartbeat(phase, host="h", **told)
 
 
-def seen(state_=None, heartbeat=None, unread=None, *, alive=True) -> Observation:
-    return Observation(state_ or state(), heartbeat, unread, NOW, alive)
+def seen(state_=None, heartbeat=None, unread=None, *, alive=True) -> ProgressReading:
+    return ProgressReading(state_ or state(), heartbeat, unread, NOW, alive)
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_a_driver_that_has_planned_no_batch_has_nothing_to_read_only_where_that_
         store.put("sources/0/0", began)
     monkeypatch.setattr(progress, "signs_of_life", lambda _: ("it beats",))
     reads_up_to(monkeypatch, end, end)
-    looks = ProgressWatch(str(tmp_path), MAX_AGE)
+    looks = ProgressJudge(str(tmp_path), MAX_AGE)
     first = looks.look(SETTINGS, {})
     assert judge(looks.look(SETTINGS, {}), max_age_ms=MAX_AGE, earlier=first).health is health
 

@@ -7,7 +7,7 @@ import pytest
 
 from airflow_eos.core.checkpoint import CheckpointStore, take_term, write_heartbeat
 from airflow_eos.errors import CheckpointFormatError, StoreError
-from airflow_eos.ops.supervision.heartbeat_monitor import Pulse
+from airflow_eos.ops.supervision.heartbeat_monitor import HeartbeatReading
 from tests.unit.ops.supervision.lives import beat
 
 
@@ -29,7 +29,7 @@ def clock() -> Clock:
 
 
 def test_one_look_tells_nothing_and_a_change_tells_that_it_lives(store, clock):
-    pulse = Pulse(store, clock=clock)
+    pulse = HeartbeatReading(store, clock=clock)
     write_heartbeat(store, beat(term=None))
     assert pulse.look().living is None
     write_heartbeat(store, beat(term=None, beat_at_ms=2000))
@@ -40,7 +40,7 @@ def test_one_look_tells_nothing_and_a_change_tells_that_it_lives(store, clock):
 
 def test_a_damaged_heartbeat_is_no_answer_while_its_driver_is_seen_to_run(store, clock):
     """The watch of a healthy app ended by it, and the app with the watch."""
-    pulse = Pulse(store, clock=clock)
+    pulse = HeartbeatReading(store, clock=clock)
     write_heartbeat(store, beat(term=None))
     pulse.look()
     store.put("eos/driver.json", b"\0" * 80)
@@ -59,7 +59,7 @@ def test_a_damaged_heartbeat_is_no_answer_while_its_driver_is_seen_to_run(store,
 def test_silence_is_counted_from_the_last_change_whatever_the_heartbeat_says_of_the_time(
     store, clock
 ):
-    pulse = Pulse(store, clock=clock)
+    pulse = HeartbeatReading(store, clock=clock)
     write_heartbeat(store, beat(term=None, beat_at_ms=10**14))
     pulse.look()
     for _ in range(4):
@@ -71,7 +71,7 @@ def test_silence_is_counted_from_the_last_change_whatever_the_heartbeat_says_of_
 
 
 def test_a_reader_that_slept_itself_has_not_seen_the_driver_be_silent(store, clock):
-    pulse = Pulse(store, every_s=1, clock=clock)
+    pulse = HeartbeatReading(store, every_s=1, clock=clock)
     write_heartbeat(store, beat(term=None))
     pulse.look()
     clock.now += 3600
@@ -79,7 +79,7 @@ def test_a_reader_that_slept_itself_has_not_seen_the_driver_be_silent(store, clo
 
 
 def test_while_the_store_does_not_answer_nobody_is_silent(store, clock, monkeypatch):
-    pulse = Pulse(store, clock=clock)
+    pulse = HeartbeatReading(store, clock=clock)
     write_heartbeat(store, beat(term=None))
     pulse.look()
     clock.now += 2
@@ -100,7 +100,7 @@ def test_while_the_store_does_not_answer_nobody_is_silent(store, clock, monkeypa
 
 
 def test_a_heartbeat_of_a_former_term_is_nobodys(store, clock):
-    pulse = Pulse(store, clock=clock)
+    pulse = HeartbeatReading(store, clock=clock)
     first = take_term(store, taken_by="a").term.number
     write_heartbeat(store, beat("stopped", term=first))
     assert pulse.look().is_over
@@ -112,7 +112,7 @@ def test_a_heartbeat_of_a_former_term_is_nobodys(store, clock):
 
 
 def test_one_of_a_former_term_that_goes_on_beating_resets_no_silence(store, clock):
-    pulse = Pulse(store, clock=clock)
+    pulse = HeartbeatReading(store, clock=clock)
     take_term(store, taken_by="a")
     write_heartbeat(store, beat(term=1))
     take_term(store, taken_by="b")
