@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.core.checkpoint import DecisionLog, standing_request
+from airflow_eos.core.checkpoint import CheckpointStore, DecisionLog, standing_request
 from airflow_eos.core.checkpoint.drain import Beginning, request_to
 from airflow_eos.core.checkpoint.heartbeat import STARTED_BY, StartedBy
 from airflow_eos.core.checkpoint.mending import damage, lost_beginning, newest_known
@@ -20,11 +20,13 @@ from airflow_eos.core.delivery.batch_timeout import PolicyOption, chosen_trigger
 from airflow_eos.core.delivery.committed_offsets import CommittedOffsets
 from airflow_eos.core.delivery.exactly_once import ExactlyOnce
 from airflow_eos.core.delivery.input_check import InputCheck
+from airflow_eos.core.delivery.observed import observed_store, observer_of
+from airflow_eos.core.delivery.outputs import as_one
 from airflow_eos.core.delivery.own_output import OwnOutput
 from airflow_eos.core.delivery.policy import CheckpointPolicy
 from airflow_eos.core.delivery.query import ExactlyOnceQuery, GuardedBatch
 from airflow_eos.core.delivery.rehearsal import rehearse_if_told
-from airflow_eos.core.delivery.source import session_of
+from airflow_eos.core.delivery.source import QueryInput, beside, session_of
 from airflow_eos.core.delivery.spark_session import (
     QuerySettings,
     absolute,
@@ -41,7 +43,6 @@ from airflow_eos.errors import CalledOffError, ConfigurationError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from airflow_eos.core.checkpoint import CheckpointStore
     from airflow_eos.core.delivery.outputs import Output
     from airflow_eos.core.delivery.port import BatchFunction, ProgressPlace, Sink
     from airflow_eos.core.delivery.source import OwnSource
@@ -109,14 +110,20 @@ def start_exactly_once(
     settings = QuerySettings(location, storage_options, trigger, policy, output_mode, query_name)
     rehearse_if_told(df, sink, spark, settings)
 
-    def examined(began: Beginning | None = None) -> Start:
-        start = Start.of(df, sink, spark, settings, guarantee, began)
+    def examined(of_first: Beginning | None = None) -> Start:
+        store = CheckpointStore.open(location, storage_options=storage_options)
+        observer = observer_of(store.location)
+        store = observed_store(store, observer)
+        began = of_first or Beginning.now(store)
+        read = QueryInput.of(df, spark, store, guarantee)
+        bound = beside(read.own, as_one(sink, guarantee).bound(store))
+        start = Start(spark, store, settings, read, bound, observer, began)
         offsets = CommittedOffsets(consumer_group)
         own = OwnOutput(start.sink, wanted=reads_own_output)
         checked = InputCheck(own)
         start.options = (offsets, own, checked, PolicyOption(checked))
         start.guarantee = guarantee_of(guarantee, checked, offsets)
-        examine(start, are_warm=began is not None)
+        examine(start, are_warm=of_first is not None)
         return start
 
     return follow(examined, admit, run, require_not_cancelled) if standby else run(examined())

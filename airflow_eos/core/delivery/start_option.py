@@ -16,25 +16,20 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from airflow_eos.core.checkpoint import CheckpointStore
-from airflow_eos.core.checkpoint.drain import Beginning
 from airflow_eos.core.delivery.batch import RunningPlan
 from airflow_eos.core.delivery.beats import BeatLoop
-from airflow_eos.core.delivery.observed import observed_store, observer_of
-from airflow_eos.core.delivery.outputs import as_one
-from airflow_eos.core.delivery.source import QueryInput, beside
 from airflow_eos.core.delivery.spark_session import deploy_mode, namespace
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
-    from airflow_eos.core.checkpoint import Tenure
+    from airflow_eos.core.checkpoint import CheckpointStore, Tenure
+    from airflow_eos.core.checkpoint.drain import Beginning
     from airflow_eos.core.delivery.observer import Observer
-    from airflow_eos.core.delivery.outputs import OneSink, Output, Outputs
-    from airflow_eos.core.delivery.port import BatchFunction, BatchSink, Sink
-    from airflow_eos.core.delivery.source import OwnSource
+    from airflow_eos.core.delivery.outputs import OneSink, Outputs
+    from airflow_eos.core.delivery.port import BatchFunction, BatchSink
+    from airflow_eos.core.delivery.source import QueryInput
     from airflow_eos.core.delivery.spark_session import QuerySettings
-    from airflow_eos.core.protocol.decision import Guarantee
 
 
 class StartOption:
@@ -99,29 +94,6 @@ class Start:
     guarantee: GuaranteeOption = field(default_factory=GuaranteeOption)
     resources: ExitStack = field(default_factory=ExitStack)
     plan: RunningPlan = field(default_factory=RunningPlan)
-
-    @classmethod
-    def of(
-        cls,
-        df: DataFrame | OwnSource,
-        sink: Sink | Sequence[Output],
-        spark: SparkSession,
-        settings: QuerySettings,
-        guarantee: Guarantee,
-        began: Beginning | None,
-    ) -> Start:
-        """Return a start without options; ``began``: when the start began that this goes on with.
-
-        Raises:
-            ConfigurationError: an unknown guarantee, or sources or outputs that cannot give it.
-        """
-        store = CheckpointStore.open(settings.location, storage_options=settings.storage_options)
-        observer = observer_of(store.location)
-        store = observed_store(store, observer)
-        began = began or Beginning.now(store)
-        read = QueryInput.of(df, spark, store, guarantee)
-        bound = beside(read.own, as_one(sink, guarantee).bound(store))
-        return cls(spark, store, settings, read, bound, observer, began)
 
     @cached_property
     def driver(self) -> str:
