@@ -249,9 +249,11 @@ class BatchSink(Protocol):
 class BatchFunction(Protocol):
     """The function of a query's batches, which is given to ``foreachBatch``."""
 
+    _sink: BatchSink
+
     def streamed(self, df: DataFrame) -> DataFrame:
         """Return what the streaming query computes of ``df`` for this function."""
-        ...
+        return self._sink.streamed(df)
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         """Deliver a batch of what :meth:`streamed` gave."""

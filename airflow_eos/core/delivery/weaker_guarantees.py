@@ -8,7 +8,7 @@ while another one goes on, for however many batches, begins none of them again.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
@@ -23,7 +23,7 @@ from airflow_eos.core.checkpoint.snapshot import unknown_beginning
 from airflow_eos.core.checkpoint.terms import newest_term
 from airflow_eos.core.delivery.batch_timeout import retained_batches
 from airflow_eos.core.delivery.outputs import InPlanSink
-from airflow_eos.core.delivery.port import PROGRESS
+from airflow_eos.core.delivery.port import PROGRESS, BatchFunction
 from airflow_eos.core.delivery.replay import promise_in_flight
 from airflow_eos.core.delivery.start_option import GuaranteeOption
 from airflow_eos.core.delivery.visibility_markers import VisibilityMarkers
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 Marked = TypeVar("Marked", bound="MarkedBatch")
 
 
-class MarkedBatch(ABC):
+class MarkedBatch(BatchFunction):
     """The function given to ``foreachBatch``; see ``ExactlyOnceBatch`` for its arguments.
 
     Args:
@@ -68,10 +68,6 @@ class MarkedBatch(ABC):
         self._tenure = tenure
         self._retained = retained
         self._on_phase = on_phase
-
-    def streamed(self, df: DataFrame) -> DataFrame:
-        """Return what the streaming query computes of ``df`` for this function."""
-        return self._sink.streamed(df)
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         """Write the rows of a batch, and prune the marks of a batch that Spark runs no more.
