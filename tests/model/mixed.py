@@ -33,6 +33,7 @@ from tests.model.scheduler import Fault, Process, external
 from tests.model.spark import MetadataLog, MicroBatches, SparkError, Unit
 from tests.model.world import ACCEPTED, TASK_ATTEMPTS, Driver, ModelSink, World
 from tests.support.authority import LazyTasks
+from tests.support.starts import begun
 
 GUARANTEES: tuple[Guarantee, ...] = get_args(Guarantee)
 _PLACES = (
@@ -115,8 +116,8 @@ class MixedDriver(Driver):
         evaluation: Any = SimpleNamespace(at=lambda _: self._running.planned_at_ms)
         # Nothing is closed: who is killed closes nothing either.
         resources: Any = SimpleNamespace(enter_context=lambda held: held.thing)
-        deliver: Any = started.make_batch_function(
-            spark, sink, world.store, lambda it: it, timedelta(), heartbeat, evaluation, resources
+        deliver: Any = begun(
+            spark, sink, world.store, heartbeat, plan=evaluation, resources=resources
         )
         self._deliver(deliver, ExclusiveBatches(world.store, world.objects))
 

@@ -19,7 +19,7 @@ import structlog
 from airflow_eos.core.checkpoint import Decision, DecisionLog, OffsetLog, Tenure, Verdict
 from airflow_eos.core.checkpoint.decisions import AT_A_START, sealed
 from airflow_eos.core.checkpoint.pipeline import owner_of
-from airflow_eos.core.delivery.port import BatchSink, Progress, TaskReport
+from airflow_eos.core.delivery.port import BatchFunction, BatchSink, Progress, TaskReport
 from airflow_eos.core.delivery.replay import (
     Replay,
     ReplayChecks,
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 
-class ExactlyOnceBatch:
+class ExactlyOnceBatch(BatchFunction):
     """The function given to ``foreachBatch``. One instance belongs to one run of the query.
 
     Args:
@@ -97,10 +97,6 @@ class ExactlyOnceBatch:
         self._accepted = accepted
         self._on_phase = on_phase
         self._progress = progress
-
-    def streamed(self, df: DataFrame) -> DataFrame:
-        """Return what the streaming query computes of ``df`` for this function."""
-        return self._sink.streamed(df)
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         """Deliver batch ``batch_id``; on return every row of the batch is visible, once.

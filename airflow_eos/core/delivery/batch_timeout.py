@@ -14,14 +14,17 @@ import structlog
 
 from airflow_eos.core.delivery.outputs import WrappedSink
 from airflow_eos.core.delivery.port import TaskReport
+from airflow_eos.core.delivery.start_option import StartOption
 from airflow_eos.errors import BatchTimeoutError, ConfigurationError
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
 
+    from airflow_eos.core.delivery.input_check import InputCheck
     from airflow_eos.core.delivery.policy import CheckpointPolicy
-    from airflow_eos.core.protocol.decision import Guarantee
+    from airflow_eos.core.delivery.port import BatchSink
+    from airflow_eos.core.delivery.start_option import Start
 
 T = TypeVar("T")
 log = structlog.get_logger(__name__)
@@ -167,17 +170,27 @@ class GovernedSink(WrappedSink):
         return reports
 
 
-def check_policy(policy: CheckpointPolicy, guarantee: Guarantee) -> None:
-    """Refuse a policy and a guarantee that do not go together.
+class PolicyOption(StartOption):
+    """The policy of a start, whose input is looked at when a batch's tasks have reported."""
 
-    Raises:
-        ConfigurationError: a timeout with a guarantee that never writes a failed batch's rows.
-    """
-    if policy.timeout is not None and guarantee == "at_most_once":
-        raise ConfigurationError(
-            "A batch that is ended by its timeout is not run again with at_most_once: its rows "
-            "would be missing. Leave the timeout out, or choose at_least_once or exactly_once."
-        )
+    def __init__(self, checked: InputCheck) -> None:
+        self._checked = checked
+
+    def examine(self, start: Start) -> None:
+        """Refuse a policy and a guarantee that do not go together.
+
+        Raises:
+            ConfigurationError: a timeout with a guarantee that never writes a failed batch's rows.
+        """
+        if start.settings.policy.timeout is not None and start.sink.guarantee == "at_most_once":
+            raise ConfigurationError(
+                "A batch that is ended by its timeout is not run again with at_most_once: its rows "
+                "would be missing. Leave the timeout out, or choose at_least_once or exactly_once."
+            )
+
+    def wrap(self, start: Start, sink: BatchSink) -> BatchSink:
+        """Return the sink with its time limit."""
+        return GovernedSink(sink, start.settings.policy.timeout, self._checked.look)
 
 
 def chosen_trigger(

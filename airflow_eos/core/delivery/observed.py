@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from airflow_eos.core.protocol.decision import OpenWork, Outcome, PreparedWork, WorkIdentity
     from airflow_eos.core.protocol.participant import Participant
 
-__all__ = ["observed_decisions", "observed_participant", "observed_store", "observer_of"]
-
 log = structlog.get_logger(__name__)
 
 _ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"

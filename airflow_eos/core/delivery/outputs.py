@@ -332,6 +332,13 @@ def _hashed(output: Output, row: StructType, at: str) -> list[str]:
     return [*selected(row.fieldNames(), at), hashed]
 
 
+def as_one(sink: Sink | Sequence[Output], guarantee: Guarantee) -> OneSink | Outputs:
+    """Return one sink, or several outputs as one."""
+    if isinstance(sink, Sequence):
+        return Outputs(tuple(sink), guarantee)
+    return OneSink(sink, guarantee)
+
+
 # --- a sink around another ------------------------------------------------------------------------
 # A sink around another sink, which delegates what it does not define itself.
 

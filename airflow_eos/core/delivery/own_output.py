@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow_eos.core.checkpoint.locations import LOCAL, located
 from airflow_eos.core.delivery.outputs import OneSink, Outputs, WrappedSink
+from airflow_eos.core.delivery.start_option import StartOption
 from airflow_eos.errors import ConfigurationError, Remedy
 
 if TYPE_CHECKING:
@@ -24,12 +25,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from airflow_eos.core.delivery.port import BatchSink, TaskReport
-    from airflow_eos.core.delivery.source import StreamSource
+    from airflow_eos.core.delivery.start_option import Start
 
 _BRACES = re.compile(r"\{([^{}]*)\}")
 
 
-class OwnOutput:
+class OwnOutput(StartOption):
     """The places that a query's outputs write to, held against those that it reads.
 
     Args:
@@ -46,16 +47,12 @@ class OwnOutput:
         self._topics = {each.name: topics_of(()) for each, topics_of in self._of_topics()}
         self._ids: dict[tuple[str, str], str] = {}
 
-    def watched(
-        self, asked: Sequence[Callable[[], Mapping[str, str]]]
-    ) -> list[Callable[[], Mapping[str, str]]]:
-        """Return the questions for topic → id of each source, with each answer held against ours.
+    def watched(self, ids: Callable[[], Mapping[str, str]]) -> Callable[[], Mapping[str, str]]:
+        """Return the question for topic → id of a source, with the answer held against ours.
 
         An output's cluster is asked for the ids of those topics alone whose names are read.
         """
-        return [self._watched(each) for each in asked]
 
-    def _watched(self, ids: Callable[[], Mapping[str, str]]) -> Callable[[], Mapping[str, str]]:
         def asked() -> Mapping[str, str]:
             found = ids()
             ours = self._written(found)
@@ -85,7 +82,15 @@ class OwnOutput:
             if (topics_of := getattr(each, "topics_of", None)) is not None:
                 yield each, topics_of
 
-    def noting(self, sink: BatchSink) -> BatchSink:
+    def before_term(self, start: Start) -> None:
+        """Refuse a source of files, or of a table, in the folder of an output, or around it."""
+        for sink in self._sinks:
+            written = getattr(sink, "written_folder", None)
+            for source in start.read.sources:
+                if written and source.folder and _meet(str(source.folder), written):
+                    _refuse(f"folder {written}")
+
+    def wrap(self, _start: Start, sink: BatchSink) -> BatchSink:
         """Return ``sink``; where rows name their topics, those of each batch are held, too."""
         return _Noted(sink, self) if self._sinks else sink
 
@@ -94,14 +99,6 @@ class OwnOutput:
         for each, topics_of in self._of_topics():
             works = [r.work for r in reports if r.work and r.participant == each.name]
             self._topics[each.name] |= topics_of(works)
-
-    def require_other_folders(self, sources: Sequence[StreamSource]) -> None:
-        """Refuse a source of files, or of a table, in the folder of an output, or around it."""
-        for sink in self._sinks:
-            written = getattr(sink, "written_folder", None)
-            for source in sources:
-                if written and source.folder and _meet(str(source.folder), written):
-                    _refuse(f"folder {written}")
 
 
 @dataclass(frozen=True)

@@ -244,3 +244,17 @@ class BatchSink(Protocol):
     def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
         """Return the rows that this committed work holds, all of one participant."""
         ...
+
+
+class BatchFunction(Protocol):
+    """The function of a query's batches, which is given to ``foreachBatch``."""
+
+    _sink: BatchSink
+
+    def streamed(self, df: DataFrame) -> DataFrame:
+        """Return what the streaming query computes of ``df`` for this function."""
+        return self._sink.streamed(df)
+
+    def __call__(self, df: DataFrame, batch_id: int) -> None:
+        """Deliver a batch of what :meth:`streamed` gave."""
+        ...

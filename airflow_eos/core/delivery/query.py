@@ -9,7 +9,6 @@ from contextlib import ExitStack, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.core.delivery.beats import BeatLoop
 from airflow_eos.errors import SupersededError
 
 if TYPE_CHECKING:
@@ -17,9 +16,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from airflow_eos.core.checkpoint import Phase
+    from airflow_eos.core.delivery.beats import BeatLoop
 
-
-HeartbeatWriter = BeatLoop  # its name in a start
 
 _IDLE_LOOK_S = 0.02
 _PAUSED_LOOK_S = 0.5

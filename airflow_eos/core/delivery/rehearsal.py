@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -18,6 +19,7 @@ import structlog
 
 from airflow_eos.core.checkpoint import CheckpointStore
 from airflow_eos.core.checkpoint.inputs import SERVERS, input_differences
+from airflow_eos.core.checkpoint.offsets import require_same_sources
 from airflow_eos.core.checkpoint.pipeline import read_pipeline
 from airflow_eos.core.checkpoint.rehearsal import (
     REPORT,
@@ -37,10 +39,11 @@ from airflow_eos.core.checkpoint.topics import (
     same_topics_watched,
 )
 from airflow_eos.core.delivery.causes import cause_of
-from airflow_eos.core.delivery.outputs import OneSink
+from airflow_eos.core.delivery.outputs import OneSink, as_one
 from airflow_eos.core.delivery.port import PROGRESS
 from airflow_eos.core.delivery.replay import FILLED_IN, read_back
-from airflow_eos.core.delivery.spark_session import absolute, stateful
+from airflow_eos.core.delivery.source import QueryInput
+from airflow_eos.core.delivery.spark_session import absolute, require_startable, stateful
 from airflow_eos.core.delivery.task import is_fixed, quoted
 from airflow_eos.core.protocol.decision import Outcome, encode
 from airflow_eos.core.protocol.promise import Promise, together
@@ -52,8 +55,10 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row, SparkSession
 
     from airflow_eos.core.checkpoint.topics import TopicsRead
-    from airflow_eos.core.delivery.outputs import Outputs
-    from airflow_eos.core.delivery.port import TaskReport
+    from airflow_eos.core.delivery.outputs import Output, Outputs
+    from airflow_eos.core.delivery.port import Sink, TaskReport
+    from airflow_eos.core.delivery.source import OwnSource
+    from airflow_eos.core.delivery.spark_session import QuerySettings
     from airflow_eos.core.protocol.decision import PreparedWork, SourceRead
 
 log = structlog.get_logger(__name__)
@@ -62,18 +67,38 @@ _KEY = "key"
 _LONG = 200
 
 
+def rehearse_if_told(
+    df: DataFrame | OwnSource,
+    sink: Sink | Sequence[Output],
+    spark: SparkSession,
+    settings: QuerySettings,
+) -> None:
+    """Where this app is to rehearse, do so on a copy, into nothing, and end the process.
+
+    What a start does before it touches a system is done on the copy.
+    """
+    told = RehearsalRequest.told()
+    if told is None:
+        return
+    rehearsal = Rehearsal(told, spark, settings)
+    read = QueryInput.of(df, spark, rehearsal.store, "exactly_once")
+    require_same_sources(rehearsal.store, [each.topics for each in read.sources])
+    alone = as_one(sink, "exactly_once").bound(rehearsal.store)
+    require_startable(alone.rows(read.frame), settings)
+    rehearsal.run(read, alone)
+
+
 class Rehearsal:
     """One rehearsal, on a copy of the checkpoint that its constructor makes.
 
     Attributes:
         store: the store of the copy.
-        location: the copy's location, for Spark.
     """
 
     def __init__(
-        self, told: RehearsalRequest, spark: SparkSession, location: str, options: Any = None
+        self, told: RehearsalRequest, spark: SparkSession, settings: QuerySettings
     ) -> None:
-        asked = absolute(spark, told.checkpoint)
+        asked, location = absolute(spark, told.checkpoint), settings.location
         if location != asked:
             raise ConfigurationError(
                 f"The app is to rehearse on {asked}, and would start on {location}. Nothing was "
@@ -82,9 +107,13 @@ class Rehearsal:
             )
         self._told = told
         self._spark = spark
+        options = settings.storage_options
         self._original = CheckpointStore.open(location, storage_options=options)
-        self.location = absolute(spark, told.scratch)
-        self.store = CheckpointStore.open(self.location, storage_options=options)
+        # A planned batch is run again, and nothing else.
+        self._settings = replace(
+            settings, location=absolute(spark, told.scratch), trigger={"once": True}
+        )
+        self.store = CheckpointStore.open(self._settings.location, storage_options=options)
         self._plan = rehearsable(self._original, told.batches)
         self._copy = CheckpointCopy(self._original, self.store)
         self._kept: Mapping[str, OneSink] = {}
@@ -96,19 +125,10 @@ class Rehearsal:
             self._copy.begin(first)
             self._copy.plan(first)  # whole: a look at a log takes the entry before the newest, too
 
-    def run(
-        self,
-        frame: DataFrame,
-        sink: OneSink | Outputs,
-        topics: Callable[[ExitStack], tuple[TopicsRead, ...]],
-        *,
-        reads: Sequence[SourceRead],
-        output_mode: str,
-        query_name: str | None,
-    ) -> NoReturn:
+    def run(self, read: QueryInput, sink: OneSink | Outputs) -> NoReturn:
         """Evaluate and compare all batches, write the report, and end the process.
 
-        ``reads``: what the new version reads. The range of a batch that was delivered cannot show
+        ``read``: what the new version reads. The range of a batch that was delivered cannot show
         what it would read besides, or leave out, of what comes.
 
         Raises:
@@ -119,18 +139,18 @@ class Rehearsal:
         found = [OutputComparison(batch, "", "not known", why=why) for batch, why in unknown]
         error = ""
         with ExitStack() as resources:
-            read = topics(resources)
-            same_topics_watched(self._original, [each.ids for each in read])
-            found += self._of_input(reads, read)
-            self._keeps_state = bool(stateful(frame))
+            topics = read.topics(self._spark, resources)
+            same_topics_watched(self._original, [each.ids for each in topics])
+            found += self._of_input(read.reads, topics)
+            self._keeps_state = bool(stateful(read.frame))
             self._kept = kept_in(self._told.keep, sink) if self._told.keep else {}
-            evaluate = partial(self._evaluated, frame, sink, output_mode, query_name)
+            evaluate = partial(self._evaluated, read.frame, sink)
             is_laid = True
             for batch in self._plan.batches:
                 if not is_laid:
                     self._copy.begin(batch)
                 self._copy.plan(batch)
-                lost = lost_in_flight(self.store, read)
+                lost = lost_in_flight(self.store, topics)
                 if lost.past_retention:
                     is_laid = False
                     found.append(OutputComparison(batch, "", "not known", why=str(lost)))
@@ -176,13 +196,7 @@ class Rehearsal:
         ]
 
     def _evaluated(
-        self,
-        frame: DataFrame,
-        sink: OneSink | Outputs,
-        output_mode: str,
-        query_name: str | None,
-        batch: int,
-        lost: LostInput,
+        self, frame: DataFrame, sink: OneSink | Outputs, batch: int, lost: LostInput
     ) -> list[OutputComparison]:
         """Let Spark run the batch in flight in the copy, and no other; return its comparisons."""
         promise = self._plan.promises[batch]
@@ -197,13 +211,7 @@ class Rehearsal:
                 failed.append(error)  # Spark would bury it in text
                 raise
 
-        writer = (
-            frame.writeStream.outputMode(output_mode)
-            .foreachBatch(compare)
-            .option("checkpointLocation", self.location)
-            .trigger(once=True)  # a planned batch is run again, and nothing else
-        )
-        query = (writer.queryName(query_name) if query_name else writer).start()
+        query = self._settings.started(frame, compare)
         try:
             query.awaitTermination()
         finally:

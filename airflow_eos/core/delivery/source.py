@@ -13,14 +13,15 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, cast, get_args
 
 import structlog
 
 from airflow_eos.core.checkpoint.inputs import SERVERS
 from airflow_eos.core.checkpoint.topics import NO_ID, TopicsRead, no_such_topic, tell_of_no_ids
 from airflow_eos.core.delivery.outputs import OneSink
-from airflow_eos.core.protocol.decision import SourceRead
+from airflow_eos.core.delivery.spark_session import classic_session
+from airflow_eos.core.protocol.decision import Guarantee, SourceRead
 from airflow_eos.errors import ConfigurationError, KafkaError, Remedy
 from airflow_eos.secret_names import is_secret
 
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from airflow_eos.core.delivery.outputs import Outputs
     from airflow_eos.core.delivery.port import Sink
     from airflow_eos.core.delivery.task import SinkTask
-    from airflow_eos.core.protocol.decision import Guarantee
 
 log = structlog.get_logger(__name__)
 
@@ -484,12 +484,14 @@ def is_own(rows: DataFrame | OwnSource) -> TypeGuard[OwnSource]:
     return hasattr(type(rows), "opened")
 
 
-def active_session() -> SparkSession:
-    """Return the active session, for a source that has none of its own.
+def session_of(rows: DataFrame | OwnSource) -> SparkSession:
+    """Return the session of ``rows``, or the active one for a source of ours, which has none.
 
     Raises:
-        ConfigurationError: no session is active.
+        ConfigurationError: no session is active, or batches would not run in this process.
     """
+    if not is_own(rows):
+        return classic_session(cast("DataFrame", rows))
     from pyspark.sql import SparkSession
 
     session = SparkSession.getActiveSession()
@@ -506,3 +508,46 @@ def beside(own: OpenedSource | None, sink: OneSink | Outputs) -> OneSink | Outpu
     if own is None or not isinstance(sink, OneSink):
         return sink
     return replace(sink, fused=own.fused(sink.sink))
+
+
+# --- query input ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class QueryInput:
+    """The input of a query: a DataFrame, of Spark's sources or of one of ours."""
+
+    frame: DataFrame
+    own: OpenedSource | None
+    sources: Sequence[StreamSource]
+
+    @classmethod
+    def of(
+        cls,
+        df: DataFrame | OwnSource,
+        spark: SparkSession,
+        store: CheckpointStore,
+        guarantee: Guarantee,
+    ) -> QueryInput:
+        """Refuse an unknown guarantee, and sources that cannot give it."""
+        if guarantee not in get_args(Guarantee):
+            raise ConfigurationError(
+                f"guarantee {guarantee!r}: expected {' or '.join(map(repr, get_args(Guarantee)))}."
+            )
+        own = df.opened(spark, store) if is_own(df) else None
+        frame = own.frame if own is not None else cast("DataFrame", df)
+        found = cls(frame, own, check_sources(frame, guarantee))
+        if own is None and guarantee == "exactly_once":
+            tell_of_unheld(found.sources)
+        return found
+
+    @property
+    def reads(self) -> tuple[SourceRead, ...]:
+        """What each source reads, as its decisions promise it."""
+        return (self.own.reads(),) if self.own is not None else tuple(map(reads, self.sources))
+
+    def topics(self, spark: SparkSession, resources: ExitStack) -> tuple[TopicsRead, ...]:
+        """Return the topics of each source, as :class:`TopicsRead`, which asks their cluster."""
+        if self.own is not None:
+            return (self.own.topics(resources),)
+        return topics_read(spark, self.sources, resources)

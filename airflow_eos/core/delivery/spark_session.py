@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from threading import Barrier, BrokenBarrierError
@@ -15,13 +16,16 @@ import structlog
 from airflow_eos.core.arguments import taken
 from airflow_eos.core.checkpoint.backend import EOS
 from airflow_eos.core.checkpoint.locations import HDFS, KEPT, LOCAL, MOVE, is_temporary, located
+from airflow_eos.core.checkpoint.offsets import OFFSET_LOG_2
 from airflow_eos.core.checkpoint.store import RaceResult, content_of, told
-from airflow_eos.errors import ConfigurationError, StoreError
+from airflow_eos.errors import ConfigurationError, Remedy, StoreError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
     from airflow_eos.core.checkpoint import CheckpointStore
+    from airflow_eos.core.delivery.policy import CheckpointPolicy
     from airflow_eos.core.protocol.decision import Guarantee
 
 
@@ -252,3 +256,105 @@ def _manager(spark: SparkSession, location: str) -> tuple[Any, Any]:
         if hasattr(found, "create"):  # a class; py4j takes an unknown name for a package
             return found.create(root, conf), lambda path: hadoop_path(root, path)
     raise StoreError(f"{location}: this Spark has no CheckpointFileManager. Expected 4.0 to 4.2.")
+
+
+# --- query ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class QuerySettings:
+    """The settings of a query and of its checkpoint.
+
+    Attributes:
+        location: the checkpoint's absolute location, for Spark and for our own store.
+        storage_options: for the object store.
+        trigger, output_mode, query_name: Spark's.
+        policy: pause, timeout and number of batches that are kept.
+    """
+
+    location: str
+    storage_options: Mapping[str, str] | None
+    trigger: Mapping[str, Any]
+    policy: CheckpointPolicy
+    output_mode: str
+    query_name: str | None
+
+    @property
+    def interval(self) -> timedelta:
+        """The time that the query waits between batches."""
+        return trigger_interval(self.trigger)
+
+    def started(
+        self, frame: DataFrame, function: Callable[[DataFrame, int], None]
+    ) -> StreamingQuery:
+        """Return the query, which Spark runs from now on, with ``function`` for each batch."""
+        writer = (
+            frame.writeStream.outputMode(self.output_mode)
+            .foreachBatch(function)
+            .option("checkpointLocation", self.location)
+            .trigger(**self.trigger)
+        )
+        return (writer.queryName(self.query_name) if self.query_name else writer).start()
+
+
+_REFUSED_SETTINGS = {
+    "spark.sql.streaming.offsetLog.formatVersion": ("2", OFFSET_LOG_2),
+    "spark.sql.streaming.queryEvolution.enableSourceEvolution": (
+        "true",
+        "Spark 4.2.0 goes by the positions of sources all the same, unless it writes offset log 2; "
+        + OFFSET_LOG_2,
+    ),
+    "spark.sql.streaming.queryEvolution.enableSinkEvolution": (
+        "true",
+        "Spark then starts a query only if its sink has a name, and foreachBatch gives it none",
+    ),
+}
+"""Settings of Spark 4.2: the value that is refused, and why."""
+_OUTPUT_MODES = {"append": "Append", "update": "Update", "complete": "Complete"}
+
+
+def require_startable(rows: DataFrame, settings: QuerySettings) -> None:
+    """Refuse a query that Spark would refuse to start.
+
+    Args:
+        rows: what the sink is going to write of the streaming query.
+        settings: of the query.
+
+    Raises:
+        ConfigurationError: Spark has no such output mode, or does not run this query with it; or
+            a query of this name is running; or a setting that no start gets past.
+    """
+    spark, output_mode, query_name = rows.sparkSession, settings.output_mode, settings.query_name
+    if output_mode.lower() not in _OUTPUT_MODES:
+        raise ConfigurationError(
+            f"output_mode {output_mode!r}: expected {', '.join(map(repr, _OUTPUT_MODES))}."
+        )
+    for name, (value, why) in _REFUSED_SETTINGS.items():
+        if str(spark.conf.get(name, None)).lower() == value:
+            raise ConfigurationError(
+                f"{name} is {value}: {why}.", Remedy(change=f"leave {name} away", start=True)
+            )
+    if query_name and any(query.name == query_name for query in spark.streams.active):
+        raise ConfigurationError(
+            f"A query with the name {query_name!r} is running in this Spark session, and goes on. "
+            "Stop it first (drain), or choose another query_name."
+        )
+    if spark.conf.get("spark.sql.streaming.unsupportedOperationCheck", "true") != "false":
+        _require_supported(spark, rows, output_mode)
+
+
+def _require_supported(spark: SparkSession, rows: DataFrame, output_mode: str) -> None:
+    """Refuse by the check that ``start()`` makes; its call is the same from Spark 2 to 4.2."""
+    from pyspark.errors import AnalysisException
+
+    sql = spark._jvm.org.apache.spark.sql  # type: ignore[union-attr]  # noqa: SLF001
+    mode = getattr(sql.streaming.OutputMode, _OUTPUT_MODES[output_mode.lower()])()
+    plan = rows._jdf.queryExecution().analyzed()  # noqa: SLF001 - no public name for it
+    try:
+        sql.catalyst.analysis.UnsupportedOperationChecker.checkForStreaming(plan, mode)
+    except AnalysisException as error:
+        said = str(error).partition("\n")[0]
+        raise ConfigurationError(
+            f"Spark does not run this query with output_mode {output_mode!r}: {said} Choose "
+            "another output_mode, or change the query."
+        ) from error

@@ -14,7 +14,9 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -33,8 +35,11 @@ from airflow_eos.core.checkpoint.standby import (
     remove_standby,
     write_standby,
 )
-from airflow_eos.core.closing import Closable
+from airflow_eos.core.closing import Closable, closed_on_error
 from airflow_eos.core.delivery.causes import cause_of
+from airflow_eos.core.delivery.spark_session import stateful
+from airflow_eos.core.delivery.task import collected
+from airflow_eos.core.delivery.workers import WarmUps, kept_warm
 from airflow_eos.errors import (
     NO_RETRY_HEALS,
     CalledOffError,
@@ -53,7 +58,7 @@ if TYPE_CHECKING:
     from airflow_eos.core.checkpoint import CheckpointStore, DrainRequest, Heartbeat
     from airflow_eos.core.checkpoint.liveness import SignOfLife
     from airflow_eos.core.checkpoint.standby import StandbyEnd
-    from airflow_eos.core.delivery.workers import WarmUps
+    from airflow_eos.core.delivery.start_option import Start
 
 log = structlog.get_logger(__name__)
 
@@ -409,6 +414,53 @@ def _examined(examine: Callable[[], None], sleep: Callable[[float], None]) -> No
             return
 
 
+# --- a start that stands by -----------------------------------------------------------------------
+
+
+def follow(
+    examined: Callable[[Beginning | None], Start],
+    admit: Callable[[Start], None],
+    run: Callable[[Start, int], Started],
+    require_wanted: Callable[[CheckpointStore], None],
+) -> Started:
+    """Stand by with a start; when the turn comes, run one that was asked anew.
+
+    What the first one has asked is as old as the wait. ``examined`` makes a start, of one that
+    began before; :mod:`.start` has the others.
+    """
+    first = examined(None)
+    standing = StandingBy(
+        first.store,
+        began=first.began,
+        application_id=first.spark.sparkContext.applicationId,
+        still_wanted=partial(require_wanted, first.store),
+    )
+    warm_ups = WarmUps(*[lambda: warm_up(first, again=lambda: bool(warm_ups))] * WARM_UPS)
+
+    def ready(start: Start) -> Start:
+        with closed_on_error(start):
+            admit(start)
+            start.guarantee.ask_ahead(start)
+        return start
+
+    anew = MadeReady(lambda: ready(examined(first.began)), warm_ups)
+    with ExitStack() as warm, closing(anew):
+
+        def examine() -> None:
+            first.store.check_create_if_absent()
+            with closing(ready(first)):
+                warm_up(first)
+            check = partial(first.sink.check, first.spark)
+            warm.enter_context(kept_warm(check, first=warm_ups))
+
+        return stand_by(
+            standing,
+            examine=examine,
+            start=lambda after: run(anew.take(), after),
+            make_ready=anew.renew,
+        )
+
+
 # --- warm up --------------------------------------------------------------------------------------
 # Run the newest batch once more, in a copy of Spark's log and into nothing, before the turn comes.
 #
@@ -429,26 +481,19 @@ _OF_THE_STATE = "STATE_STORE_"
 _SCHEMAS = ("_metadata", "_stateSchema")
 
 
-def warm_up(
-    store: CheckpointStore,
-    rows: DataFrame,
-    *,
-    output_mode: str,
-    evaluate: Callable[[DataFrame], object] | None,
-    again: Callable[[], bool] = lambda: False,
-) -> None:
-    """Plan the newest batch as a start would, and let ``evaluate`` read and compute its rows.
+def warm_up(start: Start, *, again: Callable[[], bool] = lambda: False) -> None:
+    """Plan the newest batch as a start would, and let tasks read and compute its rows.
 
-    Args:
-        store: the checkpoint; nothing is written to it.
-        rows: the streaming query's rows, as they go to its sink.
-        output_mode: Spark's output mode.
-        evaluate: delivers nothing; None where the query keeps state, which is not copied.
-        again: whether a short batch may be evaluated once more.
+    Rows of a query that keeps state are not computed: the state is not copied. ``again``: whether a
+    short batch may be computed once more. Nothing is delivered, or written to the checkpoint.
 
     Raises:
         ConfigurationError: the state in the checkpoint has another form than the query's.
     """
+    store, frame, is_own = start.store, start.read.frame, start.read.own is not None
+    # The very plan of a start's batches, except that no task writes.
+    rows = frame if is_own else start.sink.tasks(start.sink.rows(frame), only=(), warms=True)
+    is_computed = not is_own and not stateful(frame)
     newest = newest_planned(store)
     if newest is None:
         return
@@ -459,18 +504,18 @@ def warm_up(
     def into_nothing(batch: DataFrame, _batch_id: int) -> None:
         nonlocal planned
         planned = True
-        if evaluate is not None and is_whole:
+        if is_computed and is_whole:
             until = time.monotonic() + _EVALUATED_S
-            evaluate(batch)
+            collected(batch, start.sink.names)
             while again() and time.monotonic() < until:
-                evaluate(batch)
+                collected(batch, start.sink.names)
 
     # Spark may still use its files for a moment after it has ended.
     with tempfile.TemporaryDirectory(prefix=_FOLDERS, ignore_cleanup_errors=True) as folder:
         is_whole = _copied(store, newest, Path(folder))
         try:
             query = (
-                rows.writeStream.outputMode(output_mode)
+                rows.writeStream.outputMode(start.settings.output_mode)
                 .foreachBatch(into_nothing)
                 .option("checkpointLocation", f"file://{folder}")
                 .trigger(once=True)

@@ -8,9 +8,9 @@ while another one goes on, for however many batches, begins none of them again.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
@@ -21,8 +21,11 @@ from airflow_eos.core.checkpoint.pipeline import read_pipeline
 from airflow_eos.core.checkpoint.progress import read_state
 from airflow_eos.core.checkpoint.snapshot import unknown_beginning
 from airflow_eos.core.checkpoint.terms import newest_term
-from airflow_eos.core.delivery.port import PROGRESS
+from airflow_eos.core.delivery.batch_timeout import retained_batches
+from airflow_eos.core.delivery.outputs import InPlanSink
+from airflow_eos.core.delivery.port import PROGRESS, BatchFunction
 from airflow_eos.core.delivery.replay import promise_in_flight
+from airflow_eos.core.delivery.start_option import GuaranteeOption
 from airflow_eos.core.delivery.visibility_markers import VisibilityMarkers
 from airflow_eos.core.failpoints import failpoint
 from airflow_eos.core.protocol.promise import Promise
@@ -33,10 +36,14 @@ if TYPE_CHECKING:
 
     from airflow_eos.core.checkpoint import CheckpointStore, Phase, Tenure
     from airflow_eos.core.checkpoint.mend import Mend
+    from airflow_eos.core.delivery.input_check import InputCheck
     from airflow_eos.core.delivery.port import BatchSink
+    from airflow_eos.core.delivery.start_option import Start
+
+Marked = TypeVar("Marked", bound="MarkedBatch")
 
 
-class MarkedBatch(ABC):
+class MarkedBatch(BatchFunction):
     """The function given to ``foreachBatch``; see ``ExactlyOnceBatch`` for its arguments.
 
     Args:
@@ -61,10 +68,6 @@ class MarkedBatch(ABC):
         self._tenure = tenure
         self._retained = retained
         self._on_phase = on_phase
-
-    def streamed(self, df: DataFrame) -> DataFrame:
-        """Return what the streaming query computes of ``df`` for this function."""
-        return self._sink.streamed(df)
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         """Write the rows of a batch, and prune the marks of a batch that Spark runs no more.
@@ -138,7 +141,7 @@ def may_be_visible(store: CheckpointStore) -> bool:
     return batch is not None and store.head(mark_path(batch)) is not None
 
 
-# --- a change of guarantee ------------------------------------------------------------------------
+# --- their starts ---------------------------------------------------------------------------------
 # A change of a checkpoint's guarantee: what is refused, and how a former driver is stopped.
 #
 # For the batch in flight a *mark* says that some rows may be visible, a COMMIT decision that some
@@ -147,78 +150,90 @@ def may_be_visible(store: CheckpointStore) -> bool:
 # marks looks for newer terms after it has marked.
 
 
-def require_nothing_promised(store: CheckpointStore) -> None:
-    """Refuse to write at once rows that a decision has promised: they would come twice for good.
+class AtLeastOnce(GuaranteeOption):
+    """Rows that are visible at once, and again where their batch runs again."""
 
-    Some of the promise may be visible by now, and the rest can be committed by any later recovery.
+    def __init__(self, checked: InputCheck) -> None:
+        self._checked = checked
 
-    Raises:
-        OwnershipError: the batch in flight was promised with exactly_once.
-    """
-    if promise_in_flight(store):
-        raise OwnershipError(
-            f"{store.location}: the batch in flight was promised with exactly_once, and some of it "
-            "may be visible or may be committed yet; at_least_once would write it again. Start "
-            "once more with exactly_once (availableNow will do) until that batch is over, and "
-            "change the guarantee then; or take a new checkpoint location."
-        )
+    def refuse(self, store: CheckpointStore) -> None:
+        """Refuse to write behind a consumer group, and what a decision has promised.
 
+        Only decisions move a group's offsets. A drained pipeline is recorded there too, and a start
+        from the group without the checkpoint would read again what was written since.
 
-def require_no_group(store: CheckpointStore) -> None:
-    """Refuse to write behind a consumer group that shows how far the pipeline is.
+        Some of a promise may be visible by now, and the rest can be committed by any later
+        recovery: its rows would come twice for good.
 
-    Only decisions move the group's offsets. A drained pipeline is recorded there too, and a start
-    from the group without the checkpoint would read again what was written since.
-
-    Raises:
-        OwnershipError: the pipeline of the checkpoint has a consumer group.
-    """
-    pipeline = read_pipeline(store)
-    for each in pipeline.participants if pipeline is not None else ():
-        if each.name == PROGRESS:
+        Raises:
+            OwnershipError: the pipeline has a group, or the batch in flight was promised.
+        """
+        pipeline = read_pipeline(store)
+        for each in pipeline.participants if pipeline is not None else ():
+            if each.name == PROGRESS:
+                raise OwnershipError(
+                    f"{store.location} belongs to a pipeline whose progress {each} shows, which "
+                    "only exactly_once moves on: a start from the group would read again what "
+                    "at_least_once writes meanwhile. Take a new checkpoint location for "
+                    "at_least_once, or go on with exactly_once."
+                )
+        if promise_in_flight(store):
             raise OwnershipError(
-                f"{store.location} belongs to a pipeline whose progress {each} shows, which only "
-                "exactly_once moves on: a start from the group would read again what "
-                "at_least_once writes meanwhile. Take a new checkpoint location for at_least_once, "
-                "or go on with exactly_once."
+                f"{store.location}: the batch in flight was promised with exactly_once, and some "
+                "of it may be visible or may be committed yet; at_least_once would write it again. "
+                "Start once more with exactly_once (availableNow will do) until that batch is "
+                "over, and change the guarantee then; or take a new checkpoint location."
             )
 
+    def take_term(self, start: Start, _after: int | None) -> Tenure:
+        """See :func:`take_turn`."""
+        return take_turn(start.store, driver=start.driver, unreadable=self._checked.mends)
 
-def require_not_spent(store: CheckpointStore) -> None:
-    """Refuse to deliver exactly once a batch that may be visible in part.
+    def batch(self, start: Start, tenure: Tenure) -> AtLeastOnceBatch:
+        """Return the function that marks a batch, and writes it."""
+        return _marked(AtLeastOnceBatch, InPlanSink(start.sink), start, tenure)
 
-    Raises:
-        OwnershipError: the batch in flight was begun with another guarantee, or nobody knows by
-            which driver.
-    """
-    if (unknown := unknown_beginning(store)) is not None:
-        raise unknown
-    if may_be_visible(store) and not promise_in_flight(store):
+
+class AtMostOnce(GuaranteeOption):
+    """Rows that are visible at once, and never where some of their batch may have been before."""
+
+    def refuse(self, store: CheckpointStore) -> None:
+        """Refuse a checkpoint whose batch in flight may have been delivered exactly once.
+
+        Except where that batch was begun with another guarantee, and never promised: exactly_once
+        refuses the batch, and some driver must be able to end it.
+
+        Raises:
+            OwnershipError: a driver with decisions has run there, or nobody knows which driver.
+        """
+        if (unknown := unknown_beginning(store)) is not None:
+            raise unknown
+        if read_pipeline(store) is None or (may_be_visible(store) and not promise_in_flight(store)):
+            return
         raise OwnershipError(
-            f"{store.location}: the batch in flight was begun with at_most_once or at_least_once, "
-            "and some of its rows may be visible; exactly_once would write them again. Start once "
-            "more with the guarantee that it had (availableNow will do) until that batch is over, "
-            "and change it then; or take a new checkpoint location."
+            f"{store.location} belongs to a pipeline that delivers exactly once: the batch in "
+            "flight may be promised, and would come twice. Take a new checkpoint location for "
+            "at_most_once, or go on with exactly_once."
         )
 
+    def take_term(self, start: Start, _after: int | None) -> Tenure:
+        """See :func:`take_turn`."""
+        return take_turn(start.store, driver=start.driver)
 
-def require_never_exact(store: CheckpointStore) -> None:
-    """Refuse a checkpoint whose batch in flight may have been delivered exactly once.
+    def batch(self, start: Start, tenure: Tenure) -> AtMostOnceBatch:
+        """Return the function that marks a batch as spent, and writes it where nobody has."""
+        is_in_plan = not may_be_visible(start.store)
+        sink = InPlanSink(start.sink) if is_in_plan else start.sink
+        return _marked(AtMostOnceBatch, sink, start, tenure)
 
-    Except where that batch was begun with another guarantee, and never promised: exactly_once
-    refuses the batch, and some driver must be able to end it.
 
-    Raises:
-        OwnershipError: a driver with decisions has run there, or nobody knows which driver.
-    """
-    if (unknown := unknown_beginning(store)) is not None:
-        raise unknown
-    if read_pipeline(store) is None or (may_be_visible(store) and not promise_in_flight(store)):
-        return
-    raise OwnershipError(
-        f"{store.location} belongs to a pipeline that delivers exactly once: the batch in flight "
-        "may be promised, and would come twice. Take a new checkpoint location for at_most_once, "
-        "or go on with exactly_once."
+def _marked(kind: type[Marked], sink: BatchSink, start: Start, tenure: Tenure) -> Marked:
+    return kind(
+        start.wrapped(sink),
+        start.sink.marks or VisibilityMarkers(start.store),
+        tenure,
+        retained=retained_batches(start.spark),
+        on_phase=start.heartbeat.mark,
     )
 
 

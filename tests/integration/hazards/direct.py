@@ -24,7 +24,6 @@ import pyarrow as pa
 from airflow_eos.core.checkpoint import CheckpointStore, DecisionLog
 from airflow_eos.core.delivery.batch import ExactlyOnceBatch
 from airflow_eos.core.delivery.outputs import InPlanSink, OneSink
-from airflow_eos.core.delivery.start import make_batch_function
 from airflow_eos.core.delivery.task import HASH_COLUMN, SinkTask, TaskOutput
 from airflow_eos.kafka import sink as sink_module
 from airflow_eos.kafka.client.connection import ConnectionPool
@@ -33,6 +32,7 @@ from airflow_eos.kafka.sink import KafkaSink
 from airflow_eos.kafka.transactions.listing import list_open
 from airflow_eos.kinds.consumer_group.sink import ConsumerGroup
 from tests.support.authority import LazyTasks, OneParticipant
+from tests.support.starts import begun
 from tests.support.topics import read_topic
 
 Row = tuple[str, str]
@@ -43,7 +43,6 @@ SPARK: Any = SimpleNamespace(
 PULSE: Any = SimpleNamespace(
     start=lambda _term: None, mark=lambda _batch, _phase: None, term=None, observer=None
 )
-EVALUATION: Any = SimpleNamespace(at=lambda batch_id: batch_id)
 
 
 class Frame:
@@ -153,16 +152,13 @@ class Direct:
     def started(self) -> Iterator[ExactlyOnceBatch]:
         """The driver's start, as ``start_exactly_once`` makes it, and its end."""
         with ExitStack() as resources:
-            batch: Any = make_batch_function(
+            batch: Any = begun(
                 SPARK,
                 OneSink(self.sink),
                 self.store,
-                lambda sink: sink,
-                timedelta(0),
                 PULSE,
-                EVALUATION,
-                resources,
-                self.consumer_group,
+                consumer_group=self.consumer_group,
+                resources=resources,
             )
             direct: Any = DirectSink(self.sink)
             planned = isinstance(batch._sink, InPlanSink)

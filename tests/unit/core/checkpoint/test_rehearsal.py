@@ -24,7 +24,9 @@ from airflow_eos.core.checkpoint.rehearsal import (
     rehearsable,
 )
 from airflow_eos.core.checkpoint.rulings import accept
+from airflow_eos.core.delivery.policy import CheckpointPolicy
 from airflow_eos.core.delivery.rehearsal import Rehearsal
+from airflow_eos.core.delivery.spark_session import QuerySettings
 from airflow_eos.errors import ConfigurationError, ContinuityError
 from airflow_eos.ops.rehearsal import sentence
 from tests.support.pipelines import commit_of
@@ -144,7 +146,8 @@ def test_wherever_it_begins_its_sources_are_compared_and_nothing_is_missing(
     original, scratch = (f"file://{tmp_path}/{name}" for name in ("checkpoint", "scratch"))
     deliver(CheckpointStore.open(original))
     told = RehearsalRequest(original, scratch, batches)
-    rehearsal = Rehearsal(told, cast("Any", None), original)  # Spark has no part in this
+    settings = QuerySettings(original, None, {}, CheckpointPolicy(), "append", None)
+    rehearsal = Rehearsal(told, cast("Any", None), settings)  # Spark has no part in this
     require_same_sources(rehearsal.store, [{"in"}])
     with pytest.raises(ContinuityError, match="reads other in the query"):
         require_same_sources(rehearsal.store, [{"other"}])

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
-from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
@@ -23,13 +21,14 @@ from airflow_eos.core.checkpoint import (
     newest_term,
     take_term,
 )
-from airflow_eos.core.delivery import start as started
+from airflow_eos.core.delivery import exactly_once, weaker_guarantees
 from airflow_eos.core.delivery.batch import Authority, ExactlyOnceBatch
 from airflow_eos.core.delivery.weaker_guarantees import may_be_visible
 from airflow_eos.core.protocol.participant import Member
 from airflow_eos.core.protocol.promise import Promise
 from airflow_eos.errors import OwnershipError, SupersededError
 from tests.support.authority import OneParticipant
+from tests.support.starts import begun
 from tests.unit.core.delivery.fakes import FakeBroker, FakeFrame, FakeParticipant, FakeSink
 
 PLANNED = b'v1\n{"batchWatermarkMs":0,"batchTimestampMs":7}\n{}'
@@ -53,8 +52,9 @@ def store() -> CheckpointStore:
 
 @pytest.fixture(autouse=True)
 def no_spark(monkeypatch) -> None:
-    monkeypatch.setattr(started, "retained_batches", lambda _spark: 2)
-    monkeypatch.setattr(started, "InPlanSink", lambda sink: sink)
+    for module in (exactly_once, weaker_guarantees):
+        monkeypatch.setattr(module, "retained_batches", lambda _spark: 2)
+        monkeypatch.setattr(module, "InPlanSink", lambda sink: sink)
 
 
 def start(store: CheckpointStore, guarantee: str, sink: Any = None) -> Any:
@@ -62,9 +62,7 @@ def start(store: CheckpointStore, guarantee: str, sink: Any = None) -> Any:
     heartbeat: Any = SimpleNamespace(observer=None, start=lambda _: None, mark=lambda *_: None)
     told = sink or MagicMock(connect=lambda _: FakeParticipant(FakeBroker()), keeping=())
     told.guarantee, told.marks = guarantee, None
-    with ExitStack() as resources:
-        given = (timedelta(), heartbeat, MagicMock(), resources)
-        return started.make_batch_function(MagicMock(), told, store, lambda sink: sink, *given)
+    return begun(MagicMock(), told, store, heartbeat)
 
 
 def after_the_term(monkeypatch, then: Callable[[CheckpointStore], object]) -> None:

@@ -18,17 +18,21 @@ from airflow_eos.core.checkpoint import CheckpointStore, PipelineIdentity, claim
 from airflow_eos.core.checkpoint.backend import SPENT
 from airflow_eos.core.checkpoint.snapshot import start_facts
 from airflow_eos.core.delivery import spark_session as spark_logs
+from airflow_eos.core.delivery.committed_offsets import CommittedOffsets
+from airflow_eos.core.delivery.exactly_once import ExactlyOnce
 from airflow_eos.core.delivery.spark_session import race_sparks_logs, warn_where_two_can_plan
 from airflow_eos.core.delivery.task import HASH_COLUMN, SinkTask, TaskOutput
 from airflow_eos.core.delivery.visibility_markers import VisibilityMarkers
 from airflow_eos.core.delivery.weaker_guarantees import (
+    AtMostOnce,
     AtMostOnceBatch,
     may_be_visible,
-    require_never_exact,
-    require_not_spent,
 )
 from airflow_eos.errors import OwnershipError, StoreError, SupersededError
 from tests.support.authority import OneParticipant
+from tests.support.starts import Unchanged
+
+EXACTLY_ONCE = ExactlyOnce(Unchanged(), CommittedOffsets(None))
 
 
 class Visible(OneParticipant):
@@ -189,36 +193,36 @@ def test_a_checkpoint_does_not_change_its_guarantee_in_the_middle_of_a_batch(sto
     """What was promised would be written at once; what was written would be written again."""
     claim(store, PipelineIdentity(id="a", participants=(), created_at_ms=1, created_by="a driver"))
     with pytest.raises(OwnershipError, match="delivers exactly once"):
-        require_never_exact(store)
+        AtMostOnce().refuse(store)
     VisibilityMarkers(store).begin(0)
-    require_not_spent(store)  # no batch is in flight
+    EXACTLY_ONCE.refuse(store)  # no batch is in flight
     in_flight(store, 0)
     with pytest.raises(OwnershipError, match="begun with at_most_once"):
-        require_not_spent(store)
+        EXACTLY_ONCE.refuse(store)
     store.put("commits/0", b"v1\n{}")
-    require_not_spent(store)
+    EXACTLY_ONCE.refuse(store)
 
 
-@pytest.mark.parametrize("refused", [require_not_spent, require_never_exact])
+@pytest.mark.parametrize("refused", [EXACTLY_ONCE, AtMostOnce()], ids=lambda it: type(it).__name__)
 def test_a_batch_that_nobody_of_ours_has_begun_is_not_known_to_be_invisible(store, refused):
     """A query that wrote by Spark's own sink was killed: its batch came twice, by exactly once."""
     in_flight(store, 0)
     with pytest.raises(OwnershipError, match="another sink began it") as told:
-        refused(store)
+        refused.refuse(store)
     assert "offsets/0" in told.value.remedies[1].change
     nobody: Any = SimpleNamespace(ownership=lambda _: ())
     assert start_facts(store, nobody).refused is not None, "plan, doctor and the page say it, too"
     store.put("commits/0", b"v1\n{}")  # whoever began it has ended it
-    refused(store)
+    refused.refuse(store)
     in_flight(store, 1)
     take_term(store, taken_by="a driver of ours, which has died since")
-    require_not_spent(store)
+    EXACTLY_ONCE.refuse(store)
 
 
 def test_nothing_is_spent_where_no_batch_is_in_flight(store):
     assert may_be_visible(store) is False
-    require_not_spent(store)
-    require_never_exact(store)
+    EXACTLY_ONCE.refuse(store)
+    AtMostOnce().refuse(store)
 
 
 # --- Spark's own file manager is raced before a guarantee that has no decisions relies on it ------

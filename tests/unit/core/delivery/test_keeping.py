@@ -91,7 +91,7 @@ def both(kept: PerishableRows, monkeypatch: pytest.MonkeyPatch) -> BothAndKept:
 
 
 def driver(both: Both, log: Any, kept: PerishableRows | None) -> Any:
-    """As ``make_batch_function`` makes it."""
+    """As ``ExactlyOnce.batch`` makes it."""
 
     def on_phase(batch: int, phase: str) -> None:
         if kept is not None and phase == "waiting":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,7 @@ class Kafka:
 
 def read(sink, ids, *, wanted: bool = False):
     own = OwnOutput(OneSink(sink), wanted=wanted)
-    return own, own.watched([lambda: ids])[0]
+    return own, own.watched(lambda: ids)
 
 
 def test_the_same_topic_by_another_name_of_its_cluster_is_refused_by_its_id():
@@ -109,9 +110,11 @@ def test_folders_meet_by_a_link(tmp_path, source, output, is_own):
 def require_folders(source, output, *, is_own):
     sink = SimpleNamespace(name="sink", written_folder=output)
     own = OwnOutput(OneSink(sink), wanted=False)
-    sources = [StreamSource("json", {"path": source})]
+    start: Any = SimpleNamespace(
+        read=SimpleNamespace(sources=[StreamSource("json", {"path": source})])
+    )
     if is_own:
         with pytest.raises(ConfigurationError, match="own output, folder"):
-            own.require_other_folders(sources)
+            own.before_term(start)
     else:
-        own.require_other_folders(sources)
+        own.before_term(start)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from airflow_eos.core.delivery.batch_timeout import (
     GovernedSink,
-    check_policy,
+    PolicyOption,
     chosen_trigger,
     within,
 )
@@ -35,6 +35,7 @@ from airflow_eos.errors import (
 from airflow_eos.kafka.client.cluster import STATE_COPIES, STATE_MIN_INSYNC
 from airflow_eos.kafka.preflight import check_timeouts, longest_timeout, require_transaction_log
 from tests.support.metadata import capable
+from tests.support.starts import Unchanged
 
 SECOND = timedelta(seconds=1)
 ARGUMENTS: dict[str, Any] = {
@@ -72,11 +73,17 @@ def test_an_interval_said_twice_is_refused():
 
 
 def test_at_most_once_loses_what_a_timeout_ends():
+    def examine(policy: CheckpointPolicy, guarantee: str) -> None:
+        start: Any = SimpleNamespace(
+            settings=SimpleNamespace(policy=policy), sink=SimpleNamespace(guarantee=guarantee)
+        )
+        PolicyOption(Unchanged()).examine(start)
+
     late = CheckpointPolicy(timeout=SECOND)
     with pytest.raises(ConfigurationError, match="at_most_once"):
-        check_policy(late, "at_most_once")
-    check_policy(late, "at_least_once")
-    check_policy(CheckpointPolicy(), "at_most_once")
+        examine(late, "at_most_once")
+    examine(late, "at_least_once")
+    examine(CheckpointPolicy(), "at_most_once")
 
 
 def test_an_operators_own_arguments_say_the_same_shorter():

@@ -8,9 +8,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -32,7 +33,13 @@ from airflow_eos.core.checkpoint import (
 )
 from airflow_eos.core.checkpoint import standby as records
 from airflow_eos.core.checkpoint.backend import HEARTBEAT, STANDBYS, WATCHDOG, standby_path
-from airflow_eos.core.checkpoint.drain import BY_AIRFLOW, BY_STANDBY, clear_drain, request_to
+from airflow_eos.core.checkpoint.drain import (
+    BY_AIRFLOW,
+    BY_STANDBY,
+    Beginning,
+    clear_drain,
+    request_to,
+)
 from airflow_eos.core.checkpoint.heartbeat import STARTED_BY, Phase
 from airflow_eos.core.checkpoint.liveness import (
     SignOfLife,
@@ -53,6 +60,7 @@ from airflow_eos.core.checkpoint.standby import (
 )
 from airflow_eos.core.checkpoint.terms import Tenure
 from airflow_eos.core.checkpoint.watchdog_record import missed_looks
+from airflow_eos.core.delivery import standby as waits
 from airflow_eos.core.delivery import workers
 from airflow_eos.core.delivery.standby import (
     MadeReady,
@@ -207,7 +215,6 @@ def test_a_process_of_this_machine_that_is_gone_is_noticed_at_once(world):
 
 def test_the_end_of_a_driver_that_hands_over_is_seen_within_moments_of_it(world, monkeypatch):
     """The fewer rows wait meanwhile. Before it was asked, a store bills each look."""
-    from airflow_eos.core.delivery import standby as module
 
     looks: list[float] = []
 
@@ -215,7 +222,7 @@ def test_the_end_of_a_driver_that_hands_over_is_seen_within_moments_of_it(world,
         looks.append(world.now)
         return read_sign(store)
 
-    monkeypatch.setattr(module, "read_sign", look)
+    monkeypatch.setattr(waits, "read_sign", look)
     world.at[20.0] = lambda: request_drain(
         world.store, requested_by=BY_STANDBY, reason="upgrade", term=1
     )
@@ -285,7 +292,6 @@ def test_what_a_standby_could_not_do_once_is_not_said_of_the_next_hand_over(worl
 
 def test_a_word_that_the_store_refused_is_said_again_at_the_next_look(world, monkeypatch):
     """A driver that hands over waits for it, ten seconds at most."""
-    from airflow_eos.core.delivery import standby as module
 
     refused: list[float] = []
 
@@ -298,7 +304,7 @@ def test_a_word_that_the_store_refused_is_said_again_at_the_next_look(world, mon
         write_standby(store, said)
 
     arrived: list[float] = []
-    monkeypatch.setattr(module, "write_standby", write)
+    monkeypatch.setattr(waits, "write_standby", write)
     world.at[20.0] = lambda: request_drain(
         world.store, requested_by=BY_STANDBY, reason="upgrade", term=1
     )
@@ -426,14 +432,13 @@ def test_a_driver_that_a_person_stops_is_not_followed(world):
 
 @pytest.mark.parametrize("error", [StoreError, CheckpointFormatError])
 def test_a_store_that_does_not_answer_is_no_end_of_a_driver(world, monkeypatch, error):
-    from airflow_eos.core.delivery import standby as module
 
     def away(store):
         if 10.0 <= world.now < 30.0:
             raise error("away, or damaged")
         return read_sign(store)
 
-    monkeypatch.setattr(module, "read_sign", away)
+    monkeypatch.setattr(waits, "read_sign", away)
     world.at[40.0] = lambda: world.stops(phase="failed", end="failed")
     assert world.standing().until_our_turn() == 1
     assert world.now >= 40.0
@@ -577,6 +582,51 @@ def test_an_app_that_does_not_fit_says_so_and_the_one_that_runs_goes_on(world):
     assert len(looks) == 3, "one look at a pipeline that goes on is no answer"
     assert newest_term(world.store) == 1
     assert standbys(world.store) == ()
+
+
+def test_what_a_standby_has_asked_is_asked_again_by_another_start_when_its_turn_comes(world):
+    """The answers are as old as the wait; what the first start opened is closed meanwhile."""
+    said: list[str] = []
+
+    class Asked(SimpleNamespace):
+        def close(self) -> None:
+            said.append(f"{self.name} closed")
+
+    def examined(began: Beginning | None) -> Any:
+        name = "first" if began is None else "again"
+        said.append(f"{name} examined")
+        ahead = SimpleNamespace(ask_ahead=lambda start: said.append(f"{start.name} asks ahead"))
+        spark = SimpleNamespace(sparkContext=SimpleNamespace(applicationId="app-2"))
+        return Asked(
+            name=name,
+            store=world.store,
+            began=Beginning.now(world.store),
+            spark=spark,
+            guarantee=ahead,
+            sink=MagicMock(),
+        )
+
+    def admitted(start: Any) -> None:
+        said.append(f"{start.name} admitted")
+
+    def runs(start: Any, after: int) -> str:
+        return f"{start.name} runs after {after}"
+
+    world.stops(phase="failed", end="failed")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(waits, "warm_up", lambda start, **_: said.append(f"{start.name} warms"))
+        patch.setattr(waits, "kept_warm", lambda *_, **__: nullcontext())
+        started = waits.follow(
+            examined,
+            admitted,
+            runs,
+            lambda _store: None,
+        )
+    assert started == "again runs after 1"
+    assert said == [
+        *("first examined", "first admitted", "first asks ahead", "first warms", "first closed"),
+        *("again examined", "again admitted", "again asks ahead"),
+    ]
 
 
 # --- handing over ---------------------------------------------------------------------------------
@@ -877,13 +927,11 @@ def test_a_short_batch_is_evaluated_for_a_second_and_not_once_warm_ups_are_ended
         return MagicMock()
 
     into.return_value.option.return_value.trigger.return_value.start.side_effect = start
-    warm_up(
-        store,
-        rows,
-        output_mode="append",
-        evaluate=evaluate,
-        again=lambda: len(done) < ended_after,
-    )
+    monkeypatch.setattr(waits, "stateful", lambda _: ())
+    monkeypatch.setattr(waits, "collected", lambda batch, _names: evaluate(batch))
+    first: Any = MagicMock(store=store, read=SimpleNamespace(frame=None, own=None))
+    first.sink.tasks.return_value = rows
+    warm_up(first, again=lambda: len(done) < ended_after)
     assert done == ["the rows"] * min(evaluated, ended_after)
 
 
@@ -895,5 +943,5 @@ def test_an_app_that_waits_for_any_of_its_queries_does_not_end_by_a_warm_up(tmp_
     rows = MagicMock()
     streams = rows.sparkSession.streams
     streams._jsqm.awaitAnyTermination.side_effect = [told]
-    warm_up(store, rows, output_mode="append", evaluate=None)
+    warm_up(MagicMock(store=store, read=SimpleNamespace(frame=rows, own="a source of ours")))
     assert streams.resetTerminated.called == (told is False)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from contextlib import ExitStack
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,12 +31,23 @@ from airflow_eos.core.checkpoint import (
 from airflow_eos.core.checkpoint.backend import SPENT, drain_path
 from airflow_eos.core.checkpoint.drain import BY_AIRFLOW
 from airflow_eos.core.checkpoint.heartbeat import STARTED_BY, read_heartbeat
-from airflow_eos.core.delivery import start, takeover
-from airflow_eos.core.delivery import start as module
+from airflow_eos.core.delivery import (
+    exactly_once,
+    input_check,
+    source,
+    start,
+    takeover,
+    weaker_guarantees,
+)
 from airflow_eos.core.delivery.batch import Authority
+from airflow_eos.core.delivery.committed_offsets import CommittedOffsets
+from airflow_eos.core.delivery.input_check import InputCheck
+from airflow_eos.core.delivery.outputs import OneSink
+from airflow_eos.core.delivery.own_output import OwnOutput
+from airflow_eos.core.delivery.policy import CheckpointPolicy
 from airflow_eos.core.delivery.port import Former
-from airflow_eos.core.delivery.spark_session import namespace
-from airflow_eos.core.delivery.start import make_batch_function
+from airflow_eos.core.delivery.spark_session import QuerySettings, namespace
+from airflow_eos.core.delivery.start_option import GuaranteeOption, Start, StartOption
 from airflow_eos.core.delivery.start_position import StartPosition
 from airflow_eos.core.delivery.task import in_arrow
 from airflow_eos.core.delivery.weaker_guarantees import AtLeastOnceBatch
@@ -51,6 +62,7 @@ from airflow_eos.errors import (
 )
 from tests.support.authority import OFFSETS, authority_of
 from tests.support.pipelines import commit_of, kafka_member
+from tests.support.starts import begun
 from tests.unit.core.delivery.driving import decision_log, driver
 from tests.unit.core.delivery.fakes import FakeBroker, FakeFrame, FakeSink
 from tests.unit.ops.supervision.lives import drain, started
@@ -65,10 +77,13 @@ def test_the_last_heartbeat_of_a_query_that_spark_refused_is_no_sign_of_life(
     writer = df.writeStream.outputMode.return_value.foreachBatch.return_value
     started = writer.option.return_value.trigger.return_value.start
     started.side_effect = RuntimeError("Spark refuses")
-    monkeypatch.setattr(start, "check_sources", lambda *_: ())
-    monkeypatch.setattr(
-        start, "make_batch_function", lambda *_: MagicMock(streamed=lambda rows: rows)
-    )
+
+    def taken(begun: Start, _after: int | None) -> Any:
+        begun.heartbeat.start()
+        return MagicMock(streamed=lambda rows: rows)
+
+    monkeypatch.setattr(source, "check_sources", lambda *_: ())
+    monkeypatch.setattr(start, "begin", taken)
     with pytest.raises(RuntimeError, match="Spark refuses"):
         start.start_exactly_once(
             df,
@@ -93,7 +108,7 @@ def test_what_spark_would_refuse_is_refused_before_anything_is_taken(
     running = SimpleNamespace(name="healthy")
     df.selectExpr.return_value.sparkSession.streams.active = [running]
     take = MagicMock()
-    monkeypatch.setattr(start, "make_batch_function", take)
+    monkeypatch.setattr(start, "begin", take)
     with pytest.raises(ConfigurationError, match="name 'healthy' is running"):
         start.start_exactly_once(
             df, MagicMock(), checkpoint_location=f"file://{tmp_path}", query_name="healthy"
@@ -110,7 +125,7 @@ def test_what_a_sink_refuses_is_refused_before_anything_is_taken(
     df = MagicMock()
     df.selectExpr.return_value.sparkSession.streams.active = []
     take = MagicMock()
-    monkeypatch.setattr(start, "make_batch_function", take)
+    monkeypatch.setattr(start, "begin", take)
     with pytest.raises(ConfigurationError, match="no driver here"):
         start.start_exactly_once(df, sink, checkpoint_location=f"file://{tmp_path}")
     take.assert_not_called()
@@ -143,7 +158,7 @@ def test_a_promise_is_not_written_at_once_by_another_guarantee(
 
     def begin() -> Any:
         sink = MagicMock(guarantee="at_least_once")
-        return make_batch_function(MagicMock(), sink, store, *([MagicMock()] * 5))
+        return begun(MagicMock(), sink, store, MagicMock())
 
     if verdict is Verdict.COMMIT:
         with pytest.raises(OwnershipError, match="Start once more with exactly_once"):
@@ -161,9 +176,7 @@ def test_topics_are_watched_at_most_once_as_well(tmp_path: Path, may_be_visible:
         store.create(f"{SPENT}/0/mark", b"1")
     watched = MagicMock()
     sink = MagicMock(guarantee="at_most_once")
-    batch: Any = make_batch_function(
-        MagicMock(), sink, store, lambda _: watched, timedelta(), *([MagicMock()] * 3)
-    )
+    batch = begun(MagicMock(), sink, store, MagicMock(), wrap=lambda _: watched)
     store.put("offsets/0", _OFFSETS.encode())  # Spark has planned the batch
     batch(MagicMock(), 0)
     assert watched.prepare.called
@@ -176,16 +189,167 @@ def test_where_the_first_batch_began_is_lost_for_every_guarantee(tmp_path: Path,
     store.put("sources/0/0", b"")
     heartbeat = MagicMock()
     with pytest.raises(CheckpointFormatError, match="where the first batch began is lost"):
-        make_batch_function(
-            MagicMock(),
-            MagicMock(guarantee=guarantee),
-            store,
-            MagicMock(),
-            timedelta(),
-            heartbeat,
-            *([MagicMock()] * 2),
-        )
+        begun(MagicMock(), MagicMock(guarantee=guarantee), store, heartbeat)
     assert not heartbeat.start.called
+
+
+# --- in which order a start asks its options ------------------------------------------------------
+
+
+class Noted(StartOption):
+    """Says when it is asked, and when what it opened is closed."""
+
+    def __init__(self, name: str, said: list[str]) -> None:
+        self.name, self.said = name, said
+
+    def examine(self, _start: Start) -> None:
+        self.said.append(f"{self.name} examines")
+
+    def before_term(self, start: Start) -> None:
+        self.said.append(f"{self.name} opens")
+        start.resources.callback(self.said.append, f"{self.name} closes")
+
+    def after_term(self, _start: Start, _tenure: Any) -> None:
+        self.said.append(f"{self.name} again")
+
+    def wrap(self, _start: Start, sink: Any) -> Any:
+        return f"{self.name}({sink})"
+
+
+class NotedGuarantee(Noted, GuaranteeOption):
+    def refuse(self, _store: CheckpointStore) -> None:
+        self.said.append("refuses")
+
+    def take_term(self, _start: Start, _after: int | None) -> Any:
+        self.said.append("term")
+        return SimpleNamespace(term=SimpleNamespace(number=1))
+
+    def batch(self, start: Start, _tenure: Any) -> Any:
+        self.said.append(f"writes to {start.wrapped('sink')}")  # type: ignore[arg-type]
+        return MagicMock(streamed=lambda rows: rows)
+
+
+@pytest.fixture
+def noted(monkeypatch) -> tuple[Start, list[str]]:
+    """A start with two options; what it is asked, and what its heartbeat says."""
+    said: list[str] = []
+    monkeypatch.setattr(start, "require_not_cancelled", lambda _: said.append("cancelled?"))
+    store = CheckpointStore(obstore.store.MemoryStore(), "memory")
+    spark, frame, sink = MagicMock(), MagicMock(), MagicMock(guarantee="exactly_once")
+    sink.check.side_effect = lambda _: said.append("workers")
+    sink.rows.return_value.sparkSession.streams.active = []
+    settings = QuerySettings(
+        "memory", None, {"availableNow": True}, CheckpointPolicy(num_retained=7), "append", None
+    )
+    read: Any = SimpleNamespace(frame=frame)
+    one = Start(spark, store, settings, read, sink)
+    one.options, one.guarantee = (Noted("a", said), Noted("b", said)), NotedGuarantee("g", said)
+    one.heartbeat = MagicMock()
+    one.heartbeat.start.side_effect = lambda _: said.append("beats")
+    one.heartbeat.stop.side_effect = lambda phase, _: said.append(f"says {phase}")
+    return one, said
+
+
+ASKED = [
+    *("a opens", "b opens", "g opens", "refuses", "cancelled?", "term", "refuses", "beats"),
+    *("a again", "b again", "writes to b(a(sink))"),
+]
+
+
+def test_a_start_is_examined_before_anything_is_opened_and_its_workers_last(noted):
+    one, said = noted
+    start.examine(one, are_warm=False)
+    assert said == ["a examines", "b examines", "workers"]
+    said.clear()
+    start.examine(one, are_warm=True)
+    assert said == ["a examines", "b examines"], "a standby's workers are warm"
+
+
+def test_a_start_asks_before_its_term_whether_it_is_called_off_and_after_it_once_more(noted):
+    one, said = noted
+    start.run(one)
+    assert said == ASKED
+    one.heartbeat.follow.assert_called_once()
+
+
+def test_what_a_standby_has_asked_before_the_term_is_not_asked_with_its_term_once_more(noted):
+    one, said = noted
+    start.run(one, after=3)
+    assert said == ASKED[3:]
+
+
+@pytest.mark.parametrize("step", ["term", "a again", "writes to b(a(sink))"])
+def test_a_start_that_fails_says_so_and_closes_in_the_reverse_order(noted, monkeypatch, step):
+    one, said = noted
+
+    class Refusing(list[str]):
+        def append(self, each: str) -> None:
+            super().append(each)
+            if each == step:
+                raise OwnershipError("no")
+
+    refusing = Refusing()
+    for each in (*one.options, one.guarantee):
+        monkeypatch.setattr(each, "said", refusing)
+    with pytest.raises(OwnershipError):
+        start.run(one)
+    assert refusing[-4:] == [step, "g closes", "b closes", "a closes"]
+    assert said[-1] == "says failed"
+
+
+def test_a_query_that_runs_keeps_open_what_its_start_opened_until_it_ends(noted):
+    one, said = noted
+    query = start.run(one)
+    assert "a closes" not in said
+    query.stop()
+    assert said[-4:] == ["says stopped", "g closes", "b closes", "a closes"]
+
+
+def test_a_group_stops_before_its_connection_is_closed(noted):
+    """What it does beside the batches goes over that connection."""
+    one, said = noted
+    group = MagicMock()
+    for each, name in ((group, "the group"), (group.participant, "its connection")):
+        each.close.side_effect = partial(said.append, f"{name} is closed")
+    one.sink.connect.return_value.close.side_effect = partial(said.append, "the sink's is closed")
+    offsets = CommittedOffsets(MagicMock(opened=lambda _: group))
+    offsets.reached(one)
+    assert offsets.progress is group
+    one.close()
+    assert said[0] == "the group is closed"
+    assert sorted(said[1:]) == ["its connection is closed", "the sink's is closed"]
+
+
+def test_a_topic_that_was_made_again_while_the_term_was_taken_is_not_read(noted, monkeypatch):
+    one, _ = noted
+    looks: list[str] = []
+    monkeypatch.setattr(
+        input_check, "same_topics_watched", lambda *_: partial(looks.append, "look")
+    )
+    monkeypatch.setattr(input_check, "input_change", MagicMock())
+    one.read.topics, one.read.sources, one.read.reads = lambda *_: (), (), ()
+    checked = InputCheck(OwnOutput(OneSink(MagicMock()), wanted=True))
+    checked.before_term(one)
+    assert looks == []
+    checked.after_term(one, MagicMock())
+    assert looks == ["look"]
+
+
+def test_spark_keeps_the_batches_of_the_policy_until_the_query_runs(noted):
+    """The batch function reads the same setting; the session gets its own back."""
+    one, _ = noted
+    conf = {"spark.sql.streaming.minBatchesToRetain": 100}
+    one.spark.conf.get, one.spark.conf.set = conf.get, conf.__setitem__
+    seen: list[int] = []
+
+    def begin() -> Any:
+        seen.extend(conf.values())
+        return MagicMock()
+
+    writer = one.read.frame.writeStream.outputMode.return_value.foreachBatch.return_value
+    writer.option.return_value.trigger.return_value.start.side_effect = begin
+    start.run(one)
+    assert (seen, list(conf.values())) == ([7], [100])
 
 
 # --- called off -----------------------------------------------------------------------------------
@@ -210,22 +374,19 @@ def begin(store, monkeypatch):
     driver = SimpleNamespace(
         start=lambda _: taken.append("the heartbeat"), mark=None, observer=None
     )
-    monkeypatch.setattr(module, "_reached", lambda *_: MagicMock())
 
     def take_over(*_: Any, **__: Any) -> Any:
         taken.append("the claim")
         return MagicMock(), MagicMock()
 
-    monkeypatch.setattr(module, "take_over", take_over)
-    monkeypatch.setattr(module, "retained_batches", lambda _: 2)
+    monkeypatch.setattr(exactly_once, "take_over", take_over)
+    for module in (exactly_once, weaker_guarantees):
+        monkeypatch.setattr(module, "retained_batches", lambda _: 2)
 
     def made(guarantee: str, us: StartedBy | None) -> list[str]:
         if us is not None:
             monkeypatch.setenv(STARTED_BY, us.as_text())
-        sink, governed = MagicMock(guarantee=guarantee), MagicMock()
-        with ExitStack() as resources:
-            given: tuple[Any, ...] = (governed, MagicMock(), driver, MagicMock(), resources)
-            module.make_batch_function(MagicMock(), sink, store, *given)
+        begun(MagicMock(), MagicMock(guarantee=guarantee), store, driver)
         return taken
 
     made.taken = taken  # type: ignore[attr-defined]

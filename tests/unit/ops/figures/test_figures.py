@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -21,7 +20,7 @@ from structlog.testing import capture_logs
 
 from airflow_eos.core.checkpoint import CheckpointStore
 from airflow_eos.core.checkpoint.watchdog_record import WatchdogRecord, note_look
-from airflow_eos.core.delivery import start
+from airflow_eos.core.delivery import exactly_once, source, start
 from airflow_eos.core.delivery.batch import require_decidable
 from airflow_eos.core.delivery.beats import BeatLoop
 from airflow_eos.core.delivery.observed import (
@@ -38,7 +37,7 @@ from airflow_eos.core.delivery.observer import (
     Observer,
     TasksPrepared,
 )
-from airflow_eos.core.delivery.start import make_batch_function
+from airflow_eos.core.delivery.start_option import Start
 from airflow_eos.core.protocol.decision import Outcome, PreparedWork
 from airflow_eos.core.protocol.group import Group
 from airflow_eos.core.protocol.participant import Member
@@ -48,6 +47,7 @@ from airflow_eos.ops import figures as recorder
 from airflow_eos.ops.figures import METRICS, lags
 from tests.support.otlp import Receiver, attributes, otlp_receiver, process_that_sends_to
 from tests.support.pipelines import abort_of
+from tests.support.starts import begun
 from tests.unit.core.delivery.fakes import FakeBroker, FakeParticipant
 from tests.unit.ops.figures.scene import Scene
 
@@ -232,23 +232,23 @@ def test_a_query_is_observed_where_the_environment_asks_and_never_else(
 ):
     if not is_asked:
         monkeypatch.delenv("OTEL_EXPORTER_OTLP_ENDPOINT")
-    given: list[Any] = []
+    given: list[Start] = []
 
-    def guaranteed(*arguments: Any) -> Any:
-        given.extend(arguments)
+    def guaranteed(found: Start, _after: int | None) -> Any:
+        given.append(found)
         raise RuntimeError("far enough")
 
-    monkeypatch.setattr(start, "check_sources", lambda *_: ())
-    monkeypatch.setattr(start, "make_batch_function", guaranteed)
+    monkeypatch.setattr(source, "check_sources", lambda *_: ())
+    monkeypatch.setattr(start, "begin", guaranteed)
     df = MagicMock()
     df.sparkSession.sparkContext = SimpleNamespace(applicationId="local-1", master="local")
     df.sparkSession.conf.get.return_value = "client"
     with pytest.raises(RuntimeError, match="far enough"):
         start.start_exactly_once(df, MagicMock(), checkpoint_location=f"file://{tmp_path}")
-    (heartbeat,) = (each for each in given if isinstance(each, BeatLoop))
-    (store,) = (each for each in given if isinstance(each, CheckpointStore))
-    assert (heartbeat.observer is not None) == is_asked
-    assert (type(store) is not CheckpointStore) == is_asked
+    (found,) = given
+    assert (found.observer is not None) == is_asked
+    assert (found.heartbeat.observer is not None) == is_asked
+    assert (type(found.store) is not CheckpointStore) == is_asked
 
 
 def test_what_a_batch_is_given_tells_of_its_decisions_and_its_work(monkeypatch):
@@ -256,15 +256,13 @@ def test_what_a_batch_is_given_tells_of_its_decisions_and_its_work(monkeypatch):
     broker, store = FakeBroker(), CheckpointStore(obstore.store.MemoryStore(), "ck")
     taken = MagicMock(store=store), 2
     for name in ("take_over", "retained_batches"):
-        monkeypatch.setattr(f"airflow_eos.core.delivery.start.{name}", lambda *_, **__: taken)
-    heartbeat: Any = SimpleNamespace(observer=told.append, start=None, mark=None)
+        monkeypatch.setattr(exactly_once, name, lambda *_, **__: taken)
+    heartbeat: Any = SimpleNamespace(observer=told.append, start=lambda _: None, mark=None)
     sink: Any = MagicMock(guarantee="exactly_once", connect=lambda _: FakeParticipant(broker))
-    with ExitStack() as resources:
-        given = (timedelta(), heartbeat, MagicMock(), resources)
-        batch: Any = make_batch_function(MagicMock(), sink, store, lambda sink: sink, *given)
-        batch._participant.open()
-        batch._participant.commit([])
-        batch._attempts._decisions.record(SEAL)
+    batch = begun(MagicMock(), sink, store, heartbeat)
+    batch._participant.open()
+    batch._participant.commit([])
+    batch._attempts._decisions.record(SEAL)
     assert [type(event) for event in told] == [TasksPrepared, CommitResult, Decided]
 
 
