@@ -15,7 +15,7 @@ try:
 except ImportError:  # Airflow 3.1 has them, and exports them not
     from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 
-from airflow_eos.core.arguments import Duration, taken
+from airflow_eos.core.arguments import Duration, TimeSpan
 from airflow_eos.core.protocol.decision import one_line
 
 if TYPE_CHECKING:
@@ -187,6 +187,6 @@ def settled_within(interval: Duration, callback: AsyncCallback | SyncCallback) -
     """
     return DeadlineAlert(
         reference=DeadlineReference.DAGRUN_QUEUED_AT,
-        interval=taken("interval", interval),
+        interval=TimeSpan(positive=True).of("interval", interval),
         callback=callback,
     )

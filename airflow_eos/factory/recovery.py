@@ -10,7 +10,6 @@ from airflow.providers.standard.operators.hitl import HITLOperator
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG, chain, get_current_context, task
 
-from airflow_eos.core.arguments import taken
 from airflow_eos.factory.settings import Pipeline, pinned
 from airflow_eos.factory.watchdog import (
     RESUME,
@@ -20,6 +19,7 @@ from airflow_eos.factory.watchdog import (
     stays_down,
 )
 from airflow_eos.hooks.answers import answered
+from airflow_eos.hooks.arguments import as_rendered
 from airflow_eos.hooks.runs import why_it_stands
 from airflow_eos.operators import AuditOperator, PlanRecoveryOperator, RecoverTransactionsOperator
 
@@ -70,7 +70,7 @@ def recovery(pipeline: Pipeline, tags: list[str], notifiers: Sequence[Any] = ())
             options=[COMMITTED, ABORTED, ORPHANS, LEAVE],
             defaults=[LEAVE],
             multiple=True,
-            response_timeout=taken("ask_within", pipeline.ask_within),
+            response_timeout=as_rendered(pipeline.ask_within),
             notifiers=list(notifiers),
         )
         execute = RecoverTransactionsOperator(

@@ -23,7 +23,7 @@ from airflow_eos.factory.pipeline import (
 from airflow_eos.factory.settings import Pipeline, pinned
 from airflow_eos.factory.watchdog import last_heartbeat, store_of
 from airflow_eos.hooks.answers import answered
-from airflow_eos.hooks.arguments import no_retry_where_useless
+from airflow_eos.hooks.arguments import as_rendered, no_retry_where_useless
 from airflow_eos.operators import RehearseOperator
 from airflow_eos.ops.packaging import content_of
 from airflow_eos.sensors import CheckpointProgressSensor
@@ -65,7 +65,7 @@ def eos_upgrade(
     with DAG(
         pipeline.upgrade,
         schedule=None,
-        tags=taken("tags", tags),
+        tags=taken(eos_upgrade, {"tags": tags})["tags"],
         doc_md=eos_upgrade.__doc__,
         is_paused_upon_creation=False,
         params={
@@ -134,7 +134,7 @@ def _asked(pipeline: Pipeline, chosen: Any, approved: Any, notifiers: Sequence[A
         body="{{ ti.xcom_pull(task_ids='who_approves', key='words') }}",
         options=[APPROVE, KEEP],
         defaults=[KEEP],
-        response_timeout=taken("ask_within", pipeline.ask_within),
+        response_timeout=as_rendered(pipeline.ask_within),
         notifiers=list(notifiers),
     )
     asked = who_approves()

@@ -12,10 +12,11 @@ import msgspec
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
 from airflow.sdk import DAG, get_current_context
 
-from airflow_eos.core.arguments import milliseconds, taken
+from airflow_eos.core.arguments import milliseconds
 from airflow_eos.core.protocol.decision import one_line
 from airflow_eos.factory.settings import Pipeline, pinned, rendered
 from airflow_eos.hooks.answers import answered
+from airflow_eos.hooks.arguments import as_rendered
 from airflow_eos.hooks.runs import UNDER_WAY, count, start, task_state, why_it_stands
 from airflow_eos.sensors import CheckpointProgressSensor
 
@@ -505,7 +506,7 @@ class WatchdogSensor(CheckpointProgressSensor):
 
     @property
     def _within_s(self) -> float:
-        within: timedelta = taken("first_batch_within", self._pipeline.first_batch_within)
+        within: timedelta = as_rendered(self._pipeline.first_batch_within)
         return within.total_seconds()
 
     def _why_in_vain(self, vain: InVain | None, now_s: float) -> str | None:

@@ -6,15 +6,25 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from airflow_eos.core.arguments import Duration, taken
-from airflow_eos.hooks.arguments import CheckedArguments, as_rendered, no_retry_where_useless
+from airflow.sdk import XComArg
+
+from airflow_eos.core.arguments import Duration, Flag, PositiveDuration, Texts, Topics, Word
+from airflow_eos.hooks.arguments import (
+    CheckedArguments,
+    as_rendered,
+    no_retry_where_useless,
+    templated,
+)
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context, XComArg
+    from airflow.sdk import Context
 
     from airflow_eos.ops.supervision.recovery import Recovery
+
+Actions = Annotated[Sequence[str], Texts(words=("commit", "abort", "orphan"))]
+Ruling = Annotated[str, Word(words=("committed", "aborted"), none=("", "None"))]
 
 
 class PlanRecoveryOperator(CheckedArguments):
@@ -35,13 +45,6 @@ class PlanRecoveryOperator(CheckedArguments):
             such as ``{"totals": "postgres_shop"}`` (templated).
     """
 
-    template_fields: Sequence[str] = (
-        "checkpoint_location",
-        "transactional_id_prefix",
-        "kafka_config_id",
-        "storage_conn_id",
-        "participant_conn_ids",
-    )
     ui_color = "#d8e2dc"
 
     def __init__(
@@ -62,6 +65,8 @@ class PlanRecoveryOperator(CheckedArguments):
         self.storage_conn_id: str | None = as_rendered(storage_conn_id)
         self.storage_options = storage_options
         self.participant_conn_ids: Mapping[str, str] | None = as_rendered(participant_conn_ids)
+
+    template_fields: Sequence[str] = templated(__init__)
 
     def execute(self, context: Context) -> Any:  # noqa: ARG002 - Airflow's signature
         """Return the plan as a dictionary.
@@ -112,20 +117,13 @@ class RecoverTransactionsOperator(PlanRecoveryOperator):
         patience: how long a young heartbeat is watched before the pipeline counts as alive.
     """
 
-    template_fields: Sequence[str] = (
-        *PlanRecoveryOperator.template_fields,
-        "plan",
-        "allowed_actions",
-        "assume",
-    )
-
     def __init__(
         self,
         *,
         plan: Mapping[str, Any] | str | XComArg | None = None,
         dry_run: bool = False,
-        allowed_actions: Sequence[str] | XComArg = ("commit", "abort"),
-        assume: str | XComArg | None = None,
+        allowed_actions: Actions | XComArg = ("commit", "abort"),
+        assume: Ruling | XComArg | None = None,
         force: bool = False,
         patience: Duration = timedelta(minutes=1),
         **kwargs: Any,
@@ -133,11 +131,13 @@ class RecoverTransactionsOperator(PlanRecoveryOperator):
         super().__init__(**kwargs)
         self.plan: Mapping[str, Any] | str | None = as_rendered(plan)
         # BaseOperator has a method of the same name, which runs an operator without a DAG
-        self._only_plan: bool = taken("dry_run", dry_run)
+        self._only_plan: bool = Flag().of("dry_run", dry_run)
         self.allowed_actions: Sequence[str] = as_rendered(allowed_actions)
         self.assume: str | None = as_rendered(assume)
         self.force = force
-        self.patience: timedelta = taken("patience", patience)
+        self.patience: timedelta = as_rendered(patience)
+
+    template_fields: Sequence[str] = (*PlanRecoveryOperator.template_fields, *templated(__init__))
 
     def execute(self, context: Context) -> Any:  # noqa: ARG002 - Airflow's signature
         """Return the report as a dictionary.
@@ -204,23 +204,12 @@ class AuditOperator(CheckedArguments):
             ``verdict``.
     """
 
-    template_fields: Sequence[str] = (
-        "input_topic",
-        "output_topic",
-        "kafka_config_id",
-        "id_expression",
-        "order_by",
-        "dead_letter_topic",
-        "dead_letter_id",
-        "checkpoint_location",
-        "storage_conn_id",
-    )
     ui_color = "#e2ece9"
 
     def __init__(
         self,
         *,
-        input_topic: str | Sequence[str] | XComArg,
+        input_topic: Topics | XComArg,
         output_topic: str | XComArg,
         kafka_config_id: str | XComArg = "kafka_default",
         id_expression: str | XComArg = "value.id",
@@ -230,7 +219,7 @@ class AuditOperator(CheckedArguments):
         checkpoint_location: str | XComArg | None = None,
         storage_conn_id: str | XComArg | None = None,
         storage_options: Mapping[str, str] | None = None,
-        broker_timeout: Duration = 30.0,
+        broker_timeout: PositiveDuration = 30.0,
         fail_on_violation: bool = True,
         **kwargs: Any,
     ) -> None:
@@ -245,8 +234,10 @@ class AuditOperator(CheckedArguments):
         self.checkpoint_location: str | None = as_rendered(checkpoint_location)
         self.storage_conn_id: str | None = as_rendered(storage_conn_id)
         self.storage_options = storage_options
-        self.broker_timeout: timedelta = taken("broker_timeout", broker_timeout)
+        self.broker_timeout: timedelta = as_rendered(broker_timeout)
         self.fail_on_violation = fail_on_violation
+
+    template_fields: Sequence[str] = templated(__init__)
 
     def execute(self, context: Context) -> Any:  # noqa: ARG002 - Airflow's signature
         """Return the report as a dictionary.

@@ -13,8 +13,7 @@ from airflow.sdk import DAG
 from typer.testing import CliRunner
 
 from airflow_eos.cli.app import app as cli
-from airflow_eos.core import arguments
-from airflow_eos.core.arguments import FIELDS, FORMER, taken
+from airflow_eos.core.arguments import Anything, arguments_of, taken
 from airflow_eos.core.delivery.policy import (
     CheckpointPolicy,
     ExponentialDelay,
@@ -77,16 +76,16 @@ def streaming(**given: Any) -> SparkStreamingOperator:
     ],
 )
 def test_a_duration_is_said_in_one_of_three_ways_everywhere(value):
-    assert taken("patience", value) == MINUTE
+    assert taken(settled_within, {"interval": value}) == {"interval": MINUTE}
     assert streaming(batch_within=value).budget.batch_within == MINUTE
-    assert taken("stall_after", Pipeline(**PIPELINE, stall_after=value).stall_after) == MINUTE
+    assert Pipeline(**PIPELINE, stall_after=value).stall_after == MINUTE
     assert FixedDelay(pause=value).pause == MINUTE
     assert CheckpointPolicy(min_pause=value).min_pause == MINUTE
     if not isinstance(value, timedelta):
         args = argument_parser("", prefix="p").parse_args(
             ["--checkpoint", "/d", "--bootstrap-servers", "h:1", "--trigger", str(value)]
         )
-        assert App.of(args).trigger == {"processingTime": "60 seconds"}
+        assert App.of(args).trigger == {"processingTime": "1 minute"}
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from airflow_eos.core.delivery.outputs import Output
 from airflow_eos.core.delivery.port import Guarantee
 from airflow_eos.core.delivery.task import require_alone
 from airflow_eos.core.protocol.decision import check_name
+from airflow_eos.core.settings import SECRET_FILES
 from airflow_eos.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -131,16 +132,9 @@ def transactional_prefix(output: Output) -> str | None:
     return getattr(output.sink, "transactional_id_prefix", None)
 
 
-def environment(
-    guarantee: str, outputs: object, consumer_group: str | None = None
-) -> dict[str, str]:
-    """Return the environment variables that tell an app what was chosen; none holds a secret."""
-    told = {"EOS_GUARANTEE": guarantee}
-    if consumer_group is not None:
-        told["EOS_CONSUMER_GROUP"] = consumer_group
-    if outputs is None:
-        return told
-    return told | {"EOS_OUTPUTS": msgspec.json.encode(_listed(outputs)).decode()}
+def as_json(outputs: object) -> str | None:
+    """Return outputs as the JSON text by which an app is told them; it holds no secret."""
+    return None if outputs is None else msgspec.json.encode(_listed(outputs)).decode()
 
 
 def _listed(outputs: object) -> Sequence[Any]:
@@ -181,7 +175,7 @@ def _decoded(
         raise ConfigurationError(
             f"{where} has no option {each!r}{nearest(each, names)}. {takes} Addresses and "
             "passwords come from participant_conn_ids, or from the file that "
-            "EOS_PARTICIPANTS_FILE names."
+            f"{SECRET_FILES['participants']} names."
         )
     rows = {each: value for each, value in said.items() if each in of_all}
     options = {each: value for each, value in said.items() if each not in of_all}

@@ -65,10 +65,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import timedelta
 
+    from airflow_eos.core.arguments import Cancel
     from airflow_eos.core.checkpoint import CheckpointStore, Heartbeat, StartedBy
     from airflow_eos.core.checkpoint.standby import Standby
     from airflow_eos.core.delivery.policy import RestartStrategy
-    from airflow_eos.ops.supervision.heartbeat_monitor import Cancel, HeartbeatObservation
+    from airflow_eos.ops.supervision.heartbeat_monitor import HeartbeatObservation
 
 log = logging.getLogger(__name__)
 
