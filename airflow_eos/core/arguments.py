@@ -357,8 +357,8 @@ class Argument(NamedTuple):
         parts, origin = get_args(annotation), get_origin(annotation)
         if origin is Annotated:
             within = cls.stated(parts[0])
-            told = (each for each in parts if isinstance(each, ArgumentType))
-            return within._replace(type=next(told, within.type))
+            said = [each for each in parts if isinstance(each, ArgumentType)]
+            return within._replace(type=[within.type, *said][-1])
         if origin in (Union, UnionType):
             return cls(cls.stated(parts[0]).type, parts[1:])
         if origin is Literal:

@@ -65,14 +65,16 @@ class AppSettings:
         TimeSpan(words=(AVAILABLE_NOW,)),
         f"time between two batches, or {AVAILABLE_NOW}: read what is there and stop",
     ] = INTERVAL
-    max_offsets_per_trigger: Annotated[Count | None, "most rows of a batch"] = None
+    max_offsets_per_trigger: Annotated[
+        Count | None, "most rows of a batch; no limit if not given"
+    ] = None
     batch_within: Annotated[Span, "the longest batch expected"] = timedelta(minutes=1)
     recover_within: Annotated[Span, "from a crash to a recovery that has run"] = timedelta(
         minutes=5
     )
-    transaction_timeout: Annotated[
-        PositiveSpan, "how long a transaction may be open, and covers the three times above"
-    ] = timedelta(minutes=15)
+    transaction_timeout: Annotated[PositiveSpan, "how long a transaction may be open"] = timedelta(
+        minutes=15
+    )
     guarantee: Annotated[GuaranteeName, "exactly_once, at_least_once or at_most_once"] = (
         "exactly_once"
     )
@@ -97,7 +99,9 @@ class AppSettings:
         False
     )
     min_pause: Annotated[Span, "least pause after a batch"] = timedelta(0)
-    batch_timeout: Annotated[PositiveSpan | None, "a batch whose tasks take longer fails"] = None
+    batch_timeout: Annotated[
+        PositiveSpan | None, "a batch whose tasks take longer fails; no limit if not given"
+    ] = None
     num_retained: Annotated[int | None, "how many batches the logs keep"] = None
 
     @classmethod
@@ -164,9 +168,10 @@ class Setting:
         return f"{text} milliseconds" if isinstance(self.argument.type, TimeSpan) else text
 
 
-def _table() -> dict[str, Setting]:
-    hints, found = get_type_hints(AppSettings, include_extras=True), {}
-    for field in fields(AppSettings):
+def table(struct: type[AppSettings]) -> dict[str, Setting]:
+    """Return the settings that a struct has, by their names."""
+    hints, found = get_type_hints(struct, include_extras=True), {}
+    for field in fields(struct):
         [text] = (each for each in get_args(hints[field.name]) if isinstance(each, str))
         default = None if field.default is MISSING else field.default
         said = spelled(default) if isinstance(default, timedelta) else default
@@ -174,8 +179,7 @@ def _table() -> dict[str, Setting]:
     return found
 
 
-SETTINGS: Mapping[str, Setting] = _table()
-"""Every setting, by its name."""
+SETTINGS = table(AppSettings)
 
 
 def environment(**given: object) -> dict[str, str]:

@@ -358,7 +358,12 @@ POLICY = CheckpointPolicy(
 
 
 def test_the_operators_policy_reaches_the_query(monkeypatch, started):
-    for name, value in policy_environment(POLICY).items():
+    told = environment(
+        min_pause=POLICY.min_pause,
+        batch_timeout=POLICY.timeout,
+        num_retained=POLICY.num_retained,
+    )
+    for name, value in told.items():
         monkeypatch.setenv(name, value)
     app(*SHELL).start(None, topic="out", query_name="etl")  # type: ignore[arg-type]
     [(_, others)] = started
