@@ -26,7 +26,8 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.secret_names import is_secret
 
-GUARANTEES = ("exactly_once", "at_least_once", "at_most_once")
+Guarantee = Literal["exactly_once", "at_least_once", "at_most_once"]
+GUARANTEES = get_args(Guarantee)
 
 Cancel = Literal["drain", "kill", "leave"]
 """What the app does when its task is stopped: end after its batch, end at once, or go on."""

@@ -19,6 +19,7 @@ from typing import Annotated, get_args, get_type_hints
 
 from airflow_eos.core.arguments import (
     AVAILABLE_NOW,
+    GUARANTEES,
     Anything,
     Argument,
     Count,
@@ -31,7 +32,7 @@ from airflow_eos.core.arguments import (
     spelled,
 )
 
-INTERVAL = timedelta(seconds=1)
+INTERVAL, TRIGGER = timedelta(seconds=1), TimeSpan(words=(AVAILABLE_NOW,))
 
 SECRET_FILES = {
     "kafka": "EOS_KAFKA_CONFIG_FILE",
@@ -61,23 +62,15 @@ class AppSettings:
     checkpoint_location: Annotated[str, "path or URL"]
     transactional_id_prefix: Annotated[str, "of the transactional ids; owned by one checkpoint"]
     trigger_interval: Annotated[
-        timedelta | str,
-        TimeSpan(words=(AVAILABLE_NOW,)),
-        f"time between two batches, or {AVAILABLE_NOW}: read what is there and stop",
+        timedelta | str, TRIGGER, f"time between two batches, or {AVAILABLE_NOW}: read all and stop"
     ] = INTERVAL
-    max_offsets_per_trigger: Annotated[
-        Count | None, "most rows of a batch; no limit if not given"
-    ] = None
+    max_offsets_per_trigger: Annotated[Count | None, "most rows of a batch"] = None
     batch_within: Annotated[Span, "the longest batch expected"] = timedelta(minutes=1)
-    recover_within: Annotated[Span, "from a crash to a recovery that has run"] = timedelta(
-        minutes=5
-    )
+    recover_within: Annotated[Span, "from a crash to a recovery that ran"] = timedelta(minutes=5)
     transaction_timeout: Annotated[PositiveSpan, "how long a transaction may be open"] = timedelta(
         minutes=15
     )
-    guarantee: Annotated[GuaranteeName, "exactly_once, at_least_once or at_most_once"] = (
-        "exactly_once"
-    )
+    guarantee: Annotated[GuaranteeName, " or ".join(GUARANTEES)] = "exactly_once"
     outputs: Annotated[
         str | None, Anything(), "where rows go instead: JSON, or the path of a file with it"
     ] = None
@@ -95,19 +88,13 @@ class AppSettings:
     skip_lost_input: Annotated[
         bool, "for one start: leave out rows that are gone from the input (failOnDataLoss=false)"
     ] = False
-    standby: Annotated[bool, "stand by until the running driver of this checkpoint has ended"] = (
-        False
-    )
+    standby: Annotated[bool, "stand by until the running driver has ended"] = False
     min_pause: Annotated[Span, "least pause after a batch"] = timedelta(0)
-    batch_timeout: Annotated[
-        PositiveSpan | None, "a batch whose tasks take longer fails; no limit if not given"
-    ] = None
+    batch_timeout: Annotated[PositiveSpan | None, "a batch whose tasks take longer fails"] = None
     num_retained: Annotated[int | None, "how many batches the logs keep"] = None
 
     @classmethod
-    def of_arguments(
-        cls, args: Namespace, environment: Mapping[str, str] = os.environ
-    ) -> AppSettings:
+    def of_arguments(cls, args: Namespace) -> AppSettings:
         """Return the settings of a parsed command line, whose defaults are of the environment.
 
         Raises:
@@ -116,7 +103,7 @@ class AppSettings:
         given = {}
         for name, setting in SETTINGS.items():
             value = getattr(args, setting.short)
-            is_told = value is not None and value == setting.told(environment)
+            is_told = value is not None and value == setting.told(os.environ)
             said = setting.variable if is_told else setting.flag
             given[name] = setting.argument.of(said, value)
         return cls(**given)
@@ -124,14 +111,7 @@ class AppSettings:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A row of the table: a field of :class:`AppSettings`, and its names elsewhere.
-
-    Attributes:
-        name: of the field, and of the operator's argument.
-        argument: its type.
-        text: what it means.
-        default: as a command line has it; None: it has none, or must be given.
-    """
+    """A field of :class:`AppSettings`, with its default as a command line has it (or None)."""
 
     name: str
     argument: Argument

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
 from airflow.sdk import DAG, get_current_context, task
@@ -15,7 +15,6 @@ from airflow_eos.factory.pipeline import RUN, is_of, streaming
 from airflow_eos.factory.settings import Pipeline, pinned, rendered
 from airflow_eos.factory.watchdog import store_of
 from airflow_eos.hooks.answers import answered
-from airflow_eos.hooks.arguments import as_rendered
 
 ROWS = 200
 """The number of rows written before the app's first batch, and again before the kill."""
@@ -91,8 +90,7 @@ def eos_drill(
 
 
 def _first_batch_s(pipeline: Pipeline) -> float:
-    seconds: float = as_rendered(pipeline.first_batch_within).total_seconds()
-    return seconds
+    return cast("timedelta", pipeline.first_batch_within).total_seconds()
 
 
 def _topics(pipeline: Pipeline, partitions: int, replication: int) -> Any:

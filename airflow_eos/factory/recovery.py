@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, cast
 
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
 from airflow.providers.standard.operators.hitl import HITLOperator
@@ -19,7 +20,6 @@ from airflow_eos.factory.watchdog import (
     stays_down,
 )
 from airflow_eos.hooks.answers import answered
-from airflow_eos.hooks.arguments import as_rendered
 from airflow_eos.hooks.runs import why_it_stands
 from airflow_eos.operators import AuditOperator, PlanRecoveryOperator, RecoverTransactionsOperator
 
@@ -70,7 +70,7 @@ def recovery(pipeline: Pipeline, tags: list[str], notifiers: Sequence[Any] = ())
             options=[COMMITTED, ABORTED, ORPHANS, LEAVE],
             defaults=[LEAVE],
             multiple=True,
-            response_timeout=as_rendered(pipeline.ask_within),
+            response_timeout=cast("timedelta", pipeline.ask_within),
             notifiers=list(notifiers),
         )
         execute = RecoverTransactionsOperator(

@@ -10,17 +10,15 @@ from typing import Annotated, Any
 from airflow.sdk import get_current_context
 
 from airflow_eos.core.arguments import (
-    AVAILABLE_NOW,
     Anything,
     Count,
     Duration,
     PositiveDuration,
-    TimeSpan,
     arguments_of,
     is_template,
     spelled,
 )
-from airflow_eos.core.settings import INTERVAL, AppSettings, flags
+from airflow_eos.core.settings import INTERVAL, TRIGGER, AppSettings, flags
 from airflow_eos.hooks.answers import answered
 from airflow_eos.sinks.source import tuned_spark_conf
 
@@ -90,7 +88,7 @@ class Pipeline:
     jars: str | None = None
     conf: Mapping[str, str] = field(default_factory=tuned_spark_conf)
     env: Mapping[str, str] = field(default_factory=dict)
-    trigger: Annotated[Duration, TimeSpan(words=(AVAILABLE_NOW,))] = INTERVAL
+    trigger: Annotated[Duration, TRIGGER] = INTERVAL
     max_offsets_per_trigger: Count | None = None
     batch_within: Duration = AppSettings.batch_within
     recover_within: Duration = AppSettings.recover_within

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, cast
 
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
 from airflow.providers.standard.operators.hitl import HITLOperator
@@ -23,7 +24,7 @@ from airflow_eos.factory.pipeline import (
 from airflow_eos.factory.settings import Pipeline, pinned
 from airflow_eos.factory.watchdog import last_heartbeat, store_of
 from airflow_eos.hooks.answers import answered
-from airflow_eos.hooks.arguments import as_rendered, no_retry_where_useless
+from airflow_eos.hooks.arguments import no_retry_where_useless
 from airflow_eos.operators import RehearseOperator
 from airflow_eos.ops.packaging import content_of
 from airflow_eos.sensors import CheckpointProgressSensor
@@ -134,7 +135,7 @@ def _asked(pipeline: Pipeline, chosen: Any, approved: Any, notifiers: Sequence[A
         body="{{ ti.xcom_pull(task_ids='who_approves', key='words') }}",
         options=[APPROVE, KEEP],
         defaults=[KEEP],
-        response_timeout=as_rendered(pipeline.ask_within),
+        response_timeout=cast("timedelta", pipeline.ask_within),
         notifiers=list(notifiers),
     )
     asked = who_approves()

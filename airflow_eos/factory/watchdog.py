@@ -16,7 +16,6 @@ from airflow_eos.core.arguments import milliseconds
 from airflow_eos.core.protocol.decision import one_line
 from airflow_eos.factory.settings import Pipeline, pinned, rendered
 from airflow_eos.hooks.answers import answered
-from airflow_eos.hooks.arguments import as_rendered
 from airflow_eos.hooks.runs import UNDER_WAY, count, start, task_state, why_it_stands
 from airflow_eos.sensors import CheckpointProgressSensor
 
@@ -506,8 +505,7 @@ class WatchdogSensor(CheckpointProgressSensor):
 
     @property
     def _within_s(self) -> float:
-        within: timedelta = as_rendered(self._pipeline.first_batch_within)
-        return within.total_seconds()
+        return cast("timedelta", self._pipeline.first_batch_within).total_seconds()
 
     def _why_in_vain(self, vain: InVain | None, now_s: float) -> str | None:
         """Return that drivers come and go and no batch is settled; None: that was not seen, yet."""

@@ -16,7 +16,7 @@ from airflow_eos.hooks.answers import answered
 from airflow_eos.hooks.store import mask_secrets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     import jinja2
     from airflow.sdk import Context
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from airflow_eos.ops.supervision.exit_status import ExitStatus
 
 
+_OURS = "airflow_eos."
 _ASKED = frozenset({"batch_id", "checkpoint_location", "outputs", "plan", "since", "since_batch"})
 """The arguments without which another question is asked, or rows go elsewhere.
 
@@ -71,10 +72,25 @@ class CheckedArguments(BaseOperator):
     """The base of this package's operators: checks each argument by what stands at it.
 
     Airflow renders a template by setting the attribute anew, so ``__setattr__`` checks both. A
-    value that is yet to be rendered (a template, another task's output) is checked when it is.
+    value that is yet to be rendered (a template, another task's output) is checked when it is. What
+    may be another task's output is a template field.
     """
 
+    checkpoint_location: str
+    transactional_id_prefix: str | None
+    kafka_config_id: str
+    storage_conn_id: str | None
+    storage_options: Mapping[str, str] | None
+    participant_conn_ids: Mapping[str, str] | None
+    deferrable: bool
+
     _is_rendered = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if cls.__module__.startswith(_OURS):
+            own = own_arguments(cls).items()
+            cls.template_fields = tuple(name for name, each in own if XComArg in each.others)
 
     def __setattr__(self, name: str, value: Any) -> None:
         argument = own_arguments(type(self)).get(name)
@@ -109,22 +125,12 @@ class CheckedArguments(BaseOperator):
         return argument.of(name, value)
 
 
-def as_rendered(value: object) -> Any:
-    """Return an argument unchanged, typed as what checking and rendering make of it."""
-    return value
-
-
-def templated(init: Callable[..., None]) -> tuple[str, ...]:
-    """Return the template fields of an ``__init__``: what may be another task's output."""
-    return tuple(name for name, each in arguments_of(init).items() if XComArg in each.others)
-
-
 @cache
 def own_arguments(kind: type) -> Mapping[str, Argument]:
     """Return what stands at the arguments that this package's classes give an operator."""
     found: dict[str, Argument] = {}
     for each in reversed(kind.__mro__):
-        if each.__module__.startswith("airflow_eos.") and "__init__" in vars(each):
+        if each.__module__.startswith(_OURS) and "__init__" in vars(each):
             found |= arguments_of(vars(each)["__init__"])
     return found
 

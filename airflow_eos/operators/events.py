@@ -14,12 +14,7 @@ from airflow.sdk import Asset, AssetAlias, XComArg
 from airflow_eos import errors
 from airflow_eos.core.arguments import Duration, Instance, PositiveDuration
 from airflow_eos.hooks.answers import answered
-from airflow_eos.hooks.arguments import (
-    CheckedArguments,
-    as_rendered,
-    no_retry_where_useless,
-    templated,
-)
+from airflow_eos.hooks.arguments import CheckedArguments, no_retry_where_useless
 from airflow_eos.hooks.deadlines import TaskDeadline
 from airflow_eos.hooks.store import checkpoint_of
 from airflow_eos.lineage import BatchLineage
@@ -70,6 +65,12 @@ class EmitSettledBatchesOperator(BatchLineage, CheckedArguments):
 
     ui_color = "#e9edc9"
 
+    asset: Asset
+    each_batch: bool
+    every: timedelta
+    former_emitter: str | None
+    poke_interval: timedelta
+
     def __init__(
         self,
         *,
@@ -90,20 +91,9 @@ class EmitSettledBatchesOperator(BatchLineage, CheckedArguments):
         outlet = AssetAlias(f"{asset.name}.settled") if each_batch else asset
         given = {"inlets": [asset], "outlets": [outlet], "max_active_tis_per_dag": 1}
         super().__init__(**{**kwargs, **given})
-        self.asset = asset
-        self.checkpoint_location: str = as_rendered(checkpoint_location)
-        self.each_batch = each_batch
-        self.every: timedelta = as_rendered(every)
-        self.former_emitter = former_emitter
-        self.kafka_config_id: str = as_rendered(kafka_config_id)
-        self.storage_conn_id: str | None = as_rendered(storage_conn_id)
-        self.storage_options = storage_options
-        self.deferrable = deferrable
-        self.poke_interval: timedelta = as_rendered(poke_interval)
+        self._take(locals())
         self._told: Sequence[SettledEvent] = ()
         self._stand: Sequence[Any] = ()
-
-    template_fields: Sequence[str] = templated(__init__)
 
     def execute(self, context: Context) -> list[str]:
         """Return the keys of the events that Airflow stores if this task succeeds.

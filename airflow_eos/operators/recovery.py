@@ -11,12 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from airflow.sdk import XComArg
 
 from airflow_eos.core.arguments import Duration, Flag, PositiveDuration, Texts, Topics, Word
-from airflow_eos.hooks.arguments import (
-    CheckedArguments,
-    as_rendered,
-    no_retry_where_useless,
-    templated,
-)
+from airflow_eos.hooks.arguments import CheckedArguments, no_retry_where_useless
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -59,14 +54,7 @@ class PlanRecoveryOperator(CheckedArguments):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.checkpoint_location: str = as_rendered(checkpoint_location)
-        self.transactional_id_prefix: str | None = as_rendered(transactional_id_prefix)
-        self.kafka_config_id: str = as_rendered(kafka_config_id)
-        self.storage_conn_id: str | None = as_rendered(storage_conn_id)
-        self.storage_options = storage_options
-        self.participant_conn_ids: Mapping[str, str] | None = as_rendered(participant_conn_ids)
-
-    template_fields: Sequence[str] = templated(__init__)
+        self._take(locals())
 
     def execute(self, context: Context) -> Any:  # noqa: ARG002 - Airflow's signature
         """Return the plan as a dictionary.
@@ -117,6 +105,12 @@ class RecoverTransactionsOperator(PlanRecoveryOperator):
         patience: how long a young heartbeat is watched before the pipeline counts as alive.
     """
 
+    plan: Mapping[str, Any] | str | None
+    allowed_actions: Sequence[str]
+    assume: str | None
+    force: bool
+    patience: timedelta
+
     def __init__(
         self,
         *,
@@ -129,15 +123,9 @@ class RecoverTransactionsOperator(PlanRecoveryOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.plan: Mapping[str, Any] | str | None = as_rendered(plan)
         # BaseOperator has a method of the same name, which runs an operator without a DAG
         self._only_plan: bool = Flag().of("dry_run", dry_run)
-        self.allowed_actions: Sequence[str] = as_rendered(allowed_actions)
-        self.assume: str | None = as_rendered(assume)
-        self.force = force
-        self.patience: timedelta = as_rendered(patience)
-
-    template_fields: Sequence[str] = (*PlanRecoveryOperator.template_fields, *templated(__init__))
+        self._take({name: value for name, value in locals().items() if name != "dry_run"})
 
     def execute(self, context: Context) -> Any:  # noqa: ARG002 - Airflow's signature
         """Return the report as a dictionary.
@@ -206,6 +194,15 @@ class AuditOperator(CheckedArguments):
 
     ui_color = "#e2ece9"
 
+    input_topic: str | Sequence[str]
+    output_topic: str
+    id_expression: str
+    order_by: str
+    dead_letter_topic: str | None
+    dead_letter_id: str | None
+    broker_timeout: timedelta
+    fail_on_violation: bool
+
     def __init__(
         self,
         *,
@@ -224,20 +221,7 @@ class AuditOperator(CheckedArguments):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.input_topic: str | Sequence[str] = as_rendered(input_topic)
-        self.output_topic: str = as_rendered(output_topic)
-        self.kafka_config_id: str = as_rendered(kafka_config_id)
-        self.id_expression: str = as_rendered(id_expression)
-        self.order_by: str = as_rendered(order_by)
-        self.dead_letter_topic: str | None = as_rendered(dead_letter_topic)
-        self.dead_letter_id: str | None = as_rendered(dead_letter_id)
-        self.checkpoint_location: str | None = as_rendered(checkpoint_location)
-        self.storage_conn_id: str | None = as_rendered(storage_conn_id)
-        self.storage_options = storage_options
-        self.broker_timeout: timedelta = as_rendered(broker_timeout)
-        self.fail_on_violation = fail_on_violation
-
-    template_fields: Sequence[str] = templated(__init__)
+        self._take(locals())
 
     def execute(self, context: Context) -> Any:  # noqa: ARG002 - Airflow's signature
         """Return the report as a dictionary.

@@ -24,17 +24,14 @@ from airflow_eos.core.arguments import (
     Texts,
     Word,
     arguments_of,
-    taken,
 )
 from airflow_eos.core.delivery.policy import CheckpointPolicy
 from airflow_eos.core.settings import INTERVAL, AppSettings
 from airflow_eos.errors import RehearsalError
 from airflow_eos.hooks.arguments import (
     CheckedArguments,
-    as_rendered,
     no_retry_of_what_was_drained,
     no_retry_where_useless,
-    templated,
 )
 from airflow_eos.hooks.deadlines import TaskDeadline
 from airflow_eos.hooks.store import checkpoint_of
@@ -129,8 +126,6 @@ class SparkArguments(CheckedArguments):
         super().__init__(**kwargs)
         self._take(locals())
 
-    template_fields: Sequence[str] = templated(__init__)
-
     def of_the_hook(self) -> dict[str, Any]:
         """Return the arguments that go to ``SparkSubmitHook`` unchanged."""
         given = {name: getattr(self, name) for name in arguments_of(SparkArguments.__init__)}
@@ -143,6 +138,25 @@ class StreamingArguments(BatchLineage, SparkArguments):
     """The arguments of a streaming task; :class:`SparkStreamingOperator` documents them."""
 
     operator_extra_links: Collection[BaseOperatorLink] = LINKS
+
+    ship_package: bool
+    outputs: Sequence[Mapping[str, Any]] | str | None
+    guarantee: str
+    consumer_group: str | None
+    content: str | None
+    trigger_interval: timedelta
+    batch_within: timedelta
+    recover_within: timedelta
+    transaction_timeout: timedelta
+    max_restarts: int
+    restart_delay: timedelta
+    recover_before_start: bool
+    drain_timeout: timedelta
+    patience: timedelta
+    submit_timeout: timedelta
+    cancel: Cancel
+    standby: bool
+    poke_interval: timedelta
 
     def __init__(
         self,
@@ -176,40 +190,19 @@ class StreamingArguments(BatchLineage, SparkArguments):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.checkpoint_location: str = as_rendered(checkpoint_location)
-        self.transactional_id_prefix: str | None = as_rendered(transactional_id_prefix)
-        self.kafka_config_id: str = as_rendered(kafka_config_id)
-        self.ship_package = ship_package
-        self.storage_conn_id: str | None = as_rendered(storage_conn_id)
-        self.storage_options = storage_options
-        self.participant_conn_ids: Mapping[str, str] | None = as_rendered(participant_conn_ids)
-        self.outputs: Sequence[Mapping[str, Any]] | str | None = as_rendered(outputs)
-        self.guarantee: str = as_rendered(guarantee)
-        self.consumer_group: str | None = as_rendered(consumer_group)
-        self.content: str | None = as_rendered(content)
+        self._take(locals())
         self.policy = policy or CheckpointPolicy()
-        restarts = {"max_restarts": max_restarts, "restart_delay": restart_delay}
-        times = {
-            "batch_within": batch_within,
-            "recover_within": recover_within,
-            "transaction_timeout": transaction_timeout,
-        }
         interval, self.restart = self.policy.beside(
-            **taken(StreamingArguments.__init__, {"trigger_interval": trigger_interval, **restarts})
+            trigger_interval=self.trigger_interval,
+            max_restarts=self.max_restarts,
+            restart_delay=self.restart_delay,
         )
-        self.budget = TimeoutBudget(interval, **taken(StreamingArguments.__init__, times))
-        self.recover_before_start = recover_before_start
-        self.drain_timeout: timedelta = as_rendered(drain_timeout)
-        self.patience: timedelta = as_rendered(patience)
-        self.submit_timeout: timedelta = as_rendered(submit_timeout)
-        self.cancel = cancel
-        self.standby = standby
+        self.budget = TimeoutBudget(
+            interval, self.batch_within, self.recover_within, self.transaction_timeout
+        )
         if deferrable is None:
             deferrable = airflow_conf.getboolean("operators", "default_deferrable", fallback=False)
         self.deferrable = deferrable
-        self.poke_interval: timedelta = as_rendered(poke_interval)
-
-    template_fields: Sequence[str] = (*SparkArguments.template_fields, *templated(__init__))
 
     @classmethod
     def get_serialized_fields(cls) -> frozenset[str]:
@@ -493,6 +486,12 @@ class RehearseOperator(StreamingArguments):
 
     ui_color = "#f5e6cc"
 
+    batches: int
+    key: Sequence[str]
+    examples: int
+    scratch: str | None
+    keep: str | None
+    fail_on_difference: bool
     _submission: SparkSubmission | None = None
 
     def __init__(
@@ -507,14 +506,7 @@ class RehearseOperator(StreamingArguments):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.batches: int | str = as_rendered(batches)
-        self.key = key
-        self.examples = examples
-        self.scratch: str | None = as_rendered(scratch)
-        self.keep: str | None = as_rendered(keep)
-        self.fail_on_difference = fail_on_difference
-
-    template_fields: Sequence[str] = (*StreamingArguments.template_fields, *templated(__init__))
+        self._take(locals())
 
     def execute(self, context: Context) -> Any:  # noqa: ARG002 - Airflow's signature
         """Return the report as a dictionary.
@@ -542,7 +534,7 @@ class RehearseOperator(StreamingArguments):
             told = RehearsalRequest(
                 self.checkpoint_location,
                 copy if self.scratch else str(folder / "checkpoint"),
-                int(self.batches),
+                self.batches,
                 tuple(self.key),
                 self.examples,
                 self.keep or "",

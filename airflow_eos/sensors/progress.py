@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime, timedelta
@@ -23,12 +23,7 @@ from airflow_eos import errors
 from airflow_eos.core.arguments import Number, PositiveDuration, Topics, milliseconds
 from airflow_eos.core.protocol.decision import one_line
 from airflow_eos.errors import ConfigurationError, EosError
-from airflow_eos.hooks.arguments import (
-    CheckedArguments,
-    as_rendered,
-    no_retry_where_useless,
-    templated,
-)
+from airflow_eos.hooks.arguments import CheckedArguments, no_retry_where_useless
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -66,12 +61,7 @@ class LookOnceSensor(CheckedArguments, BaseSensorOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.kafka_config_id: str = as_rendered(kafka_config_id)
-        self.storage_conn_id: str | None = as_rendered(storage_conn_id)
-        self.storage_options = storage_options
-        self.deferrable = deferrable
-
-    template_fields: Sequence[str] = templated(__init__)
+        self._take(locals())
 
     def execute(self, context: Context) -> Any:
         """Look once; then wait here, or in the triggerer where ``deferrable``."""
@@ -220,6 +210,11 @@ class CheckpointProgressSensor(LookOnceSensor):
     ui_color = "#cfe8ef"
     trigger_name = "CheckpointProgressTrigger"
 
+    max_age: timedelta
+    batch_id: int | None
+    since_batch: int | None
+    since: datetime | str | None
+
     def __init__(
         self,
         *,
@@ -231,13 +226,7 @@ class CheckpointProgressSensor(LookOnceSensor):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.checkpoint_location: str = as_rendered(checkpoint_location)
-        self.max_age: timedelta = as_rendered(max_age)
-        self.batch_id: int | None = as_rendered(batch_id)
-        self.since_batch: int | None = as_rendered(since_batch)
-        self.since: datetime | str | None = as_rendered(since)
-
-    template_fields: Sequence[str] = (*LookOnceSensor.template_fields, *templated(__init__))
+        self._take(locals())
 
     def poke(self, context: Context) -> PokeReturnValue:
         """Look at the checkpoint, and again after a trigger interval where a stall is suspected.
@@ -329,6 +318,9 @@ class TransactionTimeoutSensor(LookOnceSensor):
     seen: SeenOpen | None = None
     """The open work that this process has seen, for systems that do not tell their time."""
 
+    part_left: float
+    max_age: timedelta
+
     def __init__(
         self,
         *,
@@ -340,13 +332,7 @@ class TransactionTimeoutSensor(LookOnceSensor):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.checkpoint_location: str | None = as_rendered(checkpoint_location)
-        self.transactional_id_prefix: str | None = as_rendered(transactional_id_prefix)
-        self.part_left = part_left
-        self.max_age: timedelta = as_rendered(max_age)
-        self.participant_conn_ids: Mapping[str, str] | None = as_rendered(participant_conn_ids)
-
-    template_fields: Sequence[str] = (*LookOnceSensor.template_fields, *templated(__init__))
+        self._take(locals())
 
     def poke(self, context: Context) -> PokeReturnValue:  # noqa: ARG002 - Airflow's signature
         """Look for transactions that run out of time."""
@@ -404,6 +390,9 @@ class BlockedTopicSensor(LookOnceSensor):
     ui_color = "#f4d6cc"
     trigger_name = "BlockedTopicTrigger"
 
+    topics: str | list[str]
+    max_age: timedelta
+
     def __init__(
         self,
         *,
@@ -412,10 +401,7 @@ class BlockedTopicSensor(LookOnceSensor):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.topics: str | Sequence[str] = as_rendered(topics)
-        self.max_age: timedelta = as_rendered(max_age)
-
-    template_fields: Sequence[str] = (*LookOnceSensor.template_fields, *templated(__init__))
+        self._take(locals())
 
     def poke(self, context: Context) -> PokeReturnValue:  # noqa: ARG002 - Airflow's signature
         """Look for transactions that hold readers up."""

@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
+from airflow_eos.core.arguments import GUARANTEES, Word
 from airflow_eos.core.delivery.options import nearest, options_of
 from airflow_eos.core.delivery.outputs import Output
 from airflow_eos.core.delivery.port import Guarantee
@@ -84,12 +85,7 @@ class OutputConfig:
             ConfigurationError: a guarantee, kind, name or option is not known, missing or of
                 another type.
         """
-        known = get_args(Guarantee)
-        if guarantee not in known:
-            raise ConfigurationError(
-                f"guarantee {guarantee!r}{nearest(guarantee, known)}: expected "
-                f"{' or '.join(map(repr, known))}."
-            )
+        guarantee = Word(words=GUARANTEES).of("guarantee", guarantee)
         chosen = () if outputs is None else tuple(map(_chosen, _listed(outputs)))
         for each in chosen:
             if guarantee not in each.options.guarantees:

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
 
+from airflow_eos.core.arguments import Guarantee as Guarantee
 from airflow_eos.core.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork
 from airflow_eos.core.protocol.participant import Participant
 from airflow_eos.errors import ConfigurationError
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from airflow_eos.core.checkpoint.store import CheckpointStore
     from airflow_eos.core.protocol.decision import Decision
 
-
-Guarantee = Literal["exactly_once", "at_least_once", "at_most_once"]
 
 PROGRESS = "consumer_group"
 """The name of the participant that says how far a pipeline is; no output may be called so."""
