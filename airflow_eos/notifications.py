@@ -15,7 +15,7 @@ try:
 except ImportError:  # Airflow 3.1 has them, and exports them not
     from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 
-from airflow_eos.core.arguments import Duration, taken
+from airflow_eos.core.arguments import PositiveDuration, TimeSpan
 from airflow_eos.core.protocol.decision import one_line
 
 if TYPE_CHECKING:
@@ -173,7 +173,9 @@ def drill_in_words(report: dict[str, Any] | None) -> str:
 # A deadline on the age of the last settled batch.
 
 
-def settled_within(interval: Duration, callback: AsyncCallback | SyncCallback) -> DeadlineAlert:
+def settled_within(
+    interval: PositiveDuration, callback: AsyncCallback | SyncCallback
+) -> DeadlineAlert:
     """Return a ``deadline`` for an emitter's DAG: call back if no batch is settled for so long.
 
     The DAG's run begins when the batch before was told, and ends when the next one is; so the age
@@ -187,6 +189,6 @@ def settled_within(interval: Duration, callback: AsyncCallback | SyncCallback) -
     """
     return DeadlineAlert(
         reference=DeadlineReference.DAGRUN_QUEUED_AT,
-        interval=taken("interval", interval),
+        interval=TimeSpan(positive=True).of("interval", interval),
         callback=callback,
     )

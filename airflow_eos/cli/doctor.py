@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 from rich.console import Console
@@ -21,12 +21,13 @@ from airflow_eos.cli.options import (
     kafka_if_given,
     pairs,
     reach_in,
-    seconds,
     storage_options,
     tell_json,
+    time_of,
     word,
 )
-from airflow_eos.core.arguments import GUARANTEES
+from airflow_eos.core.arguments import AVAILABLE_NOW, GUARANTEES
+from airflow_eos.core.settings import INTERVAL, AppSettings
 from airflow_eos.errors import ConfigurationError, EosError, printable
 
 if TYPE_CHECKING:
@@ -68,22 +69,11 @@ def doctor(
         list[str] | None, typer.Option(help="key=value for that Spark app; repeatable.")
     ] = None,
     transaction_timeout: Annotated[
-        float,
-        seconds(
-            "transaction_timeout",
-            help="The app's transaction_timeout: seconds, or '15 minutes'.",
-            show_default="15 minutes",
-        ),
-    ] = 900.0,
-    trigger_interval: Annotated[
-        float, seconds("trigger_interval", help="The app's trigger.", show_default="1 second")
-    ] = 1.0,
-    batch_within: Annotated[
-        float, seconds("batch_within", help="The app's batch_within.", show_default="1 minute")
-    ] = 60.0,
-    recover_within: Annotated[
-        float, seconds("recover_within", help="The app's recover_within.", show_default="5 minutes")
-    ] = 300.0,
+        timedelta, time_of("transaction_timeout")
+    ] = AppSettings.transaction_timeout,
+    trigger_interval: Annotated[Any, time_of("trigger_interval")] = INTERVAL,
+    batch_within: Annotated[timedelta, time_of("batch_within")] = AppSettings.batch_within,
+    recover_within: Annotated[timedelta, time_of("recover_within")] = AppSettings.recover_within,
     rounds: Annotated[
         int, typer.Option(min=1, help="Rounds of the store's race, 8 small writes each.")
     ] = 40,
@@ -98,7 +88,7 @@ def doctor(
     from airflow_eos.ops.doctor import DoctorRequest, examine, worst
     from airflow_eos.ops.supervision.preflight import TimeoutBudget
 
-    spans = (trigger_interval, batch_within, recover_within, transaction_timeout)
+    at_once = trigger_interval == AVAILABLE_NOW
     options = storage_options(storage_option)
     lines = examine(
         DoctorRequest(
@@ -111,7 +101,12 @@ def doctor(
             group=group,
             guarantee=cast("Guarantee | None", guarantee),
             prefix=prefix,
-            budget=TimeoutBudget(*(timedelta(seconds=each) for each in spans)),
+            budget=TimeoutBudget(
+                timedelta(0) if at_once else trigger_interval,
+                batch_within,
+                recover_within,
+                transaction_timeout,
+            ),
             rounds=rounds,
             timeout_s=timeout,
         )

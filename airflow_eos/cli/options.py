@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from airflow_eos.core.arguments import Word, taken
+from airflow_eos.core.arguments import TimeSpan, Word
+from airflow_eos.core.settings import SETTINGS
 from airflow_eos.errors import ConfigurationError, printable_lines
 
 if TYPE_CHECKING:
@@ -50,15 +51,31 @@ StorageOption = Annotated[
 ]
 
 
-def seconds(name: str, **option: Any) -> Any:
+def seconds(name: str, *, positive: bool = False, **option: Any) -> Any:
     """Return an option that is a duration: seconds, or a text with a unit, as everywhere."""
+    kind = TimeSpan(positive=positive)
 
     def read(text: str | float) -> float:
-        option = f"--{name.replace('_', '-')}"
-        found: float = taken(name, text, said=option).total_seconds()
+        found: float = kind.of(f"--{name}", text).total_seconds()
         return found
 
     return typer.Option(parser=read, metavar="DURATION", **option)
+
+
+def time_of(name: str) -> Any:
+    """Return the option of a time that an app is told; type, text and default are the table's."""
+    setting, option = SETTINGS[name], f"--{name.replace('_', '-')}"
+
+    def read(text: object) -> Any:
+        return setting.argument.of(option, text)
+
+    return typer.Option(
+        option,
+        parser=read,
+        metavar="DURATION",
+        help=f"The app's {name}: {setting.text}.",
+        show_default=str(setting.default),
+    )
 
 
 def word(name: str, words: Iterable[str], **option: Any) -> Any:
@@ -76,6 +93,7 @@ Timeout = Annotated[
     float,
     seconds(
         "timeout",
+        positive=True,
         help="How long to look for a broker: seconds, or '1 minute'.",
         show_default="30 seconds",
     ),

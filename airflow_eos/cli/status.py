@@ -52,7 +52,12 @@ if TYPE_CHECKING:
 Watch = Annotated[bool, typer.Option("--watch", help="Look again and again, until Ctrl-C.")]
 Interval = Annotated[
     float,
-    seconds("interval", help="Time between two looks with --watch.", show_default="2 seconds"),
+    seconds(
+        "interval",
+        positive=True,
+        help="Time between two looks with --watch.",
+        show_default="2 seconds",
+    ),
 ]
 
 _ON_A_DISK = {"files", "delta"}  # kinds that are reached without a password, by the checkpoint

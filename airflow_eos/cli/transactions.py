@@ -33,7 +33,7 @@ def blocked(
     older_than: Annotated[
         float,
         seconds(
-            "older_than",
+            "older-than",
             help="Leave out younger transactions, such as a batch in flight.",
             show_default="0 seconds",
         ),
@@ -111,7 +111,7 @@ def hanging(
     older_than: Annotated[
         float | None,
         seconds(
-            "older_than",
+            "older-than",
             help="Only transactions whose newest row is older; by default the broker's "
             "transaction.max.timeout.ms and 5 minutes.",
         ),

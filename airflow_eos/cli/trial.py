@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow_eos.core.arguments import AVAILABLE_NOW
+from airflow_eos.core.settings import flags
 from airflow_eos.errors import ConfigurationError, LocalEnvironmentError, Remedy
 from airflow_eos.local import spark_jars
 from airflow_eos.local.broker import create_topic
@@ -133,24 +135,24 @@ class TrialRun:
         return f"{topic}.{self.name}"
 
     def _arguments(self, folder: Path) -> list[str]:
-        arguments = {
-            "--bootstrap-servers": self.bootstrap_servers,
-            "--checkpoint": str(self.checkpoint),
-            "--prefix": self.name,
-            "--trigger": "available-now",
-            "--input-topic": self.project.name,
-            "--output-topic": self.topic(self.project.topics[0]),
-        }
+        outputs = None
         if self.project.outputs:
             here = [
                 {**each, "topic": self.topic(each["topic"])}
                 | {"transactional_id_prefix": f"{self.name}-{number}"}
                 for number, each in enumerate(self.project.outputs)
             ]
-            file = folder / "outputs.json"
-            file.write_text(json.dumps(here), encoding="utf-8")
-            arguments["--outputs"] = str(file)
-        return [word for pair in arguments.items() for word in pair]
+            outputs = folder / "outputs.json"
+            outputs.write_text(json.dumps(here), encoding="utf-8")
+        told = flags(
+            bootstrap_servers=self.bootstrap_servers,
+            checkpoint_location=self.checkpoint,
+            transactional_id_prefix=self.name,
+            trigger_interval=AVAILABLE_NOW,
+            outputs=outputs,
+        )
+        own = ("--input-topic", self.project.name)
+        return [*told, *own, "--output-topic", self.topic(self.project.topics[0])]
 
 
 def _spark(folder: Path) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The types of all arguments: one table of names, for Python, DAGs, apps and shells alike.
+"""The types of arguments, read where each stands: for Python, DAGs, apps and shells alike.
 
 YAML, JSON and templates give what they have: seconds, words, texts, nothing. So an argument is
 checked where it is given, and a template again once it is rendered. A value with one possible
@@ -15,18 +15,22 @@ import math
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from functools import cache
+from inspect import Parameter, signature, unwrap
+from types import UnionType
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.secret_names import is_secret
 
-Duration = timedelta | float | str
-"""The types in which a duration may be given."""
+Guarantee = Literal["exactly_once", "at_least_once", "at_most_once"]
+GUARANTEES = get_args(Guarantee)
 
-GUARANTEES = ("exactly_once", "at_least_once", "at_most_once")
+Cancel = Literal["drain", "kill", "leave"]
+"""What the app does when its task is stopped: end after its batch, end at once, or go on."""
 
 AVAILABLE_NOW = "available-now"
 """The word in the place of a trigger's interval that means: read what there is, and stop."""
@@ -310,87 +314,101 @@ def nearest(word: str, words: Iterable[str]) -> str | None:
     return next(iter(difflib.get_close_matches(word, list(words), n=1)), None)
 
 
-_KINDS: Mapping[ArgumentType, str] = {
-    Text(): "application archives checkpoint checkpoint_location conn_id consumer_group content "
-    "dag_id "
-    "dead_letter_id dead_letter_topic driver_class_path driver_memory exclude_packages "
-    "executor_memory files former_emitter id_expression jars kafka_config_id keep keytab name "
-    "order_by order_id output_topic packages prefix principal properties_file proxy_user py_files "
-    "recovery_dag_id repositories scratch spark_binary spark_conn_id storage_conn_id "
-    "transactional_id_prefix watchdog_dag_id yarn_queue",
-    Text(several=True): "input_topic topics",
-    Texts(): "application_args key tags",
-    Texts(words=("commit", "abort", "orphan")): "allowed_actions",
-    Texted(): "conf env env_vars participant_conn_ids storage_options",
-    Flag(): "audit deferrable dry_run each_batch fail_on_difference fail_on_violation force "
-    "recover_before_start ship_package standby use_krb5ccache verbose",
-    Number(): "batch_id examples max_restarts retries",
-    Number(least=-1): "since_batch",
-    Number(least=1): "batches executor_cores max_offsets_per_trigger num_executors "
-    "total_executor_cores",
-    Number(most=1, whole=False, above=True): "part_left",
-    TimeSpan(): "answer_within batch_within drain_timeout every lock_timeout min_pause older_than "
-    "patience pause recover_within restart_delay trigger_interval wait watch",
-    TimeSpan(positive=True): "ask_within batch_timeout broker_timeout first_batch_within initial "
-    "interval limit max_age maximum poke_interval reset_after stall_after submit_timeout timeout "
-    "transaction_timeout within",
-    TimeSpan(words=(AVAILABLE_NOW,)): "trigger",
-    Word(words=GUARANTEES): "guarantee",
-    Word(words=("committed", "aborted"), none=("", "None")): "assume",
-    Word(words=("drain", "kill", "leave")): "cancel",
-    Word(words=("client", "cluster")): "deploy_mode",
-    Instance(kind="Asset"): "asset",
-    Instance(kind="CheckpointPolicy"): "policy",
-    Anything(): "outputs plan since spark_submit watchdog_schedule",
+# --- annotations ----------------------------------------------------------------------------------
+# What stands at a parameter or a field says its type: ``bool``, ``int``, ``str``, a mapping or list
+# of texts, a ``Literal``; or an :class:`ArgumentType` in ``Annotated``.
+
+Duration = Annotated[timedelta | float | str, TimeSpan()]
+PositiveDuration = Annotated[timedelta | float | str, TimeSpan(positive=True)]
+"""A duration as it may be given."""
+Topics = Annotated[str | Sequence[str], Text(several=True)]
+Count = Annotated[int, Number(least=1)]
+GuaranteeName = Annotated[str, Word(words=GUARANTEES)]
+Span = Annotated[timedelta, TimeSpan()]
+PositiveSpan = Annotated[timedelta, TimeSpan(positive=True)]
+"""A duration as it is kept, once :func:`take_spans` has converted what was given."""
+
+_PLAIN: Mapping[Any, ArgumentType] = {
+    bool: Flag(),
+    int: Number(),
+    str: Text(),
+    Mapping[str, str]: Texted(),
+    Sequence[str]: Texts(),
 }
 
-FIELDS: Mapping[str, ArgumentType] = {
-    name: kind for kind, names in _KINDS.items() for name in names.split()
-}
-"""Every argument that operators, sensors, the factory, apps and commands share, by its name."""
 
-FORMER: Mapping[str, str] = {
-    "ask_within_s": "ask_within='1 day'",
-    "batch_within_s": "batch_within='1 minute'",
-    "broker_timeout_s": "broker_timeout='30 seconds'",
-    "first_batch_within_s": "first_batch_within='5 minutes'",
-    "limit_s": "limit='2 minutes'",
-    "recover_within_s": "recover_within='5 minutes'",
-    "spark_conf": "conf={…}",
-    "stall_after_s": "stall_after='2 minutes'",
-    "transaction_timeout_s": "transaction_timeout='15 minutes'",
-    "trigger_s": "trigger='10 seconds'",
-}
-"""Former names of arguments, and what is written today."""
+class Argument(NamedTuple):
+    """What an annotation says: the type that comes first in it, and all others that are allowed."""
+
+    type: ArgumentType
+    others: tuple[Any, ...] = ()
+
+    @property
+    def may_be_none(self) -> bool:
+        """Whether None is allowed."""
+        return type(None) in self.others
+
+    def of(self, name: str, value: object) -> Any:
+        """Convert the value; see :meth:`ArgumentType.of`."""
+        return None if value is None and self.may_be_none else self.type.of(name, value)
+
+    @classmethod
+    def stated(cls, annotation: Any) -> Argument:
+        """Return what an annotation says; of a type that has no rule, any value is taken."""
+        parts, origin = get_args(annotation), get_origin(annotation)
+        if origin is Annotated:
+            within = cls.stated(parts[0])
+            said = [each for each in parts if isinstance(each, ArgumentType)]
+            return within._replace(type=[within.type, *said][-1])
+        if origin in (Union, UnionType):
+            return cls(cls.stated(parts[0]).type, parts[1:])
+        if origin is Literal:
+            return cls(Word(words=parts))
+        return cls(_PLAIN.get(annotation, Anything()))
 
 
-def taken(name: str, value: object, *, said: str = "") -> Any:
-    """Convert the value of an argument of the table to what it means.
+def arguments_of(made: Callable[..., Any]) -> Mapping[str, Argument]:
+    """Return what stands at the named arguments of a function or a dataclass; it is read once."""
+    return _arguments_of(unwrap(made))
 
-    ``said`` is the user's name for the argument, where that is another one.
+
+@cache
+def _arguments_of(made: Callable[..., Any]) -> Mapping[str, Argument]:
+    hints = get_type_hints(made, include_extras=True)
+    named = (Parameter.KEYWORD_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+    return {
+        name: Argument.stated(hints[name])
+        for name, each in signature(made).parameters.items()
+        if name in hints and each.kind in named
+    }
+
+
+def taken(made: Callable[..., Any], given: Mapping[str, object]) -> dict[str, Any]:
+    """Convert what is given for arguments of a function by what stands at them.
 
     Raises:
         ConfigurationError: see :meth:`ArgumentType.of`.
     """
-    return FIELDS[name].of(said or name, value)
+    types = arguments_of(made)
+    return {name: types[name].of(name, value) for name, value in given.items()}
 
 
-def take_spans(instance: object, *names: str) -> None:
-    """Convert a frozen dataclass's durations to what they mean, in place; None stays.
+def take_spans(instance: object) -> None:
+    """Convert a frozen dataclass's durations to what they mean, in place.
 
     Raises:
         ConfigurationError: see :meth:`ArgumentType.of`.
     """
-    for name in names:
-        value = getattr(instance, name)
-        if value is not None:
-            object.__setattr__(instance, name, taken(name, value))
+    for name, argument in arguments_of(type(instance)).items():
+        if isinstance(argument.type, TimeSpan):
+            object.__setattr__(instance, name, argument.of(name, getattr(instance, name)))
 
 
 def spelled(span: timedelta) -> str:
-    """Return a duration as Spark and people read it."""
-    ms = milliseconds(span)
-    count, unit = (ms, "millisecond") if ms % 1000 else (ms // 1000, "second")
+    """Return a duration as Spark and people read it, in the largest unit that it is whole in."""
+    whole = [each for each in ("day", "hour", "minute", "second") if not span % _UNITS[each]]
+    unit = (whole or ["millisecond"])[0 if span else -1]
+    count = span // _UNITS[unit]
     return f"{count} {unit}{'' if count == 1 else 's'}"
 
 
@@ -403,14 +421,11 @@ def require_known(what: str, given: Iterable[str], names: Iterable[str]) -> None
     """Refuse a given name that is none of ``names``.
 
     Raises:
-        ConfigurationError: with what is written instead of a former name, or the nearest name.
+        ConfigurationError: with the nearest name.
     """
     names = list(names)
     for name in given:
-        if name in names:
-            continue
-        if name in FORMER:
-            raise ConfigurationError(f"{what} has no {name}: say {FORMER[name]}.")
-        near = nearest(name, names)
-        guess = f" Did you mean {near!r}?" if near else ""
-        raise ConfigurationError(f"{what} has no {name!r}.{guess}")
+        if name not in names:
+            near = nearest(name, names)
+            guess = f" Did you mean {near!r}?" if near else f" It takes {', '.join(names)}."
+            raise ConfigurationError(f"{what} has no {name!r}.{guess}")

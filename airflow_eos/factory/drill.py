@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
 from airflow.sdk import DAG, get_current_context, task
 
-from airflow_eos.core.arguments import Duration, require_known, taken
+from airflow_eos.core.arguments import PositiveDuration, arguments_of, require_known, taken
 from airflow_eos.factory.pipeline import RUN, is_of, streaming
 from airflow_eos.factory.settings import Pipeline, pinned, rendered
 from airflow_eos.factory.watchdog import store_of
@@ -32,7 +31,7 @@ _SINCE = datetime(2026, 1, 1, tzinfo=UTC)
 
 def eos_drill(
     *,
-    limit: Duration = "2 minutes",
+    limit: PositiveDuration = "2 minutes",
     schedule: str | None = "@weekly",
     partitions: int = 2,
     replication: int = -1,
@@ -65,8 +64,9 @@ def eos_drill(
         TypeError: no ``checkpoint``.
         ValueError: the app may not be restarted (``max_restarts``), so that it cannot come back.
     """
-    limit_s = taken("limit", limit).total_seconds()
-    require_known("eos_drill", settings, [each.name for each in fields(Pipeline)])
+    given = taken(eos_drill, {"limit": limit, "tags": tags})
+    limit_s = given["limit"].total_seconds()
+    require_known("eos_drill", settings, arguments_of(Pipeline))
     pipeline = Pipeline(**(SCRATCH | settings))
     if pipeline.max_restarts < 1:
         raise ValueError("max_restarts of a drill must be 1 or more: its task brings the app back.")
@@ -77,7 +77,7 @@ def eos_drill(
         schedule=schedule,
         start_date=_SINCE,
         params=pipeline.params,
-        tags=taken("tags", tags),
+        tags=given["tags"],
         doc_md=eos_drill.__doc__,
         **pinned(),
     ) as dag:
@@ -90,8 +90,7 @@ def eos_drill(
 
 
 def _first_batch_s(pipeline: Pipeline) -> float:
-    seconds: float = taken("first_batch_within", pipeline.first_batch_within).total_seconds()
-    return seconds
+    return cast("timedelta", pipeline.first_batch_within).total_seconds()
 
 
 def _topics(pipeline: Pipeline, partitions: int, replication: int) -> Any:

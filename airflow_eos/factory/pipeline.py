@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,8 @@ from airflow.exceptions import AirflowRescheduleException
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
 from airflow.sdk import DAG, PokeReturnValue, get_current_context, task
 
-from airflow_eos.core.arguments import require_known, taken
+from airflow_eos.core.arguments import arguments_of, require_known, taken
+from airflow_eos.core.settings import SETTINGS
 from airflow_eos.factory.recovery import recovery
 from airflow_eos.factory.settings import Pipeline, pinned, rendered
 from airflow_eos.factory.watchdog import (
@@ -22,6 +23,7 @@ from airflow_eos.factory.watchdog import (
     store_of,
     watchdog,
 )
+from airflow_eos.hooks.arguments import own_arguments
 from airflow_eos.hooks.runs import task_state
 from airflow_eos.hooks.store import checkpoint_of
 from airflow_eos.operators import SparkStreamingOperator
@@ -172,16 +174,18 @@ def streaming(pipeline: Pipeline, **more: Any) -> SparkStreamingOperator:
 
 def app_arguments(pipeline: Pipeline) -> dict[str, Any]:
     """Return the operator arguments with which the pipeline's app is submitted."""
-    same = (
-        *("application", "application_args", "jars", "conf", "outputs", "consumer_group"),
-        *("trigger_interval", "batch_within", "recover_within", "transaction_timeout"),
-    )
+    takes, has = own_arguments(SparkStreamingOperator), arguments_of(Pipeline)
+    shared = [each for name, each in SETTINGS.items() if name in takes and each.short in has]
     return {
-        **{name: getattr(pipeline, name) for name in same},
+        **{each.name: getattr(pipeline, each.short) for each in shared},
+        "trigger_interval": pipeline.trigger_interval,
+        "application": pipeline.application,
+        "application_args": pipeline.application_args,
+        "conf": pipeline.conf,
+        "jars": pipeline.jars,
         "conn_id": pipeline.spark_conn_id,
         "packages": None if pipeline.jars else pipeline.packages,
         "env_vars": pipeline.env,
-        "transactional_id_prefix": pipeline.prefix,
         **pipeline.reached,
     }
 
@@ -265,7 +269,7 @@ def eos_pipeline(
         ConfigurationError: an unknown setting, or a value that is not valid.
         TypeError: a setting is missing.
     """
-    require_known("eos_pipeline", settings, [each.name for each in fields(Pipeline)])
+    require_known("eos_pipeline", settings, arguments_of(Pipeline))
     chosen = Pipeline(**settings) if pipeline is None else replace(pipeline, **settings)
-    marks = taken("tags", tags)
+    marks = taken(eos_pipeline, {"tags": tags})["tags"]
     return running(chosen, marks), recovery(chosen, marks, notifiers), watchdog(chosen, marks)

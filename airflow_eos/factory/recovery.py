@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, cast
 
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
 from airflow.providers.standard.operators.hitl import HITLOperator
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG, chain, get_current_context, task
 
-from airflow_eos.core.arguments import taken
 from airflow_eos.factory.settings import Pipeline, pinned
 from airflow_eos.factory.watchdog import (
     RESUME,
@@ -70,7 +70,7 @@ def recovery(pipeline: Pipeline, tags: list[str], notifiers: Sequence[Any] = ())
             options=[COMMITTED, ABORTED, ORPHANS, LEAVE],
             defaults=[LEAVE],
             multiple=True,
-            response_timeout=taken("ask_within", pipeline.ask_within),
+            response_timeout=cast("timedelta", pipeline.ask_within),
             notifiers=list(notifiers),
         )
         execute = RecoverTransactionsOperator(

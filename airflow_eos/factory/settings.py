@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any
+from typing import Annotated, Any
 
 from airflow.sdk import get_current_context
 
-from airflow_eos.core.arguments import Duration, Text, is_template, spelled, taken
-from airflow_eos.core.delivery.policy import INTERVAL
+from airflow_eos.core.arguments import (
+    Anything,
+    Count,
+    Duration,
+    PositiveDuration,
+    arguments_of,
+    is_template,
+    spelled,
+)
+from airflow_eos.core.settings import INTERVAL, TRIGGER, AppSettings, flags
 from airflow_eos.hooks.answers import answered
 from airflow_eos.sinks.source import tuned_spark_conf
 
@@ -68,7 +77,7 @@ class Pipeline:
     output_topic: str
     dead_letter_topic: str | None = None
     outputs: list[dict[str, Any]] | None = None
-    participant_conn_ids: dict[str, str] | None = None
+    participant_conn_ids: Mapping[str, str] | None = None
     audit: bool = True
     order_id: str | None = None
     consumer_group: str | None = None
@@ -77,30 +86,26 @@ class Pipeline:
     storage_conn_id: str | None = None
     packages: str | None = None
     jars: str | None = None
-    conf: dict[str, str] = field(default_factory=tuned_spark_conf)
-    env: dict[str, str] = field(default_factory=dict)
-    trigger: Duration = "1 second"
-    max_offsets_per_trigger: int | None = None
-    batch_within: Duration = "1 minute"
-    recover_within: Duration = "5 minutes"
-    transaction_timeout: Duration = "15 minutes"
+    conf: Mapping[str, str] = field(default_factory=tuned_spark_conf)
+    env: Mapping[str, str] = field(default_factory=dict)
+    trigger: Annotated[Duration, TRIGGER] = INTERVAL
+    max_offsets_per_trigger: Count | None = None
+    batch_within: Duration = AppSettings.batch_within
+    recover_within: Duration = AppSettings.recover_within
+    transaction_timeout: PositiveDuration = AppSettings.transaction_timeout
     max_restarts: int = 3
     retries: int = 3
-    first_batch_within: Duration = "5 minutes"
-    stall_after: Duration = "2 minutes"
-    ask_within: Duration = "1 day"
+    first_batch_within: PositiveDuration = timedelta(minutes=5)
+    stall_after: PositiveDuration = timedelta(minutes=2)
+    ask_within: PositiveDuration = timedelta(days=1)
     scratch: str | None = None
-    watchdog_schedule: str | None = "* * * * *"
+    watchdog_schedule: Annotated[str | None, Anything()] = "* * * * *"
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            value = getattr(self, each.name)
-            if value is None and "None" in str(each.type):
-                continue
-            if not (each.name in TEMPLATES and is_template(value)):
-                object.__setattr__(self, each.name, taken(each.name, value))
-        if not isinstance(self.input_topic, str):
-            raise Text().refusal("input_topic", self.input_topic)
+        for name, argument in arguments_of(Pipeline).items():
+            value = getattr(self, name)
+            if not (name in TEMPLATES and is_template(value)):
+                object.__setattr__(self, name, argument.of(name, value))
 
     @property
     def trigger_interval(self) -> timedelta:
@@ -130,8 +135,10 @@ class Pipeline:
             *("--input-topic", self.input_topic),
             *("--output-topic", self.output_topic),
             *(() if letters is None else ("--dead-letter-topic", letters)),
-            *("--trigger", "{{ params.trigger }}"),
-            *(() if limit is None else ("--max-offsets-per-trigger", f"{{{{ params.{_LIMIT} }}}}")),
+            *flags(
+                trigger_interval="{{ params.trigger }}",
+                max_offsets_per_trigger=None if limit is None else f"{{{{ params.{_LIMIT} }}}}",
+            ),
         ]
 
     @property

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, cast
 
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
 from airflow.providers.standard.operators.hitl import HITLOperator
@@ -65,7 +66,7 @@ def eos_upgrade(
     with DAG(
         pipeline.upgrade,
         schedule=None,
-        tags=taken("tags", tags),
+        tags=taken(eos_upgrade, {"tags": tags})["tags"],
         doc_md=eos_upgrade.__doc__,
         is_paused_upon_creation=False,
         params={
@@ -134,7 +135,7 @@ def _asked(pipeline: Pipeline, chosen: Any, approved: Any, notifiers: Sequence[A
         body="{{ ti.xcom_pull(task_ids='who_approves', key='words') }}",
         options=[APPROVE, KEEP],
         defaults=[KEEP],
-        response_timeout=taken("ask_within", pipeline.ask_within),
+        response_timeout=cast("timedelta", pipeline.ask_within),
         notifiers=list(notifiers),
     )
     asked = who_approves()

@@ -12,7 +12,7 @@ import msgspec
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
 from airflow.sdk import DAG, get_current_context
 
-from airflow_eos.core.arguments import milliseconds, taken
+from airflow_eos.core.arguments import milliseconds
 from airflow_eos.core.protocol.decision import one_line
 from airflow_eos.factory.settings import Pipeline, pinned, rendered
 from airflow_eos.hooks.answers import answered
@@ -502,8 +502,7 @@ class WatchdogSensor(CheckpointProgressSensor):
 
     @property
     def _within_s(self) -> float:
-        within: timedelta = taken("first_batch_within", self._pipeline.first_batch_within)
-        return within.total_seconds()
+        return cast("timedelta", self._pipeline.first_batch_within).total_seconds()
 
     def _why_in_vain(self, vain: InVain | None, now_s: float) -> str | None:
         """Return that drivers come and go and no batch is settled; None: that was not seen, yet."""

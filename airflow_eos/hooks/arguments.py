@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import contextmanager
 from functools import cache
-from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowFailException
-from airflow.sdk import BaseOperator
+from airflow.sdk import BaseOperator, XComArg
 
-from airflow_eos.core.arguments import FIELDS, is_template
+from airflow_eos.core.arguments import Argument, arguments_of, is_template
 from airflow_eos.errors import NO_RETRY_HEALS
 from airflow_eos.hooks.answers import answered
 from airflow_eos.hooks.store import mask_secrets
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from airflow_eos.ops.supervision.exit_status import ExitStatus
 
 
+_OURS = "airflow_eos."
 _ASKED = frozenset({"batch_id", "checkpoint_location", "outputs", "plan", "since", "since_batch"})
 """The arguments without which another question is asked, or rows go elsewhere.
 
@@ -69,21 +69,40 @@ def no_retry_of_what_was_drained(exit_status: ExitStatus | None) -> Iterator[Non
 
 
 class CheckedArguments(BaseOperator):
-    """The base of this package's operators: checks arguments by :mod:`airflow_eos.core.arguments`.
+    """The base of this package's operators: checks each argument by what stands at it.
 
     Airflow renders a template by setting the attribute anew, so ``__setattr__`` checks both. A
-    value that is yet to be rendered (a template, another task's output) is checked when it is.
+    value that is yet to be rendered (a template, another task's output) is checked when it is. What
+    may be another task's output is a template field.
     """
+
+    checkpoint_location: str
+    transactional_id_prefix: str | None
+    kafka_config_id: str
+    storage_conn_id: str | None
+    storage_options: Mapping[str, str] | None
+    participant_conn_ids: Mapping[str, str] | None
+    deferrable: bool
 
     _is_rendered = False
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if cls.__module__.startswith(_OURS):
+            own = own_arguments(cls).items()
+            cls.template_fields = tuple(name for name, each in own if XComArg in each.others)
+
     def __setattr__(self, name: str, value: Any) -> None:
-        may_be_none = own_arguments(type(self)).get(name)
-        if value is None and self._is_rendered and name in _ASKED and _waits(getattr(self, name)):
-            raise FIELDS[name].refusal(name, value, "what was given has rendered to nothing")
-        if may_be_none is not None and not (value is None and may_be_none):
-            value = self._checked(name, value)
+        argument = own_arguments(type(self)).get(name)
+        if argument is not None:
+            value = self._checked(name, value, argument)
         super().__setattr__(name, value)
+
+    def _take(self, given: Mapping[str, Any]) -> None:
+        """Set the arguments of this package among the ``locals()`` of an ``__init__``."""
+        for name in own_arguments(type(self)):
+            if name in given:
+                setattr(self, name, given[name])
 
     def render_template_fields(
         self, context: Context, jinja_env: jinja2.Environment | None = None
@@ -96,28 +115,23 @@ class CheckedArguments(BaseOperator):
                 setattr(self, name, getattr(self, name))  # also what rendering left as it was
                 mask_secrets(getattr(self, name))  # the page of rendered templates shows it
 
-    def _checked(self, name: str, value: Any) -> Any:
+    def _checked(self, name: str, value: Any, argument: Argument) -> Any:
+        if value is None and self._is_rendered and name in _ASKED and _waits(getattr(self, name)):
+            raise argument.type.refusal(name, value, "what was given has rendered to nothing")
         if _waits(value) and not self._is_rendered:
             if name in self.template_fields:
                 return value
-            raise FIELDS[name].refusal(name, value, "it is no template field")
-        return FIELDS[name].of(name, value)
-
-
-def as_rendered(value: object) -> Any:
-    """Return a template field's argument unchanged, typed as its rendered value."""
-    return value
+            raise argument.type.refusal(name, value, "it is no template field")
+        return argument.of(name, value)
 
 
 @cache
-def own_arguments(kind: type) -> Mapping[str, bool]:
-    """Map the arguments that this package's classes give an operator to whether one may be None."""
-    found: dict[str, bool] = {}
-    for each in kind.__mro__:
-        if each.__module__.startswith("airflow_eos.") and "__init__" in vars(each):
-            for name, argument in signature(vars(each)["__init__"]).parameters.items():
-                if argument.kind is Parameter.KEYWORD_ONLY:
-                    found.setdefault(name, "None" in str(argument.annotation))
+def own_arguments(kind: type) -> Mapping[str, Argument]:
+    """Return what stands at the arguments that this package's classes give an operator."""
+    found: dict[str, Argument] = {}
+    for each in reversed(kind.__mro__):
+        if each.__module__.startswith(_OURS) and "__init__" in vars(each):
+            found |= arguments_of(vars(each)["__init__"])
     return found
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
+from airflow_eos.core.settings import READ_ONCE, SECRET_FILES, SETTINGS
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.hooks.answers import AnsweredHook
 from airflow_eos.hooks.store import extra_of
@@ -128,12 +129,10 @@ def redacting(conf: Mapping[str, str]) -> dict[str, str]:
 # Where an app is submitted to: the master and deploy mode, and what each of them asks for.
 
 
-_OUTPUTS = "EOS_OUTPUTS"
-_READ_ONCE = "EOS_READ_ONCE"
+_OUTPUTS = SETTINGS["outputs"].variable
 _NAMESPACE = "spark.kubernetes.namespace"
 _POD = "spark.kubernetes.driver.pod.name"
 _TAGS = "spark.yarn.tags"
-_FILES = ("EOS_KAFKA_CONFIG_FILE", "EOS_STORAGE_OPTIONS_FILE", "EOS_PARTICIPANTS_FILE")
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +216,7 @@ class SubmitTarget(ClusterManager):
         handed = {
             name: path for name, path in secrets.hand_over(folder).items() if name not in variables
         }
-        once = {_READ_ONCE: ",".join(handed)}  # a file that env_vars names is its owner's
+        once = {READ_ONCE: ",".join(handed)}  # a file that env_vars names is its owner's
         if not self.is_cluster:
             return SubmitEnvironment({**handed, **once, **variables})
         if _OUTPUTS in variables:  # JSON: YARN writes variables into a shell script, quotes and all
@@ -235,18 +234,17 @@ class SubmitTarget(ClusterManager):
         return {"spark.kubernetes.submission.waitAppCompletion": "false"}
 
     def _mounted(self, secrets: Secrets, variables: Mapping[str, str]) -> dict[str, str]:
-        needed = [secrets.kafka, secrets.storage, secrets.participants]
         lacks = [
-            name
-            for name, what in zip(_FILES, needed, strict=True)
-            if what and not variables.get(name)
+            variable
+            for name, variable in SECRET_FILES.items()
+            if getattr(secrets, name) and not variables.get(variable)
         ]
         if lacks:
             raise ConfigurationError(
                 f"Kubernetes hands files to a driver as secrets alone, and nothing says where "
                 f"{', '.join(lacks)} will be. Create a secret with one JSON file for each, mount "
                 "it with conf={'spark.kubernetes.driver.secrets.<secret>': '/etc/eos'}, and name "
-                "the files in env_vars={'EOS_KAFKA_CONFIG_FILE': '/etc/eos/kafka.json', …}."
+                f"the files in env_vars={{'{SECRET_FILES['kafka']}': '/etc/eos/kafka.json', …}}."
             )
         return dict(variables)
 

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import msgspec
 
-from airflow_eos.core.arguments import take_spans
+from airflow_eos.core.arguments import PositiveSpan, Span, take_spans
 from airflow_eos.core.closing import closed_on_error
 from airflow_eos.core.delivery.options import AppFacts, SinkOptions, unreached
 from airflow_eos.core.delivery.workers import check_workers
 from airflow_eos.core.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork, check_name
+from airflow_eos.core.settings import AppSettings
 from airflow_eos.errors import ConfigurationError, Remedy
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.settings import KafkaSettings
@@ -88,9 +89,9 @@ class KafkaSink:
     bootstrap_servers: str
     topic: str | None
     transactional_id_prefix: str
-    transaction_timeout: timedelta = timedelta(minutes=15)
-    batch_within: timedelta = timedelta(minutes=1)
-    recover_within: timedelta = timedelta(minutes=5)
+    transaction_timeout: PositiveSpan = AppSettings.transaction_timeout
+    batch_within: Span = AppSettings.batch_within
+    recover_within: Span = AppSettings.recover_within
     compression: str = "lz4"
     producer: Producer = "arrow"
     kafka_config: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -101,7 +102,7 @@ class KafkaSink:
     by_default: ClassVar[tuple[str, ...]] = ("topic",)  # see core/delivery/rehearsal.py
 
     def __post_init__(self) -> None:
-        take_spans(self, "transaction_timeout", "batch_within", "recover_within")
+        take_spans(self)
         check_prefix(self.transactional_id_prefix)
         check_name(self.name)
         if self.producer not in PRODUCERS:

@@ -6,21 +6,21 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from airflow.providers.common.compat.sdk import AirflowSkipException, conf
-from airflow.sdk import Asset, AssetAlias
+from airflow.sdk import Asset, AssetAlias, XComArg
 
 from airflow_eos import errors
-from airflow_eos.core.arguments import Duration, taken
+from airflow_eos.core.arguments import Duration, Instance, PositiveDuration
 from airflow_eos.hooks.answers import answered
-from airflow_eos.hooks.arguments import CheckedArguments, as_rendered, no_retry_where_useless
+from airflow_eos.hooks.arguments import CheckedArguments, no_retry_where_useless
 from airflow_eos.hooks.deadlines import TaskDeadline
 from airflow_eos.hooks.store import checkpoint_of
 from airflow_eos.lineage import BatchLineage
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context, XComArg
+    from airflow.sdk import Context
 
     from airflow_eos.core.checkpoint import CheckpointStore
     from airflow_eos.ops.settled import Settled, SettledEvent
@@ -63,13 +63,18 @@ class EmitSettledBatchesOperator(BatchLineage, CheckedArguments):
         poke_interval: time between two looks of the trigger.
     """
 
-    template_fields: Sequence[str] = ("checkpoint_location", "kafka_config_id", "storage_conn_id")
     ui_color = "#e9edc9"
+
+    asset: Asset
+    each_batch: bool
+    every: timedelta
+    former_emitter: str | None
+    poke_interval: timedelta
 
     def __init__(
         self,
         *,
-        asset: Asset,
+        asset: Annotated[Asset, Instance(kind="Asset")],
         checkpoint_location: str | XComArg,
         each_batch: bool = False,
         every: Duration = timedelta(0),
@@ -78,24 +83,15 @@ class EmitSettledBatchesOperator(BatchLineage, CheckedArguments):
         storage_conn_id: str | XComArg | None = None,
         storage_options: Mapping[str, str] | None = None,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
-        poke_interval: Duration = 5,
+        poke_interval: PositiveDuration = 5,
         **kwargs: Any,
     ) -> None:
         # An event for each batch of one task goes through an alias: by itself a task has one.
-        asset = taken("asset", asset)
+        asset = Instance(kind="Asset").of("asset", asset)
         outlet = AssetAlias(f"{asset.name}.settled") if each_batch else asset
         given = {"inlets": [asset], "outlets": [outlet], "max_active_tis_per_dag": 1}
         super().__init__(**{**kwargs, **given})
-        self.asset = asset
-        self.checkpoint_location: str = as_rendered(checkpoint_location)
-        self.each_batch = each_batch
-        self.every: timedelta = taken("every", every)
-        self.former_emitter = former_emitter
-        self.kafka_config_id: str = as_rendered(kafka_config_id)
-        self.storage_conn_id: str | None = as_rendered(storage_conn_id)
-        self.storage_options = storage_options
-        self.deferrable = deferrable
-        self.poke_interval: timedelta = taken("poke_interval", poke_interval)
+        self._take(locals())
         self._told: Sequence[SettledEvent] = ()
         self._stand: Sequence[Any] = ()
 

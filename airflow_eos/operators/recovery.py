@@ -6,15 +6,20 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from airflow_eos.core.arguments import Duration, taken
-from airflow_eos.hooks.arguments import CheckedArguments, as_rendered, no_retry_where_useless
+from airflow.sdk import XComArg
+
+from airflow_eos.core.arguments import Duration, Flag, PositiveDuration, Texts, Topics, Word
+from airflow_eos.hooks.arguments import CheckedArguments, no_retry_where_useless
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context, XComArg
+    from airflow.sdk import Context
 
     from airflow_eos.ops.supervision.recovery import Recovery
+
+Actions = Annotated[Sequence[str], Texts(words=("commit", "abort", "orphan"))]
+Ruling = Annotated[str, Word(words=("committed", "aborted"), none=("", "None"))]
 
 
 class PlanRecoveryOperator(CheckedArguments):
@@ -35,13 +40,6 @@ class PlanRecoveryOperator(CheckedArguments):
             such as ``{"totals": "postgres_shop"}`` (templated).
     """
 
-    template_fields: Sequence[str] = (
-        "checkpoint_location",
-        "transactional_id_prefix",
-        "kafka_config_id",
-        "storage_conn_id",
-        "participant_conn_ids",
-    )
     ui_color = "#d8e2dc"
 
     def __init__(
@@ -56,12 +54,7 @@ class PlanRecoveryOperator(CheckedArguments):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.checkpoint_location: str = as_rendered(checkpoint_location)
-        self.transactional_id_prefix: str | None = as_rendered(transactional_id_prefix)
-        self.kafka_config_id: str = as_rendered(kafka_config_id)
-        self.storage_conn_id: str | None = as_rendered(storage_conn_id)
-        self.storage_options = storage_options
-        self.participant_conn_ids: Mapping[str, str] | None = as_rendered(participant_conn_ids)
+        self._take(locals())
 
     def execute(self, context: Context) -> Any:  # noqa: ARG002 - Airflow's signature
         """Return the plan as a dictionary.
@@ -112,32 +105,27 @@ class RecoverTransactionsOperator(PlanRecoveryOperator):
         patience: how long a young heartbeat is watched before the pipeline counts as alive.
     """
 
-    template_fields: Sequence[str] = (
-        *PlanRecoveryOperator.template_fields,
-        "plan",
-        "allowed_actions",
-        "assume",
-    )
+    plan: Mapping[str, Any] | str | None
+    allowed_actions: Sequence[str]
+    assume: str | None
+    force: bool
+    patience: timedelta
 
     def __init__(
         self,
         *,
         plan: Mapping[str, Any] | str | XComArg | None = None,
         dry_run: bool = False,
-        allowed_actions: Sequence[str] | XComArg = ("commit", "abort"),
-        assume: str | XComArg | None = None,
+        allowed_actions: Actions | XComArg = ("commit", "abort"),
+        assume: Ruling | XComArg | None = None,
         force: bool = False,
         patience: Duration = timedelta(minutes=1),
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.plan: Mapping[str, Any] | str | None = as_rendered(plan)
         # BaseOperator has a method of the same name, which runs an operator without a DAG
-        self._only_plan: bool = taken("dry_run", dry_run)
-        self.allowed_actions: Sequence[str] = as_rendered(allowed_actions)
-        self.assume: str | None = as_rendered(assume)
-        self.force = force
-        self.patience: timedelta = taken("patience", patience)
+        self._only_plan: bool = Flag().of("dry_run", dry_run)
+        self._take({name: value for name, value in locals().items() if name != "dry_run"})
 
     def execute(self, context: Context) -> Any:  # noqa: ARG002 - Airflow's signature
         """Return the report as a dictionary.
@@ -204,23 +192,21 @@ class AuditOperator(CheckedArguments):
             ``verdict``.
     """
 
-    template_fields: Sequence[str] = (
-        "input_topic",
-        "output_topic",
-        "kafka_config_id",
-        "id_expression",
-        "order_by",
-        "dead_letter_topic",
-        "dead_letter_id",
-        "checkpoint_location",
-        "storage_conn_id",
-    )
     ui_color = "#e2ece9"
+
+    input_topic: str | Sequence[str]
+    output_topic: str
+    id_expression: str
+    order_by: str
+    dead_letter_topic: str | None
+    dead_letter_id: str | None
+    broker_timeout: timedelta
+    fail_on_violation: bool
 
     def __init__(
         self,
         *,
-        input_topic: str | Sequence[str] | XComArg,
+        input_topic: Topics | XComArg,
         output_topic: str | XComArg,
         kafka_config_id: str | XComArg = "kafka_default",
         id_expression: str | XComArg = "value.id",
@@ -230,23 +216,12 @@ class AuditOperator(CheckedArguments):
         checkpoint_location: str | XComArg | None = None,
         storage_conn_id: str | XComArg | None = None,
         storage_options: Mapping[str, str] | None = None,
-        broker_timeout: Duration = 30.0,
+        broker_timeout: PositiveDuration = 30.0,
         fail_on_violation: bool = True,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.input_topic: str | Sequence[str] = as_rendered(input_topic)
-        self.output_topic: str = as_rendered(output_topic)
-        self.kafka_config_id: str = as_rendered(kafka_config_id)
-        self.id_expression: str = as_rendered(id_expression)
-        self.order_by: str = as_rendered(order_by)
-        self.dead_letter_topic: str | None = as_rendered(dead_letter_topic)
-        self.dead_letter_id: str | None = as_rendered(dead_letter_id)
-        self.checkpoint_location: str | None = as_rendered(checkpoint_location)
-        self.storage_conn_id: str | None = as_rendered(storage_conn_id)
-        self.storage_options = storage_options
-        self.broker_timeout: timedelta = taken("broker_timeout", broker_timeout)
-        self.fail_on_violation = fail_on_violation
+        self._take(locals())
 
     def execute(self, context: Context) -> Any:  # noqa: ARG002 - Airflow's signature
         """Return the report as a dictionary.

@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowTaskTimeout
+from airflow.sdk import XComArg
 
+from airflow_eos.core.arguments import (
+    Count,
+)
 from airflow_eos.errors import RehearsalError
 from airflow_eos.hooks.arguments import (
-    as_rendered,
     no_retry_of_what_was_drained,
     no_retry_where_useless,
 )
@@ -22,7 +25,7 @@ from airflow_eos.hooks.store import checkpoint_of
 from airflow_eos.operators.arguments import StreamingArguments
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context, XComArg
+    from airflow.sdk import Context
 
     from airflow_eos.hooks.spark import SparkSubmission, SubmitTarget
     from airflow_eos.ops.packaging import Secrets
@@ -304,20 +307,20 @@ class RehearseOperator(StreamingArguments):
         **kwargs: of :class:`SparkStreamingOperator`; ``application`` is the new version.
     """
 
-    template_fields: Sequence[str] = (
-        *StreamingArguments.template_fields,
-        "batches",
-        "scratch",
-        "keep",
-    )
     ui_color = "#f5e6cc"
 
+    batches: int
+    key: Sequence[str]
+    examples: int
+    scratch: str | None
+    keep: str | None
+    fail_on_difference: bool
     _submission: SparkSubmission | None = None
 
     def __init__(
         self,
         *,
-        batches: int | str | XComArg = 20,
+        batches: Count | str | XComArg = 20,
         key: Sequence[str] = (),
         examples: int = 3,
         scratch: str | XComArg | None = None,
@@ -326,12 +329,7 @@ class RehearseOperator(StreamingArguments):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.batches: int | str = as_rendered(batches)
-        self.key = key
-        self.examples = examples
-        self.scratch: str | None = as_rendered(scratch)
-        self.keep: str | None = as_rendered(keep)
-        self.fail_on_difference = fail_on_difference
+        self._take(locals())
 
     def execute(self, context: Context) -> Any:  # noqa: ARG002 - Airflow's signature
         """Return the report as a dictionary.
@@ -359,7 +357,7 @@ class RehearseOperator(StreamingArguments):
             told = RehearsalRequest(
                 self.checkpoint_location,
                 copy if self.scratch else str(folder / "checkpoint"),
-                int(self.batches),
+                self.batches,
                 tuple(self.key),
                 self.examples,
                 self.keep or "",

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import uuid
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger
 
 from airflow_eos.core.checkpoint import StartedBy
-from airflow_eos.core.delivery.configured import OutputConfig, environment, transactional_prefix
+from airflow_eos.core.checkpoint.heartbeat import STARTED_BY
+from airflow_eos.core.delivery.configured import OutputConfig, as_json, transactional_prefix
 from airflow_eos.core.delivery.options import AppFacts
+from airflow_eos.core.settings import environment
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.hooks.kafka import KafkaSettingsHook
 from airflow_eos.hooks.spark import SparkSubmission, SubmitEnvironment, SubmitTarget, redacting
@@ -20,7 +23,6 @@ from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.ops.packaging import (
     PACKAGE,
     Secrets,
-    app_environment,
     build_archive,
     local_files,
     remove_leftovers,
@@ -30,7 +32,6 @@ from airflow_eos.ops.supervision.exit_status import Patience
 from airflow_eos.ops.supervision.rules import Rules
 from airflow_eos.ops.supervision.trigger_watch import AppResult, TriggerPoll
 from airflow_eos.secret_names import is_secret
-from airflow_eos.sinks.app import policy_environment
 from airflow_eos.triggers.app import AppTrigger
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def submission_of(
     _require_content(task)
     if not task.standby:
         remove_leftovers(folder, task.checkpoint_location)
-    told = _told(task, started_by) | ({"EOS_STANDBY": "true"} if task.standby else {})
+    told = {STARTED_BY: started_by.as_text(), **_told(task), **environment(standby=task.standby)}
     if target.is_cluster:
         _require_no_secret(task.env_vars or {})
     _require_upload_path(task, target)
@@ -91,20 +92,26 @@ def rehearsal_of(
         raise ConfigurationError(
             "A rehearsal runs its driver on the worker: expected deploy_mode='client'."
         )
-    handed = target.hand_over(secrets, folder, _told(task, None) | request.environment())
+    # Without the name of who started it: it is no driver of the pipeline.
+    handed = target.hand_over(secrets, folder, _told(task) | request.environment())
     arguments = _arguments(task, target, folder, handed)
     arguments["conf"] = redacting(task.conf or {})
     return SparkSubmission(task.application, env=handed.told, arguments=arguments)
 
 
-def _told(task: StreamingArguments, started_by: StartedBy | None) -> dict[str, str]:
-    told = {
-        **app_environment(
-            task.checkpoint_location, task.transactional_id_prefix, task.budget, started_by
-        ),
-        **policy_environment(task.policy),
-        **environment(task.guarantee, task.outputs, task.consumer_group),
-    }
+def _told(task: StreamingArguments) -> dict[str, str]:
+    """Return the variables by which the app finds its settings; no secret among them."""
+    told = environment(
+        checkpoint_location=task.checkpoint_location,
+        transactional_id_prefix=task.transactional_id_prefix,
+        **asdict(task.budget),
+        guarantee=task.guarantee,
+        outputs=as_json(task.outputs),
+        consumer_group=task.consumer_group,
+        min_pause=task.policy.min_pause or None,
+        batch_timeout=task.policy.timeout,
+        num_retained=task.policy.num_retained,
+    )
     return told | {name: str(value) for name, value in (task.env_vars or {}).items()}
 
 

@@ -37,15 +37,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.core.arguments import milliseconds
-from airflow_eos.core.checkpoint.heartbeat import STARTED_BY
+from airflow_eos.core.settings import SECRET_FILES
 from airflow_eos.errors import ConfigurationError, Remedy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from airflow_eos.core.checkpoint import StartedBy
-    from airflow_eos.ops.supervision.preflight import TimeoutBudget
 
 OURS = "airflow-provider-eos"
 _NEVER = ("..", "/", "pyarrow/tests/", "pyarrow/include/")
@@ -423,40 +420,12 @@ class Secrets:
         ``airflow_eos.sinks.app`` removes them once it has read them. So they are written anew for
         each start, and live for the seconds that a driver needs to come up.
         """
-        contents = {
-            "EOS_KAFKA_CONFIG_FILE": ("kafka.json", self.kafka),
-            "EOS_STORAGE_OPTIONS_FILE": ("storage.json", self.storage),
-            "EOS_PARTICIPANTS_FILE": ("participants.json", self.participants),
-        }
+        contents = {name: getattr(self, name) for name in SECRET_FILES}
         return {
-            variable: write_private(folder / name, json.dumps(dict(content)))
-            for variable, (name, content) in contents.items()
-            if content or content is self.kafka
+            SECRET_FILES[name]: write_private(folder / f"{name}.json", json.dumps(dict(content)))
+            for name, content in contents.items()
+            if content or name == "kafka"
         }
-
-
-def app_environment(
-    checkpoint_location: str,
-    prefix: str | None,
-    budget: TimeoutBudget,
-    started_by: StartedBy | None,
-) -> dict[str, str]:
-    """Return the variables by which the app finds its settings; no secret among them.
-
-    ``started_by`` is None of an app that rehearses: it is no driver of the pipeline.
-    """
-    times = {
-        "EOS_TRIGGER_INTERVAL_MS": budget.trigger_interval,
-        "EOS_BATCH_WITHIN_MS": budget.batch_within,
-        "EOS_RECOVER_WITHIN_MS": budget.recover_within,
-        "EOS_TRANSACTION_TIMEOUT_MS": budget.transaction_timeout,
-    }
-    found = {
-        "EOS_CHECKPOINT_LOCATION": checkpoint_location,
-        **({STARTED_BY: started_by.as_text()} if started_by is not None else {}),
-        **{name: str(milliseconds(time)) for name, time in times.items()},
-    }
-    return found if prefix is None else found | {"EOS_TRANSACTIONAL_ID_PREFIX": prefix}
 
 
 def _prefix(checkpoint_location: str) -> str:

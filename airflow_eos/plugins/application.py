@@ -35,7 +35,7 @@ from itsdangerous import BadSignature, SignatureExpired, URLSafeTimedSerializer
 from sqlalchemy import func, select
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
-from airflow_eos.core.arguments import milliseconds, taken
+from airflow_eos.core.arguments import TimeSpan, milliseconds
 from airflow_eos.errors import ConfigurationError, EosError
 from airflow_eos.ops.page import views
 from airflow_eos.ops.page.app import answer, create_app, find, late
@@ -555,7 +555,7 @@ def _names(every: Sequence[PipelineReference]) -> list[str]:
 def stall_after_ms() -> int:
     """Read ``[airflow_eos] stall_after``, a duration, in ms (ConfigurationError: it is none)."""
     given = conf.get("airflow_eos", "stall_after", fallback="300")
-    return milliseconds(taken("stall_after", given, said="[airflow_eos] stall_after"))
+    return milliseconds(TimeSpan(positive=True).of("[airflow_eos] stall_after", given))
 
 
 def paused(dag_ids: set[str]) -> dict[str, bool]:

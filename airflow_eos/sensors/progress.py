@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from airflow.providers.common.compat.sdk import (
     AirflowFailException,
@@ -17,16 +17,16 @@ from airflow.providers.common.compat.sdk import (
     AirflowTaskTimeout,
     conf,
 )
-from airflow.sdk import BaseSensorOperator, PokeReturnValue
+from airflow.sdk import BaseSensorOperator, PokeReturnValue, XComArg
 
 from airflow_eos import errors
-from airflow_eos.core.arguments import Duration, milliseconds, taken
+from airflow_eos.core.arguments import Number, PositiveDuration, Topics, milliseconds
 from airflow_eos.core.protocol.decision import one_line
 from airflow_eos.errors import ConfigurationError, EosError
-from airflow_eos.hooks.arguments import CheckedArguments, as_rendered, no_retry_where_useless
+from airflow_eos.hooks.arguments import CheckedArguments, no_retry_where_useless
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context, XComArg
+    from airflow.sdk import Context
 
     from airflow_eos.kafka.client.settings import KafkaSettings
     from airflow_eos.ops.supervision.progress import (
@@ -61,10 +61,7 @@ class LookOnceSensor(CheckedArguments, BaseSensorOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.kafka_config_id: str = as_rendered(kafka_config_id)
-        self.storage_conn_id: str | None = as_rendered(storage_conn_id)
-        self.storage_options = storage_options
-        self.deferrable = deferrable
+        self._take(locals())
 
     def execute(self, context: Context) -> Any:
         """Look once; then wait here, or in the triggerer where ``deferrable``."""
@@ -210,33 +207,26 @@ class CheckpointProgressSensor(LookOnceSensor):
             default_deferrable`` says where it is not given.
     """
 
-    template_fields: Sequence[str] = (
-        "checkpoint_location",
-        "kafka_config_id",
-        "storage_conn_id",
-        "batch_id",
-        "since_batch",
-        "since",
-    )
     ui_color = "#cfe8ef"
     trigger_name = "CheckpointProgressTrigger"
+
+    max_age: timedelta
+    batch_id: int | None
+    since_batch: int | None
+    since: datetime | str | None
 
     def __init__(
         self,
         *,
         checkpoint_location: str | XComArg,
-        max_age: Duration = timedelta(minutes=5),
+        max_age: PositiveDuration = timedelta(minutes=5),
         batch_id: int | str | XComArg | None = None,
-        since_batch: int | str | XComArg | None = None,
+        since_batch: Annotated[int, Number(least=-1)] | str | XComArg | None = None,
         since: datetime | str | XComArg | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.checkpoint_location: str = as_rendered(checkpoint_location)
-        self.max_age: timedelta = taken("max_age", max_age)
-        self.batch_id: int | None = as_rendered(batch_id)
-        self.since_batch: int | None = as_rendered(since_batch)
-        self.since: datetime | str | None = as_rendered(since)
+        self._take(locals())
 
     def poke(self, context: Context) -> PokeReturnValue:
         """Look at the checkpoint, and again after a trigger interval where a stall is suspected.
@@ -323,34 +313,26 @@ class TransactionTimeoutSensor(LookOnceSensor):
         deferrable: as of :class:`CheckpointProgressSensor`.
     """
 
-    template_fields: Sequence[str] = (
-        "checkpoint_location",
-        "transactional_id_prefix",
-        "kafka_config_id",
-        "storage_conn_id",
-        "participant_conn_ids",
-    )
     ui_color = "#f4d6cc"
     trigger_name = "TransactionTimeoutTrigger"
     seen: SeenOpen | None = None
     """The open work that this process has seen, for systems that do not tell their time."""
+
+    part_left: float
+    max_age: timedelta
 
     def __init__(
         self,
         *,
         checkpoint_location: str | XComArg | None = None,
         transactional_id_prefix: str | XComArg | None = None,
-        part_left: float = 0.5,
-        max_age: Duration = timedelta(minutes=10),
+        part_left: Annotated[float, Number(most=1, whole=False, above=True)] = 0.5,
+        max_age: PositiveDuration = timedelta(minutes=10),
         participant_conn_ids: Mapping[str, str] | XComArg | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.checkpoint_location: str | None = as_rendered(checkpoint_location)
-        self.transactional_id_prefix: str | None = as_rendered(transactional_id_prefix)
-        self.part_left = part_left
-        self.max_age: timedelta = taken("max_age", max_age)
-        self.participant_conn_ids: Mapping[str, str] | None = as_rendered(participant_conn_ids)
+        self._take(locals())
 
     def poke(self, context: Context) -> PokeReturnValue:  # noqa: ARG002 - Airflow's signature
         """Look for transactions that run out of time."""
@@ -405,20 +387,21 @@ class BlockedTopicSensor(LookOnceSensor):
         deferrable: as of :class:`CheckpointProgressSensor`.
     """
 
-    template_fields: Sequence[str] = ("topics", "kafka_config_id")
     ui_color = "#f4d6cc"
     trigger_name = "BlockedTopicTrigger"
+
+    topics: str | list[str]
+    max_age: timedelta
 
     def __init__(
         self,
         *,
-        topics: str | Sequence[str] | XComArg,
-        max_age: Duration = timedelta(minutes=15),
+        topics: Topics | XComArg,
+        max_age: PositiveDuration = timedelta(minutes=15),
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.topics: str | Sequence[str] = as_rendered(topics)
-        self.max_age: timedelta = taken("max_age", max_age)
+        self._take(locals())
 
     def poke(self, context: Context) -> PokeReturnValue:  # noqa: ARG002 - Airflow's signature
         """Look for transactions that hold readers up."""

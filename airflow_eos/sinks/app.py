@@ -1,7 +1,8 @@
-"""The settings of a streaming app, from its arguments: an app is only its transformation.
+"""A streaming app of its settings: an app is only its transformation.
 
-Every setting is an argument. Where an argument is not given, it comes from the environment that
-``SparkStreamingOperator`` prepares, so the same script runs from a shell and from Airflow.
+Every setting (:mod:`airflow_eos.core.settings`) is an argument. Where it is not given, it comes
+from the environment that ``SparkStreamingOperator`` prepares, so the same script runs from a shell
+and from Airflow.
 """
 
 from __future__ import annotations
@@ -14,16 +15,16 @@ import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.core.arguments import AVAILABLE_NOW, Flag, milliseconds, spelled, taken
+from airflow_eos.core.arguments import Flag, spelled
 from airflow_eos.core.delivery.causes import cause_of
 from airflow_eos.core.delivery.configured import OutputConfig
 from airflow_eos.core.delivery.options import AppFacts
 from airflow_eos.core.delivery.policy import CheckpointPolicy
 from airflow_eos.core.delivery.start_position import StartPosition
+from airflow_eos.core.settings import READ_ONCE, SECRET_FILES, SETTINGS, AppSettings
 from airflow_eos.errors import REFUSED_STATUS, ConfigurationError, EosError, exit_status
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.sink import kafka_sink
@@ -46,13 +47,14 @@ def kafka_config(bootstrap_servers: str | None) -> dict[str, Any]:
     Raises:
         ConfigurationError: no cluster is named.
     """
-    config = told("EOS_KAFKA_CONFIG_FILE")
+    config = told(SECRET_FILES["kafka"])
     if bootstrap_servers is not None:
         return {**config, "bootstrap.servers": bootstrap_servers}
     if not config:
         raise ConfigurationError(
-            "No Kafka cluster is named: give --bootstrap-servers, or let EOS_KAFKA_CONFIG_FILE "
-            "name a JSON file with a librdkafka configuration (readable by you only)."
+            f"No Kafka cluster is named: give {SETTINGS['bootstrap_servers'].flag}, or let "
+            f"{SECRET_FILES['kafka']} name a JSON file with a librdkafka configuration (readable "
+            "by you only)."
         )
     return config
 
@@ -65,7 +67,8 @@ def outputs_text(told: str | None) -> str | None:
         return Path(told).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise ConfigurationError(
-            f"--outputs {told!r} is no JSON list, and no file that can be read: {error}"
+            f"{SETTINGS['outputs'].flag} {told!r} is no JSON list, and no file that can be read: "
+            f"{error}"
         ) from error
 
 
@@ -92,173 +95,44 @@ def told(variable: str) -> dict[str, Any]:
 
 
 def _is_read_once(variable: str) -> bool:
-    """Whether ``EOS_READ_ONCE`` lists the variable, whose file goes once read; ``1`` lists all."""
-    told = os.environ.get("EOS_READ_ONCE", "")
+    """Whether the file that the variable names goes once it is read; ``1`` says so of all."""
+    told = os.environ.get(READ_ONCE, "")
     return told in {"1", "true"} or variable in told.split(",")
 
 
-def add_group_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add ``--consumer-group`` and ``--resume-from-group``; see ``ConsumerGroup``."""
-    parser.add_argument(
-        "--consumer-group",
-        default=os.environ.get("EOS_CONSUMER_GROUP"),
-        help="gets the offsets of what is settled, for lag tools; no consumer may use it",
-    )
-    parser.add_argument(
-        "--resume-from-group",
-        action="store_true",
-        help="with an empty checkpoint, begin at the offsets of the consumer group",
-    )
-
-
-def group_of(args: argparse.Namespace, kafka: KafkaSettings) -> ConsumerGroup | None:
-    """Return the consumer group that the arguments name, in the cluster that the app reads from.
+def group_of(settings: AppSettings, kafka: KafkaSettings) -> ConsumerGroup | None:
+    """Return the consumer group that the settings name, in the cluster that the app reads from.
 
     Raises:
         ConfigurationError: the app is to go on from a group that is not named.
     """
-    group, resume = args.consumer_group, args.resume_from_group
+    group, resume = settings.consumer_group, settings.resume_from_group
     if group is None:
         if resume:
-            raise ConfigurationError("--resume-from-group: which one? Give --consumer-group, too.")
+            asked, lacks = SETTINGS["resume_from_group"].flag, SETTINGS["consumer_group"].flag
+            raise ConfigurationError(f"{asked}: which one? Give {lacks}, too.")
         return None
     return ConsumerGroup(group, kafka.bootstrap_servers, kafka.config(), resume=resume)
 
 
-_MIN_PAUSE = "EOS_MIN_PAUSE_MS"
-_TIMEOUT = "EOS_BATCH_TIMEOUT_MS"
-_RETAINED = "EOS_NUM_RETAINED"
-
-
-def policy_environment(policy: CheckpointPolicy) -> dict[str, str]:
-    """Return the variables that tell an app its policy; its interval travels with other times."""
-    told: dict[str, str] = {}
-    if policy.min_pause:
-        told[_MIN_PAUSE] = str(milliseconds(policy.min_pause))
-    if policy.timeout is not None:
-        told[_TIMEOUT] = str(milliseconds(policy.timeout))
-    if policy.num_retained is not None:
-        told[_RETAINED] = str(policy.num_retained)
-    return told
-
-
-def add_policy_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add ``--min-pause``, ``--batch-timeout`` and ``--num-retained``; see ``CheckpointPolicy``."""
-    parser.add_argument(
-        "--min-pause", default=_interval(_MIN_PAUSE), help="least pause after a batch"
-    )
-    parser.add_argument(
-        "--batch-timeout",
-        default=_interval(_TIMEOUT),
-        help="a batch whose tasks take longer fails; no limit if not given",
-    )
-    parser.add_argument(
-        "--num-retained",
-        type=int,
-        default=os.environ.get(_RETAINED),
-        help="how many batches the logs keep",
-    )
-
-
-def policy_of(args: argparse.Namespace) -> CheckpointPolicy:
-    """Return the policy that the arguments give, without ``--trigger``, which is Spark's trigger.
+def argument_parser(description: str, *, prefix: str) -> argparse.ArgumentParser:
+    """Return a parser with what every app needs; add the topics of your own.
 
     Raises:
-        ConfigurationError: a time cannot be read, or cannot work.
+        ConfigurationError: the environment has a word for a flag that is neither true nor false.
     """
-    timeout = args.batch_timeout
-    return CheckpointPolicy(
-        min_pause=timedelta(0) if args.min_pause is None else taken("min_pause", args.min_pause),
-        timeout=None if timeout is None else taken("batch_timeout", timeout),
-        num_retained=args.num_retained,
-    )
-
-
-def _interval(variable: str) -> str | None:
-    told_ms = os.environ.get(variable)
-    return f"{told_ms} milliseconds" if told_ms else None
-
-
-def _flag(variable: str) -> bool:
-    """Return a flag's value; False where it is not set, or empty. Other words raise an error."""
-    told = os.environ.get(variable)
-    return bool(told) and bool(Flag().of(variable, told))
-
-
-_TIMES = {
-    "trigger": (
-        "EOS_TRIGGER_INTERVAL_MS",
-        "1 second",
-        "time between two batches, or available-now",
-    ),
-    "transaction-timeout": (
-        "EOS_TRANSACTION_TIMEOUT_MS",
-        "15 minutes",
-        "how long a transaction may be open",
-    ),
-    "batch-within": ("EOS_BATCH_WITHIN_MS", "1 minute", "the longest batch expected"),
-    "recover-within": (
-        "EOS_RECOVER_WITHIN_MS",
-        "5 minutes",
-        "from a crash to a recovery that has run",
-    ),
-}
-
-
-def argument_parser(description: str, *, prefix: str) -> argparse.ArgumentParser:
-    """Return a parser with what every app needs; add the topics of your own."""
-    env = os.environ
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
-    parser.add_argument(
-        "--bootstrap-servers",
-        help="Kafka's host:port, unless EOS_KAFKA_CONFIG_FILE names a configuration",
-    )
-    checkpoint = env.get("EOS_CHECKPOINT_LOCATION")
-    parser.add_argument(
-        "--checkpoint", default=checkpoint, required=checkpoint is None, help="path or URL"
-    )
-    parser.add_argument(
-        "--prefix",
-        default=env.get("EOS_TRANSACTIONAL_ID_PREFIX", prefix),
-        help="of the transactional ids; owned by one checkpoint",
-    )
-    for name, (variable, default, text) in _TIMES.items():
-        parser.add_argument(f"--{name}", default=_interval(variable) or default, help=text)
-    parser.add_argument(
-        "--max-offsets-per-trigger", type=int, help="most rows of a batch; no limit if not given"
-    )
-    parser.add_argument(
-        "--skip-lost-input",
-        action="store_true",
-        default=_flag("EOS_SKIP_LOST_INPUT"),
-        help="for one start: leave out rows that are gone from the input (failOnDataLoss=false)",
-    )
-    parser.add_argument(
-        "--start",
-        default=env.get("EOS_START", "earliest"),
-        help="where the first start of a checkpoint begins: earliest, latest, a moment "
-        "(2026-11-23T10:00:00Z), or the offset of each partition as JSON",
-    )
-    parser.add_argument(
-        "--guarantee",
-        default=env.get("EOS_GUARANTEE", "exactly_once"),
-        help="exactly_once, at_least_once or at_most_once",
-    )
-    parser.add_argument(
-        "--outputs",
-        default=env.get("EOS_OUTPUTS"),
-        help="where rows go instead, as JSON or the path of a file with it; see docs/sinks.md",
-    )
-    parser.add_argument(
-        "--standby",
-        action="store_true",
-        default=_flag("EOS_STANDBY"),
-        help="stand by until the running driver of this checkpoint has ended",
-    )
-    add_group_arguments(parser)
-    add_policy_arguments(parser)
+    for name, setting in SETTINGS.items():
+        told = setting.told(os.environ)
+        default = prefix if name == "transactional_id_prefix" else setting.default
+        more: dict[str, Any] = {"default": default if told is None else told, "help": setting.text}
+        if isinstance(setting.argument.type, Flag):
+            more["action"] = "store_true"
+        elif more["default"] is None:
+            more["required"] = not setting.argument.may_be_none
+        parser.add_argument(setting.flag, **more)
     return parser
 
 
@@ -295,37 +169,41 @@ class App:
             ConfigurationError: no Kafka is named, a time cannot be read, or the guarantee or an
                 output cannot work.
         """
-        limit: int | None = args.max_offsets_per_trigger
-        trigger = taken("trigger", args.trigger)
-        choice = OutputConfig.of(taken("guarantee", args.guarantee), outputs_text(args.outputs))
+        given = AppSettings.of_arguments(args)
+        choice = OutputConfig.of(given.guarantee, outputs_text(given.outputs))
         facts = AppFacts(
-            kafka=KafkaSettings.from_librdkafka(kafka_config(args.bootstrap_servers)),
-            prefix=args.prefix,
-            transaction_timeout=taken("transaction_timeout", args.transaction_timeout),
-            batch_within=taken("batch_within", args.batch_within),
-            recover_within=taken("recover_within", args.recover_within),
+            kafka=KafkaSettings.from_librdkafka(kafka_config(given.bootstrap_servers)),
+            prefix=given.transactional_id_prefix,
+            transaction_timeout=given.transaction_timeout,
+            batch_within=given.batch_within,
+            recover_within=given.recover_within,
         )
-        reach = told("EOS_PARTICIPANTS_FILE")
+        reach = told(SECRET_FILES["participants"])
+        limit, interval = given.max_offsets_per_trigger, given.trigger_interval
         return cls(
             facts,
-            checkpoint=args.checkpoint,
+            checkpoint=given.checkpoint_location,
             trigger=(
                 {"availableNow": True}
-                if trigger == AVAILABLE_NOW
-                else {"processingTime": spelled(trigger)}
+                if isinstance(interval, str)
+                else {"processingTime": spelled(interval)}
             ),
             source_options={
                 **({} if limit is None else {"maxOffsetsPerTrigger": str(limit)}),
-                **({"failOnDataLoss": "false"} if args.skip_lost_input else {}),
+                **({"failOnDataLoss": "false"} if given.skip_lost_input else {}),
             },
-            storage_options=told("EOS_STORAGE_OPTIONS_FILE"),
+            storage_options=told(SECRET_FILES["storage"]),
             reach=reach,
             guarantee=choice.guarantee,
             outputs=choice.outputs(facts, reach),
-            consumer_group=group_of(args, facts.kafka),
-            policy=policy_of(args),
-            first_start=StartPosition.parsed(args.start),
-            standby=args.standby,
+            consumer_group=group_of(given, facts.kafka),
+            policy=CheckpointPolicy(
+                min_pause=given.min_pause,
+                timeout=given.batch_timeout,
+                num_retained=given.num_retained,
+            ),
+            first_start=StartPosition.parsed(given.start),
+            standby=given.standby,
         )
 
     def read(
@@ -336,8 +214,8 @@ class App:
         Args:
             spark: the session.
             topic: one topic.
-            start: where the first start begins; None: what ``--start`` says, by default at the
-                earliest row, or where the consumer group is (``--resume-from-group``). A
+            start: where the first start begins; None: what the settings say, by default at the
+                earliest row, or where the consumer group is (``resume_from_group``). A
                 checkpoint, once there is one, decides instead.
         """
         group = self.consumer_group

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
-from airflow.sdk import DAG
+from airflow.sdk import DAG, XComArg
 from typer.testing import CliRunner
 
 from airflow_eos.cli.app import app as cli
-from airflow_eos.core import arguments
-from airflow_eos.core.arguments import FIELDS, FORMER, taken
+from airflow_eos.core.arguments import (
+    Anything,
+    Duration,
+    Flag,
+    Number,
+    Text,
+    Texted,
+    Texts,
+    TimeSpan,
+    Word,
+    arguments_of,
+)
 from airflow_eos.core.delivery.policy import (
     CheckpointPolicy,
     ExponentialDelay,
@@ -22,7 +33,7 @@ from airflow_eos.core.delivery.policy import (
     FixedDelay,
 )
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.factory import Pipeline, eos_drill, eos_pipeline
+from airflow_eos.factory import Pipeline, eos_pipeline
 from airflow_eos.hooks.arguments import own_arguments
 from airflow_eos.operators import (
     AuditOperator,
@@ -62,6 +73,40 @@ KINDS = (
 MINUTE = timedelta(minutes=1)
 
 
+def annotated(
+    *,
+    flag: bool,
+    number: int | str | XComArg | None,
+    limited: Annotated[int, Number(least=1)] | None,
+    text: str | XComArg,
+    several: Annotated[str | None, Text(several=True)],
+    word: Literal["drain", "kill"] | None,
+    texts: Sequence[str],
+    mapping: Mapping[str, str] | XComArg | None,
+    span: Duration | None,
+    narrowed: Annotated[Duration, TimeSpan(words=("now",))],
+    whatever: datetime | str | None,
+    **others: Any,
+) -> None:
+    """Arguments of all types."""
+    del flag, number, limited, text, several, word, texts, mapping, span, narrowed, whatever, others
+
+
+BY_ANNOTATION = {
+    "flag": (Flag(), False),
+    "number": (Number(), True),
+    "limited": (Number(least=1), True),
+    "text": (Text(), False),
+    "several": (Text(several=True), True),
+    "word": (Word(words=("drain", "kill")), True),
+    "texts": (Texts(), False),
+    "mapping": (Texted(), True),
+    "span": (TimeSpan(), True),
+    "narrowed": (TimeSpan(words=("now",)), False),
+    "whatever": (Anything(), True),
+}
+
+
 def streaming(**given: Any) -> SparkStreamingOperator:
     with DAG("d", schedule=None, start_date=datetime(2026, 1, 1, tzinfo=UTC)):
         return SparkStreamingOperator(
@@ -77,16 +122,16 @@ def streaming(**given: Any) -> SparkStreamingOperator:
     ],
 )
 def test_a_duration_is_said_in_one_of_three_ways_everywhere(value):
-    assert taken("patience", value) == MINUTE
+    assert own_arguments(SparkStreamingOperator)["patience"].of("patience", value) == MINUTE
     assert streaming(batch_within=value).budget.batch_within == MINUTE
-    assert taken("stall_after", Pipeline(**PIPELINE, stall_after=value).stall_after) == MINUTE
+    assert Pipeline(**PIPELINE, stall_after=value).stall_after == MINUTE
     assert FixedDelay(pause=value).pause == MINUTE
     assert CheckpointPolicy(min_pause=value).min_pause == MINUTE
     if not isinstance(value, timedelta):
         args = argument_parser("", prefix="p").parse_args(
             ["--checkpoint", "/d", "--bootstrap-servers", "h:1", "--trigger", str(value)]
         )
-        assert App.of(args).trigger == {"processingTime": "60 seconds"}
+        assert App.of(args).trigger == {"processingTime": "1 minute"}
 
 
 @pytest.mark.parametrize(
@@ -110,10 +155,17 @@ def test_a_duration_is_said_in_one_of_three_ways_everywhere(value):
         *("9999999999 days", "1e3", b"60", "\N{ARABIC-INDIC DIGIT ONE} second"),
     ],
 )
-@pytest.mark.parametrize("name", ["patience", "max_age", "transaction_timeout"])
-def test_what_is_no_duration_is_refused_by_its_name_and_value(name, value):
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        (SparkStreamingOperator, "patience"),
+        (BlockedTopicSensor, "max_age"),
+        (SparkStreamingOperator, "transaction_timeout"),
+    ],
+)
+def test_what_is_no_duration_is_refused_by_its_name_and_value(kind, name, value):
     with pytest.raises(ConfigurationError) as refused:
-        taken(name, value)
+        own_arguments(kind)[name].of(name, value)
     assert str(refused.value).startswith(f"{name}={repr(value)[:100]}: expected a duration")
 
 
@@ -149,7 +201,7 @@ def test_what_is_no_duration_is_refused_by_its_name_and_value(name, value):
         ({"env_vars": ["A=b"]}, "env_vars=['A=b']"),
         ({"application_args": "--a b"}, "application_args='--a b': expected a list"),
         ({"application_args": [["--a"]]}, "application_args=['--a']"),
-        ({"patience": "{{ var.value.patience }}"}, "nothing renders it here"),
+        ({"patience": "{{ var.value.patience }}"}, "it is no template field"),
         ({"cancel": "{{ params.cancel }}"}, "it is no template field"),
     ],
     ids=str,
@@ -171,7 +223,7 @@ def test_what_an_argument_cannot_be_is_refused_where_it_is_given(given, says):
 )
 def test_a_password_is_not_repeated_where_its_argument_is_refused(name, given):
     with pytest.raises(ConfigurationError, match="expected a mapping of names to texts") as refused:
-        taken(name, given)
+        own_arguments(SparkStreamingOperator)[name].of(name, given)
     assert str(refused.value).startswith(name)
     assert "hunter2" not in str(refused.value)
 
@@ -288,31 +340,36 @@ def test_another_tasks_output_is_taken_where_a_template_is_and_nowhere_else():
     assert asks.upstream_task_ids == {"plan"}
 
 
+ANYTHING = {"outputs", "pipeline", "plan", "since", "spark_submit", "watchdog_schedule"}
+"""Arguments whose values are checked where they are used."""
+
+
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_every_argument_of_an_operator_or_sensor_is_in_the_table(kind):
+def test_every_argument_of_an_operator_or_sensor_says_its_type(kind):
     own = own_arguments(kind)
     assert len(own) > 4
-    assert own.keys() <= FIELDS.keys()
+    assert {name for name, each in own.items() if each.type == Anything()} <= ANYTHING
     assert set(kind.template_fields) <= own.keys()
+    assert set(kind.template_fields) == {n for n, each in own.items() if XComArg in each.others}
 
 
-def test_every_setting_of_a_pipeline_is_in_the_table():
-    assert {each.name for each in dataclasses.fields(Pipeline)} <= FIELDS.keys()
+def test_every_setting_of_a_pipeline_says_its_type():
+    own = arguments_of(Pipeline)
+    assert own.keys() == {each.name for each in dataclasses.fields(Pipeline)}
+    assert {name for name, each in own.items() if each.type == Anything()} <= ANYTHING
 
 
-@pytest.mark.parametrize(("name", "say"), FORMER.items())
-def test_the_former_name_is_told_with_the_one_that_there_is(name, say):
-    given: dict[str, Any] = {"checkpoint": "/d", name: 10}
-    for make in (eos_pipeline, eos_drill):
-        with pytest.raises(ConfigurationError) as refused:
-            make(**given)
-        assert f"has no {name}: say {say}" in str(refused.value)
+@pytest.mark.parametrize(("name", "type_"), BY_ANNOTATION.items(), ids=str)
+def test_an_annotation_says_the_type_of_its_argument(name, type_):
+    argument = arguments_of(annotated)[name]
+    assert (argument.type, argument.may_be_none) == type_
 
 
 @pytest.mark.parametrize(
     ("given", "says"),
     [
         ({"stall_aftr": 1}, "did you mean 'stall_after'?"),
+        ({"quite_else": 1}, "has no 'quite_else'. It takes dag_id, recovery_dag_id"),
         ({"trigger": "sometimes"}, "trigger='sometimes'"),
         ({"trigger": -1}, "trigger=-1"),
         ({"conf": "x"}, "conf='x'"),
@@ -380,14 +437,3 @@ def test_a_duration_of_the_command_line_is_a_number_or_a_text_with_its_unit(line
     done = CliRunner().invoke(cli, line)
     assert isinstance(done.exception, ConfigurationError)
     assert ("expected a duration" in str(done.exception)) is not fine
-
-
-def test_the_table_has_no_name_that_nobody_uses():
-    used = {name for kind in KINDS for name in own_arguments(kind)}
-    used |= {each.name for each in dataclasses.fields(Pipeline)}
-    package = Path(arguments.__file__).parents[1]
-    text = "\n".join(
-        each.read_text() for each in package.rglob("*.py") if each.name != "arguments.py"
-    )
-    left = {name for name in FIELDS.keys() - used if f'"{name}"' not in text}
-    assert not left

@@ -26,6 +26,7 @@ from airflow_eos.core.checkpoint.spark_log import SparkLog
 from airflow_eos.core.checkpoint.store import CheckpointStore
 from airflow_eos.core.protocol.decision import Stored
 from airflow_eos.core.protocol.promise import Content, Promise
+from airflow_eos.core.settings import environment
 from airflow_eos.errors import CheckpointFormatError, ConfigurationError
 
 REHEARSAL = "EOS_REHEARSAL"
@@ -71,7 +72,7 @@ class RehearsalRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def environment(self) -> dict[str, str]:
         """Return the variables that tell an app to rehearse; its checkpoint among them."""
         told = msgspec.json.encode(self).decode()
-        return {REHEARSAL: told, "EOS_CHECKPOINT_LOCATION": self.checkpoint}
+        return {REHEARSAL: told} | environment(checkpoint_location=self.checkpoint)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,14 +11,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
+from airflow_eos.core.arguments import GUARANTEES, Word
 from airflow_eos.core.delivery.options import nearest, options_of
 from airflow_eos.core.delivery.outputs import Output
 from airflow_eos.core.delivery.task import require_alone
 from airflow_eos.core.protocol.decision import Guarantee, check_name
+from airflow_eos.core.settings import SECRET_FILES
 from airflow_eos.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -82,12 +84,7 @@ class OutputConfig:
             ConfigurationError: a guarantee, kind, name or option is not known, missing or of
                 another type.
         """
-        known = get_args(Guarantee)
-        if guarantee not in known:
-            raise ConfigurationError(
-                f"guarantee {guarantee!r}{nearest(guarantee, known)}: expected "
-                f"{' or '.join(map(repr, known))}."
-            )
+        guarantee = Word(words=GUARANTEES).of("guarantee", guarantee)
         chosen = () if outputs is None else tuple(map(_chosen, _listed(outputs)))
         for each in chosen:
             if guarantee not in each.options.guarantees:
@@ -130,16 +127,9 @@ def transactional_prefix(output: Output) -> str | None:
     return getattr(output.sink, "transactional_id_prefix", None)
 
 
-def environment(
-    guarantee: str, outputs: object, consumer_group: str | None = None
-) -> dict[str, str]:
-    """Return the environment variables that tell an app what was chosen; none holds a secret."""
-    told = {"EOS_GUARANTEE": guarantee}
-    if consumer_group is not None:
-        told["EOS_CONSUMER_GROUP"] = consumer_group
-    if outputs is None:
-        return told
-    return told | {"EOS_OUTPUTS": msgspec.json.encode(_listed(outputs)).decode()}
+def as_json(outputs: object) -> str | None:
+    """Return outputs as the JSON text by which an app is told them; it holds no secret."""
+    return None if outputs is None else msgspec.json.encode(_listed(outputs)).decode()
 
 
 def _listed(outputs: object) -> Sequence[Any]:
@@ -180,7 +170,7 @@ def _decoded(
         raise ConfigurationError(
             f"{where} has no option {each!r}{nearest(each, names)}. {takes} Addresses and "
             "passwords come from participant_conn_ids, or from the file that "
-            "EOS_PARTICIPANTS_FILE names."
+            f"{SECRET_FILES['participants']} names."
         )
     rows = {each: value for each, value in said.items() if each in of_all}
     options = {each: value for each, value in said.items() if each not in of_all}

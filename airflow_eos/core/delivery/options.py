@@ -14,6 +14,7 @@ import msgspec
 from airflow_eos.core.delivery.port import PROGRESS, Sink
 from airflow_eos.core.participants import KINDS, home_of
 from airflow_eos.core.protocol.decision import Guarantee
+from airflow_eos.core.settings import SECRET_FILES
 from airflow_eos.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -71,8 +72,9 @@ def unreached(expected: str) -> ConfigurationError:
     """Return the error for an output whose system nobody has said how to reach."""
     return ConfigurationError(
         f"nothing usable says how to reach it: expected {expected}. On the operator: "
-        "participant_conn_ids, by the output's name or kind. Elsewhere: EOS_PARTICIPANTS_FILE "
-        "names a file with a JSON object by name or kind, which only you may read."
+        "participant_conn_ids, by the output's name or kind. Elsewhere: "
+        f"{SECRET_FILES['participants']} names a file with a JSON object by name or kind, which "
+        "only you may read."
     )
 
 

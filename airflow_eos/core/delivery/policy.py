@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
 
-from airflow_eos.core.arguments import milliseconds, take_spans
+from airflow_eos.core.arguments import PositiveSpan, Span, milliseconds, take_spans
+from airflow_eos.core.settings import INTERVAL
 from airflow_eos.errors import ConfigurationError
 
 
@@ -48,11 +49,11 @@ class FixedDelay:
     """
 
     attempts: int = 3
-    pause: timedelta = timedelta(seconds=10)
+    pause: Span = timedelta(seconds=10)
 
     def __post_init__(self) -> None:
         _require(self.attempts >= 0, f"attempts {self.attempts}: expected 0 or more")
-        take_spans(self, "pause")
+        take_spans(self)
 
     def delay(self, failures: Sequence[Failure]) -> timedelta | None:
         """See :meth:`RestartStrategy.delay`."""
@@ -71,14 +72,14 @@ class ExponentialDelay:
         attempts: restarts since the last reset; None: no limit.
     """
 
-    initial: timedelta = timedelta(seconds=1)
-    maximum: timedelta = timedelta(minutes=1)
+    initial: PositiveSpan = timedelta(seconds=1)
+    maximum: PositiveSpan = timedelta(minutes=1)
     multiplier: float = 1.5
-    reset_after: timedelta = timedelta(hours=1)
+    reset_after: PositiveSpan = timedelta(hours=1)
     attempts: int | None = None
 
     def __post_init__(self) -> None:
-        take_spans(self, "initial", "maximum", "reset_after")
+        take_spans(self)
         _require(
             self.maximum >= self.initial,
             f"maximum {self.maximum}: expected initial ({self.initial}) or more",
@@ -109,12 +110,12 @@ class FailureRate:
     """Restarts while at most ``failures`` failures fall ``within`` a span."""
 
     failures: int = 3
-    within: timedelta = timedelta(minutes=5)
-    pause: timedelta = timedelta(seconds=10)
+    within: PositiveSpan = timedelta(minutes=5)
+    pause: Span = timedelta(seconds=10)
 
     def __post_init__(self) -> None:
         _require(self.failures >= 1, f"failures {self.failures}: expected 1 or more")
-        take_spans(self, "within", "pause")
+        take_spans(self)
 
     def delay(self, failures: Sequence[Failure]) -> timedelta | None:
         """See :meth:`RestartStrategy.delay`."""
@@ -126,10 +127,6 @@ class FailureRate:
 def _require(holds: bool, problem: str) -> None:  # noqa: FBT001
     if not holds:
         raise ConfigurationError(f"Restart strategy: {problem}.")
-
-
-_NONE = timedelta(0)
-INTERVAL = timedelta(seconds=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,14 +149,14 @@ class CheckpointPolicy:
         ConfigurationError: a field cannot work.
     """
 
-    interval: timedelta | None = None
-    min_pause: timedelta = _NONE
-    timeout: timedelta | None = None
+    interval: PositiveSpan | None = None
+    min_pause: Span = timedelta(0)
+    timeout: PositiveSpan | None = None
     num_retained: int | None = None
     restart: RestartStrategy | None = None
 
     def __post_init__(self) -> None:
-        take_spans(self, "interval", "min_pause", "timeout")
+        take_spans(self)
         if self.num_retained is not None and self.num_retained < 2:
             raise ConfigurationError(
                 f"num_retained {self.num_retained}: expected 2 or more. Spark goes on from the "

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
 
+from airflow_eos.core.arguments import Guarantee as Guarantee
 from airflow_eos.core.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork
 from airflow_eos.core.protocol.participant import Participant
 from airflow_eos.errors import ConfigurationError

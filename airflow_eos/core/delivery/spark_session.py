@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from airflow_eos.core.arguments import taken
+from airflow_eos.core.arguments import TimeSpan
 from airflow_eos.core.checkpoint.backend import EOS
 from airflow_eos.core.checkpoint.locations import HDFS, KEPT, LOCAL, MOVE, is_temporary, located
 from airflow_eos.core.checkpoint.offsets import OFFSET_LOG_2
@@ -116,7 +116,7 @@ def trigger_interval(trigger: Mapping[str, Any]) -> timedelta:
     """
     match dict(trigger):
         case {"processingTime": str(text), **rest} if not rest:
-            return taken("trigger_interval", text)  # type: ignore[no-any-return]
+            return TimeSpan().of("trigger_interval", text)  # type: ignore[no-any-return]
         case {"availableNow": True, **rest} if not rest:
             return timedelta(0)
     named = " ".join(why for name, why in _OTHER_TRIGGERS.items() if name in trigger)

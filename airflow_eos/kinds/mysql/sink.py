@@ -17,7 +17,8 @@ import numpy as np
 from pymysql import MySQLError
 from pymysql.constants import ER
 
-from airflow_eos.core.arguments import take_spans
+from airflow_eos.core.arguments import Span, take_spans
+from airflow_eos.core.checkpoint.store import CheckpointStore
 from airflow_eos.core.closing import closed_on_error
 from airflow_eos.core.delivery.options import AppFacts, SinkOptions, unreached
 from airflow_eos.core.delivery.workers import check_workers
@@ -61,7 +62,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from airflow_eos.core.checkpoint.store import CheckpointStore
     from airflow_eos.core.delivery.port import TaskWriter
 
 
@@ -465,14 +465,14 @@ class MySqlSink(TableSink):
     url: str = field(repr=False)
     table: str
     prefix: str
-    lock_timeout: timedelta = timedelta(seconds=30)
-    answer_within: timedelta = timedelta(seconds=30)
+    lock_timeout: Span = timedelta(seconds=30)
+    answer_within: Span = timedelta(seconds=30)
     trial: bool = True
     name: str = DEFAULT_PARTICIPANT
     store: CheckpointStore | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        take_spans(self, "lock_timeout", "answer_within")
+        take_spans(self)
         check_name(self.name)
         name_of(self.prefix, self.name, called="prefix")
         parts_of(self.url)

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from psycopg import Error, errors, sql
 
-from airflow_eos.core.arguments import take_spans
+from airflow_eos.core.arguments import Span, take_spans
+from airflow_eos.core.checkpoint.store import CheckpointStore
 from airflow_eos.core.closing import closed_on_error
 from airflow_eos.core.delivery.options import AppFacts, SinkOptions, unreached
 from airflow_eos.core.delivery.workers import check_workers
@@ -65,7 +66,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from airflow_eos.core.checkpoint.store import CheckpointStore
     from airflow_eos.core.delivery.port import TaskWriter
 
 
@@ -631,14 +631,14 @@ class PostgresSink(TableSink):
     gid_prefix: str
     two_phase: bool = True
     tasks: int | None = None
-    lock_timeout: timedelta = timedelta(seconds=30)
-    answer_within: timedelta = timedelta(seconds=30)
+    lock_timeout: Span = timedelta(seconds=30)
+    answer_within: Span = timedelta(seconds=30)
     schema: str = DEFAULT_SCHEMA
     name: str = DEFAULT_PARTICIPANT
     store: CheckpointStore | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        take_spans(self, "lock_timeout", "answer_within")
+        take_spans(self)
         check_name(self.name)
         name_of(self.gid_prefix, self.name)
         checked_dsn(self.dsn)

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from airflow_eos.core.checkpoint.store import CheckpointStore
 from airflow_eos.core.delivery.port import bound_store
 from airflow_eos.core.delivery.spill import STREAM_MODULES, SpillStream, require_disk
 from airflow_eos.core.delivery.task import HASH_COLUMN, selected
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from airflow_eos.core.checkpoint.store import CheckpointStore
 
 KEEPING_MODULES = (*STREAM_MODULES, "airflow_eos.kinds.sql.kept")
 

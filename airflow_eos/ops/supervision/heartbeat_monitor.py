@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import obstore.exceptions as failures
 
@@ -190,9 +190,6 @@ class HeartbeatReading:
 
 # --- stopping -------------------------------------------------------------------------------------
 
-
-Cancel = Literal["drain", "kill", "leave"]
-"""What the app does when its task is stopped: end after its batch, end at once, or go on."""
 
 _MANAGER_S = 60.0
 _YARN = ("spark-class", "org.apache.hadoop.yarn.client.cli.ApplicationCLI", "application")

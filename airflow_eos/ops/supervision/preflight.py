@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from airflow_eos.core.closing import closed_on_error
+from airflow_eos.core.settings import INTERVAL, AppSettings
 
 if TYPE_CHECKING:
     from airflow_eos.core.checkpoint import CheckpointStore
@@ -27,10 +28,10 @@ class TimeoutBudget:
         transaction_timeout: after this the broker aborts an open transaction, promised or not.
     """
 
-    trigger_interval: timedelta = timedelta(seconds=1)
-    batch_within: timedelta = timedelta(minutes=1)
-    recover_within: timedelta = timedelta(minutes=5)
-    transaction_timeout: timedelta = timedelta(minutes=15)
+    trigger_interval: timedelta = INTERVAL
+    batch_within: timedelta = AppSettings.batch_within
+    recover_within: timedelta = AppSettings.recover_within
+    transaction_timeout: timedelta = AppSettings.transaction_timeout
 
     def check(self, broker_max: timedelta | None) -> None:
         """Check that the timeout covers the times promised, and that the broker allows it.

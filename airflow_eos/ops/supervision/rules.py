@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from airflow_eos.ops.supervision.exit_status import Patience
-from airflow_eos.ops.supervision.heartbeat_monitor import Cancel, ClusterManager
+from airflow_eos.ops.supervision.heartbeat_monitor import ClusterManager
 
 if TYPE_CHECKING:
     from datetime import timedelta
 
+    from airflow_eos.core.arguments import Cancel
     from airflow_eos.core.delivery.policy import RestartStrategy
 
 

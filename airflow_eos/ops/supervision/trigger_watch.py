@@ -13,11 +13,11 @@ from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from airflow_eos.core.arguments import Cancel
 from airflow_eos.core.delivery.policy import Failure
 from airflow_eos.errors import EosError
 from airflow_eos.ops.supervision.exit_status import ExitKind, ExitStatus, Patience, ended
 from airflow_eos.ops.supervision.heartbeat_monitor import (
-    Cancel,
     ClusterManager,
     ask_to_drain,
     kill_if_it_beats,

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from contextlib import nullcontext
 from dataclasses import MISSING, Field, fields
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,7 @@ import pytest
 from airflow.sdk import DAG
 from airflow.sdk.bases.operator import BaseOperator
 
+from airflow_eos.core.arguments import spelled
 from airflow_eos.core.checkpoint import CheckpointStore, write_heartbeat
 from airflow_eos.factory import Pipeline, eos_pipeline
 from airflow_eos.factory import settings as rendering
@@ -118,7 +120,11 @@ def told_default(field: Field[Any]) -> str:
         return "`tuned_spark_conf()`"
     if field.default_factory is not MISSING:
         return f"`{field.default_factory()!r}`"
-    return "required" if field.default is MISSING else f"`{field.default!r}`".replace("'", '"')
+    if field.default is MISSING:
+        return "required"
+    default = field.default
+    said = repr(spelled(default) if isinstance(default, timedelta) else default)
+    return f"`{said}`".replace("'", '"')
 
 
 # --- What a site says of ordinary tasks reaches neither a watchdog nor an app that runs for ever --

@@ -15,8 +15,8 @@ from unittest.mock import ANY
 import pyarrow as pa
 import pytest
 
-from airflow_eos.core.delivery.configured import environment
 from airflow_eos.core.delivery.policy import CheckpointPolicy
+from airflow_eos.core.settings import environment
 from airflow_eos.errors import (
     CalledOffError,
     ConfigurationError,
@@ -27,7 +27,7 @@ from airflow_eos.kafka.columns import SCHEMA as KAFKA
 from airflow_eos.kinds.consumer_group.sink import ConsumerGroup
 from airflow_eos.ops.packaging import Secrets
 from airflow_eos.sinks import FileSink, KafkaSink, PostgresSink, StartPosition
-from airflow_eos.sinks.app import App, argument_parser, policy_environment, run_app
+from airflow_eos.sinks.app import App, argument_parser, run_app
 from airflow_eos.sinks.source import tuned_source_options
 from airflow_eos.sources import ArrowKafkaSource
 from spark_apps.avro_windows import TOKEN, USER_INFO, read_schemas
@@ -287,7 +287,8 @@ def test_the_operators_choice_meets_the_secrets_that_it_handed_over(tmp_path, mo
     ).hand_over(tmp_path)
     totals = [{"name": "totals", "kind": "postgres", "table": "totals"}]
     handed["EOS_READ_ONCE"] = ",".join(handed)
-    for name, value in {**handed, **environment("at_most_once", totals)}.items():
+    chosen = environment(guarantee="at_most_once", outputs=json.dumps(totals))
+    for name, value in {**handed, **chosen}.items():
         monkeypatch.setenv(name, value)
 
     told = app("--checkpoint", "/c", "--prefix", "orders-eu")
@@ -357,7 +358,12 @@ POLICY = CheckpointPolicy(
 
 
 def test_the_operators_policy_reaches_the_query(monkeypatch, started):
-    for name, value in policy_environment(POLICY).items():
+    told = environment(
+        min_pause=POLICY.min_pause,
+        batch_timeout=POLICY.timeout,
+        num_retained=POLICY.num_retained,
+    )
+    for name, value in told.items():
         monkeypatch.setenv(name, value)
     app(*SHELL).start(None, topic="out", query_name="etl")  # type: ignore[arg-type]
     [(_, others)] = started

@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 
 from airflow_eos.core.delivery import options as kinds
 from airflow_eos.core.delivery import source as topics
-from airflow_eos.core.delivery.configured import OutputConfig, environment
+from airflow_eos.core.delivery.configured import OutputConfig, as_json
 from airflow_eos.core.delivery.options import AppFacts, SinkOptions
 from airflow_eos.core.delivery.source import (
     StreamSource,
@@ -209,11 +209,8 @@ def test_json_text_says_the_same_as_a_list():
     assert OutputConfig.of("at_least_once", text) == OutputConfig.of(
         "at_least_once", [TOPIC, TABLE]
     )
-    assert environment("at_least_once", [TOPIC]) == {
-        "EOS_GUARANTEE": "at_least_once",
-        "EOS_OUTPUTS": f"[{msgspec.json.encode(TOPIC).decode()}]",
-    }
-    assert environment("exactly_once", None) == {"EOS_GUARANTEE": "exactly_once"}
+    assert as_json([TOPIC]) == f"[{msgspec.json.encode(TOPIC).decode()}]"
+    assert as_json(None) is None
 
 
 def test_what_a_template_has_rendered_is_text():
@@ -242,10 +239,8 @@ def test_outputs_that_are_none_say_what_was_found_and_expected(outputs, message)
 
 
 def test_an_unknown_guarantee_is_named_with_the_near_one():
-    with pytest.raises(
-        ConfigurationError, match=r"'exactly-once' \(near: exactly_once.*at_most_once"
-    ):
-        OutputConfig.of("exactly-once")
+    with pytest.raises(ConfigurationError, match=r"at_most_once': did you mean 'exactly_once'\?"):
+        OutputConfig.of("exactly_ones")
 
 
 def test_an_unknown_kind_is_named_with_the_near_one_and_those_that_are_there():
@@ -382,13 +377,6 @@ def test_a_users_kind_that_cannot_be_imported_says_where_it_should_be(tapes):
     tapes("their_tapes:Nothing")
     message = refused(ARCHIVE)
     assert "output 'archive': kind 'tapes' is their_tapes:Nothing, which cannot be" in message
-
-
-def test_an_app_is_told_its_consumer_group():
-    assert environment("exactly_once", None, "etl-lag") == {
-        "EOS_GUARANTEE": "exactly_once",
-        "EOS_CONSUMER_GROUP": "etl-lag",
-    }
 
 
 # --- Which sources give their rows once only ------------------------------------------------------
