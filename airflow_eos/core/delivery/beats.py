@@ -185,8 +185,7 @@ class Handover:
     def __init__(self, store: CheckpointStore) -> None:
         self._store = store
         self.look_s = _HAND_OVER_LOOK_DISK if store.is_on_a_disk else _HAND_OVER_LOOK
-        self._began_at = 0.0
-        self._standbys = StandbyReading()
+        self.begin()
         self._still_until: float | None = None
         self.refused: Sequence[Standby] = ()
         """The standbys that live, and could not go on."""
@@ -236,12 +235,7 @@ class StateSizeNotes:
         """Note the size after the newest batch, where the query keeps state."""
         before = self._last or read_state_size(self._store)
         try:
-            progress = query.lastProgress
-            if progress is None or not progress["stateOperators"]:
-                return
-            if before is not None and progress["batchId"] <= before.batch_id:
-                return
-            size = StateSize.of(progress, query._jsq.recentProgress(), before)  # noqa: SLF001 - few of them
+            size = StateSize.of(query, before)
         except Exception:  # whatever Spark raises, the heartbeat goes on
             log.exception("state_not_noted")
             return
