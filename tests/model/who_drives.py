@@ -161,7 +161,7 @@ class Shift:
                 writer._await_standby()
                 if writer.draining.is_set() and writer._drain.hands_over:
                     self._handed_over(name)
-        self.note(f"{name} drains, asked by {writer._drain.drained_by}")
+        self.note(f"{name} drains, asked by {writer._drain.request}")
         if not writer.superseded.is_set():
             writer.stop("stopped")
 
@@ -298,7 +298,7 @@ class Shift:
         if not driving and [each for each in waits if self.began_at.get(each.name, 0) < since]:
             self.fail(f"a request lives until it is heard: {waits[0].name} waits on after it")
         for name, writer in self.drivers.items():
-            by = writer._drain.drained_by
+            by = writer._drain.request and writer._drain.request.requested_by
             if by not in (None, BY_STANDBY) and self.began_at[name] > last:
                 self.fail(f"who begins after a request is wanted: {name} was stopped by {by}")
 

@@ -7,7 +7,9 @@
 - :mod:`.spark_log`, :mod:`.progress`: Spark's own files, and the query's progress by them
 - :mod:`.mending`: repair of Spark's files after a power cut
 - :mod:`.pipeline`: the checkpoint's owner
-- :mod:`.heartbeat`, :mod:`.liveness`: whether a driver lives, and drains; its process
+- :mod:`.heartbeat`, :mod:`.drain`: what a driver says, and who asks it to end
+- :mod:`.liveness`: whether a driver lives, by its heartbeat, its progress and its process
+- :mod:`.recovery_notes`, :mod:`.watchdog_record`: who replaces a driver, and who watches
 - :mod:`.snapshot`: all of these at one time, and the facts that decide whether a start is let in
 """
 

@@ -200,6 +200,11 @@ class SignOfLife:
         """
         if self.heartbeat is None:
             return self.term == 0 and self.planned is None and self.unread is None
+        return self.has_ended
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the newest driver has said that it ended."""
         return self.current is not None and self.current.phase in ENDED
 
     def is_as(self, other: SignOfLife | None) -> bool:
@@ -261,7 +266,7 @@ def with_its_end(store: CheckpointStore, sign: SignOfLife) -> SignOfLife:
 
 
 class LivenessProbe:
-    """A watch over one checkpoint's driver, which compares each look with the one before.
+    """A probe of one checkpoint's driver, which compares each look with the one before.
 
     Args:
         clock: returns seconds; need not be a time of day.

@@ -19,8 +19,6 @@ from airflow_eos.core.protocol.decision import Evidence, encode
 from airflow_eos.errors import CheckpointFormatError, ConfigurationError, Remedy
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from airflow_eos.core.checkpoint.backend import StoredObject
     from airflow_eos.core.checkpoint.store import CheckpointStore
 
@@ -261,21 +259,15 @@ class StateSize(Evidence, frozen=True, kw_only=True):
     late_counted: int
 
     @classmethod
-    def of(
-        cls,
-        progress: Mapping[str, Any] | None,
-        recent: Sequence[Any] = (),
-        before: StateSize | None = None,
-    ) -> StateSize | None:
-        """Return the state's size by Spark's progress; None where it has no state, or no batch.
+    def of(cls, query: Any, before: StateSize | None = None) -> StateSize | None:
+        """Return the size after the newest batch of Spark's ``StreamingQuery``; None: nothing new.
 
-        Args:
-            progress: ``lastProgress``, with the names of Spark's JSON (``StreamingQueryProgress``).
-            recent: the newest progress updates, in Spark's own objects, in ascending order.
-            before: the size noted before; late rows are counted on from there.
+        That is where it has no state, or no batch has ended since ``before``, the size noted last;
+        late rows are counted on from there.
         """
+        progress = query.lastProgress
         operators = progress["stateOperators"] if progress is not None else []
-        if progress is None or not operators:
+        if not operators or (before is not None and progress["batchId"] <= before.batch_id):
             return None
 
         def total(name: str) -> int:
@@ -283,7 +275,7 @@ class StateSize(Evidence, frozen=True, kw_only=True):
 
         files = [operator["customMetrics"].get(_FILES) for operator in operators]
         late, counted = (0, 0) if before is None else (before.late_rows, before.late_counted)
-        for update in reversed(recent):
+        for update in reversed(query._jsq.recentProgress()):  # noqa: SLF001 - few of them
             if update.batchId() > progress["batchId"]:
                 continue  # the batch has ended since: the next note counts it
             if before is not None and update.batchId() <= before.batch_id:

@@ -154,7 +154,7 @@ class StandbySeen(msgspec.Struct, frozen=True):
 
 
 class StandbyReading:
-    """A watch over the standbys, which compares each look with those before.
+    """A reading of the standbys, which compares each look with those before.
 
     Args:
         clock: returns seconds that only grow.

@@ -41,16 +41,8 @@ from airflow_eos.core.checkpoint.progress import StateSize, read_state_size, wri
 from airflow_eos.core.checkpoint.standby import StandbyReading
 from airflow_eos.core.checkpoint.terms import is_newest
 from airflow_eos.core.checkpoint.watchdog_record import read_look
+from airflow_eos.core.delivery import observer as events
 from airflow_eos.core.delivery.causes import Cause, cause_of
-from airflow_eos.core.delivery.observer import (
-    Began,
-    Failed,
-    Phased,
-    Progressed,
-    QueryEnded,
-    Started,
-    Watched,
-)
 from airflow_eos.errors import CheckpointError, CheckpointFormatError, EosError, SupersededError
 
 if TYPE_CHECKING:
@@ -59,7 +51,6 @@ if TYPE_CHECKING:
     from airflow_eos.core.checkpoint import CheckpointStore, DrainRequest
     from airflow_eos.core.checkpoint.heartbeat import End, Phase
     from airflow_eos.core.checkpoint.standby import Standby
-    from airflow_eos.core.delivery.observer import Event, Observer
 
 log = structlog.get_logger(__name__)
 
@@ -101,18 +92,19 @@ class OwnHeartbeat:
         self._cause = None if error is None else cause_of(error)
         self.phase = phase
 
-    def write(self, *, reason: str | None, drained_by: str | None) -> None:
-        """Write a beat; the arguments say who has asked the driver to end, and why."""
-        pace = self._pace()
+    def write(self, asked: DrainRequest | None) -> None:
+        """Write a beat, which also says who has asked the driver to end."""
+        pace, cause = self._pace(), self._cause
+        reason = None if asked is None else f"{asked.requested_by}: {asked.reason}"
         beat = replace(
             self._facts,
             term=self.term,
             batch_id=self.batch_id,
             phase=self.phase,
             end=self._end,
-            reason=reason if self._cause is None else str(self._cause),
-            drained_by=drained_by,
-            restart_heals=None if self._cause is None else self._cause.restart_heals,
+            reason=reason if cause is None else str(cause),
+            drained_by=None if asked is None else asked.requested_by,
+            restart_heals=None if cause is None else cause.restart_heals,
             beat_at_ms=_now_ms(),
             interval_ms=int(pace.total_seconds() * 1000),
         )
@@ -148,24 +140,18 @@ class DrainListener:
     def __init__(self, store: CheckpointStore, submission: str | None, began: Beginning) -> None:
         self._store, self._submission, self._began = store, submission, began
         self._term: int | None = None
-        self._request: DrainRequest | None = None
+        self.request: DrainRequest | None = None
         self.draining = threading.Event()
 
-    @property
-    def drained_by(self) -> str | None:
-        """Who has asked the driver to end; None: nobody."""
-        return None if self._request is None else self._request.requested_by
-
-    @property
-    def reason(self) -> str | None:
-        """Who has asked the driver to end, and why, for people."""
-        request = self._request
-        return None if request is None else f"{request.requested_by}: {request.reason}"
+    def is_asked_by(self, who: str) -> bool:
+        """Whether the driver ends since ``who`` has asked for it."""
+        request = self.request  # read once: two threads ask
+        return request is not None and request.requested_by == who
 
     @property
     def hands_over(self) -> bool:
         """Whether the pipeline is to go on in a driver that stands by."""
-        return self.drained_by == BY_STANDBY
+        return self.is_asked_by(BY_STANDBY)
 
     def begin(self, term: int | None) -> None:
         """Listen as the driver of this term; what asked others to end is over."""
@@ -179,16 +165,16 @@ class DrainListener:
     def note(self, request: DrainRequest | None) -> None:
         """Drain where somebody wants that; None takes a hand-over back."""
         if request is not None:
-            self._request = request
+            self.request = request
             if not self.hands_over:
                 self.draining.set()
         elif self.hands_over and not self.draining.is_set():
-            self._request = None
+            self.request = None
 
     def take_back(self, there: Sequence[Standby]) -> None:
         """Take the hand-over back: nobody could go on."""
         withdraw_hand_over(self._store, term=self._term, submission=self._submission)
-        self._request = None
+        self.request = None
         why = [f"{each} could not: {each.reason}" for each in there]
         log.warning("hand_over_taken_back", why="; ".join(why) or "nobody stands by any more")
 
@@ -199,8 +185,7 @@ class Handover:
     def __init__(self, store: CheckpointStore) -> None:
         self._store = store
         self.look_s = _HAND_OVER_LOOK_DISK if store.is_on_a_disk else _HAND_OVER_LOOK
-        self._began_at = 0.0
-        self._standbys = StandbyReading()
+        self.begin()
         self._still_until: float | None = None
         self.refused: Sequence[Standby] = ()
         """The standbys that live, and could not go on."""
@@ -250,12 +235,7 @@ class StateSizeNotes:
         """Note the size after the newest batch, where the query keeps state."""
         before = self._last or read_state_size(self._store)
         try:
-            progress = query.lastProgress
-            if progress is None or not progress["stateOperators"]:
-                return
-            if before is not None and progress["batchId"] <= before.batch_id:
-                return
-            size = StateSize.of(progress, query._jsq.recentProgress(), before)  # noqa: SLF001 - few of them
+            size = StateSize.of(query, before)
         except Exception:  # whatever Spark raises, the heartbeat goes on
             log.exception("state_not_noted")
             return
@@ -267,11 +247,11 @@ class StateSizeNotes:
 class ObserverFeed:
     """Tells an observer what goes on, for the figures; nobody where there is none."""
 
-    def __init__(self, store: CheckpointStore, observer: Observer | None) -> None:
+    def __init__(self, store: CheckpointStore, observer: events.Observer | None) -> None:
         self._store, self._observer = store, observer
         self._looked = Standstill()
 
-    def tell(self, event: Event) -> None:
+    def tell(self, event: events.Event) -> None:
         """Tell of one event."""
         if self._observer is not None:
             self._observer(event)
@@ -281,7 +261,7 @@ class ObserverFeed:
         try:
             progress = query.lastProgress if self._observer and query is not None else None
             if progress is not None:
-                self.tell(Progressed(json.loads(progress.json)))
+                self.tell(events.Progressed(json.loads(progress.json)))
         except Exception:  # a figure that is missing is no reason to lose a batch
             log.exception("progress_not_told")
 
@@ -290,7 +270,7 @@ class ObserverFeed:
         look = read_look(self._store) if self._observer is not None else None
         if look is not None and look.interval_ms is not None:
             silent_ms = 1000 * self._looked.lasts_s(look)
-            self.tell(Watched(silent_ms // look.interval_ms))
+            self.tell(events.Watched(silent_ms // look.interval_ms))
 
 
 class BeatLoop:
@@ -309,7 +289,7 @@ class BeatLoop:
         master: str = "",
         deploy_mode: str = "",
         namespace: str = "",
-        observer: Observer | None = None,
+        observer: events.Observer | None = None,
         began: Beginning | None = None,
     ) -> None:
         self.observer = observer
@@ -356,7 +336,7 @@ class BeatLoop:
             return
         self._own.term = term
         self._drain.begin(term)
-        self._feed.tell(Started())
+        self._feed.tell(events.Started())
         self._thread = threading.Thread(target=self._run, name="airflow-eos-heartbeat", daemon=True)
         self._beat()
         self._thread.start()
@@ -364,16 +344,16 @@ class BeatLoop:
     def mark(self, batch_id: int, phase: Phase) -> None:
         """Set the batch and phase that the next beat tells."""
         self._own.batch_id, self._own.phase = batch_id, phase
-        self._feed.tell(Phased(batch_id, phase))
+        self._feed.tell(events.Phased(batch_id, phase))
 
     def begin(self, batch_id: int) -> None:
         """Tell the observer that a batch begins, after the progress of the batch before."""
         self._feed.tell_progress(self._query)
-        self._feed.tell(Began(batch_id))
+        self._feed.tell(events.Began(batch_id))
 
     def fail(self, batch_id: int, error: BaseException) -> None:
         """Tell the observer that the batch raised ``error``."""
-        self._feed.tell(Failed(batch_id, error))
+        self._feed.tell(events.Failed(batch_id, error))
 
     def follow(self, query: StreamingQuery) -> None:
         """Set the running query; the size of its state is noted from now on."""
@@ -390,8 +370,8 @@ class BeatLoop:
         self._own.end(phase, error, drained=drained)
         self._ended.set()
         self._feed.tell_progress(self._query)
-        meant = phase == "stopped" and self._drain.drained_by != BY_AIRFLOW
-        self._feed.tell(QueryEnded(as_meant=meant))
+        meant = phase == "stopped" and not self._drain.is_asked_by(BY_AIRFLOW)
+        self._feed.tell(events.QueryEnded(as_meant=meant))
         if self._thread is None:
             return
         if self._thread.is_alive():
@@ -451,7 +431,7 @@ class BeatLoop:
                 self.superseded.set()
                 self.draining.set()  # without input no batch would find the newer term
                 return
-            self._own.write(reason=self._drain.reason, drained_by=self._drain.drained_by)
+            self._own.write(self._drain.request)
             self._hear()
             if self._query is not None:
                 self._state.note(self._query)

@@ -145,7 +145,7 @@ def ended(
         return _exited(seen, submission, process.failure)
     if ours is None:
         return _not_ours(seen, submission, patience, since_start_s)
-    if seen.is_over:
+    if seen.has_ended:
         return _as_it_says(ours)
     if seen.gone is None and seen.silent_s < patience.of(seen):
         return None
@@ -182,11 +182,11 @@ def _hangs(
     if ours is None:
         late = since_start_s >= patience.first_beat_s
         return _not_ours(seen, submission, patience, since_start_s) if late else None
-    last_word = seen.is_over and ours.phase == "stopped"
+    last_word = seen.has_ended and ours.phase == "stopped"
     allowed_s = max(patience.of(seen), patience.first_beat_s if last_word else 0)
     if seen.silent_s < allowed_s:
         return None
-    if seen.is_over:
+    if seen.has_ended:
         how = _as_it_says(ours)
         there = f"{how.found}; process {ours.pid} is still there {seen.silent_s:.0f} s after it"
         return ExitStatus(how.end, there, how.hopeless)
@@ -333,7 +333,7 @@ def choose(
     """Decide what a try of ``identity`` does next, by the heartbeat and the drain request."""
     if seen.heartbeat is None and seen.term == 0:
         return AdoptionDecision(NextAction.START, "no driver has ever run here")
-    if seen.is_over:
+    if seen.has_ended:
         return AdoptionDecision(NextAction.START, f"{_driver(seen)} has ended")
     if seen.gone is not None:
         return AdoptionDecision(NextAction.START, f"{_driver(seen)} has ended: {seen.gone}")

@@ -25,7 +25,7 @@ from airflow_eos.core.checkpoint import drain_of, newest_term, read_heartbeat, r
 from airflow_eos.core.checkpoint.drain import BY_AIRFLOW, NOT_FOR_GOOD
 from airflow_eos.core.checkpoint.heartbeat import ENDED, STARTED_BY, StartedBy, beat_interval
 from airflow_eos.core.checkpoint.liveness import (
-    UNTOLD_INTERVAL_S,
+    SignOfLife,
     Standstill,
     last_word,
     of_the_newest,
@@ -47,27 +47,16 @@ _UNREADABLE = "a heartbeat that cannot be read"
 
 
 @dataclass(frozen=True, slots=True)
-class HeartbeatObservation:
-    """A heartbeat reading compared with the previous ones.
+class HeartbeatObservation(SignOfLife):
+    """A sign of life compared with the previous ones.
 
     Attributes:
-        heartbeat: the last heartbeat; None where no driver has written one.
-        term: the newest term that was taken; 0 where none was.
         moved: whether the heartbeat was seen to change.
         silent_s: for how many seconds the heartbeat and the term were seen to stand still.
-        gone: the evidence that the newest driver's process is gone; None: there is none.
     """
 
-    heartbeat: Heartbeat | None
-    term: int = 0
     moved: bool = False
     silent_s: float = 0.0
-    gone: str | None = None
-
-    @property
-    def current(self) -> Heartbeat | None:
-        """The heartbeat, if it is the newest driver's; a former driver's proves nothing."""
-        return of_the_newest(self.heartbeat, self.term)
 
     def of(self, submission: str) -> Heartbeat | None:
         """Return the newest driver's heartbeat, where that is of this start of the app."""
@@ -77,19 +66,7 @@ class HeartbeatObservation:
     @property
     def living(self) -> Heartbeat | None:
         """The newest driver's heartbeat, where it was seen to change, and no end of it is known."""
-        current, is_over = self.current, self.is_over or self.gone is not None
-        return current if current is not None and self.moved and not is_over else None
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the newest driver has said that it ended."""
-        return self.current is not None and self.current.phase in ENDED
-
-    @property
-    def interval_s(self) -> float:
-        """The seconds between two heartbeats of the driver, as the driver wrote them."""
-        beat = self.heartbeat
-        return beat.interval_ms / 1000 if beat is not None else UNTOLD_INTERVAL_S
+        return self.current if self.moved and not self.has_ended and self.gone is None else None
 
 
 def is_refusal(error: BaseException) -> bool:

@@ -306,7 +306,7 @@ class Conclusion:
 
 @dataclass(frozen=True, slots=True)
 class ProgressJudge:
-    """The watch of one checkpoint for at most one target; without one, for any progress at all.
+    """The judge of one checkpoint by at most one target; without one, for any progress at all.
 
     Attributes:
         checkpoint: location of the checkpoint.
@@ -402,7 +402,7 @@ def _name(work: OpenWork) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TimeoutJudge:
-    """The watch for open work that runs out of time.
+    """The judge of open work that runs out of time.
 
     Attributes:
         prefix: prefix of the transactions, where the checkpoint does not name it.
@@ -473,7 +473,7 @@ def _aged(participant: Participant) -> list[tuple[OpenWork, int | None]]:
 
 @dataclass(frozen=True, slots=True)
 class BlockedJudge:
-    """The watch for transactions, of any program, that hold the readers of topics up.
+    """The judge of transactions, of any program, that hold the readers of topics up.
 
     Attributes:
         topics: topics to look at.

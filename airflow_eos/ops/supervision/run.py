@@ -247,7 +247,7 @@ class DriverFinder:
             log.warning("Whether an app of this task lives cannot be told: %s", error)
             return None
         beat = seen.current
-        if beat is None or seen.is_over or beat == self.found_dead:
+        if beat is None or seen.has_ended or beat == self.found_dead:
             return None
         ours = self._identity.is_same_task(beat.started_by) and beat.submission != given_up
         return beat.submission if ours else None

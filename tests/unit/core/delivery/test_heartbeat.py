@@ -505,7 +505,9 @@ def test_how_it_ended_is_told_apart(writer, store):
 def test_an_old_heartbeat_that_comes_late_is_put_right_by_the_next_beat(writer, store):
     new = writer()
     new.start(2)
-    write_heartbeat(store, msgspec.structs.replace(read_heartbeat(store), term=1))
+    said = read_heartbeat(store)
+    assert said is not None
+    write_heartbeat(store, msgspec.structs.replace(said, term=1))
     _until(lambda: read_heartbeat(store).term == 2)
 
 

@@ -411,16 +411,19 @@ def operator(**other):
     }
 
 
-def progress(*operators):
-    return {
-        "batchId": 7,
+def progress(*operators, recent=(), batch=7):
+    """Spark's query, as far as its progress tells of state."""
+    last = {
+        "batchId": batch,
         "stateOperators": list(operators),
         "durationMs": {"triggerExecution": 900},
     }
+    jvm = SimpleNamespace(recentProgress=lambda: recent)
+    return SimpleNamespace(lastProgress=last, _jsq=jvm)
 
 
 def test_a_query_without_state_or_without_a_batch_has_none():
-    assert StateSize.of(None) is None
+    assert StateSize.of(SimpleNamespace(lastProgress=None)) is None
     assert StateSize.of(progress()) is None
 
 
@@ -444,14 +447,15 @@ def ended(batch: int, *dropped: int) -> SimpleNamespace:
 
 
 def test_late_rows_are_counted_once_by_batch_over_all_drivers():
-    first = StateSize.of(progress(operator()), [ended(6, 2, 1), ended(7, 4)])
+    first = StateSize.of(progress(operator(), recent=[ended(6, 2, 1), ended(7, 4)]))
     assert first is not None
     assert (first.late_rows, first.late_counted) == (7, 2)
-    later = {**progress(operator()), "batchId": 9}
     recent = [ended(6, 2, 1), ended(7, 4), ended(8, 0), ended(9, 5), ended(10, 100)]
-    second = StateSize.of(later, recent, first)
+    second = StateSize.of(progress(operator(), recent=recent, batch=9), first)
     assert second is not None
     assert (second.late_rows, second.late_counted) == (12, 4), "batch 10 is the next note's"
-    third = StateSize.of({**later, "batchId": 12}, [ended(10, 100), ended(12, 1)], second)
+    assert StateSize.of(progress(operator(), recent=recent, batch=9), second) is None
+    recent = [ended(10, 100), ended(12, 1)]
+    third = StateSize.of(progress(operator(), recent=recent, batch=12), second)
     assert third is not None
     assert (third.late_rows, third.late_counted) == (113, 6), "of 13 batches: the others not known"

@@ -29,7 +29,7 @@ def seen(
     heartbeat: Heartbeat | None, *, moved: bool = True, silent_s: float = 0, **other
 ) -> HeartbeatObservation:
     term = other.pop("term", (heartbeat.term or 0) if heartbeat else 0)
-    return HeartbeatObservation(heartbeat, term, moved, silent_s)
+    return HeartbeatObservation(heartbeat, term, moved=moved, silent_s=silent_s)
 
 
 def drain(**named: Any) -> DrainRequest:

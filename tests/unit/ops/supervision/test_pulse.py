@@ -103,10 +103,10 @@ def test_a_heartbeat_of_a_former_term_is_nobodys(store, clock):
     pulse = HeartbeatReading(store, clock=clock)
     first = take_term(store, taken_by="a").term.number
     write_heartbeat(store, beat("stopped", term=first))
-    assert pulse.look().is_over
+    assert pulse.look().has_ended
     take_term(store, taken_by="b")
     seen = pulse.look()
-    assert (seen.current, seen.is_over, seen.living, seen.silent_s) == (None, False, None, 0)
+    assert (seen.current, seen.has_ended, seen.living, seen.silent_s) == (None, False, None, 0)
     write_heartbeat(store, msgspec.structs.replace(beat(), term=2))
     assert pulse.look().living is not None
 
