@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -27,6 +28,7 @@ from airflow_eos.cli import (
     upgrade,
 )
 from airflow_eos.cli.options import tell_json
+from airflow_eos.cli.project import FILE, ProjectCommand
 from airflow_eos.errors import EosError, printable_lines, sayable
 
 if TYPE_CHECKING:
@@ -60,6 +62,10 @@ def _of_every_command(
             "--version", help="Show the version and exit.", callback=_print_version, is_eager=True
         ),
     ] = False,
+    config: Annotated[
+        Path | None,
+        typer.Option(help=f"Settings of the pipeline; {FILE} in this folder if left out."),
+    ] = None,
 ) -> None:
     """Take the options that stand before a command."""
 
@@ -98,6 +104,7 @@ for _panel, _name, _function, _example in _COMMANDS:
         rich_help_panel=_panel,
         epilog=f"Example: airflow-eos {_name} {_example}".strip(),
         context_settings=broker.TO_THE_DEMO if _name == "demo" else None,
+        cls=ProjectCommand if _panel in {LOOK, ACT, CHANGE} else None,
     )(_function)
 app.add_typer(broker.app, name="broker", rich_help_panel=TRY)
 app.add_typer(foreign.app, name="foreign", rich_help_panel=RARE)

@@ -16,6 +16,7 @@ import msgspec
 import typer
 
 from airflow_eos.cli.options import AsJson, word
+from airflow_eos.cli.project import FILE
 from airflow_eos.errors import ConfigurationError
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -80,11 +81,13 @@ def make_project(name: str, kind: Kind, folder: Path) -> list[Path]:
         f"spark_apps/{name}.py": _template(f"{kind}/app.py", name),
         f"dags/{name}.py": _template("dag.py", name),
         "README.md": _template("README.md", name),
+        FILE: _template(FILE, name),
         "rows.tsv": "".join(f"{key}\t{value}\n" for key, value in sample_rows()),
     }
     if kind is Kind.windows:
         written |= {"outputs.json": _template("windows/outputs.json", name)}
         written[f"dags/{name}.py"] = _with_outputs(written[f"dags/{name}.py"])
+        written[FILE] = written[FILE].replace(f'"{name}.out"', f'["{name}.out", "{name}.busy"]')
         written["README.md"] = _two_topics(written["README.md"], name)
     try:
         for path, text in written.items():

@@ -1,0 +1,101 @@
+"""In the folder of a pipeline a command needs no argument; what is said goes before the file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from airflow_eos.cli.app import app
+from airflow_eos.cli.new import Kind, make_project
+from airflow_eos.cli.project import FILE
+from airflow_eos.errors import ConfigurationError
+
+CLI: Any = get_command(app)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> Path:
+    """Of a pipeline with two outputs, and somebody is in it."""
+    made = tmp_path / "clicks"
+    make_project("clicks", Kind.windows, made)
+    monkeypatch.chdir(made)
+    return made
+
+
+def parsed(*line: str, config: Path | None = None) -> dict[str, Any]:
+    """What a command is called with, of what was said."""
+    name, *rest = line
+    root = CLI.make_context("airflow-eos", [*(["--config", str(config)] if config else []), name])
+    told: dict[str, Any] = CLI.commands[name].make_context(name, rest, parent=root).params
+    return told
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        ("status", {"checkpoint": "checkpoints/clicks", "bootstrap_servers": "localhost:9092"}),
+        ("plan", {"checkpoint": "checkpoints/clicks", "prefix": "clicks"}),
+        ("drain", {"checkpoint": "checkpoints/clicks"}),
+        ("ui", {"checkpoints": ["checkpoints/clicks"]}),
+        ("blocked", {"topics": ["clicks.out", "clicks.busy"]}),
+        (
+            "doctor",
+            {
+                "input_topic": ["clicks"],
+                "topic": ["clicks.out", "clicks.busy"],
+                "prefix": "clicks",
+            },
+        ),
+    ],
+)
+def test_in_the_folder_that_new_has_made_a_command_needs_no_argument(command, told):
+    assert told.items() <= parsed(command).items()
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(
+    "line", [("plan", "/other"), ("recover", "--plan", "plan.json"), ("ui", "/one", "/other")]
+)
+def test_a_command_that_is_told_its_pipeline_takes_nothing_of_the_folders(line):
+    """Else it would look for the other one's transactions under this one's prefix."""
+    told = parsed(*line)
+    assert told["bootstrap_servers"] is None
+    assert told.get("prefix") is None
+    assert told.get("checkpoint") in {None, "/other"}
+
+
+@pytest.mark.usefixtures("folder")
+def test_what_is_said_on_the_line_wins_and_what_takes_rows_away_is_always_said():
+    assert parsed("plan", "--prefix", "other")["prefix"] == "other"
+    with pytest.raises(Exception, match=r"[Mm]issing"):
+        parsed("disown")
+    with pytest.raises(Exception, match=r"[Mm]issing"):  # which of two?
+        parsed("audit")
+
+
+def test_a_path_is_seen_from_the_folder_of_the_file(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert parsed("status", config=folder / FILE)["checkpoint"] == f"{folder}/checkpoints/clicks"
+    (folder / FILE).write_text('checkpoint_location = "s3a://lake/c"\nbatch_within = "1 minute"\n')
+    assert parsed("status", config=folder / FILE)["checkpoint"] == "s3a://lake/c"
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("checkpoint = ", "airflow-eos.toml is no TOML"),
+        ('chekpoint_location = "c"', "Did you mean 'checkpoint_location'?"),
+        ('transaction_timeout = "soon"', "airflow-eos.toml: transaction_timeout='soon': expected"),
+        ("output_topic = 5.5", "airflow-eos.toml: output_topic=5.5: expected a text"),
+    ],
+)
+def test_a_file_that_cannot_be_meant_is_refused_by_name_and_value(text, says):
+    Path(FILE).write_text(text)
+    with pytest.raises(ConfigurationError) as refused:
+        parsed("status")
+    assert says in str(refused.value)
