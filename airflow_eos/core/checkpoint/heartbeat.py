@@ -26,6 +26,7 @@ import structlog
 from airflow_eos.core.checkpoint.backend import (
     DRAIN,
     DRAINS,
+    EOS,
     HEARTBEAT,
     REFUSED,
     RESTART,
@@ -450,6 +451,24 @@ def missed_looks(store: CheckpointStore) -> str | None:
     if at is None or beat is None:
         return None
     return watchdog_warning(look, beat.modified_at_ms - at.modified_at_ms)
+
+
+def is_watched(store: CheckpointStore) -> bool:
+    """Whether a watchdog looks at the checkpoint within its own intervals, by the store's clock.
+
+    That clock is asked by a probe, which is removed.
+    """
+    look, at = read_look(store), store.head(WATCHDOG)
+    if look is None or look.interval_ms is None or at is None:
+        return False
+    probe = f"{EOS}/.probe-{uuid.uuid4().hex}"
+    store.put(probe, b"what time is it")
+    try:
+        now = store.head(probe)
+    finally:
+        store.delete([probe])
+    silent_ms = now.modified_at_ms - at.modified_at_ms if now is not None else None
+    return silent_ms is not None and watchdog_warning(look, silent_ms) is None
 
 
 class Standstill:
