@@ -71,7 +71,13 @@ from airflow_eos.core.delivery.spark_session import (
     warn_where_two_can_plan,
 )
 from airflow_eos.core.delivery.standby import WARM_UPS, MadeReady, StandingBy, stand_by, warm_up
-from airflow_eos.core.delivery.takeover import Admitted, record_drained, require_admitted, take_over
+from airflow_eos.core.delivery.takeover import (
+    Admitted,
+    leave_nothing_open,
+    record_drained,
+    require_admitted,
+    take_over,
+)
 from airflow_eos.core.delivery.task import collected
 from airflow_eos.core.delivery.weaker_guarantees import (
     AtLeastOnceBatch,
@@ -252,9 +258,13 @@ def make_batch_function(
     )
     # Again: a driver of another guarantee that had not seen our term may have begun a batch.
     require_not_spent(store)
-    if progress is not None:
-        heartbeat.before_stopped = partial(record_drained, tenure, decisions, participant, progress)
 
+    def before_stopped() -> None:
+        leave_nothing_open(tenure, participant, driver)
+        if progress is not None:
+            record_drained(tenure, decisions, participant, progress)
+
+    heartbeat.before_stopped = before_stopped
     kept = PerishableRows(store, sink.keeping)
 
     def on_phase(batch_id: int, phase: Phase) -> None:

@@ -1,7 +1,8 @@
-"""Transactions that no timer ends (KIP-939): outages, both kinds in one pipeline, what they cost."""
+"""Transactions that no timer ends (KIP-939): outages, both kinds in one pipeline, the costs."""
 
 from __future__ import annotations
 
+import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -10,11 +11,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from airflow_eos.arrow.producer.writer import TransactionalWriter
+from airflow_eos.cli.app import app
+from airflow_eos.core.checkpoint import CheckpointStore
+from airflow_eos.core.checkpoint.backend import WATCHDOG
+from airflow_eos.core.checkpoint.heartbeat import WatchdogLook, note_look
+from airflow_eos.core.delivery.task import HASH_COLUMN
+from airflow_eos.errors import ConfigurationError, TransactionError
 from airflow_eos.kafka.client.cluster import TWO_PHASE_SETTING
+from airflow_eos.kafka.client.connection import ConnectionPool
+from airflow_eos.kafka.sink import KafkaSink
 from airflow_eos.local import EmbeddedKafka
-from airflow_eos.recovery import Action, Result, execute_recovery, plan_recovery
-from tests.integration.hazards.direct import Direct, wait_for
+from airflow_eos.ops import doctor
+from airflow_eos.ops.blocked import find_blocked
+from airflow_eos.ops.supervision.progress import TimeoutWatch, held_up_sentence
+from airflow_eos.recovery import Action, Result, execute_recovery
+from tests.integration.hazards.direct import PULSE, Direct, Frame, arrow, wait_for
 
 OFFERED = {TWO_PHASE_SETTING: "true", "unstable.api.versions.enable": "true"}
 SOON = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "300"}
@@ -57,3 +71,192 @@ def test_an_outage_longer_than_the_timeout_loses_no_promise_and_replays_nothing(
     pipeline.assert_exactly_once()
     promised = [each for each in pipeline.decisions.of_batch(0) if each.works]
     assert [[work.timeout_ms for work in each.works] for each in promised] == [[None] * 3]
+
+
+def test_a_query_that_would_give_other_rows_is_exact_once_it_has_decided(
+    pipeline: Direct, die_at: Callable[[str], None]
+) -> None:
+    """Its rows are those of the decision: nothing is evaluated again, whatever the timeout was."""
+    pipeline.timeout = 2 * SECOND
+    pipeline.feed_numbers(300)
+    dies(pipeline, die_at, "settled-some")
+    time.sleep(4 * pipeline.timeout.total_seconds())
+    promised = pipeline.batches[0]
+    pipeline.batches[0] = Frame([[("k", "another row")]])
+    pipeline.run()
+    pipeline.batches[0] = promised
+    pipeline.assert_exactly_once()
+
+
+def test_what_was_never_decided_is_aborted_by_the_next_start(
+    pipeline: Direct, die_at: Callable[[str], None]
+) -> None:
+    pipeline.feed_numbers(300)
+    dies(pipeline, die_at, "prepared")
+    assert len(pipeline.open_transactions()) == 3
+    pipeline.run()
+    pipeline.assert_exactly_once()
+
+
+def test_a_watchdog_finds_undecided_work_that_no_timer_ends_and_its_recovery_aborts_it(
+    pipeline: Direct, die_at: Callable[[str], None]
+) -> None:
+    pipeline.feed_numbers(300)
+    dies(pipeline, die_at, "prepared")
+    at_half_time = TimeoutWatch(None, str(pipeline.checkpoint), part_left=0.5, max_age_ms=600_000)
+    assert at_half_time.look(pipeline.settings, {}) == [], "no half time of what has no timeout"
+    watch = TimeoutWatch(None, str(pipeline.checkpoint), part_left=0.5, max_age_ms=1)
+    found = wait_for(lambda: watch.look(pipeline.settings, {}))
+    assert [each["timeout_ms"] for each in found] == [None] * 3
+    report = execute_recovery(str(pipeline.checkpoint), pipeline.settings, force=True)
+    assert [(r.step.action, r.result) for r in report.results] == [(Action.ABORT, Result.DONE)] * 3
+    assert pipeline.open_transactions() == []
+
+
+def test_both_kinds_live_in_one_pipeline_while_its_cluster_changes(
+    tmp_path: Path, die_at: Callable[[str], None]
+) -> None:
+    """Plain on a cluster before 4.1's setting, then two-phase, then the setting is taken back."""
+    with EmbeddedKafka(SOON, folder=tmp_path / "kafka") as kafka:
+        pipeline = Direct(kafka.bootstrap_servers, tmp_path, kafka.create_topic("out", 2))
+        pipeline.sink_options = {"unattended": True}
+        kinds: list[set[int | None]] = []
+        for offered in (False, True, False):
+            restart(kafka, OFFERED if offered else {})
+            pipeline.feed_numbers(30)
+            pipeline.run()
+            pipeline.feed_numbers(30)
+            dies(pipeline, die_at, "decided")  # and is settled by the next one, on another cluster
+            promised = [
+                d for d in pipeline.decisions.of_batch(len(pipeline.batches) - 1) if d.works
+            ]
+            kinds.append({work.timeout_ms for each in promised for work in each.works})
+        pipeline.run()
+        pipeline.assert_exactly_once()
+    assert kinds == [{60_000}, {None}, {60_000}]
+
+
+def restart(kafka: EmbeddedKafka, properties: dict[str, str]) -> None:
+    """The one broker again, with these two-phase properties alone."""
+    kafka.stop()
+    file = kafka._processes[1]._properties
+    kept = [line for line in file.read_text().splitlines() if line.split("=")[0] not in OFFERED]
+    given = [f"{name}={value}" for name, value in properties.items()]
+    file.write_text("\n".join([*kept, *given, ""]))
+    kafka.start(1)
+
+
+@pytest.mark.parametrize(
+    ("properties", "named"),
+    [
+        ({}, "InitProducerId 6"),
+        ({"unstable.api.versions.enable": "true"}, TWO_PHASE_SETTING),
+    ],
+)
+def test_a_cluster_that_does_not_offer_it_is_refused_by_name(
+    tmp_path: Path, properties: dict[str, str], named: str
+) -> None:
+    with EmbeddedKafka({**SOON, **properties}) as kafka:
+        topic = kafka.create_topic("out", 2)
+        pipeline = Direct(kafka.bootstrap_servers, tmp_path, topic, sink_options=ALWAYS)
+        with pytest.raises(TransactionError, match=named):
+            pipeline.run()
+        assert pipeline.open_transactions() == []
+        pipeline.sink_options = {"unattended": True}  # two_phase="auto"
+        pipeline.feed_numbers(30)
+        pipeline.run()
+        pipeline.assert_exactly_once()
+
+
+def test_nobody_who_looks_is_refused_and_auto_is_plain(
+    broker: EmbeddedKafka, pipeline: Direct
+) -> None:
+    pipeline.sink_options = {"two_phase": True}
+    with pytest.raises(ConfigurationError, match="no watchdog looks"):
+        pipeline.run()
+    pipeline.sink_options = {}
+    pipeline.feed_numbers(30)
+    pipeline.run()
+    assert [w.timeout_ms for d in pipeline.decisions.of_batch(0) for w in d.works] == [60_000] * 3
+
+
+@pytest.mark.parametrize(("interval_ms", "seen"), [(60_000, True), (1, False), (None, False)])
+def test_a_watchdog_counts_while_it_looks_within_its_own_intervals(
+    pipeline: Direct, interval_ms: int | None, *, seen: bool
+) -> None:
+    sink = KafkaSink("kafka:9092", "out", "orders")
+    assert sink.bound(pipeline.store).opens is False, "nobody has ever looked"
+    note_look(pipeline.store, WatchdogLook(dag_id="w", run_id="1", interval_ms=interval_ms))
+    wait_for(lambda: missed(pipeline.store) if interval_ms == 1 else True)
+    assert (sink.bound(pipeline.store).opens == "auto") is seen
+
+
+def missed(store: CheckpointStore) -> bool:
+    """Whether the store's clock has gone on since the look by more than some milliseconds."""
+    store.put("eos/now", b"")
+    now, look = store.head("eos/now"), store.head(WATCHDOG)
+    return now is not None and look is not None and now.modified_at_ms > look.modified_at_ms + 5
+
+
+def test_a_run_that_ends_in_order_leaves_nothing_open_that_no_timer_ends(
+    pipeline: Direct,
+) -> None:
+    """A lost attempt of a task may open its transaction after the last batch has listed."""
+    pipeline.feed_numbers(30)
+    with pipeline.started() as batch:
+        pipeline.deliver(batch, 0)
+        straggler = pipeline.sink.opened(7, 1)
+        straggler.write(arrow([("k", "late")]).drop_columns([HASH_COLUMN]))
+        straggler.prepare("")
+        assert pipeline.open_transactions() == [f"{pipeline.prefix}-eos-7-1"]
+        PULSE.before_stopped()
+    pipeline.assert_exactly_once()
+
+
+def test_disown_ends_what_no_timer_ends_but_what_the_checkpoint_promises(
+    pipeline: Direct, die_at: Callable[[str], None]
+) -> None:
+    pipeline.feed_numbers(30)
+    dies(pipeline, die_at, "decided")
+    straggler = pipeline.sink.opened(7, 1)
+    straggler.write(arrow([("k", "late")]).drop_columns([HASH_COLUMN]))
+    straggler.prepare("")
+    told = airflow_eos("disown", pipeline.prefix, "-b", pipeline.bootstrap, "--yes")
+    assert "1 transactions that no timer ends were aborted" in told
+    assert len(pipeline.open_transactions()) == 3, "promised, by a checkpoint that is there"
+    shutil.rmtree(pipeline.checkpoint)
+    told = airflow_eos("disown", pipeline.prefix, "-b", pipeline.bootstrap, "--yes")
+    assert pipeline.open_transactions() == [], told
+
+
+def airflow_eos(*arguments: str) -> str:
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_blocked_and_doctor_name_such_transactions_first(
+    broker: EmbeddedKafka, pipeline: Direct, die_at: Callable[[str], None], monkeypatch: Any
+) -> None:
+    pipeline.feed_numbers(30)
+    pipeline.run()
+    other = broker.create_topic(f"a-{uuid.uuid4().hex[:8]}")
+    with ConnectionPool(pipeline.settings) as wire:
+        plain = TransactionalWriter(wire, topic=other)
+        plain.begin(f"{other}-plain", 60_000)
+        plain.write(arrow([("k", "v")]).drop_columns([HASH_COLUMN]))
+        plain.prepare()
+        pipeline.feed_numbers(30)
+        dies(pipeline, die_at, "prepared")
+        found = find_blocked(wire, [other, pipeline.topic]).partitions
+        monkeypatch.setattr(doctor, "HELD_UP_AFTER_MS", 0)
+        line = wait_for(lambda: _warned(doctor._two_phase(wire, pipeline.prefix)))
+    assert found[0].topic == pipeline.topic
+    assert found[-1].topic == other
+    assert "no timer ends it" in held_up_sentence(found[0])
+    assert found[0].ends_in_ms is None
+    assert "3 transactions that no timer ends" in line.found
+
+
+def _warned(line: doctor.Line) -> doctor.Line | None:
+    return line if line.verdict == "warn" else None
