@@ -275,20 +275,24 @@ def two_phase_refused(wire: ConnectionPool, transactional_id: str) -> Transactio
             "unstable.api.versions.enable=true.",
             plainly,
         )
-    if setting != "true":
-        return TransactionError(
-            f"two_phase=True, and the brokers' {TWO_PHASE_SETTING} is {setting}.",
-            Remedy(
-                change="restart the brokers with it",
-                settings={TWO_PHASE_SETTING: "true"},
-                start=True,
-            ),
-            plainly,
-        )
+    by_setting = Remedy(
+        change="restart the brokers with it", settings={TWO_PHASE_SETTING: "true"}, start=True
+    )
+    by_acl = Remedy(
+        change="grant TwoPhaseCommit, beside Write, on the TransactionalIds of the prefix",
+        start=True,
+    )
+    why, ways = {
+        "true": ("is true, so the ACL TwoPhaseCommit is missing", (by_acl,)),
+        "false": ("is false", (by_setting,)),
+    }.get(
+        setting,
+        (f"is {setting}: it is false, or the ACL TwoPhaseCommit is missing", (by_setting, by_acl)),
+    )
     return TransactionError(
         f"two_phase=True, and Kafka refuses it for transactional id {transactional_id!r}: the "
-        "principal of this connection needs the ACL TwoPhaseCommit on it, beside Write.",
-        Remedy(change="grant TwoPhaseCommit on the TransactionalId prefix", start=True),
+        f"brokers' {TWO_PHASE_SETTING} {why}.",
+        *ways,
         plainly,
     )
 

@@ -6,11 +6,13 @@ import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from kafka.protocol.admin import CreateAclsRequest
 from typer.testing import CliRunner
 
 from airflow_eos.arrow.producer.writer import TransactionalWriter
@@ -22,13 +24,18 @@ from airflow_eos.core.delivery.task import HASH_COLUMN
 from airflow_eos.errors import ConfigurationError, TransactionError
 from airflow_eos.kafka.client.cluster import TWO_PHASE_SETTING
 from airflow_eos.kafka.client.connection import ConnectionPool
+from airflow_eos.kafka.client.offsets import LATEST, partitions_of, positions
+from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.sink import KafkaSink
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.ops import doctor
 from airflow_eos.ops.blocked import find_blocked
 from airflow_eos.ops.supervision.progress import TimeoutWatch, held_up_sentence
-from airflow_eos.recovery import Action, Result, execute_recovery
+from airflow_eos.recovery import Action, Result, execute_recovery, plan_recovery
 from tests.integration.hazards.direct import PULSE, Direct, Frame, arrow, wait_for
+from tests.integration.hazards.guarded import Guarded
+from tests.integration.hazards.test_least_acls import AUTHORIZED, of_role
+from tests.integration.kafka.conftest import RawKafka
 
 OFFERED = {TWO_PHASE_SETTING: "true", "unstable.api.versions.enable": "true"}
 SOON = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "300"}
@@ -260,3 +267,79 @@ def test_blocked_and_doctor_name_such_transactions_first(
 
 def _warned(line: doctor.Line) -> doctor.Line | None:
     return line if line.verdict == "warn" else None
+
+
+TWO_PHASE_COMMIT = 15
+"""Of ``org.apache.kafka.common.acl.AclOperation``; no client of ours has a name for it."""
+
+
+def test_an_acl_that_is_missing_is_named_and_auto_does_without(tmp_path: Path) -> None:
+    authorized = {**AUTHORIZED, **OFFERED}
+    with EmbeddedKafka(authorized, listeners={"SASL": "SASL_PLAINTEXT"}) as kafka:
+        guarded = Guarded(kafka, tmp_path)
+        guarded.grant(*of_role("app"))
+        pipeline = guarded.direct
+        pipeline.sink_options = {"unattended": True}
+        pipeline.feed_numbers(10)
+        pipeline.run()
+        pipeline.sink_options = ALWAYS
+        pipeline.feed_numbers(10)
+        with pytest.raises(TransactionError, match="ACL TwoPhaseCommit is missing"):
+            pipeline.run()
+        allow_two_phase(kafka, f"{pipeline.prefix}-")
+        wait_for(lambda: _starts(pipeline))
+        pipeline.assert_exactly_once()
+        promised = [{w.timeout_ms for d in of_batch(pipeline, n) for w in d.works} for n in (0, 1)]
+        assert promised == [{60_000}, {None}]
+
+
+def of_batch(pipeline: Direct, number: int) -> tuple[Any, ...]:
+    return pipeline.decisions.of_batch(number)
+
+
+def _starts(pipeline: Direct) -> bool:
+    """Whether the grant is in force: the authorizer follows its answer a little later."""
+    try:
+        pipeline.run()
+    except TransactionError:
+        return False
+    return True
+
+
+def allow_two_phase(kafka: EmbeddedKafka, prefix: str) -> None:
+    creation = CreateAclsRequest.AclCreation(
+        resource_type=5,  # transactional id
+        resource_name=prefix,
+        resource_pattern_type=4,  # prefixed
+        principal="User:app",
+        host="*",
+        operation=TWO_PHASE_COMMIT,
+        permission_type=3,  # allow
+    )
+    settings = KafkaSettings.from_librdkafka({"bootstrap.servers": kafka.bootstrap_servers})
+    with ConnectionPool(settings) as wire:
+        [result] = wire.request(CreateAclsRequest(creations=[creation])).results
+    assert result.error_code == 0, result
+
+
+def test_a_promise_whose_rows_are_past_retention_is_replayed_and_not_lost_in_silence(
+    pipeline: Direct, die_at: Callable[[str], None]
+) -> None:
+    """Retention goes on while a transaction is open, and no reader has seen its rows."""
+    pipeline.feed_numbers(30)
+    dies(pipeline, die_at, "decided")
+    with closing(RawKafka(pipeline.bootstrap).wire) as wire:
+        ends = positions(wire, partitions_of(wire, [pipeline.topic]), LATEST, committed_only=False)
+    for (topic, partition), end in ends.items():
+        delete_records(pipeline, topic, partition, end)
+    plan = plan_recovery(str(pipeline.checkpoint), pipeline.settings)
+    assert [each.action for each in plan.steps] == [Action.COMMIT] * 3, "open, by its coordinator"
+    pipeline.run()
+    pipeline.assert_exactly_once()
+    assert sum(bool(each.works) for each in pipeline.decisions.of_batch(0)) == 2, "a replay"
+
+
+def delete_records(pipeline: Direct, topic: str, partition: int, before: int) -> None:
+    raw = RawKafka(pipeline.bootstrap)
+    with closing(raw.wire):
+        raw.delete_records(topic, before, partition)
