@@ -458,8 +458,9 @@ def is_watched(store: CheckpointStore) -> bool:
 
     That clock is asked by a probe, which is removed.
     """
-    look, at = read_look(store), store.head(WATCHDOG)
-    if look is None or look.interval_ms is None or at is None:
+    look = read_look(store)
+    at = None if look is None or look.interval_ms is None else store.head(WATCHDOG)
+    if at is None:
         return False
     probe = f"{EOS}/.probe-{uuid.uuid4().hex}"
     store.put(probe, b"what time is it")
