@@ -93,6 +93,12 @@ def main() -> int:
     parser.add_argument("--disk", action="store_true", help="with power cuts and skipped batches")
     parser.add_argument("--lossy", action="store_true", help="with an input that forgets rows")
     parser.add_argument("--several", action="store_true", help="with two outputs")
+    parser.add_argument(
+        "--two-phase",
+        action="store_true",
+        dest="two_phase",
+        help="with a cluster that comes to offer transactions without a timer, and stops",
+    )
     parser.add_argument("--standbys", action="store_true", help="each driver has stood by")
     parser.add_argument(
         "--who-drives",
@@ -102,7 +108,7 @@ def main() -> int:
     )
     parser.add_argument("--learn", action="store_true", help="write known.json again")
     given = parser.parse_args()
-    kinds = ("disk", "lossy", "several", "standbys", "who_drives_it")
+    kinds = ("disk", "lossy", "several", "standbys", "two_phase", "who_drives_it")
     kind = {name: getattr(given, name) for name in kinds}
     if given.learn:
         return learn(given.jobs, given.broken)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -27,6 +26,7 @@ from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.offsets import LATEST, partitions_of, positions
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.sink import KafkaSink
+from airflow_eos.kafka.transactions.listing import list_open
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.ops import doctor
 from airflow_eos.ops.blocked import find_blocked
@@ -40,7 +40,8 @@ from tests.integration.kafka.conftest import RawKafka
 OFFERED = {TWO_PHASE_SETTING: "true", "unstable.api.versions.enable": "true"}
 SOON = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "300"}
 ALWAYS = {"two_phase": True, "unattended": True}
-SECOND = timedelta(seconds=1)
+MS = timedelta(milliseconds=1)
+SHORT = timedelta(seconds=0.2)
 
 
 @pytest.fixture(scope="module")
@@ -62,15 +63,27 @@ def dies(pipeline: Direct, die_at: Callable[[str], None], place: str) -> None:
     die_at("")
 
 
+def pass_time(pipeline: Direct, span: timedelta) -> None:
+    """By the broker's clock: until it has ended a plain transaction with that timeout."""
+    raw = RawKafka(pipeline.bootstrap)
+    with closing(raw.wire):
+        raw.prepare(f"{pipeline.topic}-eos-0-0", pipeline.topic, timeout_ms=span // MS)
+        wait_for(lambda: not list_open(raw.wire, pipeline.topic))
+
+
 def test_an_outage_longer_than_the_timeout_loses_no_promise_and_replays_nothing(
     broker: EmbeddedKafka, pipeline: Direct, die_at: Callable[[str], None]
 ) -> None:
-    pipeline.timeout = 2 * SECOND
+    an_outage(broker, pipeline, die_at)
+
+
+def an_outage(broker: EmbeddedKafka, pipeline: Direct, die_at: Callable[[str], None]) -> None:
+    pipeline.timeout = SHORT
     pipeline.feed_numbers(300)
     dies(pipeline, die_at, "decided")
     broker.kill()
     broker.start(1)
-    time.sleep(10 * pipeline.timeout.total_seconds())
+    pass_time(pipeline, 10 * SHORT)
     report = execute_recovery(str(pipeline.checkpoint), pipeline.settings, force=True)
     assert [(r.step.action, r.result) for r in report.results] == [(Action.COMMIT, Result.DONE)] * 3
     assert len(pipeline.visible()) == 300
@@ -84,10 +97,10 @@ def test_a_query_that_would_give_other_rows_is_exact_once_it_has_decided(
     pipeline: Direct, die_at: Callable[[str], None]
 ) -> None:
     """Its rows are those of the decision: nothing is evaluated again, whatever the timeout was."""
-    pipeline.timeout = 2 * SECOND
+    pipeline.timeout = SHORT
     pipeline.feed_numbers(300)
     dies(pipeline, die_at, "settled-some")
-    time.sleep(4 * pipeline.timeout.total_seconds())
+    pass_time(pipeline, 10 * SHORT)
     promised = pipeline.batches[0]
     pipeline.batches[0] = Frame([[("k", "another row")]])
     pipeline.run()
