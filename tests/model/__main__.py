@@ -25,9 +25,16 @@ from tests.model.mutations import AT_MOST, KNOWN, known
 from tests.model.quiet import quiet
 
 _APART = 1_000_000_000
-_ALL = (*mutations.MUTATIONS, *mutations.ON_A_DISK, *mutations.LOSSY, *mutations.WHO_DRIVES)
+_ALL = (
+    *mutations.MUTATIONS,
+    *mutations.ON_A_DISK,
+    *mutations.LOSSY,
+    *mutations.TWO_PHASE,
+    *mutations.WHO_DRIVES,
+)
 ON_A_DISK = {broken.__name__ for broken in mutations.ON_A_DISK}
 LOSSY = {broken.__name__ for broken in mutations.LOSSY}
+TWO_PHASE = {broken.__name__ for broken in mutations.TWO_PHASE}
 WHO_DRIVES = {broken.__name__ for broken in mutations.WHO_DRIVES}
 
 
@@ -63,6 +70,7 @@ def first_that_shows(broken: str) -> int | None:
                     seed,
                     disk=broken in ON_A_DISK,
                     lossy=broken in LOSSY,
+                    two_phase=broken in TWO_PHASE,
                     who_drives_it=broken in WHO_DRIVES,
                 )
             except (ProtocolBroken, EosError):

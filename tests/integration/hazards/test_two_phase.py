@@ -16,16 +16,12 @@ from typer.testing import CliRunner
 
 from airflow_eos.arrow.producer.writer import TransactionalWriter
 from airflow_eos.cli.app import app
-from airflow_eos.core.checkpoint import CheckpointStore
-from airflow_eos.core.checkpoint.backend import WATCHDOG
-from airflow_eos.core.checkpoint.heartbeat import WatchdogLook, note_look
 from airflow_eos.core.delivery.task import HASH_COLUMN
 from airflow_eos.errors import ConfigurationError, TransactionError
 from airflow_eos.kafka.client.cluster import TWO_PHASE_SETTING
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.offsets import LATEST, partitions_of, positions
 from airflow_eos.kafka.client.settings import KafkaSettings
-from airflow_eos.kafka.sink import KafkaSink
 from airflow_eos.kafka.transactions.listing import list_open
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.ops import doctor
@@ -198,24 +194,6 @@ def test_nobody_who_looks_is_refused_and_auto_is_plain(
     pipeline.feed_numbers(30)
     pipeline.run()
     assert [w.timeout_ms for d in pipeline.decisions.of_batch(0) for w in d.works] == [60_000] * 3
-
-
-@pytest.mark.parametrize(("interval_ms", "seen"), [(60_000, True), (1, False), (None, False)])
-def test_a_watchdog_counts_while_it_looks_within_its_own_intervals(
-    pipeline: Direct, interval_ms: int | None, *, seen: bool
-) -> None:
-    sink = KafkaSink("kafka:9092", "out", "orders")
-    assert sink.bound(pipeline.store).opens is False, "nobody has ever looked"
-    note_look(pipeline.store, WatchdogLook(dag_id="w", run_id="1", interval_ms=interval_ms))
-    wait_for(lambda: missed(pipeline.store) if interval_ms == 1 else True)
-    assert (sink.bound(pipeline.store).opens == "auto") is seen
-
-
-def missed(store: CheckpointStore) -> bool:
-    """Whether the store's clock has gone on since the look by more than some milliseconds."""
-    store.put("eos/now", b"")
-    now, look = store.head("eos/now"), store.head(WATCHDOG)
-    return now is not None and look is not None and now.modified_at_ms > look.modified_at_ms + 5
 
 
 def test_a_run_that_ends_in_order_leaves_nothing_open_that_no_timer_ends(
