@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from airflow_eos.local import EmbeddedKafka
-from tests.brokers.releases import AS_SHIPPED, RELEASES, running
+from tests.brokers.releases import AS_SHIPPED, RELEASES, programs, running
 from tests.integration.conftest import die_at
 from tests.integration.hazards.conftest import _no_warm_writers
 from tests.integration.hazards.direct import Direct
@@ -21,7 +21,10 @@ __all__ = ["_no_warm_writers", "die_at", "pipeline"]
     scope="module", params=[each for each in RELEASES if each.numbers >= (4, 1)], ids=str
 )
 def broker(request: pytest.FixtureRequest) -> Iterator[EmbeddedKafka]:
-    with running(request.param, AS_SHIPPED | SOON | OFFERED) as made:
+    with (
+        programs(request.param.version),  # also where the test starts it again
+        running(request.param, AS_SHIPPED | SOON | OFFERED) as made,
+    ):
         yield made
 
 
