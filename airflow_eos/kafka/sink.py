@@ -98,13 +98,13 @@ class KafkaSink:
         compression: none, gzip, snappy, lz4 or zstd.
         producer: ``arrow`` encodes record batches itself; ``librdkafka`` writes through
             confluent-kafka's producer, slower, for those who prefer its bytes on the wire.
+        kafka_config: further librdkafka properties: security.protocol, sasl.*, ssl.* ...
+        name: the participant's name in the decisions of the pipeline.
         two_phase: whether transactions are opened so that no timer ends them; ``auto``: where
             the cluster offers it (see docs/settings.md), the writer is ``arrow``, and somebody
             looks after a driver that dies. True refuses to start elsewhere.
         unattended: your word that somebody does, though no watchdog is seen to look: a standby,
             or a schedule of your own that runs ``airflow-eos recover``.
-        kafka_config: further librdkafka properties: security.protocol, sasl.*, ssl.* ...
-        name: the participant's name in the decisions of the pipeline.
         watched: whether a watchdog looks after this checkpoint; set by :meth:`bound`.
     """
 
@@ -116,10 +116,10 @@ class KafkaSink:
     recover_within: timedelta = timedelta(minutes=5)
     compression: str = "lz4"
     producer: Producer = "arrow"
-    two_phase: TwoPhase = "auto"
-    unattended: bool = False
     kafka_config: Mapping[str, Any] = field(default_factory=dict, repr=False)
     name: str = DEFAULT_PARTICIPANT
+    two_phase: TwoPhase = "auto"
+    unattended: bool = False
     watched: bool = field(default=False, repr=False)
 
     perishable: ClassVar[bool] = True  # see core/delivery/spill.py
