@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from airflow_eos.core.protocol.participant import Ownership
     from airflow_eos.core.recovery.acceptance import InputRange, Shortfall
     from airflow_eos.core.recovery.plan import Action, Plan
+    from airflow_eos.kafka.transactions.identity import TransactionIdentity
 
 
 def plan(
@@ -414,33 +415,62 @@ def disown(
 
     Only for a checkpoint that was moved (--moved), or is lost and not to be replaced by an older
     copy: what was delivered under the prefix is delivered again where the new owner reads the same
-    input. Stop the pipeline first. Exit status: 0 forgotten or nothing known, 1 not confirmed, 2 an
-    error, or the owner is alive.
+    input. Open transactions that no timer ends are aborted, but those that the checkpoint, if it
+    can be read, has promised. Stop the pipeline first. Exit status: 0 forgotten or nothing known, 1
+    not confirmed, 2 an error, or the owner is alive.
     """
+    from airflow_eos.kafka.client.connection import ConnectionPool
+    from airflow_eos.kafka.transactions.coordinator import end_transactions
+    from airflow_eos.kafka.transactions.listing import untimed
     from airflow_eos.kafka.transactions.ownership import PrefixLedger
 
     settings = kafka_settings(bootstrap_servers, kafka_config)
-    with closing(PrefixLedger(settings, prefix=prefix)) as ledger:
+    with closing(PrefixLedger(settings, prefix=prefix)) as ledger, ConnectionPool(settings) as wire:
         found = ledger.read()
         untold = _require_silent(found, storage_options(storage_option), moved, force)
         if untold and not as_json:
             typer.echo(printable(untold))
-        if found.keys and not yes:
+        kept = _promised(found, storage_options(storage_option))
+        left = [] if moved else [each.identity for each in untimed(wire, prefix)]
+        left = [each for each in left if each not in kept]
+        if (found.keys or left) and not yes:
             typer.echo(printable(f"Prefix {prefix!r} belongs to {_whose(found)}"), err=True)
-            require_confirmed("Forget this?", as_json=as_json)
+            for each in left:
+                typer.echo(printable(f"Open, and no timer ends it: {each}"), err=True)
+            ask = f"Forget this, and abort {len(left)} transactions?" if left else "Forget this?"
+            require_confirmed(ask, as_json=as_json)
             # A driver may have come, or delivered, while the person was asked.
             now = ledger.read()
             _require_silent(now, storage_options(storage_option), moved, force)
             _require_as_shown(found, now, force=force)
         records = ledger.forget(moved=moved)
+        end_transactions(wire, left, commit=False)
     newest = found.newest()
-    tell(
-        {"owner": found.owner, "newest": newest, "records": records, "not_known": untold},
+    facts = {"owner": found.owner, "newest": newest, "records": records, "not_known": untold}
+    said = (
         f"Prefix {prefix!r} is free: {records} records forgotten."
         if records
-        else f"Nobody owns prefix {prefix!r} on this cluster.",
-        as_json=as_json,
+        else f"Nobody owns prefix {prefix!r} on this cluster."
     )
+    ended = f" {len(left)} transactions that no timer ends were aborted." if left else ""
+    tell(facts | {"aborted": len(left)}, said + ended, as_json=as_json)
+
+
+def _promised(found: Ownership, options: dict[str, str] | None) -> set[TransactionIdentity]:
+    """Return what the owner's checkpoint, where it can be read, still promises."""
+    from airflow_eos.core.checkpoint import CheckpointStore, DecisionLog
+    from airflow_eos.core.checkpoint.snapshot import newest_promises
+    from airflow_eos.kafka.transactions.identity import KIND, transaction_of
+
+    if found.owner is None:
+        return set()
+    try:
+        store = CheckpointStore.open(found.owner.location, storage_options=options)
+        promises = newest_promises(store, DecisionLog(store))
+    except EosError:
+        return set()
+    works = (work for each in promises for work in each.works if work.kind == KIND)
+    return {transaction_of(work.identity) for work in works}
 
 
 def _whose(found: Ownership) -> str:

@@ -85,7 +85,7 @@ def _show_partitions(found: Blocked) -> None:
             str(each.stable),
             str(each.end - each.stable),
             duration(each.age_ms),
-            plain(each.state),
+            plain(each.standing),
             plain(each.transactional_id or name),
             plain(each.owner or "not known"),
             plain(ends_by(each)),

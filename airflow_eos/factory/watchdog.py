@@ -442,7 +442,7 @@ class WatchdogSensor(CheckpointProgressSensor):
             if count(context["ti"], pipeline.dag_id, *UNDER_WAY, run_ids=run_ids):
                 at_it = under_way(pipeline.dag_id, memory.queued)
         named = ", ".join(f"{each['key']} of {each['participant']}" for each in found[:_SHOWN])
-        said = one_line(f"{len(found)} pieces of open work run out of time ({named})")
+        said = one_line(f"{len(found)} pieces of open work run out of time, or stay open ({named})")
         return self._helped(context, said, at_it, now_s - memory.half_time_s)
 
     def _stall(self, context: Context, memory: Memory) -> Trouble | None:

@@ -24,7 +24,7 @@ from airflow_eos.kafka.client import errors as faults
 from airflow_eos.kafka.client.cluster import id_of
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.errors import Deadline
-from airflow_eos.kafka.client.offsets import cluster_clock_ms
+from airflow_eos.kafka.client.offsets import EARLIEST, cluster_clock_ms, positions
 from airflow_eos.kafka.client.settings import DEFAULT_TOPIC, KafkaSettings
 from airflow_eos.kafka.transactions.coordinator import EndResult, end_transactions
 from airflow_eos.kafka.transactions.hanging import (
@@ -108,7 +108,9 @@ class KafkaParticipant:
         the log no longer has its rows, the outcome is UNKNOWN.
         """
         transactions = self._transactions(works)
-        settled = settle(self._wire, transactions)
+        expired = abort_expired(self._wire, [t for t in transactions if t.timeout_ms is None])
+        settled = dict.fromkeys(expired, Outcome.ABORTED)
+        settled |= settle(self._wire, [t for t in transactions if t.identity not in expired])
         lost = require_committed_everywhere(
             self._wire, [t for t in transactions if settled[t.identity] is Outcome.COMMITTED]
         )
@@ -131,11 +133,17 @@ class KafkaParticipant:
     def outcome(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
         """Return each transaction's outcome from the log of its partitions.
 
-        UNKNOWN where a topic was made again: its new log says nothing of our rows.
+        UNKNOWN where a topic was made again: its new log says nothing of our rows. One that no
+        timer ends may be open though its rows are past retention: its coordinator tells.
         """
         lost = dict.fromkeys(self.lost_targets(works), Outcome.UNKNOWN)
-        asked = [each for each in works if each.identity not in lost]
-        return {**self._named(outcomes(self._wire, self._transactions(asked))), **lost}
+        asked = self._transactions([each for each in works if each.identity not in lost])
+        found = outcomes(self._wire, asked)
+        untold = {t.identity for t in asked if t.timeout_ms is None} & {
+            each for each, outcome in found.items() if outcome is Outcome.UNKNOWN
+        }
+        found |= dict.fromkeys(open_places(self._wire, untold), Outcome.OPEN)
+        return {**self._named(found), **lost}
 
     def lost_targets(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, str]:
         """Return why work can be committed no more: a topic has another id than it was written to.
@@ -297,6 +305,27 @@ def _timeouts_of(member: Member, store: CheckpointStore | None) -> set[int]:
     promises = newest_promises(store, DecisionLog(store))
     works = (work for each in promises for work in each.part(member.name).works)
     return {work.timeout_ms for work in works if work.timeout_ms is not None}
+
+
+def abort_expired(
+    wire: ConnectionPool, transactions: Sequence[PreparedTransaction]
+) -> set[TransactionIdentity]:
+    """Abort open transactions of which rows are past retention; return which were aborted here.
+
+    Retention goes on while a transaction is open, and no timer has ended these. No reader has seen
+    a row of them: aborted, their rows are all replayed; committed, those that are gone would be
+    lost in silence.
+    """
+    places = {(at.topic, at.partition) for each in transactions for at in each.written}
+    there = [(t, p) for t, p in places if (wire.cluster.find_leaders(t) or {}).get(p, -1) >= 0]
+    begins = positions(wire, there, EARLIEST)
+    expired = [
+        each.identity
+        for each in transactions
+        if any(at.first < begins.get((at.topic, at.partition), 0) for at in each.written)
+    ]
+    ended = end_transactions(wire, expired, commit=False)
+    return {each for each, result in ended.items() if result is EndResult.DONE}
 
 
 # --- settling -------------------------------------------------------------------------------------

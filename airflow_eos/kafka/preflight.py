@@ -25,6 +25,7 @@ from airflow_eos.kafka.client.cluster import (
     topic_refused,
 )
 from airflow_eos.kafka.client.fetch import READ_COMMITTED, fetch_request, only_partition
+from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator, two_phase_refused
 
 if TYPE_CHECKING:
     from airflow_eos.kafka.client.connection import ConnectionPool
@@ -231,12 +232,12 @@ def check_cluster(
     wire: ConnectionPool,
     *,
     topic: str | None,
-    timeout: timedelta,
+    timeout: timedelta | None,
     trigger: timedelta,
     batch: timedelta,
     recovery: timedelta,
 ) -> None:
-    """Refuse a cluster, topic or timeout with which the sink cannot deliver.
+    """Refuse a cluster, topic or timeout with which the sink cannot deliver; None: it has none.
 
     Raises:
         KafkaError: the brokers lack a message that is needed.
@@ -250,6 +251,8 @@ def check_cluster(
         _require_transactional(wire, topic)
     require_transaction_log(wire)
     warn_of_truncation(wire, topic)
+    if timeout is None:
+        return
     check_timeouts(
         timeout=timeout,
         trigger=trigger,
@@ -257,6 +260,19 @@ def check_cluster(
         recovery=recovery,
         broker_max=longest_timeout(wire),
     )
+
+
+def require_two_phase(wire: ConnectionPool, prefix: str) -> None:
+    """Refuse a cluster that opens no transaction without a timer under this prefix.
+
+    Asked by taking an id that no task has, and under which nothing is ever written.
+
+    Raises:
+        TransactionError: with what is missing: the message, the setting or the ACL.
+    """
+    probe = f"{prefix}-two-phase"
+    if TransactionCoordinator(wire).init_two_phase(probe) is None:
+        raise two_phase_refused(wire, probe)
 
 
 def require_capable(wire: ConnectionPool) -> None:

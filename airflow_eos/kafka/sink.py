@@ -25,6 +25,7 @@ from airflow_eos.core.settings import AppSettings
 from airflow_eos.errors import ConfigurationError, Remedy
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.settings import KafkaSettings
+from airflow_eos.kafka.transactions.coordinator import TwoPhase
 from airflow_eos.kafka.transactions.identity import (
     BY_ROW,
     KIND,
@@ -47,6 +48,22 @@ if TYPE_CHECKING:
     from airflow_eos.kafka.transactions.identity import WrittenTransaction
 
 Producer = Literal["arrow", "librdkafka"]
+_NOBODY_LOOKS = (
+    "two_phase=True, and no watchdog looks at this checkpoint within its own intervals: what a "
+    "driver that dies had not decided would hold read_committed readers up for ever."
+)
+_SOMEBODY_LOOKS = (
+    Remedy(
+        change="let the pipeline's watchdog look (unpause it; before a first look, one start with "
+        "two_phase='auto')",
+        start=True,
+    ),
+    Remedy(
+        settings={"unattended": "True"},
+        start=True,
+        costs="readers stand still until somebody runs `airflow-eos recover`",
+    ),
+)
 _LOOK_FOR_BROKER_S = 20.0
 # Third-party modules by name, so that all missing ones are told at once; then ours, which load
 # their own imports, so that the workers have all modules loaded.
@@ -84,6 +101,12 @@ class KafkaSink:
             confluent-kafka's producer, slower, for those who prefer its bytes on the wire.
         kafka_config: further librdkafka properties: security.protocol, sasl.*, ssl.* ...
         name: the participant's name in the decisions of the pipeline.
+        two_phase: whether transactions are opened so that no timer ends them; ``auto``: where
+            the cluster offers it (see docs/settings.md), the writer is ``arrow``, and somebody
+            looks after a driver that dies. True refuses to start elsewhere.
+        unattended: your word that somebody does, though no watchdog is seen to look: a standby,
+            or a schedule of your own that runs ``airflow-eos recover``.
+        watched: whether a watchdog looks after this checkpoint; set by :meth:`bound`.
     """
 
     bootstrap_servers: str
@@ -96,6 +119,9 @@ class KafkaSink:
     producer: Producer = "arrow"
     kafka_config: Mapping[str, Any] = field(default_factory=dict, repr=False)
     name: str = DEFAULT_PARTICIPANT
+    two_phase: TwoPhase = "auto"
+    unattended: bool = False
+    watched: bool = field(default=False, repr=False)
 
     perishable: ClassVar[bool] = True  # see core/delivery/spill.py
     fixed_columns: ClassVar[bool] = True  # see core/delivery/task.py
@@ -109,6 +135,22 @@ class KafkaSink:
             raise ConfigurationError(
                 f"producer {self.producer!r}: expected one of {', '.join(PRODUCERS)}."
             )
+        if self.two_phase not in (True, False, "auto"):
+            raise ConfigurationError(
+                f"two_phase={self.two_phase!r}: expected True, False or 'auto'."
+            )
+        if self.two_phase is True and self.producer != "arrow":
+            raise ConfigurationError(
+                f"two_phase=True goes with producer='arrow' (found {self.producer!r}): librdkafka "
+                "has no call that opens such a transaction. Use producer='arrow', or "
+                "two_phase='auto', which opens plain ones there."
+            )
+
+    @property
+    def opens(self) -> TwoPhase:
+        """How its tasks open transactions: never without a timer where nobody looks."""
+        is_able = self.producer == "arrow" and (self.watched or self.unattended)
+        return self.two_phase if is_able else False
 
     @property
     def settings(self) -> KafkaSettings:
@@ -131,18 +173,22 @@ class KafkaSink:
         """See :meth:`Sink.connect`: check the cluster, the topic and the timeouts."""
         # Imported here: tasks import this module, and do not need the driver's modules.
         from airflow_eos.kafka.participant import KafkaParticipant
-        from airflow_eos.kafka.preflight import check_cluster
+        from airflow_eos.kafka.preflight import check_cluster, require_two_phase
         from airflow_eos.kafka.transactions.ownership import PrefixLedger
 
+        if self.two_phase is True and self.opens is False:
+            raise ConfigurationError(_NOBODY_LOOKS, *_SOMEBODY_LOOKS)
         with closed_on_error(ConnectionPool(self.settings, timeout_s=_LOOK_FOR_BROKER_S)) as wire:
             check_cluster(
                 wire,
                 topic=self.topic,
-                timeout=self.transaction_timeout,
+                timeout=None if self.opens is True else self.transaction_timeout,
                 trigger=interval,
                 batch=self.batch_within,
                 recovery=self.recover_within,
             )
+            if self.opens is True:
+                require_two_phase(wire, self.transactional_id_prefix)
         ledger = PrefixLedger(self.settings, prefix=self.transactional_id_prefix)
         target = f"{KIND}:{self.topic or BY_ROW}"
         return KafkaParticipant(
@@ -150,9 +196,12 @@ class KafkaSink:
         )
 
     def bound(self, store: CheckpointStore) -> KafkaSink:
-        """See :meth:`Sink.bound`: the sink is the same for every checkpoint."""
-        del store
-        return self
+        """See :meth:`Sink.bound`: look whether somebody watches this checkpoint."""
+        if self.two_phase is False or self.unattended or self.producer != "arrow":
+            return self
+        from airflow_eos.core.checkpoint.watchdog_record import is_watched
+
+        return replace(self, watched=is_watched(store))
 
     def columns(self, schema: StructType, row: str = "") -> list[str]:
         """See :meth:`Sink.columns`; the columns are those of Spark's own Kafka sink."""
@@ -254,14 +303,18 @@ def _target(sink: KafkaSink) -> tuple[object, ...]:
     settings = tuple(sorted((k, str(v)) for k, v in sink.settings.librdkafka().items()))
     # With the prefix: several outputs of a task may go to one topic, in a transaction each.
     prefix = sink.transactional_id_prefix
-    return settings, sink.topic, sink.compression, sink.producer, prefix
+    return settings, sink.topic, sink.compression, sink.producer, sink.opens, prefix
 
 
 def _warm_writer(sink: KafkaSink) -> Writer:
     target = _target(sink)
     if target not in _writers:
         _writers[target] = open_writer(
-            sink.settings, producer=sink.producer, topic=sink.topic, compression=sink.compression
+            sink.settings,
+            producer=sink.producer,
+            topic=sink.topic,
+            compression=sink.compression,
+            two_phase=sink.opens,
         )
     return _writers[target]
 
@@ -318,9 +371,14 @@ def check_importable(producer: Producer) -> None:
 
 
 def open_writer(
-    settings: KafkaSettings, *, producer: Producer, topic: str | None, compression: str
+    settings: KafkaSettings,
+    *,
+    producer: Producer,
+    topic: str | None,
+    compression: str,
+    two_phase: TwoPhase = False,
 ) -> Writer:
-    """Return a writer with connections of its own.
+    """Return a writer with connections of its own; ``two_phase`` for ``arrow`` alone.
 
     Raises:
         ConfigurationError: no such compression, or the producer's library is not installed.
@@ -328,7 +386,8 @@ def open_writer(
     """
     check_importable(producer)
     kind = pkgutil.resolve_name(WRITERS[producer])
-    writer: Writer = kind(ConnectionPool(settings), topic=topic, compression=compression)
+    more = {"two_phase": two_phase} if producer == "arrow" else {}
+    writer: Writer = kind(ConnectionPool(settings), topic=topic, compression=compression, **more)
     return writer
 
 
@@ -448,6 +507,8 @@ class KafkaOptions(SinkOptions, frozen=True):
     transactional_id_prefix: str | None = None
     compression: str | None = None
     producer: Producer | None = None
+    two_phase: bool | Literal["auto"] | None = None
+    unattended: bool | None = None
 
     def sink(self, name: str, app: AppFacts, how: Any) -> KafkaSink:
         """See :meth:`SinkOptions.sink`."""

@@ -31,7 +31,7 @@ from airflow_eos.kafka.client.offsets import (
     positions,
 )
 from airflow_eos.kafka.client.reading import OffsetSpan, read_span
-from airflow_eos.kafka.transactions.identity import AIRFLOW_EOS, owner_of
+from airflow_eos.kafka.transactions.identity import AIRFLOW_EOS, NEVER_MS, owner_of
 from airflow_eos.kafka.transactions.listing import (
     ENDED,
     ENDING,
@@ -84,7 +84,8 @@ class BlockedPartition(msgspec.Struct, frozen=True, kw_only=True):
             transaction can become, and no coordinator has it; ``marker missing``: its coordinator
             has ended it; ``not known``: no coordinator tells, or may tell these credentials.
         age_ms: time since its begin, by its coordinator, else since its first row's timestamp.
-        timeout_ms: the age at which its coordinator ends it; None where no coordinator tells it.
+        timeout_ms: the age at which its coordinator ends it; None where no coordinator tells it;
+            ``NEVER_MS`` where it never does.
         behind_it: the number of further transactions that are open in the partition.
         groups: the consumer groups whose offsets may be read.
     """
@@ -106,16 +107,27 @@ class BlockedPartition(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def ends_in_ms(self) -> int | None:
         """Time until its coordinator ends the transaction; None if it will not, or is not known."""
-        if self.state != "Ongoing" or self.timeout_ms is None:
+        if self.state != "Ongoing" or self.timeout_ms is None or self.is_untimed:
             return None
         return max(0, self.timeout_ms - self.age_ms)
+
+    @property
+    def is_untimed(self) -> bool:
+        """Whether no timer ends the transaction (KIP-939): readers wait until somebody does."""
+        return self.state == "Ongoing" and self.timeout_ms == NEVER_MS
+
+    @property
+    def standing(self) -> str:
+        """The state, for people."""
+        return f"{self.state}, and no timer ends it" if self.is_untimed else self.state
 
 
 class Blocked(msgspec.Struct, frozen=True):
     """The blocked partitions that were found, and the answers that are missing.
 
     Attributes:
-        partitions: the blocked partitions, by topic and partition.
+        partitions: the blocked partitions, by topic and partition; first those whose transaction
+            no timer ends.
         unread: consumer groups whose offsets may not be read, or are not told in time.
         untold: facts that no broker tells, for people.
         unnamed: blocked partitions whose leader does not name the transaction, for people.
@@ -181,8 +193,9 @@ def find_blocked(
         )
         for place, each in sorted(first.items())
     ]
-    older = tuple(each for each in found if each.age_ms >= older_than_ms)
-    return Blocked(older, unread, (*untold, *unlisted), unnamed)
+    older = [each for each in found if each.age_ms >= older_than_ms]
+    first_of_all = tuple(sorted(older, key=lambda each: not each.is_untimed))
+    return Blocked(first_of_all, unread, (*untold, *unlisted), unnamed)
 
 
 def _which(each: HangingTransaction) -> tuple[Place, int, int, int]:

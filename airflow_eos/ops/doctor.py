@@ -24,6 +24,7 @@ from airflow_eos.core.checkpoint.store import race_create, told
 from airflow_eos.core.checkpoint.watchdog_record import missed_looks
 from airflow_eos.core.recovery.execute import plan_recovery
 from airflow_eos.errors import EosError, LocalEnvironmentError, Remedy, advice
+from airflow_eos.kafka.client.cluster import TWO_PHASE, TWO_PHASE_SETTING
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.consumer_groups import GroupCoordinator
 from airflow_eos.kafka.client.offsets import cluster_clock_ms
@@ -32,9 +33,10 @@ from airflow_eos.kafka.preflight import allowed, longest_timeout, require_transa
 from airflow_eos.kafka.transactions.coordinator import require_right_to_end
 from airflow_eos.kafka.transactions.group_offsets import transactional_id
 from airflow_eos.kafka.transactions.identity import BY_ROW
+from airflow_eos.kafka.transactions.listing import untimed
 from airflow_eos.local.jars import MINIMUM_JAVA, java_version, locked_versions, pyspark_version
 from airflow_eos.ops.supervision.preflight import TimeoutBudget, of_prefix
-from airflow_eos.ops.supervision.progress import outputs_of
+from airflow_eos.ops.supervision.progress import HELD_UP_AFTER_MS, outputs_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -390,6 +392,7 @@ def of_kafka(
         if request.guarantee in {None, "exactly_once"}:
             lines += tried("protocol", lambda: protocol(wire.cluster.capabilities()))
         lines += tried("transactions", lambda: _transaction_log(wire))
+        lines += tried("two-phase", lambda: _two_phase(wire, prefix))
         lines += tried("timeouts", lambda: timeouts(request.budget, longest_timeout(wire)))
         if request.inputs and settings.security_protocol.endswith("SSL"):
             lines += tried("Spark's Kafka client", lambda: _for_java(settings))
@@ -453,6 +456,20 @@ def _cluster_clock(wire: ConnectionPool) -> Line:
 def _transaction_log(wire: ConnectionPool) -> Line:
     require_transaction_log(wire)
     return Line("transactions", "ok", "nothing that is known forbids them")
+
+
+def _two_phase(wire: ConnectionPool, prefix: str | None) -> Line:
+    """Report whether transactions without a timer are offered, and those that stay open."""
+    now_ms = cluster_clock_ms(wire) or time.time_ns() // 1_000_000
+    opened = [] if prefix is None else untimed(wire, prefix)
+    held = [each for each in opened if now_ms - each.started_at_ms > HELD_UP_AFTER_MS]
+    if held:
+        found = f"{len(held)} transactions that no timer ends are open, first {held[0].identity}"
+        return Line("two-phase", "warn", found, "none, or readers wait", "airflow-eos recover")
+    told = wire.cluster.capabilities()
+    speaks, setting = told.of(TWO_PHASE), told.settings.get(TWO_PHASE_SETTING, "not told")
+    found = f"{TWO_PHASE_SETTING} is {setting}" if speaks.version is not None else str(speaks)
+    return Line("two-phase", "ok", found, "needed by KafkaSink(two_phase=True) alone")
 
 
 def _for_java(settings: KafkaSettings) -> Line:

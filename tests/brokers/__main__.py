@@ -17,7 +17,7 @@ from tests.brokers.releases import RELEASES
 from tests.support.written import RESULT, held, run_and_write
 
 HERE = Path(__file__).parent
-SUITES = ("core", "hanging", "acls", "upgrade", "another")
+SUITES = ("core", "hanging", "acls", "two_phase", "upgrade", "another")
 ANOTHER = "kfake"
 """franz-go's; the name of its row."""
 COLUMNS = {
@@ -27,6 +27,7 @@ COLUMNS = {
     "recovery": r"test_recovery_alone",
     "offsets of a group": r"test_the_offsets_of_a_consumer_group",
     "hanging": r"test_one_that",
+    "no timer (KIP-939)": r"test_a_promise_outlives",
     "SASL and the least ACLs": r"test_(the_app|recovery)_needs_no_more",
 }
 

@@ -25,9 +25,16 @@ from tests.model.mutations import AT_MOST, KNOWN, known
 from tests.model.quiet import quiet
 
 _APART = 1_000_000_000
-_ALL = (*mutations.MUTATIONS, *mutations.ON_A_DISK, *mutations.LOSSY, *mutations.WHO_DRIVES)
+_ALL = (
+    *mutations.MUTATIONS,
+    *mutations.ON_A_DISK,
+    *mutations.LOSSY,
+    *mutations.TWO_PHASE,
+    *mutations.WHO_DRIVES,
+)
 ON_A_DISK = {broken.__name__ for broken in mutations.ON_A_DISK}
 LOSSY = {broken.__name__ for broken in mutations.LOSSY}
+TWO_PHASE = {broken.__name__ for broken in mutations.TWO_PHASE}
 WHO_DRIVES = {broken.__name__ for broken in mutations.WHO_DRIVES}
 
 
@@ -63,6 +70,7 @@ def first_that_shows(broken: str) -> int | None:
                     seed,
                     disk=broken in ON_A_DISK,
                     lossy=broken in LOSSY,
+                    two_phase=broken in TWO_PHASE,
                     who_drives_it=broken in WHO_DRIVES,
                 )
             except (ProtocolBroken, EosError):
@@ -93,6 +101,12 @@ def main() -> int:
     parser.add_argument("--disk", action="store_true", help="with power cuts and skipped batches")
     parser.add_argument("--lossy", action="store_true", help="with an input that forgets rows")
     parser.add_argument("--several", action="store_true", help="with two outputs")
+    parser.add_argument(
+        "--two-phase",
+        action="store_true",
+        dest="two_phase",
+        help="with a cluster that comes to offer transactions without a timer, and stops",
+    )
     parser.add_argument("--standbys", action="store_true", help="each driver has stood by")
     parser.add_argument(
         "--who-drives",
@@ -102,7 +116,7 @@ def main() -> int:
     )
     parser.add_argument("--learn", action="store_true", help="write known.json again")
     given = parser.parse_args()
-    kinds = ("disk", "lossy", "several", "standbys", "who_drives_it")
+    kinds = ("disk", "lossy", "several", "standbys", "two_phase", "who_drives_it")
     kind = {name: getattr(given, name) for name in kinds}
     if given.learn:
         return learn(given.jobs, given.broken)

@@ -9,13 +9,16 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Literal
 
 from airflow_eos.errors import FencedError
 from airflow_eos.kafka.client import errors as faults
-from airflow_eos.kafka.transactions.identity import TransactionIdentity
+from airflow_eos.kafka.transactions.identity import NEVER_MS, TransactionIdentity
 
 PARTITIONS = 2
 Rows = tuple[str, ...]
+Offer = Literal["not spoken", "refused", "offered"]
+"""Whether the brokers open transactions that no timer ends: their version, and their setting."""
 
 
 class State(enum.Enum):
@@ -75,6 +78,7 @@ class Broker:
         self.holders: dict[str, Transaction] = {}
         self.transactions: dict[TransactionIdentity, Transaction] = {}
         self.partitions = [Partition() for _ in range(PARTITIONS)]
+        self.two_phase: Offer = "not spoken"
         self.forgot = False
         """Whether rows have passed retention: some outcomes may be unknown for ever."""
         self._on_end = on_end
@@ -168,7 +172,8 @@ class Broker:
         self.settle_down()
         self.now_ms += ms
         for transaction in self.ongoing():
-            if transaction.started_ms + transaction.timeout_ms <= self.now_ms:
+            timed = transaction.timeout_ms != NEVER_MS
+            if timed and transaction.started_ms + transaction.timeout_ms <= self.now_ms:
                 self._end(transaction, State.ABORTING, "timeout")
                 transaction.timed_out = True
 
@@ -178,11 +183,13 @@ class Broker:
             if held.state not in UNFINISHED:
                 del self.holders[transactional_id]
 
-    def pass_retention(self) -> None:
-        """Everything below the last stable offset is deleted."""
+    def pass_retention(self, *, of_untimed: bool = False) -> None:
+        """Everything below the last stable offset is deleted; or what no timer ends, too."""
         self.forgot = True
         for log in self.partitions:
-            log.start = log.last_stable
+            held = [t for t in log.batches if t.state in UNFINISHED]
+            held = [t for t in held if not of_untimed or t.timeout_ms != NEVER_MS]
+            log.start = max(log.start, min((t.first for t in held), default=log.end))
 
     def compact(self) -> None:
         """Later rows of each key stand for all that has ended; nothing says how it did."""

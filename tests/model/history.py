@@ -21,6 +21,7 @@ from airflow_eos.errors import (
 )
 from airflow_eos.kafka.transactions.identity import transaction_of
 from airflow_eos.recovery import Action, gather, make_plan, resolve, shortfall
+from tests.model.broker import Offer
 from tests.model.choices import (
     FAULTS,
     PLACES,
@@ -55,18 +56,22 @@ def run_history(
     lossy: bool = False,
     several: bool = False,
     standbys: bool = False,
+    two_phase: bool = False,
 ) -> History:
     """Run one history to its end; on a ``disk`` there are power cuts, and people at Spark's log.
 
     A ``lossy`` one has an input that forgets rows, by retention and by compaction, an output that
     is compacted, a server whose clock is set back, and files that
     somebody removes. With ``several``, each decision is of two outputs. With ``standbys`` each
-    driver takes the term after the one that it saw, or none.
+    driver takes the term after the one that it saw, or none. With ``two_phase`` the cluster comes
+    to offer transactions that no timer ends, and stops doing so, while batches are under way.
 
     Raises:
         ProtocolBroken: a rule was broken; the message has the seed and the whole trace.
     """
-    history = History(seed, disk=disk, lossy=lossy, several=several, standbys=standbys)
+    history = History(
+        seed, disk=disk, lossy=lossy, several=several, standbys=standbys, two_phase=two_phase
+    )
     try:
         history.run()
     finally:
@@ -85,6 +90,7 @@ class History:
         lossy: bool = False,
         several: bool = False,
         standbys: bool = False,
+        two_phase: bool = False,
     ) -> None:
         self.seed = seed
         self.disk = disk
@@ -100,7 +106,10 @@ class History:
             disk=disk,
             several=several,
             standbys=standbys,
+            two_phase=two_phase,
         )
+        if two_phase:
+            self._change_the_cluster()
 
     def run(self) -> None:
         chance = self.chance
@@ -140,6 +149,8 @@ class History:
                 possible.append(self._sleep)
         if self.world.broker.holders:
             possible.append(self._time_passes)
+        if self.world.two_phase:
+            possible += [self._change_the_cluster] * 2
         self.chance.choice(possible)()
         self._no_rule_is_broken()
 
@@ -186,6 +197,12 @@ class History:
 
     def _time_passes(self) -> None:
         self._pass(self.chance.choice(TIMES_WHERE_ROWS_ARE_LOST if self.lossy else TIMES))
+
+    def _change_the_cluster(self) -> None:
+        """It is upgraded, or downgraded; or its setting is given, or taken back."""
+        offers: tuple[Offer, ...] = ("not spoken", "refused", "offered", "offered")
+        self.world.broker.two_phase = self.chance.choice(offers)
+        self.world.judge.note(f"--- two-phase transactions are {self.world.broker.two_phase}")
 
     def _power_cut(self) -> None:
         """Nobody who has the disk goes on; tasks do, which never read it."""
@@ -430,7 +447,8 @@ class History:
             broker.expire_ids()
         elif what == "retention":
             broker.settle_down()
-            broker.pass_retention()
+            # of open ones where nobody stands still between his look and what he does by it
+            broker.pass_retention(of_untimed=not self.world.scheduler.alive)
         elif what == "compaction":
             broker.settle_down()
             broker.compact()

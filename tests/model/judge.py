@@ -144,14 +144,17 @@ class Judge:
         named = self._named()
         process = current()
         by = process.name if process else "time"
+        expired = transaction.first < self.broker.partitions[transaction.partition].start
         self.note(f"{how}: {identity} {list(transaction.rows)}")
         if how == "commit":
             if identity not in self._decided_at:  # also by what stood before a copy was put back
                 self.fail(f"rule 1: {identity} is committed and no decision names it")
+            if expired:
+                self.fail(f"rule 2: {identity} is committed without the rows that are deleted")
             self._at_most_once(transaction)
         elif how == "abort":
             self._aborted_by_us[identity] = by
-            if identity in named and identity not in self._late:
+            if identity in named and identity not in self._late and not expired:
                 self.fail(f"rule 5: {by} aborts {identity}, which a decision names")
         elif how == "fenced" and identity in named:
             looked_at = process.looked_at if process else None

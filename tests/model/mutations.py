@@ -465,6 +465,16 @@ def what_is_left_is_written_whole(patch: pytest.MonkeyPatch) -> None:
     )
 
 
+def expired_promises_are_committed(patch: pytest.MonkeyPatch) -> None:
+    """Retention has deleted their rows while they were open: readers never get them."""
+    patch.setattr(participant, "abort_expired", lambda *_: set())
+
+
+def what_no_timer_ends_is_left_to_it(patch: pytest.MonkeyPatch) -> None:
+    """Nobody aborts what was never decided, as a timeout did."""
+    patch.setattr(KafkaParticipant, "abort", lambda _self, works: dict.fromkeys(works, True))
+
+
 LOSSY: tuple[Mutation, ...] = (what_is_left_is_written_whole,)
 """What histories show whose input forgets rows."""
 
@@ -507,6 +517,12 @@ MUTATIONS: tuple[Mutation, ...] = (
     loss_is_ignored,
 )
 """What a search through some hundred histories shows."""
+
+TWO_PHASE: tuple[Mutation, ...] = (
+    expired_promises_are_committed,
+    what_no_timer_ends_is_left_to_it,
+)
+"""What histories show whose cluster offers transactions that no timer ends."""
 
 RARE: tuple[Mutation, ...] = (
     no_seal_at_the_start,

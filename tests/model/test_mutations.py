@@ -52,6 +52,17 @@ def test_the_model_notices_every_rule_of_lost_input_that_is_broken(
         _run_histories(seed, lossy=True)
 
 
+@pytest.mark.parametrize("broken", mutations.TWO_PHASE, ids=lambda broken: broken.__name__)
+def test_the_model_notices_every_rule_of_promises_without_a_timer_that_is_broken(
+    broken: Mutation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seed = SEEDS.get(broken.__name__, 0)
+    run_history(seed, two_phase=True)
+    broken(monkeypatch)
+    with pytest.raises((ProtocolBroken, EosError)):
+        _run_histories(seed, two_phase=True)
+
+
 @pytest.mark.parametrize("broken", mutations.WHO_DRIVES, ids=lambda broken: broken.__name__)
 def test_the_model_notices_every_rule_of_who_drives_that_is_broken(
     broken: Mutation, monkeypatch: pytest.MonkeyPatch
@@ -73,6 +84,6 @@ def _play_who_drives(first: int) -> None:
         who_drives.run_history(seed)
 
 
-def _run_histories(first: int, *, disk: bool = False, lossy: bool = False) -> None:
+def _run_histories(first: int, **kind: bool) -> None:
     for seed in (first, *range(AT_MOST)):
-        run_history(seed, disk=disk, lossy=lossy)
+        run_history(seed, **kind)

@@ -31,6 +31,11 @@ def test_every_row_is_delivered_exactly_once_by_drivers_that_stood_by_rightly_or
         run_history(seed, standbys=True)
 
 
+def test_every_row_is_delivered_exactly_once_while_a_cluster_comes_to_offer_no_timer_and_stops():
+    for seed in range(HISTORIES // 3):
+        run_history(seed, two_phase=True)
+
+
 def test_what_the_input_has_left_is_delivered_once_and_what_lacks_was_announced():
     for seed in range(HISTORIES // 12):
         run_history(seed, lossy=True)

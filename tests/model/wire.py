@@ -62,10 +62,12 @@ class FakeCluster:
     """See :class:`airflow_eos.kafka.client.cluster.ClusterView`: one broker, which leads all."""
 
     def __init__(self, broker: Broker) -> None:
+        self._broker = broker
         self.transaction_version = broker.version
 
     def capabilities(self) -> BrokerCapabilities:
-        return capable(transaction_version=self.transaction_version)
+        most = {InitProducerIdRequest: 5 if self._broker.two_phase == "not spoken" else 6}
+        return capable(transaction_version=self.transaction_version, most=most)
 
     def coordinators(self, ids: Collection[str], *, timeout_s: float = 30.0) -> dict[str, int]:
         del timeout_s
@@ -148,6 +150,8 @@ class FakeWire:
         return SimpleNamespace(error_code=code)
 
     def _init(self, message: Any) -> Any:
+        if message.enable2_pc and self._broker.two_phase != "offered":
+            return SimpleNamespace(error_code=faults.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         code, identity = self._broker.init(message.transactional_id, message.transaction_timeout_ms)
         return SimpleNamespace(
             error_code=code,

@@ -57,6 +57,7 @@ from airflow_eos.errors import (
 from airflow_eos.kafka.participant import KafkaParticipant
 from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator, end_transactions
 from airflow_eos.kafka.transactions.identity import (
+    NEVER_MS,
     OffsetRange,
     PreparedTransaction,
     TransactionIdentity,
@@ -115,7 +116,9 @@ class World:
         disk: bool = False,
         several: bool = False,
         standbys: bool = False,
+        two_phase: bool = False,
     ) -> None:
+        self.two_phase = two_phase
         self.units = list(units)
         self.outputs = OUTPUTS if several else {DEFAULT_PARTICIPANT: PREFIX}
         self.standbys = standbys
@@ -393,7 +396,11 @@ class ModelSink(OneParticipant):
         try:
             for name, rows in content.items():
                 prefix = world.outputs[name]
-                identity = coordinator.init(transactional_id_of(prefix, task, attempt), TIMEOUT_MS)
+                identity, _ = coordinator.take(
+                    transactional_id_of(prefix, task, attempt),
+                    TIMEOUT_MS,
+                    "auto" if world.two_phase else False,
+                )
                 begun.append(identity)
                 wrote = external(
                     "Produce",
@@ -424,6 +431,6 @@ def _prepared(written: Transaction, age_ms: int, name: str) -> PreparedWork:
         rows=len(written.rows),
         fingerprint=fingerprint(written.rows),
         opened_at_ms=time.time_ns() // 1_000_000 - age_ms,
-        timeout_ms=written.timeout_ms,
+        timeout_ms=None if written.timeout_ms == NEVER_MS else written.timeout_ms,
     )
     return as_work(transaction, name)

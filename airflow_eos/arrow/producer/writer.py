@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from airflow_eos.arrow.records.columns import Columns
     from airflow_eos.kafka.client.codecs import Codec
     from airflow_eos.kafka.client.connection import ConnectionPool
+    from airflow_eos.kafka.transactions.coordinator import TwoPhase
 
 MAX_UNACKNOWLEDGED_BYTES = 32 * 1024 * 1024
 """``write`` waits while more compressed bytes than this are made and not acknowledged."""
@@ -94,6 +95,7 @@ class TransactionalWriter:
         wire: the connections, which the caller closes.
         topic: the topic of rows without a ``topic`` of their own.
         compression: none, gzip, snappy, lz4 or zstd.
+        two_phase: whether no timer is to end its transactions; see ``TransactionCoordinator.take``.
 
     Not thread-safe: one writer per thread; any number may share the connections.
 
@@ -102,9 +104,15 @@ class TransactionalWriter:
     """
 
     def __init__(
-        self, wire: ConnectionPool, *, topic: str | None, compression: str = "lz4"
+        self,
+        wire: ConnectionPool,
+        *,
+        topic: str | None,
+        compression: str = "lz4",
+        two_phase: TwoPhase = False,
     ) -> None:
         self._wire = wire
+        self._two_phase = two_phase
         self.destination = Destination(wire, topic=topic, compression=compression)
         self._coordinator = TransactionCoordinator(wire)
         self._slot: TransactionSlot[_SenderTransaction] = TransactionSlot()
@@ -121,7 +129,8 @@ class TransactionalWriter:
         Args:
             transactional_id: taken with the first row: that fences its holder and aborts the
                 holder's open transaction. None writes idempotently without one: at least once.
-            timeout_ms: after this the broker aborts; it counts from the first row's arrival.
+            timeout_ms: after this the broker aborts, unless the transaction is a two-phase one; it
+                counts from the first row's arrival.
 
         Raises:
             ConfigurationError: the transaction before was neither prepared nor aborted.
@@ -239,7 +248,9 @@ class TransactionalWriter:
         if current.transactional_id is None:
             producer = idempotent_producer(self._wire)
         else:
-            identity = self._coordinator.init(current.transactional_id, current.timeout_ms)
+            identity, current.two_phase = self._coordinator.take(
+                current.transactional_id, current.timeout_ms, self._two_phase
+            )
             producer = identity.producer_id, identity.producer_epoch
         transactional = current.transactional_id is not None
         current.stamp = Stamp(*producer, transactional=transactional)

@@ -12,7 +12,7 @@ from airflow_eos.core.delivery.port import PROGRESS
 from airflow_eos.core.delivery.source import require_one_cluster
 from airflow_eos.core.delivery.spark_session import stateful
 from airflow_eos.core.delivery.start_option import StartOption
-from airflow_eos.core.delivery.takeover import record_drained
+from airflow_eos.core.delivery.takeover import leave_nothing_open, record_drained
 from airflow_eos.core.protocol.group import reach_all
 from airflow_eos.errors import ConfigurationError
 
@@ -29,6 +29,7 @@ class CommittedOffsets(StartOption):
     def __init__(self, place: ProgressPlace | None) -> None:
         self._place = place
         self.progress: Progress | None = None
+        self._participant: Participant | None = None
 
     def examine(self, start: Start) -> None:
         """Refuse a group that cannot show how far this query is."""
@@ -53,7 +54,9 @@ class CommittedOffsets(StartOption):
         """Reach all participants as one; the one that says how far the pipeline is comes last."""
         interval = start.settings.interval
         if self._place is None:
-            return start.resources.enter_context(closing(start.sink.connect(interval)))
+            participant = start.sink.connect(interval)
+            self._participant = start.resources.enter_context(closing(participant))
+            return self._participant
         self.progress = self._place.opened(start.store)
         with closed_on_error(self.progress.participant) as last:
             found = reach_all([partial(start.sink.connect, interval), lambda: last])
@@ -62,8 +65,14 @@ class CommittedOffsets(StartOption):
         return found
 
     def after_term(self, start: Start, tenure: Tenure) -> None:
-        """Let the driver say in the group, when it ends, that nothing is left open."""
-        if self.progress is not None:
-            start.heartbeat.before_stopped = partial(
-                record_drained, tenure, DecisionLog(start.store), self._participant, self.progress
-            )
+        """Let the driver, when it ends, leave nothing open, and say so in the group."""
+        participant, progress = self._participant, self.progress
+        if participant is None:
+            return
+
+        def ended() -> None:
+            leave_nothing_open(tenure, participant, start.driver)
+            if progress is not None:
+                record_drained(tenure, DecisionLog(start.store), participant, progress)
+
+        start.heartbeat.before_stopped = ended

@@ -83,7 +83,7 @@ class Sink(Protocol):
         ...
 
     def bound(self, store: CheckpointStore) -> Sink:
-        """Return this sink for the pipeline of that checkpoint; most sinks are the same for all."""
+        """Return this sink for the pipeline of that checkpoint, after a look at it, if need be."""
         ...
 
     def connect(self, interval: timedelta) -> Participant:

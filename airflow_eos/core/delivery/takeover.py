@@ -103,6 +103,24 @@ def recommit_progress(
         participant.commit(promise.followers)
 
 
+def leave_nothing_open(tenure: Tenure, participant: Participant, driver: str) -> None:
+    """At the end of a run, abort what lost task attempts left open and no timer would ever end.
+
+    Nobody looks after a pipeline that is down as it is to be. As a recovery does it, for the
+    listing of a moment when this driver was still the newest. Errors are logged: the next start, or
+    a recovery, ends it.
+    """
+    try:
+        opened = participant.open()
+        if any(each.timeout_ms is None and not each.whose for each in opened):
+            facts = gather(tenure.store, participant)
+            if tenure.is_newest():
+                plan, by = make_plan(facts), driver
+                execute(plan, tenure.store, participant, force=True, executed_by=by, facts=facts)
+    except Exception:  # whatever the error: all is delivered, and the run has ended well
+        log.exception("left_open", hint="`airflow-eos recover` ends it")
+
+
 def record_drained(
     tenure: Tenure, decisions: DecisionLog, participant: Participant, progress: Progress
 ) -> None:

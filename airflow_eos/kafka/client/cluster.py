@@ -58,7 +58,8 @@ if TYPE_CHECKING:
 MAX_TIMEOUT = "transaction.max.timeout.ms"
 STATE_COPIES = "transaction.state.log.replication.factor"
 STATE_MIN_INSYNC = "transaction.state.log.min.isr"
-SETTINGS = (MAX_TIMEOUT, STATE_COPIES, STATE_MIN_INSYNC)
+TWO_PHASE_SETTING = "transaction.two.phase.commit.enable"
+SETTINGS = (MAX_TIMEOUT, STATE_COPIES, STATE_MIN_INSYNC, TWO_PHASE_SETTING)
 """The settings that are read from a broker's configuration, in one request."""
 _PADDING_MS = 5 * 60 * 1000  # org.apache.kafka.tools.TransactionsCommand
 
@@ -121,6 +122,9 @@ NEEDS = (
     Need(AddOffsetsToTxnRequest, "set a group's offsets in a transaction", of_groups=True),
     Need(TxnOffsetCommitRequest, "set a group's offsets in a transaction", of_groups=True),
 )
+
+TWO_PHASE = Need(InitProducerIdRequest, "open a transaction that no timer ends", 6)
+"""What no pipeline needs, but those of ``KafkaSink(two_phase=True)`` (KIP-939)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,17 +8,21 @@ after a lost response the request is repeated; a lost response is never read as 
 from __future__ import annotations
 
 import enum
+import math
+import time
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_eos.errors import (
     FencedError,
     KafkaError,
     KafkaUnavailableError,
+    Remedy,
     TimeoutBudgetError,
     TransactionError,
 )
 from airflow_eos.kafka.client import errors as faults
+from airflow_eos.kafka.client.cluster import TWO_PHASE, TWO_PHASE_SETTING
 from airflow_eos.kafka.client.errors import ASK_AGAIN, SHORTLY_S, Deadline, NextStep, next_step
 from airflow_eos.kafka.client.messages import (
     AddOffsetsToTxnRequest,
@@ -27,7 +31,7 @@ from airflow_eos.kafka.client.messages import (
     EndTxnRequest,
     InitProducerIdRequest,
 )
-from airflow_eos.kafka.transactions.identity import TransactionIdentity
+from airflow_eos.kafka.transactions.identity import NEVER_MS, TransactionIdentity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,11 +40,62 @@ if TYPE_CHECKING:
     from airflow_eos.kafka.client.connection import ConnectionPool
 
 
+TwoPhase = bool | Literal["auto"]
+"""Whether no timer is to end a transaction that is opened; ``auto``: if the cluster offers it."""
+_ASKED_AGAIN_S = 60.0
+"""How long a coordinator's refusal of two-phase transactions is taken for its answer to all."""
+
+
 class TransactionCoordinator:
     """Client of one cluster's transaction coordinators; one broker coordinates each id."""
 
     def __init__(self, wire: ConnectionPool) -> None:
         self._wire = wire
+        self._refused_at_s = -math.inf
+
+    def take(
+        self, transactional_id: str, timeout_ms: int, two_phase: TwoPhase
+    ) -> tuple[TransactionIdentity, bool]:
+        """Take the id as :meth:`init`; return also whether no timer ends its transaction.
+
+        With ``auto`` a plain one is opened where the cluster offers no other. Errors as
+        :meth:`init`; and a TransactionError where ``two_phase`` is True, and refused.
+        """
+        if two_phase is not False:
+            fresh = time.monotonic() - self._refused_at_s < _ASKED_AGAIN_S
+            identity = None if fresh else self.init_two_phase(transactional_id)
+            if identity is not None:
+                return identity, True
+            if two_phase is True:
+                raise two_phase_refused(self._wire, transactional_id)
+        return self.init(transactional_id, timeout_ms), False
+
+    def init_two_phase(
+        self, transactional_id: str, *, deadline_s: float = 60.0
+    ) -> TransactionIdentity | None:
+        """Take the id for a transaction that no timer ends; None where the cluster refuses that.
+
+        Then nothing was taken. Errors as :meth:`init`.
+        """
+        if self._wire.cluster.capabilities().of(TWO_PHASE).version is None:
+            return None
+        request = InitProducerIdRequest(
+            transactional_id=transactional_id,
+            transaction_timeout_ms=NEVER_MS,
+            producer_id=-1,
+            producer_epoch=-1,
+            enable2_pc=True,
+            keep_prepared_txn=False,
+            min_version=TWO_PHASE.least,  # an older one would leave out enable2_pc in silence
+            max_version=TWO_PHASE.least,
+        )
+        answer, code = self._ask(transactional_id, request, _code, deadline_s)
+        if code == faults.NONE:
+            return TransactionIdentity(transactional_id, answer.producer_id, answer.producer_epoch)
+        if code != faults.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+            raise _refused(code, "taking", transactional_id)
+        self._refused_at_s = time.monotonic()
+        return None
 
     def init(
         self, transactional_id: str, timeout_ms: int, *, deadline_s: float = 60.0
@@ -57,7 +112,7 @@ class TransactionCoordinator:
             transaction_timeout_ms=timeout_ms,
             producer_id=-1,
             producer_epoch=-1,
-            max_version=5,  # v6 only adds two-phase commit, which brokers refuse (KIP-939)
+            max_version=5,  # v6 only adds two-phase commit: see init_two_phase
         )
         answer, code = self._ask(transactional_id, request, _code, deadline_s)
         if code == faults.NONE:
@@ -203,6 +258,43 @@ def _partition_code(answer: Any, asked: int) -> int:
 
 def _code(answer: Any) -> int:
     return int(answer.error_code)
+
+
+def two_phase_refused(wire: ConnectionPool, transactional_id: str) -> TransactionError:
+    """Return the error for a cluster that opens no two-phase transaction under this id."""
+    told = wire.cluster.capabilities()
+    speaks, setting = told.of(TWO_PHASE), told.settings.get(TWO_PHASE_SETTING, "not told")
+    plainly = Remedy(
+        change="let the sink open plain transactions where it has to: two_phase='auto'",
+        start=True,
+        costs="their timeout ends them",
+    )
+    if speaks.version is None:
+        return TransactionError(
+            f"two_phase=True, and {speaks}. Brokers have it from Kafka 4.1 on, up to 4.4 with "
+            "unstable.api.versions.enable=true.",
+            plainly,
+        )
+    by_setting = Remedy(
+        change="restart the brokers with it", settings={TWO_PHASE_SETTING: "true"}, start=True
+    )
+    by_acl = Remedy(
+        change="grant TwoPhaseCommit, beside Write, on the TransactionalIds of the prefix",
+        start=True,
+    )
+    why, ways = {
+        "true": ("is true, so the ACL TwoPhaseCommit is missing", (by_acl,)),
+        "false": ("is false", (by_setting,)),
+    }.get(
+        setting,
+        (f"is {setting}: it is false, or the ACL TwoPhaseCommit is missing", (by_setting, by_acl)),
+    )
+    return TransactionError(
+        f"two_phase=True, and Kafka refuses it for transactional id {transactional_id!r}: the "
+        f"brokers' {TWO_PHASE_SETTING} {why}.",
+        *ways,
+        plainly,
+    )
 
 
 def _refused(code: int, doing: str, transactional_id: str, *, right: str = "Write") -> KafkaError:

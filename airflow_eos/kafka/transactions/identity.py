@@ -24,6 +24,10 @@ Int16 = Annotated[int, msgspec.Meta(ge=0, le=2**15 - 1)]
 Int32 = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 Int64 = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
+NEVER_MS = 2**31 - 1
+"""The timeout by which a coordinator knows a transaction that no timer of its ends: a two-phase
+one, opened with ``Enable2Pc`` (KIP-939). In decisions, and to recovery, its timeout is None."""
+
 
 class TransactionIdentity(msgspec.Struct, frozen=True, order=True):
     """The identity of one transaction: all that EndTxn needs.
@@ -60,7 +64,8 @@ class PreparedTransaction(msgspec.Struct, frozen=True):
     empty; other producers may have rows inside a range. ``written[0].first`` is the *witness*:
     the offset by which the log itself is asked for the outcome. ``fingerprint`` is an
     order-independent sum of row hashes (32 hex digits); together with ``rows`` it stands for
-    the content. Times are milliseconds: ``opened_at_ms`` since the epoch.
+    the content. Times are milliseconds: ``opened_at_ms`` since the epoch; ``timeout_ms`` is None
+    where no timer ends it.
     """
 
     transactional_id: str
@@ -70,7 +75,7 @@ class PreparedTransaction(msgspec.Struct, frozen=True):
     rows: Int64
     fingerprint: str
     opened_at_ms: Int64
-    timeout_ms: Int32
+    timeout_ms: Int32 | None
 
     @property
     def identity(self) -> TransactionIdentity:
@@ -92,7 +97,8 @@ class OpenTransaction(msgspec.Struct, frozen=True):
     """A transaction that the coordinator says is open (Ongoing). Times in milliseconds.
 
     ``started_at_ms`` is by the broker's clock; the broker aborts at started_at + timeout,
-    looking every 10 s (``transaction.abort.timed.out.transaction.cleanup.interval.ms``).
+    looking every 10 s (``transaction.abort.timed.out.transaction.cleanup.interval.ms``); with
+    :data:`NEVER_MS` it never does.
     """
 
     transactional_id: str
@@ -181,7 +187,7 @@ def not_ours(listed: OpenTransaction, timeouts_ms: Collection[int]) -> str:
     attempt = int(listed.transactional_id.rpartition("-")[2])
     if attempt >= _MOST_ATTEMPTS:
         return f"Flink (<prefix>-<subtask>-<checkpoint>): no task of Spark has an attempt {attempt}"
-    if attempt and timeouts_ms and listed.timeout_ms not in timeouts_ms:
+    if attempt and timeouts_ms and listed.timeout_ms not in {*timeouts_ms, NEVER_MS}:
         own = " or ".join(f"{each / 1000:g}" for each in sorted(timeouts_ms))
         return (
             "Flink (<prefix>-<subtask>-<checkpoint>): its timeout is "
@@ -281,7 +287,7 @@ def as_transaction(work: PreparedWork) -> PreparedTransaction:
             rows=work.rows,
             fingerprint=work.fingerprint,
             opened_at_ms=work.opened_at_ms,
-            timeout_ms=msgspec.convert(work.timeout_ms, Int32),
+            timeout_ms=msgspec.convert(work.timeout_ms, Int32 | None),
         )
     except (msgspec.ValidationError, ConfigurationError) as error:
         raise CheckpointFormatError(
@@ -297,7 +303,7 @@ def as_open_work(listed: OpenTransaction, participant: str, whose: str = "") -> 
         participant=participant,
         key=key_of(listed.identity),
         opened_at_ms=listed.started_at_ms,
-        timeout_ms=listed.timeout_ms,
+        timeout_ms=None if listed.timeout_ms == NEVER_MS else listed.timeout_ms,
         places=tuple(f"{topic}/{partition}" for topic, partition in listed.partitions),
         whose=whose,
     )
@@ -316,14 +322,15 @@ class WrittenTransaction:
     """A transaction whose rows are all acknowledged, not ended yet. Times in ms.
 
     ``identity`` is None where there was no transaction (at least once). ``written`` has one range
-    per topic partition, never empty; other producers may have rows inside a range.
+    per topic partition, never empty; other producers may have rows inside a range. ``timeout_ms``
+    is None where no timer ends it.
     """
 
     identity: TransactionIdentity | None
     written: tuple[OffsetRange, ...]
     rows: int
     opened_at_ms: int
-    timeout_ms: int
+    timeout_ms: int | None
 
     def prepared(self, fingerprint: str) -> PreparedTransaction | None:
         """Return the prepared transaction with its fingerprint; None without a transaction."""
@@ -350,18 +357,23 @@ def with_ids(cluster: ClusterView, ranges: tuple[OffsetRange, ...]) -> tuple[Off
 
 @dataclass(slots=True)
 class PendingTransaction:
-    """The transaction that a writer is writing; each writer's subclass adds what sends its rows."""
+    """The transaction that a writer is writing; each writer's subclass adds what sends its rows.
+
+    ``two_phase``: it was opened so that no timer ends it.
+    """
 
     transactional_id: str | None
     timeout_ms: int
     rows: int = 0
     opened_at_ms: int = 0
+    two_phase: bool = False
 
     def written(
         self, identity: TransactionIdentity | None, ranges: tuple[OffsetRange, ...]
     ) -> WrittenTransaction:
         """Return the transaction as written, with its identity and offset ranges."""
-        return WrittenTransaction(identity, ranges, self.rows, self.opened_at_ms, self.timeout_ms)
+        timeout_ms = None if self.two_phase else self.timeout_ms
+        return WrittenTransaction(identity, ranges, self.rows, self.opened_at_ms, timeout_ms)
 
 
 _Pending = TypeVar("_Pending", bound=PendingTransaction)

@@ -20,8 +20,10 @@ from airflow_eos.kafka.client.offsets import LATEST, Place, by_topic, positions
 from airflow_eos.kafka.client.reading import OffsetSpan, read_span
 from airflow_eos.kafka.transactions.identity import (
     AIRFLOW_EOS,
+    NEVER_MS,
     OpenTransaction,
     belongs_to_prefix,
+    not_ours,
     owner_of,
     transactional_id_of,
     whose,
@@ -196,6 +198,12 @@ def list_open(
     found -= {(known.transactional_id, known.producer_id) for known in besides}
     ids = {i for i, _ in found if belongs_to_prefix(i, prefix)}
     return _opened(wire, ids, deadline)
+
+
+def untimed(wire: ConnectionPool, prefix: str) -> list[OpenTransaction]:
+    """List the open transactions of the prefix that no timer ends; errors as :func:`list_open`."""
+    found = list_open(wire, prefix)
+    return [each for each in found if each.timeout_ms == NEVER_MS and not not_ours(each, ())]
 
 
 def list_lookalikes(

@@ -287,7 +287,7 @@ def held_up_sentence(each: BlockedPartition) -> str:
     return one_line(
         f"readers of {each.topic}-{each.partition} stand at offset {each.stable:,}, "
         f"{each.end - each.stable:,} before its end, behind transaction {name}{owner}: "
-        f"{each.state}, {duration(each.age_ms)} old; what ends it: {ends_by(each)}"
+        f"{each.standing}, {duration(each.age_ms)} old; what ends it: {ends_by(each)}"
     )
 
 

@@ -100,6 +100,7 @@ class Direct:
     topic: str
     prefix: str = field(default_factory=lambda: f"d{uuid.uuid4().hex[:8]}")
     kafka_config: Mapping[str, Any] = field(default_factory=dict)
+    sink_options: Mapping[str, Any] = field(default_factory=dict)
     plain_bootstrap: str = ""
     timeout: timedelta = timedelta(seconds=60)
     compression: str = "lz4"
@@ -124,6 +125,7 @@ class Direct:
             recover_within=self.timeout / 4,
             compression=self.compression,
             kafka_config=self.kafka_config,
+            **self.sink_options,
         )
 
     @property

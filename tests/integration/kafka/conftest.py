@@ -128,13 +128,13 @@ class RawKafka:
     def await_no_longer_open(self, prepared: PreparedTransaction) -> None:
         until(lambda: self.outcome(prepared) is not Outcome.OPEN)
 
-    def delete_records(self, topic: str, before: int) -> None:
+    def delete_records(self, topic: str, before: int, partition: int = 0) -> None:
         kind = DeleteRecordsRequest.DeleteRecordsTopic
-        partition = kind.DeleteRecordsPartition(partition_index=0, offset=before)
+        cut = kind.DeleteRecordsPartition(partition_index=partition, offset=before)
         message = DeleteRecordsRequest(
-            topics=[kind(name=topic, partitions=[partition])], timeout_ms=30_000
+            topics=[kind(name=topic, partitions=[cut])], timeout_ms=30_000
         )
-        self.wire.request(message, node_id=self.wire.cluster.leaders(topic)[0])
+        self.wire.request(message, node_id=self.wire.cluster.leaders(topic)[partition])
 
     def delete_topic(self, topic: str) -> None:
         self.wire.request(

@@ -61,6 +61,7 @@ def disown(monkeypatch, tmp_path) -> Callable[..., tuple[Result, list[bool]]]:
         monkeypatch.setattr("airflow_eos.core.checkpoint.liveness.signs_of_life", signs)
         made = lambda *_, **__: ledger  # noqa: E731
         monkeypatch.setattr("airflow_eos.kafka.transactions.ownership.PrefixLedger", made)
+        monkeypatch.setattr("airflow_eos.kafka.transactions.listing.untimed", lambda *_: [])
         return answer("disown", "etl", *options), forgotten
 
     return call

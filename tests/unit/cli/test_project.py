@@ -17,7 +17,7 @@ CLI: Any = get_command(app)
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Of a pipeline with two outputs, and somebody is in it."""
     made = tmp_path / "clicks"
     make_project("clicks", Kind.windows, made)

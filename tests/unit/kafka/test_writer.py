@@ -580,10 +580,10 @@ def test_an_abort_stops_a_writer_that_is_still_taking_its_id(
     sent: list[Any] = []
     ended: list[Any] = []
 
-    def taken(*_given: Any) -> TransactionIdentity:
+    def taken(*_given: Any) -> tuple[TransactionIdentity, bool]:
         while writer._handed is None or not writer._handed._waiters:  # until the abort waits for it
             time.sleep(0.005)
-        return IDENTITY
+        return IDENTITY, False
 
     def submit(*given: Any, **_how: Any) -> Any:
         sent.append(given)
@@ -601,7 +601,7 @@ def test_an_abort_stops_a_writer_that_is_still_taking_its_id(
     writer: Any = producer.TransactionalWriter(wire, topic="out")
     writer.destination = SimpleNamespace(topics=SimpleNamespace(partitions=1))
     monkeypatch.setattr(producer, "batches_of", lambda *_: SimpleNamespace(batches=batches))
-    writer._coordinator = SimpleNamespace(init=taken)
+    writer._coordinator = SimpleNamespace(take=taken)
     writer.begin("etl-0-0", 60_000)
     writer.write(pa.record_batch({"value": pa.array([b"v"], pa.binary())}))
     writer.abort()

@@ -170,7 +170,7 @@ def test_every_kind_that_can_be_decided_on_can_be_chosen():
 @pytest.mark.parametrize(
     ("kind", "of", "others"),
     [
-        ("kafka", KafkaSink, {"bootstrap_servers", "kafka_config", *TIMES}),
+        ("kafka", KafkaSink, {"bootstrap_servers", "kafka_config", "watched", *TIMES}),
         ("files", FileSink, {"storage_options"}),
         ("postgres", PostgresSink, {"dsn"}),
         ("mysql", MySqlSink, {"url"}),
