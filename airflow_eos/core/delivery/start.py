@@ -13,6 +13,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, cast, get_args
 
 from airflow_eos.core.checkpoint import CheckpointStore, DecisionLog, standing_request
+from airflow_eos.core.checkpoint.cuts import CutWriter
 from airflow_eos.core.checkpoint.decisions import PerishableRows
 from airflow_eos.core.checkpoint.heartbeat import STARTED_BY, Beginning, StartedBy, request_to
 from airflow_eos.core.checkpoint.inputs import BatchInput, require_computed_alike
@@ -70,6 +71,7 @@ from airflow_eos.core.delivery.spark_session import (
     warn_where_it_is_lost,
     warn_where_two_can_plan,
 )
+from airflow_eos.core.delivery.spill import tell_pipeline
 from airflow_eos.core.delivery.standby import WARM_UPS, MadeReady, StandingBy, stand_by, warm_up
 from airflow_eos.core.delivery.takeover import Admitted, record_drained, require_admitted, take_over
 from airflow_eos.core.delivery.task import collected
@@ -256,12 +258,16 @@ def make_batch_function(
         heartbeat.before_stopped = partial(record_drained, tenure, decisions, participant, progress)
 
     kept = PerishableRows(store, sink.keeping)
+    cuts = CutWriter(store, participant, tenure.require)
 
     def on_phase(batch_id: int, phase: Phase) -> None:
         heartbeat.mark(batch_id, phase)
+        if phase == "preparing":
+            tell_pipeline(spark, cuts.pipeline)
         if phase == "waiting":
             decisions.prune(batch_id - retained)
             kept.prune(batch_id)
+            cuts.prune(batch_id - retained)
 
     return ExactlyOnceBatch(
         governed(sink if promise_in_flight(store) else in_plan or InPlanSink(sink)),
@@ -276,6 +282,7 @@ def make_batch_function(
         kept=kept,
         reading=reading,
         reads=BatchInput(store, decisions, reads, evaluation).promised,
+        cut=cuts.write,
     )
 
 
