@@ -483,9 +483,9 @@ class IcebergSnapshot:
 
     @property
     def place(self) -> dict[str, Any]:
-        """See :attr:`TableSnapshot.place`; None: the table is empty."""
+        """See :attr:`TableSnapshot.place`."""
         snapshot = self._table.current_snapshot()
-        return {"snapshot": None if snapshot is None else snapshot.snapshot_id}
+        return {} if snapshot is None else {"snapshot": snapshot.snapshot_id}
 
     def _commit(
         self,

@@ -107,7 +107,7 @@ class TableSnapshot(Protocol):
 
     @property
     def place(self) -> dict[str, Any]:
-        """What a reader of just this snapshot asks the table for."""
+        """What a reader of just this snapshot asks the table for; empty: there is no row."""
         ...
 
 
@@ -436,7 +436,8 @@ class LakeParticipant(OwnedBeside):
         if self._settled_at is None or self._settled_at[0] != end.batch_id:
             self._settled_at = (end.batch_id, self._table.look().place)
         end.require_in_flight()
-        return self._table.address | self._settled_at[1]
+        place = self._settled_at[1]
+        return self._table.address | place if place else {}
 
     def require_settled(self, promise: Promise, said: OperatorRuling) -> None:
         """Check nothing: a table may be restored to an older version on purpose."""
