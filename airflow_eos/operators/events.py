@@ -44,7 +44,8 @@ class EmitSettledBatchesOperator(BatchLineage, CheckedArguments):
     nothing is missing and nothing comes twice, whoever is killed: see docs/events.md.
 
     The ``extra`` of an event is that of :meth:`airflow_eos.ops.settled.SettledEvent.as_extra`:
-    pipeline, batches, offsets by source, rows by participant, watermark, and a key.
+    pipeline, batches, offsets by source, rows by participant, watermark, and a key; and the ``cut``
+    after its last batch (docs/cuts.md).
 
     Put it alone into a DAG with ``schedule="@continuous"``; it defers until something is due. It is
     not mapped: each checkpoint has a task and an asset of its own.
@@ -231,9 +232,15 @@ class EmitSettledBatchesOperator(BatchLineage, CheckedArguments):
         outlet = context["outlet_events"][self.outlets[0]]
         for event in events:
             if self.each_batch:
-                outlet.add(self.asset, extra=event.as_extra())
+                outlet.add(self.asset, extra=self._extra(event))
             else:
-                outlet.extra = event.as_extra()
+                outlet.extra = self._extra(event)
+
+    def _extra(self, event: SettledEvent) -> dict[str, Any]:
+        """Return what is stored with the event: what it tells, and the cut after its last batch."""
+        from airflow_eos.ops.cuts import for_event
+
+        return event.as_extra() | {"cut": for_event(checkpoint_of(self), event.to_batch)}
 
 
 class EmitCompleteHoursOperator(EmitSettledBatchesOperator):
@@ -342,7 +349,7 @@ class EmitCompleteHoursOperator(EmitSettledBatchesOperator):
             }
         for event in events:
             hours = list(self._hours(event))
-            outlet.extra = event.as_extra() | {"hours": hours, "late": late}
+            outlet.extra = self._extra(event) | {"hours": hours, "late": late}
             if hours and hasattr(outlet, "add_partitions"):  # from Airflow 3.3 on
                 outlet.add_partitions(hours)
 

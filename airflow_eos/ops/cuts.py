@@ -7,7 +7,6 @@ libraries of a format are imported where they are used.
 from __future__ import annotations
 
 import json
-import re
 from contextlib import closing
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ import msgspec
 
 from airflow_eos.core.checkpoint.cuts import CutLog
 from airflow_eos.core.checkpoint.store import CheckpointStore
+from airflow_eos.core.participants import module_of
 from airflow_eos.core.protocol.cut import Cut, Position, later_than
 from airflow_eos.errors import CheckpointError, ConfigurationError, Remedy
 
@@ -39,7 +39,6 @@ __all__ = [
     "spark_frame",
 ]
 
-_STAMPED = re.compile(r"([0-9]{13,19})-[0-9]+-[0-9]+-[0-9a-f]{32}\.", re.ASCII)
 _WAIT = Remedy(change="wait until the running pipeline has settled its next batch")
 
 
@@ -106,6 +105,12 @@ def from_event(extra: Mapping[str, Any]) -> Cut:
             "was told, by a release without cuts.",
             Remedy(change="take the cut of the next event"),
         ) from error
+
+
+def for_event(store: CheckpointStore, batch: int) -> dict[str, Any] | None:
+    """Return the cut after ``batch`` as an event carries it; None where none can be read."""
+    found = CutLog(store).whole(batch)
+    return None if found is None else msgspec.to_builtins(found)
 
 
 def _newest(store: CheckpointStore, batches: list[int], which: str) -> Cut:
@@ -222,22 +227,9 @@ def files(cut: Cut, output: str, *, storage_options: Mapping[str, str] | None = 
 
     Files of other programs are among them.
     """
-    from airflow_eos.kinds.files.manifest import ManifestLog
-    from airflow_eos.kinds.files.place import opened
-
     found = _place(cut, output, "files")
-    place = opened(found["folder"], storage_options)
-    if found["publish"] == "manifest":
-        names = ManifestLog(place, output, "").files()
-    else:
-        names = [entry.path.lstrip("/") for entry in place.below("")]
-    later = later_than(found["stamp"])
-    return [
-        f"{found['folder']}/{name}"
-        for name in sorted(names)
-        if not any(part.startswith(("_", ".")) for part in name.split("/"))
-        and not ((stamp := _STAMPED.match(name.rpartition("/")[2])) and int(stamp[1]) in later)
-    ]
+    names = module_of("files").names_within(found, later_than(found["stamp"]), storage_options)
+    return [f"{found['folder']}/{name}" for name in names]
 
 
 def condition(cut: Cut, output: str) -> str:

@@ -96,6 +96,7 @@ class CutWriter:
         store: the checkpoint.
         participant: all participants, as one.
         require_in_flight: raises SupersededError where a batch is not the newest any more.
+        retained: how many cuts are kept; None: older ones are left to others.
     """
 
     def __init__(
@@ -103,11 +104,13 @@ class CutWriter:
         store: CheckpointStore,
         participant: Participant,
         require_in_flight: Callable[[int], None],
+        retained: int | None = None,
     ) -> None:
         self._log = CutLog(store)
         self._participant = participant
         self._require_in_flight = require_in_flight
         self.pipeline = owner_of(store).pipeline
+        self._retained = retained
         self._last: Cut | None = None
 
     def write(self, promise: Promise, accepted: Acceptance | None = None) -> None:
@@ -135,13 +138,11 @@ class CutWriter:
         failpoint("cutting")
         try:
             self._log.record(cut)
+            if self._retained is not None:
+                self._log.prune(batch_id - self._retained)
         except StoreError as error:
             log.warning("cut_not_written", batch=batch_id, error=str(error))
         self._last = cut
-
-    def prune(self, before_batch: int) -> None:
-        """Remove cuts of batches below ``before_batch``."""
-        self._log.prune(before_batch)
 
     def _position(
         self, participant: Participant, member: Member, promise: Promise, last: Cut | None

@@ -258,7 +258,7 @@ def make_batch_function(
         heartbeat.before_stopped = partial(record_drained, tenure, decisions, participant, progress)
 
     kept = PerishableRows(store, sink.keeping)
-    cuts = CutWriter(store, participant, tenure.require)
+    cuts = CutWriter(store, participant, tenure.require, retained)
 
     def on_phase(batch_id: int, phase: Phase) -> None:
         heartbeat.mark(batch_id, phase)
@@ -267,7 +267,6 @@ def make_batch_function(
         if phase == "waiting":
             decisions.prune(batch_id - retained)
             kept.prune(batch_id)
-            cuts.prune(batch_id - retained)
 
     return ExactlyOnceBatch(
         governed(sink if promise_in_flight(store) else in_plan or InPlanSink(sink)),

@@ -13,7 +13,7 @@ from tests.support.kinds.books import unbalanced
 def test_killed_between_settle_and_cut(delivery: Delivery) -> None:
     """Rows of the batch are visible and no cut has them; the next driver writes it, or recovery."""
     delivery.pipeline.feed(3 * BATCH)
-    delivery.killed("settled-some@6")  # four in the first batch; the topic, then the table
+    delivery.killed("settled-some@9")  # seven in the first batch; the topic, then the table
     cut = cuts.latest(delivery.pipeline.checkpoint)
     assert unbalanced(delivery.kind.read(delivery.at)), "without a cut a reader sees halves"
     assert cut.batch_id == 0
