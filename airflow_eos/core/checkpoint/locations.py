@@ -48,8 +48,15 @@ class LocalFiles:
     def __init__(self, root: Path) -> None:
         self.root = root
 
-    def put(self, path: str, file: bytes, *, mode: Literal["create", "overwrite"]) -> object:
-        """Write the whole object or nothing; on return it survives a power cut.
+    def put(
+        self,
+        path: str,
+        file: bytes,
+        *,
+        mode: Literal["create", "overwrite"],
+        synced: bool = True,
+    ) -> object:
+        """Write the whole object or nothing; on return it survives a power cut, if ``synced``.
 
         Raises:
             AlreadyExistsError: ``mode`` is create and the object is there.
@@ -64,7 +71,8 @@ class LocalFiles:
             with staged.open("xb") as out:
                 out.write(file)
                 out.flush()
-                os.fsync(out.fileno())
+                if synced:
+                    os.fsync(out.fileno())
             if mode == "create":
                 # link, unlike rename, refuses to replace what is there.
                 target.hardlink_to(staged)
@@ -74,9 +82,10 @@ class LocalFiles:
             raise AlreadyExistsError(f"{path} already exists") from error
         finally:
             staged.unlink(missing_ok=True)
-        self.sync_folders(path)
-        for folder in new:
-            sync(folder.parent)
+        if synced:
+            self.sync_folders(path)
+            for folder in new:
+                sync(folder.parent)
         return None
 
     def get(self, path: str) -> Content:
