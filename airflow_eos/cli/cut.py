@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import msgspec
 import typer
 
 from airflow_eos.cli.options import AsJson, Checkpoint, StorageOption, storage_options, tell_json
 from airflow_eos.ops.tables import plain, show, table
-
-if TYPE_CHECKING:
-    from airflow_eos.ops.cuts import Cut
 
 
 def cut(
@@ -35,20 +32,11 @@ def cut(
         found = at(checkpoint, batch, storage_options=options)
     if as_json:
         tell_json(found)
-    else:
-        _show(found)
-
-
-def _show(found: Cut) -> None:
-    view = table("output", "kind", "up to", title=f"Batch {found.batch_id}")
+        return
+    view = table("output", "kind", f"up to, after batch {found.batch_id}")
     for name, each in found.positions.items():
-        view.add_row(plain(name), plain(each.kind), plain(_place(each.at, each.why)))
+        place = msgspec.json.encode(each.at).decode() if each.at else each.why or "no row yet"
+        view.add_row(plain(name), plain(each.kind), plain(place))
     show(view)
     if found.incomplete is not None:
         typer.echo(f"A person accepted batch {found.incomplete}: rows of it may be missing.")
-
-
-def _place(place: dict[str, Any] | None, why: str) -> str:
-    if place is None:
-        return f"not seekable: {why}"
-    return msgspec.json.encode(place).decode() if place else "no row was delivered yet"

@@ -238,9 +238,10 @@ class EmitSettledBatchesOperator(BatchLineage, CheckedArguments):
 
     def _extra(self, event: SettledEvent) -> dict[str, Any]:
         """Return what is stored with the event: what it tells, and the cut after its last batch."""
-        from airflow_eos.ops.cuts import for_event
+        from airflow_eos.core.checkpoint.cuts import CutLog
 
-        return event.as_extra() | {"cut": for_event(checkpoint_of(self), event.to_batch)}
+        cut = CutLog(checkpoint_of(self)).whole(event.to_batch)
+        return event.as_extra() | {"cut": cut and cut.as_json()}
 
 
 class EmitCompleteHoursOperator(EmitSettledBatchesOperator):

@@ -10,7 +10,7 @@ import re
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import structlog
 
@@ -18,7 +18,7 @@ from airflow_eos.core.checkpoint.backend import CUTS, cut_path
 from airflow_eos.core.checkpoint.pipeline import owner_of
 from airflow_eos.core.failpoints import failpoint
 from airflow_eos.core.protocol.cut import BatchEnd, Cut, Position
-from airflow_eos.core.protocol.decision import encode
+from airflow_eos.core.protocol.decision import encode, one_line
 from airflow_eos.core.protocol.group import alone
 from airflow_eos.errors import CheckpointFormatError, EosError, StoreError, SupersededError
 
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 _NAME = re.compile(r"(0|[1-9][0-9]{0,17})\.json", re.ASCII)
-_ONE_BY_ONE = 100
-"""The number of batches from which on listing all cuts is cheaper than naming each."""
 
 
 class CutLog:
@@ -68,8 +66,7 @@ class CutLog:
     def record(self, cut: Cut) -> None:
         """Create the cut, unless one stands that can be read."""
         path, data = cut_path(cut.batch_id), encode(cut)
-        # Unsynced: after a power cut Spark runs such a batch again, and a damaged cut is replaced.
-        if not self._store.create_evidence(path, data) and self.whole(cut.batch_id) is None:
+        if not self._store.create(path, data) and self.whole(cut.batch_id) is None:
             self._store.put(path, data)
 
     def listed(self) -> dict[int, int]:
@@ -78,20 +75,15 @@ class CutLog:
         return {int(name[1]): each.modified_at_ms for name, each in named if name is not None}
 
     def prune(self, before_batch: int) -> None:
-        """Remove the cuts of batches below ``before_batch``; see ``DecisionLog.prune``."""
+        """Remove the cuts of batches below ``before_batch``: all of them first, then what came."""
         first = self._pruned_before
-        if first is None or before_batch - first > _ONE_BY_ONE:
-            old = [batch for batch in self.listed() if batch < before_batch]
-        else:
-            old = list(range(first, before_batch))
-        self._store.delete(map(cut_path, old))
-        self._pruned_before = max(before_batch, first or 0, 0)
+        old = self.listed() if first is None else range(first, before_batch)
+        self._store.delete(cut_path(batch) for batch in old if batch < before_batch)
+        self._pruned_before = max(before_batch, first or 0)
 
 
 class CutWriter:
-    """Writes the cut after each settled batch of one checkpoint.
-
-    A cut is evidence: where it cannot be told or written, delivery goes on, and that is said.
+    """Writes the cut after each settled batch; where it cannot, that is said, and delivery goes on.
 
     Args:
         store: the checkpoint.
@@ -153,24 +145,15 @@ class CutWriter:
             former = Position(member.kind, promise.batch_id, None)
         if not hasattr(participant, "position"):
             return Position(member.kind, former.since, None, "it keeps its newest state alone")
-        end = BatchEnd(
-            promise.batch_id,
-            self.pipeline,
-            promise.part(member.name).works,
-            former.at,
-            partial(self._require_in_flight, promise.batch_id),
-        )
-        at, why = _told(cast("Seekable", participant), end)
+        works, batch_id = promise.part(member.name).works, promise.batch_id
+        still = partial(self._require_in_flight, batch_id)
+        end = BatchEnd(batch_id, self.pipeline, works, former.at, still)
+        try:
+            at = cast("Seekable", participant).position(end)
+        except SupersededError:
+            raise
+        except EosError as error:
+            log.warning("position_not_known", batch=batch_id, error=str(error))
+            return Position(member.kind, former.since, None, one_line(f"not known: {error}"))
+        why = "" if at is not None else "its sink marks no rows (batch_column)"
         return Position(member.kind, former.since, at, why)
-
-
-def _told(participant: Seekable, end: BatchEnd) -> tuple[dict[str, Any] | None, str]:
-    """Return the place that the participant tells, or why there is none."""
-    try:
-        at = participant.position(end)
-    except SupersededError:
-        raise
-    except EosError as error:
-        log.warning("position_not_known", batch=end.batch_id, error=str(error))
-        return None, f"it was not known: {error}".partition("\n")[0]
-    return at, "" if at is not None else "its sink was not told how to mark rows (batch_column)"

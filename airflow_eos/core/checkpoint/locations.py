@@ -31,7 +31,7 @@ import structlog
 from obstore.exceptions import AlreadyExistsError, GenericError
 from obstore.store import from_url
 
-from airflow_eos.core.checkpoint.backend import Content, require_readable
+from airflow_eos.core.checkpoint.backend import CUTS, Content, require_readable
 from airflow_eos.core.protocol.participant import same_place
 from airflow_eos.errors import ConfigurationError, Remedy, StoreError
 
@@ -48,21 +48,16 @@ class LocalFiles:
     def __init__(self, root: Path) -> None:
         self.root = root
 
-    def put(
-        self,
-        path: str,
-        file: bytes,
-        *,
-        mode: Literal["create", "overwrite"],
-        synced: bool = True,
-    ) -> object:
-        """Write the whole object or nothing; on return it survives a power cut, if ``synced``.
+    def put(self, path: str, file: bytes, *, mode: Literal["create", "overwrite"]) -> object:
+        """Write the whole object or nothing; on return it survives a power cut.
+
+        But for cuts, as a sync takes milliseconds: without it Spark runs the batch again, too.
 
         Raises:
             AlreadyExistsError: ``mode`` is create and the object is there.
             OSError: the disk refused.
         """
-        target = self.root / path
+        target, synced = self.root / path, not path.startswith(f"{CUTS}/")
         new = list(takewhile(lambda it: not it.exists(), (self.root, *self.root.parents)))
         target.parent.mkdir(parents=True, exist_ok=True)
         # Not the target's name with a suffix: that name may be as long as a name can be.

@@ -324,18 +324,6 @@ class CheckpointStore:
             "restore access to the store and run the same step again, which finds out."
         ) from failure
 
-    def create_evidence(self, path: str, data: bytes) -> bool:
-        """As :meth:`create`, where the object need not survive a power cut: a sync takes some ms."""
-        if not isinstance(self._backend, LocalFiles):
-            return self.create(path, data)
-        try:
-            self._backend.put(require_inside(path), data, mode="create", synced=False)
-        except failures.AlreadyExistsError:
-            return False
-        except _FAILURES as error:
-            raise self._failed("creating", path, error) from error
-        return True
-
     def put(self, path: str, data: bytes) -> None:
         """Write the object whether or not it exists: only for what is never used as proof."""
         require_inside(path)

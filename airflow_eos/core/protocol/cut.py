@@ -27,7 +27,7 @@ def stamp_of(pipeline: str, batch_id: int) -> int:
 
 
 def later_than(stamp: int) -> range:
-    """Return the stamps of later batches of the same pipeline; whatever else there is passes."""
+    """Return the stamps of later batches of the same pipeline."""
     return range(stamp + 1, (stamp // BATCHES + 1) * BATCHES)
 
 
@@ -36,8 +36,7 @@ class Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         kind: of the output: ``kafka``, ``files``, …
-        since: the batch from which on no row of the pipeline was overlooked: what is not in ``at``
-            has had none since.
+        since: the batch from which on no row of the pipeline was overlooked.
         at: what only the kind reads; empty: no row was delivered there yet. None: there is no
             place, or none is known.
         why: why there is none, for people.
@@ -50,7 +49,7 @@ class Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Cut(Evidence, frozen=True, kw_only=True):
-    """The consistent cut after batch ``batch_id``; see the module.
+    """The consistent cut after a batch.
 
     Attributes:
         batch_id: Spark's number of the batch.
@@ -69,18 +68,21 @@ class Cut(Evidence, frozen=True, kw_only=True):
     positions: dict[str, Position]
     cut_at_ms: int
 
+    def as_json(self) -> Any:
+        """Return the cut as JSON's own types."""
+        return msgspec.to_builtins(self)
+
 
 @dataclass(frozen=True, slots=True)
 class BatchEnd:
     """The end of a batch whose rows are all committed, as a participant is told it.
 
     Attributes:
-        batch_id: Spark's number of the batch.
-        pipeline: the random id of the pipeline.
+        batch_id, pipeline: as a :class:`Cut` has them.
         works: all work of the participant that decisions of the batch name.
         former: the participant's place after the batch before; None: it is not known.
-        require_in_flight: raises where the batch is not the newest any more. To be called after the
-            system was looked at, since a look is right only if no later batch had begun.
+        require_in_flight: to be called after the system was looked at: raises where a later batch
+            may have begun by then.
     """
 
     batch_id: int
@@ -96,7 +98,6 @@ class Seekable(Protocol):
     def position(self, end: BatchEnd) -> dict[str, Any] | None:
         """Return the place up to which readers have all rows of the batches so far, and no other.
 
-        JSON's own types. Empty: nothing was delivered yet; None: the output has no such place as it
-        is set up.
+        JSON's own types; empty and None as in :attr:`Position.at`.
         """
         ...

@@ -347,13 +347,13 @@ def _write_cut(
     What a person has accepted is left to the app, which delivers what the input still has of it.
     """
     pipeline, promise, asked = facts.pipeline, facts.promise, {each.name for each in facts.asked}
-    if promise is None or facts.accepted is not None or facts.in_flight is None:
+    if promise is None or pipeline is None or facts.accepted or facts.in_flight is None:
         return
-    if pipeline is None or {each.name for each in pipeline.participants} != asked:
-        return  # others of its outputs were not asked
     left = {Action.COMMIT, Action.REPLAY, Action.ASK}
     if any(each.step.action in left and each.result is not Result.DONE for each in results):
         return
+    if {each.name for each in pipeline.participants} != asked:
+        return  # others of its outputs were not asked
     with suppress(SupersededError):  # who went on has written it
         CutWriter(store, participant, partial(require_in_flight, store, who="recovery")).write(
             promise

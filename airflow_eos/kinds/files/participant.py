@@ -158,13 +158,7 @@ _STAMPED = re.compile(r"([0-9]{13,19})-[0-9]+-[0-9]+-[0-9a-f]{32}\.", re.ASCII)
 def names_within(
     place: Mapping[str, Any], later: range, storage_options: Mapping[str, str] | None = None
 ) -> list[str]:
-    """Return the paths, relative to the folder, of the files that readers see without later ones.
-
-    Args:
-        place: as :meth:`OwnedFolder.position` tells it.
-        later: the stamps of the batches whose files are left out.
-        storage_options: of a bucket; where it is None the environment decides.
-    """
+    """Return the visible files, relative to the folder of a position, but those of later stamps."""
     folder = opened(place["folder"], storage_options)
     if place["publish"] == "manifest":
         names = ManifestLog(folder, "", "").files()

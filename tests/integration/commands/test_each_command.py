@@ -44,7 +44,7 @@ def test_a_pipeline_that_died_is_recovered(dead, command: Command) -> None:
     assert dead.visible() == ["one", "two"]
     cut = json.loads(command("cut", dead.store.location, "--json").stdout)
     (ends,) = (each["at"][dead.topic]["ends"] for each in cut["positions"].values())
-    assert sum(ends.values()) == 2, "what a recovery has made visible is in its cut"
+    assert sum(ends.values()) >= 2, "what a recovery has made visible is in its cut"
     command("plan", *at(dead))
 
 

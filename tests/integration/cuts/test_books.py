@@ -17,6 +17,12 @@ from tests.support.kinds.books import Books, unbalanced
 from tests.support.pipeline import wait_until
 
 
+def read_at(delivery: Delivery, cut: cuts.Cut) -> Books:
+    kind: Any = delivery.kind
+    found: Books = kind.read_at(delivery.at, cut)
+    return found
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["bookings"])
 def test_killed_between_settle_and_cut(delivery: Delivery) -> None:
@@ -26,17 +32,17 @@ def test_killed_between_settle_and_cut(delivery: Delivery) -> None:
     cut = cuts.latest(delivery.pipeline.checkpoint)
     assert unbalanced(delivery.kind.read(delivery.at)), "without a cut a reader sees halves"
     assert cut.batch_id == 0
-    seen = delivery.kind.read_at(delivery.at, cut)
+    seen = read_at(delivery, cut)
     assert unbalanced(seen) == []
     assert seen["credits"].total() == BATCH
     assert delivery.recover() == 0
     cut = cuts.latest(delivery.pipeline.checkpoint)
     assert cut.batch_id == 1
-    assert delivery.kind.read_at(delivery.at, cut)["credits"].total() == 2 * BATCH
-    assert unbalanced(delivery.kind.read_at(delivery.at, cut)) == []
+    assert read_at(delivery, cut)["credits"].total() == 2 * BATCH
+    assert unbalanced(read_at(delivery, cut)) == []
     delivery.resume()
     for batch in range(3):
-        seen = delivery.kind.read_at(delivery.at, cuts.at(delivery.pipeline.checkpoint, batch))
+        seen = read_at(delivery, cuts.at(delivery.pipeline.checkpoint, batch))
         assert unbalanced(seen) == []
         assert seen["files"].total() == 2 * (batch + 1) * BATCH
     delivery.assert_exactly_once()
@@ -90,7 +96,7 @@ class Reader(threading.Thread):
         cut = self._log.of_batch(batch)
         if cut is None:
             return
-        books: Books = self._delivery.kind.read_at(self._delivery.at, cut)
+        books = read_at(self._delivery, cut)
         self.looks += 1
         if found := unbalanced(books):
             self.wrong.append((batch, found))
@@ -109,7 +115,9 @@ class Reader(threading.Thread):
 
 @pytest.mark.proof
 @pytest.mark.parametrize("kind", ["bookings-everywhere"])
-def test_the_books_balance_at_every_cut_whoever_dies(delivery: Delivery) -> None:
+def test_the_books_balance_at_every_cut_whoever_dies(
+    delivery: Delivery, record_property: Any
+) -> None:
     """Killed at all places, recovered, replayed, taken over, and compacted; seven outputs."""
     delivery.pipeline.settings = {
         **delivery.pipeline.settings,
@@ -142,11 +150,12 @@ def test_the_books_balance_at_every_cut_whoever_dies(delivery: Delivery) -> None
     newest = cuts.latest(delivery.pipeline.checkpoint).batch_id
     wait_until(lambda: newest in reader._first or not reader.is_alive(), what="the newest cut")
     read = reader.end()
+    record_property("cuts read", str(reader.looks))
     assert halves > 2, "without cuts a reader saw halves"
     assert reader.wrong == []
     assert read == set(range(newest + 1))
     assert newest >= 3 * len(KILLED_AT)
-    newest_cut = delivery.kind.read_at(delivery.at, cuts.latest(delivery.pipeline.checkpoint))
+    newest_cut = read_at(delivery, cuts.latest(delivery.pipeline.checkpoint))
     assert newest_cut == delivery.kind.expected(delivery.pipeline.expected), "to the row"
     with pytest.raises(CheckpointError, match="newest state"):
         cuts.spark_frame(cuts.latest(delivery.pipeline.checkpoint), "newest", delivery.spark)

@@ -25,7 +25,6 @@ def test_rows_of_a_foreign_writer_change_no_cut_that_was_taken(dead: DeadPipelin
     """What it wrote before is in the first cut, since that looked; what it writes later is not."""
     servers = dead.settings.bootstrap_servers
     produce(servers, dead.topic, [("", "theirs, before")])
-    dead.owned()
     dead.decided(dead.write(0, ["ours"]))
     cut = recovered(dead)
     assert cut.batch_id == BATCH
@@ -40,7 +39,6 @@ def test_rows_of_a_foreign_writer_change_no_cut_that_was_taken(dead: DeadPipelin
 
 def test_a_recovery_that_leaves_rows_to_the_app_writes_no_cut(dead: DeadPipeline) -> None:
     """Some of the batch is committed; what a timeout took away, the app replays."""
-    dead.owned()
     lost, kept = dead.write(0, ["lost"]), dead.write(1, ["kept"])
     dead.end(lost, commit=False)
     dead.decided(lost, kept)

@@ -162,7 +162,7 @@ class BookingsEverywhere(Bookings):
 
     def read_at(self, at: Place, cut: cuts.Cut) -> dict[str, Rows]:
         with closing(self._iceberg._catalog(at)) as catalog:
-            iceberg = in_arrow(cuts.dataset(cut, "iceberg", catalog=catalog))
+            iceberg = in_arrow(cuts.dataset(cut, "iceberg", catalog=catalog).to_table())
         return {
             **super().read_at(at, cut),
             "mysql": in_mysql(at, cuts.condition(cut, "mysql")),

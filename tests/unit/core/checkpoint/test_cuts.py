@@ -154,7 +154,7 @@ def test_a_store_that_refuses_the_cut_holds_no_batch_up(
     def refuse(_path: str, _data: bytes) -> bool:
         raise StoreError("no room")
 
-    monkeypatch.setattr(store, "create_evidence", refuse)
+    monkeypatch.setattr(store, "create", refuse)
     writer(store, Table()).write(promised(0))
     assert CutLog(store).listed() == {}
 
