@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import duckdb
+import polars as pl
 import pytest
 
 from airflow_eos import cuts
@@ -46,6 +48,17 @@ def test_killed_between_settle_and_cut(delivery: Delivery) -> None:
         assert unbalanced(seen) == []
         assert seen["files"].total() == 2 * (batch + 1) * BATCH
     delivery.assert_exactly_once()
+    read_by_others(delivery, cut, 2 * BATCH)
+
+
+def read_by_others(delivery: Delivery, cut: cuts.Cut, postings: int) -> None:
+    """By Spark, Polars and DuckDB."""
+    servers = {"kafka.bootstrap.servers": delivery.at.servers["kafka"]}
+    assert cuts.spark_frame(cut, "debits", delivery.spark, **servers).count() == postings
+    assert cuts.spark_frame(cut, "files", delivery.spark).count() == 2 * postings
+    found = cuts.dataset(cut, "files")
+    assert pl.scan_pyarrow_dataset(found).collect().height == 2 * postings
+    assert duckdb.sql("SELECT count(*) FROM found").fetchall() == [(2 * postings,)]
 
 
 SMALL = 150
