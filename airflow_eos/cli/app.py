@@ -18,6 +18,7 @@ from airflow_eos import __version__
 from airflow_eos.cli import (
     audit,
     broker,
+    cut,
     doctor,
     foreign,
     new,
@@ -85,6 +86,7 @@ _COMMANDS = (  # panel, name, function, example
     (LOOK, "doctor", doctor.doctor, f"{_AT} --topic orders.out --prefix orders"),
     (LOOK, "status", status.status, f"{_AT} --watch"),
     (LOOK, "plan", recovery.plan, _AT),
+    (LOOK, "cut", cut.cut, "checkpoints/orders"),
     (LOOK, "audit", audit.audit, "orders orders.out -b kafka-1:9092 --id value.id"),
     (LOOK, "blocked", transactions.blocked, "orders.out -b kafka-1:9092"),
     (LOOK, "ui", status.ui, "checkpoints/orders"),

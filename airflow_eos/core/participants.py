@@ -36,6 +36,11 @@ def home_of(kind: str) -> str:
     return "airflow_eos.kafka" if kind == "kafka" else f"airflow_eos.kinds.{kind}"
 
 
+def module_of(kind: str) -> Any:
+    """Return the module ``participant`` of one of our kinds."""
+    return import_module(f"{home_of(kind)}.participant")
+
+
 def connect(
     members: Sequence[Member],
     reach: Mapping[str, Any],
@@ -62,8 +67,7 @@ def connect(
 def _connect(
     member: Member, reach: Mapping[str, Any], store: CheckpointStore | None, timeout_s: float
 ) -> Participant:
-    ours = f"{home_of(member.kind)}.participant"
-    module = import_module(ours) if member.kind in KINDS else _of_a_user(member)
+    module = module_of(member.kind) if member.kind in KINDS else _of_a_user(member)
     how = reach.get(member.name, reach.get(member.kind))
     participant: Participant = module.connect(member, how, store=store, timeout_s=timeout_s)
     return participant

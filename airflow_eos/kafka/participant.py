@@ -24,7 +24,13 @@ from airflow_eos.kafka.client import errors as faults
 from airflow_eos.kafka.client.cluster import id_of
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.errors import Deadline
-from airflow_eos.kafka.client.offsets import EARLIEST, cluster_clock_ms, positions
+from airflow_eos.kafka.client.offsets import (
+    EARLIEST,
+    LATEST,
+    cluster_clock_ms,
+    partitions_of,
+    positions,
+)
 from airflow_eos.kafka.client.settings import DEFAULT_TOPIC, KafkaSettings
 from airflow_eos.kafka.transactions.coordinator import EndResult, end_transactions
 from airflow_eos.kafka.transactions.hanging import (
@@ -50,6 +56,7 @@ from airflow_eos.kafka.transactions.witness import later_than
 
 if TYPE_CHECKING:
     from airflow_eos.core.checkpoint.store import CheckpointStore
+    from airflow_eos.core.protocol.cut import BatchEnd
     from airflow_eos.core.protocol.decision import Decision, OpenWork, PreparedWork, WorkIdentity
     from airflow_eos.core.protocol.participant import Owner, Ownership
     from airflow_eos.core.protocol.promise import OperatorRuling, Promise
@@ -215,6 +222,31 @@ class KafkaParticipant:
     def note(self, decision: Decision, owner: Owner) -> None:
         """Note the decision in the topic of prefixes, and wait until Kafka acknowledges it."""
         self._ledger.note(decision, owner)
+
+    def position(self, end: BatchEnd) -> dict[str, Any]:
+        """See :class:`Seekable`: by topic its id, and where each partition ends.
+
+        Right behind our last row there. A topic that we have not written to before is looked at:
+        its other partitions may have earlier rows of ours, all of them committed by now.
+        """
+        found = dict(end.former or {})
+        written = [at for each in self._transactions(end.works) for at in each.written]
+        ids = {at.topic: at.topic_id for at in written}
+        new = [name for name, its in ids.items() if name not in found or found[name]["id"] != its]
+        if new:
+            places = partitions_of(self._wire, new, refresh=True)
+            looked = positions(self._wire, places, LATEST)
+            end.require_in_flight()
+            for name in new:
+                ends = {str(at): last for (topic, at), last in looked.items() if topic == name}
+                found[name] = {"id": ids[name], "ends": ends}
+        for name, its in ids.items():
+            ends = dict(found[name]["ends"])
+            for at in written:
+                if (at.topic, at.topic_id) == (name, its):
+                    ends[str(at.partition)] = max(ends.get(str(at.partition), 0), at.last + 1)
+            found[name] = {"id": its, "ends": ends}
+        return found
 
     def close(self) -> None:
         """Close the connections; transactions stay as they are."""

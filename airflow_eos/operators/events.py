@@ -44,7 +44,8 @@ class EmitSettledBatchesOperator(BatchLineage, CheckedArguments):
     nothing is missing and nothing comes twice, whoever is killed: see docs/events.md.
 
     The ``extra`` of an event is that of :meth:`airflow_eos.ops.settled.SettledEvent.as_extra`:
-    pipeline, batches, offsets by source, rows by participant, watermark, and a key.
+    pipeline, batches, offsets by source, rows by participant, watermark, and a key; and the ``cut``
+    after its last batch (docs/cuts.md).
 
     Put it alone into a DAG with ``schedule="@continuous"``; it defers until something is due. It is
     not mapped: each checkpoint has a task and an asset of its own.
@@ -227,9 +228,16 @@ class EmitSettledBatchesOperator(BatchLineage, CheckedArguments):
         outlet = context["outlet_events"][self.outlets[0]]
         for event in events:
             if self.each_batch:
-                outlet.add(self.asset, extra=event.as_extra())
+                outlet.add(self.asset, extra=self._extra(event))
             else:
-                outlet.extra = event.as_extra()
+                outlet.extra = self._extra(event)
+
+    def _extra(self, event: SettledEvent) -> dict[str, Any]:
+        """Return what is stored with the event: what it tells, and the cut after its last batch."""
+        from airflow_eos.core.checkpoint.cuts import CutLog
+
+        cut = CutLog(checkpoint_of(self)).whole(event.to_batch)
+        return event.as_extra() | {"cut": cut and cut.as_json()}
 
 
 class EmitCompleteHoursOperator(EmitSettledBatchesOperator):
@@ -338,7 +346,7 @@ class EmitCompleteHoursOperator(EmitSettledBatchesOperator):
             }
         for event in events:
             hours = list(self._hours(event))
-            outlet.extra = event.as_extra() | {"hours": hours, "late": late}
+            outlet.extra = self._extra(event) | {"hours": hours, "late": late}
             if hours and hasattr(outlet, "add_partitions"):  # from Airflow 3.3 on
                 outlet.add_partitions(hours)
 

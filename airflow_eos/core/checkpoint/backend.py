@@ -90,6 +90,7 @@ SOURCES = "sources"
 EOS = "eos"
 DECISIONS = f"{EOS}/decisions"
 PIPELINE = f"{EOS}/pipeline.json"
+CUTS = f"{EOS}/cuts"
 DRIVERS = f"{EOS}/drivers"
 HEARTBEAT = f"{EOS}/driver.json"
 DRAIN = f"{EOS}/drain.json"
@@ -118,6 +119,11 @@ def is_batch(name: str) -> bool:
 def decision_path(batch_id: int, attempt: int) -> str:
     """Return the one path of this decision: ``eos/decisions/<batch>/<attempt>.json``."""
     return f"{DECISIONS}/{batch_id}/{attempt}.json"
+
+
+def cut_path(batch_id: int) -> str:
+    """Return the path of the cut after this batch: ``eos/cuts/<batch>.json``."""
+    return f"{CUTS}/{batch_id}.json"
 
 
 def term_path(number: int) -> str:

@@ -70,6 +70,7 @@ class ExactlyOnceBatch(BatchFunction):
         kept: rows kept beside work that its system may end by itself; None: nothing is kept.
         reading: checks the input before a promised batch is evaluated once more.
         reads: returns what a batch reads, by its number and its ``offsets/N``.
+        cut: told each promise that is kept, and a person's acceptance of what is missing.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class ExactlyOnceBatch(BatchFunction):
         kept: PerishableRows | None = None,
         reading: ReplayChecks | None = None,
         reads: Callable[[int, str], tuple[SourceRead, ...]] = lambda _batch, _offsets: (),
+        cut: Callable[[Promise, Acceptance | None], None] = lambda _promise, _accepted: None,
     ) -> None:
         self._sink = sink
         self._reading = reading or ReplayChecks()
@@ -97,6 +99,7 @@ class ExactlyOnceBatch(BatchFunction):
         self._accepted = accepted
         self._on_phase = on_phase
         self._progress = progress
+        self._cut = cut
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         """Deliver batch ``batch_id``; on return every row of the batch is visible, once.
@@ -123,9 +126,10 @@ class ExactlyOnceBatch(BatchFunction):
             attempt,
             lambda: works_of(batch_id, self._sink.names, self._sink.prepare(rows)),
         )
-        self._decide(batch_id, attempt, [*works, *followers])
+        decision = self._decide(batch_id, attempt, [*works, *followers])
         self._settle(batch_id, works)
         self._follow(batch_id, followers)
+        self._cut(Promise(batch_id, (decision,)), None)
 
     def _fulfil(self, promise: Promise, df: DataFrame, batch_id: int, *, attempt: int) -> None:
         """Keep an earlier promise: settle it, and replay the rows that a timeout took away."""
@@ -143,6 +147,7 @@ class ExactlyOnceBatch(BatchFunction):
         owing = rows_owed(promise, outcomes, accepted)
         log.info("promise_found", batch=batch_id, rows=promise.rows, missing_rows=owing)
         replayed: list[PreparedWork] = []
+        decided = promise.commits
         if owing:
             owed = UnkeptPromise(
                 promise,
@@ -159,7 +164,7 @@ class ExactlyOnceBatch(BatchFunction):
                         attempt,
                         lambda: [work for each in missing for work in self._replayed(owed, each)],
                     )
-                    self._decide(batch_id, attempt, replayed)
+                    decided += (self._decide(batch_id, attempt, replayed),)
                     self._settle(batch_id, replayed)
         elif self._reading.state():
             self._reading.lost_of(promise, {}, accepted=accepted is not None)
@@ -168,6 +173,7 @@ class ExactlyOnceBatch(BatchFunction):
         if accepted is not None:
             say_given_up(promise, outcomes, accepted, replayed)
         self._follow(batch_id, promise.followers)
+        self._cut(Promise(batch_id, decided), accepted)
 
     def _settled(self, promise: Promise, accepted: Acceptance | None) -> Outcomes:
         """Commit promised work that is open; return the outcomes of all work that matters.
@@ -239,7 +245,7 @@ class ExactlyOnceBatch(BatchFunction):
         except Exception:
             log.exception("left_open", batch=batch_id, hint="recovery ends them")
 
-    def _decide(self, batch_id: int, attempt: int, works: Sequence[PreparedWork]) -> None:
+    def _decide(self, batch_id: int, attempt: int, works: Sequence[PreparedWork]) -> Decision:
         ours = {work.identity for work in works}
         leftovers: set[WorkIdentity] = set()
         try:
@@ -257,6 +263,7 @@ class ExactlyOnceBatch(BatchFunction):
         self._authority.confirm(decision)
         if leftovers:  # before settling: in Kafka older open work keeps outcomes back
             self._abort_if_possible(batch_id, leftovers)
+        return decision
 
     def _abort_if_possible(self, batch_id: int, works: Collection[WorkIdentity]) -> None:
         """Abort work, but raise nothing: where it fails, the next batch finds the work again."""

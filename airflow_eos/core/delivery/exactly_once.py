@@ -6,6 +6,7 @@ import uuid
 from functools import partial
 from typing import TYPE_CHECKING
 
+from airflow_eos.core.checkpoint.cuts import CutWriter
 from airflow_eos.core.checkpoint.decisions import PerishableRows
 from airflow_eos.core.checkpoint.inputs import BatchInput
 from airflow_eos.core.checkpoint.rulings import read_acceptance, read_rulings
@@ -16,6 +17,7 @@ from airflow_eos.core.delivery.observed import observed_decisions, observed_part
 from airflow_eos.core.delivery.outputs import InPlanSink
 from airflow_eos.core.delivery.replay import ReplayChecks, promise_in_flight
 from airflow_eos.core.delivery.spark_session import stateful
+from airflow_eos.core.delivery.spill import tell_pipeline
 from airflow_eos.core.delivery.start_option import GuaranteeOption
 from airflow_eos.core.delivery.takeover import require_admitted, take_over
 from airflow_eos.core.delivery.weaker_guarantees import may_be_visible
@@ -87,9 +89,12 @@ class ExactlyOnce(GuaranteeOption):
         store, decisions = start.store, self._decisions
         kept = PerishableRows(store, start.sink.keeping)
         retained = retained_batches(start.spark)
+        cuts = CutWriter(store, self._participant, tenure.require, retained)
 
         def on_phase(batch_id: int, phase: Phase) -> None:
             start.heartbeat.mark(batch_id, phase)
+            if phase == "preparing":
+                tell_pipeline(start.spark, cuts.pipeline)
             if phase == "waiting":
                 decisions.prune(batch_id - retained)
                 kept.prune(batch_id)
@@ -112,4 +117,5 @@ class ExactlyOnce(GuaranteeOption):
                 partial(stateful, start.read.frame), partial(self._input.lost, store)
             ),
             reads=BatchInput(store, decisions, start.read.reads, start.plan).promised,
+            cut=cuts.write,
         )

@@ -18,6 +18,7 @@ from airflow_eos.core.checkpoint.decisions import PerishableRows, summed
 from airflow_eos.core.checkpoint.locations import as_local_path
 from airflow_eos.core.delivery.workers import check_workers
 from airflow_eos.core.failpoints import failpoint
+from airflow_eos.core.protocol.cut import stamp_of
 from airflow_eos.errors import ConfigurationError, DeliveryError, StoreError
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 STREAM_MODULES = ("pyarrow", "numpy", "msgspec", "obstore")
 
 _BATCH = "streaming.sql.batchId"  # MicroBatchExecution.BATCH_ID_KEY
+_PIPELINE = "airflow_eos.pipeline"
 
 
 class SpillStream:
@@ -86,6 +88,23 @@ def running_batch() -> int:
             "default). Nothing was written."
         )
     return int(told)
+
+
+def tell_pipeline(spark: SparkSession, pipeline: str) -> None:
+    """Tell the tasks that this thread starts whose rows they write; see :func:`running_stamp`."""
+    spark.sparkContext.setLocalProperty(_PIPELINE, pipeline)
+
+
+def running_stamp() -> int | None:
+    """Return the number that marks what this task writes; see :func:`stamp_of`.
+
+    None outside of a batch that is delivered exactly once: no cut is taken of it.
+    """
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    pipeline = context.getLocalProperty(_PIPELINE) if context is not None else None
+    return None if pipeline is None else stamp_of(pipeline, running_batch())
 
 
 # --- kept rows ------------------------------------------------------------------------------------

@@ -16,12 +16,13 @@ import os
 import socket
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from airflow_eos.core.checkpoint.cuts import CutWriter
 from airflow_eos.core.checkpoint.decisions import DecisionLog, sealed
 from airflow_eos.core.checkpoint.liveness import signs_of_life
 from airflow_eos.core.checkpoint.mend import Mend
@@ -30,7 +31,7 @@ from airflow_eos.core.checkpoint.pipeline import owner_of, read_pipeline
 from airflow_eos.core.checkpoint.rulings import with_rulings
 from airflow_eos.core.checkpoint.snapshot import require_owner
 from airflow_eos.core.checkpoint.store import CheckpointStore
-from airflow_eos.core.checkpoint.terms import still_in_flight
+from airflow_eos.core.checkpoint.terms import require_in_flight, still_in_flight
 from airflow_eos.core.failpoints import failpoint
 from airflow_eos.core.participants import connect
 from airflow_eos.core.protocol.decision import Outcome, by_time_left
@@ -44,6 +45,7 @@ from airflow_eos.errors import (
     PipelineAliveError,
     RecoveryError,
     Remedy,
+    SupersededError,
 )
 
 if TYPE_CHECKING:
@@ -227,6 +229,7 @@ def execute(
     if current.count(*_acted_upon(allow) - {Action.ORPHAN}):
         require_owner(store, participant)
     results = _act(current, facts, store, participant, allow)
+    _write_cut(facts, results, store, participant)
     return Report(
         location=store.location,
         participants=plan.participants,
@@ -336,6 +339,27 @@ def _act(
     ]
     done = collect_all(acts)
     return tuple(what_became(step, done) for step in plan.steps)
+
+
+def _write_cut(
+    facts: Facts, results: Sequence[StepResult], store: CheckpointStore, participant: Participant
+) -> None:
+    """Write the cut of the batch in flight where all that it promised is committed by now.
+
+    What a person has accepted is left to the app, which delivers what the input still has of it.
+    """
+    pipeline, promise, asked = facts.pipeline, facts.promise, {each.name for each in facts.asked}
+    if promise is None or pipeline is None or facts.accepted or facts.in_flight is None:
+        return
+    left = {Action.COMMIT, Action.REPLAY, Action.ASK}
+    if any(each.step.action in left and each.result is not Result.DONE for each in results):
+        return
+    if {each.name for each in pipeline.participants} != asked:
+        return  # others of its outputs were not asked
+    with suppress(SupersededError):  # who went on has written it
+        CutWriter(store, participant, partial(require_in_flight, store, who="recovery")).write(
+            promise
+        )
 
 
 def _one_then_rest(

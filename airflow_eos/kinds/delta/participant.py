@@ -428,6 +428,11 @@ class DeltaSnapshot:
         ]
         self._files.sync([*(f"{_LOG}/{name}" for name in (*names, _LAST)), _LOG])
 
+    @property
+    def place(self) -> dict[str, Any]:
+        """See :attr:`TableSnapshot.place`."""
+        return {"version": self._table.version()}
+
     def _commit(self, files: Sequence[DataFile], properties: CommitProperties | None) -> None:
         from deltalake.exceptions import DeltaError
         from deltalake.transaction import AddAction

@@ -17,9 +17,10 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from airflow_eos.core.checkpoint.pipeline import OwnedBeside, OwnershipFile
+from airflow_eos.core.protocol.cut import stamp_of
 from airflow_eos.core.protocol.decision import OpenWork, require_own
 from airflow_eos.core.protocol.participant import Member
 from airflow_eos.errors import CheckpointFormatError, ConfigurationError, Remedy, StoreError
@@ -29,6 +30,7 @@ from airflow_eos.kinds.lake.participant import checked
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
+    from airflow_eos.core.protocol.cut import BatchEnd
     from airflow_eos.core.protocol.decision import PreparedWork, WorkIdentity
     from airflow_eos.core.protocol.promise import OperatorRuling, Promise
     from airflow_eos.kinds.files.place import DataFolder
@@ -244,6 +246,12 @@ class OwnedFolder(OwnedBeside):
             places = tuple(f"{self._place.address}/{path}" for path in visible)
             found.append(OpenWork(KIND, self._name, key, at_ms, None, places))
         return tuple(sorted(found, key=lambda each: each.key))
+
+    def position(self, end: BatchEnd) -> dict[str, Any]:
+        """See :class:`Seekable`: the folder, and the stamp by which names of files tell batches."""
+        publish = self._address.get("publish", "listing")
+        stamp = stamp_of(end.pipeline, end.batch_id)
+        return {"folder": self._place.address, "publish": publish, "stamp": stamp}
 
     def _altered(self, files: Sequence[WorkFile]) -> set[str]:
         """Return the prepared paths whose file has another content than was promised.

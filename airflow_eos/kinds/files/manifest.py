@@ -200,6 +200,16 @@ class ManifestLog:
                 return {key for key in keys if key.encode() in whole}
         raise self._gone(number)
 
+    def files(self) -> list[str]:
+        """List the paths of all files in the log, relative to the folder."""
+        for _ in range(_LOOKS):
+            number = self._newest()
+            lines = self._added(number + 1)
+            if lines is not None:
+                paths = (unquote(msgspec.json.decode(line)["path"]) for line in lines)
+                return [path.removeprefix(f"{unquote(self._place.url)}/") for path in paths]
+        raise self._gone(number)
+
     def _added(self, before: int) -> list[bytes] | None:
         """Return the lines of all files; None where entries are gone, since others are further."""
         lines: list[bytes] = []

@@ -17,9 +17,10 @@ UNKNOWN. A visible file is a witness until a file of a later batch is there: lea
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_eos.core.checkpoint.pipeline import checkpoint_of
 from airflow_eos.core.protocol.decision import Outcome, WorkIdentity, require_own
@@ -32,7 +33,7 @@ from airflow_eos.kinds.files.folder import (
     require_form,
     visible_of,
 )
-from airflow_eos.kinds.files.manifest import LOG, ManifestParticipant
+from airflow_eos.kinds.files.manifest import LOG, ManifestLog, ManifestParticipant
 from airflow_eos.kinds.files.place import opened
 
 if TYPE_CHECKING:
@@ -149,6 +150,26 @@ class FilesParticipant(OwnedFolder):
             return Outcome.OPEN
         self._marked.require()  # files may be missing since this is another disk
         return Outcome.UNKNOWN
+
+
+_STAMPED = re.compile(r"([0-9]{13,19})-[0-9]+-[0-9]+-[0-9a-f]{32}\.", re.ASCII)
+
+
+def names_within(
+    place: Mapping[str, Any], later: range, storage_options: Mapping[str, str] | None = None
+) -> list[str]:
+    """Return the visible files, relative to the folder of a position, but those of later stamps."""
+    folder = opened(place["folder"], storage_options)
+    if place["publish"] == "manifest":
+        names = ManifestLog(folder, "", "").files()
+    else:
+        names = [entry.path.lstrip("/") for entry in folder.below("")]
+    return [
+        name
+        for name in sorted(names)
+        if not any(part.startswith(("_", ".")) for part in name.split("/"))
+        and not ((found := _STAMPED.match(name.rpartition("/")[2])) and int(found[1]) in later)
+    ]
 
 
 def made(

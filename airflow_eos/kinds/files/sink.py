@@ -20,6 +20,7 @@ from airflow_eos.core.checkpoint.locations import as_local_path, require_outside
 from airflow_eos.core.checkpoint.store import CheckpointStore
 from airflow_eos.core.delivery.options import AppFacts, SinkOptions
 from airflow_eos.core.delivery.port import bound_store
+from airflow_eos.core.delivery.spill import running_stamp
 from airflow_eos.core.delivery.task import HASH_COLUMN, quoted, require_hashable, selected
 from airflow_eos.core.delivery.workers import check_workers
 from airflow_eos.core.protocol.decision import (
@@ -234,7 +235,8 @@ class FilesOfTask:
     ) -> None:
         self._sink = sink
         self._place = place
-        self._key = f"{task}-{attempt}-{uuid.uuid4().hex}"
+        stamp = running_stamp()  # a reader tells by it whether a cut has the file
+        self._key = f"{'' if stamp is None else f'{stamp}-'}{task}-{attempt}-{uuid.uuid4().hex}"
         self._publish = publish
         self._split = Split(sink.partition_by, partial(partition, sink.partition_by))
         self._files: dict[str, _Held] = {}

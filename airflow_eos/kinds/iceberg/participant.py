@@ -481,6 +481,12 @@ class IcebergSnapshot:
             _sync(self._table.metadata_location)
             _sync(str(Path(self._table.metadata_location).parent))
 
+    @property
+    def place(self) -> dict[str, Any]:
+        """See :attr:`TableSnapshot.place`."""
+        snapshot = self._table.current_snapshot()
+        return {} if snapshot is None else {"snapshot": snapshot.snapshot_id}
+
     def _commit(
         self,
         files: Sequence[DataFile],

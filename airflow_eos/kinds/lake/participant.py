@@ -23,7 +23,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from airflow_eos.core.checkpoint.backend import DECISIONS, EOS
 from airflow_eos.core.checkpoint.decisions import DecisionLog
@@ -38,6 +38,7 @@ from airflow_eos.errors import CheckpointFormatError, ConfigurationError, StoreE
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from airflow_eos.core.protocol.cut import BatchEnd
     from airflow_eos.core.protocol.decision import Decision, PreparedWork
     from airflow_eos.core.protocol.participant import Owner
     from airflow_eos.core.protocol.promise import OperatorRuling, Promise
@@ -102,6 +103,11 @@ class TableSnapshot(Protocol):
 
     def make_durable(self) -> None:
         """Sync all that this snapshot was read from, so that it survives a power cut."""
+        ...
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """What a reader of just this snapshot asks the table for; empty: there is no row."""
         ...
 
 
@@ -295,6 +301,8 @@ class LakeParticipant(OwnedBeside):
         self._store = store
         self._notes = WorkNotes(store, name)
         self._files = table.files
+        self._settled_at: tuple[int, dict[str, Any]] | None = None
+        """The batch that was settled last, and the table's place when its log told so."""
         self._beside = OwnershipFile(
             self._owned(), f"application {application!r} in {table.files.address}"
         )
@@ -421,6 +429,16 @@ class LakeParticipant(OwnedBeside):
         ]
         return tuple(sorted(found, key=lambda each: each.key))
 
+    def position(self, end: BatchEnd) -> dict[str, Any]:
+        """See :class:`Seekable`: the version that told the outcome, or the one of now."""
+        if not end.works and end.former is not None:
+            return dict(end.former)
+        if self._settled_at is None or self._settled_at[0] != end.batch_id:
+            self._settled_at = (end.batch_id, self._table.look().place)
+        end.require_in_flight()
+        place = self._settled_at[1]
+        return self._table.address | place if place else {}
+
     def require_settled(self, promise: Promise, said: OperatorRuling) -> None:
         """Check nothing: a table may be restored to an older version on purpose."""
 
@@ -440,6 +458,7 @@ class LakeParticipant(OwnedBeside):
             view = self._table.look()
             outcome = self._told(view, decision)
             if outcome is not None:
+                self._settled_at = (decision.batch_id, view.place)
                 return self._ended(view, works, outcome)
             files = [] if given_up else self._whole(works)
             failpoint("looked")

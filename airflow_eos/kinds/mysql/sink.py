@@ -458,6 +458,7 @@ class MySqlSink(TableSink):
         trial: False: rows are not tried in their table before the decision, for a table with a
             trigger that writes where nothing is rolled back; a row that the table refuses is then
             refused after it, and stops the pipeline.
+        batch_column: see :class:`~airflow_eos.sinks.PostgresSink`.
         name: the participant's name in the decisions of the pipeline.
         store: the checkpoint; see :meth:`bound`.
     """
@@ -468,6 +469,7 @@ class MySqlSink(TableSink):
     lock_timeout: Span = timedelta(seconds=30)
     answer_within: Span = timedelta(seconds=30)
     trial: bool = True
+    batch_column: str | None = None
     name: str = DEFAULT_PARTICIPANT
     store: CheckpointStore | None = field(default=None, repr=False, compare=False)
 
@@ -516,8 +518,8 @@ class MySqlSink(TableSink):
     def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
         """Return the writer of one task, in a Spark worker."""
         if not transactional:
-            return RowsAtOnce(self)
-        return StatementsOfTask(self, self._session(), self._tables, task, attempt)
+            return self.stamped(RowsAtOnce(self))
+        return self.stamped(StatementsOfTask(self, self._session(), self._tables, task, attempt))
 
     @property
     def _tables(self) -> KeysOfName:
@@ -547,6 +549,7 @@ class MySqlOptions(SinkOptions, frozen=True):
     lock_timeout: str | None = None
     answer_within: str | None = None
     trial: bool | None = None
+    batch_column: str | None = None
 
     def sink(self, name: str, app: AppFacts, how: Any) -> MySqlSink:
         """See :meth:`SinkOptions.sink`."""

@@ -622,6 +622,8 @@ class PostgresSink(TableSink):
             of another transaction; a recovery waits 30 seconds.
         answer_within: how long the server may be gone before a step fails.
         schema: the schema of the tables that the pipelines of the database share.
+        batch_column: a bigint column of the table that the sink fills, by which a reader stays
+            behind a batch (``docs/cuts.md``); None: there is none.
         name: the participant's name in the decisions of the pipeline.
         store: the checkpoint; see :meth:`bound`.
     """
@@ -634,6 +636,7 @@ class PostgresSink(TableSink):
     lock_timeout: Span = timedelta(seconds=30)
     answer_within: Span = timedelta(seconds=30)
     schema: str = DEFAULT_SCHEMA
+    batch_column: str | None = None
     name: str = DEFAULT_PARTICIPANT
     store: CheckpointStore | None = field(default=None, repr=False, compare=False)
 
@@ -683,8 +686,10 @@ class PostgresSink(TableSink):
     def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
         """Return the writer of one task, in a Spark worker."""
         if transactional and not self.two_phase:
-            return CsvOfTask(self, self._session(), self._tables, task, attempt)
-        return TransactionOfTask(self, self._tables, task, attempt, transactional=transactional)
+            return self.stamped(CsvOfTask(self, self._session(), self._tables, task, attempt))
+        return self.stamped(
+            TransactionOfTask(self, self._tables, task, attempt, transactional=transactional)
+        )
 
     @property
     def written_table(self) -> str:
@@ -749,6 +754,7 @@ class PostgresOptions(SinkOptions, frozen=True):
     lock_timeout: str | None = None
     answer_within: str | None = None
     schema: str | None = None
+    batch_column: str | None = None
 
     def sink(self, name: str, app: AppFacts, how: Any) -> PostgresSink:
         """See :meth:`SinkOptions.sink`."""

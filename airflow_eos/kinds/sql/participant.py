@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar
 
 from airflow_eos.core.closing import closed_on_error
 from airflow_eos.core.failpoints import failpoint
+from airflow_eos.core.protocol.cut import stamp_of
 from airflow_eos.core.protocol.decision import (
     OpenWork,
     Outcome,
@@ -41,6 +42,7 @@ from airflow_eos.kinds.sql.kept import KEPT, require_form
 from airflow_eos.kinds.sql.keys import KeysOfName
 
 if TYPE_CHECKING:
+    from airflow_eos.core.protocol.cut import BatchEnd
     from airflow_eos.core.protocol.decision import Decision
     from airflow_eos.core.protocol.promise import OperatorRuling, Promise
     from airflow_eos.kinds.sql.kept import KeptStatements
@@ -53,6 +55,8 @@ GENERATION = "generation"
 """The key in a work's detail of the generation that its name had when it was prepared."""
 WRITTEN_TABLE = "table"
 """The key in a work's detail of the table that its rows go to."""
+BATCH_COLUMN = "batch_column"
+"""The key in a work's detail of the column that has the stamp of its batch, if one has."""
 
 
 def generation_of(work: PreparedWork) -> int:
@@ -542,6 +546,16 @@ class SqlParticipant(ABC):
             and work.key not in asked.aborted
         ]
         return found, sorted(over), lost
+
+    def position(self, end: BatchEnd) -> dict[str, Any] | None:
+        """See :class:`Seekable`: the table, its column of stamps, and the stamp of the batch."""
+        if not end.works:
+            return dict(end.former or {})
+        detail = end.works[-1].detail
+        if detail.get(BATCH_COLUMN) is None:
+            return None
+        stamp = stamp_of(end.pipeline, end.batch_id)
+        return {"table": detail[WRITTEN_TABLE], "column": detail[BATCH_COLUMN], "stamp": stamp}
 
     def open(self, *, besides: Collection[WorkIdentity] = ()) -> tuple[OpenWork, ...]:
         """List the work that waits under the name, in this database."""

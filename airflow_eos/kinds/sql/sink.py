@@ -9,21 +9,29 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+import msgspec
+
 from airflow_eos.core.checkpoint.store import CheckpointStore
 from airflow_eos.core.delivery.port import bound_store
-from airflow_eos.core.delivery.spill import STREAM_MODULES, SpillStream, require_disk
+from airflow_eos.core.delivery.spill import (
+    STREAM_MODULES,
+    SpillStream,
+    require_disk,
+    running_stamp,
+)
 from airflow_eos.core.delivery.task import HASH_COLUMN, selected
 from airflow_eos.core.failpoints import failpoint
 from airflow_eos.core.protocol.decision import PreparedWork
 from airflow_eos.errors import ConfigurationError, DeliveryError, EosError
 from airflow_eos.kinds.sql.kept import DIGEST, KEPT, KeptStatements, digest_of, piece
-from airflow_eos.kinds.sql.participant import GENERATION, WRITTEN_TABLE
+from airflow_eos.kinds.sql.participant import BATCH_COLUMN, GENERATION, WRITTEN_TABLE
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+    from airflow_eos.core.delivery.port import TaskWriter
 
 KEEPING_MODULES = (*STREAM_MODULES, "airflow_eos.kinds.sql.kept")
 
@@ -34,6 +42,7 @@ class TableSink:
     table: str
     name: str
     store: CheckpointStore | None
+    batch_column: str | None
 
     @property
     @abstractmethod
@@ -60,11 +69,14 @@ class TableSink:
     def columns(self, schema: StructType, row: str = "") -> list[str]:
         """See :meth:`Sink.columns`: columns by name, all of which :meth:`check_types` accepts."""
         names = schema.fieldNames()
-        if len(set(names)) != len(names) or HASH_COLUMN in names or not names:
+        ours = {self.batch_column: "bigint"} if self.batch_column else {}
+        taken = {HASH_COLUMN, *ours}
+        if len(set(names)) != len(names) or taken.intersection(names) or not names:
             raise ConfigurationError(
-                f"Columns {names}: expected each name once, and none called {HASH_COLUMN}."
+                f"Columns {names}: expected each name once, and none called "
+                f"{' or '.join(sorted(taken))}."
             )
-        self.check_types({each.name: each.dataType.simpleString() for each in schema.fields})
+        self.check_types({each.name: each.dataType.simpleString() for each in schema.fields} | ours)
         return selected(names, row)
 
     def elsewhere(self, works: Sequence[PreparedWork], columns: Collection[str]) -> str:
@@ -77,6 +89,10 @@ class TableSink:
         if went <= {self.written_table}:
             return ""
         return f"rows are in table {', '.join(sorted(went))}, and would go to {self.written_table}"
+
+    def stamped(self, writer: TaskWriter) -> TaskWriter:
+        """Return the writer of a task, which fills the column of stamps if there is one."""
+        return writer if self.batch_column is None else StampingWriter(writer, self.batch_column)
 
     @property
     def written_table(self) -> str:
@@ -94,6 +110,33 @@ class TableSink:
             f"{len(works)} pieces of work are in table {self.table} in {self.place}, which does "
             "not tell which of its rows came with them."
         )
+
+
+class StampingWriter:
+    """A ``TaskWriter`` that adds a column with the stamp of the batch; null where it has none."""
+
+    def __init__(self, writer: TaskWriter, column: str) -> None:
+        self._writer = writer
+        self._column = column
+        self._stamp = running_stamp()
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Write the rows with their stamp."""
+        import pyarrow as pa
+
+        stamps = pa.repeat(pa.scalar(self._stamp, pa.int64()), rows.num_rows)
+        self._writer.write(rows.append_column(self._column, stamps))
+
+    def prepare(self, fingerprint: str) -> PreparedWork | None:
+        """Prepare, and say which column has the stamps; they are no part of the fingerprint."""
+        work = self._writer.prepare(fingerprint)
+        if work is None:
+            return None
+        return msgspec.structs.replace(work, detail=work.detail | {BATCH_COLUMN: self._column})
+
+    def abort(self) -> None:
+        """Abort ``writer``."""
+        self._writer.abort()
 
 
 class KeptOfTask(ABC):

@@ -42,6 +42,9 @@ def test_a_pipeline_that_died_is_recovered(dead, command: Command) -> None:
     dead.decided(dead.write(0, ["one", "two"]))
     command("recover", *at(dead))
     assert dead.visible() == ["one", "two"]
+    cut = json.loads(command("cut", dead.store.location, "--json").stdout)
+    (ends,) = (each["at"][dead.topic]["ends"] for each in cut["positions"].values())
+    assert sum(ends.values()) >= 2, "what a recovery has made visible is in its cut"
     command("plan", *at(dead))
 
 

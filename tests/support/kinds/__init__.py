@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from tests.support.kinds import apart, keeping, mysql, one, several, theirs
+from tests.support.kinds import apart, books, keeping, mysql, one, several, theirs
 from tests.support.kinds.place import Kind, Place, Rows
 
 __all__ = ["APART", "KINDS", "Kind", "Place", "Rows", "kind_called"]
@@ -35,6 +35,8 @@ APART: dict[str, Kind] = {
     "random-kept-delta": apart.RandomDelta(),
     "at-once-postgres": apart.AtOnceToPostgres(),
     "at-once-redis": apart.AtOnceToRedis(),
+    "bookings": books.Bookings(),
+    "bookings-everywhere": books.BookingsEverywhere(),
 }
 """Those whose tests are their own."""
 

@@ -25,6 +25,7 @@ RUN_BY = {
     "plan": f"{HERE}/test_each_command.py",
     "recover": f"{HERE}/test_each_command.py",
     "accept": f"{HERE}/test_each_command.py",
+    "cut": f"{HERE}/test_each_command.py",
     "audit": f"{HERE}/test_each_command.py",
     "doctor": f"{HERE}/test_each_command.py",
     "status": f"{HERE}/test_each_command.py",

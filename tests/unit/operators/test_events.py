@@ -15,7 +15,9 @@ from airflow.providers.common.compat.sdk import (
 )
 from airflow.sdk import DAG, Asset
 
+from airflow_eos import cuts
 from airflow_eos.core.checkpoint import CheckpointStore
+from airflow_eos.core.checkpoint.cuts import CutLog
 from airflow_eos.core.checkpoint.progress import StateSize, write_state_size
 from airflow_eos.errors import CheckpointError, ConfigurationError, StoreError
 from airflow_eos.events import SettledEvent
@@ -137,6 +139,20 @@ def test_what_is_settled_between_two_runs_is_one_event(airflow, logs):
     logs.settle(2)
     airflow.run(emitter(logs))
     assert airflow.told() == [(0, 2), (3, 4)]
+
+
+@pytest.mark.parametrize("each_batch", [False, True])
+def test_an_event_carries_the_cut_after_its_last_batch(airflow, logs, each_batch):
+    """So who is started by it reads what it tells, however far the pipeline is by then."""
+    logs.settle(3)
+    store = CheckpointStore.open(logs.folder)
+    for batch in (0, 1, 2):
+        cut = cuts.Cut(batch_id=batch, pipeline="p", incomplete=None, positions={}, cut_at_ms=batch)
+        CutLog(store).record(cut)
+    airflow.run(emitter(logs, each_batch=each_batch))
+    found = [cuts.from_event(each.extra) for each in airflow.stored]
+    assert [each.batch_id for each in found] == ([0, 1, 2] if each_batch else [2])
+    assert found[-1] == cuts.latest(str(logs.folder))
 
 
 def test_each_batch_is_an_event_where_it_is_asked_for(airflow, logs):

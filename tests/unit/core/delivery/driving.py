@@ -28,6 +28,7 @@ def driver(
     name: str = "driver 1",
     rulings: Rulings = lambda _unknown: {},
     progress: Any = None,
+    cut: Any = lambda _promise, _accepted: None,
 ) -> Any:
     return ExactlyOnceBatch(
         sink,
@@ -38,6 +39,7 @@ def driver(
         driver=name,
         on_phase=lambda _batch, _phase: None,
         progress=progress,
+        cut=cut,
     )
 
 

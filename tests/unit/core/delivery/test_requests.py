@@ -8,9 +8,10 @@ from typing import Any, Literal
 from obstore.store import MemoryStore
 
 from airflow_eos.core.checkpoint import CheckpointStore, DecisionLog
+from airflow_eos.core.checkpoint.cuts import CutWriter
 from tests.support.authority import OFFSETS
 from tests.unit.core.delivery.driving import driver
-from tests.unit.core.delivery.fakes import FakeBroker, FakeFrame, FakeSink
+from tests.unit.core.delivery.fakes import FakeBroker, FakeFrame, FakeParticipant, FakeSink
 
 
 class Counting:
@@ -46,10 +47,11 @@ def test_a_batch_asks_for_what_the_page_of_stores_says_and_no_more() -> None:
     counting = Counting()
     log = DecisionLog(CheckpointStore(counting, "s3://b/q"))
     broker = FakeBroker()
-    batch = driver(FakeSink(broker), broker, log)
+    cuts = CutWriter(log._store, FakeParticipant(broker), lambda _batch: None, 100)
+    batch = driver(FakeSink(broker), broker, log, cut=cuts.write)
     batch(FakeFrame(["a"], ["b"]), 0)
     counting.real.put("offsets/1", OFFSETS.encode())
     counting.asked.clear()
     batch(FakeFrame(["c"]), 1)
     by_the_test = Counter(GET=1)  # that Spark has planned
-    assert counting.asked - by_the_test == Counter(LIST=5, GET=3, HEAD=2, PUT=1)
+    assert counting.asked - by_the_test == Counter(LIST=5, GET=3, HEAD=2, PUT=2)

@@ -1,0 +1,213 @@
+"""Consistent cuts, as readers use them: several outputs of a pipeline up to the same batch.
+
+Each function turns one output's place in a cut into what a reader of its kind needs.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from airflow_eos.core.checkpoint.cuts import CutLog
+from airflow_eos.core.checkpoint.store import CheckpointStore
+from airflow_eos.core.participants import module_of
+from airflow_eos.core.protocol.cut import Cut, Position, later_than
+from airflow_eos.errors import CheckpointError, ConfigurationError, Remedy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from datetime import datetime
+
+    import pyarrow as pa
+
+__all__ = ["Cut", "Position"]
+
+_WAIT = Remedy(change="wait until the running pipeline has settled its next batch")
+
+
+def latest(checkpoint: str, *, storage_options: Mapping[str, str] | None = None) -> Cut:
+    """Return the newest cut of a checkpoint (a location); a damaged one is passed over, and said.
+
+    Raises:
+        CheckpointError: there is none: nothing was settled by a release that writes cuts.
+    """
+    return _newest(checkpoint, storage_options, float("inf"), "")
+
+
+def as_of(
+    checkpoint: str, time: datetime, *, storage_options: Mapping[str, str] | None = None
+) -> Cut:
+    """Return the newest cut that stood at ``time`` (with its zone), by the store's clock.
+
+    Raises:
+        ConfigurationError: the time has no zone.
+        CheckpointError: no cut is so old, or it was removed with the decisions of its batch.
+    """
+    if time.tzinfo is None:
+        raise ConfigurationError(f"as_of {time}: expected a time with its zone.")
+    return _newest(checkpoint, storage_options, time.timestamp() * 1000, f" of {time} or before")
+
+
+def at(checkpoint: str, batch: int, *, storage_options: Mapping[str, str] | None = None) -> Cut:
+    """Return the cut after ``batch`` (CheckpointError: there is none (any more), or damaged)."""
+    log = CutLog(CheckpointStore.open(checkpoint, storage_options=storage_options))
+    if (found := log.of_batch(batch)) is None:
+        raise _none(checkpoint, log.listed(), f" after batch {batch}")
+    return found
+
+
+def from_event(extra: Mapping[str, Any]) -> Cut:
+    """Return the cut that an asset event of settled batches carries in its ``extra``.
+
+    Raises:
+        CheckpointError: it carries none.
+    """
+    try:
+        return msgspec.convert(extra.get("cut"), type=Cut)
+    except msgspec.ValidationError as error:
+        raise CheckpointError(
+            f"The event {extra.get('key')} carries no cut ({error}): a release without cuts has "
+            "settled its batch, or told it.",
+            Remedy(change="take the cut of the next event"),
+        ) from error
+
+
+def _newest(checkpoint: str, options: Mapping[str, str] | None, until_ms: float, which: str) -> Cut:
+    log = CutLog(CheckpointStore.open(checkpoint, storage_options=options))
+    listed = log.listed()
+    for batch in sorted(listed, reverse=True):
+        if listed[batch] <= until_ms and (found := log.whole(batch)) is not None:
+            return found
+    raise _none(checkpoint, listed, which)
+
+
+def _none(checkpoint: str, listed: Mapping[int, int], which: str) -> CheckpointError:
+    there = f"there are batches {min(listed)} to {max(listed)}" if listed else "it has none at all"
+    return CheckpointError(f"{checkpoint} has no whole cut{which}: {there}.", _WAIT)
+
+
+# --- one output of a cut --------------------------------------------------------------------------
+
+
+def _place(cut: Cut, output: str, *kinds: str) -> dict[str, Any]:
+    """Return the place of an output of one of ``kinds`` (none: any).
+
+    Raises:
+        ConfigurationError: the pipeline has no such output, or it is of another kind.
+        CheckpointError: the output has no place in this cut.
+    """
+    found = cut.positions.get(output)
+    if found is None or (kinds and found.kind not in kinds):
+        named = ", ".join(f"{name} ({each.kind})" for name, each in cut.positions.items())
+        raise ConfigurationError(
+            f"Output {output!r}: expected one of kind {' or '.join(kinds) or 'any'}, found {named}."
+        )
+    if not found.at:
+        why = found.why or f"no row was delivered there since batch {found.since}"
+        raise CheckpointError(
+            f"Output {output!r} ({found.kind}) has no place in cut {cut.batch_id}: {why}.", _WAIT
+        )
+    return found.at
+
+
+def offsets(cut: Cut, output: str) -> dict[str, dict[int, int]]:
+    """Return where a reader of Kafka stops: by topic and partition, the offset it does not read.
+
+    A topic or partition that is missing has had no row of the pipeline since batch ``since``.
+    """
+    return {
+        topic: {int(partition): end for partition, end in each["ends"].items()}
+        for topic, each in _place(cut, output, "kafka").items()
+    }
+
+
+def rows(cut: Cut, output: str, kafka: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
+    """Yield what a ``read_committed`` reader of Kafka finds in the cut, by partition.
+
+    Columns: key, value, headers, topic, partition, offset, timestamp; ``kafka`` is a
+    librdkafka-style configuration.
+
+    Raises:
+        InputError: rows of the cut are gone (a topic that was made again), or garbled.
+        KafkaError: the cluster refuses, or does not answer.
+    """
+    from airflow_eos.arrow.records.decode import tables
+    from airflow_eos.kafka.client.connection import ConnectionPool
+    from airflow_eos.kafka.client.offsets import EARLIEST, positions
+    from airflow_eos.kafka.client.reading import OffsetSpan, read_span
+    from airflow_eos.kafka.client.settings import KafkaSettings
+
+    topics = offsets(cut, output).items()
+    ends = {(topic, each): end for topic, by in topics for each, end in by.items() if end}
+    with closing(ConnectionPool(KafkaSettings.from_librdkafka(kafka))) as wire:
+        for place, first in positions(wire, list(ends), EARLIEST).items():
+            span = OffsetSpan(*place, first, ends[place])
+            for batches in read_span(wire, span):
+                yield from tables(batches, span)
+
+
+def files(cut: Cut, output: str, *, storage_options: Mapping[str, str] | None = None) -> list[str]:
+    """Return the paths, or URLs, of a folder's files that are in the cut; others' are, too."""
+    found = _place(cut, output, "files")
+    names = module_of("files").names_within(found, later_than(found["stamp"]), storage_options)
+    return [f"{found['folder']}/{name}" for name in names]
+
+
+def condition(cut: Cut, output: str) -> str:
+    """Return the SQL that is true of a row in the cut, to be used after ``WHERE``; or of others."""
+    found = _place(cut, output, "postgres", "mysql")
+    quote = '"' if cut.positions[output].kind == "postgres" else "`"
+    column = quote + found["column"].replace(quote, 2 * quote) + quote
+    later = later_than(found["stamp"])
+    return f"({column} IS NULL OR {column} < {later.start} OR {column} >= {later.stop})"
+
+
+def dataset(cut: Cut, output: str, *, catalog: Any = None, **options: str) -> Any:
+    """Return files on a disk, or a table, as an Arrow dataset, which Polars and DuckDB read.
+
+    ``catalog`` is pyiceberg's, of an Iceberg table, which is read into memory; ``options`` are
+    deltalake's ``storage_options``.
+    """
+    import pyarrow.dataset as ds
+
+    found, kind = _place(cut, output, "files", "delta", "iceberg"), cut.positions[output].kind
+    if kind == "files":
+        paths, base = files(cut, output), found["folder"]
+        return ds.dataset(paths, partitioning="hive", partition_base_dir=base)
+    if kind == "iceberg":
+        scan = catalog.load_table(found["table"]).scan(snapshot_id=found["snapshot"])
+        return ds.dataset(scan.to_arrow())
+    from deltalake import DeltaTable
+
+    table = DeltaTable(found["table"], version=found["version"], storage_options=options)
+    return table.to_pyarrow_dataset()
+
+
+def spark_frame(cut: Cut, output: str, spark: Any, **options: str) -> Any:
+    """Return a batch DataFrame of the output up to the cut, whatever its kind.
+
+    ``options`` are those of Spark's reader, which the session must have: how Kafka is reached,
+    the ``url`` of JDBC.
+    """
+    found, kind = _place(cut, output), cut.positions[output].kind
+    reader = spark.read.format(kind).options(**options)
+    match kind:
+        case "kafka":
+            ends = offsets(cut, output)
+            assigned = json.dumps({topic: list(partitions) for topic, partitions in ends.items()})
+            reader = reader.option("kafka.isolation.level", "read_committed")
+            return reader.options(assign=assigned, endingOffsets=json.dumps(ends)).load()
+        case "files":
+            paths = files(cut, output)
+            form = "json" if ".json" in paths[0][-10:] else "parquet"
+            return reader.format(form).option("basePath", found["folder"]).load(paths)
+        case "delta":
+            return reader.option("versionAsOf", found["version"]).load(found["table"])
+        case "iceberg":
+            return reader.option("snapshot-id", found["snapshot"]).load(found["table"])
+        case _:
+            query = f"SELECT * FROM {found['table']} WHERE {condition(cut, output)}"  # noqa: S608 - of the checkpoint
+            return reader.format("jdbc").option("query", query).load()

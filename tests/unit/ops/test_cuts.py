@@ -1,0 +1,116 @@
+"""What readers make of a cut; the systems themselves are in ``tests/integration/cuts``."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from airflow_eos import cuts
+from airflow_eos.core.checkpoint import CheckpointStore
+from airflow_eos.core.checkpoint.cuts import CutLog
+from airflow_eos.core.protocol.cut import stamp_of
+from airflow_eos.errors import CheckpointError, CheckpointFormatError, ConfigurationError
+
+PIPELINE = "a" * 32
+
+
+def cut(batch: int, **places: tuple[str, dict[str, Any] | None, int]) -> cuts.Cut:
+    positions = {name: cuts.Position(kind, since, at) for name, (kind, at, since) in places.items()}
+    return cuts.Cut(
+        batch_id=batch, pipeline=PIPELINE, incomplete=None, positions=positions, cut_at_ms=0
+    )
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> str:
+    """With the cuts of batches 3 to 5, an hour apart."""
+    store = CheckpointStore.open(tmp_path / "ck")
+    for batch in (3, 4, 5):
+        CutLog(store).record(cut(batch))
+        hour = datetime(2026, 11, 28, batch, tzinfo=UTC).timestamp()
+        os.utime(tmp_path / "ck" / "eos" / "cuts" / f"{batch}.json", (hour, hour))
+    return str(tmp_path / "ck")
+
+
+def test_a_damaged_newest_cut_is_passed_over_and_refused_where_it_is_meant(checkpoint: str) -> None:
+    Path(checkpoint, "eos", "cuts", "5.json").write_bytes(b"\0" * 200)
+    assert cuts.latest(checkpoint).batch_id == 4
+    with pytest.raises(CheckpointFormatError):
+        cuts.at(checkpoint, 5)
+
+
+def test_a_cut_is_found_by_batch_and_by_time(checkpoint: str) -> None:
+    assert cuts.latest(checkpoint).batch_id == 5
+    assert cuts.at(checkpoint, 3).batch_id == 3
+    four = datetime(2026, 11, 28, 4, tzinfo=UTC)
+    assert cuts.as_of(checkpoint, four).batch_id == 4
+    assert cuts.as_of(checkpoint, four - timedelta(seconds=1)).batch_id == 3
+    with pytest.raises(CheckpointError, match="batches 3 to 5"):
+        cuts.as_of(checkpoint, four - timedelta(hours=2))
+    with pytest.raises(CheckpointError, match="batch 2"):
+        cuts.at(checkpoint, 2)
+    with pytest.raises(ConfigurationError, match="zone"):
+        cuts.as_of(checkpoint, datetime(2026, 11, 28))  # noqa: DTZ001
+
+
+def test_an_event_carries_the_cut_and_one_of_an_older_release_none(checkpoint: str) -> None:
+    extra = {"key": "p/0-5", "cut": cuts.latest(checkpoint).as_json()}
+    assert cuts.from_event(msgspec.json.decode(msgspec.json.encode(extra))) == cuts.latest(
+        checkpoint
+    )
+    for none in ({"key": "p/0-9"}, {"key": "p/0-9", "cut": None}):
+        with pytest.raises(CheckpointError, match="p/0-9 carries no cut"):
+            cuts.from_event(none)
+
+
+def test_an_output_without_a_place_says_why_and_a_wrong_name_what_there_is() -> None:
+    found = cut(7, totals=("upsert", None, 0), empty=("files", {}, 2))
+    with pytest.raises(CheckpointError, match="'totals'"):
+        cuts.files(
+            msgspec.structs.replace(
+                found,
+                positions={
+                    "totals": cuts.Position("files", 0, None, "it keeps its newest state alone")
+                },
+            ),
+            "totals",
+        )
+    with pytest.raises(CheckpointError, match="no row was delivered there since batch 2"):
+        cuts.files(found, "empty")
+    with pytest.raises(ConfigurationError, match=r"totals \(upsert\)"):
+        cuts.condition(found, "totals")
+    with pytest.raises(ConfigurationError, match="found totals"):
+        cuts.condition(found, "nobody")
+
+
+def test_offsets_are_numbers_by_partition() -> None:
+    place = {"out": {"id": "a", "ends": {"0": 4, "1": 0}}}
+    assert cuts.offsets(cut(7, sink=("kafka", place, 0)), "sink") == {"out": {0: 4, 1: 0}}
+
+
+def test_a_condition_is_quoted_and_leaves_others_in() -> None:
+    stamp = stamp_of(PIPELINE, 7)
+    place = {"table": "t", "column": 'eos"batch', "stamp": stamp}
+    said = cuts.condition(cut(7, sink=("postgres", place, 0)), "sink")
+    last = (stamp // 10**12 + 1) * 10**12
+    assert said == (
+        f'("eos""batch" IS NULL OR "eos""batch" < {stamp + 1} OR "eos""batch" >= {last})'
+    )
+    assert cuts.condition(cut(7, sink=("mysql", place, 0)), "sink").startswith('(`eos"batch` IS')
+
+
+def test_files_of_later_batches_are_left_out_and_those_of_others_are_in(tmp_path: Path) -> None:
+    end = "-0-0-" + "0" * 32 + ".parquet"
+    ours = [f"day=1/{stamp_of(PIPELINE, 7)}{end}", f"day=2/{stamp_of(PIPELINE, 8)}{end}"]
+    others = [f"{stamp_of('b' * 32, 99)}{end}", f"0-0-{'0' * 32}.parquet", "of-spark.parquet"]
+    for name in (*ours, *others, "_SUCCESS", ".hidden.parquet", "_delta_log/0.json"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    place = {"folder": str(tmp_path), "publish": "listing", "stamp": stamp_of(PIPELINE, 7)}
+    found = cuts.files(cut(7, sink=("files", place, 0)), "sink")
+    assert found == sorted(f"{tmp_path}/{name}" for name in (ours[0], *others))
