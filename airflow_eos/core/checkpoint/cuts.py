@@ -7,7 +7,6 @@ may have looked at different versions of a table: both are right, and the first 
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, cast
@@ -126,7 +125,6 @@ class CutWriter:
                 for each in alone(self._participant)
                 for member in each.members
             },
-            cut_at_ms=time.time_ns() // 1_000_000,
         )
         failpoint("cutting")
         try:

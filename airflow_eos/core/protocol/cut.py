@@ -57,7 +57,6 @@ class Cut(Evidence, frozen=True, kw_only=True):
         incomplete: the newest batch up to this one that a person accepted, whose rows may be
             missing for good; None: there was none since cuts are written.
         positions: by the output's name.
-        cut_at_ms: when it was written, ms since the epoch by the writer's clock; for people.
     """
 
     at_most: ClassVar[int | None] = 1 << 24
@@ -66,7 +65,6 @@ class Cut(Evidence, frozen=True, kw_only=True):
     pipeline: str
     incomplete: int | None
     positions: dict[str, Position]
-    cut_at_ms: int
 
     def as_json(self) -> Any:
         """Return the cut as JSON's own types."""
