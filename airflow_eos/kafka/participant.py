@@ -349,8 +349,8 @@ def abort_expired(
     lost in silence.
     """
     places = {(at.topic, at.partition) for each in transactions for at in each.written}
-    there = [(t, p) for t, p in places if (wire.cluster.find_leaders(t) or {}).get(p, -1) >= 0]
-    begins = positions(wire, there, EARLIEST)
+    led = {topic: wire.cluster.find_leaders(topic) or {} for topic in {t for t, _ in places}}
+    begins = positions(wire, [(t, p) for t, p in places if p in led[t]], EARLIEST)
     expired = [
         each.identity
         for each in transactions

@@ -89,6 +89,7 @@ def an_outage(broker: EmbeddedKafka, pipeline: Direct, die_at: Callable[[str], N
     assert [[work.timeout_ms for work in each.works] for each in promised] == [[None] * 3]
 
 
+@pytest.mark.long
 def test_a_query_that_would_give_other_rows_is_exact_once_it_has_decided(
     pipeline: Direct, die_at: Callable[[str], None]
 ) -> None:
@@ -129,6 +130,7 @@ def test_a_watchdog_finds_undecided_work_that_no_timer_ends_and_its_recovery_abo
     assert pipeline.open_transactions() == []
 
 
+@pytest.mark.long
 def test_both_kinds_live_in_one_pipeline_while_its_cluster_changes(
     tmp_path: Path, die_at: Callable[[str], None]
 ) -> None:
@@ -162,6 +164,7 @@ def restart(kafka: EmbeddedKafka, properties: dict[str, str]) -> None:
     kafka.start(1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("properties", "named"),
     [
@@ -264,6 +267,7 @@ TWO_PHASE_COMMIT = 15
 """Of ``org.apache.kafka.common.acl.AclOperation``; no client of ours has a name for it."""
 
 
+@pytest.mark.long
 def test_an_acl_that_is_missing_is_named_and_auto_does_without(tmp_path: Path) -> None:
     authorized = {**AUTHORIZED, **OFFERED}
     with EmbeddedKafka(authorized, listeners={"SASL": "SASL_PLAINTEXT"}) as kafka:
