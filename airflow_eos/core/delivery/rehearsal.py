@@ -81,7 +81,7 @@ def rehearse_if_told(
     if told is None:
         return
     rehearsal = Rehearsal(told, spark, settings)
-    read = QueryInput.of(df, spark, rehearsal.store, "exactly_once")
+    read = QueryInput.of(df, rehearsal.store, "exactly_once")
     require_same_sources(rehearsal.store, [each.topics for each in read.sources])
     alone = as_one(sink, "exactly_once").bound(rehearsal.store)
     require_startable(alone.rows(read.frame), settings)

@@ -523,18 +523,14 @@ class QueryInput:
 
     @classmethod
     def of(
-        cls,
-        df: DataFrame | OwnSource,
-        spark: SparkSession,
-        store: CheckpointStore,
-        guarantee: Guarantee,
+        cls, df: DataFrame | OwnSource, store: CheckpointStore, guarantee: Guarantee
     ) -> QueryInput:
         """Refuse an unknown guarantee, and sources that cannot give it."""
         if guarantee not in get_args(Guarantee):
             raise ConfigurationError(
                 f"guarantee {guarantee!r}: expected {' or '.join(map(repr, get_args(Guarantee)))}."
             )
-        own = df.opened(spark, store) if is_own(df) else None
+        own = df.opened(session_of(df), store) if is_own(df) else None
         frame = own.frame if own is not None else cast("DataFrame", df)
         found = cls(frame, own, check_sources(frame, guarantee))
         if own is None and guarantee == "exactly_once":

@@ -115,7 +115,7 @@ def start_exactly_once(
         observer = observer_of(store.location)
         store = observed_store(store, observer)
         began = of_first or Beginning.now(store)
-        read = QueryInput.of(df, spark, store, guarantee)
+        read = QueryInput.of(df, store, guarantee)
         bound = beside(read.own, as_one(sink, guarantee).bound(store))
         start = Start(spark, store, settings, read, bound, observer, began)
         offsets = CommittedOffsets(consumer_group)
