@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from airflow_eos.core.delivery.policy import FailureRate as FailureRate
     from airflow_eos.core.delivery.policy import FixedDelay as FixedDelay
     from airflow_eos.core.delivery.start import start_exactly_once as start_exactly_once
+    from airflow_eos.core.delivery.start_position import StartPosition as StartPosition
     from airflow_eos.kafka.sink import KafkaSink as KafkaSink
     from airflow_eos.kinds.consumer_group.sink import ConsumerGroup as ConsumerGroup
     from airflow_eos.kinds.delta.sink import DeltaSink as DeltaSink
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from airflow_eos.kinds.upsert.redis import RedisUpsert as RedisUpsert
     from airflow_eos.kinds.upsert.sink import UpsertSink as UpsertSink
     from airflow_eos.kinds.wal.sink import WriteAheadSink as WriteAheadSink
-    from airflow_eos.sinks.source import StartPosition as StartPosition
 
 _HOMES = {
     "CheckpointPolicy": "core.delivery.policy",
@@ -47,7 +47,7 @@ _HOMES = {
     "PostgresSink": "kinds.postgres.sink",
     "PostgresUpsert": "kinds.upsert.postgres",
     "RedisUpsert": "kinds.upsert.redis",
-    "StartPosition": "sinks.source",
+    "StartPosition": "core.delivery.start_position",
     "UpsertSink": "kinds.upsert.sink",
     "WriteAheadSink": "kinds.wal.sink",
     "start_exactly_once": "core.delivery.start",

@@ -23,11 +23,12 @@ from airflow_eos.core.delivery.causes import cause_of
 from airflow_eos.core.delivery.configured import OutputConfig
 from airflow_eos.core.delivery.options import AppFacts
 from airflow_eos.core.delivery.policy import CheckpointPolicy
+from airflow_eos.core.delivery.start_position import StartPosition
 from airflow_eos.errors import REFUSED_STATUS, ConfigurationError, EosError, exit_status
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.sink import kafka_sink
 from airflow_eos.kinds.consumer_group.sink import ConsumerGroup
-from airflow_eos.sinks.source import StartPosition, tuned_source_options
+from airflow_eos.sinks.source import tuned_source_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

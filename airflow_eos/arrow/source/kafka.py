@@ -17,6 +17,7 @@ from airflow_eos.core.checkpoint.inputs import SERVERS
 from airflow_eos.core.checkpoint.rulings import skipped_input
 from airflow_eos.core.checkpoint.topics import TopicsRead
 from airflow_eos.core.delivery.source import StreamSource, reads
+from airflow_eos.core.delivery.start_position import StartPosition
 from airflow_eos.core.delivery.task import columns_number, in_arrow, is_fixed
 from airflow_eos.core.delivery.workers import check_workers
 from airflow_eos.errors import ConfigurationError
@@ -30,7 +31,6 @@ from airflow_eos.kafka.client.offsets import (
 from airflow_eos.kafka.client.reading import OffsetSpan
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.columns import SCHEMA
-from airflow_eos.sinks.source import StartPosition
 
 if TYPE_CHECKING:
     from contextlib import ExitStack

@@ -1,8 +1,8 @@
 """A driver's figures and traces, by OpenTelemetry; off unless its environment variables ask.
 
 This module tells whether a pipeline is observed, and wraps the decision log, participants and store
-to tell an observer; :mod:`.events` has what an observer is told, :mod:`.recorder` makes figures and
-traces of events, and sends them.
+to tell an observer. What an observer is told is in :mod:`.observer`; ``ops/figures.py`` makes
+figures and traces of it, and sends them.
 
 ``docs/figures.md`` has the table. A figure is evidence for people: no figure decides anything.
 """
@@ -13,6 +13,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import structlog
@@ -52,9 +53,8 @@ def observer_of(location: str, env: Mapping[str, str] | None = None) -> Observer
     if not signals:
         return None
     try:
-        from airflow_eos.ops.figures import Recorder, opened
-
-        return Careful(Recorder(location, *opened(signals)))
+        figures = import_module("airflow_eos.ops.figures")  # by name: it stands above the core
+        return Careful(figures.Recorder(location, *figures.opened(signals)))
     except ImportError as error:
         log.warning("figures_not_sent", error=str(error), hint="install airflow-provider-eos[otel]")
     except Exception:  # whatever is wrong with a collector's address, the query starts

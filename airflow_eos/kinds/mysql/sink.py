@@ -50,6 +50,7 @@ from airflow_eos.kinds.sql.columns import (
     refuse_times,
 )
 from airflow_eos.kinds.sql.kept import kept_at
+from airflow_eos.kinds.sql.mysql_columns import TRIGGERS, fits, limits
 from airflow_eos.kinds.sql.participant import (
     KeysOfName,
     key_is_there,
@@ -60,7 +61,6 @@ from airflow_eos.kinds.sql.participant import (
 from airflow_eos.kinds.sql.servers import as_text, number_of, parts_of
 from airflow_eos.kinds.sql.sink import KEEPING_MODULES, KeptOfTask, TableSink
 from airflow_eos.kinds.texts import refuse_texts
-from airflow_eos.kinds.upsert.mysql import TRIGGERS, fits, limits
 
 if TYPE_CHECKING:
     import pyarrow as pa

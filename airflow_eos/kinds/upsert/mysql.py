@@ -12,7 +12,6 @@ written in UTC.
 from __future__ import annotations
 
 import contextlib
-import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -30,6 +29,7 @@ from airflow_eos.kinds.sql.columns import (
     refuse_numbers,
     refuse_times,
 )
+from airflow_eos.kinds.sql.mysql_columns import TRIGGERS, fits, limits, rows_of
 from airflow_eos.kinds.sql.participant import ddl_refused
 from airflow_eos.kinds.sql.servers import (
     ABOUT,
@@ -114,11 +114,6 @@ SELECT index_name, group_concat(concat_ws('(', column_name, sub_part) SEPARATOR 
 FROM information_schema.statistics
 WHERE table_schema = database() AND table_name = %s AND non_unique = 0 GROUP BY index_name
 """
-_LENGTHS = """
-SELECT column_name, character_maximum_length, character_octet_length, character_set_name
-FROM information_schema.columns WHERE table_schema = database() AND table_name = %s
-AND character_octet_length IS NOT NULL
-"""
 _PARTITIONS = """
 SELECT partition_method FROM information_schema.partitions WHERE table_schema = database()
 AND table_name = %s AND (partition_method LIKE 'RANGE%%' OR partition_method LIKE 'LIST%%')
@@ -133,31 +128,8 @@ UNION SELECT index_name FROM information_schema.statistics
 WHERE table_schema = database() AND table_name = %s AND column_name IS NULL
 """
 
-_FITS = {
-    "boolean": r"tinyint\(1\)|bool(ean)?",
-    "tinyint": r"(tiny|small|big)?int(\(\d+\))?",
-    "smallint": r"(small|big)?int(\(\d+\))?",
-    "int": r"(big)?int(\(\d+\))?",
-    "bigint": r"bigint(\(\d+\))?",
-    "float": r"double",
-    "double": r"double",
-    "string": r"(medium|long)?text|varchar\(\d+\)",
-    "version": r"(medium|long)?text|varchar\((4[5-9]|[5-9]\d|\d{3,})\)",
-    "binary": r"(medium|long)?blob|varbinary\(\d+\)",
-    "date": r"date",
-    "timestamp": r"datetime\(6\)",
-    "timestamp_ntz": r"datetime\(6\)",
-}
-"""The types of MySQL, as a pattern, for each Spark type; tasks check the lengths of texts."""
-_DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 _EXACT = ("_nopad_bin", "_0900_bin")
 """The ends of collations that take no two texts for one; ``_bin`` alone ignores end spaces."""
-
-
-def rows_of(cursor: Any, statement: str, *given: object) -> list[Any]:
-    """Run a statement and return the rows of its answer."""
-    cursor.execute(statement, given or None)
-    return list(cursor.fetchall())
 
 
 def refuse_table(
@@ -203,22 +175,6 @@ def refuse_table(
         )
 
 
-def limits(cursor: Any, table: str) -> Limits:
-    """Return the greatest lengths of the table's values."""
-    lengths = rows_of(cursor, _LENGTHS, table)
-    [(packet,)] = rows_of(cursor, "SELECT @@max_allowed_packet")
-    return Limits(
-        characters={name: most for name, most, _, charset in lengths if charset is not None},
-        # Our texts are UTF-8: octets of another character set are no limit for them.
-        octets={
-            name: octets
-            for name, _, octets, charset in lengths
-            if (charset or "utf8")[:4] == "utf8"
-        },
-        row=packet,
-    )
-
-
 def _of_columns(
     found: Mapping[str, tuple[str, int, int, str]],
     columns: Mapping[str, str],
@@ -254,17 +210,6 @@ def _of_columns(
     if VERSION in columns:
         wrong.append(f"keeps the versions of rows in {VERSION}, which is a column of the query too")
     return wrong
-
-
-def fits(spark: str, kind: str) -> bool:
-    """Whether a column of MySQL's ``kind`` holds every value of a Spark type."""
-    if decimal := _DECIMAL.fullmatch(spark):
-        held = _DECIMAL.fullmatch(kind)
-        digits, scale = int(decimal[1]), int(decimal[2])
-        return held is not None and (
-            int(held[2]) >= scale and int(held[1]) - int(held[2]) >= digits - scale
-        )
-    return re.fullmatch(_FITS.get(spark, "(?!)"), kind) is not None
 
 
 def upserted(table: str, names: Sequence[str], key: Sequence[str]) -> str:
@@ -389,21 +334,6 @@ class MySqlDatabase(TableSession):
 # Causes besides columns by which a MySQL table could refuse or change a row: rights, triggers.
 
 
-TRIGGERS = """
-SELECT DISTINCT trigger_name FROM information_schema.triggers
-WHERE event_object_schema = database() AND event_object_table = %s
-AND event_manipulation IN ('INSERT', %s)
-/*!80000 UNION SELECT '(any: GRANT TRIGGER to this user itself, who may not see them)' FROM DUAL
-WHERE NOT EXISTS (SELECT 1 FROM (
-  SELECT grantee, privilege_type AS may FROM information_schema.user_privileges
-  UNION ALL SELECT grantee, privilege_type FROM information_schema.schema_privileges
-  WHERE database() LIKE table_schema
-  UNION ALL SELECT grantee, privilege_type FROM information_schema.table_privileges
-  WHERE table_schema = database() AND table_name = %s) AS rights
-WHERE may = 'TRIGGER'
-AND grantee = (SELECT concat(quote(substring_index(current_user(), '@', 1)), '@',
-  quote(substring_index(current_user(), '@', -1))))) */
-"""
 """Arguments: the table, an event besides INSERT, the table again. To a user without the right
 TRIGGER MySQL lists no trigger, which says nothing; MariaDB lists them."""
 _DENIED = {1142, 1143, 1227, 1370}

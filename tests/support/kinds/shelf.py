@@ -18,12 +18,21 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from airflow_eos.core.checkpoint import CheckpointStore, Decision
-from airflow_eos.core.checkpoint.pipeline import OwnershipFile
-from airflow_eos.core.failpoints import failpoint
-from airflow_eos.core.protocol.decision import OpenWork, Outcome, PreparedWork, WorkIdentity
-from airflow_eos.core.protocol.participant import Member, Owner, Ownership
-from airflow_eos.core.protocol.promise import OperatorRuling, Promise
+from airflow_eos.core.failpoints import failpoint  # a test stops the world there
+from airflow_eos.sinks.port import (
+    CheckpointStore,
+    Decision,
+    Member,
+    OpenWork,
+    OperatorRuling,
+    Outcome,
+    Owner,
+    Ownership,
+    OwnershipFile,
+    PreparedWork,
+    Promise,
+    WorkIdentity,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -304,7 +304,7 @@ def test_a_watcher_asks_for_its_connection_once_and_again_after_a_look_that_fail
         return len(looked)
 
     monkeypatch.setattr(CheckpointStoreHook, "aoptions", options)
-    monkeypatch.setattr("airflow_eos.events.newest_settled", newest)
+    monkeypatch.setattr("airflow_eos.ops.settled.newest_settled", newest)
 
     async def five_rings() -> None:
         bells = watcher(logs).run()

@@ -36,6 +36,7 @@ from airflow_eos.core.delivery.batch import Authority
 from airflow_eos.core.delivery.port import Former
 from airflow_eos.core.delivery.spark_session import namespace
 from airflow_eos.core.delivery.start import make_batch_function
+from airflow_eos.core.delivery.start_position import StartPosition
 from airflow_eos.core.delivery.task import in_arrow
 from airflow_eos.core.delivery.weaker_guarantees import AtLeastOnceBatch
 from airflow_eos.core.protocol.decision import PreparedWork, encode
@@ -47,7 +48,6 @@ from airflow_eos.errors import (
     OwnershipError,
     SupersededError,
 )
-from airflow_eos.sinks.source import StartPosition
 from tests.support.authority import OFFSETS, authority_of
 from tests.support.pipelines import commit_of, kafka_member
 from tests.unit.core.delivery.driving import decision_log, driver
