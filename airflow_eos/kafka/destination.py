@@ -217,9 +217,8 @@ class Destination:
         key, value = _as_bytes(its.get("key")), _as_bytes(its["value"])
         how, size = topic.stored or self.codec, row.nbytes
         if size < NEVER_BYTES:
-            given = its.get("headers") or ()
-            headers = [(_as_bytes(each["key"]), each["value"]) for each in given]
-            size = HEADER_BYTES + len(how.compress(memoryview(first_record(key, value, headers))))
+            headers = [(each["key"], each["value"]) for each in its.get("headers") or ()]
+            size = HEADER_BYTES + len(how.compress(first_record(key, value, headers)))
         if size > topic.max_batch_bytes:
             raise topic.too_large(key, size, how)
 

@@ -18,7 +18,7 @@ from llvmlite import ir
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from airflow_eos.kafka.client.records import MOST_HEADERS
+from airflow_eos.arrow.records.layout import MOST_HEADERS
 
 jit = nb.njit(nogil=True, cache=True, boundscheck=False)
 _raw_memcpy: Any = cgutils.raw_memcpy
