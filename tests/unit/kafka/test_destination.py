@@ -1,4 +1,4 @@
-"""Rows that a topic cannot take: both writers refuse the same ones, in the same words."""
+"""Rows that a topic cannot take: whichever writer sends them, they are refused before any is."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from airflow_eos.arrow.producer.writer import batch_builder
+from airflow_eos.arrow.producer.writer import batches_of
+from airflow_eos.arrow.records.columns import columns_of
+from airflow_eos.arrow.records.encode import encode_runs
 from airflow_eos.errors import RowError, TopicError
+from airflow_eos.kafka.client.codecs import codec
 from airflow_eos.kafka.client.records import HEADER_BYTES, first_record
 from airflow_eos.kafka.destination import Destination, _larger
 from tests.unit.kafka.record_rows import HEADERS, as_bytes, record_rows
@@ -29,31 +32,31 @@ def cluster(limit: int = 2_000, **told: str) -> Any:
     return SimpleNamespace(cluster=SimpleNamespace(leaders=leaders, topic_config=lambda *_: config))
 
 
-def refusals(
+def refused(
     rows: pa.RecordBatch, wire: Any, compression: str = "none", topic: str | None = "t"
-) -> list[str]:
-    """What each writer says of the rows; empty: it takes them."""
+) -> str:
+    """What both writers say of the rows; empty: they take them."""
     to = Destination(wire, topic=topic, compression=compression)
     said = []
-    for check in (
-        lambda: to.require_sendable(rows),
-        lambda: batch_builder(rows, to.topic, to.topics, to.codec),
-    ):
+    for check in (lambda: to.require_sendable(rows), lambda: batches_of([rows], to)):
         try:
             check()
             said.append("")
         except (RowError, TopicError) as error:
             said.append(str(error))
-    return said
+    assert said[0] == said[1]
+    return said[0]
 
 
 @settings(deadline=None, suppress_health_check=list(HealthCheck))
 @given(record_rows(), st.sampled_from([200, 9_000, 80_000]), st.sampled_from(["none", "lz4"]))
-def test_rows_of_any_size_are_refused_by_both_writers_or_by_none(
+def test_rows_are_refused_if_one_does_not_fit_alone_and_only_then(
     rows: pa.RecordBatch, limit: int, compression: str
 ) -> None:
-    plain, arrow = refusals(rows, cluster(limit), compression)
-    assert plain == arrow
+    alone = [columns_of(rows.slice(n, 1), now_ms=0) for n in range(rows.num_rows)]
+    bodies = [next(encode_runs(columns, [0, 1])).body for columns in alone]
+    largest = HEADER_BYTES + max(len(codec(compression).compress(body)) for body in bodies)
+    assert (refused(rows, cluster(limit), compression) != "") == (largest > limit)
 
 
 @pytest.mark.parametrize(
@@ -83,34 +86,29 @@ def test_rows_of_any_size_are_refused_by_both_writers_or_by_none(
         ({"value": ["v"], "key": ["k" * 3_000]}, f"key b'{'k' * 60}...' needs"),
     ],
 )
-def test_both_writers_refuse_a_row_in_the_same_words(columns: Any, said: str) -> None:
-    plain, arrow = refusals(pa.RecordBatch.from_pydict(columns), cluster())
-    assert plain == arrow
-    assert said in plain
-    assert bool(plain) == bool(said)
+def test_a_row_that_cannot_be_sent_is_refused_with_what_to_do(columns: Any, said: str) -> None:
+    found = refused(pa.RecordBatch.from_pydict(columns), cluster())
+    assert said in found
+    assert bool(found) == bool(said)
 
 
-def test_without_any_topic_both_writers_refuse() -> None:
-    plain, arrow = refusals(pa.RecordBatch.from_pydict({"value": ["v"]}), cluster(), topic=None)
-    assert plain == arrow
-    assert "no column 'topic', and the sink names no topic" in plain
+def test_rows_without_any_topic_are_refused() -> None:
+    said = refused(pa.RecordBatch.from_pydict({"value": ["v"]}), cluster(), topic=None)
+    assert "no column 'topic', and the sink names no topic" in said
 
 
 @pytest.mark.parametrize("kind", ["uncompressed", "producer"])
 def test_a_row_is_measured_as_its_topic_stores_it(kind: str) -> None:
     rows = pa.RecordBatch.from_pydict({"value": [LARGE]})
-    plain, arrow = refusals(rows, cluster(**{"compression.type": kind}), "lz4")
-    assert plain == arrow
-    assert ("set compression.type=producer" in plain) == (kind == "uncompressed")
+    said = refused(rows, cluster(**{"compression.type": kind}), "lz4")
+    assert ("set compression.type=producer" in said) == (kind == "uncompressed")
 
 
 @pytest.mark.parametrize(("more", "fits"), [(0, True), (1, False)])
 def test_a_row_of_exactly_the_limit_fits_and_one_byte_more_does_not(more: int, fits: bool) -> None:
     rows = pa.RecordBatch.from_pydict({"value": [LARGE], "key": ["k"]})
     needed = HEADER_BYTES + len(first_record(b"k", as_bytes(LARGE)))
-    plain, arrow = refusals(rows, cluster(needed - more))
-    assert plain == arrow
-    assert (plain == "") == fits
+    assert (refused(rows, cluster(needed - more)) == "") == fits
 
 
 def test_only_rows_that_may_be_too_large_are_looked_at_one_by_one() -> None:
