@@ -22,13 +22,13 @@ from tests.unit.kafka.record_rows import HEADERS, as_bytes, record_rows
 LARGE = "x" * 3_000
 
 
-def cluster(limit: int = 2_000, **told: str) -> Any:
+def cluster(limit: int = 2_000, stored: str = "producer") -> Any:
     def leaders(name: str, **_: Any) -> dict[int, int]:
         if name == "absent":
             raise TopicError("topic 'absent' does not exist")
         return {0: 1}
 
-    config = {"max.message.bytes": str(limit), **told}
+    config = {"max.message.bytes": str(limit), "compression.type": stored}
     return SimpleNamespace(cluster=SimpleNamespace(leaders=leaders, topic_config=lambda *_: config))
 
 
@@ -100,7 +100,7 @@ def test_rows_without_any_topic_are_refused() -> None:
 @pytest.mark.parametrize("kind", ["uncompressed", "producer"])
 def test_a_row_is_measured_as_its_topic_stores_it(kind: str) -> None:
     rows = pa.RecordBatch.from_pydict({"value": [LARGE]})
-    said = refused(rows, cluster(**{"compression.type": kind}), "lz4")
+    said = refused(rows, cluster(stored=kind), "lz4")
     assert ("set compression.type=producer" in said) == (kind == "uncompressed")
 
 

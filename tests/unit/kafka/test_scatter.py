@@ -67,7 +67,7 @@ def loaded() -> None:
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batches.time, "time_ns", lambda: NOW_MS * 1_000_000)
+    monkeypatch.setattr("time.time_ns", lambda: NOW_MS * 1_000_000)
 
 
 def table(rows: Sequence[tuple[bytes | None, bytes]], kind: Any = None) -> pa.RecordBatch:
