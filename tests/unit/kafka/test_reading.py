@@ -468,6 +468,14 @@ def test_rows_that_are_garbled_under_a_right_crc_are_an_error(place: int) -> Non
         read_again(Scripted(answer(bytes(garbled))))
 
 
+def test_a_time_that_no_row_of_ours_has_is_an_error_of_what_was_delivered() -> None:
+    odd = bytearray(WRITTEN)
+    odd[27:35] = struct.pack(">q", 1 << 62)
+    odd[17:21] = struct.pack(">I", crc32c.crc32c(bytes(odd[21:])))
+    with pytest.raises(TransactionError, match=r"What .* delivered is past retention, garbled"):
+        read_again(Scripted(answer(bytes(odd))))
+
+
 def test_a_time_that_the_topic_gave_its_rows_is_not_the_one_that_was_sent() -> None:
     stamped = bytearray(WRITTEN)
     stamped[22] |= 0x08
