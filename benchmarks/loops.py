@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_eos.arrow.producer.writer import Ratios, batch_builder, scatter_builder
+from airflow_eos.arrow.producer.writer import Ratios, batches_of
 from airflow_eos.arrow.records import kernels as loops
 from airflow_eos.arrow.records.columns import columns_of
 from airflow_eos.arrow.records.decode import binary, tables, unpacked
@@ -101,9 +101,8 @@ def _encoded(decoded: list[pa.RecordBatch]) -> None:
     topic = Topic("t", _PARTITIONS, _LIMIT)
     topics: Any = SimpleNamespace(look_up=lambda _: topic)
     none = codec("none")
-    builder = scatter_builder(decoded, "t", topics, none) or batch_builder(
-        pa.concat_batches(decoded), "t", topics, none
-    )
+    to: Any = SimpleNamespace(topic="t", topics=topics, codec=none, require_sendable=lambda _: None)
+    builder = batches_of(decoded, to)
     sender: Any = SimpleNamespace(sequence=lambda *_: 0, add=lambda *_: None)
     ratios = Ratios()
     ratios.learn({"t": 0.3})  # else record batches would be smaller than in a stream

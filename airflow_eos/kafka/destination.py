@@ -10,9 +10,9 @@ import itertools
 import math
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from numpy.typing import NDArray
@@ -33,9 +33,7 @@ if TYPE_CHECKING:
     from airflow_eos.kafka.client.codecs import Codec
     from airflow_eos.kafka.client.connection import ConnectionPool
 
-T = TypeVar("T")
-
-NEVER_BYTES = (1 << 31) - (1 << 20)
+_NEVER_BYTES = (1 << 31) - (1 << 20)
 """The size from which a row fits no request, however well it may compress."""
 DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
 """Kafka's own default of max.message.bytes, for principals that may not read the topic's."""
@@ -155,18 +153,6 @@ class Topics:
         return most, codec(kept) if kept in NAMES else None
 
 
-def with_raised_limits(topics: Topics, check: Callable[[], T]) -> T:
-    """Return the result of ``check``, done again where it refuses a row: limits are asked anew.
-
-    A topic's limit may just have been raised because of this row.
-    """
-    try:
-        return check()
-    except RowError:
-        topics.invalidate()
-        return check()
-
-
 class Destination:
     """The topics that rows go to, with their limits, and the codec.
 
@@ -191,7 +177,12 @@ class Destination:
             RowError: a row that cannot be sent as it is.
             TopicError: a topic that some row names does not exist.
         """
-        with_raised_limits(self.topics, lambda: self._require_sendable(rows))
+        try:
+            self._require_sendable(rows)
+        except RowError:
+            # The topic's limit may just have been raised because of this row.
+            self.topics.invalidate()
+            self._require_sendable(rows)
 
     def _require_sendable(self, rows: pa.RecordBatch) -> None:
         names = rows.schema.names
@@ -216,10 +207,9 @@ class Destination:
         [its] = row.select(sorted(names)).to_pylist()
         key, value = _as_bytes(its.get("key")), _as_bytes(its["value"])
         how, size = topic.stored or self.codec, row.nbytes
-        if size < NEVER_BYTES:
-            given = its.get("headers") or ()
-            headers = [(_as_bytes(each["key"]), each["value"]) for each in given]
-            size = HEADER_BYTES + len(how.compress(memoryview(first_record(key, value, headers))))
+        if size < _NEVER_BYTES:
+            headers = [(each["key"], each["value"]) for each in its.get("headers") or ()]
+            size = HEADER_BYTES + len(how.compress(first_record(key, value, headers)))
         if size > topic.max_batch_bytes:
             raise topic.too_large(key, size, how)
 

@@ -117,7 +117,7 @@ def _read(records: bytes, way: str) -> tuple[str, Any]:
         batches = _visible(SPAN, 0, _whole(SPAN, 0, given)[0], given)
         if way == "plain":
             rows = [
-                (row.offset, row.timestamp_ms, row.key, row.value, [v for _, v in row.headers])
+                (row.offset, row.timestamp, row.key, row.value, [v for _, v in row.headers])
                 for batch in batches
                 for row in rows_of(batch, str(SPAN))
             ]

@@ -57,7 +57,7 @@ ALONE = {
     "arrow.producer.sender": "requests on their way, in order; the writer is long",
     "arrow.records.numba_kernels": "it alone loads Numba, where that is there",
     "arrow.source.columns": "what Spark would make of a sink's columns; loaded where no Spark does",
-    "arrow.source.stream": "what Spark asks of a source; the tasks know none of it",
+    "arrow.source.stream": "Spark's planner of ranges, by the base classes of its data sources",
     "core.checkpoint.hdfs": "the client of one kind of store, by Hadoop's own settings",
     "core.delivery.exactly_once": "one of three guarantees; the other two share their marks",
     "core.delivery.rehearsal": "a mode of its own beside the start, which is long",

@@ -7,6 +7,7 @@ thread sends.
 from __future__ import annotations
 
 import enum
+import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -33,6 +34,7 @@ from airflow_eos.kafka.client.codecs import NAMES, codec
 from airflow_eos.kafka.client.errors import Deadline
 from airflow_eos.kafka.client.fetch import batch_headers
 from airflow_eos.kafka.client.messages import InitProducerIdRequest, ProduceRequest
+from airflow_eos.kafka.client.records import rows_of
 from airflow_eos.kafka.transactions.identity import OffsetRange, unknown_offsets
 
 if TYPE_CHECKING:
@@ -310,17 +312,9 @@ def partition_responses(response: Any) -> Iterable[PartitionResponse]:
 
 def _row_of(payload: bytes, index: int) -> tuple[bytes | None, int] | None:
     """Return key and timestamp of a row of a sent record batch; None where it has no such row."""
-    # Of a refused row only: no task loads what reads a checkpoint.
-    from airflow_eos.kafka.client.reading import OffsetSpan
-
-    nowhere = OffsetSpan("", 0, 0, 0)  # for an error, which a batch of our own does not have
-    for sent in unpacked(list(batch_headers(payload)), nowhere):
-        rows = loops.spans_of(sent)
-        if index < len(rows.offsets):
-            at, length = rows.keys[index], rows.key_lengths[index]
-            key = None if length < 0 else sent.data[at : at + length].tobytes()
-            return key, int(rows.times[index])
-    return None
+    rows = itertools.chain.from_iterable(map(rows_of, batch_headers(payload)))
+    row = next(itertools.islice(rows, index, None), None)
+    return None if row is None else (row.key, row.timestamp)
 
 
 def halves_of(payload: bytes) -> tuple[tuple[bytes, int], ...]:
@@ -329,7 +323,7 @@ def halves_of(payload: bytes) -> tuple[tuple[bytes, int], ...]:
     As Java's producer does where a broker calls a batch too large. None where the batch has one
     row, or would not be made of its rows as it was (header names that are no UTF-8).
     """
-    # As for a refused row: no task loads what decodes.
+    # No task loads what reads a range, but where a batch is refused.
     from airflow_eos.kafka.client.reading import OffsetSpan
 
     sent = next(batch_headers(payload), None)

@@ -39,13 +39,7 @@ from airflow_eos.arrow.records.columns import columns_of
 from airflow_eos.arrow.records.encode import EncodedRecords, Stamp, encode_runs, finish
 from airflow_eos.kafka.client.records import FRAME_BYTES, HEADER_BYTES
 from airflow_eos.kafka.columns import timestamps_of
-from airflow_eos.kafka.destination import (
-    NEVER_BYTES,
-    Destination,
-    Topic,
-    Topics,
-    with_raised_limits,
-)
+from airflow_eos.kafka.destination import Destination, Topic
 from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator, end_transactions
 from airflow_eos.kafka.transactions.identity import (
     DELIVERY_TIMEOUT_S,
@@ -292,60 +286,24 @@ _LEEWAY = 1.15
 
 
 def batches_of(gathered: Sequence[pa.RecordBatch], to: Destination) -> BatchBuilder:
-    """Return the builder of batches from one or more Arrow batches; errors: `batch_builder`."""
-    scattered = scatter_builder(gathered, to.topic, to.topics, to.codec)
-    if scattered is not None:
-        return scattered
-    rows = gathered[0] if len(gathered) == 1 else pa.concat_batches(gathered)
-    return batch_builder(rows, to.topic, to.topics, to.codec)
-
-
-def batch_builder(
-    rows: pa.RecordBatch, default_topic: str | None, topics: Topics, codec: Codec
-) -> BatchBuilder:
-    """Return the builder of the rows' record batches: routed to partitions, each row fit to send.
+    """Return the builder of batches from one or more Arrow batches.
 
     Raises:
         RowError: a row that cannot be sent as it is.
         TopicError: a topic that some row names does not exist.
     """
+    if (scattered := scattered_batches(gathered, to)) is not None:
+        return scattered
+    rows = gathered[0] if len(gathered) == 1 else pa.concat_batches(gathered)
+    return sorted_batches(rows, to)
+
+
+def sorted_batches(rows: pa.RecordBatch, to: Destination) -> BatchBuilder:
+    """Return the builder of batches from rows of any kind, sorted by partition first."""
+    to.require_sendable(rows)
     columns = columns_of(rows, now_ms=time.time_ns() // 1_000_000)
-
-    def checked() -> BatchBuilder:
-        routed = route(rows, columns, default_topic, topics.look_up)
-        refuse_too_large(routed, codec)
-        return sorted_builder(routed, codec)
-
-    return with_raised_limits(topics, checked)
-
-
-def sorted_builder(routed: Routed, codec: Codec) -> BatchBuilder:
-    """Return the builder of the record batches of sorted rows, which fit their topics."""
-    return BatchBuilder(partial(_sorted_runs, routed), lambda: routed.columns, codec)
-
-
-def refuse_too_large(routed: Routed, codec: Codec) -> None:
-    """Refuse rows that do not fit their topic, before any row is sent.
-
-    Raises:
-        RowError: alone in a record batch and compressed, a row exceeds max.message.bytes.
-    """
-    sizes = routed.columns.sizes()
-    highest = int(sizes.max(initial=0))
-    for part in routed.slices:
-        fits = max(part.topic.surely_fits, 0)
-        if highest > fits:
-            for row in part.start + np.flatnonzero(sizes[part.start : part.stop] > fits):
-                _refuse_if_too_large(routed.columns, part.topic, int(row), int(sizes[row]), codec)
-
-
-def _refuse_if_too_large(columns: Columns, topic: Topic, row: int, size: int, codec: Codec) -> None:
-    how = topic.stored or codec
-    if size < NEVER_BYTES:
-        (run,) = encode_runs(columns.slice(row, row + 1), [0, 1])
-        size = HEADER_BYTES + len(how.compress(run.body))
-    if size > topic.max_batch_bytes:
-        raise topic.too_large(describe_row(columns, row), size, how)
+    routed = route(rows, columns, to.topic, to.topics.look_up)
+    return BatchBuilder(partial(_sorted_runs, routed), lambda: routed.columns, to.codec)
 
 
 class Ratios:
@@ -488,7 +446,7 @@ def _groups(
 # --- scatter --------------------------------------------------------------------------------------
 # Plain rows to record batches by the compiled loops, in the order in which they come.
 #
-# The same bytes as :func:`sorted_builder` makes, for rows of one topic with no other columns than
+# The same bytes as :func:`sorted_batches` makes, for rows of one topic with no other columns than
 # key, value and timestamp: the usual case. All other rows are sorted.
 
 
@@ -513,18 +471,11 @@ class Placed:
     largest: int
 
 
-def scatter_builder(
-    gathered: Sequence[pa.RecordBatch], topic: str | None, topics: Topics, codec: Codec
-) -> BatchBuilder | None:
-    """Return the builder for plain rows; None where the rows need :func:`batch_builder`.
-
-    Raises:
-        RowError: a timestamp that cannot be sent as it is.
-        TopicError: the topic does not exist.
-    """
-    if topic is None or not loops.are_loaded() or not all(map(_is_plain, gathered)):
+def scattered_batches(gathered: Sequence[pa.RecordBatch], to: Destination) -> BatchBuilder | None:
+    """Return the builder for plain rows; None where rows need :func:`sorted_batches`."""
+    if to.topic is None or not loops.are_loaded() or not all(map(_is_plain, gathered)):
         return None
-    found, now_ms = topics.look_up(topic), time.time_ns() // 1_000_000
+    found, now_ms = to.topics.look_up(to.topic), time.time_ns() // 1_000_000
     placed = _placed(gathered, found, now_ms)
     if placed.sizes.sum() > _MOST_BYTES or placed.largest > found.surely_fits:
         return None
@@ -533,7 +484,7 @@ def scatter_builder(
         order = np.argsort(np.concatenate([piece[-1] for piece in placed.pieces]), kind="stable")
         return columns_of(pa.concat_batches(gathered), now_ms=now_ms).take(order)
 
-    return BatchBuilder(partial(_scattered_runs, placed, found, now_ms), columns, codec)
+    return BatchBuilder(partial(_scattered_runs, placed, found, now_ms), columns, to.codec)
 
 
 def _is_plain(rows: pa.RecordBatch) -> bool:
@@ -562,14 +513,10 @@ def _placed(gathered: Sequence[pa.RecordBatch], topic: Topic, now_ms: int) -> Pl
 
 
 def _bytes_of(rows: pa.RecordBatch, name: str) -> tuple[Any, Any, Any]:
-    """Return a column's offsets and bytes, and which rows have a null (empty: none has)."""
+    """Return a column's bytes, its offsets, and which rows have a null (empty: none has)."""
     column = rows.column(name) if name in rows.schema.names else pa.nulls(len(rows), pa.binary())
-    _, edges, content = column.buffers()
-    offsets = np.frombuffer(edges, np.int32)[column.offset : column.offset + len(column) + 1]
-    data = np.frombuffer(content, np.uint8) if content is not None else np.zeros(0, np.uint8)
-    # The loops are compiled for read-only arrays: writable ones would have them compiled again.
-    offsets.flags.writeable = data.flags.writeable = False
     nulls = column.is_null().to_numpy(zero_copy_only=False) if column.null_count else _NO_NULL
+    data, offsets = loops.bytes_of(column)
     return offsets, data, nulls
 
 

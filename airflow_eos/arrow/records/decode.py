@@ -10,10 +10,9 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_eos.arrow.records import kernels as loops
-from airflow_eos.arrow.records.layout import I64, Garbled, Spans, Unpacked
+from airflow_eos.arrow.records.layout import I64, MOST_HEADERS, Garbled, Spans, Unpacked
 from airflow_eos.errors import InputError, Remedy
 from airflow_eos.kafka.client.codecs import MOST_BYTES, UNREADABLE, decompressed
-from airflow_eos.kafka.client.records import MOST_HEADERS
 from airflow_eos.kafka.columns import HEADER, SCHEMA
 
 if TYPE_CHECKING:

@@ -102,21 +102,14 @@ def encode_runs(columns: Columns, cuts: Sequence[int]) -> Iterator[EncodedRecord
         base = highest = np.full(len(first), at, np.int64)
     else:
         base, highest = at[first], np.maximum.reduceat(at, first)
-    content, edges = _by_arrow(columns, cuts, base)
+    # Without headers, each record is led by the header count of the one before it.
+    shift = 1 if columns.headers is None else 0
+    items = _interleave(columns, last - first, base)
+    per_row = (len(items) - shift) // len(columns)
+    content, edges = content_of(items), offsets_of(items)[np.asarray(cuts) * per_row] + shift
     for place, count in enumerate(last - first):
         body = content[int(edges[place]) : int(edges[place + 1])]
         yield EncodedRecords(body, int(count), int(base[place]), int(highest[place]))
-
-
-def _by_arrow(
-    columns: Columns, cuts: Sequence[int], base: NDArray[np.int64]
-) -> tuple[memoryview, NDArray[Any]]:
-    """Encode the runs by Arrow; return their bytes, one run after the other, and their edges."""
-    # Without headers, each record is led by the header count of the one before it.
-    shift = 1 if columns.headers is None else 0
-    items = _interleave(columns, np.diff(cuts), base)
-    per_row = (len(items) - shift) // len(columns)
-    return content_of(items), offsets_of(items)[np.asarray(cuts) * per_row] + shift
 
 
 def _interleave(columns: Columns, counts: NDArray[np.int64], base: NDArray[np.int64]) -> Any:

@@ -155,6 +155,19 @@ def hash_bytes(data: Any, offsets: Any, valid: Any, hashes: Any, *, told: bool =
         numpy_kernels.hash_ints((~valid).astype(np.int32), np.ones(len(valid), np.bool_), hashes)
 
 
+def bytes_of(column: Any) -> tuple[Any, Any]:
+    """Return the bytes of a column's values, and where each value begins in them."""
+    _, edges, content = column.buffers()
+    first, last = column.offset, column.offset + len(column) + 1
+    offsets = (
+        np.frombuffer(edges, np.int32)[first:last] if edges is not None else np.zeros(1, np.int32)
+    )
+    data = np.frombuffer(content, np.uint8) if content is not None else np.zeros(0, np.uint8)
+    # Read-only, as the loops were compiled for: they would be compiled again for writable arrays.
+    offsets.flags.writeable = data.flags.writeable = False
+    return data, offsets
+
+
 def placed(*columns: Any) -> int:
     """See :func:`airflow_eos.arrow.records.numba_kernels.place`; the loops must be loaded."""
     return int(_loaded[0].place(*columns))

@@ -8,6 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 I64 = NDArray[np.int64]
+MOST_HEADERS = 1 << 17
+"""Most headers of one record. A header can be two bytes of zeros, which compress to nothing, and
+takes hundreds once it is read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from airflow_eos.arrow.records.layout import I64, Garbled, Spans, Unpacked
-from airflow_eos.kafka.client.records import MOST_HEADERS
+from airflow_eos.arrow.records.layout import I64, MOST_HEADERS, Garbled, Spans, Unpacked
 
 _LONGEST = 10
 """Most bytes of a varlong."""

@@ -117,7 +117,7 @@ def row_hashes(columns: Sequence[Any], count: int, number: int | None = None) ->
     for column in columns:
         valid = column.is_valid().to_numpy(zero_copy_only=False) if column.null_count else always
         if _is_bytes(column.type):
-            loops.hash_bytes(*_bytes_of(column), valid, hashes, told=True)
+            loops.hash_bytes(*loops.bytes_of(column), valid, hashes, told=True)
         else:
             _go_on(column, valid, hashes)
             hash_ints((~valid).astype(np.int32), always, hashes)
@@ -133,7 +133,7 @@ def _go_on(column: Any, valid: Any, hashes: Words) -> None:
     if pa.types.is_list(kind):
         _go_on_with_headers(column, valid, hashes)
     elif _is_bytes(kind):
-        loops.hash_bytes(*_bytes_of(column), valid, hashes)
+        loops.hash_bytes(*loops.bytes_of(column), valid, hashes)
     elif kind.bit_width == 64:
         hash_longs(_numbers(column, pa.int64(), np.int64), valid, hashes)
     else:
@@ -145,19 +145,6 @@ def _numbers(column: Any, kind: Any, numpy_kind: Any) -> Any:
     if numbers.null_count:
         numbers = numbers.fill_null(0)
     return np.ascontiguousarray(numbers.to_numpy(zero_copy_only=False), numpy_kind)
-
-
-def _bytes_of(column: Any) -> tuple[Any, Any]:
-    """Return the bytes of a column's values, and where each value begins in them."""
-    _, edges, content = column.buffers()
-    first, last = column.offset, column.offset + len(column) + 1
-    offsets = (
-        np.frombuffer(edges, np.int32)[first:last] if edges is not None else np.zeros(1, np.int32)
-    )
-    data = np.frombuffer(content, np.uint8) if content is not None else np.zeros(0, np.uint8)
-    # Read-only, as the loops were compiled for: they would be compiled again for writable arrays.
-    offsets.flags.writeable = data.flags.writeable = False
-    return data, offsets
 
 
 def _go_on_with_headers(column: Any, valid: Any, hashes: Words) -> None:

@@ -26,6 +26,8 @@ from airflow_eos.errors import (
     TransactionError,
 )
 
+CorruptRecordError = kafka_errors.CorruptRecordError
+
 UNKNOWN_SERVER_ERROR = -1
 NONE = 0
 OFFSET_OUT_OF_RANGE = 1

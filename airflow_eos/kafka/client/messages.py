@@ -7,6 +7,7 @@ which no release promises to keep: ``pyproject.toml`` therefore holds kafka-pyth
 
 * the message classes (``kafka.protocol.*``), one for each request that we send;
 * the transport (``kafka.net.*``): connections, their login, and the loop that drives them;
+* the records of a batch, one by one (``kafka.record``), where speed does not matter;
 * the class that a token provider for SASL/OAUTHBEARER inherits from.
 
 What was considered instead: ``notes/versions.md``.
@@ -43,6 +44,8 @@ from kafka.protocol.producer import (
     TxnOffsetCommitRequest,
     WriteTxnMarkersRequest,
 )
+from kafka.record import MemoryRecordsBuilder
+from kafka.record.default_records import DefaultRecordBatch
 
 __all__ = [
     "AbstractTokenProvider",
@@ -50,6 +53,7 @@ __all__ = [
     "AddPartitionsToTxnRequest",
     "ApiVersionsRequest",
     "CoordinatorType",
+    "DefaultRecordBatch",
     "DescribeConfigsRequest",
     "DescribeGroupsRequest",
     "DescribeProducersRequest",
@@ -64,6 +68,7 @@ __all__ = [
     "ListGroupsRequest",
     "ListOffsetsRequest",
     "ListTransactionsRequest",
+    "MemoryRecordsBuilder",
     "MetadataRequest",
     "NetworkSelector",
     "OffsetFetchRequest",

@@ -341,7 +341,7 @@ def _tables(batch: FetchedRecordBatch, span: OffsetSpan) -> Iterator[pa.RecordBa
             "topic": span.topic,
             "partition": span.partition,
             "offset": row.offset,
-            "timestamp": None if batch.has_append_time else row.timestamp_ms * 1000,
+            "timestamp": None if batch.has_append_time else row.timestamp * 1000,
             "headers": [{"key": key, "value": value} for key, value in row.headers],
         }
         for row in rows_of(batch, str(span))

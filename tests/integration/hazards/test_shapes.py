@@ -9,8 +9,8 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[attr-defined]
 from kafka.protocol.admin import IncrementalAlterConfigsRequest as Alter
 
-from airflow_eos.arrow.producer import writer as writer_topics
 from airflow_eos.errors import RowError
+from airflow_eos.kafka import destination
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.records import HEADER_BYTES
 from airflow_eos.kafka.client.settings import KafkaSettings
@@ -24,7 +24,7 @@ LIMIT = 2000
 def test_partitions_added_between_two_batches_are_used(
     direct: Direct, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer_topics, "_FRESH_S", 0.0)  # a minute, else
+    monkeypatch.setattr(destination, "_FRESH_S", 0.0)  # a minute, else
     direct.feed_numbers(200)
     direct.feed_numbers(200)
     with direct.started() as batch:

@@ -12,6 +12,7 @@ from typing import Any
 import crc32c
 import pytest
 from kafka.protocol.broker_version_data import BrokerVersionData
+from msgspec import structs
 
 from airflow_eos.errors import (
     InputError,
@@ -35,6 +36,7 @@ from airflow_eos.kafka.client.offsets import (
 )
 from airflow_eos.kafka.client.reading import OffsetSpan, read_span
 from airflow_eos.kafka.columns import SCHEMA
+from airflow_eos.kafka.transactions import outcomes
 from airflow_eos.kafka.transactions.identity import OffsetRange, PreparedTransaction
 from airflow_eos.kafka.transactions.outcomes import delivered_rows
 from tests.model.wire import VirtualTime
@@ -440,6 +442,38 @@ def test_a_row_that_cannot_be_read_back_is_an_error_and_not_taken_for_undelivere
 def test_rows_of_another_producer_in_the_range_do_not_make_up_for_ours() -> None:
     with pytest.raises(TransactionError, match="delivered 3 rows, but only 2 can be read back"):
         read_again(Scripted(answer(of(7, ROW, ROW)), answer(at(2, of(8, ROW)))))
+
+
+def test_rows_of_ours_outside_the_range_are_not_read_back() -> None:
+    last = structs.replace(DELIVERED, written=(OffsetRange("orders", 0, 1, 2),), rows=2)
+    wire: Any = Scripted(answer(WRITTEN))
+    assert [rows.column("offset").to_pylist() for rows in delivered_rows(wire, [last])] == [[1, 2]]
+
+
+def test_a_large_record_batch_is_read_back_a_part_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A record of seven bytes takes hundreds once it is read."""
+    monkeypatch.setattr(outcomes, "_ROWS_AT_ONCE", 2)
+    wire: Any = Scripted(answer(WRITTEN))
+    assert [rows.num_rows for rows in delivered_rows(wire, [DELIVERED])] == [2, 1]
+
+
+@pytest.mark.parametrize("place", [61, 64, 65], ids=["length", "offset", "key"])
+def test_rows_that_are_garbled_under_a_right_crc_are_an_error(place: int) -> None:
+    garbled = bytearray(WRITTEN)
+    garbled[place] = 0x7F
+    garbled[17:21] = struct.pack(">I", crc32c.crc32c(bytes(garbled[21:])))
+    with pytest.raises(TransactionError, match=r"offset 0 of partition 0|only \d can be read back"):
+        read_again(Scripted(answer(bytes(garbled))))
+
+
+def test_a_time_that_no_row_of_ours_has_is_an_error_of_what_was_delivered() -> None:
+    odd = bytearray(WRITTEN)
+    odd[27:35] = struct.pack(">q", 1 << 62)
+    odd[17:21] = struct.pack(">I", crc32c.crc32c(bytes(odd[21:])))
+    with pytest.raises(TransactionError, match=r"What .* delivered is past retention, garbled"):
+        read_again(Scripted(answer(bytes(odd))))
 
 
 def test_a_time_that_the_topic_gave_its_rows_is_not_the_one_that_was_sent() -> None:

@@ -16,13 +16,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from airflow_eos.arrow.producer import writer as batches
-from airflow_eos.arrow.producer.writer import BatchBuilder, Ratios, batch_builder, scatter_builder
+from airflow_eos.arrow.producer.writer import (
+    BatchBuilder,
+    Ratios,
+    scattered_batches,
+    sorted_batches,
+)
 from airflow_eos.arrow.records import kernels as loops
 from airflow_eos.errors import RowError
-from airflow_eos.kafka.client.codecs import codec
 from airflow_eos.kafka.destination import Topic
 from tests.unit.kafka.record_rows import NOW_MS, STAMP, timestamp_columns
-from tests.unit.kafka.test_writer import Limits, Shelf
+from tests.unit.kafka.test_writer import Limits, Shelf, into
 
 pytest.importorskip("numba")
 
@@ -63,7 +67,7 @@ def loaded() -> None:
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batches.time, "time_ns", lambda: NOW_MS * 1_000_000)
+    monkeypatch.setattr("time.time_ns", lambda: NOW_MS * 1_000_000)
 
 
 def table(rows: Sequence[tuple[bytes | None, bytes]], kind: Any = None) -> pa.RecordBatch:
@@ -91,11 +95,10 @@ def written(builder: BatchBuilder | None) -> list[tuple[str, int, bytes, int]]:
 def test_both_ways_write_the_same_bytes(
     gathered: Any, partitions: int, run_bytes: int, compression: str
 ) -> None:
-    topics: Any = Turns(1 << 20, 1 << 20, partitions)
+    to = into(Turns(1 << 20, 1 << 20, partitions), compression)
     with patch.object(batches, "RUN_BYTES", run_bytes):
-        sorted_first = batch_builder(pa.concat_batches(gathered), "t", topics, codec(compression))
-        scattered = scatter_builder(gathered, "t", topics, codec(compression))
-        assert written(scattered) == written(sorted_first)
+        sorted_first = sorted_batches(pa.concat_batches(gathered), to)
+        assert written(scattered_batches(gathered, to)) == written(sorted_first)
 
 
 @pytest.mark.parametrize("key", [b"k", None], ids=["keys", "a row without a key"])
@@ -104,9 +107,12 @@ def test_what_does_not_compress_as_expected_is_halved_as_it_is_the_other_way(key
     rows = [(b"k%d" % n, b"v" * 300) for n in range(40)]
     gathered = [table([(key, b"w"), *rows])] * 2
     found = []
-    for build in (scatter_builder, lambda rows, *how: batch_builder(pa.concat_batches(rows), *how)):
-        topics: Any = Turns(2_000, 2_000, 2)
-        builder: Any = build(gathered, "t", topics, codec("none"))
+    to = into(Turns(2_000, 2_000, 2))
+    for builder in (
+        scattered_batches(gathered, to),
+        sorted_batches(pa.concat_batches(gathered), to),
+    ):
+        assert builder is not None
         ratios = Ratios()
         ratios.learn({"t": 0.1})
         shelf: Any = Shelf()
@@ -121,10 +127,7 @@ def test_rows_without_a_key_take_turns_in_this_way_too() -> None:
     topic = Topic("t", 3, 1 << 20)
     topics: Any = SimpleNamespace(look_up=lambda _: topic)
     rows = [table([(None, b"v")]), table([(None, b"w")])]
-    found = [
-        {p for _, p, _, _ in written(scatter_builder(rows, "t", topics, codec("none")))}
-        for _ in range(3)
-    ]
+    found = [{p for _, p, _, _ in written(scattered_batches(rows, into(topics)))} for _ in range(3)]
     assert sorted(found, key=min) == [{0}, {1}, {2}]
 
 
@@ -132,7 +135,7 @@ def test_a_time_that_kafka_does_not_take_is_refused_in_this_way_too() -> None:
     topics: Any = Limits(50_000, 50_000)
     rows = table([(b"k", b"v")] * 2).append_column("timestamp", pa.array([1, -1]))
     with pytest.raises(RowError, match="row 1 has the timestamp -1 ms"):
-        scatter_builder([rows], "t", topics, codec("none"))
+        scattered_batches([rows], into(topics))
 
 
 def other_rows() -> Iterator[tuple[str, pa.RecordBatch]]:
@@ -147,7 +150,7 @@ def other_rows() -> Iterator[tuple[str, pa.RecordBatch]]:
 @pytest.mark.parametrize(("what", "rows"), other_rows(), ids=lambda each: str(each)[:12])
 def test_other_rows_go_the_other_way(what: str, rows: pa.RecordBatch) -> None:
     topics: Any = Limits(50_000, 50_000, 2)
-    assert scatter_builder([table([(b"k", b"v")]), rows], "t", topics, codec("none")) is None, what
+    assert scattered_batches([table([(b"k", b"v")]), rows], into(topics)) is None, what
 
 
 def test_without_the_loops_or_a_topic_of_the_sink_all_rows_go_the_other_way(
@@ -155,7 +158,7 @@ def test_without_the_loops_or_a_topic_of_the_sink_all_rows_go_the_other_way(
 ) -> None:
     topics: Any = Limits(50_000, 50_000)
     rows = [table([(b"k", b"v")])]
-    assert scatter_builder(rows, "t", topics, codec("none")) is not None
-    assert scatter_builder(rows, None, topics, codec("none")) is None
+    assert scattered_batches(rows, into(topics)) is not None
+    assert scattered_batches(rows, into(topics, topic=None)) is None
     monkeypatch.setattr(loops, "_loaded", [])
-    assert scatter_builder(rows, "t", topics, codec("none")) is None
+    assert scattered_batches(rows, into(topics)) is None

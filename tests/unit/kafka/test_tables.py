@@ -26,12 +26,13 @@ from airflow_eos.arrow.records import decode as decoding
 from airflow_eos.arrow.records import kernels as loops
 from airflow_eos.arrow.records import numpy_kernels as row_hashes
 from airflow_eos.arrow.records.decode import tables
+from airflow_eos.arrow.records.layout import MOST_HEADERS
 from airflow_eos.errors import InputError, KafkaError
 from airflow_eos.kafka.client import codecs as compression
 from airflow_eos.kafka.client.codecs import MOST_BYTES, NAMES, codec
 from airflow_eos.kafka.client.fetch import batch_headers
 from airflow_eos.kafka.client.reading import OffsetSpan, _visible, _whole
-from airflow_eos.kafka.client.records import MOST_HEADERS, rows_of
+from airflow_eos.kafka.client.records import rows_of
 from airflow_eos.kafka.columns import SCHEMA
 
 small = st.one_of(st.none(), st.binary(max_size=300))
@@ -61,7 +62,7 @@ def built(given_rows, compression=0, **whose):
 @given(rows, st.sampled_from([0, 1]))
 def test_what_was_written_is_read(expected, compression):
     (batch,) = batch_headers(built(expected, compression))
-    found = [(r.key, r.value, r.headers, r.timestamp_ms) for r in rows_of(batch)]
+    found = [(r.key, r.value, r.headers, r.timestamp) for r in rows_of(batch)]
     assert found == [(k, v, h, t) for k, v, h, t in expected]
     assert [r.offset for r in rows_of(batch)] == list(range(len(expected)))
 
@@ -113,15 +114,14 @@ def test_every_codec_of_the_writer_is_read(name):
     packed = replace(
         plain, attributes=chosen.code, payload=memoryview(bytes(chosen.compress(plain.payload)))
     )
-    assert list(rows_of(packed)) == list(rows_of(plain))
+    assert repr(list(rows_of(packed))) == repr(list(rows_of(plain)))
 
 
 def test_snappy_as_librdkafka_writes_it():
     (plain,) = batch_headers(built([(b"k", b"v" * 100, [], 1)]))
     packed = bytes(cramjam.snappy.compress_raw(bytes(plain.payload)))
-    assert list(rows_of(replace(plain, attributes=2, payload=memoryview(packed)))) == list(
-        rows_of(plain)
-    )
+    raw = replace(plain, attributes=2, payload=memoryview(packed))
+    assert repr(list(rows_of(raw))) == repr(list(rows_of(plain)))
 
 
 # --- tables ---------------------------------------------------------------------------------------
@@ -172,7 +172,7 @@ def expected(found):
             "topic": "t",
             "partition": 3,
             "offset": row.offset,
-            "timestamp": row.timestamp_ms,
+            "timestamp": row.timestamp,
             "headers": [{"key": k, "value": v} for k, v in row.headers],
         }
         for batch in found

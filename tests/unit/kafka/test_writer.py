@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,10 +34,8 @@ from airflow_eos.arrow.producer.sender import Sender
 from airflow_eos.arrow.producer.writer import (
     BatchBuilder,
     Ratios,
-    batch_builder,
-    refuse_too_large,
-    scatter_builder,
-    sorted_builder,
+    batches_of,
+    sorted_batches,
 )
 from airflow_eos.arrow.records.columns import Views, columns_of, views_of
 from airflow_eos.errors import RowError, TopicError
@@ -44,7 +43,7 @@ from airflow_eos.kafka import destination
 from airflow_eos.kafka import writer as librdkafka
 from airflow_eos.kafka.client.codecs import codec
 from airflow_eos.kafka.columns import explicit_partitions
-from airflow_eos.kafka.destination import Topic, Topics
+from airflow_eos.kafka.destination import Destination, Topic, Topics
 from airflow_eos.kafka.transactions.identity import TransactionIdentity
 from tests.unit.kafka.record_rows import STAMP, decoded, expected, record_rows
 
@@ -363,13 +362,20 @@ class Limits:
         self.invalidations += 1
 
 
+def into(topics: Any, compression: str = "none", topic: str | None = "t") -> Destination:
+    wire: Any = None
+    found = Destination(wire, topic=topic, compression=compression)
+    found.topics = topics
+    return found
+
+
 def builder_of(
     rows: pa.RecordBatch, limit: int = 1_048_588, partitions: int = 1, compression: str = "none"
 ) -> BatchBuilder:
-    topic = Topic("t", partitions, limit)
-    found = route(rows, columns_of(rows, now_ms=0), "t", lambda _: topic)
-    refuse_too_large(found, codec(compression))
-    return sorted_builder(found, codec(compression))
+    to = into(Limits(limit, limit, partitions), compression)
+    to.require_sendable(rows)
+    found = route(rows, columns_of(rows, now_ms=0), "t", to.topics.look_up)
+    return BatchBuilder(partial(producer._sorted_runs, found), lambda: found.columns, to.codec)
 
 
 @pytest.mark.parametrize(
@@ -402,22 +408,11 @@ def test_batches_are_sent_as_their_topic_stores_them(kind: str, stored: str | No
     rows = pa.RecordBatch.from_pydict({"value": ["x" * 1000] * 5_000})
     gathered = [rows, pa.RecordBatch.from_pydict({"key": ["k"] * 3, "value": ["v"] * 3})]
     for each in gathered:
-        built = scatter_builder([each], "t", topics, codec("lz4"))
-        builder = built or batch_builder(each, "t", topics, codec("lz4"))
-        shelf, _ = shelved(builder)
+        shelf, _ = shelved(batches_of([each], into(topics, "lz4")))
         codes = {int.from_bytes(payload[21:23], "big") & 7 for _, _, payload, _ in shelf.batches}
         assert codes == {codec(stored or "lz4").code}
         assert max(len(payload) for _, _, payload, _ in shelf.batches) <= 1_048_588
     assert (topics.stored and topics.stored.name) == stored
-
-
-def test_a_row_too_large_for_what_its_topic_stores_is_told_so():
-    rows = pa.RecordBatch.from_pydict({"value": ["x" * 5_000]})
-    topic = Topic("t", 1, 2_000, codec("none"))
-    found = route(rows, columns_of(rows, now_ms=0), "t", lambda _: topic)
-    said = r"\(none, by the topic's compression.type\).*set compression.type=producer"
-    with pytest.raises(RowError, match=said):
-        refuse_too_large(found, codec("lz4"))
 
 
 def shelved(builder: BatchBuilder, ratios: Ratios | None = None) -> tuple[Shelf, int]:
@@ -541,13 +536,13 @@ def test_a_row_that_compresses_to_less_than_the_limit_is_not_refused():
 def test_a_limit_that_was_raised_is_believed_and_one_that_was_not_is_final():
     rows = pa.RecordBatch.from_pydict({"value": noise(1, 5_000)})
     raised: Any = Limits(2_000, 9_000)
-    batch_builder(rows, "t", raised, codec("none"))
+    sorted_batches(rows, into(raised))
     assert raised.invalidations == 1
     kept: Any = Limits(2_000, 2_000)
     with pytest.raises(RowError, match="takes 2000"):
-        batch_builder(rows, "t", kept, codec("none"))
+        sorted_batches(rows, into(kept))
     enough: Any = Limits(9_000, 0)
-    batch_builder(rows, "t", enough, codec("none"))
+    sorted_batches(rows, into(enough))
     assert enough.invalidations == 0
 
 

@@ -93,14 +93,14 @@ def test_a_worker_is_tuned_after_its_first_rows_and_not_after_an_empty_task(monk
 
 
 def test_a_task_that_warms_its_worker_writes_nothing_and_reports_its_rows(monkeypatch):
-    asked: list[list[pa.RecordBatch]] = []
-    writer = SimpleNamespace(destination=SimpleNamespace(batches_of=asked.append))  # no begin
+    asked: list[pa.RecordBatch] = []
+    writer = SimpleNamespace(destination=SimpleNamespace(require_sendable=asked.append))  # no begin
     monkeypatch.setattr(kafka, "_warm_writer", lambda _sink: writer)
     sink = KafkaSink("unused:9092", topic="out", transactional_id_prefix="etl")
     warming = task.SinkTask((task.outlet(sink, "exactly_once", warms=True),), only=frozenset())
     [report] = warming.run(0, 0, iter([_rows(0), _rows(2), _rows(3)]))
     assert (report.rows, report.work) == (5, None)
-    [[rows]] = asked
+    [rows] = asked
     assert (rows.num_rows, rows.schema.names) == (2, ["value"]), "a task's first rows do"
 
 
