@@ -420,11 +420,13 @@ class WatchdogSensor(CheckpointProgressSensor):
 
         now_s = context["dag_run"].run_after.timestamp()
         seen = SeenOpen(lambda: now_s, memory.open)
+        # Of what no timer ends, too: a batch that takes long is no trouble sooner than it was.
+        half_time = cast("timedelta", self._pipeline.transaction_timeout) / 2
         watch = TimeoutJudge(
             prefix=self.transactional_id_prefix,
             checkpoint=self.checkpoint_location,
             part_left=0.5,
-            max_age_ms=milliseconds(_A_LOOK),
+            max_age_ms=milliseconds(max(_A_LOOK, half_time)),
         )
         with self._asking():
             found = watch.look(*self._settings(), self._reach(), seen)

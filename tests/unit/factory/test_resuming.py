@@ -6,6 +6,7 @@ import json
 import shutil
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -612,6 +613,23 @@ def test_a_look_whose_memory_cannot_be_read_looks_all_the_same_and_remembers_ane
     monkeypatch.setattr(TimeoutJudge, "look", lambda *given: given[-1].lasts_ms([WORK]) and [])
     assert watching.look_again().state == "green"
     assert airflow.left[-1]["open"] == {"sink k": run.run_after.timestamp()}
+
+
+@pytest.mark.parametrize(("timeout", "after_ms"), [("15 minutes", 600_000), ("2 hours", 3_600_000)])
+def test_what_no_timer_ends_is_no_trouble_sooner_than_a_plain_one_at_half_time(
+    store, watching, dags, monkeypatch, timeout, after_ms
+):
+    """A batch that takes long under a long timeout is none, whatever its transactions are."""
+    write_heartbeat(store, beat(**X, phase="waiting"))
+    watching.finds()
+    sensor = dags["orders_watchdog"].get_task("look")
+    sensor._pipeline = replace(sensor._pipeline, transaction_timeout=timeout)
+    asked: list[int] = []
+    monkeypatch.setattr(
+        TimeoutWatch, "look", lambda watch, *_: asked.append(watch.max_age_ms) or []
+    )
+    watching.look_again()
+    assert asked == [after_ms]
 
 
 @pytest.mark.parametrize("error", [OwnershipError("another's"), AirflowTaskTimeout("hangs")])
