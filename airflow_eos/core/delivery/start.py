@@ -263,7 +263,7 @@ def make_batch_function(
     def on_phase(batch_id: int, phase: Phase) -> None:
         heartbeat.mark(batch_id, phase)
         if phase == "preparing":
-            tell_pipeline(spark, cuts.pipeline)
+            tell_pipeline(spark, cuts.log.pipeline)
         if phase == "waiting":
             decisions.prune(batch_id - retained)
             kept.prune(batch_id)
