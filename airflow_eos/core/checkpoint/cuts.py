@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, cast
 
 import structlog
@@ -44,15 +44,20 @@ class CutLog:
         """Return the cut after the batch; None where there is none.
 
         Raises:
-            CheckpointFormatError: it is damaged.
+            CheckpointFormatError: it is damaged, or of another batch or pipeline.
         """
         cut = self._store.read(cut_path(batch_id), Cut)
-        if cut is not None and cut.batch_id != batch_id:
+        if cut is not None and (cut.batch_id, cut.pipeline) != (batch_id, self.pipeline):
             raise CheckpointFormatError(
-                f"{self._store.location}/{cut_path(batch_id)} is the cut of batch {cut.batch_id}: "
-                "it was copied or renamed. Nothing was read by it: remove it."
+                f"{self._store.location}/{cut_path(batch_id)} is of batch {cut.batch_id} of the "
+                f"pipeline {cut.pipeline}: it was copied here. Nothing was read by it: remove it."
             )
         return cut
+
+    @cached_property
+    def pipeline(self) -> str:
+        """The random id of the checkpoint's pipeline; empty where it has none."""
+        return owner_of(self._store).pipeline
 
     def whole(self, batch_id: int) -> Cut | None:
         """Return the cut after the batch, or None; say of a damaged one that it is passed over."""
@@ -98,10 +103,9 @@ class CutWriter:
         require_in_flight: Callable[[int], None],
         retained: int | None = None,
     ) -> None:
-        self._log = CutLog(store)
+        self.log = CutLog(store)
         self._participant = participant
         self._require_in_flight = require_in_flight
-        self.pipeline = owner_of(store).pipeline
         self._retained = retained
         self._last: Cut | None = None
 
@@ -115,10 +119,10 @@ class CutWriter:
         """
         batch_id, last = promise.batch_id, self._last
         if last is None or last.batch_id != batch_id - 1:
-            last = self._log.whole(batch_id - 1) if batch_id else None
+            last = self.log.whole(batch_id - 1) if batch_id else None
         cut = Cut(
             batch_id=batch_id,
-            pipeline=self.pipeline,
+            pipeline=self.log.pipeline,
             incomplete=batch_id if accepted else last.incomplete if last is not None else None,
             positions={
                 member.name: self._position(each, member, promise, last)
@@ -128,9 +132,9 @@ class CutWriter:
         )
         failpoint("cutting")
         try:
-            self._log.record(cut)
+            self.log.record(cut)
             if self._retained is not None:
-                self._log.prune(batch_id - self._retained)
+                self.log.prune(batch_id - self._retained)
         except StoreError as error:
             log.warning("cut_not_written", batch=batch_id, error=str(error))
         self._last = cut
@@ -145,7 +149,7 @@ class CutWriter:
             return Position(member.kind, former.since, None, "it keeps its newest state alone")
         works, batch_id = promise.part(member.name).works, promise.batch_id
         still = partial(self._require_in_flight, batch_id)
-        end = BatchEnd(batch_id, self.pipeline, works, former.at, still)
+        end = BatchEnd(batch_id, self.log.pipeline, works, former.at, still)
         try:
             at = cast("Seekable", participant).position(end)
         except SupersededError:

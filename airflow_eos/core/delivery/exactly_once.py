@@ -94,7 +94,7 @@ class ExactlyOnce(GuaranteeOption):
         def on_phase(batch_id: int, phase: Phase) -> None:
             start.heartbeat.mark(batch_id, phase)
             if phase == "preparing":
-                tell_pipeline(start.spark, cuts.pipeline)
+                tell_pipeline(start.spark, cuts.log.pipeline)
             if phase == "waiting":
                 decisions.prune(batch_id - retained)
                 kept.prune(batch_id)

@@ -147,7 +147,7 @@ def test_an_event_carries_the_cut_after_its_last_batch(airflow, logs, each_batch
     logs.settle(3)
     store = CheckpointStore.open(logs.folder)
     for batch in (0, 1, 2):
-        cut = cuts.Cut(batch_id=batch, pipeline="p", incomplete=None, positions={})
+        cut = cuts.Cut(batch_id=batch, pipeline="", incomplete=None, positions={})
         CutLog(store).record(cut)
     airflow.run(emitter(logs, each_batch=each_batch))
     found = [cuts.from_event(each.extra) for each in airflow.stored]

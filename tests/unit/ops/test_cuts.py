@@ -21,7 +21,7 @@ PIPELINE = "a" * 32
 
 def cut(batch: int, **places: tuple[str, dict[str, Any] | None, int]) -> cuts.Cut:
     positions = {name: cuts.Position(kind, since, at) for name, (kind, at, since) in places.items()}
-    return cuts.Cut(batch_id=batch, pipeline=PIPELINE, incomplete=None, positions=positions)
+    return cuts.Cut(batch_id=batch, pipeline="", incomplete=None, positions=positions)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from obstore.store import MemoryStore
 
-from airflow_eos.core.checkpoint import CheckpointStore
+from airflow_eos.core.checkpoint import CheckpointStore, claim
 from airflow_eos.core.checkpoint.cuts import CutLog, CutWriter
 from airflow_eos.core.protocol.cut import BatchEnd, Cut, later_than, stamp_of
 from airflow_eos.core.protocol.decision import Decision, PreparedWork, Verdict
@@ -19,6 +19,7 @@ from airflow_eos.core.protocol.participant import Member
 from airflow_eos.core.protocol.promise import Promise
 from airflow_eos.errors import StoreError, SupersededError
 from airflow_eos.kafka.participant import KafkaParticipant
+from tests.support.pipelines import kafka_pipeline
 
 ACCEPTED: Any = object()
 OUR_ROWS = {"topic": "out", "partition": 0, "topic_id": "a"}
@@ -94,6 +95,15 @@ def test_a_cut_that_was_copied_to_another_batch_is_refused(store: CheckpointStor
     writer(store, Table()).write(promised(0))
     store.put("eos/cuts/1.json", store.get("eos/cuts/0.json") or b"")
     assert CutLog(store).whole(1) is None
+
+
+def test_a_cut_that_another_pipeline_has_left_is_none(store: CheckpointStore) -> None:
+    """As where a person gave the folder to a new one: neither read, nor gone on from."""
+    writer(store, Table(version=7)).write(promised(0))
+    claim(store, kafka_pipeline())
+    assert CutLog(store).whole(0) is None
+    writer(store, Table(version=9)).write(promised(0))
+    assert cut_of(store, 0).positions["table"].at == {"version": 9}
 
 
 def test_no_more_cuts_stay_than_batches_are_retained(store: CheckpointStore) -> None:
