@@ -167,8 +167,8 @@ class IcebergSink:
             "",
             self.compression,
             SPARED_MS,
-            partial(with_ids, table=self.schema),
-            self._reach(),
+            columns=partial(with_ids, table=self.schema),
+            storage_options=self._reach(),
         )
         return ParquetOfTask(
             what,
@@ -190,23 +190,23 @@ class IcebergSink:
         with closing(reached(self.catalog_name, self.catalog)) as catalog:
             return store_options(opened(catalog, self.identifier).io.properties)
 
-    def _publish(self, file: DataFile) -> None:
-        """Make one file visible at once, among concurrent writes; not twice by this process."""
+    def _publish(self, files: Sequence[DataFile]) -> None:
+        """Make a task's files visible at once, among other writes; not twice by this process."""
         with closing(reached(self.catalog_name, self.catalog)) as catalog:
             for tried in range(1, _TRIES_AT_ONCE + 1):
                 table = opened(catalog, self.identifier)
                 refuse(self.identifier, table)
                 view = IcebergSnapshot(self.identifier, table)
-                view.check([file])
+                view.check(files)
                 # A commit that failed may have arrived: a catalog's error is no answer.
-                if tried > 1 and view.still_names([file.path]):
+                if tried > 1 and view.still_names([file.path for file in files]):
                     return None
                 try:
-                    return view.append_at_once([file])
+                    return view.append_at_once(files)
                 except LostRaceError as error:
                     if tried == _TRIES_AT_ONCE:
                         raise StoreError(
-                            f"{self.identifier} does not take {file.name}: {error}"
+                            f"{self.identifier} does not take {files[0].name}: {error}"
                         ) from error
         return None
 
