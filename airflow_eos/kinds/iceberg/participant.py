@@ -18,6 +18,7 @@ from airflow_eos.core.checkpoint.pipeline import checkpoint_of
 from airflow_eos.errors import ConfigurationError, Remedy, StoreError
 from airflow_eos.kinds.iceberg.partitions import (
     ORDER,
+    of_any_year,
     record_of,
     require_transforms,
     spec_of,
@@ -493,11 +494,10 @@ class IcebergSnapshot:
         *,
         properties: Mapping[str, str],
     ) -> None:
-        # Only in this copy of the metadata: the table gets the changes that are staged below.
-        self._table.metadata.properties[_RETRIES] = "0"
         try:
             with ThreadPoolExecutor(_AT_ONCE) as pool:
                 added = list(pool.map(self._described, files))
+            self._prepare_copy()
             change = self._table.transaction()
             for spec in sorted({file.spec_id for file in added}) or [self._spec]:
                 theirs = [file for file in added if file.spec_id == spec]
@@ -523,14 +523,33 @@ class IcebergSnapshot:
     ) -> None:
         """Stage a snapshot with files that were written by one spec, which need not be the newest.
 
-        The library writes manifests by the default spec: here again only of this copy.
+        The library writes manifests by the default spec.
         """
-        self._table.metadata = self._table.metadata.model_copy(update={"default_spec_id": spec})
+        self._change_copy(default_spec_id=spec)
         update = change.update_snapshot(snapshot_properties=dict(summary))
         merges = self._table.metadata.properties.get(_MERGES, "false").lower() == "true"
         with update.merge_append() if merges else update.fast_append() as snapshot:
             for file in files:
                 snapshot.append_data_file(file)
+
+    def _prepare_copy(self) -> None:
+        """Change this copy of the metadata for the commit; the table gets only what is staged.
+
+        The library's own retries are off. It copies the whole metadata at each step, so all but
+        the snapshots that refs name go: else a commit costs more with each that was before.
+        """
+        metadata = self._table.metadata
+        named = {each.snapshot_id for each in metadata.refs.values()}
+        self._change_copy(
+            properties=metadata.properties | {_RETRIES: "0"},
+            partition_specs=[of_any_year(each) for each in metadata.partition_specs],
+            snapshots=[each for each in metadata.snapshots if each.snapshot_id in named],
+            snapshot_log=[],
+            metadata_log=[],
+        )
+
+    def _change_copy(self, **changes: Any) -> None:
+        self._table.metadata = self._table.metadata.model_copy(update=changes)
 
     @property
     def _spec(self) -> int:
@@ -589,18 +608,19 @@ def _described(
         stats_columns=compute_statistics_plan(columns, dict(properties)),
         parquet_column_mapping=parquet_path_to_id_mapping(columns),
     )
-    return Described.from_args(
+    told = Described.from_args(
         content=DataFileContent.DATA,
         file_path=f"{table.location().rstrip('/')}/{file.path}",
         file_format=FileFormat.PARQUET,
         partition=record_of(spec, table.schema(), file.partition.values),
         file_size_in_bytes=file.size,
         sort_order_id=file.table.get(ORDER),
-        spec_id=spec.spec_id,
         equality_ids=None,
         key_metadata=None,
         **statistics.to_serialized_dict(),
     )
+    told.spec_id = spec.spec_id
+    return told
 
 
 def _sync(uri: str) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import quote_plus
 
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.kinds.grouping import grouped
@@ -154,12 +155,26 @@ def _text(kind: PrimitiveType, value: pa.Scalar) -> str | None:
 
 def _folder(spec: PartitionSpec, schema: Schema, texts: tuple[str | None, ...]) -> str:
     """Return the folder that Iceberg's own writers give a partition; cut where it is too long."""
-    try:
-        whole = spec.partition_to_path(record_of(spec, schema, texts), schema)
-    except (ArithmeticError, ValueError):  # Python knows no year beyond 9999
-        named = zip(spec.fields, texts, strict=True)
-        whole = "/".join(f"{each.field_id}={text}" for each, text in named)
+    whole = of_any_year(spec).partition_to_path(record_of(spec, schema, texts), schema)
     return "".join(f"{each[:_FOLDER_AT_MOST]}/" for each in whole.split("/"))
+
+
+def of_any_year(spec: PartitionSpec) -> PartitionSpec:
+    """Return the spec, with a name for each partition: the library fails for years beyond 9999.
+
+    It makes such names for the summary of a commit, also where it then leaves them out.
+    """
+    from pyiceberg.partitioning import PartitionSpec
+
+    class OfAnyYear(PartitionSpec):
+        def partition_to_path(self, data: Record, schema: Schema) -> str:
+            try:
+                return super().partition_to_path(data, schema)
+            except (ArithmeticError, ValueError):
+                fields = zip(self.fields, range(len(self.fields)), strict=True)
+                return "/".join(quote_plus(f"{each.name}={data[at]}", "=") for each, at in fields)
+
+    return OfAnyYear.model_validate(spec.model_dump(by_alias=True))
 
 
 def transformed(
