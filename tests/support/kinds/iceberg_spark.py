@@ -16,12 +16,6 @@ from tests.support.servers.jars import server_jars
 _ROOT = Path(__file__).parents[3]
 
 
-class Asked(NamedTuple):
-    """A query of ``lake.db.…``, or a statement."""
-
-    sql: str
-
-
 class Read(NamedTuple):
     """The rows of a query, as Spark prints them, and how many files of the table it planned."""
 
@@ -30,13 +24,14 @@ class Read(NamedTuple):
 
 
 def asked(database: Path, warehouse: str, *queries: str) -> list[Read]:
-    """Run queries on the tables of an SQL catalog, as ``lake.…``."""
+    """Run queries on the tables of an SQL catalog, as ``default.…``."""
     given = json.dumps([str(database), warehouse, queries])
     command = [sys.executable, "-m", "tests.support.kinds.iceberg_spark"]
     ran = subprocess.run(
         command, input=given, cwd=_ROOT, capture_output=True, text=True, timeout=400, check=False
     )
-    assert ran.returncode == 0, ran.stderr[-5000:]
+    told = [line for line in ran.stderr.splitlines() if not line.startswith("\tat ")]
+    assert ran.returncode == 0, "\n".join(told)[-5000:]
     return [Read(*each) for each in json.loads(ran.stdout.splitlines()[-1])]
 
 
@@ -60,10 +55,10 @@ def main() -> None:
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.session.timeZone": "Asia/Kolkata",
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
-        "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
-        "spark.sql.catalog.lake.catalog-impl": "org.apache.iceberg.jdbc.JdbcCatalog",
-        "spark.sql.catalog.lake.uri": f"jdbc:sqlite:{database}",
-        "spark.sql.catalog.lake.warehouse": warehouse,
+        "spark.sql.catalog.default": "org.apache.iceberg.spark.SparkCatalog",
+        "spark.sql.catalog.default.catalog-impl": "org.apache.iceberg.jdbc.JdbcCatalog",
+        "spark.sql.catalog.default.uri": f"jdbc:sqlite:{database}",
+        "spark.sql.catalog.default.warehouse": warehouse,
     }
     builder = SparkSession.builder.master("local[1]")
     for key, value in settings.items():
