@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_eos.core.checkpoint.locations import as_local_path, located, sync
 from airflow_eos.core.checkpoint.pipeline import checkpoint_of
 from airflow_eos.errors import ConfigurationError, Remedy, StoreError
+from airflow_eos.kinds.iceberg.evolution import LAST, conflict, evolve, evolved
 from airflow_eos.kinds.iceberg.partitions import (
     ORDER,
     of_any_year,
@@ -36,16 +37,17 @@ from airflow_eos.kinds.lake.participant import (
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.parquet as pq
     from pyiceberg.catalog import Catalog
     from pyiceberg.manifest import DataFile as IcebergFile
     from pyiceberg.manifest import ManifestFile
     from pyiceberg.schema import Schema
     from pyiceberg.table import Table, Transaction
+    from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.types import IcebergType, NestedField
 
     from airflow_eos.core.checkpoint.store import CheckpointStore
     from airflow_eos.core.protocol.participant import Member
-    from airflow_eos.kinds.lake.files import TableFiles
 
 # --- log ------------------------------------------------------------------------------------------
 # An Iceberg table on a disk or in a bucket: read its snapshots, and add one on top of the newest.
@@ -235,14 +237,17 @@ def refuse(identifier: str, table: Table) -> None:
     require_transforms(identifier, table.spec())
 
 
-def require_fit(catalog: Catalog, identifier: str, rows: Any, bound: Any = None) -> None:
+def require_fit(
+    catalog: Catalog, identifier: str, rows: Any, bound: Any = None, *, adds: bool = False
+) -> None:
     """Refuse rows that do not fit the table's columns, before they are promised.
 
     Args:
         catalog: the open catalog.
         identifier: of the table.
         rows: the rows' Arrow schema.
-        bound: the table's Arrow schema at the start, with the ids by which tasks write.
+        bound: the table's metadata at the start, with the ids by which tasks write.
+        adds: whether columns that the table lacks are added, and types widened.
 
     Raises:
         ConfigurationError: the rows have other columns or types, or cannot be written to the table.
@@ -250,22 +255,39 @@ def require_fit(catalog: Catalog, identifier: str, rows: Any, bound: Any = None)
     """
     found = opened(catalog, identifier)
     refuse(identifier, found)
-    table = found.schema().as_arrow()
-    why = misfit(rows, table)
-    if why is not None:
-        raise ConfigurationError(
-            f"Rows cannot be appended to the Iceberg table {identifier}: {why}. Select and cast "
-            "the columns that the table has."
-        )
-    if bound is not None and not (
-        misfit(rows, bound) is None
-        and with_ids(rows, table).equals(with_ids(rows, bound), check_metadata=True)
-    ):
+    table = columns_for(identifier, found.metadata, rows, adds=adds)
+    before = table if bound is None else columns_for(identifier, bound, rows, adds=adds)
+    if not with_ids(rows, table).equals(with_ids(rows, before), check_metadata=True):
         raise StoreError(
             f"Columns of the Iceberg table {identifier} were made anew since this query started, "
             "and rows are written by the ids of before. Nothing is promised of this batch.",
             Remedy(start=True),
         )
+
+
+def columns_for(
+    identifier: str, metadata: TableMetadata, rows: pa.Schema, *, adds: bool
+) -> pa.Schema:
+    """Return the table's columns, with their ids, that these rows are written under.
+
+    Raises:
+        ConfigurationError: the rows do not fit; with both schemas.
+    """
+    table = metadata.schema()
+    try:
+        whole = (evolved(metadata, rows) if adds else table).as_arrow()
+        why = misfit(rows, whole)
+    except ValueError as error:
+        why = brief(error)
+    if why is None:
+        return whole
+    offered = "" if adds else " Or let columns be added: schema_evolution='add'."
+    ours = ", ".join(f"{field.name} {plain(field.type)}" for field in rows)
+    theirs = ", ".join(f"{field.name} {field.field_type}" for field in table.fields)
+    raise ConfigurationError(
+        f"Rows cannot be appended to the Iceberg table {identifier}: {why}. The rows have {ours}; "
+        f"the table has {theirs}. Select and cast the columns that the table has.{offered}"
+    )
 
 
 @contextlib.contextmanager
@@ -292,6 +314,12 @@ def asked(identifier: str) -> Iterator[None]:
 def brief(error: Exception) -> str:
     """Return the first line of an error's text."""
     return str(error).strip().partition("\n")[0]
+
+
+def without_snapshots(metadata: TableMetadata, but: Collection[int] = ()) -> TableMetadata:
+    """Return the metadata without what grows with each commit, but snapshots of these ids."""
+    kept = [each for each in metadata.snapshots if each.snapshot_id in but]
+    return metadata.model_copy(update={"snapshots": kept, "snapshot_log": [], "metadata_log": []})
 
 
 # --- snapshots ------------------------------------------------------------------------------------
@@ -340,6 +368,7 @@ _MERGES = "commit.manifest-merge.enabled"
 _METRICS = "write.metadata.metrics."
 _SYNCED_AT_MOST = 100
 _AT_ONCE = 16
+_FOOTERS_AT_MOST = 5000
 
 
 class IcebergLog:
@@ -368,6 +397,7 @@ class IcebergLog:
         self._table_id = table_id
         self._folder = folder
         self._options = storage_options
+        self._footers: dict[str, pq.FileMetaData] = {}
         self.files = table_files(folder, storage_options)
 
     @property
@@ -394,15 +424,20 @@ class IcebergLog:
             self.files, self._options = table_files(self._folder, options), options
         self.files.require("")
         refuse(self._identifier, table)
-        return IcebergSnapshot(self._identifier, table)
+        if len(self._footers) > _FOOTERS_AT_MOST:
+            self._footers.clear()
+        return IcebergSnapshot(self._identifier, table, self._footers)
 
 
 class IcebergSnapshot:
     """See :class:`airflow_eos.kinds.lake.participant.TableSnapshot`."""
 
-    def __init__(self, identifier: str, table: Table) -> None:
+    def __init__(
+        self, identifier: str, table: Table, footers: dict[str, pq.FileMetaData] | None = None
+    ) -> None:
         self._identifier = identifier
         self._table = table
+        self._footers = {} if footers is None else footers
         self._files = table_files(location(table), store_options(table.io.properties))
 
     def witness(self, slot: str) -> int | None:
@@ -433,8 +468,9 @@ class IcebergSnapshot:
 
     def check(self, files: Sequence[DataFile]) -> None:
         """Refuse files whose own columns do not fit the table's, compared by their ids."""
-        for file in files:
-            why = drifted(_columns_of(self._files, file), self._table.schema())
+        change = self._table.transaction()
+        for columns in self._columns(files):
+            why = _evolving(change, columns) or drifted(columns, change.table_metadata.schema())
             if why is not None:
                 raise ConfigurationError(
                     f"The table {self._identifier} was changed since rows were promised to it: "
@@ -499,6 +535,8 @@ class IcebergSnapshot:
                 added = list(pool.map(self._described, files))
             self._prepare_copy()
             change = self._table.transaction()
+            for columns in self._columns(files):
+                evolve(change, columns)
             for spec in sorted({file.spec_id for file in added}) or [self._spec]:
                 theirs = [file for file in added if file.spec_id == spec]
                 self._stage(change, theirs, spec, summary)
@@ -527,7 +565,7 @@ class IcebergSnapshot:
         """
         self._change_copy(default_spec_id=spec)
         update = change.update_snapshot(snapshot_properties=dict(summary))
-        merges = self._table.metadata.properties.get(_MERGES, "false").lower() == "true"
+        merges = self._table.metadata.properties.get(_MERGES, "true").lower() == "true"
         with update.merge_append() if merges else update.fast_append() as snapshot:
             for file in files:
                 snapshot.append_data_file(file)
@@ -540,12 +578,10 @@ class IcebergSnapshot:
         """
         metadata = self._table.metadata
         named = {each.snapshot_id for each in metadata.refs.values()}
+        self._table.metadata = without_snapshots(metadata, but=named)
         self._change_copy(
             properties=metadata.properties | {_RETRIES: "0"},
             partition_specs=[of_any_year(each) for each in metadata.partition_specs],
-            snapshots=[each for each in metadata.snapshots if each.snapshot_id in named],
-            snapshot_log=[],
-            metadata_log=[],
         )
 
     def _change_copy(self, **changes: Any) -> None:
@@ -556,8 +592,39 @@ class IcebergSnapshot:
         return self._table.metadata.default_spec_id
 
     def knows(self, files: Sequence[DataFile]) -> bool:
-        """Whether the table still knows what these files are partitioned by."""
-        return all(spec_of(self._table.metadata, file.table) is not None for file in files)
+        """Whether the table still knows the spec of these files, and has room for their columns."""
+        metadata = self._table.metadata
+        evolving = [file for file in files if LAST in file.table]
+        return all(spec_of(metadata, file.table) is not None for file in files) and not any(
+            conflict(metadata, columns, file.table[LAST])
+            for file in evolving
+            for columns in self._columns([file])
+        )
+
+    def _columns(self, files: Sequence[DataFile]) -> list[Schema]:
+        """Return the columns of files, with their ids; each once."""
+        from pyiceberg.io.pyarrow import pyarrow_to_schema
+
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            footers = list(pool.map(self._footer, files))
+        arrow = [footer.schema.to_arrow_schema() for footer in footers]
+        found: list[Schema] = []
+        for each in map(pyarrow_to_schema, arrow):
+            if each not in found:
+                found.append(each)
+        return found
+
+    def _footer(self, file: DataFile) -> pq.FileMetaData:
+        """Return a file's own description, which this process reads once."""
+        import pyarrow.parquet as pq
+
+        if file.path not in self._footers:
+            try:
+                with self._files.open(file.path) as data:
+                    self._footers[file.path] = pq.read_metadata(data)
+            except FileNotFoundError as error:
+                raise LostRaceError(f"{file.path} is gone") from error
+        return self._footers[file.path]
 
     def _described(self, file: DataFile) -> IcebergFile:
         """Return a file's entry for a manifest, with bounds of columns by the file's own ids.
@@ -566,28 +633,17 @@ class IcebergSnapshot:
         into ones that no reader can decode. Such files are promised, so they go without bounds,
         which only help readers to skip a file.
         """
+        footer = self._footer(file)
         try:
-            return _described(self._files, file, self._table, self._table.metadata.properties)
+            return _described(footer, file, self._table, self._table.metadata.properties)
         except (ArithmeticError, ValueError):
-            return _described(self._files, file, self._table, {f"{_METRICS}default": "counts"})
-
-
-def _columns_of(files: TableFiles, file: DataFile) -> Schema:
-    import pyarrow.parquet as pq
-    from pyiceberg.io.pyarrow import pyarrow_to_schema
-
-    try:
-        with files.open(file.path) as data:
-            return pyarrow_to_schema(pq.read_schema(data))
-    except FileNotFoundError as error:
-        raise LostRaceError(f"{file.path} is gone") from error
+            return _described(footer, file, self._table, {f"{_METRICS}default": "counts"})
 
 
 def _described(
-    files: TableFiles, file: DataFile, table: Table, properties: Mapping[str, str]
+    written: pq.FileMetaData, file: DataFile, table: Table, properties: Mapping[str, str]
 ) -> IcebergFile:
     """Return a file's entry, by the spec and the order that its task knew."""
-    import pyarrow.parquet as pq
     from pyiceberg.io.pyarrow import (
         compute_statistics_plan,
         data_file_statistics_from_parquet_metadata,
@@ -600,8 +656,6 @@ def _described(
     spec = spec_of(table.metadata, file.table)
     if spec is None:
         raise LostRaceError(f"the table has forgotten the partitions of {file.name}")
-    with files.open(file.path) as data:
-        written = pq.read_metadata(data)
     columns = pyarrow_to_schema(written.schema.to_arrow_schema())
     statistics = data_file_statistics_from_parquet_metadata(
         parquet_metadata=written,
@@ -621,6 +675,17 @@ def _described(
     )
     told.spec_id = spec.spec_id
     return told
+
+
+def _evolving(change: Transaction, columns: Schema) -> str | None:
+    """Stage the new columns of a file; return why the table cannot have them."""
+    from pyiceberg.exceptions import ValidationError
+
+    try:
+        evolve(change, columns)
+    except (ValueError, ValidationError) as error:
+        return brief(error)
+    return None
 
 
 def _sync(uri: str) -> None:
