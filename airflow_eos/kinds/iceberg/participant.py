@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from pyiceberg.schema import Schema
     from pyiceberg.table import Table, Transaction
     from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.table.snapshots import Snapshot
     from pyiceberg.types import IcebergType, NestedField
 
     from airflow_eos.core.checkpoint.store import CheckpointStore
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
 
 
 _ID = b"PARQUET:field_id"
+MAIN = "main"
 
 
 def misfit(rows: pa.Schema, table: pa.Schema) -> str | None:
@@ -223,7 +225,7 @@ def vends(catalog: Catalog, table: Table) -> bool:
     return store_options(table.io.properties) != store_options(catalog.properties)
 
 
-def refuse(identifier: str, table: Table) -> None:
+def refuse(identifier: str, table: Table, branch: str = MAIN) -> None:
     """Refuse a table that this package or pyiceberg cannot write (ConfigurationError)."""
     from pyiceberg.table.metadata import SUPPORTED_TABLE_FORMAT_VERSION
 
@@ -235,6 +237,12 @@ def refuse(identifier: str, table: Table) -> None:
             "deliver into another table. Nothing was dropped."
         )
     require_transforms(identifier, table.spec())
+    ref = table.refs().get(branch)
+    if ref is not None and ref.snapshot_ref_type != "branch":
+        raise ConfigurationError(
+            f"{branch!r} is a {ref.snapshot_ref_type} of the Iceberg table {identifier}, which "
+            "never changes: deliver into a branch. Nothing was dropped."
+        )
 
 
 def require_fit(
@@ -380,6 +388,7 @@ class IcebergLog:
         table_id: the table's uuid; a table with another uuid is refused.
         folder: the table's location, a path or URL.
         storage_options: how its bucket is reached.
+        branch: that is written; readers of the table see ``main``.
     """
 
     data = DATA
@@ -391,8 +400,11 @@ class IcebergLog:
         table_id: str,
         folder: str,
         storage_options: Mapping[str, str] | None = None,
+        *,
+        branch: str = MAIN,
     ) -> None:
         self._catalog = catalog
+        self._branch = branch
         self._identifier = identifier
         self._table_id = table_id
         self._folder = folder
@@ -408,6 +420,7 @@ class IcebergLog:
             "table": self._identifier,
             "id": self._table_id,
             "location": self._folder,
+            **({} if self._branch == MAIN else {"branch": self._branch}),
         }
 
     def look(self) -> IcebergSnapshot:
@@ -423,19 +436,24 @@ class IcebergLog:
         if options != self._options:  # a catalog has vended new keys
             self.files, self._options = table_files(self._folder, options), options
         self.files.require("")
-        refuse(self._identifier, table)
+        refuse(self._identifier, table, self._branch)
         if len(self._footers) > _FOOTERS_AT_MOST:
             self._footers.clear()
-        return IcebergSnapshot(self._identifier, table, self._footers)
+        return IcebergSnapshot(self._identifier, table, self._footers, self._branch)
 
 
 class IcebergSnapshot:
     """See :class:`airflow_eos.kinds.lake.participant.TableSnapshot`."""
 
     def __init__(
-        self, identifier: str, table: Table, footers: dict[str, pq.FileMetaData] | None = None
+        self,
+        identifier: str,
+        table: Table,
+        footers: dict[str, pq.FileMetaData] | None = None,
+        branch: str = MAIN,
     ) -> None:
         self._identifier = identifier
+        self._branch = branch
         self._table = table
         self._footers = {} if footers is None else footers
         self._files = table_files(location(table), store_options(table.io.properties))
@@ -456,9 +474,13 @@ class IcebergSnapshot:
         return max(map(int, told), default=None)
 
     def names(self, files: Collection[str]) -> frozenset[str]:
-        """Return those of the files that the current snapshot reads."""
+        """Return those of the files that the current snapshot of the branch reads."""
+        head = self._head
+        if head is None:
+            return frozenset()
         with asked(self._identifier):
-            planned = {name_of(task.file.file_path) for task in self._table.scan().plan_files()}
+            scan = self._table.scan(snapshot_id=head.snapshot_id)
+            planned = {name_of(task.file.file_path) for task in scan.plan_files()}
         return frozenset(path for path in files if name_of(path) in planned)
 
     def still_names(self, files: Collection[str]) -> frozenset[str]:
@@ -513,7 +535,7 @@ class IcebergSnapshot:
         if isinstance(self._files, InBucket):
             return
         with asked(self._identifier):
-            snapshot = self._table.current_snapshot()
+            snapshot = self._head
             if snapshot is not None:
                 manifests = snapshot.manifests(self._table.io)
                 newest = sorted(manifests, key=lambda each: each.sequence_number, reverse=True)
@@ -537,6 +559,7 @@ class IcebergSnapshot:
             change = self._table.transaction()
             for columns in self._columns(files):
                 evolve(change, columns)
+            self._branch_off(change)
             for spec in sorted({file.spec_id for file in added}) or [self._spec]:
                 theirs = [file for file in added if file.spec_id == spec]
                 self._stage(change, theirs, spec, summary)
@@ -564,7 +587,7 @@ class IcebergSnapshot:
         The library writes manifests by the default spec.
         """
         self._change_copy(default_spec_id=spec)
-        update = change.update_snapshot(snapshot_properties=dict(summary))
+        update = change.update_snapshot(snapshot_properties=dict(summary), branch=self._branch)
         merges = self._table.metadata.properties.get(_MERGES, "true").lower() == "true"
         with update.merge_append() if merges else update.fast_append() as snapshot:
             for file in files:
@@ -586,6 +609,29 @@ class IcebergSnapshot:
 
     def _change_copy(self, **changes: Any) -> None:
         self._table.metadata = self._table.metadata.model_copy(update=changes)
+
+    @property
+    def _head(self) -> Snapshot | None:
+        """The newest snapshot of the branch; a branch that is not there begins with main's."""
+        metadata = self._table.metadata
+        return metadata.snapshot_by_name(self._branch) or metadata.current_snapshot()
+
+    def _branch_off(self, change: Transaction) -> None:
+        """Stage the branch where it is not there, as after it was published and dropped.
+
+        The library alone would begin it without the rows that main has.
+        """
+        from pyiceberg.table.update.snapshot import ManageSnapshots
+
+        if self._branch in {MAIN, *self._table.metadata.refs}:
+            return
+        if self._head is None:  # the library writes to main first, if only nothing
+            with change.update_snapshot().fast_append():
+                pass
+        head = self._head or change.table_metadata.current_snapshot()
+        assert head is not None  # noqa: S101 - staged above
+        with ManageSnapshots(change) as refs:
+            refs.create_branch(head.snapshot_id, self._branch)
 
     @property
     def _spec(self) -> int:
@@ -724,7 +770,13 @@ class IcebergParticipant(LakeParticipant):
 
 
 def made(
-    catalog: Catalog, identifier: str, *, name: str, application: str, store: CheckpointStore
+    catalog: Catalog,
+    identifier: str,
+    *,
+    name: str,
+    application: str,
+    store: CheckpointStore,
+    branch: str = MAIN,
 ) -> IcebergParticipant:
     """Make the participant of a sink that starts.
 
@@ -733,9 +785,10 @@ def made(
         StoreError: there is no table, or it cannot be read.
     """
     table = opened(catalog, identifier)
-    refuse(identifier, table)
+    refuse(identifier, table, branch)
     options = store_options(table.io.properties)
-    log = IcebergLog(catalog, identifier, str(table.metadata.table_uuid), location(table), options)
+    uuid = str(table.metadata.table_uuid)
+    log = IcebergLog(catalog, identifier, uuid, location(table), options, branch=branch)
     return IcebergParticipant(catalog, log, name=name, application=application, store=store)
 
 
@@ -766,7 +819,8 @@ def connect(
     kept = checkpoint_of(member, store)
     catalog = reached(at["catalog"], how)
     options = store_options(opened(catalog, at["table"]).io.properties)
-    log = IcebergLog(catalog, at["table"], at["id"], at["location"], options)
+    branch = at.get("branch", MAIN)
+    log = IcebergLog(catalog, at["table"], at["id"], at["location"], options, branch=branch)
     log.look()
     return IcebergParticipant(
         catalog, log, name=member.name, application=at[APPLICATION], store=kept

@@ -20,10 +20,12 @@ from airflow_eos.core.delivery.task import in_arrow, own_columns, quoted
 from airflow_eos.core.delivery.workers import check_workers
 from airflow_eos.core.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork, check_name
 from airflow_eos.errors import ConfigurationError, StoreError
+from airflow_eos.kinds.iceberg.creation import create
 from airflow_eos.kinds.iceberg.evolution import LAST
 from airflow_eos.kinds.iceberg.participant import (
     DATA,
     KIND,
+    MAIN,
     SPARED_MS,
     IcebergSnapshot,
     columns_for,
@@ -39,6 +41,7 @@ from airflow_eos.kinds.iceberg.participant import (
     without_snapshots,
 )
 from airflow_eos.kinds.iceberg.partitions import ORDER, SPEC, IcebergOrder, IcebergPartitioning
+from airflow_eos.kinds.lake.new_table import NewTable
 from airflow_eos.kinds.lake.participant import LostRaceError, files_of
 from airflow_eos.kinds.lake.task import (
     UNPARTITIONED,
@@ -84,6 +87,9 @@ class IcebergSink:
         schema_evolution: ``add``: columns that the rows have and the table has not are added by
             the commit, and types widened (int to long, float to double, decimals); ``none``: such
             rows are refused.
+        create: what the table is made as, where the catalog has none; None: it must be there.
+        branch: of the table, made from main where it is not there: for rows that are looked at
+            before they are published.
         distribute: ``hash`` lets Spark put the rows of a partition into one task, so that it has
             one file in a batch; ``none``: each task writes a file for each partition of its rows.
         name: the participant's name in the decisions of the pipeline.
@@ -102,6 +108,8 @@ class IcebergSink:
     catalog_name: str = "default"
     compression: str = "zstd"
     schema_evolution: Literal["none", "add"] = "none"
+    create: NewTable | None = field(default=None, hash=False)
+    branch: str = MAIN
     distribute: Literal["none", "hash"] = "none"
     name: str = DEFAULT_PARTICIPANT
     store: CheckpointStore | None = field(default=None, repr=False, compare=False)
@@ -131,6 +139,8 @@ class IcebergSink:
     def bound(self, store: CheckpointStore) -> IcebergSink:
         """See :meth:`Sink.bound`: the sink notes files in that checkpoint, and has its table."""
         with closing(reached(self.catalog_name, self.catalog)) as catalog:
+            if self.create is not None:
+                create(catalog, self.identifier, self.create)
             table = opened(catalog, self.identifier)
             vended = vends(catalog, table)
         folder = location(table)
@@ -167,6 +177,7 @@ class IcebergSink:
             name=self.name,
             application=self.application_id,
             store=store,
+            branch=self.branch,
         )
 
     def columns(self, schema: StructType, row: str = "") -> list[str]:
@@ -249,8 +260,8 @@ class IcebergSink:
         with closing(reached(self.catalog_name, self.catalog)) as catalog:
             for tried in range(1, _TRIES_AT_ONCE + 1):
                 table = opened(catalog, self.identifier)
-                refuse(self.identifier, table)
-                view = IcebergSnapshot(self.identifier, table)
+                refuse(self.identifier, table, self.branch)
+                view = IcebergSnapshot(self.identifier, table, branch=self.branch)
                 view.check(files)
                 # A commit that failed may have arrived: a catalog's error is no answer.
                 if tried > 1 and view.still_names([file.path for file in files]):
@@ -286,6 +297,8 @@ class IcebergOptions(SinkOptions, frozen=True):
     compression: str | None = None
     distribute: str | None = None
     schema_evolution: str | None = None
+    create: NewTable | None = None
+    branch: str | None = None
 
     def sink(self, name: str, app: AppFacts, how: Any) -> IcebergSink:
         """See :meth:`SinkOptions.sink`."""
