@@ -209,7 +209,9 @@ def test_a_table_that_the_library_cannot_write_is_refused_before_the_first_row(s
         at = Path(catalog.load_table("db.rows").metadata_location.removeprefix("file://"))
     metadata = msgspec.json.decode(at.read_bytes()) | {"format-version": 3, "next-row-id": 0}
     at.write_bytes(msgspec.json.encode(metadata))
-    for asked in (stage.participant, lambda: running.commit([work])):
+    rows = StructType().add("key", "string").add("value", "long")
+    asks = (stage.participant, lambda: running.commit([work]), lambda: stage.sink.columns(rows))
+    for asked in asks:
         with pytest.raises(ConfigurationError, match="has format version 3"):
             asked()
     assert stage.file(work).exists(), "nothing of it is dropped"
