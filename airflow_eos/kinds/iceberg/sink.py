@@ -21,7 +21,7 @@ from airflow_eos.core.delivery.workers import check_workers
 from airflow_eos.core.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork, check_name
 from airflow_eos.errors import ConfigurationError, StoreError
 from airflow_eos.kinds.iceberg.creation import create
-from airflow_eos.kinds.iceberg.evolution import LAST
+from airflow_eos.kinds.iceberg.evolution import LAST, without_snapshots
 from airflow_eos.kinds.iceberg.participant import (
     DATA,
     KIND,
@@ -38,7 +38,6 @@ from airflow_eos.kinds.iceberg.participant import (
     store_options,
     vends,
     with_ids,
-    without_snapshots,
 )
 from airflow_eos.kinds.iceberg.partitions import ORDER, SPEC, IcebergOrder, IcebergPartitioning
 from airflow_eos.kinds.lake.new_table import NewTable
