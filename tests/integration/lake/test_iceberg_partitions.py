@@ -244,7 +244,10 @@ def in_java(name: str) -> list[str]:
 
 @pytest.mark.long
 def test_apache_iceberg_itself_finds_each_row_and_names_folders_alike(tmp_path: Path):
-    """Its planner, in Java, of all transforms of all types."""
+    """Its planner, in Java, of all transforms of all types.
+
+    But -0.0 beside 0.0: pyiceberg gives a manifest the bound 0.0 for both, as by its own writer.
+    """
     with closing(KIND.catalog(tmp_path / "all")) as catalog:
         catalog.create_namespace("db")
         held: dict[str, dict[str, list[int]]] = {}
@@ -260,7 +263,7 @@ def test_apache_iceberg_itself_finds_each_row_and_names_folders_alike(tmp_path: 
         (f"db.t{number}", name, value, at)
         for number, (name, _) in enumerate(CASES)
         for at, value in enumerate(in_java(name))
-        if value != "NaN" and "10000-" not in value
+        if value not in {"NaN", "-0.0"} and "10000-" not in value
     ]
     told = planned(
         KIND.database(tmp_path / "all"), f"file://{tmp_path}", *scans, *[each[:3] for each in asked]
